@@ -1,0 +1,317 @@
+"""The situation on trial: everything that fixes a run, and nothing else.
+
+A case is frozen data with one JSON form. The controller draws it, the ranks
+build their world from it, the oracle recomputes it, a file of it repeats it.
+Two kinds exist: a `TrainingCase` needs a process group, a `ShardCase` asks a
+sampler alone.
+
+Standard library only: the rank side imports this module under any interpreter.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar, Literal, get_args
+
+Dtype = Literal["float32", "float64", "bfloat16"]
+Layout = Literal["contiguous", "transposed", "strided", "channels_last"]
+LayerKind = Literal["linear", "scale", "empty", "statistics"]
+OptimizerKind = Literal["sgd", "adamw"]
+ZeroGrad = Literal["set_to_none", "zero", "never"]
+Values = Literal["integer", "real"]
+PoisonKind = Literal["nan", "inf", "-inf"]
+Init = Literal["distinct", "equal"]
+
+LARGEST_WORLD_SIZE = 64
+"""More ranks than this on one machine is a typing error, not a case."""
+
+
+class CaseError(ValueError):
+    """A case that cannot be run: the message names the field, what it holds and what it may hold."""
+
+
+def _require(condition: bool, field: str, got: object, expected: str) -> None:
+    if not condition:
+        raise CaseError(f"{field} is {got!r}, expected {expected}")
+
+
+def _one_of(field: str, got: object, choices: object) -> None:
+    allowed = get_args(choices)
+    _require(got in allowed, field, got, "one of " + ", ".join(map(repr, allowed)))
+
+
+def _between(field: str, got: int, low: int, high: int) -> None:
+    _require(low <= got <= high, field, got, f"an integer from {low} to {high}")
+
+
+_STRICT = {"extra": "forbid", "strict": True}
+"""How a case file is read (pydantic's configuration; plain data, so that nothing is imported here)."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer of the model, as data: the ranks build a torch module from it, the oracle plain numpy.
+
+    Attributes:
+        kind: `linear` is x @ W.T + b; `scale` multiplies by a 0-d parameter; `empty` adds the sum of a
+            zero-element parameter; `statistics` has buffers (float, integer, bool) and no parameter.
+        outputs: Width of the result; read by `linear` alone.
+        bias: Whether a `linear` layer adds a vector.
+        relu: Whether the result passes through max(x, 0).
+        layout: How a linear weight lies in memory. `channels_last` is stored as a 4-d tensor and needs an
+            input width divisible by 4.
+        dtype: Of the layer's parameters; the input is cast to it.
+        frozen: Whether the parameters have requires_grad = False.
+        tied: Index of an earlier linear layer whose weight this one uses, None for its own.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    kind: LayerKind
+    outputs: int = 1
+    bias: bool = False
+    relu: bool = False
+    layout: Layout = "contiguous"
+    dtype: Dtype = "float32"
+    frozen: bool = False
+    tied: int | None = None
+
+    def __post_init__(self) -> None:
+        _one_of("kind", self.kind, LayerKind)
+        _one_of("layout", self.layout, Layout)
+        _one_of("dtype", self.dtype, Dtype)
+        _between("outputs", self.outputs, 1, 4096)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A stack of layers over an input of width `inputs`."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    inputs: int
+    layers: tuple[Layer, ...]
+
+    def __post_init__(self) -> None:
+        _between("inputs", self.inputs, 1, 4096)
+        _require(len(self.layers) > 0, "layers", self.layers, "at least one layer")
+        widths = self.widths()
+        trainable = False
+        for index, layer in enumerate(self.layers):
+            where = f"layers[{index}]"
+            if layer.layout == "channels_last":
+                _require(widths[index] % 4 == 0, f"{where}.layout", layer.layout,
+                         f"another layout, since the input width {widths[index]} is not divisible by 4")
+            if layer.tied is not None:
+                _between(f"{where}.tied", layer.tied, 0, index - 1)
+                owner = self.layers[layer.tied]
+                _require(owner.kind == layer.kind == "linear" and owner.tied is None, f"{where}.tied", layer.tied,
+                         "the index of an earlier linear layer that owns its weight")
+                _require((widths[index], layer.outputs, layer.dtype) == (widths[layer.tied], owner.outputs, owner.dtype),
+                         f"{where}.tied", layer.tied, "a layer of the same shape and dtype")
+            trainable |= not layer.frozen and (layer.kind == "scale" or (layer.kind == "linear" and layer.tied is None))
+        _require(trainable, "layers", [layer.kind for layer in self.layers],
+                 "at least one trainable parameter with elements")
+
+    def widths(self) -> list[int]:
+        """The input width of every layer, then the width of the result."""
+        widths = [self.inputs]
+        for layer in self.layers:
+            widths.append(layer.outputs if layer.kind == "linear" else widths[-1])
+        return widths
+
+
+@dataclass(frozen=True)
+class Data:
+    """The dataset and how a sampler deals it out. Sample i is fixed by (case seed, i) alone.
+
+    Attributes:
+        samples: Dataset length N.
+        batch_size: Samples per rank and step, B.
+        shuffle: Whether the sampler permutes by (seed, epoch).
+        drop_last: Whether the sampler drops the tail instead of padding it.
+        seed: The sampler's seed.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    samples: int = 2
+    batch_size: int = 1
+    shuffle: bool = False
+    drop_last: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _between("samples", self.samples, 0, 1_000_000)
+        _between("batch_size", self.batch_size, 1, 4096)
+        _between("seed", self.seed, 0, 2**31 - 1)
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """The optimizer of every rank and of the oracle. `lr` is a power of two, 2**log2_lr, so that steps can be exact."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    kind: OptimizerKind = "sgd"
+    log2_lr: int = -4
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        _one_of("kind", self.kind, OptimizerKind)
+        _between("log2_lr", self.log2_lr, -30, 0)
+        _require(0 <= self.momentum < 1, "momentum", self.momentum, "a number in [0, 1)")
+        _require(0 <= self.weight_decay < 1, "weight_decay", self.weight_decay, "a number in [0, 1)")
+
+    @property
+    def lr(self) -> float:
+        """The learning rate."""
+        return float(2.0**self.log2_lr)
+
+
+@dataclass(frozen=True)
+class Poison:
+    """A value that is not finite, put into the first input of one rank's batch at one step."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    rank: int
+    step: int
+    value: PoisonKind = "nan"
+
+    def __post_init__(self) -> None:
+        _one_of("value", self.value, PoisonKind)
+
+
+@dataclass(frozen=True)
+class TrainingCase:
+    """A whole data-parallel training run of a few steps.
+
+    Attributes:
+        world_size: Ranks in the data-parallel group, W.
+        outside: Ranks before them in the default group which train nothing; above 0 the implementation is handed
+            a subgroup that does not contain rank 0.
+        steps: Optimizer updates.
+        bucket_cap: Bucket capacity in bytes; None leaves the implementation's default.
+        init: Whether the ranks start from different parameters (`distinct`) or from equal ones.
+        values: `integer` draws small integers, so that most arithmetic is exact; `real` draws fractions.
+        log2_scale: Inputs are multiplied by 2**log2_scale (large magnitudes).
+        zero_grad: What happens to gradients before each backward.
+        poison: A value that is not finite, or None.
+        seed: Of parameters, samples and targets.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    model: Model
+    world_size: int = 2
+    outside: int = 0
+    data: Data = Data()
+    steps: int = 1
+    optimizer: Optimizer = Optimizer()
+    bucket_cap: int | None = None
+    init: Init = "distinct"
+    values: Values = "integer"
+    log2_scale: int = 0
+    zero_grad: ZeroGrad = "set_to_none"
+    poison: Poison | None = None
+    seed: int = 0
+    kind: Literal["training"] = "training"
+
+    def __post_init__(self) -> None:
+        _between("world_size", self.world_size, 1, LARGEST_WORLD_SIZE)
+        _between("outside", self.outside, 0, 8)
+        _between("steps", self.steps, 1, 1000)
+        _between("log2_scale", self.log2_scale, -30, 30)
+        _between("seed", self.seed, 0, 2**31 - 1)
+        _require(self.bucket_cap is None or self.bucket_cap >= 1, "bucket_cap", self.bucket_cap, "null or bytes from 1")
+        _one_of("init", self.init, Init)
+        _one_of("values", self.values, Values)
+        _one_of("zero_grad", self.zero_grad, ZeroGrad)
+        least = self.world_size if self.data.drop_last else 1
+        _require(self.data.samples >= least, "data.samples", self.data.samples, f"at least {least}: no rank has a batch")
+        if self.poison is not None:
+            _between("poison.rank", self.poison.rank, 0, self.world_size - 1)
+            _between("poison.step", self.poison.step, 0, self.steps - 1)
+
+    @property
+    def ranks_needed(self) -> int:
+        """Processes this case occupies."""
+        return self.world_size + self.outside
+
+
+@dataclass(frozen=True)
+class ShardCase:
+    """One sampler asked for the shards of every rank over a few epochs.
+
+    Attributes:
+        world_size: Ranks the dataset is dealt to, W.
+        data: Dataset length, per-rank batch size and the sampler's arguments.
+        epochs: Epochs asked for, in this order, by `set_epoch`.
+        loader: Whether a torch DataLoader is run over the sampler as well, to count its batches.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    world_size: int = 2
+    data: Data = Data()
+    epochs: tuple[int, ...] = (0,)
+    loader: bool = False
+    kind: Literal["shard"] = "shard"
+
+    def __post_init__(self) -> None:
+        _between("world_size", self.world_size, 1, 4096)
+        _require(len(self.epochs) > 0, "epochs", self.epochs, "at least one epoch")
+        for index, epoch in enumerate(self.epochs):
+            _between(f"epochs[{index}]", epoch, 0, 2**31 - 1)
+
+
+Case = TrainingCase | ShardCase
+
+
+def to_json(case: Case) -> str:
+    """The one JSON form of a case: a single line, fields in the order of declaration."""
+    return json.dumps(case, default=vars)
+
+
+def case_id(case: Case, implementation: str = "") -> str:
+    """Six hexadecimal digits naming a case (and the implementation it was found with)."""
+    return hashlib.blake2b(f"{implementation}\n{to_json(case)}".encode(), digest_size=3).hexdigest()
+
+
+def from_plain(plain: dict[str, Any]) -> Case:
+    """Build a case from what `to_json` wrote, without checking types; for frames between our own processes.
+
+    Raises:
+        CaseError: A field holds a value outside its range.
+    """
+    if plain["kind"] == "shard":
+        return ShardCase(**{**plain, "data": Data(**plain["data"]), "epochs": tuple(plain["epochs"])})
+    model = Model(plain["model"]["inputs"], tuple(Layer(**layer) for layer in plain["model"]["layers"]))
+    poison = plain["poison"] and Poison(**plain["poison"])
+    return TrainingCase(**{**plain, "model": model, "data": Data(**plain["data"]),
+                           "optimizer": Optimizer(**plain["optimizer"]), "poison": poison})
+
+
+def describe(case: Case) -> str:
+    """The case in one line: only what differs from the defaults, after the world size."""
+    parts = [f"world_size={case.world_size}"]
+    for field in fields(case):
+        value = getattr(case, field.name)
+        if field.name in ("kind", "world_size") or value == field.default:
+            continue
+        parts.append(f"{field.name}={_brief(value)}")
+    return " ".join(parts)
+
+
+def _brief(value: object) -> str:
+    if isinstance(value, Model):
+        return f"{value.inputs}->" + ",".join(_brief(layer) for layer in value.layers)
+    if isinstance(value, Layer):
+        differing = [f"{k}={v}" for k, v in asdict(value).items() if k != "kind" and v != getattr(Layer, k)]
+        return value.kind + (f"({','.join(differing)})" if differing else "")
+    if isinstance(value, Data | Optimizer | Poison):
+        differing = [f"{k}={v}" for k, v in asdict(value).items() if v != getattr(type(value), k, None)]
+        return f"({','.join(differing)})"
+    return str(value)

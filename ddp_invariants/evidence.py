@@ -1,0 +1,247 @@
+"""What the ranks saw: plain frozen data, bits rather than approximations, no opinion.
+
+Suffixes: W world size (stacked ranks), P elements of all tensors of a record laid end to end.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddp_invariants.case import ShardCase, TrainingCase
+
+FloatArray = NDArray[np.float64]
+
+ITEM_SIZE = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1,
+             "uint8": 1, "bool": 1, "complex64": 8, "complex128": 16}
+ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+"""Unit roundoff u of each dtype gradients may have."""
+SMALLEST_NORMAL = {"float64": 2.0**-1022, "float32": 2.0**-126, "float16": 2.0**-14, "bfloat16": 2.0**-126}
+LARGEST = {"float64": float(np.finfo(np.float64).max), "float32": float(np.finfo(np.float32).max), "float16": 65504.0,
+           "bfloat16": float((2 - 2.0**-7) * 2.0**127)}
+
+
+class EvidenceError(ValueError):
+    """A rank handed back something that is no evidence: truncated, of an unknown dtype, or of another shape."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One tensor of a record: its name, dtype and shape; dtype None where there was no tensor."""
+
+    name: str
+    dtype: str | None
+    shape: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        """Number of elements; 0 where there was no tensor."""
+        return 0 if self.dtype is None else int(np.prod(self.shape, dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The tensors of a record, end to end."""
+
+    slots: tuple[Slot, ...]
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Elements of each slot."""
+        return tuple(slot.elements for slot in self.slots)
+
+    @cached_property
+    def starts(self) -> tuple[int, ...]:
+        """Index of each slot's first element in the record's P elements; the total at the end."""
+        return tuple(np.concatenate([[0], np.cumsum(self.sizes)]).astype(int).tolist())
+
+    @cached_property
+    def nbytes(self) -> int:
+        """Bytes of the record."""
+        return sum(size * ITEM_SIZE[slot.dtype] for slot, size in zip(self.slots, self.sizes, strict=True) if slot.dtype)
+
+    @cached_property
+    def dtypes(self) -> frozenset[str]:
+        """The dtypes of the tensors that are there."""
+        return frozenset(slot.dtype for slot in self.slots if slot.dtype is not None)
+
+    @cached_property
+    def present(self) -> tuple[bool, ...]:
+        """Which slots hold a tensor."""
+        return tuple(slot.dtype is not None for slot in self.slots)
+
+    def per_element(self, table: Mapping[str, float]) -> FloatArray:
+        """A per-dtype constant for each element. Shape (P,)."""
+        return np.repeat([table.get(slot.dtype or "", np.nan) for slot in self.slots], self.sizes)
+
+    @cached_property
+    def roundoff_P(self) -> FloatArray:
+        """Unit roundoff of each element's dtype. Shape (P,)."""
+        return self.per_element(ROUNDOFF)
+
+    @cached_property
+    def smallest_P(self) -> FloatArray:
+        """Smallest normal number of each element's dtype. Shape (P,)."""
+        return self.per_element(SMALLEST_NORMAL)
+
+    @cached_property
+    def precision_P(self) -> FloatArray:
+        """2**p of each element's dtype: integers up to it are exact. Shape (P,)."""
+        return 1 / self.roundoff_P
+
+    def locate(self, element: int) -> tuple[Slot, tuple[int, ...]]:
+        """The slot that holds an element of the P, and the element's index in its tensor."""
+        slot_number = int(np.searchsorted(self.starts, element, side="right")) - 1
+        slot = self.slots[slot_number]
+        return slot, tuple(int(i) for i in np.unravel_index(element - self.starts[slot_number], slot.shape))
+
+
+@lru_cache(maxsize=4096)
+def _layout(slots: tuple[Slot, ...]) -> Layout:
+    return Layout(slots)
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """The bits of some named tensors at one moment. Equal layouts are one object; equality is bitwise."""
+
+    layout: Layout
+    bits: bytes
+
+    @cached_property
+    def values_P(self) -> FloatArray:
+        """All elements as float64 (exact for every real dtype up to 53 bits). Shape (P,)."""
+        if len(self.layout.dtypes) == 1:
+            return _as_float64(self.bits, next(iter(self.layout.dtypes)))
+        pieces, start = [np.empty(0)], 0
+        for slot, size in zip(self.layout.slots, self.layout.sizes, strict=True):
+            if slot.dtype is not None:
+                end = start + size * ITEM_SIZE[slot.dtype]
+                pieces.append(_as_float64(self.bits[start:end], slot.dtype))
+                start = end
+        return np.concatenate(pieces)
+
+    @cached_property
+    def by_name(self) -> dict[str, FloatArray]:
+        """Each tensor that is there, in its shape."""
+        starts = self.layout.starts
+        return {slot.name: self.values_P[starts[i] : starts[i + 1]].reshape(slot.shape)
+                for i, slot in enumerate(self.layout.slots) if slot.dtype is not None}
+
+
+def _as_float64(bits: bytes, dtype: str) -> FloatArray:
+    if dtype == "bfloat16":
+        return (np.frombuffer(bits, np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
+    # Signalling NaNs warn when cast; that they are there is the point.
+    with np.errstate(invalid="ignore"):
+        return np.frombuffer(bits, np.dtype(dtype)).astype(np.float64)
+
+
+Moment = Literal["built", "wrapped", "forward", "reduced", "local", "loss", "updated", "state"]
+"""built and wrapped: parameters and buffers before and after wrapping. forward: the same when a step's forward starts.
+reduced: gradients after synchronisation. local: the twin's gradients. loss: the wrapper's and the twin's. updated and
+state: parameters and optimizer state after the step."""
+
+
+@dataclass(frozen=True)
+class RankEvidence:
+    """What one rank saw.
+
+    Attributes:
+        tensors: By moment and step.
+        structure_before: Rows [name, dtype, shape, requires_grad, first name of the tensor] before wrapping.
+        structure_after: The same afterwards; empty when wrapping did not return.
+        raised: An exception that ended the run: phase, step, type, message, traceback; None when none did.
+        sent: Per group, the collectives this rank issued: (kind, dtype, elements, operation).
+        changed: Names of process-wide settings the case left changed.
+    """
+
+    tensors: Mapping[tuple[str, int], Tensors]
+    structure_before: list[list[Any]] = field(default_factory=list)
+    structure_after: list[list[Any]] = field(default_factory=list)
+    raised: dict[str, Any] | None = None
+    sent: list[list[list[Any]]] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+
+    def at(self, moment: Moment, step: int = 0) -> Tensors | None:
+        """The tensors of a moment; None when the run did not get there."""
+        return self.tensors.get((moment, step))
+
+
+@dataclass(frozen=True)
+class Incident:
+    """A run that did not end by itself on every rank.
+
+    Attributes:
+        kind: `hung` past the deadline, or `died` without an answer.
+        ranks: Which ranks did so, with how they ended or where they were.
+        stacks: The end of each rank's output, Python stacks included, by rank.
+        seconds: How long the harness waited.
+    """
+
+    kind: Literal["hung", "died"]
+    ranks: dict[int, str]
+    stacks: dict[int, str]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class TrainingEvidence:
+    """What all ranks of a training case saw.
+
+    Attributes:
+        case: The case they ran.
+        ranks: Of the ranks that train, in order; an empty RankEvidence for one that never answered.
+        incident: None when every rank answered.
+    """
+
+    case: TrainingCase
+    ranks: tuple[RankEvidence, ...]
+    incident: Incident | None = None
+
+    def moment(self, moment: Moment, step: int = 0) -> tuple[Tensors, ...] | None:
+        """The tensors of a moment on every rank; None unless all ranks got there."""
+        found = [rank.at(moment, step) for rank in self.ranks]
+        return tuple(t for t in found if t is not None) if None not in found else None
+
+
+@dataclass(frozen=True)
+class ShardEvidence:
+    """What a sampler answered, in two processes with different hash seeds and global random states.
+
+    Attributes:
+        case: What it was asked.
+        answers: Each process's answer: lengths, shards[epoch number][rank], again[rank], touched, batches, or raised.
+        refused: What became of impossible arguments: situation to exception type, None where none was raised.
+        incident: None when both processes answered.
+    """
+
+    case: ShardCase
+    answers: tuple[dict[str, Any], ...]
+    refused: dict[str, str | None]
+    incident: Incident | None = None
+
+
+def rank_evidence(header: dict[str, Any], blob: bytes) -> RankEvidence:
+    """Decode a rank's frame.
+
+    Raises:
+        EvidenceError: It is malformed.
+    """
+    try:
+        layouts = [_layout(tuple([Slot(name, dtype, tuple(shape or ())) for name, dtype, shape in slots]))
+                   for slots in header["layouts"]]
+        tensors = {}
+        for moment, step, layout_number, start, size in header["records"]:
+            layout = layouts[layout_number]
+            if layout.nbytes != size or start + size > len(blob):
+                raise EvidenceError(f"the record of {moment!r} at step {step} has {size} bytes, its layout {layout.nbytes}")
+            tensors[moment, step] = Tensors(layout, blob[start : start + size])
+        facts = header["facts"]
+        return RankEvidence(tensors, facts.get("structure_before", []), facts.get("structure_after", []),
+                            facts.get("raised"), header["sent"], header["changed"])
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise EvidenceError(f"a rank's frame is no evidence: {type(error).__name__}: {error}") from error

@@ -1,0 +1,156 @@
+"""A case's model as a torch module, one class a layer, all a page long."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ddp_invariants.case import Layer, Model
+
+
+class Values:
+    """Initial numbers, dealt out to tensors in order."""
+
+    def __init__(self, values_P: NDArray[np.float64]) -> None:
+        self.values_P, self.taken = values_P, 0
+
+    def take(self, *shape: int) -> Tensor:
+        """The next numbers as a float64 tensor of that shape."""
+        count = int(np.prod(shape, dtype=int))
+        piece = self.values_P[self.taken : self.taken + count]
+        self.taken += count
+        return torch.from_numpy(piece.copy()).reshape(shape)
+
+
+def count_values(model: Model) -> int:
+    """How many initial numbers a model takes at most."""
+    widths = model.widths()
+    return sum((widths[i] + 1) * layer.outputs + 2 * widths[i] + 1 for i, layer in enumerate(model.layers))
+
+
+def _laid_out(values: Tensor, layer: Layer) -> Tensor:
+    """A (out, in) weight in the layer's dtype and memory layout."""
+    values = values.to(getattr(torch, layer.dtype))
+    rows, columns = values.shape
+    if layer.layout == "transposed":
+        return values.t().contiguous().t()
+    if layer.layout == "strided":
+        return torch.stack([values, torch.zeros_like(values)], dim=2).reshape(rows, 2 * columns)[:, ::2]
+    if layer.layout == "channels_last":
+        return values.reshape(rows, columns // 4, 2, 2).contiguous(memory_format=torch.channels_last)
+    return values
+
+
+class Linear(nn.Module):
+    """x @ W.T + b."""
+
+    def __init__(self, layer: Layer, inputs: int, values: Values, owner: "Linear | None") -> None:
+        super().__init__()
+        trainable = not layer.frozen
+        drawn = values.take(layer.outputs, inputs)
+        self.weight = nn.Parameter(_laid_out(drawn, layer), trainable) if owner is None else owner.weight
+        self.bias = nn.Parameter(values.take(layer.outputs).to(self.weight.dtype), trainable) if layer.bias else None
+        self.outputs = layer.outputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape (B, in) to (B, out)."""
+        return nn.functional.linear(x.to(self.weight.dtype), self.weight.reshape(self.outputs, -1), self.bias)
+
+
+class Scale(nn.Module):
+    """x times a 0-d parameter."""
+
+    def __init__(self, layer: Layer, values: Values) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(values.take().to(getattr(torch, layer.dtype)), not layer.frozen)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape (B, D) to (B, D)."""
+        return x.to(self.factor.dtype) * self.factor
+
+
+class Empty(nn.Module):
+    """x plus the sum of a parameter without elements, which is zero."""
+
+    def __init__(self, layer: Layer, inputs: int) -> None:
+        super().__init__()
+        self.nothing = nn.Parameter(torch.zeros(0, inputs, dtype=getattr(torch, layer.dtype)), not layer.frozen)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape (B, D) to (B, D)."""
+        return x.to(self.nothing.dtype) + self.nothing.sum()
+
+
+class Statistics(nn.Module):
+    """Passes x on and keeps a running mean, a count and a mask in buffers."""
+
+    def __init__(self, inputs: int, values: Values) -> None:
+        super().__init__()
+        self.running: Tensor
+        self.count: Tensor
+        self.seen: Tensor
+        self.register_buffer("running", values.take(inputs).float())
+        self.register_buffer("count", values.take().mul(8).long())
+        self.register_buffer("seen", values.take(inputs) > 0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape (B, D) to the same (B, D); updates the buffers in training."""
+        if self.training:
+            with torch.no_grad():
+                mean = x.float().mean(0)
+                self.running.mul_(0.5).add_(mean, alpha=0.5)
+                self.count.add_(1)
+                self.seen.logical_or_(mean > 0)
+        return x
+
+
+class Replica(nn.Module):
+    """One rank's copy of the model.
+
+    Args:
+        model: The plan.
+        values_P: Initial numbers of all parameters and buffers; `count_values(model)` of them or more.
+
+    Attributes:
+        at_forward: Called first thing in every forward: the one moment no wrapper can delay.
+    """
+
+    def __init__(self, model: Model, values_P: NDArray[np.float64]) -> None:
+        super().__init__()
+        self.at_forward: Callable[[], None] | None = None
+        self.layers = nn.ModuleList()
+        self._relu = [layer.relu for layer in model.layers]
+        values, widths = Values(values_P), model.widths()
+        for index, layer in enumerate(model.layers):
+            self.layers.append(self._build(layer, widths[index], values))
+
+    def _build(self, layer: Layer, inputs: int, values: Values) -> nn.Module:
+        if layer.kind == "linear":
+            owner: Any = None if layer.tied is None else self.layers[layer.tied]
+            return Linear(layer, inputs, values, owner)
+        if layer.kind == "scale":
+            return Scale(layer, values)
+        if layer.kind == "empty":
+            return Empty(layer, inputs)
+        return Statistics(inputs, values)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape (B, D in), float32, to (B, D out) in the last layer's dtype."""
+        if self.at_forward is not None:
+            self.at_forward()
+        for layer, relu in zip(self.layers, self._relu, strict=True):
+            x = layer(x)
+            if relu:
+                x = x.relu()
+        return x
+
+
+def loss_of(outputs: Tensor, targets: Tensor, tags: Tensor) -> Tensor:
+    """Mean over the batch of the squared error's sum plus the sample's tag. Shape (B, D), (B, D), (B,) to 0-d, float64.
+
+    In float64, so that the tags (draws.Dataset) survive beside large errors and the mean adds no rounding of its own.
+    """
+    return ((outputs.double() - targets).square().sum(1) + tags).mean()

@@ -1,0 +1,315 @@
+"""Persistent ranks: run a case on them, hand back what they saw, replace them when in doubt."""
+
+import os
+import select
+import signal
+import socket
+import time
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from ddp_invariants.case import ShardCase, TrainingCase
+from ddp_invariants.evidence import (
+    EvidenceError,
+    Incident,
+    RankEvidence,
+    ShardEvidence,
+    TrainingEvidence,
+    rank_evidence,
+)
+from ddp_invariants.ranks import wire
+from ddp_invariants.ranks.hosts import HarnessError, HostClient
+
+DEADLINE = 20.0
+"""Seconds a case may take. The slowest right case of a default run takes under one."""
+GRACE = 2.0
+"""Seconds the other ranks get after one has died or raised: gloo tells survivors within 40 ms."""
+RENEWAL = 500
+"""Cases after which ranks are replaced even if nothing is wrong with them."""
+_OUTPUT_KEPT = 1 << 20
+
+Frame = tuple[dict[str, Any], bytes]
+
+
+class LoadFailure(Exception):
+    """An implementation cannot be put on trial; the message is one sentence for the user."""
+
+
+@dataclass
+class Process:
+    """One rank: its process, the socket it serves and the anonymous file that takes its output."""
+
+    host: HostClient
+    pid: int
+    control: socket.socket
+    output: int
+
+    def printed(self) -> str:
+        """The end of what it wrote to stdout and stderr."""
+        size = os.fstat(self.output).st_size
+        return os.pread(self.output, 8000, max(0, size - 8000)).decode(errors="replace").strip("\0\n ")
+
+    def retire(self) -> int | None:
+        """End it for good. Returns its exit status if it had ended by itself."""
+        self.control.close()
+        status = self.host.end(self.pid)
+        os.close(self.output)
+        return status
+
+
+@dataclass
+class _Meeting:
+    """A connected group: the store's anonymous file, and the pids it was made among."""
+
+    store: int
+    name: str
+    pids: tuple[int, ...]
+
+
+@dataclass
+class Outcome:
+    """The answers of the ranks asked, and what became of those that gave none."""
+
+    frames: dict[int, Frame] = field(default_factory=dict)
+    incident: Incident | None = None
+
+
+class Pool:
+    """The ranks of one pytest worker.
+
+    Args:
+        addresses: Of the hosts (`Hosts.addresses`).
+        deadline: Seconds a case may take before its ranks are declared hung.
+    """
+
+    def __init__(self, addresses: list[str], deadline: float = DEADLINE) -> None:
+        self._hosts = [HostClient(address) for address in addresses]
+        self._ranks: dict[int, Process] = {}
+        self._meetings: dict[tuple[int, ...], _Meeting] = {}
+        self._number, self._since_renewal = 0, 0
+        self.deadline = deadline
+
+    def close(self) -> None:
+        """End all ranks."""
+        self._retire(list(self._ranks))
+        for host in self._hosts:
+            host.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # What can be asked.
+
+    def describe(self, ddp: str, sampler: str) -> dict[str, Any]:
+        """Load both implementations in a rank and say what they are (`loading.Description`, as plain data).
+
+        Raises:
+            LoadFailure: One of them cannot be put on trial.
+        """
+        outcome = self._ask({0: {"do": "describe", "ddp": ddp, "sampler": sampler}})
+        if outcome.incident is not None:
+            self._retire([0])
+            how = outcome.incident.ranks.get(0, "")
+            raise LoadFailure(f"importing {ddp} or {sampler} ended or hung the process: {how}")
+        return outcome.frames[0][0]
+
+    def train(self, case: TrainingCase, ddp: str, *, fresh: bool = False) -> TrainingEvidence:
+        """Run a training case.
+
+        Args:
+            case: The case.
+            ddp: Name of the implementation on trial.
+            fresh: Use new processes and plain gloo groups, made for this case and ended after it.
+
+        Raises:
+            HarnessError: The harness failed; nothing follows for the implementation.
+            LoadFailure: The implementation does not load in a rank.
+        """
+        ranks = list(range(case.ranks_needed))
+        if fresh:
+            self._retire(list(self._ranks))
+        everyone = self._meet(tuple(ranks))
+        training = self._meet(tuple(ranks[case.outside :])) if case.outside else everyone
+        request = {"do": "train", "case": case, "ddp": ddp, "everyone": everyone.name, "training": training.name,
+                   "number": self._number + 1, "plain": fresh}
+        outcome = self._ask({rank: request for rank in ranks})
+        evidence = self._evidence(case, outcome)
+        if fresh or not _quiescent(ranks, outcome):
+            self._retire(ranks)
+        else:
+            self._renew()
+        return evidence
+
+    def shards(self, case: ShardCase, sampler: str) -> ShardEvidence:
+        """Ask a sampler for all shards, in two processes with different hash seeds.
+
+        Raises:
+            HarnessError: The harness failed; nothing follows for the sampler.
+            LoadFailure: The sampler does not load in a rank.
+        """
+        request = {"do": "shards", "case": case, "sampler": sampler}
+        outcome = self._ask({0: {**request, "disturb": 1}, 1: {**request, "disturb": 1001}})
+        refused = Outcome()
+        if outcome.incident is None:
+            refused = self._ask({0: {**request, "do": "bad arguments"}})
+        incident = outcome.incident or refused.incident
+        if incident is not None:
+            self._retire([0, 1])
+            return ShardEvidence(case, (), {}, incident)
+        self._renew()
+        return ShardEvidence(case, tuple(outcome.frames[rank][0] for rank in (0, 1)), refused.frames[0][0]["refused"])
+
+    # Asking.
+
+    def _ask(self, requests: dict[int, dict[str, Any]]) -> Outcome:
+        """Send every rank its request and collect the answers, until all have answered or patience ends."""
+        started = time.monotonic()
+        self._number += 1
+        outcome = Outcome()
+        waiting: dict[socket.socket, int] = {}
+        for rank, request in requests.items():
+            process = self._process(rank)
+            waiting[process.control] = rank
+            try:
+                wire.send(process.control, {**request, "to": self._number})
+            except OSError:
+                pass  # It has died since; reading from it below says so.
+        until, dead, raised = started + self.deadline, set[int](), False
+        while waiting:
+            ready, _, _ = select.select(list(waiting), [], [], max(0.0, until - time.monotonic()))
+            if not ready:
+                break
+            for control in ready:
+                rank = waiting.pop(control)
+                frame = self._hear(control, until)
+                if frame is None:
+                    dead.add(rank)
+                else:
+                    outcome.frames[rank] = frame
+                    raised |= bool(frame[0].get("facts", {}).get("raised"))
+            if dead or raised:
+                until = min(until, time.monotonic() + GRACE)
+        self._reject_failures(outcome)
+        if waiting or dead:
+            outcome.incident = self._incident(set(waiting.values()), dead, time.monotonic() - started)
+        return outcome
+
+    def _hear(self, control: socket.socket, until: float) -> Frame | None:
+        """One rank's frame; None when it died or sent what is none."""
+        control.settimeout(max(0.1, until - time.monotonic()))
+        try:
+            frame = wire.receive(control)
+        except (OSError, wire.WireError):
+            return None
+        return frame if frame is not None and frame[0].get("to") == self._number else None
+
+    def _reject_failures(self, outcome: Outcome) -> None:
+        for header, _ in outcome.frames.values():
+            if "unusable" in header:
+                self._retire(list(self._ranks))
+                raise LoadFailure(header["unusable"])
+            if "failed" in header:
+                told = header["failed"]
+                self._retire(list(self._ranks))
+                raise HarnessError(f"a rank's serve loop raised {told['type']}: {told['message']}\n{told['traceback']}")
+
+    def _incident(self, hung: set[int], dead: set[int], seconds: float) -> Incident:
+        """What is known of ranks that gave no answer: their stacks, or how they ended."""
+        for rank in hung:
+            _signal(self._ranks[rank].pid, signal.SIGUSR1)
+        if hung:
+            time.sleep(0.1)  # faulthandler writes the stacks from a signal handler, in under 50 ms.
+        ended = {}
+        for rank in dead:
+            status = self._ranks[rank].host.status(self._ranks[rank].pid, 1.0)
+            ended[rank] = "sent something that is no evidence" if status is None else _how(status)
+        stacks = {rank: self._ranks[rank].printed() for rank in hung | dead}
+        waiting = {rank: f"gave no answer within {seconds:.1f} s" for rank in hung}
+        return Incident("died" if dead else "hung", {**waiting, **ended}, stacks, seconds)
+
+    def _evidence(self, case: TrainingCase, outcome: Outcome) -> TrainingEvidence:
+        ranks, incident = [], outcome.incident
+        for rank in range(case.outside, case.ranks_needed):
+            evidence = RankEvidence({})
+            if rank in outcome.frames:
+                try:
+                    evidence = rank_evidence(*outcome.frames[rank])
+                except EvidenceError as error:
+                    incident = Incident("died", {rank: str(error)}, {rank: self._ranks[rank].printed()}, 0.0)
+            ranks.append(evidence)
+        return TrainingEvidence(case, tuple(ranks), incident)
+
+    # Processes and connections.
+
+    def _process(self, rank: int) -> Process:
+        """The process of a rank, started if there is none."""
+        if rank not in self._ranks:
+            host = self._hosts[rank % len(self._hosts)]
+            ours, theirs = socket.socketpair()
+            output = os.memfd_create(f"rank{rank}")
+            with theirs:
+                self._ranks[rank] = Process(host, host.fork(rank, theirs, output), ours, output)
+        process = self._ranks[rank]
+        if os.fstat(process.output).st_size > _OUTPUT_KEPT:
+            os.ftruncate(process.output, 0)
+            os.lseek(process.output, 0, os.SEEK_SET)  # The rank shares the file's position.
+        return process
+
+    def _meet(self, ranks: tuple[int, ...]) -> _Meeting:
+        """Connected gloo groups among these ranks: those at hand, or new ones."""
+        pids = tuple(self._process(rank).pid for rank in ranks)
+        meeting = self._meetings.get(ranks)
+        if meeting is not None and meeting.pids == pids:
+            return meeting
+        if meeting is not None:
+            os.close(meeting.store)
+        store = os.memfd_create("store")
+        meeting = _Meeting(store, f"{ranks[0]}-{ranks[-1]}", pids)
+        path = f"/proc/{os.getpid()}/fd/{store}"
+        outcome = self._ask({rank: {"do": "connect", "name": meeting.name, "path": path, "rank": number,
+                                    "world_size": len(ranks)} for number, rank in enumerate(ranks)})
+        if outcome.incident is not None:
+            self._retire(list(self._ranks))
+            raise HarnessError(f"ranks could not connect over loopback: {outcome.incident.ranks} {outcome.incident.stacks}")
+        self._meetings[ranks] = meeting
+        return meeting
+
+    def _retire(self, ranks: list[int]) -> None:
+        for rank in ranks:
+            if rank in self._ranks:
+                self._ranks.pop(rank).retire()
+        for members in [m for m in self._meetings if set(m) & set(ranks)]:
+            os.close(self._meetings.pop(members).store)
+
+    def _renew(self) -> None:
+        self._since_renewal += 1
+        if self._since_renewal >= RENEWAL:
+            self._retire(list(self._ranks))
+            self._since_renewal = 0
+
+
+def _quiescent(ranks: list[int], outcome: Outcome) -> bool:
+    """Whether the connections may be used again; see [Note: quiescence] in group.py."""
+    if outcome.incident is not None:
+        return False
+    headers = [outcome.frames[rank][0] for rank in ranks]
+    trained = [header for header in headers if header["records"]]
+    return (all(header["quiescent"] and not header["changed"] for header in headers)
+            and all(header["sent"] == trained[0]["sent"] for header in trained))
+
+
+def _signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass  # It has ended in the meantime.
+
+
+def _how(status: int) -> str:
+    if status >= 0:
+        return f"ended with exit status {status}"
+    name = signal.Signals(-status).name
+    return f"was ended by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")

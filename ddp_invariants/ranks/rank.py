@@ -1,0 +1,99 @@
+"""A rank: serves cases over its socket until told to end or left alone."""
+
+import faulthandler
+import os
+import signal
+import socket
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from ddp_invariants import case as cases
+from ddp_invariants.ranks import loading, sharding, training, wire
+from ddp_invariants.ranks.group import Connections, Session
+
+GLOO_TIMEOUT = 300.0
+"""Seconds. Far above every deadline of the harness, so that it is the harness which ends a hang, with its stacks."""
+
+
+class Rank:
+    """What outlives a case in a rank: its connections and the loaded implementations."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self.control = control
+        self.connections: dict[str, Connections] = {}
+        self.wrapper = lru_cache(loading.Wrapper)
+        self.sampler = lru_cache(loading.SamplerMaker)
+
+    def answer(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """The answer to one request."""
+        verb = request["do"]
+        if verb == "train":
+            return self._train(request)
+        if verb == "connect":
+            self._connect(request)
+            return {}, b""
+        if verb == "describe":
+            return loading.describe(request["ddp"], request["sampler"]), b""
+        case = cases.from_plain(request["case"])
+        assert isinstance(case, cases.ShardCase)
+        maker = self.sampler(request["sampler"])
+        if verb == "bad arguments":
+            return sharding.bad_arguments(case, maker), b""
+        return sharding.shards(case, maker, disturb=request["disturb"]), b""
+
+    def _connect(self, request: dict[str, Any]) -> None:
+        self.connections[request["name"]] = Connections(request["path"], request["rank"], request["world_size"],
+                                                        GLOO_TIMEOUT)
+
+    def _train(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        case = cases.from_plain(request["case"])
+        assert isinstance(case, cases.TrainingCase)
+        wrapper = self.wrapper(request["ddp"])
+        everyone = self.connections[request["everyone"]]
+        training_group = self.connections.get(request["training"]) if case.outside else None
+        members = list(range(case.outside, case.ranks_needed))
+        before = _surroundings()
+        session = Session(everyone, training_group, members, request["number"], plain=request["plain"])
+        record = training.Record()
+        if everyone.rank >= case.outside:
+            record = training.train(case, everyone.rank - case.outside, wrapper, session.subgroup)
+        sent = session.sent()
+        quiescent = session.close()
+        changed = [name for name, value in _surroundings().items() if before[name] != value]
+        header = {**record.header(), "sent": sent, "quiescent": quiescent, "changed": changed}
+        return header, bytes(record.blob)
+
+
+def _surroundings() -> dict[str, Any]:
+    """What a case must leave as it was, or the next one would run in another world."""
+    return {
+        "default dtype": torch.get_default_dtype(),
+        "grad mode": torch.is_grad_enabled(),
+        "torch threads": torch.get_num_threads(),
+        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+        "working directory": os.getcwd(),
+        "environment": dict(os.environ),
+    }
+
+
+def serve(control: socket.socket, rank: int) -> int:
+    """Answer requests until the controller closes the connection. Returns the process's exit status."""
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    faulthandler.enable()
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+    torch.set_num_threads(1)
+    state = Rank(control)
+    while True:
+        message = wire.receive(control)
+        if message is None:
+            return 0
+        request, _ = message
+        try:
+            header, blob = state.answer(request)
+        except loading.LoadError as error:
+            header, blob = {"unusable": str(error)}, b""
+        except Exception as error:  # noqa: BLE001 - the harness's own failure: told to the controller, which says so
+            header, blob = {"failed": training.told(error, request["do"], 0)}, b""
+        wire.send(control, {**header, "to": request["to"]}, blob)

@@ -1,0 +1,101 @@
+"""One process asks a sampler for the shards of all ranks: no process group is needed for that."""
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+
+from ddp_invariants.case import ShardCase
+from ddp_invariants.ranks.loading import SamplerMaker
+from ddp_invariants.ranks.training import told
+
+_BAD_ARGUMENTS = {
+    "rank below 0": lambda w: {"world_size": w, "rank": -1},
+    "rank equal to world size": lambda w: {"world_size": w, "rank": w},
+    "world size 0": lambda _: {"world_size": 0, "rank": 0},
+    "world size below 0": lambda _: {"world_size": -1, "rank": 0},
+}
+
+
+def shards(case: ShardCase, make: SamplerMaker, *, disturb: int) -> dict[str, Any]:
+    """Every rank's indices of every epoch, asked for as a training run would.
+
+    Args:
+        case: The case.
+        make: The sampler on trial.
+        disturb: Seed of the global random generators before each rank's turn. Two processes asked with different
+            ones must answer alike (SHARD-4).
+
+    Returns:
+        `lengths[rank]`, `shards[epoch number][rank]`, `again[rank]` (the last epoch iterated once more),
+        `touched` (global generators that iterating advanced), `batches[rank]`, or `raised`.
+    """
+    phase = "construction"
+    try:
+        samplers = []
+        for rank in range(case.world_size):
+            _disturb(disturb + rank)
+            samplers.append(_make(case, make, case.world_size, rank))
+        phase = "iteration"
+        before = _global_generators()
+        dealt = []
+        for epoch in case.epochs:
+            for sampler in samplers:
+                if hasattr(sampler, "set_epoch"):
+                    sampler.set_epoch(epoch)
+            dealt.append([_indices(sampler) for sampler in samplers])
+        again = [_indices(sampler) for sampler in samplers]
+        after = _global_generators()
+        answer: dict[str, Any] = {
+            "lengths": [len(sampler) if hasattr(sampler, "__len__") else None for sampler in samplers],
+            "shards": dealt, "again": again,
+            "touched": [name for name in before if before[name] != after[name]],
+            "batches": None,
+        }
+        if case.loader:
+            phase = "DataLoader"
+            answer["batches"] = [_count_batches(case, sampler) for sampler in samplers]
+    except Exception as error:  # noqa: BLE001 - the implementation on trial may raise anything; it is evidence
+        return {"raised": told(error, phase, 0)}
+    return answer
+
+
+def bad_arguments(case: ShardCase, make: SamplerMaker) -> dict[str, Any]:
+    """What becomes of impossible arguments: per situation the type of the exception, or None when none was raised."""
+    answer: dict[str, str | None] = {}
+    for situation, arguments in _BAD_ARGUMENTS.items():
+        try:
+            _make(case, make, **arguments(case.world_size))
+        except Exception as error:  # noqa: BLE001 - which exception it is, is the evidence
+            answer[situation] = type(error).__name__
+        else:
+            answer[situation] = None
+    return {"refused": answer}
+
+
+def _make(case: ShardCase, make: SamplerMaker, world_size: int, rank: int) -> Any:
+    data = case.data
+    return make(data.samples, world_size, rank, shuffle=data.shuffle, seed=data.seed, drop_last=data.drop_last)
+
+
+def _indices(sampler: Any) -> list[int]:
+    return [int(index) for index in sampler]
+
+
+def _count_batches(case: ShardCase, sampler: Any) -> int:
+    dataset = range(case.data.samples)
+    loader: DataLoader[int] = DataLoader(dataset, batch_size=case.data.batch_size, sampler=sampler)  # type: ignore[arg-type]  # a range is a map-style dataset
+    return sum(1 for _ in loader)
+
+
+def _disturb(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 - the global generator is what implementations fall for
+    torch.manual_seed(seed)
+
+
+def _global_generators() -> dict[str, Any]:
+    return {"random": random.getstate(), "numpy": np.random.get_state()[1].tobytes(),  # type: ignore[index, union-attr]  # noqa: NPY002 - as above
+            "torch": torch.get_rng_state().numpy().tobytes()}

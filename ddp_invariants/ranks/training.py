@@ -1,0 +1,219 @@
+"""One rank's part of a training case: train with the implementation on trial, note what was seen, judge nothing."""
+
+import traceback
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ddp_invariants import draws
+from ddp_invariants.case import TrainingCase
+from ddp_invariants.ranks.loading import Wrapper
+from ddp_invariants.ranks.model import Replica, count_values, loss_of
+
+_Slot = tuple[str, str, list[int]] | tuple[str, None, None]
+
+
+class Record:
+    """What one rank saw: tensors as raw bits by moment and step, everything else as plain data.
+
+    A record of tensors is [moment, step, layout, offset, size]; layouts (names, dtypes, shapes) repeat and are
+    stored once. A missing tensor (a parameter without a gradient) is a slot without dtype.
+    """
+
+    def __init__(self) -> None:
+        self.blob = bytearray()
+        self.records: list[tuple[str, int, int, int, int]] = []
+        self.layouts: dict[tuple[Any, ...], int] = {}
+        self.facts: dict[str, Any] = {}
+
+    def __deepcopy__(self, _memo: object) -> "Record":
+        """A wrapper may deep-copy the replica that notes into this record: one record remains."""
+        return self
+
+    def tensors(self, moment: str, step: int, named: Iterable[tuple[str, Tensor | None]]) -> None:
+        """Note tensors' bits, dtypes and shapes, in row-major order whatever their strides."""
+        slots, start = [], len(self.blob)
+        for name, tensor in named:
+            if tensor is None:
+                slots.append((name, None, None))
+                continue
+            slots.append((name, tensor.dtype, tensor.shape))
+            self.blob += _bits(tensor)
+        layout = self.layouts.setdefault(tuple(slots), len(self.layouts))
+        self.records.append((moment, step, layout, start, len(self.blob) - start))
+
+    def header(self) -> dict[str, Any]:
+        """Everything but the bits, ready for JSON."""
+        layouts: list[list[_Slot]] = [
+            [(name, None, None) if dtype is None else (name, str(dtype)[6:], list(shape)) for name, dtype, shape in slots]
+            for slots in self.layouts
+        ]
+        return {"records": self.records, "layouts": layouts, "facts": self.facts}
+
+
+def _bits(tensor: Tensor) -> bytes:
+    tensor = tensor.detach()
+    if tensor.layout != torch.strided:
+        tensor = tensor.to_dense()
+    tensor = tensor.contiguous()
+    if tensor.dtype == torch.bfloat16:
+        tensor = tensor.view(torch.int16)  # numpy has no bfloat16; the bits are what is asked for.
+    bits: bytes = tensor.numpy().tobytes()
+    return bits
+
+
+def structure(module: nn.Module) -> list[list[Any]]:
+    """Names, dtypes, shapes, requires_grad and tying: [name, dtype, shape, requires_grad, first name of the tensor]."""
+    first: dict[Tensor, str] = {}
+    rows = []
+    for name, tensor in _named_state(module, remove_duplicate=False):
+        rows.append([name, str(tensor.dtype)[6:], list(tensor.shape), tensor.requires_grad, first.setdefault(tensor, name)])
+    return rows
+
+
+def _named_state(module: nn.Module, *, remove_duplicate: bool = True) -> Iterator[tuple[str, Tensor]]:
+    yield from module.named_parameters(remove_duplicate=remove_duplicate)
+    yield from module.named_buffers(remove_duplicate=remove_duplicate)
+
+
+def train(case: TrainingCase, rank: int, wrapper: Wrapper, group: Any) -> Record:
+    """Run the case on this rank.
+
+    Whatever the implementation raises is noted in `facts["raised"]` and ends the run; what was seen before is kept.
+
+    Args:
+        case: The case.
+        rank: Rank in the group that trains.
+        wrapper: The implementation on trial.
+        group: The subgroup to hand to it; None for the default group.
+    """
+    run = _Run(case, rank, wrapper, group)
+    try:
+        run.all()
+    except Exception as error:  # noqa: BLE001 - the implementation on trial may raise anything; it is evidence
+        run.record.facts["raised"] = told(error, run.phase, run.step)
+    return run.record
+
+
+def told(error: BaseException, phase: str, step: int) -> dict[str, Any]:
+    """An exception as plain data. `str` of a foreign exception may itself raise."""
+    try:
+        message = str(error)
+    except Exception as unprintable:  # noqa: BLE001 - any code may stand in a foreign __str__
+        message = f"(its message raised {type(unprintable).__name__})"
+    return {"phase": phase, "step": step, "type": type(error).__name__, "message": message[:2000],
+            "traceback": "".join(traceback.format_tb(error.__traceback__))[-4000:]}
+
+
+class _Run:
+    """The state of one rank's run through a case."""
+
+    def __init__(self, case: TrainingCase, rank: int, wrapper: Wrapper, group: Any) -> None:
+        self.case, self.rank, self.wrapper, self.group = case, rank, wrapper, group
+        self.record = Record()
+        self.phase, self.step = "wrap", 0
+        values_P = draws.parameters(case, rank, count_values(case.model))
+        self.replica = Replica(case.model, values_P)
+        self.twin = Replica(case.model, values_P)
+        self.dataset = draws.Dataset(case)
+        self.watching = False
+        self.losses: list[tuple[str, Tensor]] = []
+
+    def all(self) -> None:
+        case, record, replica = self.case, self.record, self.replica
+        record.facts["structure_before"] = structure(replica)
+        record.tensors("built", 0, _named_state(replica))
+        replica.at_forward = self._at_forward
+        wrapped = self.wrapper.wrap(replica, case, self.group)
+        record.facts["structure_after"] = structure(replica)
+        record.tensors("wrapped", 0, _named_state(replica))
+        self.named = list(replica.named_parameters())
+        self.buffers = list(replica.named_buffers())
+        self.finish = self.wrapper.finisher(wrapped)
+        self.optimizer = _optimizer(case, wrapped)
+        for self.step, dealt in enumerate(draws.batches(case)):
+            self._one_step(wrapped, dealt[self.rank])
+        self.phase = "last forward"
+        # One forward more: torch DDP reports an unused parameter of the last backward only then.
+        wrapped(self._batch(dealt[self.rank])[0])
+
+    def _one_step(self, wrapped: Any, indices: Any) -> None:
+        inputs, targets, tags = self._batch(indices)
+        earlier = self._zero_grad()
+        self.phase, self.watching = "forward", True
+        rng = torch.get_rng_state()
+        loss = loss_of(wrapped(inputs), targets, tags)
+        self.phase = "backward"
+        loss.backward()  # type: ignore[no-untyped-call]  # torch has no annotation there
+        self.phase = "synchronisation"
+        self.finish()
+        self.record.tensors("reduced", self.step, ((name, p.grad) for name, p in self.named))
+        self.phase = "twin"
+        torch.set_rng_state(rng)
+        twin_loss = loss_of(self.twin(inputs), targets, tags)
+        for parameter, gradient in zip(self.twin.parameters(), earlier, strict=True):
+            parameter.grad = gradient
+        twin_loss.backward()  # type: ignore[no-untyped-call]  # torch has no annotation there
+        self.record.tensors("local", self.step, ((name, p.grad) for name, p in self.twin.named_parameters()))
+        self.record.tensors("loss", self.step, (("loss", loss), ("twin", twin_loss)))
+        self.phase = "optimizer step"
+        self.optimizer.step()
+        self.record.tensors("updated", self.step, self.named)
+        self.record.tensors("state", self.step, self._optimizer_state())
+
+    def _at_forward(self) -> None:
+        """Note what the forward starts from, and have the twin start from the same."""
+        if not self.watching:
+            return
+        self.watching = False
+        self.record.tensors("forward", self.step, [*self.named, *self.buffers])
+        with torch.no_grad():
+            for ours, theirs in zip(self.twin.parameters(), self.replica.parameters(), strict=True):
+                ours.copy_(theirs)
+            for ours, theirs in zip(self.twin.buffers(), self.replica.buffers(), strict=True):
+                ours.copy_(theirs)
+
+    def _batch(self, indices: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """Inputs (B, D in) in the first dtype of the model, targets (B, D out) and tags (B,) in float64."""
+        inputs_BD = self.dataset.inputs_ND[indices]
+        poison = self.case.poison
+        if poison is not None and (poison.rank, poison.step) == (self.rank, self.step):
+            inputs_BD[0, 0] = float(poison.value)
+        inputs = torch.from_numpy(inputs_BD)
+        if self.case.model.layers[0].dtype != "float64":
+            inputs = inputs.float()
+        return inputs, torch.from_numpy(self.dataset.targets_ND[indices]), torch.from_numpy(self.dataset.tags_N[indices])
+
+    def _zero_grad(self) -> list[Tensor | None]:
+        """Treat the gradients as the case says; what the twin's backward must add to."""
+        if self.case.zero_grad == "never":
+            return [None if p.grad is None else p.grad.detach().clone() for _, p in self.named]
+        self.optimizer.zero_grad(set_to_none=self.case.zero_grad == "set_to_none")
+        return [None] * len(self.named)
+
+    def _optimizer_state(self) -> Iterator[tuple[str, Tensor | None]]:
+        for name, parameter in self.named:
+            state = self.optimizer.state.get(parameter, {})
+            for key, value in state.items():
+                if isinstance(value, Tensor):
+                    yield f"{name}/{key}", value
+
+
+def _optimizer(case: TrainingCase, wrapped: Any) -> torch.optim.Optimizer:
+    plan = case.optimizer
+    if plan.kind == "sgd":
+        return torch.optim.SGD(wrapped.parameters(), lr=plan.lr, momentum=plan.momentum, weight_decay=plan.weight_decay)
+    return torch.optim.AdamW(wrapped.parameters(), lr=plan.lr, weight_decay=plan.weight_decay)
+
+
+def warm_up() -> None:
+    """Pay in the host, once, what torch and numpy import or build on first use."""
+    parameter = nn.Parameter(torch.zeros(2))
+    parameter.grad = torch.ones(2)
+    for optimizer in (torch.optim.SGD([parameter], lr=1.0, momentum=0.5), torch.optim.AdamW([parameter], lr=1.0)):
+        optimizer.step()
+        optimizer.zero_grad()
+    np.argsort(draws.words(0, "warm up", 2), kind="stable")

@@ -1,0 +1,222 @@
+"""A distributed data-parallel wrapper, small enough to read in one sitting.
+
+What it does, in order: the constructor makes every rank's parameters and buffers
+those of the group's first rank, and plans buckets. A forward in training refreshes
+the buffers. During backward a hook per parameter counts gradients; a full bucket
+starts one asynchronous all-reduce. When backward ends, the rest is sent, every
+result is awaited and the means are written back.
+
+A bucket carries, behind its gradients, one flag per parameter: how many ranks had a
+gradient. So a parameter unused everywhere keeps `grad is None`, one used on some
+ranks gets the mean with the others counted as zero, and no second collective is needed.
+
+Source: Li et al. 2020, "PyTorch Distributed", section 3.2, arXiv:2006.15704.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd import Variable
+
+
+@dataclass
+class Bucket:
+    """Parameters of one dtype and device whose gradients travel together.
+
+    Attributes:
+        parameters: In the order their gradients are expected.
+        waiting: Parameters without a gradient in this backward so far.
+        flat: What was sent: all gradients, then one flag per parameter. None until launched.
+        work: The collective in flight. None until launched.
+    """
+
+    parameters: list[nn.Parameter]
+    waiting: set[nn.Parameter] = field(default_factory=set)
+    flat: Tensor | None = None
+    work: dist.Work | None = None
+
+
+class DistributedDataParallel(nn.Module):
+    """Train replicas of a module on different batches as if they were one module on the whole batch.
+
+    Args:
+        module: The replica. Its parameters may differ between ranks; rank 0 of the group wins.
+        process_group: The ranks to average over; None is the default group.
+        bucket_cap_mb: Most MiB of gradients in one all-reduce, unless a single parameter is larger.
+        broadcast_buffers: Whether each training forward starts from the first rank's buffers.
+
+    Raises:
+        ValueError: The module has nothing to train.
+        RuntimeError: The ranks' modules differ in names, shapes or dtypes; raised on every rank.
+    """
+
+    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None,
+                 bucket_cap_mb: float = 25.0, broadcast_buffers: bool = True) -> None:
+        super().__init__()
+        self.module = module
+        self.group = process_group
+        self.world_size = dist.get_world_size(process_group)
+        self.bucket_cap = int(bucket_cap_mb * 2**20)
+        self.broadcast_buffers = broadcast_buffers
+        self._no_sync_depth = 0
+        self._reducing = False
+        self._buckets: list[Bucket] = []
+        self._hooked: dict[nn.Parameter, Any] = {}
+        if not self._trainable():
+            raise ValueError("the module has no parameter that requires a gradient: there is nothing to synchronise")
+        self._check_replicas_match()
+        self._broadcast_state([*self.module.parameters(), *self.module.buffers()])
+        self._plan()
+
+    # The start: one set of values on all ranks.
+
+    def _check_replicas_match(self) -> None:
+        """Refuse replicas of different structure on all ranks at once; collectives on them would hang or mix values."""
+        tensors = [*self.module.named_parameters(), *self.module.named_buffers()]
+        structure = repr([(name, tuple(t.shape), t.dtype) for name, t in tensors])
+        digest = int.from_bytes(hashlib.blake2b(structure.encode(), digest_size=4).digest(), "big")
+        extremes = torch.tensor([digest, -digest], dtype=torch.int64)
+        dist.all_reduce(extremes, dist.ReduceOp.MAX, group=self.group)
+        if extremes[0] != -extremes[1]:
+            raise RuntimeError("the ranks' modules differ in the names, shapes or dtypes of parameters or buffers")
+
+    def _broadcast_state(self, tensors: Iterable[Tensor]) -> None:
+        """Copy the first rank's values into the given tensors, by one broadcast of their bytes.
+
+        Bytes, because then one collective serves all dtypes; through contiguous copies, because a broadcast of a
+        strided tensor writes to the wrong elements on gloo (pytorch#192920).
+        """
+        state = [t.detach() for t in tensors]
+        if not state:
+            return
+        pieces = [t.contiguous().reshape(-1).view(torch.uint8) for t in state]
+        flat = torch.cat(pieces)
+        dist.broadcast(flat, group_src=0, group=self.group)
+        with torch.no_grad():
+            for tensor, piece in zip(state, flat.split([p.numel() for p in pieces]), strict=True):
+                # A copy, since a slice of bytes need not be aligned for the wider dtype.
+                tensor.copy_(piece.clone().view(tensor.dtype).view(tensor.shape))
+
+    # The plan: which gradients travel together.
+
+    def _trainable(self) -> list[nn.Parameter]:
+        """Parameters that get gradients, tied ones once, in the order backward is expected to reach them."""
+        return [p for p in reversed(list(self.module.parameters())) if p.requires_grad]
+
+    def _plan(self) -> None:
+        """Fill buckets greedily up to the cap, one open bucket per dtype and device, and hook every parameter."""
+        trainable = self._trainable()
+        self._buckets = []
+        filling: dict[tuple[torch.dtype, torch.device], tuple[Bucket, int]] = {}
+        for parameter in trainable:
+            kind, size = (parameter.dtype, parameter.device), parameter.numel() * parameter.element_size()
+            bucket, used = filling.get(kind, (None, 0))
+            if bucket is None or used + size > self.bucket_cap:
+                bucket, used = Bucket([]), 0
+                self._buckets.append(bucket)
+            bucket.parameters.append(parameter)
+            filling[kind] = (bucket, used + size)
+        for handle in self._hooked.values():
+            handle.remove()
+        self._hooked = {
+            p: p.register_post_accumulate_grad_hook(partial(self._gradient_ready, bucket))
+            for bucket in self._buckets for p in bucket.parameters
+        }
+
+    # A step.
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's forward; arms the reduction of the backward that follows, unless inside `no_sync`."""
+        if self._reducing:  # The last backward raised half way. Others may wait for its collectives: finish them.
+            self._finish()
+        if set(self._trainable()) != self._hooked.keys():  # Frozen, unfrozen or replaced since.
+            self._plan()
+        syncing = torch.is_grad_enabled() and self._no_sync_depth == 0
+        if syncing and self.training and self.broadcast_buffers:
+            self._broadcast_state(self.module.buffers())
+        result = self.module(*args, **kwargs)
+        if syncing:
+            for tensor in _tensors(result):
+                if tensor.requires_grad:
+                    tensor.register_hook(self._backward_begins)
+        return result
+
+    def _backward_begins(self, _gradient: Tensor) -> None:
+        """Open a reduction. Hooked to the outputs, so that it runs also where no parameter gets a gradient."""
+        if self._reducing:
+            return
+        self._reducing = True
+        for bucket in self._buckets:
+            bucket.waiting = set(bucket.parameters)
+            bucket.flat = bucket.work = None
+        # No public way exists to run code when a whole backward has ended; FSDP2 uses this one too.
+        Variable._execution_engine.queue_callback(self._finish)  # type: ignore[attr-defined]
+
+    def _gradient_ready(self, bucket: Bucket, parameter: nn.Parameter) -> None:
+        """Count a gradient; send full buckets, always in index order, so that all ranks send the same sequence."""
+        if not self._reducing:
+            return
+        bucket.waiting.discard(parameter)
+        for earlier in self._buckets:
+            if earlier.waiting:
+                break
+            self._launch(earlier)
+
+    def _launch(self, bucket: Bucket) -> None:
+        """Start summing a bucket over the ranks. A parameter without a gradient counts as zero, with flag 0."""
+        if bucket.work is not None:
+            return
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket.parameters]
+        flags = torch.tensor([p.grad is not None for p in bucket.parameters])
+        flat = torch.cat([*(g.detach().reshape(-1) for g in gradients), flags.to(gradients[0])])
+        bucket.flat = flat
+        bucket.work = dist.all_reduce(flat, group=self.group, async_op=True)
+
+    def _finish(self) -> None:
+        """Send what backward left unsent, await everything, write the means back."""
+        for bucket in self._buckets:
+            self._launch(bucket)
+        for bucket in self._buckets:
+            self._write_back(bucket)
+        self._reducing = False
+
+    def _write_back(self, bucket: Bucket) -> None:
+        assert bucket.flat is not None and bucket.work is not None
+        bucket.work.wait()
+        *sums, flags = bucket.flat.split([*(p.numel() for p in bucket.parameters), len(bucket.parameters)])
+        for parameter, total, ranks_with_one in zip(bucket.parameters, sums, flags.tolist(), strict=True):
+            if ranks_with_one == 0:
+                continue
+            if parameter.grad is None:
+                parameter.grad = torch.empty_like(parameter)
+            parameter.grad.detach().copy_(total.div_(self.world_size).view_as(parameter))
+
+    # Accumulation.
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Let forwards inside accumulate local gradients; the next one outside synchronises their sum."""
+        self._no_sync_depth += 1
+        try:
+            yield
+        finally:
+            self._no_sync_depth -= 1
+
+
+def _tensors(result: Any) -> Iterator[Tensor]:
+    """The tensors of a module's result, in nested tuples, lists and dicts."""
+    if isinstance(result, Tensor):
+        yield result
+    elif isinstance(result, dict):
+        for value in result.values():
+            yield from _tensors(value)
+    elif isinstance(result, list | tuple):
+        for value in result:
+            yield from _tensors(value)
