@@ -5,7 +5,7 @@ Suffixes: W world size (stacked ranks), P elements of all tensors of a record la
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -42,9 +42,9 @@ class Slot:
         return 0 if self.dtype is None else int(np.prod(self.shape, dtype=np.int64))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Layout:
-    """The tensors of a record, end to end."""
+    """The tensors of a record, end to end. One object for all equal layouts of a case, so that `is` compares them."""
 
     slots: tuple[Slot, ...]
 
@@ -99,11 +99,6 @@ class Layout:
         return slot, tuple(int(i) for i in np.unravel_index(element - self.starts[slot_number], slot.shape))
 
 
-@lru_cache(maxsize=4096)
-def _layout(slots: tuple[Slot, ...]) -> Layout:
-    return Layout(slots)
-
-
 @dataclass(frozen=True)
 class Tensors:
     """The bits of some named tensors at one moment. Equal layouts are one object; equality is bitwise."""
@@ -140,10 +135,12 @@ def _as_float64(bits: bytes, dtype: str) -> FloatArray:
         return np.frombuffer(bits, np.dtype(dtype)).astype(np.float64)
 
 
-Moment = Literal["built", "wrapped", "forward", "reduced", "local", "loss", "updated", "state"]
-"""built and wrapped: parameters and buffers before and after wrapping. forward: the same when a step's forward starts.
-reduced: gradients after synchronisation. local: the twin's gradients. loss: the wrapper's and the twin's. updated and
-state: parameters and optimizer state after the step."""
+Moment = Literal["built", "built buffers", "wrapped", "wrapped buffers", "forward", "forward buffers", "reduced", "local",
+                 "loss", "updated", "state", "plain"]
+"""When tensors were noted. built, wrapped: parameters before and after wrapping. forward: when a step's forward starts.
+reduced: gradients after synchronisation. local: the twin's gradients. loss: the wrapper's and the twin's. updated,
+state: parameters and optimizer state after the step. plain: parameters after the step of training without a wrapper
+(at W = 1 only)."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +149,8 @@ class RankEvidence:
 
     Attributes:
         tensors: By moment and step.
-        structure_before: Rows [name, dtype, shape, requires_grad, first name of the tensor] before wrapping.
+        structure_before: Rows [name, dtype, shape, requires_grad, first name of the tensor, parameter or buffer]
+            before wrapping.
         structure_after: The same afterwards; empty when wrapping did not return.
         raised: An exception that ended the run: phase, step, type, message, traceback; None when none did.
         sent: Per group, the collectives this rank issued: (kind, dtype, elements, operation).
@@ -225,15 +223,22 @@ class ShardEvidence:
     incident: Incident | None = None
 
 
-def rank_evidence(header: dict[str, Any], blob: bytes) -> RankEvidence:
+def rank_evidence(header: dict[str, Any], blob: bytes, known: dict[tuple[Slot, ...], Layout]) -> RankEvidence:
     """Decode a rank's frame.
+
+    Args:
+        header: Its plain part.
+        blob: Its bits.
+        known: Layouts of this case so far, added to.
 
     Raises:
         EvidenceError: It is malformed.
     """
     try:
-        layouts = [_layout(tuple([Slot(name, dtype, tuple(shape or ())) for name, dtype, shape in slots]))
-                   for slots in header["layouts"]]
+        layouts = []
+        for rows in header["layouts"]:
+            slots = tuple([Slot(name, dtype, tuple(shape or ())) for name, dtype, shape in rows])
+            layouts.append(known.setdefault(slots, Layout(slots)))
         tensors = {}
         for moment, step, layout_number, start, size in header["records"]:
             layout = layouts[layout_number]

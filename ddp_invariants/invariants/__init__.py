@@ -1,0 +1,29 @@
+"""The rules, as pure functions of evidence.
+
+A rule sees one case's evidence and says: nothing wrong among so many comparisons, a
+breach here, or that it lacks its evidence. Add a rule to the module of its invariant.
+"""
+
+from ddp_invariants.evidence import ShardEvidence, TrainingEvidence
+from ddp_invariants.invariants import grad, init, live, loss, param
+from ddp_invariants.invariants.hearing import Hearing, training
+from ddp_invariants.invariants.rule import Rule
+from ddp_invariants.invariants.shard import Deal, sharding
+from ddp_invariants.verdict import Finding
+
+__all__ = ["ALL_RULES", "grad", "init", "judge", "live", "loss", "param"]
+
+_ORDER = ("INIT", "SHARD", "LOSS", "GRAD", "PARAM", "LIVE")
+ALL_RULES: dict[str, Rule[Hearing] | Rule[Deal]] = dict(sorted(
+    {**training.rules, **sharding.rules}.items(),
+    key=lambda item: (_ORDER.index(item[0].split("-")[0]), int(item[0].split("-")[1]))))
+"""Every rule by id, in the order of the specification."""
+
+
+def judge(evidence: TrainingEvidence | ShardEvidence) -> dict[str, Finding]:
+    """Judge one case by every rule about its kind of evidence."""
+    if isinstance(evidence, TrainingEvidence):
+        hearing = Hearing(evidence)
+        return {identifier: rule.find(hearing) for identifier, rule in training.rules.items()}
+    deal = Deal(evidence)
+    return {identifier: rule.find(deal) for identifier, rule in sharding.rules.items()}

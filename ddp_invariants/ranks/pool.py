@@ -12,8 +12,10 @@ from ddp_invariants.case import ShardCase, TrainingCase
 from ddp_invariants.evidence import (
     EvidenceError,
     Incident,
+    Layout,
     RankEvidence,
     ShardEvidence,
+    Slot,
     TrainingEvidence,
     rank_evidence,
 )
@@ -232,11 +234,12 @@ class Pool:
 
     def _evidence(self, case: TrainingCase, outcome: Outcome) -> TrainingEvidence:
         ranks, incident = [], outcome.incident
+        layouts: dict[tuple[Slot, ...], Layout] = {}
         for rank in range(case.outside, case.ranks_needed):
             evidence = RankEvidence({})
             if rank in outcome.frames:
                 try:
-                    evidence = rank_evidence(*outcome.frames[rank])
+                    evidence = rank_evidence(*outcome.frames[rank], layouts)
                 except EvidenceError as error:
                     incident = Incident("died", {rank: str(error)}, {rank: self._ranks[rank].printed()}, 0.0)
             ranks.append(evidence)

@@ -66,17 +66,15 @@ def _bits(tensor: Tensor) -> bytes:
 
 
 def structure(module: nn.Module) -> list[list[Any]]:
-    """Names, dtypes, shapes, requires_grad and tying: [name, dtype, shape, requires_grad, first name of the tensor]."""
+    """Every name's [name, dtype, shape, requires_grad, first name of the same tensor, "parameter" or "buffer"]."""
     first: dict[Tensor, str] = {}
     rows = []
-    for name, tensor in _named_state(module, remove_duplicate=False):
-        rows.append([name, str(tensor.dtype)[6:], list(tensor.shape), tensor.requires_grad, first.setdefault(tensor, name)])
+    for kind, named in (("parameter", module.named_parameters(remove_duplicate=False)),
+                        ("buffer", module.named_buffers(remove_duplicate=False))):
+        for name, tensor in named:
+            rows.append([name, str(tensor.dtype)[6:], list(tensor.shape), tensor.requires_grad,
+                         first.setdefault(tensor, name), kind])
     return rows
-
-
-def _named_state(module: nn.Module, *, remove_duplicate: bool = True) -> Iterator[tuple[str, Tensor]]:
-    yield from module.named_parameters(remove_duplicate=remove_duplicate)
-    yield from module.named_buffers(remove_duplicate=remove_duplicate)
 
 
 def train(case: TrainingCase, rank: int, wrapper: Wrapper, group: Any) -> Record:
@@ -125,29 +123,45 @@ class _Run:
     def all(self) -> None:
         case, record, replica = self.case, self.record, self.replica
         record.facts["structure_before"] = structure(replica)
-        record.tensors("built", 0, _named_state(replica))
+        record.tensors("built", 0, replica.named_parameters())
+        record.tensors("built buffers", 0, replica.named_buffers())
         replica.at_forward = self._at_forward
         wrapped = self.wrapper.wrap(replica, case, self.group)
         record.facts["structure_after"] = structure(replica)
-        record.tensors("wrapped", 0, _named_state(replica))
+        record.tensors("wrapped", 0, replica.named_parameters())
+        record.tensors("wrapped buffers", 0, replica.named_buffers())
         self.named = list(replica.named_parameters())
         self.buffers = list(replica.named_buffers())
         self.finish = self.wrapper.finisher(wrapped)
         self.optimizer = _optimizer(case, wrapped)
+        if case.world_size == 1:
+            self._plain_training()
         for self.step, dealt in enumerate(draws.batches(case)):
             self._one_step(wrapped, dealt[self.rank])
         self.phase = "last forward"
         # One forward more: torch DDP reports an unused parameter of the last backward only then.
-        wrapped(self._batch(dealt[self.rank])[0])
+        wrapped(self._batch(dealt[self.rank], self.step)[0])
+
+    def _plain_training(self) -> None:
+        """The same steps without any wrapper, for the world of one rank, in which a wrapper may change nothing."""
+        plain = Replica(self.case.model, draws.parameters(self.case, self.rank, count_values(self.case.model)))
+        optimizer = _optimizer(self.case, plain)
+        for step, dealt in enumerate(draws.batches(self.case)):
+            inputs, targets, tags = self._batch(dealt[0], step)
+            if self.case.zero_grad != "never":
+                optimizer.zero_grad(set_to_none=self.case.zero_grad == "set_to_none")
+            loss_of(plain(inputs), targets, tags).backward()  # type: ignore[no-untyped-call]  # torch has no annotation
+            optimizer.step()
+            self.record.tensors("plain", step, plain.named_parameters())
 
     def _one_step(self, wrapped: Any, indices: Any) -> None:
-        inputs, targets, tags = self._batch(indices)
+        inputs, targets, tags = self._batch(indices, self.step)
         earlier = self._zero_grad()
         self.phase, self.watching = "forward", True
         rng = torch.get_rng_state()
         loss = loss_of(wrapped(inputs), targets, tags)
         self.phase = "backward"
-        loss.backward()  # type: ignore[no-untyped-call]  # torch has no annotation there
+        loss.backward()  # type: ignore[no-untyped-call]  # torch has no annotation
         self.phase = "synchronisation"
         self.finish()
         self.record.tensors("reduced", self.step, ((name, p.grad) for name, p in self.named))
@@ -156,7 +170,7 @@ class _Run:
         twin_loss = loss_of(self.twin(inputs), targets, tags)
         for parameter, gradient in zip(self.twin.parameters(), earlier, strict=True):
             parameter.grad = gradient
-        twin_loss.backward()  # type: ignore[no-untyped-call]  # torch has no annotation there
+        twin_loss.backward()  # type: ignore[no-untyped-call]  # torch has no annotation
         self.record.tensors("local", self.step, ((name, p.grad) for name, p in self.twin.named_parameters()))
         self.record.tensors("loss", self.step, (("loss", loss), ("twin", twin_loss)))
         self.phase = "optimizer step"
@@ -169,18 +183,19 @@ class _Run:
         if not self.watching:
             return
         self.watching = False
-        self.record.tensors("forward", self.step, [*self.named, *self.buffers])
+        self.record.tensors("forward", self.step, self.named)
+        self.record.tensors("forward buffers", self.step, self.buffers)
         with torch.no_grad():
             for ours, theirs in zip(self.twin.parameters(), self.replica.parameters(), strict=True):
                 ours.copy_(theirs)
             for ours, theirs in zip(self.twin.buffers(), self.replica.buffers(), strict=True):
                 ours.copy_(theirs)
 
-    def _batch(self, indices: Any) -> tuple[Tensor, Tensor, Tensor]:
+    def _batch(self, indices: Any, step: int) -> tuple[Tensor, Tensor, Tensor]:
         """Inputs (B, D in) in the first dtype of the model, targets (B, D out) and tags (B,) in float64."""
         inputs_BD = self.dataset.inputs_ND[indices]
         poison = self.case.poison
-        if poison is not None and (poison.rank, poison.step) == (self.rank, self.step):
+        if poison is not None and (poison.rank, poison.step) == (self.rank, step):
             inputs_BD[0, 0] = float(poison.value)
         inputs = torch.from_numpy(inputs_BD)
         if self.case.model.layers[0].dtype != "float64":

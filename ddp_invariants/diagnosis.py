@@ -1,0 +1,87 @@
+"""Name the probable cause of a wrong gradient, with the number that shows it. Unknown stays unknown.
+
+Each candidate is an explanation that predicts a value; one is named only if it predicts every wrong element of the
+parameter within rounding, and the right value does not.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddp_invariants.evidence import FloatArray, Tensors
+
+if TYPE_CHECKING:
+    from ddp_invariants.invariants.hearing import Hearing
+
+_ROUNDINGS = 16
+"""Roundings a prediction may be off by: it is made from local gradients as computed, by a handful of operations."""
+
+
+def of_gradient(hearing: "Hearing", step: int, rank: int, name: str) -> str:
+    """What a rank's synchronised gradient of a parameter equals instead of the mean; empty when nothing fits."""
+    local, reduced = hearing.evidence.moment("local", step), hearing.evidence.moment("reduced", step)
+    if local is None or reduced is None:
+        return ""
+    held = reduced[rank].by_name.get(name)
+    locals_W = [tensors.by_name.get(name) for tensors in local]
+    if held is None or any(g is None or g.shape != held.shape or not np.isfinite(g).all() for g in locals_W):
+        return ""
+    g_W = np.stack([g for g in locals_W if g is not None])
+    world_size, mean = len(g_W), g_W.mean(0)
+    roundoff = _roundoff(reduced[rank], name)
+    scale = np.abs(g_W).sum(0)
+
+    def equals(prediction: FloatArray) -> bool:
+        close = np.abs(held - prediction) <= _ROUNDINGS * roundoff * np.maximum(scale, np.abs(prediction))
+        apart = np.abs(mean - prediction) > _ROUNDINGS * roundoff * scale
+        return bool(close.all() and apart.any())
+
+    candidates: list[tuple[FloatArray, str]] = [
+        (np.zeros_like(mean), "it is zero: the gradient was lost"),
+        (g_W[rank], f"it equals rank {rank}'s own local gradient: never reduced"),
+        (mean * world_size, f"got / expected = {world_size} = world size: summed, never divided"),
+        (mean / world_size, f"got / expected = 1/{world_size} = 1 / world size: divided twice"),
+        *((g_W[other], f"it equals rank {other}'s local gradient: broadcast instead of reduced")
+          for other in range(world_size) if other != rank),
+        (2 * mean, "got / expected = 2: accumulated once too often"),
+    ]
+    before = hearing.evidence.moment("reduced", step - 1) if step else None
+    if before is not None and name in before[rank].by_name and before[rank].by_name[name].shape == mean.shape:
+        left = before[rank].by_name[name]
+        candidates += [(left, f"it equals step {step - 1}'s gradient: stale"),
+                       (left + mean, f"it is the mean plus step {step - 1}'s gradient: not cleared")]
+    for prediction, cause in candidates:
+        if equals(prediction):
+            return cause
+    return _constant_factor(held, mean, world_size, equals) or _swapped(hearing, step, rank, name, held, roundoff)
+
+
+def _roundoff(tensors: Tensors, name: str) -> float:
+    layout = tensors.layout
+    number = [slot.name for slot in layout.slots].index(name)
+    start = layout.starts[number]
+    return float(layout.roundoff_P[start]) if layout.sizes[number] else 0.0
+
+
+def _constant_factor(held: FloatArray, mean: FloatArray, world_size: int, equals: object) -> str:
+    """Whether all elements are off by one factor k / W of the mean: a hard-coded denominator."""
+    largest = np.unravel_index(int(np.argmax(np.abs(mean))), mean.shape) if mean.size else None
+    if largest is None or mean[largest] == 0 or not callable(equals):
+        return ""
+    for divisor in range(1, 9):
+        factor = world_size / divisor
+        if divisor != world_size and equals(mean * factor):
+            return f"got / expected = {factor:.4g} = world size / {divisor}: the sum was divided by {divisor}, not by {world_size}"
+    return ""
+
+
+def _swapped(hearing: "Hearing", step: int, rank: int, name: str, held: FloatArray, roundoff: float) -> str:
+    local = hearing.evidence.moment("local", step)
+    assert local is not None
+    for other in local[rank].by_name:
+        if other == name or any(t.by_name[other].shape != held.shape for t in local):
+            continue
+        mean = np.mean([t.by_name[other] for t in local], axis=0)
+        if np.any(mean) and (np.abs(held - mean) <= _ROUNDINGS * roundoff * np.abs(mean)).all():
+            return f"it equals the mean of {other!r}, of equal shape: swapped"
+    return ""

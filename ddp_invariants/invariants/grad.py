@@ -1,0 +1,196 @@
+"""GRAD: after synchronisation every rank holds the mean of the ranks' local gradients."""
+
+import numpy as np
+
+from ddp_invariants import diagnosis
+from ddp_invariants.evidence import ITEM_SIZE, Tensors
+from ddp_invariants.invariants.compare import number, outside, parted
+from ddp_invariants.invariants.hearing import Hearing, flat_by_name, training
+from ddp_invariants.invariants.rule import Tally, Unjudged
+from ddp_invariants.oracle import Ball
+from ddp_invariants.verdict import Breach
+
+TWO_RANKS = "more than one rank"
+LOCAL_DIFFERED = "local gradients differed between ranks"
+
+
+def _distinct(records: tuple[Tensors, ...]) -> list[int]:
+    """The ranks to judge: the first, and those that do not hold the very same bits."""
+    return [rank for rank, tensors in enumerate(records) if rank == 0 or tensors != records[0]]
+
+
+def _against(hearing: Hearing, tally: Tally, rule: str, fact: str, step: int, expected: Ball) -> Breach | None:
+    """Whether what ranks hold after synchronisation lies in a ball laid out like the twins' gradients."""
+    reduced, local = hearing.every_rank("reduced", step), hearing.every_rank("local", step)
+    for rank in _distinct(reduced):
+        held_P = flat_by_name(reduced[rank], local[rank].layout)
+        difference = outside(local[rank], held_P, expected, tally)
+        if difference is not None:
+            name, place, words = difference
+            return Breach(rule, fact, f"rank {rank} of {hearing.case.world_size}, step {step}, {place}", words,
+                          diagnosis.of_gradient(hearing, step, rank, name))
+    return None
+
+
+def _mean_at(hearing: Hearing, tally: Tally, rule: str, fact: str, step: int) -> Breach | None:
+    """Whether a step's gradients are the mean of the twins'."""
+    breach = _against(hearing, tally, rule, fact, step, hearing.local_means(step))
+    local = hearing.every_rank("local", step)
+    if any(tensors != local[0] for tensors in local[1:]):
+        tally.met.add(LOCAL_DIFFERED)
+    return breach
+
+
+@training.rule("GRAD-1", "After synchronisation every gradient is bitwise identical on all ranks, and so is which are None.",
+               (TWO_RANKS, LOCAL_DIFFERED))
+def identical_on_all_ranks(hearing: Hearing, tally: Tally) -> Breach | None:
+    """Bitwise, on every step, poisoned ones included."""
+    for step in hearing.steps("reduced"):
+        reduced, local = hearing.every_rank("reduced", step), hearing.every_rank("local", step)
+        tally.met |= {TWO_RANKS} if len(reduced) > 1 else set()
+        tally.met |= {LOCAL_DIFFERED} if any(tensors != local[0] for tensors in local[1:]) else set()
+        for rank, tensors in enumerate(reduced[1:], start=1):
+            tally.compared += sum(tensors.layout.sizes)
+            difference = parted(reduced[0], tensors, "rank 0 holds")
+            if difference is not None:
+                place, words = difference
+                name = place.split("'")[1] if "'" in place else ""
+                return Breach("GRAD-1", "gradients differ between ranks after synchronisation",
+                              f"rank {rank} of {len(reduced)}, step {step}, {place}", words,
+                              diagnosis.of_gradient(hearing, step, rank, name))
+    return None
+
+
+@training.rule("GRAD-2", "The gradient is the mean of the ranks' local gradients: to the last bit where that is exact, "
+               "otherwise within the rounding bound for W terms.", (TWO_RANKS, LOCAL_DIFFERED, "three ranks"))
+def mean_of_the_local_gradients(hearing: Hearing, tally: Tally) -> Breach | None:
+    """Against the exact mean of what unwrapped twins computed on the same batches."""
+    tally.met |= {TWO_RANKS} if hearing.case.world_size > 1 else set()
+    tally.met |= {"three ranks"} if hearing.case.world_size == 3 else set()
+    for step in hearing.steps("reduced"):
+        if step >= hearing.clean_steps:
+            break
+        breach = _mean_at(hearing, tally, "GRAD-2", "the gradient is not the mean of the ranks' local gradients", step)
+        if breach is not None:
+            return breach
+    return None
+
+
+@training.rule("GRAD-3", "The gradient is that of single-process training on the global batch, computed in float64.",
+               (TWO_RANKS,))
+def gradient_of_the_global_batch(hearing: Hearing, tally: Tally) -> Breach | None:
+    """Against the oracle, which shares no code with torch."""
+    tally.met |= {TWO_RANKS} if hearing.case.world_size > 1 else set()
+    for step in hearing.steps("reduced"):
+        breach = _against(hearing, tally, "GRAD-3", "the gradient is not the global batch's", step,
+                          _full(hearing, step, hearing.truth(step).gradient))
+        if breach is not None:
+            return breach
+    return None
+
+
+def _full(hearing: Hearing, step: int, ball: Ball) -> Ball:
+    """The oracle's ball; its parameters are those with a gradient, which is how the twins' record lays them out."""
+    if ball.centre.shape != (sum(hearing.every_rank("local", step)[0].layout.sizes),):
+        raise Unjudged("the twins' gradients are not those of the trainable parameters")
+    return ball
+
+
+@training.rule("GRAD-4", "A gradient has its parameter's dtype and shape; frozen parameters get none; tied, 0-d and "
+               "zero-element ones work.", ("frozen parameter", "tied parameter", "0-d parameter", "zero-element parameter"))
+def gradients_fit_their_parameters(hearing: Hearing, tally: Tally) -> Breach | None:
+    """By the structure noted before wrapping."""
+    rows = {row[0]: row for row in hearing.evidence.ranks[0].structure_before}
+    tally.met |= {"tied parameter"} if any(row[0] != row[4] for row in rows.values()) else set()
+    for step in hearing.steps("reduced"):
+        for rank, tensors in enumerate(hearing.every_rank("reduced", step)):
+            for slot in tensors.layout.slots:
+                if slot.name not in rows:
+                    continue
+                _, dtype, shape, trainable, _, _ = rows[slot.name]
+                tally.compared += 1
+                where = f"rank {rank} of {hearing.case.world_size}, step {step}, parameter {slot.name!r} {tuple(shape)}"
+                if not trainable:
+                    tally.met.add("frozen parameter")
+                    if slot.dtype is not None:
+                        return Breach("GRAD-4", "a frozen parameter has a gradient", where, f"{slot.dtype} {slot.shape}")
+                    continue
+                tally.met |= {"0-d parameter"} if not shape else set()
+                tally.met |= {"zero-element parameter"} if 0 in shape else set()
+                if slot.dtype is None:
+                    return Breach("GRAD-4", "a parameter that was used has no gradient", where, "None")
+                if (slot.dtype, list(slot.shape)) != (dtype, list(shape)):
+                    return Breach("GRAD-4", "a gradient does not fit its parameter", where,
+                                  f"{slot.dtype} {slot.shape}, expected {dtype} {tuple(shape)}")
+    return None
+
+
+_KEPT = {"set_to_none": "zero_grad(set_to_none=True)", "zero": "zero_grad(set_to_none=False)", "never": "no zero_grad"}
+
+
+@training.rule("GRAD-5", "Step t's gradient depends on step t alone, however gradients were cleared (or on what was left "
+               "in place on purpose).", tuple(_KEPT.values()))
+def no_leftovers(hearing: Hearing, tally: Tally) -> Breach | None:
+    """The mean at every later step, where the first step's was right: what differs then was left over."""
+    steps = [step for step in hearing.steps("reduced") if step < hearing.clean_steps]
+    if len(steps) < 2:
+        raise Unjudged("fewer than two steps")
+    if _mean_at(hearing, Tally(), "GRAD-5", "", steps[0]) is not None:
+        raise Unjudged("the first step's gradient is already wrong (GRAD-2)")
+    for step in steps[1:]:
+        tally.met.add(_KEPT[hearing.case.zero_grad])
+        breach = _mean_at(hearing, tally, "GRAD-5", f"after {_KEPT[hearing.case.zero_grad]} a later step's gradient is wrong "
+                          "though the first step's was right", step)
+        if breach is not None:
+            return breach
+    return None
+
+
+@training.rule("GRAD-6", "Whatever the bucket cap, the gradient stays within the bound of GRAD-2.",
+               ("every parameter above the cap", "cap between", "cap above the model"))
+def any_bucket_cap(hearing: Hearing, tally: Tally) -> Breach | None:
+    """The mean again, on cases that set a cap."""
+    cap = hearing.case.bucket_cap
+    if cap is None:
+        raise Unjudged("no bucket cap drawn")
+    layout = hearing.every_rank("local")[0].layout
+    sizes = [slot.elements * ITEM_SIZE[slot.dtype] for slot in layout.slots if slot.dtype and slot.elements]
+    situation = ("every parameter above the cap" if cap < min(sizes)
+                 else "cap between" if cap < sum(sizes) else "cap above the model")
+    for step in hearing.steps("reduced"):
+        if step >= hearing.clean_steps:
+            break
+        breach = _mean_at(hearing, tally, "GRAD-6", f"with a bucket cap of {cap} bytes ({situation}) the gradient is not the "
+                          "mean of the ranks' local gradients", step)
+        tally.met.add(situation)
+        if breach is not None:
+            return breach
+    return None
+
+
+@training.rule("GRAD-7", "NaN or infinity on one rank reaches every rank.", ("a NaN", "an infinity"))
+def what_is_not_finite_spreads(hearing: Hearing, tally: Tally) -> Breach | None:
+    """Elementwise: the reduced value must be what IEEE arithmetic makes of the sum."""
+    poison = hearing.case.poison
+    if poison is None:
+        raise Unjudged("no poison drawn")
+    local = hearing.every_rank("local", poison.step)
+    with np.errstate(invalid="ignore"):
+        summed_P = np.sum([tensors.values_P for tensors in local], axis=0)
+    poisoned = ~np.isfinite(summed_P)
+    tally.met |= {"a NaN"} if np.isnan(summed_P).any() else set()
+    tally.met |= {"an infinity"} if np.isinf(summed_P).any() else set()
+    for rank, tensors in enumerate(hearing.every_rank("reduced", poison.step)):
+        held_P = flat_by_name(tensors, local[0].layout)
+        same = np.where(np.isnan(summed_P), np.isnan(held_P), held_P == summed_P)
+        tally.compared += int(poisoned.sum())
+        wrong = poisoned & ~same
+        if wrong.any():
+            first = int(np.argmax(wrong))
+            slot, index = local[0].layout.locate(first)
+            return Breach("GRAD-7", "a value that is not finite did not reach every rank",
+                          f"rank {rank} of {hearing.case.world_size}, step {poison.step}, parameter {slot.name!r} {slot.shape}",
+                          f"{number(held_P[first])} at {index}, expected {number(summed_P[first])}; "
+                          f"{int(wrong.sum())} of {int(poisoned.sum())} such elements differ",
+                          f"{poison.value} arose on rank {poison.rank} and was scrubbed or not reduced")
+    return None

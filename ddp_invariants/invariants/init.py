@@ -1,0 +1,81 @@
+"""INIT: all ranks start from the source rank's parameters and buffers, and wrapping changes nothing else."""
+
+from ddp_invariants.evidence import Moment
+from ddp_invariants.invariants.compare import parted
+from ddp_invariants.invariants.hearing import Hearing, training
+from ddp_invariants.invariants.rule import Tally, Unjudged
+from ddp_invariants.verdict import Breach
+
+DIFFERED = "ranks differed before wrapping"
+
+
+def _like_the_source(hearing: Hearing, tally: Tally, rule: str, what: str, before: Moment, after: Moment) -> Breach | None:
+    built, started = hearing.every_rank(before), hearing.every_rank(after)
+    if any(tensors != built[0] for tensors in built[1:]):
+        tally.met.add(DIFFERED)
+    for rank, tensors in enumerate(started):
+        tally.compared += sum(tensors.layout.sizes)
+        difference = parted(built[0], tensors, "rank 0 built")
+        if difference is not None:
+            place, words = difference
+            own = parted(built[rank], tensors, "") is None and rank > 0
+            return Breach(rule, f"{what} differ from rank 0's when the first forward starts",
+                          f"rank {rank} of {len(started)}, step 0, {place}", words,
+                          f"rank {rank} still holds what it built: never broadcast" if own else "")
+    return None
+
+
+@training.rule("INIT-1", "When the first forward starts, every parameter on every rank is what rank 0 built.", (DIFFERED,))
+def parameters_are_the_sources(hearing: Hearing, tally: Tally) -> Breach | None:
+    """Bitwise, from ranks that were built differently on purpose."""
+    if hearing.case.init == "equal":
+        raise Unjudged("the ranks were built equal, as the implementation declares (INIT-4)")
+    return _like_the_source(hearing, tally, "INIT-1", "parameters", "built", "forward")
+
+
+@training.rule("INIT-2", "The same for buffers: float, integer and bool.", (DIFFERED,))
+def buffers_are_the_sources(hearing: Hearing, tally: Tally) -> Breach | None:
+    """Bitwise, from ranks that were built differently on purpose."""
+    if hearing.case.init == "equal":
+        raise Unjudged("the ranks were built equal, as the implementation declares (INIT-4)")
+    return _like_the_source(hearing, tally, "INIT-2", "buffers", "built buffers", "forward buffers")
+
+
+@training.rule("INIT-3", "Wrapping changes no name, shape, dtype, requires_grad flag or tying, and on rank 0 no value.",
+               ("tied parameter", "frozen parameter"))
+def wrapping_changes_nothing_else(hearing: Hearing, tally: Tally) -> Breach | None:
+    """The structure on every rank, the bits on the source rank."""
+    hearing.every_rank("wrapped")
+    ranks = hearing.evidence.ranks
+    for number, rank in enumerate(ranks):
+        before, after = rank.structure_before, rank.structure_after
+        tally.compared += len(before)
+        tally.met |= {"tied parameter"} if any(row[0] != row[4] for row in before) else set()
+        tally.met |= {"frozen parameter"} if any(not row[3] and row[5] == "parameter" for row in before) else set()
+        if before == after:
+            continue
+        names = [row[0] for row in before], [row[0] for row in after]
+        if names[0] != names[1]:
+            return Breach("INIT-3", "wrapping changed the names of parameters or buffers", f"rank {number} of {len(ranks)}",
+                          f"{names[1]}, expected {names[0]}")
+        was, became = next((b, a) for b, a in zip(before, after, strict=True) if b != a)
+        said = [f"{label} {a!r}, expected {b!r}" for label, b, a in
+                zip(("name", "dtype", "shape", "requires_grad", "tied to", "kind"), was, became, strict=True) if a != b]
+        return Breach("INIT-3", "wrapping changed a parameter's structure",
+                      f"rank {number} of {len(ranks)}, parameter {was[0]!r}", "; ".join(said))
+    for before_moment, after_moment in (("built", "wrapped"), ("built buffers", "wrapped buffers")):
+        built, wrapped = ranks[0].at(before_moment), ranks[0].at(after_moment)  # type: ignore[arg-type]  # both are moments
+        assert built is not None and wrapped is not None
+        difference = parted(built, wrapped, "it built")
+        if difference is not None:
+            return Breach("INIT-3", "wrapping changed a value on the source rank", f"rank 0, {difference[0]}", difference[1])
+    return None
+
+
+@training.rule("INIT-4", "An implementation that relies on equal seeds instead of a broadcast still starts identical.")
+def equal_seeds_start_identical(hearing: Hearing, tally: Tally) -> Breach | None:
+    """Judged only where the implementation declares init = seed."""
+    if hearing.case.init != "equal":
+        raise Unjudged("not declared: the implementation is expected to synchronise")
+    return (_like_the_source(hearing, tally, "INIT-4", "parameters", "built", "forward")
+            or _like_the_source(hearing, tally, "INIT-4", "buffers", "built buffers", "forward buffers"))

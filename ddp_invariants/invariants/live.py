@@ -1,0 +1,21 @@
+"""LIVE: every case ends, on every rank."""
+
+from ddp_invariants.invariants.hearing import Hearing, training
+from ddp_invariants.invariants.rule import Tally
+from ddp_invariants.verdict import Breach
+
+
+@training.rule("LIVE-1", "Every case ends within its deadline on every rank.")
+def every_case_ends(hearing: Hearing, tally: Tally) -> Breach | None:
+    """A rank that hangs or dies; one that raises is seen to have ended."""
+    incident = hearing.incident
+    tally.compared += len(hearing.evidence.ranks)
+    if incident is None:
+        return None
+    raised = [f"rank {rank} had raised {e.raised['type']}: {e.raised['message']}"
+              for rank, e in enumerate(hearing.evidence.ranks) if e.raised is not None]
+    notes = "\n".join(f"rank {rank} printed:\n{text}" for rank, text in incident.stacks.items() if text)
+    verb = "hung" if incident.kind == "hung" else "died"
+    return Breach("LIVE-1", f"a rank {verb}", f"world size {hearing.case.world_size}",
+                  "; ".join(f"rank {rank} {how}" for rank, how in sorted(incident.ranks.items())),
+                  "; ".join(raised), notes)

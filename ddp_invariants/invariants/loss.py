@@ -1,0 +1,76 @@
+"""LOSS: every rank sees its own batch, and the wrapper leaves the forward alone."""
+
+from itertools import combinations
+
+import numpy as np
+
+from ddp_invariants.invariants.compare import number
+from ddp_invariants.invariants.hearing import Hearing, training
+from ddp_invariants.invariants.rule import Tally
+from ddp_invariants.verdict import Breach
+
+
+@training.rule("LOSS-1", "Each rank's loss is bitwise its unwrapped twin's on its own batch.")
+def loss_is_the_twins(hearing: Hearing, tally: Tally) -> Breach | None:
+    """The wrapper neither mixes ranks nor changes the forward."""
+    for step in hearing.steps("loss"):
+        for rank, tensors in enumerate(hearing.every_rank("loss", step)):
+            tally.compared += 1
+            half = len(tensors.bits) // 2
+            if tensors.bits[:half] != tensors.bits[half:]:
+                wrapped, twin = tensors.values_P
+                return Breach("LOSS-1", "a rank's loss is not its own forward's", f"rank {rank} of {hearing.case.world_size}, "
+                              f"step {step}", f"{number(wrapped)}, the unwrapped twin's is {number(twin)}")
+    return None
+
+
+@training.rule("LOSS-2", "Ranks whose batches differ report different losses, ranks with the same batch the same.",
+               ("batches differed", "ranks shared a batch"))
+def losses_differ_as_batches_do(hearing: Hearing, tally: Tally) -> Breach | None:
+    """By the samples' tags (draws.Dataset) two batches' losses are equal with a chance below 1e-9."""
+    for step in hearing.steps("loss"):
+        if step >= hearing.clean_steps:
+            break
+        held = hearing.every_rank("forward", step)
+        losses = [tensors.values_P[0] for tensors in hearing.every_rank("loss", step)]
+        if not np.isfinite(losses).all():
+            break
+        indices = hearing.batches[step].indices
+        for one, other in combinations(range(len(losses)), 2):
+            where = f"ranks {one} and {other} of {len(losses)}, step {step}"
+            if sorted(indices[one]) != sorted(indices[other]):
+                tally.compared += 1
+                tally.met.add("batches differed")
+                # A tag is a multiple of 2**-40: far larger losses swallow it.
+                if losses[one] == losses[other] and abs(losses[one]) < 2.0**12:
+                    return Breach("LOSS-2", "ranks with different batches report the same loss", where,
+                                  f"{number(losses[one])} on both; samples {indices[one].tolist()} and "
+                                  f"{indices[other].tolist()}", "the loss was averaged over the ranks, or all ranks were "
+                                  "given one rank's batch")
+            elif (indices[one] == indices[other]).all() and held[one] == held[other]:
+                tally.compared += 1
+                tally.met.add("ranks shared a batch")
+                if losses[one] != losses[other]:
+                    return Breach("LOSS-2", "ranks with the same batch and parameters report different losses", where,
+                                  f"{number(losses[one])} and {number(losses[other])} on samples {indices[one].tolist()}")
+    return None
+
+
+@training.rule("LOSS-3", "With equal batch sizes the mean of the ranks' losses is the loss of the global batch.")
+def mean_loss_is_the_global_batchs(hearing: Hearing, tally: Tally) -> Breach | None:
+    """Against float64 on the global batch, within the forward's derived bound."""
+    for step in hearing.steps("loss"):
+        truth = hearing.truth(step).loss
+        if not np.isfinite(truth.radius):
+            continue
+        tally.compared += 1
+        mean = float(np.mean([tensors.values_P[0] for tensors in hearing.every_rank("loss", step)]))
+        error = abs(mean - float(truth.centre))
+        if truth.radius > 0:
+            tally.worst = max(tally.worst, error / float(truth.radius))
+        if not error <= truth.radius:
+            return Breach("LOSS-3", "the mean of the ranks' losses is not the loss of the global batch",
+                          f"all {hearing.case.world_size} ranks, step {step}",
+                          f"{number(mean)}, expected {number(float(truth.centre))}; off by {error:.2g} "
+                          f"({float(truth.radius):.2g} allowed)")
+    return None

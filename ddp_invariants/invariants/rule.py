@@ -1,0 +1,72 @@
+"""A rule: its requirement in one sentence, the situations it needs, and the pure function that judges it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from ddp_invariants.verdict import Breach, Finding
+
+Subject = TypeVar("Subject")
+
+
+class Unjudged(Exception):  # noqa: N818 - it ends a judgement, it is no error
+    """Raised by a judge that lacks its evidence; the message says which."""
+
+
+@dataclass
+class Tally:
+    """What a judge counts while it judges.
+
+    Attributes:
+        compared: Things compared so far.
+        met: Situations met so far.
+        worst: The largest error in units of its bound so far.
+    """
+
+    compared: int = 0
+    met: set[str] = field(default_factory=set)
+    worst: float = 0.0
+
+
+@dataclass(frozen=True)
+class Rule(Generic[Subject]):
+    """One rule of the specification.
+
+    Attributes:
+        id: Such as `GRAD-2`; fixed for ever.
+        requirement: What must hold, in one sentence.
+        needs: Situations without which the rule has proved nothing in a run.
+        judge: Looks at one case's evidence, counts into a tally and returns the first breach.
+    """
+
+    id: str
+    requirement: str
+    needs: tuple[str, ...]
+    judge: Callable[[Subject, Tally], Breach | None]
+
+    def find(self, subject: Subject) -> Finding:
+        """Judge one case."""
+        tally = Tally()
+        try:
+            breach = self.judge(subject, tally)
+        except Unjudged as reason:
+            # What was compared before the evidence ended was compared.
+            why = "" if tally.compared else str(reason)
+            return Finding(self.id, tally.compared, frozenset(tally.met), None, why, tally.worst)
+        unjudged = "" if breach or tally.compared else "nothing to compare"
+        return Finding(self.id, tally.compared, frozenset(tally.met), breach, unjudged, tally.worst)
+
+
+class Chapter(Generic[Subject]):
+    """The rules about one kind of evidence, in the order a cause comes before its consequences."""
+
+    def __init__(self) -> None:
+        self.rules: dict[str, Rule[Subject]] = {}
+
+    def rule(self, identifier: str, requirement: str, needs: tuple[str, ...] = ()) -> Callable[
+            [Callable[[Subject, Tally], Breach | None]], Callable[[Subject, Tally], Breach | None]]:
+        """Register a judge as a rule."""
+        def register(judge: Callable[[Subject, Tally], Breach | None]) -> Callable[[Subject, Tally], Breach | None]:
+            self.rules[identifier] = Rule(identifier, requirement, needs, judge)
+            return judge
+        return register

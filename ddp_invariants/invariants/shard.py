@@ -1,0 +1,216 @@
+"""SHARD: ranks get disjoint shards that cover the dataset, but for padding, and are fixed by their arguments alone.
+
+Words: N dataset length, W world size, L indices per rank; total = W * ceil(N / W), or W * floor(N / W) with drop_last.
+"""
+
+from collections import Counter
+from functools import cached_property
+from itertools import combinations
+from math import ceil
+from typing import Any
+
+from ddp_invariants.evidence import ShardEvidence
+from ddp_invariants.invariants.rule import Chapter, Tally, Unjudged
+from ddp_invariants.verdict import Breach
+
+CHANCE_FREE = 13
+"""Dataset length from which two random permutations are equal with a chance below 1e-9 (1 / 13! = 1.6e-10)."""
+
+
+class Deal:
+    """A sampler's answers, as rules look at them."""
+
+    def __init__(self, evidence: ShardEvidence) -> None:
+        self.evidence, self.case = evidence, evidence.case
+
+    @cached_property
+    def answer(self) -> dict[str, Any]:
+        """The first process's answer.
+
+        Raises:
+            Unjudged: The sampler raised or the process ended.
+        """
+        if self.evidence.incident is not None:
+            raise Unjudged(f"the process {self.evidence.incident.kind}")
+        raised = self.evidence.answers[0].get("raised")
+        if raised is not None:
+            raise Unjudged(f"the sampler raised {raised['type']} in {raised['phase']}: {raised['message']}")
+        return self.evidence.answers[0]
+
+    @property
+    def epochs(self) -> list[tuple[int, list[list[int]]]]:
+        """Each epoch with every rank's indices."""
+        return list(zip(self.case.epochs, self.answer["shards"], strict=True))
+
+    @property
+    def total(self) -> int:
+        """Indices of all ranks together."""
+        n, w = self.case.data.samples, self.case.world_size
+        return w * (n // w) if self.case.data.drop_last else w * ceil(n / w)
+
+    def where(self, epoch: int) -> str:
+        """A place in words."""
+        data = self.case.data
+        return f"{data.samples} samples over {self.case.world_size} ranks, epoch {epoch}"
+
+
+sharding = Chapter[Deal]()
+"""All rules about samplers."""
+
+
+@sharding.rule("SHARD-1", "All ranks yield the same number of indices, len(sampler) says that number, and every index is "
+               "in [0, N).", ("N not divisible by W", "N < W"))
+def equal_lengths_in_range(deal: Deal, tally: Tally) -> Breach | None:
+    """Counted, not asked for."""
+    data, w = deal.case.data, deal.case.world_size
+    for epoch, shards in deal.epochs:
+        tally.compared += len(shards)
+        tally.met |= {"N not divisible by W"} if data.samples % w else set()
+        tally.met |= {"N < W"} if data.samples < w else set()
+        counts = [len(shard) for shard in shards]
+        if len(set(counts)) > 1:
+            return Breach("SHARD-1", "ranks yield different numbers of indices", deal.where(epoch), f"{counts}",
+                          "no padding: the longer ranks would wait for ever" if not data.drop_last else "")
+        for rank, (shard, said) in enumerate(zip(shards, deal.answer["lengths"], strict=True)):
+            if said != len(shard):
+                return Breach("SHARD-1", "len(sampler) is not the number of indices it yields",
+                              f"rank {rank}, {deal.where(epoch)}", f"len {said}, yields {len(shard)}")
+            bad = [index for index in shard if not 0 <= index < data.samples]
+            if bad:
+                return Breach("SHARD-1", "an index lies outside the dataset", f"rank {rank}, {deal.where(epoch)}", f"{bad[:5]}")
+    return None
+
+
+@sharding.rule("SHARD-2", "Without drop_last the union of the shards covers all N indices; with it, exactly total distinct "
+               "ones.", ("drop_last", "padding"))
+def shards_cover_the_dataset(deal: Deal, tally: Tally) -> Breach | None:
+    """As sets."""
+    data = deal.case.data
+    for epoch, shards in deal.epochs:
+        union = {index for shard in shards for index in shard}
+        tally.compared += len(union)
+        tally.met.add("drop_last" if data.drop_last else "padding" if data.samples % deal.case.world_size else "even")
+        if data.drop_last and len(union) != deal.total:
+            return Breach("SHARD-2", "with drop_last the shards do not hold W * floor(N / W) distinct indices",
+                          deal.where(epoch), f"{len(union)} distinct, expected {deal.total}; shards {_brief(shards)}")
+        missing = sorted(set(range(data.samples)) - union)
+        if not data.drop_last and missing:
+            return Breach("SHARD-2", "samples are lost", deal.where(epoch),
+                          f"indices {missing[:8]} are in no shard ({len(missing)} of {data.samples}); shards {_brief(shards)}",
+                          _lost(missing, data.samples, deal.case.world_size))
+    return None
+
+
+def _brief(shards: list[list[int]]) -> str:
+    text = str(shards)
+    return text if len(text) < 200 else text[:200] + "…"
+
+
+def _lost(missing: list[int], samples: int, world_size: int) -> str:
+    tail = samples % world_size
+    if tail and missing == list(range(samples - tail, samples)):
+        return f"the last N mod W = {tail} samples are dropped although drop_last is off"
+    return ""
+
+
+@sharding.rule("SHARD-3", "Shards are disjoint but for padding: total - N repetitions, none of an index more often than "
+               "ceil(total / N); with drop_last nothing repeats.", ("padding", "N divisible by W", "drop_last", "shuffle"))
+def shards_are_disjoint(deal: Deal, tally: Tally) -> Breach | None:
+    """Counted over all ranks."""
+    data, w = deal.case.data, deal.case.world_size
+    for epoch, shards in deal.epochs:
+        counts = Counter(index for shard in shards for index in shard)
+        tally.compared += sum(counts.values())
+        tally.met |= {"shuffle"} if data.shuffle else set()
+        tally.met.add("drop_last" if data.drop_last else "padding" if data.samples % w else "N divisible by W")
+        if not counts:
+            continue
+        repeated = sum(counts.values()) - len(counts)
+        allowed = 0 if data.drop_last else deal.total - data.samples
+        index, most = counts.most_common(1)[0]
+        most_allowed = 1 if data.drop_last else ceil(deal.total / data.samples)
+        owners = [rank for rank, shard in enumerate(shards) if index in shard]
+        if repeated != allowed and len(counts) + allowed == sum(counts.values()):
+            continue
+        if repeated > allowed or most > most_allowed:
+            return Breach("SHARD-3", "shards overlap beyond padding", deal.where(epoch),
+                          f"{repeated} repetitions, {allowed} allowed; index {index} occurs {most} times on ranks {owners}; "
+                          f"shards {_brief(shards)}", "the ranks shuffle differently (a seed that contains the rank, or the "
+                          "global generator)" if data.shuffle else "")
+    return None
+
+
+@sharding.rule("SHARD-4", "Shards are fixed by the arguments alone: the same in every process, on re-iteration and whatever "
+               "the global generators hold, which iterating leaves untouched.", ("shuffle", "two processes"))
+def shards_are_determined(deal: Deal, tally: Tally) -> Breach | None:
+    """Two processes with different hash seeds and global random states are asked."""
+    answers = deal.evidence.answers
+    last = deal.case.epochs[-1]
+    tally.met |= {"shuffle"} if deal.case.data.shuffle else set()
+    for rank, (again, before) in enumerate(zip(deal.answer["again"], deal.answer["shards"][-1], strict=True)):
+        tally.compared += len(before)
+        if again != before:
+            return Breach("SHARD-4", "iterating again in the same epoch gives other indices", f"rank {rank}, {deal.where(last)}",
+                          f"{again[:8]}, before {before[:8]}")
+    if deal.answer["touched"]:
+        return Breach("SHARD-4", "iterating advances a global random generator", deal.where(last),
+                      ", ".join(deal.answer["touched"]), "it draws from that generator instead of one of its own")
+    if "raised" in answers[1]:
+        raise Unjudged(f"the second process raised {answers[1]['raised']['type']}")
+    tally.met.add("two processes")
+    for (epoch, ours), theirs in zip(deal.epochs, answers[1]["shards"], strict=True):
+        for rank, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+            if one != other:
+                return Breach("SHARD-4", "another process gets other indices from the same arguments",
+                              f"rank {rank}, {deal.where(epoch)}", f"{other[:8]}, the first process {one[:8]}",
+                              "the order depends on the hash seed or on a global random generator")
+    return None
+
+
+@sharding.rule("SHARD-5", "With shuffle, set_epoch changes the order; without, it does not.", ("shuffle", "no shuffle"))
+def epochs_change_the_order(deal: Deal, tally: Tally) -> Breach | None:
+    """Judged where a chance repeat is below 1e-9; that the ranks agree on the permutation shows in SHARD-2 and SHARD-3."""
+    data = deal.case.data
+    if data.shuffle and data.samples < CHANCE_FREE:
+        raise Unjudged("the dataset is so short that two epochs may have the same order by chance")
+    for (one, shards), (other, others) in combinations(deal.epochs, 2):
+        if one == other:
+            continue
+        tally.compared += 1
+        tally.met.add("shuffle" if data.shuffle else "no shuffle")
+        if data.shuffle and shards == others:
+            return Breach("SHARD-5", "set_epoch does not change the order", f"epochs {one} and {other}, {deal.where(other)}",
+                          f"both {_brief(shards)}", "the epoch is ignored")
+        if not data.shuffle and shards != others:
+            return Breach("SHARD-5", "set_epoch changes the order though shuffle is off",
+                          f"epochs {one} and {other}, {deal.where(other)}", f"{_brief(others)}, before {_brief(shards)}")
+    return None
+
+
+@sharding.rule("SHARD-6", "A DataLoader over the sampler yields the same number of batches on every rank.",
+               ("last batch short",))
+def equal_numbers_of_batches(deal: Deal, tally: Tally) -> Breach | None:
+    """torch's own DataLoader, run."""
+    batches = deal.answer["batches"]
+    if batches is None:
+        raise Unjudged("no DataLoader was run")
+    tally.compared += len(batches)
+    per_rank, size = deal.total // deal.case.world_size, deal.case.data.batch_size
+    tally.met |= {"last batch short"} if per_rank % size else set()
+    expected = ceil(per_rank / size)
+    if set(batches) != {expected}:
+        return Breach("SHARD-6", "ranks get different numbers of batches, or a wrong one",
+                      f"batch size {size}, {deal.where(deal.case.epochs[-1])}", f"{batches}, expected {expected} on every rank")
+    return None
+
+
+@sharding.rule("SHARD-7", "Impossible arguments raise an error on construction; none is silently accepted.")
+def impossible_arguments_are_refused(deal: Deal, tally: Tally) -> Breach | None:
+    """Rank below 0, rank from W on, world size below 1."""
+    if deal.evidence.incident is not None:
+        raise Unjudged(f"the process {deal.evidence.incident.kind}")
+    for situation, error in deal.evidence.refused.items():
+        tally.compared += 1
+        if error is None:
+            return Breach("SHARD-7", "impossible arguments are silently accepted", situation, "no exception was raised")
+    return None

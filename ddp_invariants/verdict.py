@@ -1,0 +1,86 @@
+"""What a judgement can say: holds, violated, inconclusive, not claimed; and one exception class per rule.
+
+Hypothesis tells failures apart by exception type: with one class per rule, shrinking cannot slide from a rare rule's
+violation to a common one's.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from ddp_invariants.case import Case
+
+
+class Verdict(Enum):
+    """The outcome of a rule over a run."""
+
+    HOLDS = "holds"
+    VIOLATED = "violated"
+    INCONCLUSIVE = "inconclusive"
+    NOT_CLAIMED = "not claimed"
+
+
+@dataclass(frozen=True)
+class Breach:
+    """One rule broken in one place.
+
+    Attributes:
+        rule: Its id.
+        fact: What is the case instead, as the end of "RULE violated by NAME: …".
+        where: Rank, step, parameter, or epoch.
+        got: What was found, what was expected, and how much is allowed.
+        perhaps: A probable cause with the number that shows it; empty when none is recognised.
+        notes: Longer material, such as stacks.
+    """
+
+    rule: str
+    fact: str
+    where: str
+    got: str
+    perhaps: str = ""
+    notes: str = ""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one rule says about one case.
+
+    Attributes:
+        rule: Its id.
+        compared: Elements, shards or losses it compared. A finding that compared nothing proves nothing.
+        met: Situations the rule is about which this case reached.
+        breach: The first breach; None when there is none.
+        unjudged: Why the rule could not be judged on this case; empty when it was.
+        worst: The largest error in units of what is allowed, where a bound was used and not 0.
+    """
+
+    rule: str
+    compared: int = 0
+    met: frozenset[str] = field(default_factory=frozenset)
+    breach: Breach | None = None
+    unjudged: str = ""
+    worst: float = 0.0
+
+
+class Violation(AssertionError):
+    """A rule is violated. The message is the full report; the breach and its case are kept."""
+
+    def __init__(self, report: str, breach: Breach, case: Case) -> None:
+        super().__init__(report)
+        self.report, self.breach, self.case = report, breach, case
+
+    def __str__(self) -> str:
+        return self.report
+
+
+class Inconclusive(AssertionError):
+    """A rule could not be certified: evidence missing, a situation never met, or a finding that does not repeat."""
+
+
+_CLASSES: dict[str, type[Violation]] = {}
+
+
+def violation_class(rule: str) -> type[Violation]:
+    """The exception class of a rule, such as `GRAD2Violation`."""
+    if rule not in _CLASSES:
+        _CLASSES[rule] = type(rule.replace("-", "") + "Violation", (Violation,), {"__doc__": f"{rule} is violated."})
+    return _CLASSES[rule]
