@@ -212,14 +212,13 @@ class ShardEvidence:
 
     Attributes:
         case: What it was asked.
-        answers: Each process's answer: lengths, shards[epoch number][rank], again[rank], touched, batches, or raised.
-        refused: What became of impossible arguments: situation to exception type, None where none was raised.
+        answers: Each process's answer: lengths, shards[epoch number][rank], again[rank], touched and batches, or raised;
+            always refused: impossible arguments to exception type, None where none was raised.
         incident: None when both processes answered.
     """
 
     case: ShardCase
     answers: tuple[dict[str, Any], ...]
-    refused: dict[str, str | None]
     incident: Incident | None = None
 
 

@@ -209,7 +209,7 @@ def impossible_arguments_are_refused(deal: Deal, tally: Tally) -> Breach | None:
     """Rank below 0, rank from W on, world size below 1."""
     if deal.evidence.incident is not None:
         raise Unjudged(f"the process {deal.evidence.incident.kind}")
-    for situation, error in deal.evidence.refused.items():
+    for situation, error in deal.evidence.answers[0]["refused"].items():
         tally.compared += 1
         if error is None:
             return Breach("SHARD-7", "impossible arguments are silently accepted", situation, "no exception was raised")

@@ -145,24 +145,28 @@ class Pool:
             self._renew()
         return evidence
 
-    def shards(self, case: ShardCase, sampler: str) -> ShardEvidence:
+    def shards(self, case: ShardCase, sampler: str, *, fresh: bool = False) -> ShardEvidence:
         """Ask a sampler for all shards, in two processes with different hash seeds.
+
+        Args:
+            case: What to ask.
+            sampler: Name of the sampler on trial.
+            fresh: Use new processes, ended afterwards.
 
         Raises:
             HarnessError: The harness failed; nothing follows for the sampler.
             LoadFailure: The sampler does not load in a rank.
         """
+        if fresh:
+            self._retire(list(self._ranks))
         request = {"do": "shards", "case": case, "sampler": sampler}
         outcome = self._ask({0: {**request, "disturb": 1}, 1: {**request, "disturb": 1001}})
-        refused = Outcome()
-        if outcome.incident is None:
-            refused = self._ask({0: {**request, "do": "bad arguments"}})
-        incident = outcome.incident or refused.incident
-        if incident is not None:
+        if fresh or outcome.incident is not None:
             self._retire([0, 1])
-            return ShardEvidence(case, (), {}, incident)
-        self._renew()
-        return ShardEvidence(case, tuple(outcome.frames[rank][0] for rank in (0, 1)), refused.frames[0][0]["refused"])
+        else:
+            self._renew()
+        answers = tuple(outcome.frames[rank][0] for rank in sorted(outcome.frames))
+        return ShardEvidence(case, answers, outcome.incident)
 
     # Asking.
 

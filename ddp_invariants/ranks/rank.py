@@ -35,13 +35,11 @@ class Rank:
             self._connect(request)
             return {}, b""
         if verb == "describe":
-            return loading.describe(request["ddp"], request["sampler"]), b""
+            described = loading.describe(request["ddp"], request["sampler"])
+            return {**described, "torch": torch.__version__}, b""
         case = cases.from_plain(request["case"])
         assert isinstance(case, cases.ShardCase)
-        maker = self.sampler(request["sampler"])
-        if verb == "bad arguments":
-            return sharding.bad_arguments(case, maker), b""
-        return sharding.shards(case, maker, disturb=request["disturb"]), b""
+        return sharding.shards(case, self.sampler(request["sampler"]), disturb=request["disturb"]), b""
 
     def _connect(self, request: dict[str, Any]) -> None:
         self.connections[request["name"]] = Connections(request["path"], request["rank"], request["world_size"],

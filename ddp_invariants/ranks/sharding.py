@@ -30,8 +30,15 @@ def shards(case: ShardCase, make: SamplerMaker, *, disturb: int) -> dict[str, An
 
     Returns:
         `lengths[rank]`, `shards[epoch number][rank]`, `again[rank]` (the last epoch iterated once more),
-        `touched` (global generators that iterating advanced), `batches[rank]`, or `raised`.
+        `touched` (global generators that iterating advanced), `batches[rank]`, or `raised`; and `refused`, the type of
+        the exception per impossible situation, None when none was raised.
     """
+    refused = {situation: _refusal(case, make, **arguments(case.world_size)) for situation, arguments in
+               _BAD_ARGUMENTS.items()}
+    return {**_dealt(case, make, disturb), "refused": refused}
+
+
+def _dealt(case: ShardCase, make: SamplerMaker, disturb: int) -> dict[str, Any]:
     phase = "construction"
     try:
         samplers = []
@@ -62,17 +69,12 @@ def shards(case: ShardCase, make: SamplerMaker, *, disturb: int) -> dict[str, An
     return answer
 
 
-def bad_arguments(case: ShardCase, make: SamplerMaker) -> dict[str, Any]:
-    """What becomes of impossible arguments: per situation the type of the exception, or None when none was raised."""
-    answer: dict[str, str | None] = {}
-    for situation, arguments in _BAD_ARGUMENTS.items():
-        try:
-            _make(case, make, **arguments(case.world_size))
-        except Exception as error:  # noqa: BLE001 - which exception it is, is the evidence
-            answer[situation] = type(error).__name__
-        else:
-            answer[situation] = None
-    return {"refused": answer}
+def _refusal(case: ShardCase, make: SamplerMaker, world_size: int, rank: int) -> str | None:
+    try:
+        _make(case, make, world_size, rank)
+    except Exception as error:  # noqa: BLE001 - which exception it is, is the evidence
+        return type(error).__name__
+    return None
 
 
 def _make(case: ShardCase, make: SamplerMaker, world_size: int, rank: int) -> Any:

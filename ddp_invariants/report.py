@@ -1,0 +1,91 @@
+"""The one place that turns verdicts into text."""
+
+import textwrap
+from collections.abc import Iterable
+
+from ddp_invariants.case import Case, describe
+from ddp_invariants.ledger import Entry, Ledger
+from ddp_invariants.verdict import Breach, Finding
+
+_WIDTH = 118
+_LABELS = 10
+
+
+def _field(label: str, text: str) -> str:
+    lines = textwrap.wrap(text, _WIDTH - _LABELS - 2, break_long_words=False, break_on_hyphens=False) or [""]
+    return "\n".join(f"  {label if n == 0 else '':<{_LABELS}}{line}" for n, line in enumerate(lines))
+
+
+def violation(breach: Breach, implementation: str, case: Case, *, repeated: tuple[int, int], repeat: str) -> str:
+    """A violation as a user reads it.
+
+    Args:
+        breach: What is wrong and where.
+        implementation: What is on trial.
+        case: The smallest case that shows it.
+        repeated: (k, n): it was seen again in k of n runs in fresh processes.
+        repeat: The command that repeats it.
+    """
+    fields = [f"{breach.rule} violated by {implementation}: {breach.fact}", _field("where", breach.where),
+              _field("got", breach.got)]
+    if breach.perhaps:
+        fields.append(_field("perhaps", breach.perhaps))
+    k, n = repeated
+    fields += [_field("case", describe(case)), _field("confirmed", f"in {k} of {n} runs in fresh processes"),
+               f"  {'repeat':<{_LABELS}}{repeat}"]
+    if breach.notes:
+        fields.append(textwrap.indent(breach.notes, "  | "))
+    return "\n".join(fields)
+
+
+def not_repeated(breach: Breach, implementation: str, case: Case, *, runs: int, repeat: str) -> str:
+    """A breach that fresh processes do not show: no accusation, but no certificate either."""
+    return "\n".join([
+        f"{breach.rule} inconclusive for {implementation}: a breach was seen but not repeated",
+        _field("seen", f"{breach.fact}; {breach.where}; {breach.got}"), _field("case", describe(case)),
+        _field("confirmed", f"in 0 of {runs} runs in fresh processes: it depends on chance, or on what earlier cases left in "
+               "the process"),
+        f"  {'repeat':<{_LABELS}}{repeat}"])
+
+
+def unproved(rule: str, implementation: str, judged: int, missing: Iterable[str], reasons: Iterable[str]) -> str:
+    """Why a rule cannot be certified though nothing was found against it."""
+    lines = [f"{rule} inconclusive for {implementation}: it was judged on {judged} cases"]
+    missing = list(missing)
+    if missing:
+        lines.append(_field("never met", "; ".join(missing)))
+        lines.append(_field("perhaps", "too few cases, or too small a world size: raise --cases or --max-world-size"))
+    lines += [_field("unjudged", reason) for reason in reasons]
+    return "\n".join(lines)
+
+
+def finding(found: Finding) -> str:
+    """One finding in a line."""
+    if found.breach is not None:
+        return f"{found.rule}  violated: {found.breach.fact}; {found.breach.where}"
+    if found.unjudged:
+        return f"{found.rule}  inconclusive: {found.unjudged}"
+    return f"{found.rule}  holds ({found.compared} compared)"
+
+
+def summary(ledger: Ledger, order: list[str]) -> list[str]:
+    """One line per rule that was judged or tested, in the order of the specification."""
+    lines = [f"{ledger.cases} cases judged", f"{'rule':<9}{'verdict':<14}{'judged':>8}{'compared':>12}  {'worst error':<12}notes"]
+    for rule in order:
+        entry = ledger.entries.get(rule)
+        if entry is None:
+            continue
+        worst = f"{entry.worst:.2f} x bound" if entry.worst else "exact" if entry.judged else ""
+        lines.append(f"{rule:<9}{entry.verdict.value:<14}{entry.judged:>8}{entry.compared:>12}  {worst:<12}{_notes(entry)}".rstrip())
+    return lines
+
+
+def _notes(entry: Entry) -> str:
+    if entry.breaches and not entry.confirmed:
+        identifier, words = next(iter(entry.breaches.items()))
+        return f"seen in {entry.seen} cases while other rules were tested, first {identifier}: {words}"
+    refused = sum(count for reason, count in entry.unjudged.items() if " raised " in reason)
+    notes = [entry.not_claimed] if entry.not_claimed else []
+    notes += [f"breached in {entry.seen} cases"] if entry.seen else []
+    notes += [f"refused in {refused} cases"] if refused else []
+    return "; ".join(notes)

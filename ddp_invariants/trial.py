@@ -1,0 +1,262 @@
+"""A trial: draw cases, run them, judge each by every rule, confirm what is found, keep account.
+
+Works without pytest: `Trial(...).certify("GRAD-2", training_cases(scope))` raises a `Violation`, an `Inconclusive`, or
+returns. What a property asks is its own rule; the others are judged on the same evidence and entered in the ledger.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase
+from hypothesis.errors import Flaky
+from hypothesis.strategies import SearchStrategy
+
+from ddp_invariants import report
+from ddp_invariants.case import Case, ShardCase, TrainingCase, case_id, to_json
+from ddp_invariants.invariants import ALL_RULES, judge
+from ddp_invariants.ledger import Ledger
+from ddp_invariants.ranks.pool import DEADLINE, Pool
+from ddp_invariants.strategies import Scope
+from ddp_invariants.verdict import Breach, Finding, Inconclusive, Violation, violation_class
+
+Isolation = Literal["pooled", "fresh"]
+
+SHRINK_RUNS = 300
+"""Cases run after the first violation in a property, to shrink it. Runs that hang count for many."""
+SHRINK_SECONDS = 20.0
+HUNG_DEADLINE = 3.0
+"""Seconds a case gets once another has hung: the slowest right case of a default run takes under one."""
+CONFIRMATIONS = 3
+
+
+@dataclass(frozen=True)
+class OnTrial:
+    """What is judged.
+
+    Attributes:
+        ddp: Name of the DDP.
+        sampler: Name of the sampler.
+        scope: What cases may contain, from what the two accept.
+    """
+
+    ddp: str = "reference"
+    sampler: str = "reference"
+    scope: Scope = field(default_factory=Scope)
+
+    def named(self, rule: str) -> str:
+        """The one a rule is about."""
+        return self.sampler if rule.startswith("SHARD") else self.ddp
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a trial is held.
+
+    Attributes:
+        cases: Cases per property.
+        seed: Of the search; together with a property's rule it fixes what is drawn.
+        isolation: `pooled` keeps ranks between cases, `fresh` makes new processes and groups for each.
+        replay: A case to judge instead of drawing any.
+        store: Folder for the cases of violations.
+        database: Folder of Hypothesis' example database; None for none, so that the seed alone decides.
+        command: How the user started this, for the line that repeats a violation.
+    """
+
+    cases: int = 100
+    seed: int = 0
+    isolation: Isolation = "pooled"
+    replay: Case | None = None
+    store: Path = Path(".ddp-invariants")
+    database: Path | None = None
+    command: str = "pytest properties/"
+
+
+class Trial:
+    """One worker's part of a session.
+
+    Args:
+        pool: The ranks.
+        on_trial: What is judged.
+        options: How.
+    """
+
+    def __init__(self, pool: Pool, on_trial: OnTrial, options: Options) -> None:
+        self.pool, self.on_trial, self.options = pool, on_trial, options
+        self.ledger = Ledger()
+
+    @property
+    def scope(self) -> Scope:
+        """What cases may contain."""
+        return self.on_trial.scope
+
+    def findings(self, case: Case, *, fresh: bool = False) -> dict[str, Finding]:
+        """Run one case and judge it by every rule about its kind."""
+        fresh = fresh or self.options.isolation == "fresh"
+        if isinstance(case, TrainingCase):
+            evidence = self.pool.train(case, self.on_trial.ddp, fresh=fresh)
+            if evidence.incident is not None and evidence.incident.kind == "hung":
+                self.pool.deadline = min(self.pool.deadline, HUNG_DEADLINE)
+            return judge(evidence)
+        return judge(self.pool.shards(case, self.on_trial.sampler, fresh=fresh))
+
+    def certify(self, rule: str, cases: SearchStrategy[TrainingCase] | SearchStrategy[ShardCase]) -> None:
+        """Judge a rule on drawn cases (or on the one to replay).
+
+        Args:
+            rule: Its id.
+            cases: What to draw from.
+
+        Raises:
+            Violation: Of the rule's own class (or LIVE-1's), with the smallest case found, confirmed in fresh processes.
+            Inconclusive: A situation the rule needs was never met, no case could be judged, or a breach did not repeat.
+            HarnessError: The harness failed.
+        """
+        self.ledger.tested.add(rule)
+        search = _Search(self, rule)
+        replay = self.options.replay
+        if replay is not None:
+            search.judge_alone(replay)
+            return
+        try:
+            self._drive(rule, cases, search.look_at)
+        except Violation as violation:
+            self._confirm(rule, violation.breach, violation.case)
+        except Flaky:
+            # Not for Hypothesis to report: whether it repeats is found out below and said with its rate.
+            breach, case = search.last_seen()
+            self._confirm(rule, breach, case)
+        search.require_proof()
+
+    def not_claimed(self, rule: str, reason: str) -> None:
+        """Note that a rule is not about what is on trial."""
+        self.ledger[rule].not_claimed = reason
+
+    def _drive(self, rule: str, cases: SearchStrategy[TrainingCase] | SearchStrategy[ShardCase],
+               look_at: Callable[[Case], None]) -> None:
+        """Have Hypothesis draw, and shrink what raises."""
+        database: ExampleDatabase | None = None
+        if self.options.database is not None:
+            # A folder per rule and implementation: all properties are one function to Hypothesis.
+            name = hashlib.blake2b(self.on_trial.named(rule).encode(), digest_size=4).hexdigest()
+            database = DirectoryBasedExampleDatabase(self.options.database / name / rule)
+        bounded = settings(
+            max_examples=self.options.cases, database=database, deadline=None, report_multiple_bugs=False,
+            # No explain phase: it runs hundreds of cases more and says less than a diagnosis. The deadline is the pool's:
+            # Hypothesis' cannot end a hang.
+            phases=(Phase.reuse, Phase.generate, Phase.shrink), suppress_health_check=list(HealthCheck), print_blob=False,
+        )
+        digest = hashlib.blake2b(f"{self.options.seed}/{rule}".encode(), digest_size=8).digest()
+
+        def property_(case: Case) -> None:
+            look_at(case)
+
+        bounded(seed(int.from_bytes(digest, "big"))(given(cases)(property_)))()
+
+    def _confirm(self, rule: str, breach: Breach, case: Case) -> None:
+        """Repeat a minimal counterexample in fresh processes with plain groups, and report what came of it."""
+        name = self.on_trial.named(breach.rule)
+        self.pool.deadline = max(self.pool.deadline, HUNG_DEADLINE if breach.rule == "LIVE-1" else DEADLINE)
+        seen = [breach_ for breach_ in (self.findings(case, fresh=True)[breach.rule].breach for _ in range(CONFIRMATIONS))
+                if breach_ is not None]
+        path = self._store(case, name)
+        repeat = self._repeat(breach.rule, rule, path)
+        if not seen:
+            self.ledger[breach.rule].inconclusive = True
+            raise Inconclusive(report.not_repeated(breach, name, case, runs=CONFIRMATIONS, repeat=repeat))
+        self.ledger[breach.rule].confirmed += 1
+        text = report.violation(seen[0], name, case, repeated=(len(seen), CONFIRMATIONS), repeat=repeat)
+        raise violation_class(breach.rule)(text, seen[0], case)
+
+    def _store(self, case: Case, name: str) -> Path:
+        path = self.options.store / f"{case_id(case, name)}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(to_json(case) + "\n", encoding="utf-8")
+        return path
+
+    def _repeat(self, found: str, tested: str, path: Path) -> str:
+        which = found if found in ALL_RULES and found != "LIVE-1" else tested
+        return f"{self.options.command} --replay {path} -k {which.replace('-', '').lower()}"
+
+
+class _Search:
+    """One property's look at cases: its rule's findings, and a bounded effort to shrink what it found."""
+
+    def __init__(self, trial: Trial, rule: str) -> None:
+        self.trial, self.rule = trial, rule
+        self.failing: dict[str, tuple[Breach, Case]] = {}
+        self.met: set[str] = set()
+        self.judged, self.runs_since, self.found_at = 0, 0, 0.0
+        self.reasons: dict[str, int] = {}
+
+    def look_at(self, case: Case) -> None:
+        """Judge one case; raises the rule's violation when it is breached."""
+        key = to_json(case)
+        # What was seen to fail fails again without a run, so that a rare failure is no `Flaky` to Hypothesis.
+        breach = self.failing[key][0] if key in self.failing else self._breach(case, key)
+        if breach is not None:
+            raise violation_class(breach.rule)(breach.fact, breach, case)
+
+    def _breach(self, case: Case, key: str) -> Breach | None:
+        if self.failing:
+            self.runs_since += 1
+            if self.runs_since > SHRINK_RUNS or time.monotonic() - self.found_at > SHRINK_SECONDS:
+                return None
+        own = self._enter(case, self.trial.findings(case))
+        if own is not None:
+            self.found_at = self.found_at or time.monotonic()
+            self.failing[key] = own, case
+        return own
+
+    def _enter(self, case: Case, findings: dict[str, Finding]) -> Breach | None:
+        """Account for one case's findings; the breach this property is to report, if any."""
+        ledger = self.trial.ledger
+        ledger.cases += 1
+        identifier = case_id(case, self.trial.on_trial.ddp)
+        for name, finding in findings.items():
+            ledger[name].add(finding, identifier)
+        own = findings.get(self.rule, Finding(self.rule, unjudged="the case is of another kind"))
+        if own.unjudged:
+            self.reasons[own.unjudged] = self.reasons.get(own.unjudged, 0) + 1
+        else:
+            self.judged += 1
+            self.met |= own.met
+        # A hang or a death leaves every other rule without evidence: reported wherever it turns up.
+        return own.breach or findings.get("LIVE-1", own).breach
+
+    def judge_alone(self, case: Case) -> None:
+        """Judge a case that was handed in, in fresh processes.
+
+        Raises:
+            Violation: The rule is breached.
+            Inconclusive: It could not be judged.
+        """
+        breach = self._enter(case, self.trial.findings(case, fresh=True))
+        name = self.trial.on_trial.named(self.rule)
+        if breach is not None:
+            self.trial.ledger[breach.rule].confirmed += 1
+            path = self.trial._store(case, name)
+            text = report.violation(breach, name, case, repeated=(1, 1),
+                                    repeat=self.trial._repeat(breach.rule, self.rule, path))
+            raise violation_class(breach.rule)(text, breach, case)
+
+    def last_seen(self) -> tuple[Breach, Case]:
+        """The smallest case seen to fail."""
+        return min(self.failing.values(), key=lambda seen: len(to_json(seen[1])))
+
+    def require_proof(self) -> None:
+        """Insist that the rule met what it is about.
+
+        Raises:
+            Inconclusive: It did not.
+        """
+        missing = [situation for situation in ALL_RULES[self.rule].needs if situation not in self.met]
+        if self.judged and not missing:
+            return
+        self.trial.ledger[self.rule].inconclusive = True
+        reasons = [f"{count} times: {reason}" for reason, count in sorted(self.reasons.items(), key=lambda r: -r[1])[:3]]
+        raise Inconclusive(report.unproved(self.rule, self.trial.on_trial.named(self.rule), self.judged, missing, reasons))
