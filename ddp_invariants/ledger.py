@@ -5,7 +5,7 @@ another rule was tested is not lost.
 """
 
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from ddp_invariants.verdict import Breach, Finding, Verdict
@@ -101,9 +101,10 @@ class Ledger:
             self[rule].merge(entry)
 
     def to_plain(self) -> dict[str, Any]:
-        """As JSON-ready data."""
-        return {"cases": self.cases, "tested": sorted(self.tested),
-                "entries": {rule: asdict(entry) for rule, entry in self.entries.items()}}
+        """As JSON-ready data: dicts, lists, strings, numbers."""
+        entries = {rule: {**vars(entry), "met": dict(entry.met), "unjudged": dict(entry.unjudged)}
+                   for rule, entry in self.entries.items()}
+        return {"cases": self.cases, "tested": sorted(self.tested), "entries": entries}
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> Self:

@@ -77,8 +77,9 @@ def models(draw: st.DrawFn, *, buffers: bool = False) -> Model:
             frozen = draw(_ONE_IN_EIGHT) if kind == "scale" else False
             layers.append(Layer(kind, dtype=dtype, frozen=frozen))
             continue
-        outputs = draw(st.sampled_from((width, width, 1, 2, 4)))
-        tied = owners.get((width, outputs)) if draw(_COINS) else None
+        fitting = [outputs for inputs_, outputs in owners if inputs_ == width]
+        tied = owners[width, draw(st.sampled_from(fitting))] if fitting and draw(_COINS) else None
+        outputs = draw(st.sampled_from((width, width, 1, 2, 4))) if tied is None else layers[tied].outputs
         layers.append(Layer(
             "linear", outputs, bias=draw(_COINS), relu=draw(_ONE_IN_FOUR), tied=tied,
             layout="contiguous" if tied is not None else draw(_LAYOUTS[width % 4 == 0]),

@@ -105,8 +105,10 @@ class Hearing:
         Raises:
             Unjudged: The ranks' parameters differ, evidence is missing, or the step is poisoned.
         """
-        while len(self._truths) <= step:
-            self._truths.append(self._truth(len(self._truths)))
+        # A run may diverge: what overflows gets an infinite radius and is not compared.
+        with np.errstate(over="ignore", invalid="ignore"):
+            while len(self._truths) <= step:
+                self._truths.append(self._truth(len(self._truths)))
         return self._truths[step]
 
     @cached_property

@@ -96,7 +96,8 @@ class DistributedDataParallel(nn.Module):
         state = [t.detach() for t in tensors]
         if not state:
             return
-        pieces = [t.contiguous().reshape(-1).view(torch.uint8) for t in state]
+        # A clone even where the tensor calls itself contiguous: one element with an odd stride does, and has no bytes view.
+        pieces = [t.clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8) for t in state]
         flat = torch.cat(pieces)
         dist.broadcast(flat, group_src=0, group=self.group)
         with torch.no_grad():
