@@ -30,7 +30,7 @@ class CaseError(ValueError):
     """A case that cannot be run: the message names the field, what it holds and what it may hold."""
 
 
-def _require(condition: bool, field: str, got: object, expected: str) -> None:
+def _require(condition: object, field: str, got: object, expected: str) -> None:
     if not condition:
         raise CaseError(f"{field} is {got!r}, expected {expected}")
 

@@ -4,6 +4,7 @@ Each candidate is an explanation that predicts a value; one is named only if it 
 parameter within rounding, and the right value does not.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,8 +38,8 @@ def of_gradient(hearing: "Hearing", step: int, rank: int, name: str) -> str:
         return bool(close.all() and apart.any())
 
     candidates: list[tuple[FloatArray, str]] = [
-        (np.zeros_like(mean), "it is zero: the gradient was lost"),
         (g_W[rank], f"it equals rank {rank}'s own local gradient: never reduced"),
+        (np.zeros_like(mean), "it is zero: the gradient was lost"),
         (mean * world_size, f"got / expected = {world_size} = world size: summed, never divided"),
         (mean / world_size, f"got / expected = 1/{world_size} = 1 / world size: divided twice"),
         *((g_W[other], f"it equals rank {other}'s local gradient: broadcast instead of reduced")
@@ -53,7 +54,7 @@ def of_gradient(hearing: "Hearing", step: int, rank: int, name: str) -> str:
     for prediction, cause in candidates:
         if equals(prediction):
             return cause
-    return _constant_factor(held, mean, world_size, equals) or _swapped(hearing, step, rank, name, held, roundoff)
+    return _constant_factor(mean, world_size, equals) or _swapped(hearing, step, rank, name, held, roundoff)
 
 
 def _roundoff(tensors: Tensors, name: str) -> float:
@@ -63,15 +64,16 @@ def _roundoff(tensors: Tensors, name: str) -> float:
     return float(layout.roundoff_P[start]) if layout.sizes[number] else 0.0
 
 
-def _constant_factor(held: FloatArray, mean: FloatArray, world_size: int, equals: object) -> str:
+def _constant_factor(mean: FloatArray, world_size: int, equals: Callable[[FloatArray], bool]) -> str:
     """Whether all elements are off by one factor k / W of the mean: a hard-coded denominator."""
     largest = np.unravel_index(int(np.argmax(np.abs(mean))), mean.shape) if mean.size else None
-    if largest is None or mean[largest] == 0 or not callable(equals):
+    if largest is None or mean[largest] == 0:
         return ""
     for divisor in range(1, 9):
         factor = world_size / divisor
         if divisor != world_size and equals(mean * factor):
-            return f"got / expected = {factor:.4g} = world size / {divisor}: the sum was divided by {divisor}, not by {world_size}"
+            return (f"got / expected = {factor:.4g} = world size / {divisor}: the sum was divided by {divisor}, "
+                    f"not by {world_size}")
     return ""
 
 

@@ -22,6 +22,9 @@ _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
+_INTEGERS = np.array([-2.0, -1.0, 1.0, 2.0])
+
+
 def words(seed: int, name: str, count: int) -> NDArray[np.uint64]:
     """`count` independent 64-bit words for a seed and a name. Shape (count,), uint64."""
     key = np.frombuffer(hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest(), dtype=np.uint64)
@@ -42,16 +45,22 @@ def numbers(case: TrainingCase, name: str, count: int) -> FloatArray:
     """
     drawn = words(case.seed, name, count)
     if case.values == "integer":
-        return np.array([-2.0, -1.0, 1.0, 2.0])[(drawn >> np.uint64(62)).astype(np.intp)]
+        return _INTEGERS[(drawn >> np.uint64(62)).astype(np.intp)]
     return ((drawn >> np.uint64(52)).astype(np.float64) * 2 + 1) / 4096 - 1
 
 
 def parameters(case: TrainingCase, rank: int, count: int) -> FloatArray:
     """Initial values of all parameters and float buffers of one rank before wrapping. Shape (P,), float64.
 
-    With `init="distinct"` no two ranks share them: wrapping must make them equal.
+    With `init="distinct"` wrapping must make them equal. Integers then differ in every element between any four
+    neighbouring ranks: drawn independently, a single one would often be equal by chance, and prove nothing.
     """
-    return numbers(case, f"parameters/{rank if case.init == 'distinct' else 0}", count)
+    if case.init == "equal":
+        return numbers(case, "parameters/0", count)
+    if case.values == "real":
+        return numbers(case, f"parameters/{rank}", count)
+    first = (words(case.seed, "parameters", count) >> np.uint64(62)).astype(np.intp)
+    return _INTEGERS[(first + rank) % 4]
 
 
 class Dataset:

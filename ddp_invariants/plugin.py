@@ -175,8 +175,9 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
              for side in ("ddp", "sampler")]
     cases = option.cases or PROFILES[option.profile]
     how = f"replay {option.replay}" if option.replay else f"profile {option.profile}, {cases} cases per property"
-    return [*lines, f"ddp-invariants {__version__}, torch {described['torch']}, backend gloo, seed {shared['seed']}, {how}, "
-            f"world sizes to {option.max_world_size}, isolation {option.isolation}"]
+    lines.append(f"ddp-invariants {__version__}, torch {described['torch']}, backend gloo, seed {shared['seed']}, {how}, "
+                 f"world sizes to {option.max_world_size}, isolation {option.isolation}")
+    return lines
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
@@ -188,7 +189,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 @pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Iterator[None]:
     """Show a verdict as itself: the stack behind it is the suite's own and says nothing about the accused."""
     outcome: Any = yield
     if call.excinfo is not None and isinstance(call.excinfo.value, Violation | Inconclusive | HarnessError | LoadFailure):

@@ -70,14 +70,18 @@ def finding(found: Finding) -> str:
 
 def summary(ledger: Ledger, order: list[str]) -> list[str]:
     """One line per rule that was judged or tested, in the order of the specification."""
-    lines = [f"{ledger.cases} cases judged", f"{'rule':<9}{'verdict':<14}{'judged':>8}{'compared':>12}  {'worst error':<12}notes"]
+    lines = [f"{ledger.cases} cases judged", _row("rule", "verdict", "judged", "compared", "worst error", "notes")]
     for rule in order:
         entry = ledger.entries.get(rule)
         if entry is None:
             continue
         worst = f"{entry.worst:.2f} x bound" if entry.worst else "exact" if entry.judged else ""
-        lines.append(f"{rule:<9}{entry.verdict.value:<14}{entry.judged:>8}{entry.compared:>12}  {worst:<12}{_notes(entry)}".rstrip())
+        lines.append(_row(rule, entry.verdict.value, entry.judged, entry.compared, worst, _notes(entry)))
     return lines
+
+
+def _row(rule: str, verdict: str, judged: object, compared: object, worst: str, notes: str) -> str:
+    return f"{rule:<9}{verdict:<14}{judged:>8}{compared:>12}  {worst:<14}{notes}".rstrip()
 
 
 def _notes(entry: Entry) -> str:

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from ddp_invariants.case import (
     Data,
+    Dtype,
     Init,
     Layer,
+    LayerKind,
     Layout,
     Model,
     Optimizer,
@@ -45,16 +47,14 @@ class Scope:
 _BUCKET_CAPS = (None, 1, 16, 64, 256, 1 << 20)
 """Bytes: every parameter alone, a few together, all in one, for models of 4 to some hundred bytes."""
 _SEEDS = st.integers(0, 2**31 - 1)
+_SMALL = st.integers(0, 7)
 _COINS = st.booleans()
 _ONE_IN_FOUR = st.sampled_from((False, False, False, True))
 _ONE_IN_EIGHT = st.sampled_from((False,) * 7 + (True,))
-_WIDTHS = st.sampled_from((1, 2, 3, 4, 8))
-_KINDS = st.sampled_from(("linear", "linear", "scale", "statistics", "empty"))
-_DTYPES = st.sampled_from(("float32", "float32", "float32", "float64"))
-_LAYOUTS: dict[bool, st.SearchStrategy[Layout]] = {
-    False: st.sampled_from(("contiguous", "contiguous", "transposed", "strided")),
-    True: st.sampled_from(("contiguous", "transposed", "strided", "channels_last")),
-}
+_WIDTHS = st.sampled_from((1, 2, 3, 4, 8, 8))
+_KINDS: st.SearchStrategy[LayerKind] = st.sampled_from(("linear", "linear", "scale", "statistics", "empty"))
+_DTYPES: st.SearchStrategy[Dtype] = st.sampled_from(("float32", "float32", "float32", "float64"))
+_LAYOUTS: st.SearchStrategy[Layout] = st.sampled_from(("contiguous", "contiguous", "transposed", "strided", "channels_last"))
 _OPTIMIZERS = st.sampled_from((
     Optimizer(), Optimizer(momentum=0.5), Optimizer(weight_decay=0.25), Optimizer("adamw", weight_decay=0.25),
     Optimizer(momentum=0.5, weight_decay=0.25), Optimizer("adamw"), Optimizer(log2_lr=-1),
@@ -62,49 +62,46 @@ _OPTIMIZERS = st.sampled_from((
 """Powers of two where torch allows it, so that SGD's arithmetic on integers is exact."""
 
 
+_PLANS = st.tuples(_KINDS, st.sampled_from((0, 0, 1, 2, 4)), _COINS, _ONE_IN_FOUR, _LAYOUTS, _ONE_IN_EIGHT, _ONE_IN_FOUR,
+                   _COINS, _SMALL)
+"""One more layer: kind, outputs (0: as wide as the input), bias, relu, layout, bfloat16, frozen, tied, and to which."""
+
+
 @st.composite
 def models(draw: st.DrawFn, *, buffers: bool = False) -> Model:
     """One to four layers, often of equal shapes, with at least one trainable parameter first; `buffers` adds one more."""
-    inputs = draw(_WIDTHS)
-    dtype = draw(_DTYPES)
-    width = draw(_WIDTHS)
+    inputs, width, dtype = draw(_WIDTHS), draw(_WIDTHS), draw(_DTYPES)
     layers = [Layer("linear", width, bias=draw(_COINS), relu=draw(_ONE_IN_FOUR), dtype=dtype,
-                    layout=draw(_LAYOUTS[inputs % 4 == 0]))]
-    owners = {(inputs, width): 0}
-    for index in range(1, 1 + draw(st.integers(0, 3))):
-        kind = draw(_KINDS)
+                    layout=_fitting(draw(_LAYOUTS), inputs))]
+    owners: dict[int, list[int]] = {inputs: [0]}
+    for kind, outputs, bias, relu, layout, low, frozen, tied, owner in draw(st.lists(_PLANS, max_size=3)):
         if kind != "linear":
-            frozen = draw(_ONE_IN_EIGHT) if kind == "scale" else False
-            layers.append(Layer(kind, dtype=dtype, frozen=frozen))
+            layers.append(Layer(kind, dtype=dtype, frozen=frozen and kind == "scale"))
             continue
-        fitting = [outputs for inputs_, outputs in owners if inputs_ == width]
-        tied = owners[width, draw(st.sampled_from(fitting))] if fitting and draw(_COINS) else None
-        outputs = draw(st.sampled_from((width, width, 1, 2, 4))) if tied is None else layers[tied].outputs
-        layers.append(Layer(
-            "linear", outputs, bias=draw(_COINS), relu=draw(_ONE_IN_FOUR), tied=tied,
-            layout="contiguous" if tied is not None else draw(_LAYOUTS[width % 4 == 0]),
-            # A tied weight has its owner's dtype; one layer in eight is bfloat16 beside the rest.
-            dtype="bfloat16" if tied is None and draw(_ONE_IN_EIGHT) else dtype,
-            frozen=tied is None and draw(_ONE_IN_FOUR)))
-        if layers[-1].dtype == dtype and tied is None:
-            owners.setdefault((width, outputs), index)
-        width = outputs
-    if buffers:
-        layers.append(Layer("statistics"))
-    return Model(inputs, tuple(layers))
+        fitting = owners.setdefault(width, [])
+        if tied and fitting:
+            index = fitting[owner % len(fitting)]
+            layers.append(Layer("linear", layers[index].outputs, bias=bias, relu=relu, dtype=dtype, tied=index))
+        else:
+            layers.append(Layer("linear", outputs or width, bias=bias, relu=relu, dtype="bfloat16" if low else dtype,
+                                layout=_fitting(layout, width), frozen=frozen))
+            if not low:
+                fitting.append(len(layers) - 1)
+        width = layers[-1].outputs
+    return Model(inputs, (*layers, Layer("statistics")) if buffers else tuple(layers))
 
 
-@st.composite
-def _data(draw: st.DrawFn, world_size: int, scope: Scope, *, most: int) -> Data:
-    drop_last = scope.drop_last and draw(_ONE_IN_FOUR)
-    return Data(samples=draw(st.integers(world_size if drop_last else 1, most)), batch_size=draw(st.integers(1, 4)),
-                shuffle=scope.shuffle and draw(_COINS), drop_last=drop_last, seed=draw(st.integers(0, 3)))
+def _fitting(layout: Layout, inputs: int) -> Layout:
+    return "contiguous" if layout == "channels_last" and inputs % 4 else layout
 
 
 @st.composite
 def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...] = (2, 3, 4, 1), least_steps: int = 1,
                    capped: bool = False, poisoned: bool = False, buffers: bool = False) -> TrainingCase:
     """Training runs within a scope.
+
+    What is drawn does not depend on what was drawn before (only what is made of it does), so that Hypothesis can
+    shrink the world size without losing the rest.
 
     Args:
         draw: Hypothesis'.
@@ -120,14 +117,16 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
     cap = draw(st.sampled_from(_BUCKET_CAPS[1:] if capped else _BUCKET_CAPS)) if scope.bucket_cap else None
     poison = None
     if poisoned:
-        poison = Poison(draw(st.integers(0, world_size - 1)), draw(st.integers(0, steps - 1)),
-                        draw(st.sampled_from(("nan", "inf", "-inf"))))
-    has_room = scope.subgroup and world_size < scope.max_world_size
+        poison = Poison(draw(_SMALL) % world_size, draw(_SMALL) % steps, draw(st.sampled_from(("nan", "inf", "-inf"))))
+    outside = draw(_ONE_IN_EIGHT) and scope.subgroup and world_size < scope.max_world_size
+    drop_last = draw(_ONE_IN_FOUR)
+    data = Data(samples=(world_size if drop_last else 1) + draw(st.integers(0, 15)), batch_size=draw(st.integers(1, 4)),
+                shuffle=draw(_COINS), drop_last=drop_last, seed=draw(_SMALL))
     return TrainingCase(
         model=draw(models(buffers=buffers)),
         world_size=world_size,
-        outside=1 if has_room and draw(_ONE_IN_EIGHT) else 0,
-        data=draw(_data(world_size, Scope(), most=3 * world_size + 4)),
+        outside=int(outside),
+        data=data,
         steps=steps,
         optimizer=draw(_OPTIMIZERS),
         bucket_cap=cap,
@@ -151,8 +150,8 @@ def shard_cases(draw: st.DrawFn, scope: Scope, *, loader: bool = False, least_sa
         least_samples: Shortest dataset.
     """
     world_size = draw(st.integers(1, 8))
-    data = Data(samples=draw(st.integers(least_samples, least_samples + 3 * world_size + 5)),
-                batch_size=draw(st.integers(1, 4)) if loader else 1, shuffle=scope.shuffle and draw(_COINS),
-                drop_last=scope.drop_last and draw(_ONE_IN_FOUR), seed=draw(st.integers(0, 3)))
+    drop_last, size = draw(_ONE_IN_FOUR), draw(st.integers(1, 4))
+    data = Data(samples=least_samples + draw(st.integers(0, 29)), batch_size=size if loader else 1,
+                shuffle=draw(_COINS) and scope.shuffle, drop_last=drop_last and scope.drop_last, seed=draw(_SMALL))
     epochs = draw(st.sampled_from(((0,), (0, 1), (1, 0), (0, 1, 2), (3, 0))))
     return ShardCase(world_size=world_size, data=data, epochs=epochs, loader=loader)

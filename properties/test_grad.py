@@ -22,7 +22,7 @@ def test_grad3_the_gradient_is_the_global_batchs(trial: Trial) -> None:
 
 
 def test_grad4_a_gradient_fits_its_parameter(trial: Trial) -> None:
-    """dtype and shape are the parameter's; frozen ones get none; tied, 0-d and zero-element ones work."""
+    """Dtype and shape are the parameter's; frozen ones get none; tied, 0-d and zero-element ones work."""
     trial.certify("GRAD-4", training_cases(trial.scope))
 
 

@@ -36,7 +36,7 @@ def test_shard5_set_epoch_changes_the_order_if_and_only_if_shuffled(trial: Trial
 
 
 def test_shard6_a_data_loader_yields_equally_many_batches_on_every_rank(trial: Trial) -> None:
-    """torch's DataLoader over the sampler is run and its batches are counted."""
+    """Torch's DataLoader over the sampler is run and its batches are counted."""
     trial.certify("SHARD-6", shard_cases(trial.scope, loader=True))
 
 

@@ -14,9 +14,9 @@ from ddp_invariants.verdict import Finding
 __all__ = ["ALL_RULES", "grad", "init", "judge", "live", "loss", "param"]
 
 _ORDER = ("INIT", "SHARD", "LOSS", "GRAD", "PARAM", "LIVE")
-ALL_RULES: dict[str, Rule[Hearing] | Rule[Deal]] = dict(sorted(
-    {**training.rules, **sharding.rules}.items(),
-    key=lambda item: (_ORDER.index(item[0].split("-")[0]), int(item[0].split("-")[1]))))
+_RULES: dict[str, Rule[Hearing] | Rule[Deal]] = {**training.rules, **sharding.rules}
+ALL_RULES = {identifier: _RULES[identifier] for identifier in sorted(
+    _RULES, key=lambda rule: (_ORDER.index(rule.split("-")[0]), int(rule.split("-")[1])))}
 """Every rule by id, in the order of the specification."""
 
 

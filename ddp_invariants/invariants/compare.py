@@ -1,13 +1,24 @@
 """Comparisons that say where things part: bitwise between ranks, and against a ball."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
+from ddp_invariants.balls import Ball
 from ddp_invariants.evidence import ITEM_SIZE, FloatArray, Slot, Tensors
 from ddp_invariants.invariants.rule import Tally
-from ddp_invariants.oracle import Ball
 
 
-def parted(one: Tensors, other: Tensors, what: str) -> tuple[str, str] | None:
+@dataclass(frozen=True)
+class Difference:
+    """Where two things part: the tensor's name (empty for all of them), the place and the difference in words."""
+
+    name: str
+    place: str
+    words: str
+
+
+def parted(one: Tensors, other: Tensors, what: str) -> Difference | None:
     """Where two records differ in any bit.
 
     Args:
@@ -16,21 +27,21 @@ def parted(one: Tensors, other: Tensors, what: str) -> tuple[str, str] | None:
         what: Whose the expected one is, such as "rank 0 holds".
 
     Returns:
-        The place (tensor and shape) and the difference in words; None when all bits agree.
+        The first difference; None when all bits agree.
     """
     if one.layout is other.layout and one.bits == other.bits:
         return None
     if len(one.layout.slots) != len(other.layout.slots):
-        return "all tensors", f"{len(other.layout.slots)} tensors, {what} {len(one.layout.slots)}"
+        return Difference("", "all tensors", f"{len(other.layout.slots)} tensors, {what} {len(one.layout.slots)}")
     start_one = start_other = 0
     for expected, got in zip(one.layout.slots, other.layout.slots, strict=True):
         size_one, size_other = _nbytes(expected), _nbytes(got)
         bits_one, bits_other = one.bits[start_one : start_one + size_one], other.bits[start_other : start_other + size_other]
         start_one, start_other = start_one + size_one, start_other + size_other
         if expected != got:
-            return _place(expected), f"{_kind(got)}, {what} {_kind(expected)}"
+            return Difference(expected.name, _place(expected), f"{_kind(got)}, {what} {_kind(expected)}")
         if bits_one != bits_other:
-            return _place(expected), _bit_difference(one, other, expected, what, bits_one, bits_other)
+            return _bit_difference(one, other, expected, what, bits_one, bits_other)
     return None
 
 
@@ -46,14 +57,15 @@ def _place(slot: Slot) -> str:
     return f"parameter {slot.name!r} {tuple(slot.shape)}"
 
 
-def _bit_difference(one: Tensors, other: Tensors, slot: Slot, what: str, bits_one: bytes, bits_other: bytes) -> str:
+def _bit_difference(one: Tensors, other: Tensors, slot: Slot, what: str, bits_one: bytes,
+                    bits_other: bytes) -> Difference:
     width = ITEM_SIZE[slot.dtype or "uint8"]
     differs = (np.frombuffer(bits_one, np.uint8) != np.frombuffer(bits_other, np.uint8)).reshape(-1, width).any(1)
     first = int(np.argmax(differs))
     expected, got = one.by_name[slot.name].ravel(), other.by_name[slot.name].ravel()
     index = tuple(int(i) for i in np.unravel_index(first, slot.shape))
-    return (f"{number(got[first])} at {index}, {what} {number(expected[first])}; "
-            f"{int(differs.sum())} of {differs.size} elements differ")
+    return Difference(slot.name, _place(slot), f"{number(got[first])} at {index}, {what} {number(expected[first])}; "
+                      f"{int(differs.sum())} of {differs.size} elements differ")
 
 
 def number(value: float) -> str:
@@ -61,7 +73,7 @@ def number(value: float) -> str:
     return format(float(value), ".9g")
 
 
-def outside(tensors: Tensors, values_P: FloatArray, ball: Ball, tally: Tally) -> tuple[str, str, str] | None:
+def outside(tensors: Tensors, values_P: FloatArray, ball: Ball, tally: Tally) -> Difference | None:
     """Where values leave a ball.
 
     Args:
@@ -71,7 +83,7 @@ def outside(tensors: Tensors, values_P: FloatArray, ball: Ball, tally: Tally) ->
         tally: Counts what was compared, and the largest error in units of its bound.
 
     Returns:
-        The tensor's name, the place, and the difference in words; None when all lie inside.
+        The first difference; None when all lie inside.
     """
     known = np.isfinite(ball.radius)
     tally.compared += int(known.sum())
@@ -93,4 +105,4 @@ def outside(tensors: Tensors, values_P: FloatArray, ball: Ball, tally: Tally) ->
     words = (f"{number(values_P[first])} at {index}, expected {number(ball.centre[first])}; "
              f"{int(wrong[inside].sum())} of {slot.elements} elements differ, at most {largest:.2g} "
              f"({allowed:.2g} allowed{', since this arithmetic is exact' if allowed == 0 else ''})")
-    return slot.name, _place(slot), words
+    return Difference(slot.name, _place(slot), words)

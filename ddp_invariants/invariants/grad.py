@@ -3,11 +3,11 @@
 import numpy as np
 
 from ddp_invariants import diagnosis
+from ddp_invariants.balls import Ball
 from ddp_invariants.evidence import ITEM_SIZE, Tensors
 from ddp_invariants.invariants.compare import number, outside, parted
 from ddp_invariants.invariants.hearing import Hearing, flat_by_name, training
 from ddp_invariants.invariants.rule import Tally, Unjudged
-from ddp_invariants.oracle import Ball
 from ddp_invariants.verdict import Breach
 
 TWO_RANKS = "more than one rank"
@@ -26,9 +26,8 @@ def _against(hearing: Hearing, tally: Tally, rule: str, fact: str, step: int, ex
         held_P = flat_by_name(reduced[rank], local[rank].layout)
         difference = outside(local[rank], held_P, expected, tally)
         if difference is not None:
-            name, place, words = difference
-            return Breach(rule, fact, f"rank {rank} of {hearing.case.world_size}, step {step}, {place}", words,
-                          diagnosis.of_gradient(hearing, step, rank, name))
+            return Breach(rule, fact, f"rank {rank} of {hearing.case.world_size}, step {step}, {difference.place}",
+                          difference.words, diagnosis.of_gradient(hearing, step, rank, difference.name))
     return None
 
 
@@ -53,11 +52,9 @@ def identical_on_all_ranks(hearing: Hearing, tally: Tally) -> Breach | None:
             tally.compared += sum(tensors.layout.sizes)
             difference = parted(reduced[0], tensors, "rank 0 holds")
             if difference is not None:
-                place, words = difference
-                name = place.split("'")[1] if "'" in place else ""
                 return Breach("GRAD-1", "gradients differ between ranks after synchronisation",
-                              f"rank {rank} of {len(reduced)}, step {step}, {place}", words,
-                              diagnosis.of_gradient(hearing, step, rank, name))
+                              f"rank {rank} of {len(reduced)}, step {step}, {difference.place}", difference.words,
+                              diagnosis.of_gradient(hearing, step, rank, difference.name))
     return None
 
 

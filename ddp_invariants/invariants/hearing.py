@@ -8,10 +8,10 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from ddp_invariants import oracle
+from ddp_invariants import balls, oracle
+from ddp_invariants.balls import Ball
 from ddp_invariants.evidence import FloatArray, Incident, Layout, Moment, Tensors, TrainingEvidence
 from ddp_invariants.invariants.rule import Chapter, Unjudged
-from ddp_invariants.oracle import Ball
 
 training = Chapter["Hearing"]()
 """All rules about training."""
@@ -95,8 +95,8 @@ class Hearing:
         centre_WP = np.stack([tensors.values_P for tensors in local])
         if not np.isfinite(centre_WP).all():
             raise Unjudged(f"a local gradient of step {step} is not finite")
-        quantum_P = oracle.quantum_of(centre_WP).min(0)
-        return oracle.mean_over_ranks(centre_WP, np.zeros_like(centre_WP), quantum_P, form_of(local[0].layout),
+        quantum_P = balls.quantum_of(centre_WP).min(0)
+        return balls.mean_over_ranks(centre_WP, np.zeros_like(centre_WP), quantum_P, form_of(local[0].layout),
                                       self.case.world_size, self.passes(step))
 
     def truth(self, step: int) -> Truth:
@@ -127,41 +127,40 @@ class Hearing:
             raise Unjudged(f"the ranks' parameters already differ when step {step} starts")
         if not np.isfinite(held[0].values_P).all():
             raise Unjudged(f"the parameters at the start of step {step} are not finite")
-        batch = self.batches[step]
-        found = oracle.gradients(self.case, held[0].by_name, batch.inputs_WBI, batch.targets_WBO, batch.tags_WB)
+        found = oracle.gradients(self.case, held[0].by_name, self.batches[step])
         layout = self.every_rank("local", step)[0].layout
         names = [slot.name for slot in layout.slots if slot.dtype is not None]
         world_size = self.case.world_size
-        balls = [found.by_name[name] for name in names]
-        quantum_P = np.repeat([ball.quantum for ball in balls], [ball.centre[0].size for ball in balls])
-        local_WP = Ball(np.concatenate([ball.centre.reshape(world_size, -1) for ball in balls], 1),
-                        np.concatenate([ball.radius.reshape(world_size, -1) for ball in balls], 1), quantum_P)
+        found_of = [found.by_name[name] for name in names]
+        quantum_P = np.repeat([ball.quantum for ball in found_of], [ball.centre[0].size for ball in found_of])
+        local_WP = Ball(np.concatenate([ball.centre.reshape(world_size, -1) for ball in found_of], 1),
+                        np.concatenate([ball.radius.reshape(world_size, -1) for ball in found_of], 1), quantum_P)
         form = form_of(layout)
         if self.passes(step) > 1:
-            local_WP = self._accumulated(local_WP, step, layout, form)
-        gradient = oracle.mean_over_ranks(local_WP.centre, local_WP.radius, local_WP.quantum, form, world_size,
+            local_WP = self._accumulated(local_WP, step, form)
+        gradient = balls.mean_over_ranks(local_WP.centre, local_WP.radius, local_WP.quantum, form, world_size,
                                           self.passes(step))
         start_P = np.concatenate([held[0].by_name[name].ravel() for name in names])
-        start = Ball(start_P, np.zeros_like(start_P), oracle.quantum_of(start_P))
+        start = Ball(start_P, np.zeros_like(start_P), balls.quantum_of(start_P))
         updated = self._optimization.step(self.case, start, gradient, form)
         losses_W = found.losses_W
         loss = Ball(losses_W.centre.mean(), losses_W.radius.mean() + 2.0**-50 * np.abs(losses_W.centre).mean(), 0.0)
         return Truth(loss, gradient, updated)
 
-    def _accumulated(self, local_WP: Ball, step: int, layout: Layout, form: oracle.Format) -> Ball:
+    def _accumulated(self, local_WP: Ball, step: int, form: balls.Format) -> Ball:
         """Local gradients added to what the ranks still held of the step before."""
         left_WP = np.stack([tensors.values_P for tensors in self.every_rank("reduced", step - 1)])
         if left_WP.shape != local_WP.centre.shape:
             raise Unjudged(f"the gradients left from step {step - 1} have another layout than those of step {step}")
         most = local_WP.most + np.abs(left_WP)
-        quantum = np.minimum(local_WP.quantum, oracle.quantum_of(left_WP).min(0))
+        quantum = np.minimum(local_WP.quantum, balls.quantum_of(left_WP).min(0))
         return form.rounded(local_WP.centre + left_WP, local_WP.radius, most, 1, quantum)
 
 
 @lru_cache(maxsize=64)
-def form_of(layout: Layout) -> oracle.Format:
+def form_of(layout: Layout) -> balls.Format:
     """The formats of a record's elements; kept, since a layout repeats over the steps of a case."""
-    return oracle.format_of(layout)
+    return balls.format_of(layout)
 
 
 def flat_by_name(tensors: Tensors, layout: Layout) -> FloatArray:
@@ -170,8 +169,8 @@ def flat_by_name(tensors: Tensors, layout: Layout) -> FloatArray:
     Raises:
         Unjudged: A tensor has another number of elements.
     """
-    if tensors.layout is layout or [slot.name for slot in tensors.layout.slots] == [slot.name for slot in layout.slots] \
-            and tensors.layout.sizes == layout.sizes:
+    if tensors.layout is layout or ([slot.name for slot in tensors.layout.slots] == [slot.name for slot in layout.slots] \
+            and tensors.layout.sizes == layout.sizes):
         return tensors.values_P
     pieces = [np.empty(0)]
     for slot, size in zip(layout.slots, layout.sizes, strict=True):

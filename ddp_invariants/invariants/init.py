@@ -1,5 +1,7 @@
 """INIT: all ranks start from the source rank's parameters and buffers, and wrapping changes nothing else."""
 
+import numpy as np
+
 from ddp_invariants.evidence import Moment
 from ddp_invariants.invariants.compare import parted
 from ddp_invariants.invariants.hearing import Hearing, training
@@ -17,10 +19,10 @@ def _like_the_source(hearing: Hearing, tally: Tally, rule: str, what: str, befor
         tally.compared += sum(tensors.layout.sizes)
         difference = parted(built[0], tensors, "rank 0 built")
         if difference is not None:
-            place, words = difference
-            own = parted(built[rank], tensors, "") is None and rank > 0
+            own = rank > 0 and difference.name in tensors.by_name and np.array_equal(
+                built[rank].by_name[difference.name], tensors.by_name[difference.name], equal_nan=True)
             return Breach(rule, f"{what} differ from rank 0's when the first forward starts",
-                          f"rank {rank} of {len(started)}, step 0, {place}", words,
+                          f"rank {rank} of {len(started)}, step 0, {difference.place}", difference.words,
                           f"rank {rank} still holds what it built: never broadcast" if own else "")
     return None
 
@@ -65,10 +67,12 @@ def wrapping_changes_nothing_else(hearing: Hearing, tally: Tally) -> Breach | No
                       f"rank {number} of {len(ranks)}, parameter {was[0]!r}", "; ".join(said))
     for before_moment, after_moment in (("built", "wrapped"), ("built buffers", "wrapped buffers")):
         built, wrapped = ranks[0].at(before_moment), ranks[0].at(after_moment)  # type: ignore[arg-type]  # both are moments
-        assert built is not None and wrapped is not None
+        assert built is not None
+        assert wrapped is not None
         difference = parted(built, wrapped, "it built")
         if difference is not None:
-            return Breach("INIT-3", "wrapping changed a value on the source rank", f"rank 0, {difference[0]}", difference[1])
+            return Breach("INIT-3", "wrapping changed a value on the source rank", f"rank 0, {difference.place}",
+                          difference.words)
     return None
 
 

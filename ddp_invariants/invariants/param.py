@@ -1,13 +1,13 @@
 """PARAM: after every optimizer step all ranks hold the parameters of single-process training."""
 
+import numpy as np
+
 from ddp_invariants.evidence import Moment
 from ddp_invariants.invariants.compare import outside, parted
 from ddp_invariants.invariants.grad import TWO_RANKS
 from ddp_invariants.invariants.hearing import Hearing, training
 from ddp_invariants.invariants.rule import Tally, Unjudged
 from ddp_invariants.verdict import Breach
-
-import numpy as np
 
 
 def _identical(hearing: Hearing, tally: Tally, rule: str, fact: str, moment: Moment) -> Breach | None:
@@ -18,7 +18,8 @@ def _identical(hearing: Hearing, tally: Tally, rule: str, fact: str, moment: Mom
             tally.compared += sum(tensors.layout.sizes)
             difference = parted(records[0], tensors, "rank 0 holds")
             if difference is not None:
-                return Breach(rule, fact, f"rank {rank} of {len(records)}, after step {step}, {difference[0]}", difference[1])
+                return Breach(rule, fact, f"rank {rank} of {len(records)}, after step {step}, {difference.place}",
+                              difference.words)
     return None
 
 
@@ -53,9 +54,9 @@ def trajectory_of_single_process_training(hearing: Hearing, tally: Tally) -> Bre
                 raise Unjudged("the parameters after the step are not those before it")
             difference = outside(local, held_P, truth, tally)
             if difference is not None:
-                _, place, words = difference
                 return Breach("PARAM-3", "parameters do not move as in single-process training on the global batch",
-                              f"rank {rank} of {hearing.case.world_size}, after step {step}, {place}", words)
+                              f"rank {rank} of {hearing.case.world_size}, after step {step}, {difference.place}",
+                              difference.words)
         tally.met |= {name for name, is_met in met.items() if is_met}
     return None
 
@@ -72,7 +73,7 @@ def one_rank_is_plain_training(hearing: Hearing, tally: Tally) -> Breach | None:
         difference = parted(plain, wrapped, "plain training gives")
         if difference is not None:
             return Breach("PARAM-4", "a world of one rank is not plain training", f"rank 0 of 1, after step {step}, "
-                          f"{difference[0]}", difference[1])
+                          f"{difference.place}", difference.words)
     return None
 
 
@@ -88,6 +89,7 @@ def frozen_parameters_stay(hearing: Hearing, tally: Tally) -> Breach | None:
                 before, after = start[rank].by_name[name], tensors.by_name[name]
                 tally.compared += after.size
                 if before.shape != after.shape or not np.array_equal(before, after, equal_nan=True):
-                    return Breach("PARAM-5", "a frozen parameter moved", f"rank {rank} of {hearing.case.world_size}, after step "
-                                  f"{step}, parameter {name!r} {after.shape}", f"{after.ravel()[:4]}, expected {before.ravel()[:4]}")
+                    where = f"rank {rank} of {hearing.case.world_size}, after step {step}, parameter {name!r} {after.shape}"
+                    return Breach("PARAM-5", "a frozen parameter moved", where,
+                                  f"{after.ravel()[:4]}, expected {before.ravel()[:4]}")
     return None

@@ -9,7 +9,7 @@ from ddp_invariants.verdict import Breach, Finding
 Subject = TypeVar("Subject")
 
 
-class Unjudged(Exception):  # noqa: N818 - it ends a judgement, it is no error
+class Unjudged(Exception):
     """Raised by a judge that lacks its evidence; the message says which."""
 
 

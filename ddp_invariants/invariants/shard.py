@@ -150,8 +150,8 @@ def shards_are_determined(deal: Deal, tally: Tally) -> Breach | None:
     for rank, (again, before) in enumerate(zip(deal.answer["again"], deal.answer["shards"][-1], strict=True)):
         tally.compared += len(before)
         if again != before:
-            return Breach("SHARD-4", "iterating again in the same epoch gives other indices", f"rank {rank}, {deal.where(last)}",
-                          f"{again[:8]}, before {before[:8]}")
+            return Breach("SHARD-4", "iterating again in the same epoch gives other indices",
+                          f"rank {rank}, {deal.where(last)}", f"{again[:8]}, before {before[:8]}")
     if deal.answer["touched"]:
         return Breach("SHARD-4", "iterating advances a global random generator", deal.where(last),
                       ", ".join(deal.answer["touched"]), "it draws from that generator instead of one of its own")
@@ -190,7 +190,7 @@ def epochs_change_the_order(deal: Deal, tally: Tally) -> Breach | None:
 @sharding.rule("SHARD-6", "A DataLoader over the sampler yields the same number of batches on every rank.",
                ("last batch short",))
 def equal_numbers_of_batches(deal: Deal, tally: Tally) -> Breach | None:
-    """torch's own DataLoader, run."""
+    """Torch's own DataLoader, run."""
     batches = deal.answer["batches"]
     if batches is None:
         raise Unjudged("no DataLoader was run")

@@ -9,7 +9,7 @@ collectives and all of them completed. An unjoined collective of one case would 
 be matched by the first of the next.
 """
 
-import datetime
+import datetime as dt
 from collections.abc import Callable
 from typing import Any
 
@@ -36,9 +36,9 @@ class Connections:
 
     def __init__(self, path: str, rank: int, world_size: int, timeout: float) -> None:
         self.rank, self.world_size = rank, world_size
-        self.timeout = datetime.timedelta(seconds=timeout)
-        self.store = dist.FileStore(path, world_size)
-        self.gloo = _c10d.ProcessGroupGloo(dist.PrefixStore("gloo", self.store), rank, world_size, self.timeout)
+        self.timeout = dt.timedelta(seconds=timeout)
+        self.store = _c10d.FileStore(path, world_size)
+        self.gloo = _c10d.ProcessGroupGloo(_c10d.PrefixStore("gloo", self.store), rank, world_size, self.timeout)
 
 
 class ObservedGroup(_c10d.ProcessGroup):  # type: ignore[misc]  # the base class has no type stubs
@@ -77,25 +77,25 @@ class ObservedGroup(_c10d.ProcessGroup):  # type: ignore[misc]  # the base class
 
     # Names, which torch asks for both through C++ virtuals and through Python attributes.
 
-    def getBackendName(self) -> str:  # noqa: N802 - the name is torch's
+    def getBackendName(self) -> str:
         """Gloo, as far as anybody asks."""
         return "gloo"
 
-    def setGroupName(self, name: str) -> None:  # noqa: N802 - the name is torch's
+    def setGroupName(self, name: str) -> None:
         """Remember the name torch gives the group."""
         self._name = name
         self._inner._set_group_name(name)
 
-    def getGroupName(self) -> str:  # noqa: N802 - the name is torch's
+    def getGroupName(self) -> str:
         """The name torch gave the group."""
         return self._name
 
-    def setGroupDesc(self, description: str) -> None:  # noqa: N802 - the name is torch's
+    def setGroupDesc(self, description: str) -> None:
         """Remember the description torch gives the group."""
         self._description = description
         self._inner._set_group_desc(description)
 
-    def getGroupDesc(self) -> str:  # noqa: N802 - the name is torch's
+    def getGroupDesc(self) -> str:
         """The description torch gave the group."""
         return self._description
 
@@ -156,7 +156,7 @@ class Session:
     def __init__(self, connections: Connections, training: Connections | None, members: list[int], number: int,
                  *, plain: bool) -> None:
         self.groups: list[ObservedGroup] = []
-        store = dist.PrefixStore(f"case{number}", connections.store)
+        store = _c10d.PrefixStore(f"case{number}", connections.store)
         backend = "gloo" if plain else "observed"
         _pending[:] = [] if plain else [connections]
         dist.init_process_group(backend, store=store, rank=connections.rank, world_size=connections.world_size,

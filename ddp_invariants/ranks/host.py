@@ -3,8 +3,9 @@
 Run as `python -m ddp_invariants.ranks.host FD PARENT`, FD being a listening Unix socket of
 type SOCK_SEQPACKET, so that one message is one command. Each connection is one controller:
 it sends `fork RANK` with the rank's socket and output file attached, or `kill PID`, and is
-told `forked PID` and `ended PID STATUS` (negative: the signal that ended it). When a connection closes, for whatever reason, its ranks are killed; when the parent
-dies, the kernel kills this process, and the ranks with it.
+told `forked PID` and `ended PID STATUS` (negative: the signal that ended it). When a
+connection closes, for whatever reason, its ranks are killed; when the parent dies, the
+kernel kills this process, and the ranks with it.
 
 Single-threaded on purpose: forking a process with threads is not safe.
 """
@@ -51,8 +52,8 @@ class Host:
         self.owners: dict[int, socket.socket] = {}
         self.connections: set[socket.socket] = set()
         self.wake, self.child_ended = socket.socketpair()
-        self.wake.setblocking(False)
-        self.child_ended.setblocking(False)
+        self.wake.settimeout(0)
+        self.child_ended.settimeout(0)
         signal.set_wakeup_fd(self.child_ended.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
@@ -156,9 +157,6 @@ def main() -> NoReturn:
     import torch
 
     # Imported once here, so that a fork is a rank within milliseconds.
-    import ddp_invariants.ranks.rank
-    import ddp_invariants.reference.ddp
-    import ddp_invariants.reference.sampler
     from ddp_invariants.ranks.training import warm_up
 
     torch.set_num_threads(1)

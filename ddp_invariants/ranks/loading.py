@@ -126,7 +126,8 @@ def _from_file(path: Path) -> Any:
     if name in sys.modules and sys.modules[name].__file__ == str(path.resolve()):
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path.resolve())
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     sys.path.insert(0, str(path.resolve().parent))

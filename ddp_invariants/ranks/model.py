@@ -51,7 +51,7 @@ class Linear(nn.Module):
         super().__init__()
         trainable = not layer.frozen
         drawn = values.take(layer.outputs, inputs)
-        self.weight = nn.Parameter(_laid_out(drawn, layer), trainable) if owner is None else owner.weight
+        self.weight: nn.Parameter = nn.Parameter(_laid_out(drawn, layer), trainable) if owner is None else owner.weight
         self.bias = nn.Parameter(values.take(layer.outputs).to(self.weight.dtype), trainable) if layer.bias else None
         self.outputs = layer.outputs
 

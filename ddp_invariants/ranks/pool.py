@@ -1,5 +1,6 @@
 """Persistent ranks: run a case on them, hand back what they saw, replace them when in doubt."""
 
+import contextlib
 import os
 import select
 import signal
@@ -137,7 +138,7 @@ class Pool:
         training = self._meet(tuple(ranks[case.outside :])) if case.outside else everyone
         request = {"do": "train", "case": case, "ddp": ddp, "everyone": everyone.name, "training": training.name,
                    "number": self._number + 1, "plain": fresh}
-        outcome = self._ask({rank: request for rank in ranks})
+        outcome = self._ask(dict.fromkeys(ranks, request))
         evidence = self._evidence(case, outcome)
         if fresh or not _quiescent(ranks, outcome):
             self._retire(ranks)
@@ -179,10 +180,8 @@ class Pool:
         for rank, request in requests.items():
             process = self._process(rank)
             waiting[process.control] = rank
-            try:
+            with contextlib.suppress(OSError):  # It has died since; reading from it below says so.
                 wire.send(process.control, {**request, "to": self._number})
-            except OSError:
-                pass  # It has died since; reading from it below says so.
         until, dead, raised = started + self.deadline, set[int](), False
         while waiting:
             ready, _, _ = select.select(list(waiting), [], [], max(0.0, until - time.monotonic()))
@@ -233,7 +232,7 @@ class Pool:
             status = self._ranks[rank].host.status(self._ranks[rank].pid, 1.0)
             ended[rank] = "sent something that is no evidence" if status is None else _how(status)
         stacks = {rank: self._ranks[rank].printed() for rank in hung | dead}
-        waiting = {rank: f"gave no answer within {seconds:.1f} s" for rank in hung}
+        waiting = dict.fromkeys(hung, f"gave no answer within {seconds:.1f} s")
         return Incident("died" if dead else "hung", {**waiting, **ended}, stacks, seconds)
 
     def _evidence(self, case: TrainingCase, outcome: Outcome) -> TrainingEvidence:
@@ -309,10 +308,8 @@ def _quiescent(ranks: list[int], outcome: Outcome) -> bool:
 
 
 def _signal(pid: int, number: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):  # It has ended in the meantime.
         os.kill(pid, number)
-    except ProcessLookupError:
-        pass  # It has ended in the meantime.
 
 
 def _how(status: int) -> str:

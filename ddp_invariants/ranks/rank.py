@@ -71,7 +71,7 @@ def _surroundings() -> dict[str, Any]:
         "grad mode": torch.is_grad_enabled(),
         "torch threads": torch.get_num_threads(),
         "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
-        "working directory": os.getcwd(),
+        "working directory": os.getcwd(),  # noqa: PTH109 - ten times faster than pathlib, and on every case's way
         "environment": dict(os.environ),
     }
 

@@ -99,5 +99,5 @@ def _disturb(seed: int) -> None:
 
 
 def _global_generators() -> dict[str, Any]:
-    return {"random": random.getstate(), "numpy": np.random.get_state()[1].tobytes(),  # type: ignore[index, union-attr]  # noqa: NPY002 - as above
+    return {"random": random.getstate(), "numpy": np.random.get_state()[1].tobytes(),  # type: ignore[index]  # noqa: NPY002 - as above
             "torch": torch.get_rng_state().numpy().tobytes()}

@@ -35,7 +35,8 @@ class Record:
 
     def tensors(self, moment: str, step: int, named: Iterable[tuple[str, Tensor | None]]) -> None:
         """Note tensors' bits, dtypes and shapes, in row-major order whatever their strides."""
-        slots, start = [], len(self.blob)
+        slots: list[tuple[Any, ...]] = []
+        start = len(self.blob)
         for name, tensor in named:
             if tensor is None:
                 slots.append((name, None, None))
@@ -116,6 +117,8 @@ class _Run:
         values_P = draws.parameters(case, rank, count_values(case.model))
         self.replica = Replica(case.model, values_P)
         self.twin = Replica(case.model, values_P)
+        self.twin_named = list(self.twin.named_parameters())
+        self.twin_state = [*(p for _, p in self.twin_named), *self.twin.buffers()]
         self.dataset = draws.Dataset(case)
         self.watching = False
         self.losses: list[tuple[str, Tensor]] = []
@@ -150,7 +153,7 @@ class _Run:
             inputs, targets, tags = self._batch(dealt[0], step)
             if self.case.zero_grad != "never":
                 optimizer.zero_grad(set_to_none=self.case.zero_grad == "set_to_none")
-            loss_of(plain(inputs), targets, tags).backward()  # type: ignore[no-untyped-call]  # torch has no annotation
+            loss_of(plain(inputs), targets, tags).backward()
             optimizer.step()
             self.record.tensors("plain", step, plain.named_parameters())
 
@@ -161,17 +164,17 @@ class _Run:
         rng = torch.get_rng_state()
         loss = loss_of(wrapped(inputs), targets, tags)
         self.phase = "backward"
-        loss.backward()  # type: ignore[no-untyped-call]  # torch has no annotation
+        loss.backward()
         self.phase = "synchronisation"
         self.finish()
         self.record.tensors("reduced", self.step, ((name, p.grad) for name, p in self.named))
         self.phase = "twin"
         torch.set_rng_state(rng)
         twin_loss = loss_of(self.twin(inputs), targets, tags)
-        for parameter, gradient in zip(self.twin.parameters(), earlier, strict=True):
-            parameter.grad = gradient
-        twin_loss.backward()  # type: ignore[no-untyped-call]  # torch has no annotation
-        self.record.tensors("local", self.step, ((name, p.grad) for name, p in self.twin.named_parameters()))
+        for twin_parameter, gradient in zip((p for _, p in self.twin_named), earlier, strict=True):
+            twin_parameter.grad = gradient
+        twin_loss.backward()
+        self.record.tensors("local", self.step, ((name, p.grad) for name, p in self.twin_named))
         self.record.tensors("loss", self.step, (("loss", loss), ("twin", twin_loss)))
         self.phase = "optimizer step"
         self.optimizer.step()
@@ -186,10 +189,8 @@ class _Run:
         self.record.tensors("forward", self.step, self.named)
         self.record.tensors("forward buffers", self.step, self.buffers)
         with torch.no_grad():
-            for ours, theirs in zip(self.twin.parameters(), self.replica.parameters(), strict=True):
-                ours.copy_(theirs)
-            for ours, theirs in zip(self.twin.buffers(), self.replica.buffers(), strict=True):
-                ours.copy_(theirs)
+            for ours, theirs in zip(self.twin_state, [*self.named, *self.buffers], strict=True):
+                ours.copy_(theirs[1])
 
     def _batch(self, indices: Any, step: int) -> tuple[Tensor, Tensor, Tensor]:
         """Inputs (B, D in) in the first dtype of the model, targets (B, D out) and tags (B,) in float64."""

@@ -158,7 +158,7 @@ class DistributedDataParallel(nn.Module):
             bucket.waiting = set(bucket.parameters)
             bucket.flat = bucket.work = None
         # No public way exists to run code when a whole backward has ended; FSDP2 uses this one too.
-        Variable._execution_engine.queue_callback(self._finish)  # type: ignore[attr-defined]
+        Variable._execution_engine.queue_callback(self._finish)
 
     def _gradient_ready(self, bucket: Bucket, parameter: nn.Parameter) -> None:
         """Count a gradient; send full buckets, always in index order, so that all ranks send the same sequence."""
@@ -189,7 +189,8 @@ class DistributedDataParallel(nn.Module):
         self._reducing = False
 
     def _write_back(self, bucket: Bucket) -> None:
-        assert bucket.flat is not None and bucket.work is not None
+        assert bucket.flat is not None
+        assert bucket.work is not None
         bucket.work.wait()
         *sums, flags = bucket.flat.split([*(p.numel() for p in bucket.parameters), len(bucket.parameters)])
         for parameter, total, ranks_with_one in zip(bucket.parameters, sums, flags.tolist(), strict=True):

@@ -1,0 +1,187 @@
+"""Ball arithmetic: numbers with a radius that no correct evaluation in a floating-point format can leave.
+
+The radius is derived operation by operation from the standard model of floating-point arithmetic; no tolerance is
+chosen anywhere.
+
+[Note: exact arithmetic] Numbers that are multiples of a power of two q, whose sums of magnitudes stay below 2**p * q
+(p the format's precision), are added and multiplied without any rounding, in whatever order. The quantum q is carried
+along, so such elements have radius 0 and must agree to the last bit. Cases with `values="integer"` are made so.
+
+Suffixes: W ranks, P elements of all trainable parameters end to end.
+
+Source: Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., chapters 3 and 4.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddp_invariants.evidence import LARGEST, ROUNDOFF, SMALLEST_NORMAL, Layout
+
+FloatArray = NDArray[np.float64]
+
+OWN_ROUNDOFF = 2.0**-53
+"""The oracle's own arithmetic rounds too; its roundoff is added to the dtype's."""
+
+
+def gamma(terms: float | FloatArray, roundoff: float | FloatArray) -> FloatArray:
+    """Higham's gamma_n = n u / (1 - n u): the relative error of n roundings in any order."""
+    product = np.asarray(terms * roundoff)
+    return np.where(product < 1, product / np.maximum(1 - product, 1e-300), np.inf)
+
+
+def quantum_of(values: FloatArray) -> FloatArray:
+    """The largest power of two each value is an integer multiple of; 2**1000 for zero. Same shape."""
+    mantissa, exponent = np.frexp(values)
+    whole = np.abs(np.ldexp(np.where(np.isfinite(mantissa), mantissa, 0.5), 53)).astype(np.int64)
+    lowest = np.ldexp((whole & -whole).astype(np.float64), exponent - 53)
+    return np.where(values == 0, 2.0**1000, lowest)
+
+
+def _shared_quantum(*arrays: FloatArray) -> float:
+    return min((float(quantum_of(a).min()) for a in arrays if a.size), default=2.0**1000)
+
+
+@dataclass(frozen=True)
+class Ball:
+    """Numbers known up to a radius.
+
+    Attributes:
+        centre: Any shape, float64.
+        radius: The same shape, at least 0; inf where nothing is known.
+        quantum: A power of two all centres are multiples of, for one array or per element; 0 where none is known.
+    """
+
+    centre: FloatArray
+    radius: FloatArray
+    quantum: float | FloatArray
+
+    @property
+    def most(self) -> FloatArray:
+        """The largest magnitude the numbers can have."""
+        most: FloatArray = np.abs(self.centre) + self.radius
+        return most
+
+
+def exactly(values: FloatArray) -> Ball:
+    """Numbers known to the last bit, with one quantum for all of them."""
+    return Ball(values, np.zeros_like(values), _shared_quantum(values))
+
+
+@dataclass(frozen=True)
+class Format:
+    """A floating-point format as the bounds need it; per element where parameters of several dtypes lie end to end."""
+
+    roundoff: float | FloatArray
+    smallest: float | FloatArray
+    largest: float | FloatArray
+
+    def rounded(self, centre: FloatArray, radius: FloatArray, most: FloatArray, terms: float,
+                quantum: float | FloatArray) -> Ball:
+        """The result of an operation computed in this format.
+
+        Args:
+            centre: The exact result for the operands' centres.
+            radius: What the operands' radii let it move by.
+            most: The sum of the magnitudes of everything that is added up, radii included.
+            terms: Roundings on the longest way from an operand to the result.
+            quantum: What all summands are multiples of.
+        """
+        exact = (radius == 0) & (most * self.roundoff <= quantum) & (quantum >= self.smallest)
+        rounding = gamma(terms, self.roundoff + OWN_ROUNDOFF) * most + terms * self.smallest
+        radius = np.where(exact, 0.0, radius + rounding)
+        return Ball(centre, np.where(most <= self.largest, radius, np.inf), quantum)
+
+
+FORMATS = {name: Format(ROUNDOFF[name], SMALLEST_NORMAL[name], LARGEST[name]) for name in ROUNDOFF}
+
+
+def cast(ball: Ball, source: str, target: str) -> Ball:
+    """Numbers converted from one dtype to another; widening changes nothing."""
+    if ROUNDOFF[target] <= ROUNDOFF[source]:
+        return ball
+    return FORMATS[target].rounded(ball.centre, ball.radius, ball.most, 1, ball.quantum)
+
+
+def product(a: Ball, b: Ball, dtype: str, terms: int, plus: Ball | None = None) -> Ball:
+    """A @ b (+ plus) computed in a dtype; `terms` is the length of the sums."""
+    centre, most = a.centre @ b.centre, a.most @ b.most
+    radius = np.abs(a.centre) @ b.radius + a.radius @ b.most
+    quantum = a.quantum * b.quantum
+    if plus is not None:
+        centre, radius, most = centre + plus.centre, radius + plus.radius, most + plus.most
+        quantum, terms = np.minimum(quantum, plus.quantum), terms + 1
+    return FORMATS[dtype].rounded(centre, radius, most, terms, quantum)
+
+
+def times(a: Ball, b: Ball, dtype: str) -> Ball:
+    """A * b elementwise, computed in a dtype."""
+    radius = np.abs(a.centre) * b.radius + a.radius * b.most
+    return FORMATS[dtype].rounded(a.centre * b.centre, radius, a.most * b.most, 1, a.quantum * b.quantum)
+
+
+def plus(a: Ball, b: Ball, dtype: str) -> Ball:
+    """A + b elementwise, computed in a dtype."""
+    quantum = np.minimum(a.quantum, b.quantum)
+    return FORMATS[dtype].rounded(a.centre + b.centre, a.radius + b.radius, a.most + b.most, 1, quantum)
+
+
+def summed(ball: Ball, axes: tuple[int, ...], dtype: str) -> Ball:
+    """The sum over some axes, computed in a dtype in any order."""
+    terms = int(np.prod([ball.centre.shape[axis] for axis in axes]))
+    return FORMATS[dtype].rounded(ball.centre.sum(axes), ball.radius.sum(axes), ball.most.sum(axes), terms, ball.quantum)
+
+
+def relu(ball: Ball) -> tuple[Ball, Ball]:
+    """max(x, 0), and the factor its backward multiplies by: 0, 1, or anything between where the sign is not known."""
+    centre, radius = ball.centre, ball.radius
+    unknown = (centre - radius <= 0) & (centre + radius > 0)
+    result = Ball(np.maximum(centre, 0), np.where(centre + radius <= 0, 0.0, radius), ball.quantum)
+    factor = np.where(unknown, 0.5, centre > 0)
+    return result, Ball(factor, np.where(unknown, 0.5, 0.0), 0.5 if unknown.any() else 1.0)
+
+
+def transposed(ball: Ball) -> Ball:
+    """With the last two axes swapped."""
+    return Ball(np.swapaxes(ball.centre, -1, -2), np.swapaxes(ball.radius, -1, -2), ball.quantum)
+
+
+def scaled_sum(a: Ball, alpha: float, b: Ball, beta: float, form: Format) -> Ball:
+    """Alpha a + beta b; three roundings at most: two products and a sum."""
+    most = np.abs(alpha) * a.most + np.abs(beta) * b.most
+    quantum = np.minimum(a.quantum * float(quantum_of(np.array(alpha))), b.quantum * float(quantum_of(np.array(beta))))
+    return form.rounded(alpha * a.centre + beta * b.centre, np.abs(alpha) * a.radius + np.abs(beta) * b.radius, most, 3,
+                        quantum)
+
+
+def mean_over_ranks(centre_WP: FloatArray, radius_WP: FloatArray, quantum: float | FloatArray, form: Format, world_size: int,
+               passes: int) -> Ball:
+    """The mean of the ranks' gradients, however it is computed.
+
+    Args:
+        centre_WP: Local gradients, shape (W, P).
+        radius_WP: What they may be off by, shape (W, P).
+        quantum: What all of them are multiples of, for all or per element, shape (P,).
+        form: The format they are reduced in.
+        world_size: W.
+        passes: Backwards accumulated in a local gradient, K.
+
+    Returns:
+        Shape (P,). The bound is gamma_n * mean|g| + (W K + 1) eta with n = W + K, for sum then divide, divide then
+        sum, multiplication by fl(1/W) and any order of summation; 0 where W is a power of two and all sums are exact.
+    """
+    magnitude_P = (np.abs(centre_WP) + radius_WP).sum(0)
+    moved_P = radius_WP.mean(0)
+    exact = (world_size & (world_size - 1) == 0) & (moved_P == 0) & (magnitude_P * form.roundoff <= quantum)
+    exact &= quantum >= form.smallest * world_size
+    bound = gamma(world_size + passes, form.roundoff + OWN_ROUNDOFF) * magnitude_P / world_size
+    bound = bound + (world_size * passes + 1) * form.smallest
+    radius = np.where(exact, 0.0, moved_P + bound)
+    radius = np.where(magnitude_P <= form.largest, radius, np.inf)
+    return Ball(centre_WP.mean(0), radius, quantum / world_size)
+
+
+def format_of(layout: Layout) -> Format:
+    """The formats of a record's elements, end to end."""
+    return Format(layout.roundoff_P, layout.smallest_P, layout.per_element(LARGEST))

@@ -1,0 +1,40 @@
+"""Fixtures of the suite's own tests."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ddp_invariants.ranks.pool import Pool
+from ddp_invariants.strategies import Scope
+from ddp_invariants.trial import OnTrial, Options, Trial
+
+FAULTS = str(Path(__file__).with_name("faults.py"))
+
+
+@pytest.fixture(scope="session")
+def pool(host_addresses: list[str]) -> Iterator[Pool]:
+    """Ranks for the tests of this worker."""
+    with Pool(host_addresses) as pool:
+        yield pool
+
+
+TrialMaker = Callable[..., Trial]
+
+
+@pytest.fixture
+def make_trial(pool: Pool, tmp_path: Path) -> Iterator[TrialMaker]:
+    """Trials of other implementations than the session's, with a folder of their own; seeds are fixed."""
+    deadline = pool.deadline
+
+    def make(ddp: str = "reference", sampler: str = "reference", *, cases: int = 100, seed: int = 0,
+             scope: Scope | None = None) -> Trial:
+        described = pool.describe(ddp, sampler)
+        if scope is None:
+            scope = Scope(bucket_cap=described["ddp"]["takes_bucket_cap"], subgroup=described["ddp"]["takes_group"],
+                          init="equal" if described["ddp"]["init"] == "seed" else "distinct",
+                          shuffle=described["sampler"]["takes_shuffle"], drop_last=described["sampler"]["takes_drop_last"])
+        return Trial(pool, OnTrial(ddp, sampler, scope), Options(cases=cases, seed=seed, store=tmp_path))
+
+    yield make
+    pool.deadline = deadline

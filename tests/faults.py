@@ -1,0 +1,311 @@
+"""Planted faults: the reference, or its sampler, with one thing wrong each. The first thirty of the field's classics.
+
+Every class says in a sentence what is wrong, where it really happened, and which rule must notice.
+"""
+
+from collections.abc import Iterable, Iterator, Sized
+from contextlib import suppress
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ddp_invariants.reference.ddp import Bucket
+from ddp_invariants.reference.ddp import DistributedDataParallel as Reference
+from ddp_invariants.reference.sampler import DistributedSampler
+
+
+class NoBroadcast(Reference):
+    """Nothing is broadcast at construction; equality is left to equal seeds (picotron). INIT-1."""
+
+    def _broadcast_state(self, tensors: Iterable[Tensor]) -> None:
+        del tensors
+
+
+class TrainableOnlyBroadcast(Reference):
+    """Only parameters that require a gradient are broadcast (planted by a course's own tests). INIT-1."""
+
+    def _broadcast_state(self, tensors: Iterable[Tensor]) -> None:
+        super()._broadcast_state([t for t in tensors if t.requires_grad or not isinstance(t, nn.Parameter)])
+
+
+class NoBufferBroadcast(Reference):
+    """Buffers are not broadcast at construction (pytorch#111138). INIT-2."""
+
+    def _broadcast_state(self, tensors: Iterable[Tensor]) -> None:
+        super()._broadcast_state([t for t in tensors if isinstance(t, nn.Parameter)])
+
+
+class StridedBroadcast(Reference):
+    """A strided parameter is broadcast as it lies: gloo writes the wrong elements (pytorch#192920). INIT-1."""
+
+    def _broadcast_state(self, tensors: Iterable[Tensor]) -> None:
+        for tensor in tensors:
+            dist.broadcast(tensor.detach(), group_src=0, group=self.group)
+
+
+class ReducesParameters(Reference):
+    """The hook reduces the parameter instead of its gradient (a well-known small trainer). GRAD-1."""
+
+    def _plan(self) -> None:
+        for parameter in self._trainable():
+            self._hooked[parameter] = parameter.register_post_accumulate_grad_hook(self._average)
+
+    def _average(self, parameter: nn.Parameter) -> None:
+        dist.all_reduce(parameter.data, group=self.group)
+        parameter.data /= self.world_size
+
+
+class DividesBy(Reference):
+    """The sum is divided by a number of its own; base of the next three."""
+
+    divisor: ClassVar[float]
+
+    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None,
+                 bucket_cap_mb: float = 25.0) -> None:
+        super().__init__(module, process_group, bucket_cap_mb)
+        self.world_size = self._divisor(self.world_size)
+
+    def _divisor(self, world_size: int) -> int:
+        raise NotImplementedError
+
+
+class NeverDivides(DividesBy):
+    """Summed, never divided (goodfire-ai/spd#658). GRAD-2; the ranks agree."""
+
+    def _divisor(self, world_size: int) -> int:
+        del world_size
+        return 1
+
+
+class DividesByTwo(DividesBy):
+    """Divided by two whatever the world size (a course solution); passes at W = 2. GRAD-2."""
+
+    def _divisor(self, world_size: int) -> int:
+        return min(world_size, 2)
+
+
+class DividesTwice(DividesBy):
+    """Averaged twice (apache/singa#65). GRAD-2."""
+
+    def _divisor(self, world_size: int) -> int:
+        return world_size**2
+
+
+class LastBucketNotFlushed(Reference):
+    """The last bucket, which the cap did not fill, is never added to the list (fairscale#435). GRAD-1."""
+
+    def _plan(self) -> None:
+        super()._plan()
+        if len(self._buckets) > 1:
+            self._buckets.pop()
+
+
+class LargeParameterSkipped(Reference):
+    """A parameter larger than the cap fits no bucket and is left out (fairscale#222). GRAD-1."""
+
+    def _plan(self) -> None:
+        super()._plan()
+        self._buckets = [b for b in self._buckets if sum(p.numel() * p.element_size() for p in b.parameters) <= self.bucket_cap]
+
+
+class NoWait(Reference):
+    """Results are written back without waiting for the collective. GRAD-1."""
+
+    def _write_back(self, bucket: Bucket) -> None:
+        work, bucket.work = bucket.work, _Waited()
+        super()._write_back(bucket)
+        if work is not None:
+            work.wait()
+
+
+class _Waited(dist.Work):
+    def wait(self, timeout: Any = None) -> bool:
+        del timeout
+        return True
+
+
+class FlattensByStorage(Reference):
+    """Gradients are packed in storage order and unpacked in logical order (guarded by pytorch's test_grad_layout_*). GRAD-2."""
+
+    def _launch(self, bucket: Bucket) -> None:
+        if bucket.work is None:
+            for parameter in bucket.parameters:
+                if parameter.grad is not None and parameter.grad.dim() == 4:
+                    storage_order = parameter.grad.permute(0, 2, 3, 1).reshape(parameter.shape).clone()
+                    parameter.grad.copy_(storage_order)
+        super()._launch(bucket)
+
+
+class ScrubsNaN(Reference):
+    """Values that are not finite are replaced before the reduction (ecmwf/WeatherGenerator#2718). GRAD-7."""
+
+    def _launch(self, bucket: Bucket) -> None:
+        if bucket.work is None:
+            for parameter in bucket.parameters:
+                if parameter.grad is not None:
+                    parameter.grad.nan_to_num_()
+        super()._launch(bucket)
+
+
+class SourceIsGlobalRankZero(Reference):
+    """The broadcast's source is rank 0 of the world, which the group need not contain (pytorch#53793). INIT-1."""
+
+    def _broadcast_state(self, tensors: Iterable[Tensor]) -> None:
+        with suppress(ValueError):  # The rank is not in the group, it says, and is not listened to.
+            for tensor in tensors:
+                flat = tensor.detach().clone(memory_format=torch.contiguous_format)
+                dist.broadcast(flat, src=0, group=self.group)
+                tensor.detach().copy_(flat)
+
+
+class AveragesTheLoss(Reference):
+    """The forward averages its result over the ranks, to report the global loss. LOSS-1."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        result = super().forward(*args, **kwargs)
+        with torch.no_grad():
+            dist.all_reduce(result, group=self.group)
+            result /= self.world_size
+        return result
+
+
+class LeftoverBuffer(Reference):
+    """Gradients are added to what the flat buffer held from the step before (Megatron-LM#4609). GRAD-5."""
+
+    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None,
+                 bucket_cap_mb: float = 25.0) -> None:
+        super().__init__(module, process_group, bucket_cap_mb)
+        self._left: dict[int, Tensor] = {}
+
+    def _write_back(self, bucket: Bucket) -> None:
+        assert bucket.flat is not None
+        assert bucket.work is not None
+        bucket.work.wait()
+        number = self._buckets.index(bucket)
+        bucket.flat += self._left.get(number, torch.zeros_like(bucket.flat))
+        self._left[number] = bucket.flat.clone()
+        super()._write_back(bucket)
+
+
+class HangsOnThree(Reference):
+    """Rank 2 leaves out the last collective: the others wait for ever. LIVE-1."""
+
+    def _finish(self) -> None:
+        if dist.get_rank(self.group) == 2:
+            self._buckets.pop()
+        super()._finish()
+
+
+class DiesInBackward(Reference):
+    """The second rank's process ends without a word. LIVE-1."""
+
+    def _backward_begins(self, gradient: Tensor) -> None:
+        if dist.get_rank(self.group) == 1:
+            torch._C._abort()  # type: ignore[attr-defined]  # a debugging aid of torch, without a stub
+        super()._backward_begins(gradient)
+
+
+class RaisesOnWrap(Reference):
+    """The constructor raises on every rank: a refusal, which is no violation and no pass."""
+
+    def __init__(self, module: nn.Module) -> None:
+        raise NotImplementedError("to be written")
+
+
+class RanksShuffleDifferently(DistributedSampler):
+    """The shuffle's seed contains the rank (mlcommons/training#625). SHARD-3."""
+
+    def order(self) -> list[int]:
+        self.seed, seed = self.seed + 1000 * self.rank, self.seed
+        try:
+            return super().order()
+        finally:
+            self.seed = seed
+
+
+class IgnoresEpoch(DistributedSampler):
+    """set_epoch does nothing (pytorch#31771). SHARD-5."""
+
+    def set_epoch(self, epoch: int) -> None:
+        del epoch
+
+
+class SamplesWithReplacement(DistributedSampler):
+    """Indices are drawn with replacement instead of permuted (karpathy/nanoGPT#531). SHARD-2."""
+
+    def order(self) -> list[int]:
+        if not self.shuffle:
+            return super().order()
+        generator = torch.Generator().manual_seed(self.seed + self.epoch)
+        drawn: list[int] = torch.randint(self.length, (len(self) * self.num_replicas,), generator=generator).tolist()
+        return drawn
+
+
+class NoPadding(DistributedSampler):
+    """Shards are order[r::W] of the unpadded order: some are shorter (accelerate#4122). SHARD-1."""
+
+    def order(self) -> list[int]:
+        return super().order()[: self.length]
+
+
+class PadsOnce(DistributedSampler):
+    """Padding is one slice of the order, too short where N * 2 < W (pytorch#45324). SHARD-1."""
+
+    def order(self) -> list[int]:
+        order = super().order()[: self.length]
+        return order + order[: len(self) * self.num_replicas - len(order)]
+
+
+class DropsTheTail(DistributedSampler):
+    """Contiguous chunks of N // W: the tail is lost though drop_last is off (a lecture's idiom). SHARD-2."""
+
+    def __iter__(self) -> Iterator[int]:
+        size = self.length // self.num_replicas
+        return iter(self.order()[self.rank * size : (self.rank + 1) * size])
+
+    def __len__(self) -> int:
+        return self.length // self.num_replicas
+
+
+class GlobalGenerator(DistributedSampler):
+    """The order is drawn from torch's global generator (QwenLM/Qwen3-VL#1971). SHARD-4."""
+
+    def order(self) -> list[int]:
+        if not self.shuffle:
+            return super().order()
+        order: list[int] = torch.randperm(self.length).tolist()
+        return [order[i % self.length] for i in range(len(self) * self.num_replicas)]
+
+
+class EpochOnRankZero(DistributedSampler):
+    """set_epoch takes effect on rank 0 only. SHARD-3."""
+
+    def set_epoch(self, epoch: int) -> None:
+        if self.rank == 0:
+            super().set_epoch(epoch)
+
+
+class AcceptsAnyRank(DistributedSampler):
+    """Arguments are not checked. SHARD-7."""
+
+    def __init__(self, dataset: Sized, num_replicas: int, rank: int, shuffle: bool = True, seed: int = 0,
+                 drop_last: bool = False) -> None:
+        with suppress(ValueError):
+            super().__init__(dataset, num_replicas, rank, shuffle, seed, drop_last)
+        self.length, self.num_replicas, self.rank = len(dataset), num_replicas, rank
+        self.shuffle, self.seed, self.drop_last, self.epoch, self.consumed = shuffle, seed, drop_last, 0, 0
+
+
+class UnequalBatches(DistributedSampler):
+    """Padding is left to the last rank's loader: its shard yields one index less, len says otherwise. SHARD-6."""
+
+    def __iter__(self) -> Iterator[int]:
+        indices = list(super().__iter__())
+        return iter(indices[:-1] if self.rank == self.num_replicas - 1 and self.num_replicas > 1 else indices)
+
+
+wrap_in_place = partial(Reference, bucket_cap_mb=25.0)
+"""Right: a factory instead of a class."""

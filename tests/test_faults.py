@@ -1,0 +1,105 @@
+"""Every planted fault is caught, by the rule that names it, in a case that shrinks; no control is accused."""
+
+import pytest
+from hypothesis.strategies import SearchStrategy
+
+from conftest import FAULTS, TrialMaker
+from ddp_invariants.case import ShardCase, TrainingCase
+from ddp_invariants.invariants.shard import CHANCE_FREE
+from ddp_invariants.strategies import Scope, shard_cases, training_cases
+from ddp_invariants.trial import Trial
+from ddp_invariants.verdict import Inconclusive, Violation, violation_class
+
+
+def cases_for(rule: str, scope: Scope) -> SearchStrategy[TrainingCase] | SearchStrategy[ShardCase]:
+    """What the property of a rule draws from."""
+    if rule == "SHARD-5":
+        return shard_cases(scope, least_samples=CHANCE_FREE)
+    if rule.startswith("SHARD"):
+        return shard_cases(scope, loader=rule == "SHARD-6")
+    if rule == "GRAD-7":
+        return training_cases(scope, world_sizes=(2, 3, 4), poisoned=True)
+    return training_cases(scope, world_sizes=(2, 3, 4), least_steps=2 if rule == "GRAD-5" else 1, buffers=rule == "INIT-2")
+
+
+def caught(trial: Trial, rule: str) -> Violation:
+    """The violation a trial ends with."""
+    with pytest.raises(violation_class(rule)) as raised:
+        trial.certify(rule, cases_for(rule, trial.scope))
+    violation = raised.value
+    assert isinstance(violation, Violation)
+    return violation
+
+
+WRAPPERS = [
+    ("NoBroadcast", "INIT-1", "never broadcast"),
+    ("TrainableOnlyBroadcast", "INIT-1", "never broadcast"),
+    ("NoBufferBroadcast", "INIT-2", "never broadcast"),
+    ("StridedBroadcast", "INIT-1", ""),
+    ("ReducesParameters", "GRAD-1", "own local gradient: never reduced"),
+    ("NeverDivides", "GRAD-2", "summed, never divided"),
+    ("DividesByTwo", "GRAD-2", "divided by 2, not by"),
+    ("DividesTwice", "GRAD-2", "divided twice"),
+    ("LastBucketNotFlushed", "GRAD-1", "own local gradient: never reduced"),
+    ("LargeParameterSkipped", "GRAD-1", "own local gradient: never reduced"),
+    ("FlattensByStorage", "GRAD-2", ""),
+    ("ScrubsNaN", "GRAD-7", "scrubbed"),
+    ("SourceIsGlobalRankZero", "INIT-1", "never broadcast"),
+    ("AveragesTheLoss", "LOSS-1", ""),
+    ("LeftoverBuffer", "GRAD-5", ""),
+]
+
+
+@pytest.mark.parametrize(("fault", "rule", "cause"), WRAPPERS, ids=[f"{fault}_violates_{rule}" for fault, rule, _ in WRAPPERS])
+def test_fault(make_trial: TrialMaker, fault: str, rule: str, cause: str) -> None:
+    """The fault's rule fires, with a cause where one is recognisable, and the case is small and confirmed."""
+    violation = caught(make_trial(ddp=f"{FAULTS}:{fault}"), rule)
+    assert violation.report.startswith(f"{rule} violated by {FAULTS}:{fault}: ")
+    assert cause in violation.breach.perhaps
+    assert "in 3 of 3 runs in fresh processes" in violation.report
+    assert isinstance(violation.case, TrainingCase)
+    assert violation.case.world_size == (3 if fault == "DividesByTwo" else 2)
+    assert len(violation.case.model.layers) <= 2
+
+
+SAMPLERS = [
+    ("RanksShuffleDifferently", "SHARD-3"),
+    ("IgnoresEpoch", "SHARD-5"),
+    ("SamplesWithReplacement", "SHARD-2"),
+    ("NoPadding", "SHARD-1"),
+    ("PadsOnce", "SHARD-1"),
+    ("DropsTheTail", "SHARD-2"),
+    ("GlobalGenerator", "SHARD-4"),
+    ("EpochOnRankZero", "SHARD-3"),
+    ("AcceptsAnyRank", "SHARD-7"),
+    ("UnequalBatches", "SHARD-6"),
+]
+
+
+@pytest.mark.parametrize(("fault", "rule"), SAMPLERS, ids=[f"{fault}_violates_{rule}" for fault, rule in SAMPLERS])
+def test_sampler_fault(make_trial: TrialMaker, fault: str, rule: str) -> None:
+    """The fault's rule fires on a short dataset."""
+    violation = caught(make_trial(sampler=f"{FAULTS}:{fault}"), rule)
+    assert isinstance(violation.case, ShardCase)
+    assert violation.case.world_size <= 3
+    assert violation.case.data.samples <= CHANCE_FREE
+
+
+@pytest.mark.parametrize("fault", ["HangsOnThree", "DiesInBackward"])
+def test_fault_that_does_not_end_violates_live1_with_ranks_and_stacks(make_trial: TrialMaker, fault: str) -> None:
+    """A hang or a death is LIVE-1's, names the ranks, shows where they were, and the ranks after it are usable."""
+    trial = make_trial(ddp=f"{FAULTS}:{fault}", cases=20)
+    trial.pool.deadline = 3.0
+    violation = caught(trial, "LIVE-1")
+    assert "rank 1" in violation.report
+    assert "faults.py" in violation.report or "ddp.py" in violation.report
+    assert ("SIGABRT" in violation.report) == (fault == "DiesInBackward")
+    trial = make_trial(cases=10)
+    trial.certify("LIVE-1", training_cases(trial.scope))
+
+
+def test_a_refusal_is_neither_a_violation_nor_a_pass(make_trial: TrialMaker) -> None:
+    """An implementation that raises on every rank cannot be certified, and is not accused."""
+    trial = make_trial(ddp=f"{FAULTS}:RaisesOnWrap", cases=10)
+    with pytest.raises(Inconclusive, match="NotImplementedError in wrap of step 0"):
+        trial.certify("GRAD-2", training_cases(trial.scope))
