@@ -32,15 +32,15 @@ def gamma(terms: float | FloatArray, roundoff: float | FloatArray) -> FloatArray
 
 
 def quantum_of(values: FloatArray) -> FloatArray:
-    """The largest power of two each value is an integer multiple of; 2**1000 for zero. Same shape."""
+    """The largest power of two each value is an integer multiple of; 2**200 for zero. Same shape."""
     mantissa, exponent = np.frexp(values)
     whole = np.abs(np.ldexp(np.where(np.isfinite(mantissa), mantissa, 0.5), 53)).astype(np.int64)
     lowest = np.ldexp((whole & -whole).astype(np.float64), exponent - 53)
-    return np.where(values == 0, 2.0**1000, lowest)
+    return np.where(values == 0, 2.0**200, lowest)
 
 
 def _shared_quantum(*arrays: FloatArray) -> float:
-    return min((float(quantum_of(a).min()) for a in arrays if a.size), default=2.0**1000)
+    return min((float(quantum_of(a).min()) for a in arrays if a.size), default=2.0**200)
 
 
 @dataclass(frozen=True)

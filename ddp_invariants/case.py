@@ -154,7 +154,7 @@ class Optimizer:
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     kind: OptimizerKind = "sgd"
-    log2_lr: int = -4
+    log2_lr: int = -6
     momentum: float = 0.0
     weight_decay: float = 0.0
 

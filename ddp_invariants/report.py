@@ -40,12 +40,13 @@ def violation(breach: Breach, implementation: str, case: Case, *, repeated: tupl
 
 def not_repeated(breach: Breach, implementation: str, case: Case, *, runs: int, repeat: str) -> str:
     """A breach that fresh processes do not show: no accusation, but no certificate either."""
-    return "\n".join([
+    fields = [
         f"{breach.rule} inconclusive for {implementation}: a breach was seen but not repeated",
         _field("seen", f"{breach.fact}; {breach.where}; {breach.got}"), _field("case", describe(case)),
         _field("confirmed", f"in 0 of {runs} runs in fresh processes: it depends on chance, or on what earlier cases left in "
                "the process"),
-        f"  {'repeat':<{_LABELS}}{repeat}"])
+        f"  {'repeat':<{_LABELS}}{repeat}"]
+    return "\n".join([*fields, textwrap.indent(breach.notes, "  | ")] if breach.notes else fields)
 
 
 def unproved(rule: str, implementation: str, judged: int, missing: Iterable[str], reasons: Iterable[str]) -> str:

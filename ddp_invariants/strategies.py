@@ -57,7 +57,7 @@ _DTYPES: st.SearchStrategy[Dtype] = st.sampled_from(("float32", "float32", "floa
 _LAYOUTS: st.SearchStrategy[Layout] = st.sampled_from(("contiguous", "contiguous", "transposed", "strided", "channels_last"))
 _OPTIMIZERS = st.sampled_from((
     Optimizer(), Optimizer(momentum=0.5), Optimizer(weight_decay=0.25), Optimizer("adamw", weight_decay=0.25),
-    Optimizer(momentum=0.5, weight_decay=0.25), Optimizer("adamw"), Optimizer(log2_lr=-1),
+    Optimizer(momentum=0.5, weight_decay=0.25), Optimizer("adamw"), Optimizer(log2_lr=-2),
 ))
 """Powers of two where torch allows it, so that SGD's arithmetic on integers is exact."""
 

@@ -11,12 +11,11 @@ from ddp_invariants.case import ShardCase
 from ddp_invariants.ranks.loading import SamplerMaker
 from ddp_invariants.ranks.training import told
 
-_BAD_ARGUMENTS = {
-    "rank below 0": lambda w: {"world_size": w, "rank": -1},
-    "rank equal to world size": lambda w: {"world_size": w, "rank": w},
-    "world size 0": lambda _: {"world_size": 0, "rank": 0},
-    "world size below 0": lambda _: {"world_size": -1, "rank": 0},
-}
+
+def _impossible(world_size: int) -> dict[str, tuple[int, int]]:
+    """Arguments no sampler can serve: situation to (world size, rank)."""
+    return {"rank below 0": (world_size, -1), "rank equal to world size": (world_size, world_size), "world size 0": (0, 0),
+            "world size below 0": (-1, 0)}
 
 
 def shards(case: ShardCase, make: SamplerMaker, *, disturb: int) -> dict[str, Any]:
@@ -33,8 +32,8 @@ def shards(case: ShardCase, make: SamplerMaker, *, disturb: int) -> dict[str, An
         `touched` (global generators that iterating advanced), `batches[rank]`, or `raised`; and `refused`, the type of
         the exception per impossible situation, None when none was raised.
     """
-    refused = {situation: _refusal(case, make, **arguments(case.world_size)) for situation, arguments in
-               _BAD_ARGUMENTS.items()}
+    refused = {situation: _refusal(case, make, world_size, rank)
+               for situation, (world_size, rank) in _impossible(case.world_size).items()}
     return {**_dealt(case, make, disturb), "refused": refused}
 
 

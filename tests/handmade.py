@@ -1,0 +1,137 @@
+"""Evidence made by hand: what right ranks would have noted, without starting any."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from ddp_invariants import balls, draws, oracle
+from ddp_invariants.case import Data, Layer, Model, Optimizer, TrainingCase
+from ddp_invariants.evidence import FloatArray, Layout, Moment, RankEvidence, Slot, Tensors, TrainingEvidence
+
+CASE = TrainingCase(
+    model=Model(2, (Layer("linear", 2, bias=True), Layer("scale", frozen=True), Layer("linear", 2, tied=0), Layer("empty"),
+                    Layer("scale"), Layer("statistics"))),
+    world_size=2, data=Data(samples=3, batch_size=1), steps=3, optimizer=Optimizer(log2_lr=-10, momentum=0.5), bucket_cap=16)
+"""Small enough that most of its arithmetic is exact."""
+
+SHAPES = {"layers.0.weight": (2, 2), "layers.0.bias": (2,), "layers.1.factor": (), "layers.3.nothing": (0, 2),
+          "layers.4.factor": ()}
+FROZEN = {"layers.1.factor"}
+BUFFERS = {"layers.5.running": ("float32", (2,)), "layers.5.count": ("int64", ()), "layers.5.seen": ("bool", (2,))}
+STRUCTURE = [
+    *([name, "float32", list(shape), name not in FROZEN, name, "parameter"] for name, shape in SHAPES.items()),
+    ["layers.2.weight", "float32", [2, 2], True, "layers.0.weight", "parameter"],
+    *([name, dtype, list(shape), False, name, "buffer"] for name, (dtype, shape) in BUFFERS.items()),
+]
+
+
+class Maker:
+    """Makes records that share layouts, as a decoded frame's do."""
+
+    def __init__(self) -> None:
+        self.layouts: dict[tuple[Slot, ...], Layout] = {}
+
+    def tensors(self, named: dict[str, FloatArray | None], dtype: str = "float32") -> Tensors:
+        """A record of float tensors; None where there is none."""
+        slots = tuple(Slot(name, None, ()) if value is None else Slot(name, dtype, np.shape(value))
+                      for name, value in named.items())
+        bits = b"".join(np.asarray(value).astype(dtype).tobytes() for value in named.values() if value is not None)
+        return Tensors(self.layouts.setdefault(slots, Layout(slots)), bits)
+
+    def typed(self, named: dict[str, tuple[str, FloatArray]]) -> Tensors:
+        """A record of tensors of several dtypes."""
+        slots = tuple(Slot(name, dtype, np.shape(value)) for name, (dtype, value) in named.items())
+        return Tensors(self.layouts.setdefault(slots, Layout(slots)),
+                       b"".join(np.asarray(value).astype(dtype).tobytes() for dtype, value in named.values()))
+
+
+def _unpacked(flat_P: FloatArray) -> dict[str, FloatArray]:
+    parts, start = {}, 0
+    for name, shape in SHAPES.items():
+        size = int(np.prod(shape, dtype=int))
+        parts[name] = flat_P[start : start + size].reshape(shape)
+        start += size
+    return parts
+
+
+def right(case: TrainingCase = CASE) -> TrainingEvidence:
+    """What right ranks note on a case with CASE's model: the oracle's centres, rounded to float32."""
+    maker = Maker()
+    count = sum(int(np.prod(shape, dtype=int)) for shape in SHAPES.values())
+    built = [_unpacked(draws.parameters(case, rank, count)) for rank in range(case.world_size)]
+    buffers = [maker.typed({name: (dtype, np.full(shape, rank % 2)) for name, (dtype, shape) in BUFFERS.items()})
+               for rank in range(case.world_size)]
+    notes: list[dict[tuple[str, int], Tensors]] = [
+        {("built", 0): maker.tensors(built[rank]), ("wrapped", 0): maker.tensors(built[0]),
+         ("built buffers", 0): buffers[rank], ("wrapped buffers", 0): buffers[0]} for rank in range(case.world_size)]
+    held, optimization = dict(built[0]), oracle.Optimization()
+    trainable = [name for name in SHAPES if name not in FROZEN]
+    left: dict[str, FloatArray] = {}
+    for step, batch in enumerate(oracle.batches(case)):
+        found = oracle.gradients(case, held, batch)
+        # The ranks compute in float32, and reduce what they computed.
+        local = {name: (found.by_name[name].centre + left.get(name, 0)).astype(np.float32) for name in trainable}
+        mean = {name: (values.sum(0) / np.float32(case.world_size)).astype(np.float64) for name, values in local.items()}
+        form = balls.FORMATS["float32"]
+        start_P = np.concatenate([held[name].ravel() for name in trainable])
+        mean_P = np.concatenate([mean[name].ravel() for name in trainable])
+        updated = optimization.step(case, balls.exactly(start_P), balls.exactly(mean_P), form).centre
+        after = {**held, **_like(held, trainable, updated)}
+        buffer = optimization.first.centre if optimization.first is not None else None
+        for rank, noted in enumerate(notes):
+            noted["forward", step] = maker.tensors({name: held[name] for name in SHAPES})
+            noted["forward buffers", step] = buffers[0]
+            noted["local", step] = maker.tensors({name: local[name][rank] if name in local else None for name in SHAPES})
+            noted["reduced", step] = maker.tensors({name: mean.get(name) for name in SHAPES})
+            loss = found.losses_W.centre[rank]
+            noted["loss", step] = maker.tensors({"loss": loss, "twin": loss}, "float64")
+            noted["updated", step] = maker.tensors({name: after[name] for name in SHAPES})
+            noted["plain", step] = noted["updated", step]
+            noted["state", step] = maker.tensors({} if buffer is None else {"momentum": buffer})
+        held = after
+        left = mean if case.zero_grad == "never" else {}
+    return TrainingEvidence(case, tuple(RankEvidence(noted, STRUCTURE, STRUCTURE) for noted in notes))
+
+
+def _like(held: dict[str, FloatArray], names: list[str], flat_P: FloatArray) -> dict[str, FloatArray]:
+    parts, start = {}, 0
+    for name in names:
+        parts[name] = flat_P[start : start + held[name].size].reshape(held[name].shape).astype(np.float32).astype(np.float64)
+        start += held[name].size
+    return parts
+
+
+def altered(evidence: TrainingEvidence, rank: int, moment: Moment, step: int, name: str, change: object) -> TrainingEvidence:
+    """Evidence in which one tensor of one rank is another: `change` is a function of its values, or None to remove it."""
+    noted = dict(evidence.ranks[rank].tensors)
+    before = noted[moment, step]
+    bits, slots, start = b"", [], 0
+    for slot, size in zip(before.layout.slots, before.layout.sizes, strict=True):
+        width = 0 if slot.dtype is None else size * np.dtype(slot.dtype).itemsize
+        piece = before.bits[start : start + width]
+        start += width
+        if slot.name == name and slot.dtype is not None:
+            if change is None:
+                slots.append(Slot(name, None, ()))
+                continue
+            assert callable(change)
+            value = np.asarray(change(np.frombuffer(piece, slot.dtype).reshape(slot.shape)))
+            piece = value.astype(value.dtype if value.dtype.kind == "f" else slot.dtype).tobytes()
+            slot = Slot(name, str(value.dtype) if value.dtype.kind == "f" else slot.dtype, value.shape)  # noqa: PLW2901 - the altered one
+        slots.append(slot)
+        bits += piece
+    layout = before.layout if tuple(slots) == before.layout.slots else Layout(tuple(slots))
+    noted[moment, step] = Tensors(layout, bits)
+    ranks = list(evidence.ranks)
+    ranks[rank] = replace(ranks[rank], tensors=noted)
+    return replace(evidence, ranks=tuple(ranks))
+
+
+def everywhere(evidence: TrainingEvidence, moment: Moment, step: int, name: str, change: object) -> TrainingEvidence:
+    """The same alteration on every rank; the ranks then still agree."""
+    for rank in range(len(evidence.ranks)):
+        evidence = altered(evidence, rank, moment, step, name, change)
+    layout = evidence.ranks[0].tensors[moment, step].layout
+    ranks = [replace(rank, tensors={**rank.tensors, (moment, step): Tensors(layout, rank.tensors[moment, step].bits)})
+             for rank in evidence.ranks]
+    return replace(evidence, ranks=tuple(ranks))

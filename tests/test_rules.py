@@ -1,0 +1,262 @@
+"""Every rule fires on handmade evidence of its breach, and stays silent on right evidence."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from handmade import CASE, STRUCTURE, altered, everywhere, right
+
+from ddp_invariants.case import Data, Optimizer, Poison, ShardCase
+from ddp_invariants.evidence import Incident, RankEvidence, ShardEvidence, TrainingEvidence
+from ddp_invariants.invariants import ALL_RULES, judge
+from ddp_invariants.invariants.hearing import training
+from ddp_invariants.verdict import Finding
+
+WEIGHT, SCALE = "layers.0.weight", "layers.4.factor"
+Alteration = Callable[[TrainingEvidence], TrainingEvidence]
+
+
+SHARED = replace(CASE, data=Data(samples=1))
+"""Both ranks get the one sample there is."""
+
+
+def raised_by_one(value: np.ndarray) -> np.ndarray:
+    """Another value than before, by one in every element."""
+    return value + value.dtype.type(1)
+
+
+def restructured(evidence: TrainingEvidence, column: int, value: object) -> TrainingEvidence:
+    """Rank 1's first parameter came out of wrapping with another name, dtype, shape, flag or tying."""
+    rows = [list(row) for row in STRUCTURE]
+    rows[0][column] = value
+    ranks = (evidence.ranks[0], replace(evidence.ranks[1], structure_after=rows))
+    return replace(evidence, ranks=ranks)
+
+
+def test_right_evidence_breaches_no_rule_and_meets_what_it_can() -> None:
+    """On right evidence every rule holds or says why it cannot be judged."""
+    findings = judge(right())
+    assert {name: f.breach for name, f in findings.items() if f.breach} == {}
+    unjudged = {name for name, f in findings.items() if f.unjudged}
+    assert unjudged == {"INIT-4", "GRAD-7", "PARAM-4"}
+    assert findings["LOSS-2"].met == {"batches differed"}
+    assert judge(right(SHARED))["LOSS-2"].met == {"ranks shared a batch"}
+    assert findings["GRAD-4"].met == set(ALL_RULES["GRAD-4"].needs)
+    assert findings["INIT-3"].met == set(ALL_RULES["INIT-3"].needs)
+
+
+@pytest.mark.parametrize("zero_grad", ["set_to_none", "zero", "never"])
+@pytest.mark.parametrize("optimizer", [Optimizer(), Optimizer(momentum=0.5, weight_decay=0.25), Optimizer("adamw", weight_decay=0.25)])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_right_evidence_holds_for_every_world_size_optimizer_and_clearing(
+        world_size: int, optimizer: Optimizer, zero_grad: str) -> None:
+    """The oracle's own centres, rounded once to float32, lie inside its radii."""
+    case = replace(CASE, world_size=world_size, optimizer=replace(optimizer, log2_lr=-10), zero_grad=zero_grad, data=Data(samples=9, batch_size=2))
+    findings = judge(right(case))
+    assert {name: f.breach for name, f in findings.items() if f.breach} == {}
+    assert findings["PARAM-3"].compared > 0
+
+
+BREACHES: list[tuple[str, str, Alteration]] = [
+    ("INIT-1", "another value", lambda e: altered(e, 1, "forward", 0, WEIGHT, raised_by_one)),
+    ("INIT-1", "source rank moved", lambda e: altered(e, 0, "forward", 0, SCALE, raised_by_one)),
+    ("INIT-2", "another buffer", lambda e: altered(e, 1, "forward buffers", 0, "layers.5.count", raised_by_one)),
+    ("INIT-3", "renamed", lambda e: restructured(e, 0, "module.layers.0.weight")),
+    ("INIT-3", "dtype", lambda e: restructured(e, 1, "float64")),
+    ("INIT-3", "shape", lambda e: restructured(e, 2, [4])),
+    ("INIT-3", "frozen", lambda e: restructured(e, 3, value=False)),
+    ("INIT-3", "untied", lambda e: restructured(e, 4, "layers.2.weight")),
+    ("INIT-3", "source value", lambda e: altered(e, 0, "wrapped", 0, WEIGHT, raised_by_one)),
+    ("LOSS-1", "loss is not the twin's", lambda e: altered(e, 1, "loss", 1, "loss", raised_by_one)),
+    ("LOSS-2", "same loss on different batches", lambda e: replace(e, ranks=(e.ranks[0], replace(e.ranks[1], tensors={
+        **e.ranks[1].tensors, ("loss", 0): e.ranks[0].tensors["loss", 0]})))),
+    ("LOSS-3", "mean is off", lambda e: altered(e, 1, "loss", 2, "loss", raised_by_one)),
+    ("GRAD-1", "another gradient", lambda e: altered(e, 1, "reduced", 1, WEIGHT, raised_by_one)),
+    ("GRAD-1", "None on one rank", lambda e: altered(e, 1, "reduced", 1, SCALE, None)),
+    ("GRAD-1", "another dtype on one rank", lambda e: altered(e, 1, "reduced", 0, WEIGHT, lambda v: v.astype(np.float64))),
+    ("GRAD-2", "agreed, but not the mean", lambda e: everywhere(e, "reduced", 2, WEIGHT, raised_by_one)),
+    ("GRAD-2", "agreed, but NaN", lambda e: everywhere(e, "reduced", 0, WEIGHT, lambda v: v * np.float32(np.nan))),
+    ("GRAD-2", "one last bit", lambda e: everywhere(e, "reduced", 0, WEIGHT, lambda v: np.nextafter(v, np.float32(99)))),
+    ("GRAD-2", "one rank only", lambda e: altered(e, 1, "reduced", 0, WEIGHT, raised_by_one)),
+    ("GRAD-3", "twins and ranks agree on a wrong value", lambda e: everywhere(
+        everywhere(e, "reduced", 1, WEIGHT, raised_by_one), "local", 1, WEIGHT, raised_by_one)),
+    ("GRAD-4", "another dtype", lambda e: everywhere(e, "reduced", 0, WEIGHT, lambda v: v.astype(np.float64))),
+    ("GRAD-4", "another shape", lambda e: everywhere(e, "reduced", 0, WEIGHT, lambda v: v.reshape(4))),
+    ("GRAD-4", "used, yet None", lambda e: everywhere(e, "reduced", 0, SCALE, None)),
+    ("GRAD-5", "right first, wrong later", lambda e: everywhere(e, "reduced", 1, WEIGHT, raised_by_one)),
+    ("GRAD-6", "wrong under a cap", lambda e: everywhere(e, "reduced", 0, WEIGHT, raised_by_one)),
+    ("PARAM-1", "another parameter", lambda e: altered(e, 1, "updated", 2, WEIGHT, raised_by_one)),
+    ("PARAM-2", "another momentum", lambda e: altered(e, 1, "state", 1, "momentum", raised_by_one)),
+    ("PARAM-3", "agreed, but another step", lambda e: everywhere(e, "updated", 0, WEIGHT, raised_by_one)),
+    ("PARAM-3", "agreed, one last bit", lambda e: everywhere(e, "updated", 0, SCALE, lambda v: np.nextafter(v, np.float32(99)))),
+    ("PARAM-5", "a frozen one moved", lambda e: everywhere(e, "updated", 2, "layers.1.factor", raised_by_one)),
+    ("LIVE-1", "hung", lambda e: replace(e, incident=Incident("hung", {1: "gave no answer"}, {1: "File x.py"}, 20.0))),
+]
+
+
+@pytest.mark.parametrize(("rule", "what", "alter"), BREACHES, ids=[f"{rule}-{what}" for rule, what, _ in BREACHES])
+def test_rule_fires(rule: str, what: str, alter: Alteration) -> None:
+    """A breach of the rule's requirement is found, and named with rank, step or parameter."""
+    breach = judge(alter(right()))[rule].breach
+    assert breach is not None, what
+    assert breach.rule == rule
+    assert breach.fact
+    assert "rank" in breach.where or "world size" in breach.where
+    assert breach.got
+
+
+def test_every_training_rule_has_a_breach_that_fires_it() -> None:
+    """No rule of training goes without a test that it can fire."""
+    tested_elsewhere = {"INIT-4", "GRAD-7", "PARAM-4"}
+    assert {rule for rule, _, _ in BREACHES} | tested_elsewhere == set(training.rules)
+
+
+def test_loss2_fires_on_different_losses_of_a_shared_batch() -> None:
+    """Padding gives ranks the same batch; with the same parameters the loss must be the same."""
+    assert judge(altered(right(SHARED), 1, "loss", 1, "loss", raised_by_one))["LOSS-2"].breach is not None
+
+
+def test_init4_judges_equal_seeds_only_where_declared() -> None:
+    """With ranks built equal INIT-1 is not judged, INIT-4 is."""
+    evidence = right(replace(CASE, init="equal"))
+    findings = judge(evidence)
+    assert findings["INIT-1"].unjudged
+    assert findings["INIT-4"].compared > 0
+    assert judge(altered(evidence, 1, "forward", 0, WEIGHT, raised_by_one))["INIT-4"].breach is not None
+
+
+def test_param4_compares_with_plain_training_at_one_rank() -> None:
+    """One bit away from plain training is a breach, at W = 1 only."""
+    evidence = right(replace(CASE, world_size=1))
+    assert judge(evidence)["PARAM-4"].met == {"one rank"}
+    moved = altered(evidence, 0, "updated", 1, WEIGHT, lambda v: np.nextafter(v, np.float32(99)))
+    assert judge(moved)["PARAM-4"].breach is not None
+
+
+@pytest.mark.parametrize(("value", "held", "fires"), [
+    (np.nan, np.nan, False), (np.nan, 0.0, True), (np.nan, np.inf, True), (np.inf, np.inf, False), (np.inf, -np.inf, True),
+    (-np.inf, np.nan, True)])
+def test_grad7_wants_the_very_value_that_is_not_finite(value: float, held: float, *, fires: bool) -> None:
+    """NaN must stay NaN and infinity must stay that infinity, on every rank."""
+    evidence = right(replace(CASE, poison=Poison(0, 2)))
+    evidence = altered(evidence, 0, "local", 2, SCALE, lambda _: np.float32(value))
+    evidence = everywhere(evidence, "reduced", 2, SCALE, lambda _: np.float32(held))
+    finding = judge(evidence)["GRAD-7"]
+    assert (finding.breach is not None) == fires
+    assert finding.compared > 0
+
+
+def test_poisoned_steps_are_left_to_grad7() -> None:
+    """No rule about finite numbers compares at or after a poisoned step."""
+    evidence = everywhere(right(replace(CASE, poison=Poison(0, 1))), "reduced", 1, WEIGHT, raised_by_one)
+    findings = judge(evidence)
+    assert findings["GRAD-2"].breach is None
+    assert findings["GRAD-3"].breach is None
+    assert findings["GRAD-2"].compared < judge(right())["GRAD-2"].compared
+
+
+@pytest.mark.parametrize(("change", "cause"), [
+    (lambda mean, local: 2 * mean, "got / expected = 2 = world size: summed, never divided"),
+    (lambda mean, local: mean / 2, "got / expected = 1/2 = 1 / world size: divided twice"),
+    (lambda mean, local: local[0], "it equals rank 0's own local gradient: never reduced"),
+    (lambda mean, local: local[1], "it equals rank 1's local gradient: broadcast instead of reduced"),
+    (lambda mean, local: 0 * mean, "it is zero: the gradient was lost"),
+    (lambda mean, local: 3 * mean + 1, ""),
+])
+def test_diagnosis_names_a_cause_only_where_it_predicts_every_element(
+        change: Callable[[np.ndarray, list[np.ndarray]], np.ndarray], cause: str) -> None:
+    """The probable cause is the one whose value is held; unknown stays unknown."""
+    evidence = right()
+    local = [rank.tensors["local", 0].by_name[WEIGHT] for rank in evidence.ranks]
+    wrong = everywhere(evidence, "reduced", 0, WEIGHT, lambda v: change(v, local).astype(np.float32))
+    breach = judge(wrong)["GRAD-2"].breach
+    assert breach is not None
+    assert breach.perhaps == cause
+
+
+def test_diagnosis_sees_last_steps_gradient_and_a_swap() -> None:
+    """A stale gradient is the step before's; a swapped one is another parameter's of equal shape."""
+    evidence = right()
+    stale = evidence.ranks[0].tensors["reduced", 0].by_name[WEIGHT].astype(np.float32)
+    breach = judge(everywhere(evidence, "reduced", 1, WEIGHT, lambda _: stale))["GRAD-2"].breach
+    assert breach is not None
+    assert breach.perhaps == "it equals step 0's gradient: stale"
+
+
+def test_missing_evidence_is_unjudged_never_a_pass_or_an_accusation() -> None:
+    """A rank that noted nothing leaves every comparing rule without a verdict, with the reason."""
+    evidence = right()
+    silent = RankEvidence({}, raised={"phase": "wrap", "step": 0, "type": "RuntimeError", "message": "no", "traceback": ""})
+    findings = judge(replace(evidence, ranks=(evidence.ranks[0], silent)))
+    for name, finding in findings.items():
+        assert finding.breach is None, name
+        assert finding.unjudged or name in ("LIVE-1",), name
+    assert "rank 1 raised RuntimeError in wrap of step 0: no" in findings["GRAD-2"].unjudged
+
+
+def test_a_run_cut_short_is_judged_as_far_as_it_went() -> None:
+    """What all ranks noted before one raised still counts."""
+    evidence = right()
+    cut = {key: value for key, value in evidence.ranks[1].tensors.items() if key[1] < 1}
+    findings = judge(replace(evidence, ranks=(evidence.ranks[0], replace(evidence.ranks[1], tensors=cut))))
+    assert 0 < findings["GRAD-2"].compared < judge(evidence)["GRAD-2"].compared
+    assert findings["GRAD-2"].breach is None
+
+
+# Samplers.
+
+def dealt(shards: list[list[list[int]]], *, data: Data, epochs: tuple[int, ...] = (0,), **answer: object) -> dict[str, Finding]:
+    """Findings about a sampler that dealt these shards, in every process the same unless said otherwise."""
+    case = ShardCase(world_size=len(shards[0]), data=data, epochs=epochs)
+    plain = {"lengths": [len(s) for s in shards[0]], "shards": shards, "again": shards[-1], "touched": [],
+             "batches": [2] * len(shards[0]), "refused": {"rank below 0": "ValueError"}, **answer}
+    other = {**plain, "shards": answer.get("elsewhere", shards)}
+    return judge(ShardEvidence(case, (plain, other)))
+
+
+PADDED = Data(samples=3, batch_size=1)
+SHUFFLED = Data(samples=13, shuffle=True)
+ORDER = list(range(13))
+
+
+def test_right_shards_breach_no_rule() -> None:
+    """Strided shards, cyclic padding, and a shuffle that changes with the epoch."""
+    findings = dealt([[[0, 2], [1, 0]]], data=PADDED)
+    assert {name for name, f in findings.items() if f.breach} == set()
+    shuffled = dealt([[ORDER], [ORDER[::-1]]], data=SHUFFLED, epochs=(0, 1), batches=[13])
+    assert {name for name, f in shuffled.items() if f.breach} == set()
+    assert shuffled["SHARD-5"].compared == 1
+
+
+SHARD_BREACHES: list[tuple[str, str, Callable[[], dict[str, Finding]]]] = [
+    ("SHARD-1", "unequal lengths", lambda: dealt([[[0, 2], [1]]], data=PADDED)),
+    ("SHARD-1", "len lies", lambda: dealt([[[0, 2], [1, 0]]], data=PADDED, lengths=[2, 3])),
+    ("SHARD-1", "outside", lambda: dealt([[[0, 2], [1, 3]]], data=PADDED)),
+    ("SHARD-2", "a sample is lost", lambda: dealt([[[0, 1], [1, 0]]], data=PADDED)),
+    ("SHARD-2", "dropped although not asked", lambda: dealt([[[0], [1]]], data=PADDED)),
+    ("SHARD-2", "drop_last repeats", lambda: dealt([[[0], [0]]], data=replace(PADDED, drop_last=True))),
+    ("SHARD-3", "overlap", lambda: dealt([[[0, 1], [0, 1]]], data=Data(samples=4))),
+    ("SHARD-3", "padding always the same sample", lambda: dealt([[[0], [0], [0], [1]]], data=Data(samples=2))),
+    ("SHARD-4", "re-iteration differs", lambda: dealt([[[0, 2], [1, 0]]], data=PADDED, again=[[2, 0], [1, 0]])),
+    ("SHARD-4", "touches a generator", lambda: dealt([[[0, 2], [1, 0]]], data=PADDED, touched=["torch"])),
+    ("SHARD-4", "another process differs", lambda: dealt([[[0, 2], [1, 0]]], data=PADDED, elsewhere=[[[2, 0], [1, 0]]])),
+    ("SHARD-5", "epoch ignored", lambda: dealt([[ORDER], [ORDER]], data=SHUFFLED, epochs=(0, 1))),
+    ("SHARD-5", "changes unshuffled", lambda: dealt([[ORDER], [ORDER[::-1]]], data=replace(SHUFFLED, shuffle=False), epochs=(0, 1))),
+    ("SHARD-6", "unequal batches", lambda: dealt([[[0, 2], [1, 0]]], data=PADDED, batches=[2, 1])),
+    ("SHARD-6", "too few batches", lambda: dealt([[[0, 2], [1, 0]]], data=PADDED, batches=[1, 1])),
+    ("SHARD-7", "accepted", lambda: dealt([[[0, 2], [1, 0]]], data=PADDED, refused={"rank below 0": None})),
+]
+
+
+@pytest.mark.parametrize(("rule", "what", "judged"), SHARD_BREACHES, ids=[f"{rule}-{what}" for rule, what, _ in SHARD_BREACHES])
+def test_shard_rule_fires(rule: str, what: str, judged: Callable[[], dict[str, Finding]]) -> None:
+    """A breach of the rule's requirement is found."""
+    assert judged()[rule].breach is not None, what
+
+
+def test_shard5_is_not_judged_where_chance_could_repeat_an_order() -> None:
+    """Two orders of a short dataset may be equal by chance: no accusation."""
+    finding = dealt([[[0, 1]], [[0, 1]]], data=Data(samples=2, shuffle=True), epochs=(0, 1))["SHARD-5"]
+    assert finding.breach is None
+    assert finding.unjudged
