@@ -57,7 +57,7 @@ class Gradients:
     """Every rank's local gradients and losses at one step, as they must be.
 
     Attributes:
-        by_name: Per trainable parameter, shape (W, *parameter shape).
+        by_name: Per trainable parameter, its gradient on each rank: weights (W, O, I) however they are stored.
         losses_W: Each rank's loss, float64.
     """
 

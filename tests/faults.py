@@ -51,7 +51,7 @@ class ReducesParameters(Reference):
 
     def _plan(self) -> None:
         for parameter in self._trainable():
-            self._hooked[parameter] = parameter.register_post_accumulate_grad_hook(self._average)
+            parameter.register_post_accumulate_grad_hook(self._average)
 
     def _average(self, parameter: nn.Parameter) -> None:
         dist.all_reduce(parameter.data, group=self.group)
@@ -191,12 +191,11 @@ class LeftoverBuffer(Reference):
 
 
 class HangsOnThree(Reference):
-    """Rank 2 leaves out the last collective: the others wait for ever. LIVE-1."""
+    """Rank 2 reduces nothing: the others wait for it for ever. LIVE-1."""
 
-    def _finish(self) -> None:
-        if dist.get_rank(self.group) == 2:
-            self._buckets.pop()
-        super()._finish()
+    def _backward_begins(self, gradient: Tensor) -> None:
+        if dist.get_rank(self.group) != 2:
+            super()._backward_begins(gradient)
 
 
 class DiesInBackward(Reference):

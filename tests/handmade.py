@@ -1,5 +1,6 @@
 """Evidence made by hand: what right ranks would have noted, without starting any."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -31,7 +32,7 @@ class Maker:
     def __init__(self) -> None:
         self.layouts: dict[tuple[Slot, ...], Layout] = {}
 
-    def tensors(self, named: dict[str, FloatArray | None], dtype: str = "float32") -> Tensors:
+    def tensors(self, named: Mapping[str, FloatArray | None], dtype: str = "float32") -> Tensors:
         """A record of float tensors; None where there is none."""
         slots = tuple(Slot(name, None, ()) if value is None else Slot(name, dtype, np.shape(value))
                       for name, value in named.items())

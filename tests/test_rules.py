@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from handmade import CASE, STRUCTURE, altered, everywhere, right
 
-from ddp_invariants.case import Data, Optimizer, Poison, ShardCase
+from ddp_invariants.case import Data, Optimizer, Poison, ShardCase, ZeroGrad
 from ddp_invariants.evidence import Incident, RankEvidence, ShardEvidence, TrainingEvidence
 from ddp_invariants.invariants import ALL_RULES, judge
 from ddp_invariants.invariants.hearing import training
@@ -21,9 +22,19 @@ SHARED = replace(CASE, data=Data(samples=1))
 """Both ranks get the one sample there is."""
 
 
-def raised_by_one(value: np.ndarray) -> np.ndarray:
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def raised_by_one(value: Array) -> Array:
     """Another value than before, by one in every element."""
-    return value + value.dtype.type(1)
+    raised: Array = value + value.dtype.type(1)
+    return raised
+
+
+def one_bit_up(value: Array) -> Array:
+    """The next float32 above, in every element."""
+    raised: Array = np.nextafter(value, np.float32(99))
+    return raised
 
 
 def restructured(evidence: TrainingEvidence, column: int, value: object) -> TrainingEvidence:
@@ -47,12 +58,15 @@ def test_right_evidence_breaches_no_rule_and_meets_what_it_can() -> None:
 
 
 @pytest.mark.parametrize("zero_grad", ["set_to_none", "zero", "never"])
-@pytest.mark.parametrize("optimizer", [Optimizer(), Optimizer(momentum=0.5, weight_decay=0.25), Optimizer("adamw", weight_decay=0.25)])
+@pytest.mark.parametrize("optimizer", [
+    Optimizer(log2_lr=-10), Optimizer(log2_lr=-10, momentum=0.5, weight_decay=0.25),
+    Optimizer("adamw", log2_lr=-10, weight_decay=0.25)])
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_right_evidence_holds_for_every_world_size_optimizer_and_clearing(
-        world_size: int, optimizer: Optimizer, zero_grad: str) -> None:
+        world_size: int, optimizer: Optimizer, zero_grad: ZeroGrad) -> None:
     """The oracle's own centres, rounded once to float32, lie inside its radii."""
-    case = replace(CASE, world_size=world_size, optimizer=replace(optimizer, log2_lr=-10), zero_grad=zero_grad, data=Data(samples=9, batch_size=2))
+    case = replace(CASE, world_size=world_size, optimizer=optimizer, zero_grad=zero_grad,
+                   data=Data(samples=9, batch_size=2))
     findings = judge(right(case))
     assert {name: f.breach for name, f in findings.items() if f.breach} == {}
     assert findings["PARAM-3"].compared > 0
@@ -77,7 +91,7 @@ BREACHES: list[tuple[str, str, Alteration]] = [
     ("GRAD-1", "another dtype on one rank", lambda e: altered(e, 1, "reduced", 0, WEIGHT, lambda v: v.astype(np.float64))),
     ("GRAD-2", "agreed, but not the mean", lambda e: everywhere(e, "reduced", 2, WEIGHT, raised_by_one)),
     ("GRAD-2", "agreed, but NaN", lambda e: everywhere(e, "reduced", 0, WEIGHT, lambda v: v * np.float32(np.nan))),
-    ("GRAD-2", "one last bit", lambda e: everywhere(e, "reduced", 0, WEIGHT, lambda v: np.nextafter(v, np.float32(99)))),
+    ("GRAD-2", "one last bit", lambda e: everywhere(e, "reduced", 0, WEIGHT, one_bit_up)),
     ("GRAD-2", "one rank only", lambda e: altered(e, 1, "reduced", 0, WEIGHT, raised_by_one)),
     ("GRAD-3", "twins and ranks agree on a wrong value", lambda e: everywhere(
         everywhere(e, "reduced", 1, WEIGHT, raised_by_one), "local", 1, WEIGHT, raised_by_one)),
@@ -89,7 +103,7 @@ BREACHES: list[tuple[str, str, Alteration]] = [
     ("PARAM-1", "another parameter", lambda e: altered(e, 1, "updated", 2, WEIGHT, raised_by_one)),
     ("PARAM-2", "another momentum", lambda e: altered(e, 1, "state", 1, "momentum", raised_by_one)),
     ("PARAM-3", "agreed, but another step", lambda e: everywhere(e, "updated", 0, WEIGHT, raised_by_one)),
-    ("PARAM-3", "agreed, one last bit", lambda e: everywhere(e, "updated", 0, SCALE, lambda v: np.nextafter(v, np.float32(99)))),
+    ("PARAM-3", "agreed, one last bit", lambda e: everywhere(e, "updated", 0, SCALE, one_bit_up)),
     ("PARAM-5", "a frozen one moved", lambda e: everywhere(e, "updated", 2, "layers.1.factor", raised_by_one)),
     ("LIVE-1", "hung", lambda e: replace(e, incident=Incident("hung", {1: "gave no answer"}, {1: "File x.py"}, 20.0))),
 ]
@@ -130,7 +144,7 @@ def test_param4_compares_with_plain_training_at_one_rank() -> None:
     """One bit away from plain training is a breach, at W = 1 only."""
     evidence = right(replace(CASE, world_size=1))
     assert judge(evidence)["PARAM-4"].met == {"one rank"}
-    moved = altered(evidence, 0, "updated", 1, WEIGHT, lambda v: np.nextafter(v, np.float32(99)))
+    moved = altered(evidence, 0, "updated", 1, WEIGHT, one_bit_up)
     assert judge(moved)["PARAM-4"].breach is not None
 
 
@@ -157,15 +171,15 @@ def test_poisoned_steps_are_left_to_grad7() -> None:
 
 
 @pytest.mark.parametrize(("change", "cause"), [
-    (lambda mean, local: 2 * mean, "got / expected = 2 = world size: summed, never divided"),
-    (lambda mean, local: mean / 2, "got / expected = 1/2 = 1 / world size: divided twice"),
-    (lambda mean, local: local[0], "it equals rank 0's own local gradient: never reduced"),
-    (lambda mean, local: local[1], "it equals rank 1's local gradient: broadcast instead of reduced"),
-    (lambda mean, local: 0 * mean, "it is zero: the gradient was lost"),
-    (lambda mean, local: 3 * mean + 1, ""),
+    (lambda mean, _: 2 * mean, "got / expected = 2 = world size: summed, never divided"),
+    (lambda mean, _: mean / 2, "got / expected = 1/2 = 1 / world size: divided twice"),
+    (lambda _, local: local[0], "it equals rank 0's own local gradient: never reduced"),
+    (lambda _, local: local[1], "it equals rank 1's local gradient: broadcast instead of reduced"),
+    (lambda mean, _: 0 * mean, "it is zero: the gradient was lost"),
+    (lambda mean, _: 3 * mean + 1, ""),
 ])
 def test_diagnosis_names_a_cause_only_where_it_predicts_every_element(
-        change: Callable[[np.ndarray, list[np.ndarray]], np.ndarray], cause: str) -> None:
+        change: Callable[[Array, list[Array]], Array], cause: str) -> None:
     """The probable cause is the one whose value is held; unknown stays unknown."""
     evidence = right()
     local = [rank.tensors["local", 0].by_name[WEIGHT] for rank in evidence.ranks]
@@ -191,7 +205,7 @@ def test_missing_evidence_is_unjudged_never_a_pass_or_an_accusation() -> None:
     findings = judge(replace(evidence, ranks=(evidence.ranks[0], silent)))
     for name, finding in findings.items():
         assert finding.breach is None, name
-        assert finding.unjudged or name in ("LIVE-1",), name
+        assert finding.unjudged or name == "LIVE-1", name
     assert "rank 1 raised RuntimeError in wrap of step 0: no" in findings["GRAD-2"].unjudged
 
 
@@ -242,7 +256,7 @@ SHARD_BREACHES: list[tuple[str, str, Callable[[], dict[str, Finding]]]] = [
     ("SHARD-4", "touches a generator", lambda: dealt([[[0, 2], [1, 0]]], data=PADDED, touched=["torch"])),
     ("SHARD-4", "another process differs", lambda: dealt([[[0, 2], [1, 0]]], data=PADDED, elsewhere=[[[2, 0], [1, 0]]])),
     ("SHARD-5", "epoch ignored", lambda: dealt([[ORDER], [ORDER]], data=SHUFFLED, epochs=(0, 1))),
-    ("SHARD-5", "changes unshuffled", lambda: dealt([[ORDER], [ORDER[::-1]]], data=replace(SHUFFLED, shuffle=False), epochs=(0, 1))),
+    ("SHARD-5", "changes unshuffled", lambda: dealt([[ORDER], [ORDER[::-1]]], data=Data(samples=13), epochs=(0, 1))),
     ("SHARD-6", "unequal batches", lambda: dealt([[[0, 2], [1, 0]]], data=PADDED, batches=[2, 1])),
     ("SHARD-6", "too few batches", lambda: dealt([[[0, 2], [1, 0]]], data=PADDED, batches=[1, 1])),
     ("SHARD-7", "accepted", lambda: dealt([[[0, 2], [1, 0]]], data=PADDED, refused={"rank below 0": None})),

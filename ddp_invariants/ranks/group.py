@@ -10,6 +10,7 @@ be matched by the first of the next.
 """
 
 import datetime as dt
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -58,9 +59,18 @@ class ObservedGroup(_c10d.ProcessGroup):  # type: ignore[misc]  # the base class
         self.sent: list[Sent] = []
         self._works: list[Any] = []
 
-    def unfinished(self) -> int:
-        """Collectives started and not completed."""
-        return sum(not work.is_completed() for work in self._works)
+    def finished(self, patience: float) -> bool:
+        """Whether every collective started has completed, within `patience` seconds.
+
+        Patience, because gloo completes a Work's future first and the Work a moment later: who waited for the future
+        may be here in between.
+        """
+        until = time.monotonic() + patience
+        while not all(work.is_completed() for work in self._works):
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.0001)
+        return True
 
     def _note(self, kind: str, arguments: tuple[Any, ...]) -> None:
         tensor = _first_tensor(arguments)
@@ -185,7 +195,7 @@ class Session:
     def close(self) -> bool:
         """Leave torch.distributed uninitialised; whether nothing of the case was still in flight."""
         still = dist.is_initialized() and dist.group.WORLD is self._world
-        finished = all(group.unfinished() == 0 for group in self.groups)
+        finished = all(group.finished(0.05) for group in self.groups)
         if dist.is_initialized():
             dist.destroy_process_group()
         return still and finished

@@ -14,6 +14,7 @@ Source: Li et al. 2020, "PyTorch Distributed", section 3.2, arXiv:2006.15704.
 """
 
 import hashlib
+import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -68,7 +69,7 @@ class DistributedDataParallel(nn.Module):
         self._no_sync_depth = 0
         self._reducing = False
         self._buckets: list[Bucket] = []
-        self._hooked: dict[nn.Parameter, Any] = {}
+        self._hooks: list[Any] = []
         if not self._trainable():
             raise ValueError("the module has no parameter that requires a gradient: there is nothing to synchronise")
         self._check_replicas_match()
@@ -124,12 +125,11 @@ class DistributedDataParallel(nn.Module):
                 self._buckets.append(bucket)
             bucket.parameters.append(parameter)
             filling[kind] = (bucket, used + size)
-        for handle in self._hooked.values():
+        for handle in self._hooks:
             handle.remove()
-        self._hooked = {
-            p: p.register_post_accumulate_grad_hook(partial(self._gradient_ready, bucket))
-            for bucket in self._buckets for p in bucket.parameters
-        }
+        # Hooks live in C++, where Python's collector sees no cycle: one that held the wrapper would keep it for ever.
+        wrapper = weakref.ref(self)
+        self._hooks = [p.register_post_accumulate_grad_hook(partial(_gradient_ready, wrapper)) for p in trainable]
 
     # A step.
 
@@ -137,7 +137,8 @@ class DistributedDataParallel(nn.Module):
         """The module's forward; arms the reduction of the backward that follows, unless inside `no_sync`."""
         if self._reducing:  # The last backward raised half way. Others may wait for its collectives: finish them.
             self._finish()
-        if set(self._trainable()) != self._hooked.keys():  # Frozen, unfrozen or replaced since.
+        if {id(p) for p in self._trainable()} != {id(p) for b in self._buckets for p in b.parameters}:
+            # Frozen, unfrozen or replaced since.
             self._plan()
         syncing = torch.is_grad_enabled() and self._no_sync_depth == 0
         if syncing and self.training and self.broadcast_buffers:
@@ -160,15 +161,16 @@ class DistributedDataParallel(nn.Module):
         # No public way exists to run code when a whole backward has ended; FSDP2 uses this one too.
         Variable._execution_engine.queue_callback(self._finish)
 
-    def _gradient_ready(self, bucket: Bucket, parameter: nn.Parameter) -> None:
+    def _gradient_ready(self, parameter: nn.Parameter) -> None:
         """Count a gradient; send full buckets, always in index order, so that all ranks send the same sequence."""
         if not self._reducing:
             return
-        bucket.waiting.discard(parameter)
-        for earlier in self._buckets:
-            if earlier.waiting:
+        for bucket in self._buckets:
+            bucket.waiting.discard(parameter)
+        for bucket in self._buckets:
+            if bucket.waiting:
                 break
-            self._launch(earlier)
+            self._launch(bucket)
 
     def _launch(self, bucket: Bucket) -> None:
         """Start summing a bucket over the ranks. A parameter without a gradient counts as zero, with flag 0."""
@@ -210,6 +212,13 @@ class DistributedDataParallel(nn.Module):
             yield
         finally:
             self._no_sync_depth -= 1
+
+
+def _gradient_ready(wrapper: "weakref.ref[DistributedDataParallel]", parameter: nn.Parameter) -> None:
+    """The hook of every parameter; does nothing once the wrapper is gone."""
+    alive = wrapper()
+    if alive is not None:
+        alive._gradient_ready(parameter)
 
 
 def _tensors(result: Any) -> Iterator[Tensor]:

@@ -1,0 +1,106 @@
+"""Ball arithmetic never loses what a floating-point evaluation can give, and knows when it must be exact."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+
+from ddp_invariants import balls
+from ddp_invariants.balls import FORMATS, Ball, FloatArray, exactly
+
+REALS = npst.arrays(np.float32, st.tuples(st.integers(1, 4), st.integers(1, 6)),
+                    elements=st.floats(-1000, 1000, width=32, allow_subnormal=False))
+INTEGERS = npst.arrays(np.float32, (3, 4), elements=st.integers(-50, 50).map(float))
+
+
+def inside(values: np.ndarray, ball: Ball) -> bool:
+    """Whether computed values lie in a ball."""
+    return bool((np.abs(values.astype(np.float64) - ball.centre) <= ball.radius).all())
+
+
+@given(REALS, st.data())
+def test_any_order_of_a_float32_product_lies_inside(a: np.ndarray, data: st.DataObject) -> None:
+    """Sums of products in float32, added in a drawn order, stay within the radius."""
+    b = data.draw(npst.arrays(np.float32, (a.shape[1], 3), elements=st.floats(-1000, 1000, width=32, allow_subnormal=False)))
+    ball = balls.product(exactly(a.astype(float)), exactly(b.astype(float)), "float32", a.shape[1])
+    order = data.draw(st.permutations(range(a.shape[1])))
+    total = np.zeros((a.shape[0], 3), np.float32)
+    for k in order:
+        total = total + a[:, k : k + 1] * b[k : k + 1]
+    assert inside(total, ball)
+
+
+@given(INTEGERS, INTEGERS)
+def test_products_of_small_integers_have_radius_zero(a: np.ndarray, b: np.ndarray) -> None:
+    """Integer arithmetic below 2**24 is exact in float32, and the ball says so."""
+    ball = balls.product(exactly(a.astype(float)), exactly(b.T.astype(float)), "float32", 4)
+    assert (ball.radius == 0).all()
+    assert (ball.centre == a @ b.T).all()
+
+
+def test_sums_beyond_the_precision_are_not_called_exact() -> None:
+    """2**24 + 1 is no float32: the ball must have a radius there."""
+    ball = balls.plus(exactly(np.array([2.0**24])), exactly(np.array([1.0])), "float32")
+    assert ball.radius[0] > 0
+    assert inside(np.array([np.float32(2**24) + np.float32(1)]), ball)
+
+
+@given(npst.arrays(np.float64, 5, elements=st.floats(-1e30, 1e30, allow_subnormal=False)))
+def test_quantum_is_the_largest_power_of_two_that_divides(values: FloatArray) -> None:
+    """Every value is an odd multiple of its quantum; zero is a multiple of all."""
+    for value, quantum in zip(values, balls.quantum_of(values), strict=True):
+        assert Fraction(value) % Fraction(quantum) == 0
+        assert value == 0 or (Fraction(value) / Fraction(quantum)) % 2 != 0
+
+
+AVERAGES = {
+    "sum, then divide": lambda g_WP, w: np.add.reduce(g_WP) / np.float32(w),
+    "divide, then sum": lambda g_WP, w: np.add.reduce(g_WP / np.float32(w)),
+    "multiply by 1/W, then sum": lambda g_WP, w: np.add.reduce(g_WP * (np.float32(1) / np.float32(w))),
+    "backwards": lambda g_WP, w: np.add.reduce(g_WP[::-1]) / np.float32(w),
+}
+
+
+@pytest.mark.parametrize("style", AVERAGES)
+@given(world_size=st.integers(1, 6), data=st.data())
+def test_every_way_of_averaging_lies_within_the_bound(style: str, world_size: int, data: st.DataObject) -> None:
+    """gamma_(W+K) covers every style of averaging in float32, of numbers of any magnitude."""
+    g_WP = data.draw(npst.arrays(np.float32, (world_size, 4), elements=st.floats(-2.0**100, 2.0**100, width=32)))
+    exact = g_WP.astype(np.float64)
+    mean = balls.mean_over_ranks(exact, np.zeros_like(exact), balls.quantum_of(exact).min(0), FORMATS["float32"], world_size, 1)
+    assert inside(AVERAGES[style](g_WP, world_size), mean)
+
+
+def test_a_missing_division_leaves_the_bound_a_million_fold() -> None:
+    """The bound is no tolerance: a sum instead of a mean is nowhere near it."""
+    exact = np.array([[0.1], [0.2], [0.3]])
+    mean = balls.mean_over_ranks(exact, np.zeros_like(exact), np.zeros(1), FORMATS["float32"], 3, 1)
+    assert abs(exact.sum() - mean.centre[0]) > 1e6 * mean.radius[0]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4, 8])
+def test_means_of_integers_are_exact_at_powers_of_two_only(world_size: int) -> None:
+    """At W = 1, 2, 4, 8 the radius is 0; at 3 it is not, since 1/3 is no float."""
+    integers = np.ones((world_size, 1))
+    form = FORMATS["float32"]
+    assert balls.mean_over_ranks(integers, 0 * integers, np.ones(1), form, world_size, 1).radius[0] == 0
+    three = np.ones((3, 1))
+    assert balls.mean_over_ranks(three, 0 * three, np.ones(1), form, 3, 1).radius[0] > 0
+
+
+def test_relu_of_an_unknown_sign_lets_its_backward_be_anything_between() -> None:
+    """Where a ball contains 0, the derivative may be 0 or 1."""
+    ball = Ball(np.array([1e-9, 1.0, -1.0, 0.0]), np.array([1e-8, 1e-8, 1e-8, 0.0]), 0.0)
+    result, factor = balls.relu(ball)
+    assert factor.centre.tolist() == [0.5, 1.0, 0.0, 0.0]
+    assert factor.radius.tolist() == [0.5, 0.0, 0.0, 0.0]
+    assert result.radius[2] == result.radius[3] == 0
+
+
+def test_overflow_makes_the_radius_infinite() -> None:
+    """What does not fit the format is not compared."""
+    ball = balls.times(exactly(np.array([2.0**100])), exactly(np.array([2.0**100])), "float32")
+    assert np.isinf(ball.radius[0])

@@ -1,0 +1,142 @@
+"""Cases survive JSON, and a bad case file gets one sentence that names the field."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from ddp_invariants import casefile, draws
+from ddp_invariants.case import (
+    Case,
+    CaseError,
+    Data,
+    Layer,
+    Model,
+    Poison,
+    ShardCase,
+    TrainingCase,
+    case_id,
+    describe,
+    from_plain,
+    to_json,
+)
+from ddp_invariants.strategies import Scope, shard_cases, training_cases
+
+SIMPLEST = TrainingCase(model=Model(1, (Layer("linear"),)))
+ANY = training_cases(Scope(), poisoned=True) | training_cases(Scope()) | shard_cases(Scope())
+
+
+@given(ANY)
+def test_a_case_survives_json_both_ways(case: Case) -> None:
+    """Through the quick way between our own processes."""
+    assert from_plain(json.loads(to_json(case))) == case
+    assert describe(case)
+
+
+@given(case=ANY)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # the folder may be shared by all examples
+def test_a_case_survives_a_file(tmp_path: Path, case: Case) -> None:
+    """Through the strict way for files others wrote."""
+    path = tmp_path / "case.json"
+    path.write_text(to_json(case))
+    assert casefile.read(path) == case
+
+
+@given(training_cases(Scope()))
+def test_batches_are_equal_in_size_on_all_ranks_and_at_every_step(case: TrainingCase) -> None:
+    """The harness's own dealing needs no trust in the sampler on trial."""
+    dealt = draws.batches(case)
+    assert len(dealt) == case.steps
+    for ranks in dealt:
+        assert len(ranks) == case.world_size
+        assert len({len(indices) for indices in ranks}) == 1
+        assert all(0 < len(indices) <= case.data.batch_size for indices in ranks)
+        assert all(0 <= index < case.data.samples for indices in ranks for index in indices)
+
+
+def test_numbers_are_the_same_for_ever() -> None:
+    """A stored case must mean the same bits in every version of this package, Python and numpy."""
+    assert draws.words(0, "samples", 3).tolist() == STORED_WORDS
+    assert draws.numbers(SIMPLEST, "samples", 4).tolist() == STORED_NUMBERS
+
+
+STORED_WORDS = [17252263512552666123, 2258372705259387672, 17772527995807630523]
+STORED_NUMBERS = [2.0, -2.0, 2.0, -2.0]
+
+
+def test_ranks_differ_in_every_element_before_wrapping() -> None:
+    """Otherwise a fault of initialisation might not show."""
+    values = [draws.parameters(SIMPLEST, rank, 16) for rank in range(4)]
+    for one in range(4):
+        for other in range(one):
+            assert (values[one] != values[other]).all()
+
+
+def test_case_ids_tell_cases_and_implementations_apart() -> None:
+    """Six digits of a digest over both."""
+    assert case_id(SIMPLEST, "a") != case_id(SIMPLEST, "b")
+    assert case_id(SIMPLEST) == case_id(from_plain(json.loads(to_json(SIMPLEST))))
+
+
+BAD: list[tuple[str, str]] = [
+    ("", "not a JSON object"),
+    ("[1]", "not a JSON object"),
+    ("{nonsense", "not a JSON object"),
+    ("{}", "kind is None, expected 'training' or 'shard'"),
+    ('{"kind": "shard", "world_size": "two"}', "world_size: Input should be a valid integer"),
+    ('{"kind": "shard", "world_size": 0}', "world_size is 0, expected an integer from 1 to 4096"),
+    ('{"kind": "shard", "ranks": 2}', "ranks: Unexpected keyword argument"),
+    ('{"kind": "shard", "data": {"samples": -1}}', "data: samples is -1, expected an integer from 0 to 1000000"),
+    ('{"kind": "training"}', "model: Field required"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), BAD)
+def test_a_bad_case_file_gets_one_sentence(text: str, message: str, tmp_path: Path) -> None:
+    """It names the file, the field, what it holds and what it may hold."""
+    path = tmp_path / "bad.json"
+    path.write_text(text)
+    with pytest.raises(CaseError) as raised:
+        casefile.read(path)
+    assert message in str(raised.value)
+    assert str(path) in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_nested_field_is_named_by_its_path(tmp_path: Path) -> None:
+    """The layer and its attribute, not the whole model."""
+    plain = json.loads(to_json(SIMPLEST))
+    plain["model"]["layers"][0]["kind"] = "convolution"
+    path = tmp_path / "bad.json"
+    path.write_text(json.dumps(plain))
+    with pytest.raises(CaseError, match=r"model\.layers\.0\.kind: Input should be 'linear', 'scale'"):
+        casefile.read(path)
+
+
+def test_missing_and_binary_files_get_one_sentence(tmp_path: Path) -> None:
+    """Neither ends in a traceback."""
+    with pytest.raises(CaseError, match="No such file"):
+        casefile.read(tmp_path / "none.json")
+    (tmp_path / "binary.json").write_bytes(b"\x80\x04\x95\xff")
+    with pytest.raises(CaseError, match="not a text file"):
+        casefile.read(tmp_path / "binary.json")
+
+
+@pytest.mark.parametrize(("make", "message"), [
+    (lambda: TrainingCase(model=SIMPLEST.model, world_size=0), "world_size is 0"),
+    (lambda: TrainingCase(model=SIMPLEST.model, data=Data(samples=1, drop_last=True)), "data.samples is 1, expected at"),
+    (lambda: TrainingCase(model=SIMPLEST.model, poison=Poison(2, 0)), "poison.rank is 2, expected an integer from 0 to 1"),
+    (lambda: TrainingCase(model=SIMPLEST.model, bucket_cap=0), "bucket_cap is 0"),
+    (lambda: Model(1, ()), "at least one layer"),
+    (lambda: Model(1, (Layer("linear", frozen=True),)), "at least one trainable parameter"),
+    (lambda: Model(2, (Layer("linear", layout="channels_last"),)), "not divisible by 4"),
+    (lambda: Model(1, (Layer("linear"), Layer("linear", tied=1))), r"layers\[1\].tied is 1"),
+    (lambda: Model(1, (Layer("linear", 2), Layer("linear", 2, tied=0))), "the same shape"),
+    (lambda: ShardCase(epochs=()), "at least one epoch"),
+])
+def test_a_case_that_cannot_be_run_is_refused_where_it_is_made(make: object, message: str) -> None:
+    """The message names the field, what it holds and what it may hold."""
+    assert callable(make)
+    with pytest.raises(CaseError, match=message):
+        make()

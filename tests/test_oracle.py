@@ -1,0 +1,105 @@
+"""The oracle, which shares no code with torch, agrees with torch in float64 and encloses torch in every dtype."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+
+from ddp_invariants import balls, draws, oracle
+from ddp_invariants.balls import Ball, exactly
+from ddp_invariants.case import Data, Layer, Model, TrainingCase
+from ddp_invariants.ranks.model import Replica, count_values, loss_of
+from ddp_invariants.strategies import Scope, training_cases
+
+CASES = training_cases(Scope())
+
+
+def torch_gradients(case: TrainingCase, replica: Replica, batch: oracle.Batch) -> tuple[list[float], dict[str, np.ndarray]]:
+    """Each rank's loss, and the local gradients stacked over the ranks, as torch computes them."""
+    losses: list[float] = []
+    rows: dict[str, list[np.ndarray]] = {}
+    for rank in range(case.world_size):
+        inputs = torch.from_numpy(batch.inputs_WBI[rank])
+        inputs = inputs if case.model.layers[0].dtype == "float64" else inputs.float()
+        replica.zero_grad()
+        loss = loss_of(replica(inputs), torch.from_numpy(batch.targets_WBO[rank]), torch.from_numpy(batch.tags_WB[rank]))
+        loss.backward()
+        losses.append(float(loss.detach()))
+        for name, parameter in replica.named_parameters():
+            if parameter.grad is not None:
+                rows.setdefault(name, []).append(parameter.grad.double().numpy().copy())
+    return losses, {name: np.stack(values) for name, values in rows.items()}
+
+
+def held_by(replica: Replica) -> dict[str, np.ndarray]:
+    """A module's parameters as the evidence gives them."""
+    return {name: p.detach().double().numpy() for name, p in replica.named_parameters()}
+
+
+def enclosed(values: np.ndarray, ball: Ball) -> bool:
+    """Whether values lie in a ball, infinite radii aside."""
+    return bool((np.abs(values.reshape(ball.centre.shape) - ball.centre) <= ball.radius)[np.isfinite(ball.radius)].all())
+
+
+@settings(max_examples=300, deadline=None)
+@given(CASES)
+def test_the_oracle_encloses_torchs_forward_and_backward(case: TrainingCase) -> None:
+    """Losses and every local gradient, in float32, float64 and bfloat16, for models of every kind drawn."""
+    replica = Replica(case.model, draws.parameters(case, 0, count_values(case.model)))
+    batch = oracle.batches(case)[0]
+    found = oracle.gradients(case, held_by(replica), batch)
+    losses, local = torch_gradients(case, replica, batch)
+    assert enclosed(np.array(losses), found.losses_W)
+    assert local.keys() == found.by_name.keys()
+    for name, values in local.items():
+        assert enclosed(values, found.by_name[name]), name
+
+
+@settings(max_examples=100, deadline=None)
+@given(CASES)
+def test_in_float64_the_oracle_is_torch_but_for_the_last_bits(case: TrainingCase) -> None:
+    """With every layer in float64 the centres are torch's gradients within a few units of the last place."""
+    layers = tuple(replace(layer, dtype="float64") for layer in case.model.layers)
+    case = replace(case, model=replace(case.model, layers=layers))
+    replica = Replica(case.model, draws.parameters(case, 0, count_values(case.model)))
+    batch = oracle.batches(case)[0]
+    found = oracle.gradients(case, held_by(replica), batch)
+    _, local = torch_gradients(case, replica, batch)
+    for name, values in local.items():
+        scale = np.abs(found.by_name[name].centre).max(initial=0) + found.by_name[name].radius.max(initial=0) * 2.0**40
+        sure = found.by_name[name].radius <= 1e-6 * (1 + np.abs(found.by_name[name].centre))
+        assert (np.abs(values.reshape(sure.shape) - found.by_name[name].centre)[sure] <= 1e-12 * (1 + scale)).all(), name
+
+
+@settings(max_examples=150, deadline=None)
+@given(CASES)
+def test_the_oracle_encloses_torchs_optimizers(case: TrainingCase) -> None:
+    """SGD with momentum and weight decay, and AdamW, over the case's steps on given gradients."""
+    shape, plan = (3, 2), case.optimizer
+    values = draws.numbers(case, "optimizer", 6 * (case.steps + 1))
+    for dtype in ("float32", "float64", "bfloat16"):
+        parameter = torch.nn.Parameter(torch.from_numpy(values[:6].copy()).reshape(shape).to(getattr(torch, dtype)))
+        optimizer: torch.optim.Optimizer
+        if plan.kind == "sgd":
+            optimizer = torch.optim.SGD([parameter], lr=plan.lr, momentum=plan.momentum, weight_decay=plan.weight_decay)
+        else:
+            optimizer = torch.optim.AdamW([parameter], lr=plan.lr, weight_decay=plan.weight_decay)
+        ours, form = oracle.Optimization(), balls.FORMATS[dtype]
+        for step in range(case.steps):
+            before = parameter.detach().double().numpy().ravel().copy()
+            parameter.grad = torch.from_numpy(values[6 * (step + 1) : 6 * (step + 2)].copy()).reshape(shape).to(parameter.dtype)
+            gradient = parameter.grad.double().numpy().ravel().copy()
+            optimizer.step()
+            after = ours.step(case, Ball(before, 0 * before, balls.quantum_of(before)), exactly(gradient), form)
+            assert enclosed(parameter.detach().double().numpy().ravel(), after)
+            assert np.isfinite(after.radius).all()
+
+
+def test_integers_make_a_whole_step_exact() -> None:
+    """On small integers every radius is 0, so that the last bit is judged."""
+    case = TrainingCase(model=Model(2, (Layer("linear", 3, bias=True, relu=True), Layer("linear", 2))),
+                        data=Data(samples=4, batch_size=2), values="integer")
+    replica = Replica(case.model, draws.parameters(case, 0, count_values(case.model)))
+    found = oracle.gradients(case, held_by(replica), oracle.batches(case)[0])
+    assert all((ball.radius == 0).all() for ball in found.by_name.values())

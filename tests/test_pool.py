@@ -1,0 +1,241 @@
+"""Processes: nothing is left behind, nothing hangs, nothing leaks, whatever happens to whom."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from conftest import FAULTS
+from ddp_invariants.case import Data, Layer, Model, ShardCase, TrainingCase
+from ddp_invariants.invariants import judge
+from ddp_invariants.ranks.pool import LoadFailure, Pool
+
+CASE = TrainingCase(model=Model(2, (Layer("linear", 3, bias=True),)), world_size=3, steps=2, data=Data(samples=6, batch_size=2))
+
+CONTROLLER = """
+import sys, time
+from ddp_invariants.case import Layer, Model, TrainingCase
+from ddp_invariants.ranks.hosts import Hosts
+from ddp_invariants.ranks.pool import Pool
+if __name__ == "__main__":
+    hosts = Hosts()
+    pool = Pool(hosts.addresses)
+    case = TrainingCase(model=Model(1, (Layer("linear"),)), world_size=3)
+    pool.train(case, "reference")
+    print("ready", flush=True)
+    while True:
+        pool.train(case, "reference")
+"""
+
+
+def descriptors() -> list[str]:
+    """This process's open descriptors."""
+    return sorted(str(path) for path in Path("/proc/self/fd").iterdir())
+
+
+def descendants(pid: int) -> list[psutil.Process]:
+    """All processes below one."""
+    below: list[psutil.Process] = psutil.Process(pid).children(recursive=True)
+    return below
+
+
+def still_running(processes: list[psutil.Process], within: float) -> list[psutil.Process]:
+    """Those still running after a while; one that has ended and waits for its new parent is gone."""
+    until = time.monotonic() + within
+    alive = processes
+    while alive and time.monotonic() < until:
+        alive = [p for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+        time.sleep(0.01)
+    return alive
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.01, 0.02, 0.05])
+def test_no_rank_outlives_a_controller_that_is_killed(delay: float) -> None:
+    """SIGKILL to the controller, at whatever moment of a case, ends hosts and ranks within a second."""
+    with subprocess.Popen([sys.executable, "-c", CONTROLLER], stdout=subprocess.PIPE) as controller:
+        assert controller.stdout is not None
+        assert controller.stdout.readline() == b"ready\n"
+        below = descendants(controller.pid)
+        assert len(below) == 5, below
+        time.sleep(delay)
+        controller.kill()
+        assert still_running(below, within=1.0) == []
+
+
+def test_closing_a_pool_ends_its_ranks_and_closes_its_descriptors(host_addresses: list[str]) -> None:
+    """Every process and descriptor a pool took is given back."""
+    before = descriptors()
+    with Pool(host_addresses) as pool:
+        pool.train(CASE, "reference")
+        pids = [process.pid for process in pool._ranks.values()]
+        assert len(pids) == 3
+    assert not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids)
+    assert descriptors() == before
+
+
+def test_a_rank_that_is_killed_from_outside_is_a_verdict_and_is_replaced(pool: Pool) -> None:
+    """LIVE-1 names the rank and the signal; the next case is judged as if nothing had been."""
+    pool.train(CASE, "reference")
+    os.kill(pool._ranks[1].pid, signal.SIGKILL)
+    breach = judge(pool.train(CASE, "reference"))["LIVE-1"].breach
+    assert breach is not None
+    assert "rank 1 was ended by SIGKILL" in breach.got
+    findings = judge(pool.train(CASE, "reference"))
+    assert findings["LIVE-1"].breach is None
+    assert findings["GRAD-2"].compared > 0
+
+
+def test_a_rank_that_is_stopped_is_a_hang_with_stacks_within_the_deadline(pool: Pool) -> None:
+    """SIGSTOP holds a rank for ever; the others' stacks show that they wait for it."""
+    pool.train(CASE, "reference")
+    os.kill(pool._ranks[2].pid, signal.SIGSTOP)
+    before, pool.deadline = pool.deadline, 1.0
+    started = time.monotonic()
+    try:
+        evidence = pool.train(CASE, "reference")
+    finally:
+        pool.deadline = before
+    assert time.monotonic() - started < 3.0
+    assert evidence.incident is not None
+    assert evidence.incident.kind == "hung"
+    assert "ddp.py" in evidence.incident.stacks[0]
+    assert judge(pool.train(CASE, "reference"))["LIVE-1"].breach is None
+
+
+def test_quiet_ranks_are_kept_and_loud_ones_replaced(pool: Pool) -> None:
+    """A case that leaves the connections as it found them keeps its processes; a hang does not."""
+    pool.train(CASE, "reference")
+    pids = [process.pid for process in pool._ranks.values()]
+    pool.train(CASE, "torch")
+    assert [process.pid for process in pool._ranks.values()] == pids
+    pool.train(CASE, f"{FAULTS}:NoWait")
+    pool.train(CASE, "reference")
+    before, pool.deadline = pool.deadline, 1.0
+    evidence = pool.train(CASE, f"{FAULTS}:HangsOnThree")
+    pool.deadline = before
+    assert evidence.incident is not None
+    pool.train(CASE, "reference")
+    assert not {process.pid for process in pool._ranks.values()} & set(pids)
+
+
+def test_ranks_have_different_hash_seeds_like_under_a_launcher(pool: Pool) -> None:
+    """Neighbouring ranks come from hosts with different PYTHONHASHSEED."""
+    pool.train(CASE, "reference")
+    seeds = [psutil.Process(pool._ranks[rank].pid).environ()["PYTHONHASHSEED"] for rank in (0, 1)]
+    assert seeds[0] != seeds[1]
+
+
+def test_hundreds_of_cases_leave_memory_threads_and_descriptors_as_they_were(pool: Pool) -> None:
+    """The ranks' threads and descriptors do not grow, their memory hardly."""
+    for _ in range(50):
+        pool.train(CASE, "reference")
+    ranks = [psutil.Process(process.pid) for process in pool._ranks.values()]
+    before = [(p.num_threads(), p.num_fds(), p.memory_info().rss) for p in ranks]
+    for _ in range(200):
+        pool.train(CASE, "reference")
+    after = [(p.num_threads(), p.num_fds(), p.memory_info().rss) for p in ranks]
+    for (threads, fds, rss), (threads_then, fds_then, rss_then) in zip(before, after, strict=True):
+        assert threads_then <= threads
+        assert fds_then <= fds
+        assert rss_then - rss < 4 * 2**20
+
+
+def test_no_temporary_file_is_made(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stores and outputs are anonymous: there is nothing to leave behind."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    before = set(Path("/tmp").iterdir())
+    pool.train(CASE, "reference", fresh=True)
+    new = {path.name for path in set(Path("/tmp").iterdir()) - before}
+    assert not {name for name in new if "ddp" in name or "store" in name}
+    assert list(tmp_path.iterdir()) == []
+
+
+BAD_NAMES = [
+    ("nonsense", "--ddp nonsense: expected reference, torch, package.module:Name or path/to/file.py:Name"),
+    ("no_such_package.ddp:DDP", "there is no module 'no_such_package'"),
+    ("torch.nn:DPD", "torch.nn has no 'DPD'"),
+    ("no/such/file.py:DDP", "there is no file no/such/file.py"),
+    ("math:pi", "it is a float, expected a class or function"),
+]
+
+
+@pytest.mark.parametrize(("name", "message"), BAD_NAMES)
+def test_a_bad_name_gets_one_sentence(pool: Pool, name: str, message: str) -> None:
+    """It names the culprit and what to do."""
+    with pytest.raises(LoadFailure) as raised:
+        pool.describe(name, "reference")
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+IMPORTS = [
+    ("raise ValueError('broken')", "raised ValueError: broken"),
+    ("import no_such_dependency", "needs the module 'no_such_dependency', which is missing"),
+    ("raise SystemExit(3)", "raised SystemExit: 3"),
+    ("import os; os._exit(7)", "ended with exit status 7"),
+    ("import os; os.kill(os.getpid(), 11)", "SIGSEGV"),
+    ("class DDP:\n    def __init__(self): ...", "it takes no argument, expected a module"),
+    ("class DDP:\n    def __init__(self, module, rank_list): ...", "it requires rank_list"),
+    ("class DDP:\n    declares = {'init': 'magic'}\n    def __init__(self, module): ...", "it declares init = 'magic'"),
+]
+
+
+@pytest.mark.parametrize(("source", "message"), IMPORTS, ids=[message for _, message in IMPORTS])
+def test_a_module_that_fails_to_import_in_a_rank_gets_one_sentence(
+        pool: Pool, tmp_path: Path, source: str, message: str) -> None:
+    """Whatever it does when imported."""
+    path = tmp_path / "mine.py"
+    path.write_text(source)
+    with pytest.raises(LoadFailure) as raised:
+        pool.describe(f"{path}:DDP", "reference")
+    assert message in str(raised.value)
+    assert pool.describe("reference", "reference")
+
+
+def test_a_module_that_hangs_when_imported_gets_one_sentence(pool: Pool, tmp_path: Path) -> None:
+    """After the deadline, and the pool goes on."""
+    path = tmp_path / "mine.py"
+    path.write_text("while True: pass")
+    before, pool.deadline = pool.deadline, 1.0
+    try:
+        with pytest.raises(LoadFailure, match="gave no answer within"):
+            pool.describe(f"{path}:DDP", "reference")
+    finally:
+        pool.deadline = before
+    assert pool.describe("reference", "reference")
+
+
+def test_a_sampler_is_asked_in_two_processes(pool: Pool) -> None:
+    """Both answer alike for a right one."""
+    evidence = pool.shards(ShardCase(world_size=2, data=Data(samples=20, shuffle=True)), "torch")
+    assert len(evidence.answers) == 2
+    assert evidence.answers[0]["shards"] == evidence.answers[1]["shards"]
+
+
+def test_a_frame_that_makes_no_sense_is_a_dead_rank_never_a_crash(pool: Pool, tmp_path: Path) -> None:
+    """An implementation that writes to the harness's own socket is caught at it."""
+    path = tmp_path / "liar.py"
+    path.write_text("""
+import os, socket
+from torch import nn
+class DDP(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+        for fd in range(3, 64):
+            try:
+                s = socket.socket(fileno=os.dup(fd))
+                s.send(b"\\xff" * 64)
+            except OSError:
+                pass
+    def forward(self, x):
+        return self.module(x)
+""")
+    evidence = pool.train(CASE, f"{path}:DDP")
+    assert evidence.incident is not None
+    assert judge(pool.train(CASE, "reference"))["LIVE-1"].breach is None
