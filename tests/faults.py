@@ -114,17 +114,8 @@ class LargeParameterSkipped(Reference):
 class NoWait(Reference):
     """Results are written back without waiting for the collective. GRAD-1."""
 
-    def _write_back(self, bucket: Bucket) -> None:
-        work, bucket.work = bucket.work, _Waited()
-        super()._write_back(bucket)
-        if work is not None:
-            work.wait()
-
-
-class _Waited(dist.Work):
-    def wait(self, timeout: Any = None) -> bool:
-        del timeout
-        return True
+    def _wait(self, bucket: Bucket) -> None:
+        del bucket
 
 
 class FlattensByStorage(Reference):
@@ -182,8 +173,6 @@ class LeftoverBuffer(Reference):
 
     def _write_back(self, bucket: Bucket) -> None:
         assert bucket.flat is not None
-        assert bucket.work is not None
-        bucket.work.wait()
         number = self._buckets.index(bucket)
         bucket.flat += self._left.get(number, torch.zeros_like(bucket.flat))
         self._left[number] = bucket.flat.clone()

@@ -58,7 +58,9 @@ class Rank:
         if everyone.rank >= case.outside:
             record = training.train(case, everyone.rank - case.outside, wrapper, session.subgroup)
         sent = session.sent()
-        quiescent = session.close()
+        # Plain groups close their connections when destroyed, which would end another rank's wait with an error; their
+        # processes are ended by the controller once all ranks have answered.
+        quiescent = not request["plain"] and session.close()
         changed = [name for name, value in _surroundings().items() if before[name] != value]
         header = {**record.header(), "sent": sent, "quiescent": quiescent, "changed": changed}
         return header, bytes(record.blob)

@@ -135,8 +135,8 @@ class DistributedDataParallel(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's forward; arms the reduction of the backward that follows, unless inside `no_sync`."""
-        if self._reducing:  # The last backward raised half way. Others may wait for its collectives: finish them.
-            self._finish()
+        if self._reducing:  # The last backward raised half way. Others may wait for its collectives.
+            self._send_and_wait()
         if {id(p) for p in self._trainable()} != {id(p) for b in self._buckets for p in b.parameters}:
             # Frozen, unfrozen or replaced since.
             self._plan()
@@ -183,17 +183,25 @@ class DistributedDataParallel(nn.Module):
         bucket.work = dist.all_reduce(flat, group=self.group, async_op=True)
 
     def _finish(self) -> None:
-        """Send what backward left unsent, await everything, write the means back."""
+        """When a backward has ended: send what it left unsent, await everything, write the means back."""
+        self._send_and_wait()
+        for bucket in self._buckets:
+            self._write_back(bucket)
+
+    def _send_and_wait(self) -> None:
         for bucket in self._buckets:
             self._launch(bucket)
         for bucket in self._buckets:
-            self._write_back(bucket)
+            self._wait(bucket)
         self._reducing = False
 
-    def _write_back(self, bucket: Bucket) -> None:
-        assert bucket.flat is not None
+    def _wait(self, bucket: Bucket) -> None:
         assert bucket.work is not None
         bucket.work.wait()
+
+    def _write_back(self, bucket: Bucket) -> None:
+        """Put the means into the gradients; a parameter unused on all ranks keeps what it has."""
+        assert bucket.flat is not None
         *sums, flags = bucket.flat.split([*(p.numel() for p in bucket.parameters), len(bucket.parameters)])
         for parameter, total, ranks_with_one in zip(bucket.parameters, sums, flags.tolist(), strict=True):
             if ranks_with_one == 0:
