@@ -184,8 +184,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     """One row per rule that was judged."""
     if _KEY in config.stash and config.stash[_KEY].ledger.cases:
         terminalreporter.section("data-parallel invariants")
-        for line in summary(config.stash[_KEY].ledger, list(ALL_RULES)):
-            terminalreporter.write_line(line)
+        terminalreporter.write_line(summary(config.stash[_KEY].ledger, list(ALL_RULES)))
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -69,20 +69,28 @@ def finding(found: Finding) -> str:
     return f"{found.rule}  holds ({found.compared} compared)"
 
 
-def summary(ledger: Ledger, order: list[str]) -> list[str]:
-    """One line per rule that was judged or tested, in the order of the specification."""
-    lines = [f"{ledger.cases} cases judged", _row("rule", "verdict", "judged", "compared", "worst error", "notes")]
-    for rule in order:
-        entry = ledger.entries.get(rule)
-        if entry is None:
-            continue
-        worst = f"{entry.worst:.2f} x bound" if entry.worst else "exact" if entry.judged else ""
-        lines.append(_row(rule, entry.verdict.value, entry.judged, entry.compared, worst, _notes(entry)))
-    return lines
+def summary(ledger: Ledger, order: list[str]) -> str:
+    """A table of the rules that were judged or tested, in the order of the specification."""
+    # Imported here: it is needed once, at a session's end.
+    from rich.box import SIMPLE
+    from rich.console import Console
+    from rich.table import Table
 
-
-def _row(rule: str, verdict: str, judged: object, compared: object, worst: str, notes: str) -> str:
-    return f"{rule:<9}{verdict:<14}{judged:>8}{compared:>12}  {worst:<14}{notes}".rstrip()
+    table = Table(box=SIMPLE, show_edge=False, pad_edge=False)
+    for title in ("rule", "verdict"):
+        table.add_column(title, no_wrap=True)
+    for title in ("judged", "compared", "largest error"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("notes")
+    for rule in (rule for rule in order if rule in ledger.entries):
+        entry = ledger.entries[rule]
+        worst = f"{entry.worst:.2f} of bound" if entry.worst else "none" if entry.judged else ""
+        table.add_row(rule, entry.verdict.value, f"{entry.judged:,}", f"{entry.compared:,}", worst, _notes(entry))
+    console = Console(width=_WIDTH, color_system=None)
+    with console.capture() as capture:
+        console.print(f"{ledger.cases:,} cases judged", highlight=False)
+        console.print(table)
+    return "\n".join(line.rstrip() for line in capture.get().rstrip().splitlines())
 
 
 def _notes(entry: Entry) -> str:

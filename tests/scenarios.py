@@ -21,8 +21,8 @@ from ddp_invariants.reference.ddp import DistributedDataParallel
 WORLD_SIZE = 3
 
 
-def _wrapped(module: nn.Module, **options: float) -> Any:
-    return DistributedDataParallel(module, **options)
+def _wrapped(module: nn.Module, bucket_cap_mb: float = 25.0) -> Any:
+    return DistributedDataParallel(module, bucket_cap_mb=bucket_cap_mb)
 
 
 def _model(rank: int) -> Any:

@@ -5,6 +5,17 @@ from ddp_invariants.invariants.rule import Tally
 from ddp_invariants.verdict import Breach
 
 
+def _of_the_implementation(text: str) -> str:
+    """A rank's output without the frames below the harness's own training loop, which are the same every time."""
+    kept, below = [], False
+    for line in text.splitlines():
+        below = below and line.startswith("  File")
+        if not below:
+            kept.append(line)
+        below = below or "ddp_invariants/ranks/training.py" in line
+    return "\n".join(kept)
+
+
 @training.rule("LIVE-1", "Every case ends within its deadline on every rank.")
 def every_case_ends(hearing: Hearing, tally: Tally) -> Breach | None:
     """A rank that hangs or dies; one that raises is seen to have ended."""
@@ -14,7 +25,7 @@ def every_case_ends(hearing: Hearing, tally: Tally) -> Breach | None:
         return None
     raised = [f"rank {rank} had raised {e.raised['type']}: {e.raised['message']}"
               for rank, e in enumerate(hearing.evidence.ranks) if e.raised is not None]
-    notes = "\n".join(f"rank {rank} printed:\n{text}" for rank, text in incident.stacks.items() if text)
+    notes = "\n".join(f"rank {rank} printed:\n{_of_the_implementation(text)}" for rank, text in incident.stacks.items() if text)
     verb = "hung" if incident.kind == "hung" else "died"
     return Breach("LIVE-1", f"a rank {verb}", f"world size {hearing.case.world_size}",
                   "; ".join(f"rank {rank} {how}" for rank, how in sorted(incident.ranks.items())),

@@ -1,0 +1,131 @@
+"""pytest as a user runs it: bad input ends in one sentence, verdicts in the exit status, nothing stays behind."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ddp_invariants.case import Layer, Model, TrainingCase, to_json
+
+ROOT = Path(__file__).parent.parent
+NEVER_DIVIDES = "tests/faults.py:NeverDivides"
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """One pytest session from the checkout's root, as a user would start it."""
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+
+
+def said(done: subprocess.CompletedProcess[str]) -> str:
+    """All that was printed."""
+    return done.stdout + done.stderr
+
+
+BAD_OPTIONS: list[tuple[list[str], str]] = [
+    (["--ddp", "nonsense"], "--ddp nonsense: expected reference, torch, package.module:Name or path/to/file.py:Name"),
+    (["--sampler", "no_such_package.data:Sampler"], "--sampler no_such_package.data:Sampler: there is no module"),
+    (["--max-world-size", "0"], "--max-world-size 0: expected 1 to 64"),
+    (["--cases", "0"], "--cases 0: expected at least 1"),
+    (["--replay", "no/such/case.json"], "no/such/case.json: No such file"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), BAD_OPTIONS, ids=[" ".join(options) for options, _ in BAD_OPTIONS])
+def test_bad_options_end_in_one_sentence_and_status_2(options: list[str], message: str) -> None:
+    """Before any property runs, without a traceback."""
+    done = run("properties/", *options)
+    assert done.returncode == 2
+    assert message in said(done)
+    assert "Traceback" not in said(done)
+    assert len(said(done).strip().splitlines()) == 1
+
+
+def test_a_case_for_more_ranks_than_allowed_is_refused(tmp_path: Path) -> None:
+    """The file and the option to change are named."""
+    path = tmp_path / "case.json"
+    path.write_text(to_json(TrainingCase(model=Model(1, (Layer("linear"),)), world_size=5)))
+    done = run("properties/", "--replay", str(path))
+    assert done.returncode == 2
+    assert f"{path}: the case needs 5 ranks, more than --max-world-size 4 allows; raise it" in said(done)
+
+
+def test_a_violation_is_reported_and_its_repeat_line_repeats_it(tmp_path: Path) -> None:
+    """The report names rule, rank, step, parameter and cause; the line it ends with fails the same way."""
+    done = run("properties/test_grad.py", "-k", "grad2", "--ddp", NEVER_DIVIDES, "--seed", "1", "--cases", "20")
+    assert done.returncode == 1
+    assert f"GRAD-2 violated by {NEVER_DIVIDES}: the gradient is not the mean of the ranks' local gradients" in done.stdout
+    assert re.search(r"where     rank 0 of 2, step 0, parameter 'layers\.0\.weight' \(1, 1\)", done.stdout)
+    assert "perhaps   got / expected = 2 = world size: summed, never divided" in done.stdout
+    assert "Traceback" not in said(done)
+    repeat = re.search(r"repeat    pytest (.+)", done.stdout)
+    assert repeat is not None
+    again = run(*repeat[1].split())
+    assert again.returncode == 1
+    assert "GRAD-2 violated by tests/faults.py:NeverDivides" in again.stdout
+    case = repeat[1].split()[repeat[1].split().index("--replay") + 1]
+    fixed = run("properties/", "--replay", case, "-k", "grad2")
+    assert fixed.returncode == 0, said(fixed)
+    (tmp_path / "wrong.json").write_text(json.dumps({**json.loads((ROOT / case).read_text()), "steps": "many"}))
+    wrong = run("properties/", "--replay", str(tmp_path / "wrong.json"))
+    assert wrong.returncode == 2
+    assert "steps: Input should be a valid integer" in said(wrong)
+
+
+def test_what_is_seen_while_another_rule_is_tested_fails_the_session() -> None:
+    """INIT-3 holds for a wrapper that never divides; that it violates GRAD-2 is not lost."""
+    done = run("properties/test_init.py", "-k", "init3", "--ddp", NEVER_DIVIDES, "--cases", "40", "--seed", "1")
+    assert "1 passed" in done.stdout
+    assert done.returncode == 1
+    assert re.search(r"GRAD-2 +inconclusive .*seen in \d+ cases while other rules were tested", done.stdout)
+
+
+def test_a_constructor_that_raises_is_inconclusive_under_xdist_too() -> None:
+    """Never a pass, never a violation; the reason is shown; the header says who is on trial."""
+    done = run("properties/test_grad.py", "-n", "2", "--ddp", "tests/faults.py:RaisesOnWrap", "--cases", "5", "--seed", "7")
+    assert done.returncode == 1
+    assert "rank 0 raised NotImplementedError in wrap of step 0: to be" in done.stdout
+    assert " violated" not in done.stdout
+    assert "ddp on trial: tests/faults.py:RaisesOnWrap" in done.stdout
+    assert "seed 7, profile default, 5 cases per property" in done.stdout
+    assert re.search(r"GRAD-2 +inconclusive", done.stdout)
+
+
+def test_too_small_a_world_is_said_to_prove_nothing() -> None:
+    """With one rank GRAD-1 never meets a second one: inconclusive, with what to raise."""
+    done = run("properties/test_grad.py", "-k", "grad1", "--max-world-size", "1", "--cases", "5")
+    assert done.returncode == 1
+    assert "never met more than one rank" in done.stdout
+    assert "raise --cases or --max-world-size" in done.stdout
+
+
+def test_fresh_isolation_certifies_too() -> None:
+    """Every case in new processes with plain gloo groups."""
+    done = run("properties/test_grad.py", "-k", "grad2", "--isolation", "fresh", "--cases", "15", "--seed", "3")
+    assert done.returncode == 0, said(done)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_session_that_is_interrupted_or_killed_leaves_no_process(number: signal.Signals) -> None:
+    """Hosts and ranks of main process and workers end with it."""
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", "2", "properties/", "--cases", "5000"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as session:
+        below: list[psutil.Process] = []
+        until = time.monotonic() + 30
+        while len(below) < 8 and time.monotonic() < until:
+            time.sleep(0.2)
+            below = psutil.Process(session.pid).children(recursive=True)
+        assert len(below) >= 8
+        session.send_signal(number)
+        session.wait(timeout=20)
+        until = time.monotonic() + 5
+        while time.monotonic() < until:
+            below = [p for p in below if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+            time.sleep(0.05)
+        assert below == []
