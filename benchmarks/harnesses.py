@@ -1,0 +1,110 @@
+"""The same training in PyTorch's own harnesses; run by throughput.py.
+
+`python harnesses.py CLASS` with WAYS_WORLD_SIZE, WAYS_CASES (a file) and WAYS_DDP in the environment prints each test's
+seconds as a JSON list. The environment, because these harnesses spawn processes which import this file again and find
+the class and its tests by name.
+"""
+
+import json
+import os
+import sys
+import time
+import unittest
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch.testing._internal.common_distributed import MultiProcContinuousTest, MultiProcessTestCase
+from ways import FEW, connect, train
+
+from ddp_invariants.case import TrainingCase, from_plain
+from ddp_invariants.ranks.loading import Wrapper
+
+WORLD_SIZE, DDP = int(os.environ["WAYS_WORLD_SIZE"]), os.environ["WAYS_DDP"]
+CASES = [case for case in map(from_plain, json.loads(Path(os.environ["WAYS_CASES"]).read_text()))
+         if isinstance(case, TrainingCase)]
+
+
+class Separate(MultiProcessTestCase):
+    """Spawns its processes for every test; each test makes its own group, as torch's do."""
+
+    @property
+    def world_size(self) -> int:
+        """Processes per test."""
+        return WORLD_SIZE
+
+    def setUp(self) -> None:
+        """Spawn, as every subclass in torch does."""
+        super().setUp()
+        self._spawn_processes()
+
+
+class Continuous(MultiProcContinuousTest):
+    """Spawns its processes once for all tests of the class."""
+
+    world_size = WORLD_SIZE
+
+    @classmethod
+    def backend_str(cls) -> str:
+        """The backend of the class's one group."""
+        return "gloo"
+
+    @classmethod
+    def device_type(cls) -> str:
+        """The device of the tests."""
+        return "cpu"
+
+
+def _separate(case: TrainingCase) -> Callable[[Any], None]:
+    def test(self: Any) -> None:
+        connect(self.file_name, self.rank, WORLD_SIZE)
+        train(case, self.rank, Wrapper(DDP))
+        dist.destroy_process_group()
+    return test
+
+
+def _continuous(case: TrainingCase) -> Callable[[Any], None]:
+    def test(self: Any) -> None:
+        train(case, self.rank, Wrapper(DDP))
+    return test
+
+
+for number, one in enumerate(CASES):
+    if number < FEW:
+        setattr(Separate, f"test_{number:03}", _separate(one))
+    if number < 8 * FEW:
+        setattr(Continuous, f"test_{number:03}", _continuous(one))
+
+
+class Timing(unittest.TestResult):
+    """Notes each test's seconds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: list[float] = []
+
+    def startTest(self, test: unittest.TestCase) -> None:
+        """Start the clock."""
+        super().startTest(test)
+        self.started = time.perf_counter()
+
+    def stopTest(self, test: unittest.TestCase) -> None:
+        """Stop it."""
+        self.seconds.append(time.perf_counter() - self.started)
+        super().stopTest(test)
+
+
+def main() -> None:
+    """Run a class's tests."""
+    made = {"MultiProcessTestCase": Separate, "MultiProcContinuousTest": Continuous}[sys.argv[1]]
+    result = Timing()
+    unittest.defaultTestLoader.loadTestsFromTestCase(made).run(result)
+    if not result.wasSuccessful() or result.skipped:
+        sys.exit(f"{sys.argv[1]}: {result.failures} {result.errors} {result.skipped}")
+    # The continuous class starts its processes within its first test: that is no test's time.
+    print(json.dumps(result.seconds[1:] if made is Continuous else result.seconds))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""The other ways to run the same training cases on real ranks; run by throughput.py, one way per process.
+
+`python ways.py WAY WORLD_SIZE CASES.json DDP` prints seconds per case as a JSON list, one number per round or test. The
+training is the same everywhere: build the replica, wrap it, make the optimizer, do the case's steps, one forward more.
+No twin, no evidence, no judgement.
+"""
+
+import datetime as dt
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.multiprocessing.spawn import spawn
+
+from ddp_invariants import draws
+from ddp_invariants.case import TrainingCase, from_plain
+from ddp_invariants.ranks.host import prefer_batch_scheduling
+from ddp_invariants.ranks.loading import Wrapper
+from ddp_invariants.ranks.model import Replica, count_values, loss_of
+from ddp_invariants.ranks.training import warm_up
+
+ROUNDS = 5
+FEW = 5
+"""Cases for the ways that take seconds each."""
+
+
+def train(case: TrainingCase, rank: int, wrapper: Wrapper) -> None:
+    """The training steps of a case, and nothing else."""
+    replica = Replica(case.model, draws.parameters(case, rank, count_values(case.model)))
+    dataset = draws.Dataset(case)
+    wrapped = wrapper.wrap(replica, case, None)
+    plan = case.optimizer
+    optimizer: torch.optim.Optimizer
+    if plan.kind == "sgd":
+        optimizer = torch.optim.SGD(wrapped.parameters(), lr=plan.lr, momentum=plan.momentum, weight_decay=plan.weight_decay)
+    else:
+        optimizer = torch.optim.AdamW(wrapped.parameters(), lr=plan.lr, weight_decay=plan.weight_decay)
+    for dealt in draws.batches(case):
+        indices = dealt[rank]
+        inputs = torch.from_numpy(dataset.inputs_ND[indices])
+        inputs = inputs if case.model.layers[0].dtype == "float64" else inputs.float()
+        if case.zero_grad != "never":
+            optimizer.zero_grad(set_to_none=case.zero_grad == "set_to_none")
+        targets, tags = torch.from_numpy(dataset.targets_ND[indices]), torch.from_numpy(dataset.tags_N[indices])
+        loss_of(wrapped(inputs), targets, tags).backward()
+        optimizer.step()
+    wrapped(inputs)
+
+
+def connect(path: str, rank: int, world_size: int) -> None:
+    """One thread, and a gloo default group that meets at a file."""
+    torch.set_num_threads(1)
+    store = dist.FileStore(path, world_size)  # type: ignore[attr-defined]  # exported without a stub
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=dt.timedelta(seconds=60))
+
+
+def bare(world_size: int, cases: list[TrainingCase], ddp: str) -> list[float]:
+    """Persistent ranks that go through the cases one after the other: the floor. Seconds per case, per round."""
+    warm_up()
+    with tempfile.TemporaryDirectory() as folder:
+        children = []
+        for rank in range(world_size):
+            child = os.fork()
+            if child == 0:
+                connect(f"{folder}/store", rank, world_size)
+                wrapper, rounds = Wrapper(ddp), []
+                for _ in range(ROUNDS + 1):
+                    dist.barrier()
+                    started = time.perf_counter()
+                    for case in cases:
+                        train(case, rank, wrapper)
+                    dist.barrier()
+                    rounds.append((time.perf_counter() - started) / len(cases))
+                if rank == 0:
+                    Path(f"{folder}/answer").write_text(json.dumps(rounds[1:]))
+                os._exit(0)
+            children.append(child)
+        for child in children:
+            os.waitpid(child, 0)
+        answer: list[float] = json.loads(Path(f"{folder}/answer").read_text())
+    return answer
+
+
+def forked(world_size: int, cases: list[TrainingCase], ddp: str) -> list[float]:
+    """Ranks forked for each case from a process that has torch, with a new gloo group."""
+    warm_up()
+    wrapper, seconds = Wrapper(ddp), []
+    for case in cases[: 4 * FEW]:
+        started = time.perf_counter()
+        with tempfile.TemporaryDirectory() as folder:
+            children = []
+            for rank in range(world_size):
+                child = os.fork()
+                if child == 0:
+                    connect(f"{folder}/store", rank, world_size)
+                    train(case, rank, wrapper)
+                    dist.barrier()
+                    os._exit(0)
+                children.append(child)
+            for child in children:
+                os.waitpid(child, 0)
+        seconds.append(time.perf_counter() - started)
+    return seconds
+
+
+def _spawned_rank(rank: int, world_size: int, path: str, case: TrainingCase, ddp: str) -> None:
+    connect(path, rank, world_size)
+    train(case, rank, Wrapper(ddp))
+    dist.barrier()
+    os._exit(0)  # Through the interpreter's exit gloo's threads abort some of the processes.
+
+
+def spawned(world_size: int, cases: list[TrainingCase], ddp: str) -> list[float]:
+    """torch.multiprocessing.spawn for each case: what most test suites do."""
+    seconds = []
+    for case in cases[:FEW]:
+        started = time.perf_counter()
+        with tempfile.TemporaryDirectory() as folder:
+            spawn(_spawned_rank, (world_size, f"{folder}/store", case, ddp), nprocs=world_size)
+        seconds.append(time.perf_counter() - started)
+    return seconds
+
+
+WAYS = {
+    "bare": bare,
+    "bare, default scheduling": bare,
+    "fork": forked,
+    "spawn": spawned,
+}
+
+
+def main() -> None:
+    """One way, as the command line says."""
+    way, world_size, path, ddp = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
+    if way == "bare":
+        prefer_batch_scheduling()
+    torch.set_num_threads(1)
+    cases = [from_plain(plain) for plain in json.loads(Path(path).read_text())]
+    print(json.dumps(WAYS[way](world_size, [c for c in cases if isinstance(c, TrainingCase)], ddp)))
+
+
+if __name__ == "__main__":
+    main()
