@@ -11,6 +11,7 @@ Single-threaded on purpose: forking a process with threads is not safe.
 """
 
 import ctypes
+import gc
 import os
 import select
 import signal
@@ -161,6 +162,10 @@ def main() -> NoReturn:
 
     torch.set_num_threads(1)
     warm_up()
+    # What is imported by now lives for ever: without this every full collection in every rank walks all of torch's
+    # objects, and copies the pages they lie on.
+    gc.collect()
+    gc.freeze()
     Host(socket.socket(fileno=int(sys.argv[1]))).serve()
 
 

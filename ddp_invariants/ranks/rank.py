@@ -23,6 +23,7 @@ class Rank:
     def __init__(self, control: socket.socket) -> None:
         self.control = control
         self.connections: dict[str, Connections] = {}
+        self.surroundings = _surroundings()
         self.wrapper = lru_cache(loading.Wrapper)
         self.sampler = lru_cache(loading.SamplerMaker)
 
@@ -52,7 +53,6 @@ class Rank:
         everyone = self.connections[request["everyone"]]
         training_group = self.connections.get(request["training"]) if case.outside else None
         members = list(range(case.outside, case.ranks_needed))
-        before = _surroundings()
         session = Session(everyone, training_group, members, request["number"], plain=request["plain"])
         record = training.Record()
         if everyone.rank >= case.outside:
@@ -61,7 +61,8 @@ class Rank:
         # Plain groups close their connections when destroyed, which would end another rank's wait with an error; their
         # processes are ended by the controller once all ranks have answered.
         quiescent = not request["plain"] and session.close()
-        changed = [name for name, value in _surroundings().items() if before[name] != value]
+        before, self.surroundings = self.surroundings, _surroundings()
+        changed = [name for name, value in self.surroundings.items() if before[name] != value]
         header = {**record.header(), "sent": sent, "quiescent": quiescent, "changed": changed}
         return header, bytes(record.blob)
 
