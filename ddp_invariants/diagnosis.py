@@ -20,7 +20,7 @@ _ROUNDINGS = 16
 
 def of_gradient(hearing: "Hearing", step: int, rank: int, name: str) -> str:
     """What a rank's synchronised gradient of a parameter equals instead of the mean; empty when nothing fits."""
-    local, reduced = hearing.evidence.moment("local", step), hearing.evidence.moment("reduced", step)
+    local, reduced = hearing.noted("local", step), hearing.noted("reduced", step)
     if local is None or reduced is None:
         return ""
     held = reduced[rank].by_name.get(name)
@@ -46,7 +46,7 @@ def of_gradient(hearing: "Hearing", step: int, rank: int, name: str) -> str:
           for other in range(world_size) if other != rank),
         (2 * mean, "got / expected = 2: accumulated once too often"),
     ]
-    before = hearing.evidence.moment("reduced", step - 1) if step else None
+    before = hearing.noted("reduced", step - 1) if step else None
     if before is not None and name in before[rank].by_name and before[rank].by_name[name].shape == mean.shape:
         left = before[rank].by_name[name]
         candidates += [(left, f"it equals step {step - 1}'s gradient: stale"),
@@ -78,7 +78,7 @@ def _constant_factor(mean: FloatArray, world_size: int, equals: Callable[[FloatA
 
 
 def _swapped(hearing: "Hearing", step: int, rank: int, name: str, held: FloatArray, roundoff: float) -> str:
-    local = hearing.evidence.moment("local", step)
+    local = hearing.noted("local", step)
     assert local is not None
     for other in local[rank].by_name:
         if other == name or any(t.by_name[other].shape != held.shape for t in local):

@@ -24,7 +24,7 @@ class Entry:
         breaches: Case id to the breach in a few words, at most ten; `seen` counts all.
         seen: Cases with a breach.
         confirmed: Violations confirmed in fresh processes.
-        not_claimed: Why the rule does not apply to what is on trial; empty where it does.
+        not_claimed: What of the rule does not apply to what is on trial; empty where all of it does.
         inconclusive: Whether its own property ended without a verdict.
     """
 
@@ -77,9 +77,9 @@ class Entry:
             return Verdict.VIOLATED
         if self.seen or self.inconclusive:
             return Verdict.INCONCLUSIVE
-        if self.not_claimed:
-            return Verdict.NOT_CLAIMED
-        return Verdict.HOLDS if self.judged else Verdict.INCONCLUSIVE
+        if self.judged:
+            return Verdict.HOLDS
+        return Verdict.NOT_CLAIMED if self.not_claimed else Verdict.INCONCLUSIVE
 
 
 class Ledger:

@@ -43,6 +43,11 @@ class Scope:
     shuffle: bool = True
     drop_last: bool = True
 
+    @property
+    def unclaimed(self) -> frozenset[str]:
+        """Situations of rules that what is on trial does not offer: no rule is asked to have met them."""
+        return frozenset({"shuffle"} if not self.shuffle else ()) | frozenset({"drop_last"} if not self.drop_last else ())
+
 
 _BUCKET_CAPS = (None, 1, 16, 64, 256, 1 << 20)
 """Bytes: every parameter alone, a few together, all in one, for models of 4 to some hundred bytes."""

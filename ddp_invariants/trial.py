@@ -18,6 +18,7 @@ from hypothesis.strategies import SearchStrategy
 
 from ddp_invariants import report
 from ddp_invariants.case import Case, ShardCase, TrainingCase, case_id, to_json
+from ddp_invariants.evidence import ShardEvidence, TrainingEvidence
 from ddp_invariants.invariants import ALL_RULES, judge
 from ddp_invariants.ledger import Ledger
 from ddp_invariants.ranks.pool import DEADLINE, Pool
@@ -48,7 +49,11 @@ class OnTrial:
     sampler: str = "reference"
     scope: Scope = field(default_factory=Scope)
 
-    def named(self, rule: str) -> str:
+    def named(self, case: Case) -> str:
+        """The one a case is about."""
+        return self.ddp if isinstance(case, TrainingCase) else self.sampler
+
+    def about(self, rule: str) -> str:
         """The one a rule is about."""
         return self.sampler if rule.startswith("SHARD") else self.ddp
 
@@ -97,12 +102,14 @@ class Trial:
     def findings(self, case: Case, *, fresh: bool = False) -> dict[str, Finding]:
         """Run one case and judge it by every rule about its kind."""
         fresh = fresh or self.options.isolation == "fresh"
+        evidence: TrainingEvidence | ShardEvidence
         if isinstance(case, TrainingCase):
             evidence = self.pool.train(case, self.on_trial.ddp, fresh=fresh)
-            if evidence.incident is not None and evidence.incident.kind == "hung":
-                self.pool.deadline = min(self.pool.deadline, HUNG_DEADLINE)
-            return judge(evidence)
-        return judge(self.pool.shards(case, self.on_trial.sampler, fresh=fresh))
+        else:
+            evidence = self.pool.shards(case, self.on_trial.sampler, fresh=fresh)
+        if evidence.incident is not None and evidence.incident.kind == "hung":
+            self.pool.deadline = min(self.pool.deadline, HUNG_DEADLINE)
+        return judge(evidence)
 
     def certify(self, rule: str, cases: SearchStrategy[TrainingCase] | SearchStrategy[ShardCase]) -> None:
         """Judge a rule on drawn cases (or on the one to replay).
@@ -142,7 +149,7 @@ class Trial:
         database: ExampleDatabase | None = None
         if self.options.database is not None:
             # A folder per rule and implementation: all properties are one function to Hypothesis.
-            name = hashlib.blake2b(self.on_trial.named(rule).encode(), digest_size=4).hexdigest()
+            name = hashlib.blake2b(self.on_trial.about(rule).encode(), digest_size=4).hexdigest()
             database = DirectoryBasedExampleDatabase(self.options.database / name / rule)
         bounded = settings(
             max_examples=self.options.cases, database=database, deadline=None, report_multiple_bugs=False,
@@ -159,7 +166,7 @@ class Trial:
 
     def _confirm(self, rule: str, breach: Breach, case: Case) -> None:
         """Repeat a minimal counterexample in fresh processes with plain groups, and report what came of it."""
-        name = self.on_trial.named(breach.rule)
+        name = self.on_trial.named(case)
         self.pool.deadline = max(self.pool.deadline, HUNG_DEADLINE if breach.rule == "LIVE-1" else DEADLINE)
         seen = [breach_ for breach_ in (self.findings(case, fresh=True)[breach.rule].breach for _ in range(CONFIRMATIONS))
                 if breach_ is not None]
@@ -216,7 +223,7 @@ class _Search:
         """Account for one case's findings; the breach this property is to report, if any."""
         ledger = self.trial.ledger
         ledger.cases += 1
-        identifier = case_id(case, self.trial.on_trial.ddp)
+        identifier = case_id(case, self.trial.on_trial.named(case))
         for name, finding in findings.items():
             ledger[name].add(finding, identifier)
         own = findings.get(self.rule, Finding(self.rule, unjudged="the case is of another kind"))
@@ -236,7 +243,7 @@ class _Search:
             Inconclusive: It could not be judged.
         """
         breach = self._enter(case, self.trial.findings(case, fresh=True))
-        name = self.trial.on_trial.named(self.rule)
+        name = self.trial.on_trial.named(case)
         if breach is not None:
             self.trial.ledger[breach.rule].confirmed += 1
             path = self.trial._store(case, name)
@@ -254,9 +261,13 @@ class _Search:
         Raises:
             Inconclusive: It did not.
         """
-        missing = [situation for situation in ALL_RULES[self.rule].needs if situation not in self.met]
+        needs = set(ALL_RULES[self.rule].needs)
+        unclaimed = sorted(needs & self.trial.scope.unclaimed)
+        missing = sorted(needs - self.met - self.trial.scope.unclaimed)
+        if unclaimed:
+            self.trial.not_claimed(self.rule, f"judged without {' and '.join(unclaimed)}, which it does not take")
         if self.judged and not missing:
             return
         self.trial.ledger[self.rule].inconclusive = True
         reasons = [f"{count} times: {reason}" for reason, count in sorted(self.reasons.items(), key=lambda r: -r[1])[:3]]
-        raise Inconclusive(report.unproved(self.rule, self.trial.on_trial.named(self.rule), self.judged, missing, reasons))
+        raise Inconclusive(report.unproved(self.rule, self.trial.on_trial.about(self.rule), self.judged, missing, reasons))

@@ -73,6 +73,7 @@ SAMPLERS = [
     ("EpochOnRankZero", "SHARD-3"),
     ("AcceptsAnyRank", "SHARD-7"),
     ("UnequalBatches", "SHARD-6"),
+    ("YieldsForEver", "SHARD-1"),
 ]
 
 
@@ -96,6 +97,14 @@ def test_fault_that_does_not_end_violates_live1_with_ranks_and_stacks(make_trial
     assert ("SIGABRT" in violation.report) == (fault == "DiesInBackward")
     trial = make_trial(cases=10)
     trial.certify("LIVE-1", training_cases(trial.scope))
+
+
+def test_a_sampler_that_does_not_end_violates_live1(make_trial: TrialMaker) -> None:
+    """Whatever rule was asked, within a few short deadlines."""
+    trial = make_trial(sampler=f"{FAULTS}:NeverEnds", cases=20)
+    trial.pool.deadline = 2.0
+    with pytest.raises(violation_class("LIVE-1"), match=r"faults\.py:NeverEnds: a rank hung"):
+        trial.certify("SHARD-3", shard_cases(trial.scope))
 
 
 def test_a_refusal_is_neither_a_violation_nor_a_pass(make_trial: TrialMaker) -> None:

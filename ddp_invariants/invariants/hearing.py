@@ -31,6 +31,9 @@ class Hearing:
 
     def __init__(self, evidence: TrainingEvidence) -> None:
         self.evidence, self.case = evidence, evidence.case
+        self._noted: dict[tuple[Moment, int], tuple[Tensors, ...] | None] = {}
+        self._means: dict[int, Ball] = {}
+        self._truths: list[Truth] = []
 
     @property
     def incident(self) -> Incident | None:
@@ -48,13 +51,20 @@ class Hearing:
                 return f"rank {rank} raised {told['type']} in {told['phase']} of step {told['step']}: {told['message']}"
         return ""
 
+    def noted(self, moment: Moment, step: int = 0) -> tuple[Tensors, ...] | None:
+        """The tensors of a moment on every rank; None unless all ranks got there."""
+        key = (moment, step)
+        if key not in self._noted:
+            self._noted[key] = self.evidence.moment(moment, step)
+        return self._noted[key]
+
     def every_rank(self, moment: Moment, step: int = 0) -> tuple[Tensors, ...]:
         """The tensors of a moment on every rank.
 
         Raises:
             Unjudged: A rank did not get there.
         """
-        tensors = self.evidence.moment(moment, step)
+        tensors = self.noted(moment, step)
         if tensors is None:
             raise Unjudged(f"no evidence of {moment!r} at step {step}: {self.cut_short or 'a rank noted none'}")
         return tensors
@@ -66,10 +76,7 @@ class Hearing:
             Unjudged: There is none.
         """
         self.every_rank(moment, 0)
-        count = 0
-        while count < self.case.steps and self.evidence.moment(moment, count) is not None:
-            count += 1
-        return range(count)
+        return range(next((step for step in range(self.case.steps) if self.noted(moment, step) is None), self.case.steps))
 
     @cached_property
     def clean_steps(self) -> int:
@@ -91,13 +98,16 @@ class Hearing:
         Raises:
             Unjudged: Evidence is missing, or a local gradient is not finite.
         """
+        if step in self._means:
+            return self._means[step]
         local = self.every_rank("local", step)
         centre_WP = np.stack([tensors.values_P for tensors in local])
         if not np.isfinite(centre_WP).all():
             raise Unjudged(f"a local gradient of step {step} is not finite")
         quantum_P = balls.quantum_of(centre_WP).min(0)
-        return balls.mean_over_ranks(centre_WP, np.zeros_like(centre_WP), quantum_P, form_of(local[0].layout),
-                                      self.case.world_size, self.passes(step))
+        self._means[step] = balls.mean_over_ranks(centre_WP, np.zeros_like(centre_WP), quantum_P, form_of(local[0].layout),
+                                                  self.case.world_size, self.passes(step))
+        return self._means[step]
 
     def truth(self, step: int) -> Truth:
         """What the step gives in one process on the global batch, from the parameters the ranks held at its start.
@@ -110,10 +120,6 @@ class Hearing:
             while len(self._truths) <= step:
                 self._truths.append(self._truth(len(self._truths)))
         return self._truths[step]
-
-    @cached_property
-    def _truths(self) -> list[Truth]:
-        return []
 
     @cached_property
     def _optimization(self) -> oracle.Optimization:

@@ -1,7 +1,9 @@
 """LIVE: every case ends, on every rank."""
 
+from ddp_invariants.evidence import Incident
 from ddp_invariants.invariants.hearing import Hearing, training
 from ddp_invariants.invariants.rule import Tally
+from ddp_invariants.invariants.shard import Deal, sharding
 from ddp_invariants.verdict import Breach
 
 
@@ -16,17 +18,29 @@ def _of_the_implementation(text: str) -> str:
     return "\n".join(kept)
 
 
-@training.rule("LIVE-1", "Every case ends within its deadline on every rank.")
+_REQUIREMENT = "Every case ends within its deadline on every rank."
+
+
+@training.rule("LIVE-1", _REQUIREMENT)
 def every_case_ends(hearing: Hearing, tally: Tally) -> Breach | None:
     """A rank that hangs or dies; one that raises is seen to have ended."""
-    incident = hearing.incident
     tally.compared += len(hearing.evidence.ranks)
-    if incident is None:
-        return None
     raised = [f"rank {rank} had raised {e.raised['type']}: {e.raised['message']}"
               for rank, e in enumerate(hearing.evidence.ranks) if e.raised is not None]
+    return _told(hearing.incident, hearing.case.world_size, "; ".join(raised))
+
+
+@sharding.rule("LIVE-1", _REQUIREMENT)
+def every_sampler_answers(deal: Deal, tally: Tally) -> Breach | None:
+    """A sampler that hangs or ends its process."""
+    tally.compared += 1
+    return _told(deal.evidence.incident, deal.case.world_size, "")
+
+
+def _told(incident: Incident | None, world_size: int, perhaps: str) -> Breach | None:
+    if incident is None:
+        return None
     notes = "\n".join(f"rank {rank} printed:\n{_of_the_implementation(text)}" for rank, text in incident.stacks.items() if text)
     verb = "hung" if incident.kind == "hung" else "died"
-    return Breach("LIVE-1", f"a rank {verb}", f"world size {hearing.case.world_size}",
-                  "; ".join(f"rank {rank} {how}" for rank, how in sorted(incident.ranks.items())),
-                  "; ".join(raised), notes)
+    return Breach("LIVE-1", f"a rank {verb}", f"world size {world_size}",
+                  "; ".join(f"rank {rank} {how}" for rank, how in sorted(incident.ranks.items())), perhaps, notes)

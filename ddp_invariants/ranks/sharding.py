@@ -1,5 +1,6 @@
 """One process asks a sampler for the shards of all ranks: no process group is needed for that."""
 
+import itertools
 import random
 from typing import Any
 
@@ -24,8 +25,8 @@ def shards(case: ShardCase, make: SamplerMaker, *, disturb: int) -> dict[str, An
     Args:
         case: The case.
         make: The sampler on trial.
-        disturb: Seed of the global random generators before each rank's turn. Two processes asked with different
-            ones must answer alike (SHARD-4).
+        disturb: Seed of the global random generators, which the ranks' turns share, so that each finds them in
+            another state. Two processes asked with different ones must answer alike (SHARD-4).
 
     Returns:
         `lengths[rank]`, `shards[epoch number][rank]`, `again[rank]` (the last epoch iterated once more),
@@ -40,10 +41,8 @@ def shards(case: ShardCase, make: SamplerMaker, *, disturb: int) -> dict[str, An
 def _dealt(case: ShardCase, make: SamplerMaker, disturb: int) -> dict[str, Any]:
     phase = "construction"
     try:
-        samplers = []
-        for rank in range(case.world_size):
-            _disturb(disturb + rank)
-            samplers.append(_make(case, make, case.world_size, rank))
+        _disturb(disturb)
+        samplers = [_make(case, make, case.world_size, rank) for rank in range(case.world_size)]
         phase = "iteration"
         before = _global_generators()
         dealt = []
@@ -51,8 +50,8 @@ def _dealt(case: ShardCase, make: SamplerMaker, disturb: int) -> dict[str, Any]:
             for sampler in samplers:
                 if hasattr(sampler, "set_epoch"):
                     sampler.set_epoch(epoch)
-            dealt.append([_indices(sampler) for sampler in samplers])
-        again = [_indices(sampler) for sampler in samplers]
+            dealt.append([_indices(case, sampler) for sampler in samplers])
+        again = [_indices(case, sampler) for sampler in samplers]
         after = _global_generators()
         answer: dict[str, Any] = {
             "lengths": [len(sampler) if hasattr(sampler, "__len__") else None for sampler in samplers],
@@ -81,8 +80,10 @@ def _make(case: ShardCase, make: SamplerMaker, world_size: int, rank: int) -> An
     return make(data.samples, world_size, rank, shuffle=data.shuffle, seed=data.seed, drop_last=data.drop_last)
 
 
-def _indices(sampler: Any) -> list[int]:
-    return [int(index) for index in sampler]
+def _indices(case: ShardCase, sampler: Any) -> list[int]:
+    # Bounded: a sampler that never ends is seen to yield too many instead of taking all memory.
+    bound = 4 * (case.data.samples + case.world_size) + 1000
+    return [int(index) for index in itertools.islice(sampler, bound)]
 
 
 def _count_batches(case: ShardCase, sampler: Any) -> int:

@@ -1,0 +1,84 @@
+"""Right implementations in shapes unlike the reference's; none may ever be accused."""
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ddp_invariants.reference.ddp import DistributedDataParallel as Reference
+
+
+class EqualSeeds(Reference):
+    """Broadcasts nothing: the ranks are built equal, as it declares."""
+
+    declares: ClassVar[dict[str, str]] = {"init": "seed"}
+
+    def __init__(self, module: nn.Module, bucket_size_mb: float = 25.0) -> None:
+        super().__init__(module, bucket_cap_mb=bucket_size_mb, broadcast_buffers=False)
+
+    def _broadcast_state(self, tensors: Iterable[Tensor]) -> None:
+        del tensors
+
+
+class ExplicitCall(nn.Module):
+    """One blocking all-reduce per gradient, when told to; divides before it sums."""
+
+    def __init__(self, module: nn.Module, pg: dist.ProcessGroup | None = None) -> None:
+        super().__init__()
+        self.module, self.pg = module, pg
+        for tensor in (*module.parameters(), *module.buffers()):
+            whole = tensor.detach().clone(memory_format=torch.contiguous_format)
+            dist.broadcast(whole, group_src=0, group=pg)
+            tensor.detach().copy_(whole)
+
+    def forward(self, *inputs: Tensor) -> Any:
+        """The module's."""
+        return self.module(*inputs)
+
+    def sync_gradients(self) -> None:
+        """To be called after backward."""
+        for parameter in self.module.parameters():
+            if parameter.grad is not None:
+                mean = parameter.grad.clone(memory_format=torch.contiguous_format) / dist.get_world_size(self.pg)
+                dist.all_reduce(mean, group=self.pg)
+                parameter.grad.copy_(mean)
+
+
+def in_place(module: nn.Module) -> None:
+    """Hooks a module without wrapping it; multiplies by 1/W after a parameter server's sum."""
+    for tensor in (*module.parameters(), *module.buffers()):
+        whole = tensor.detach().clone(memory_format=torch.contiguous_format)
+        dist.broadcast(whole, src=0)
+        tensor.detach().copy_(whole)
+
+    def through_rank_0(parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        total = parameter.grad.clone(memory_format=torch.contiguous_format)
+        dist.reduce(total, dst=0)
+        if dist.get_rank() == 0:
+            total *= 1.0 / dist.get_world_size()
+        dist.broadcast(total, src=0)
+        parameter.grad.copy_(total)
+
+    for parameter in module.parameters():
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(through_rank_0)
+
+
+class SlicesOfTheOrder:
+    """A sampler by other names: contiguous slices of the padded order, computed on construction."""
+
+    def __init__(self, data_source: range, world_size: int, rank: int) -> None:
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank {rank} of {world_size}")
+        size = -(-len(data_source) // world_size)
+        order = [i % len(data_source) for i in range(size * world_size)]
+        self.mine = order[rank * size : (rank + 1) * size]
+
+    def __len__(self) -> int:
+        return len(self.mine)
+
+    def __iter__(self) -> Any:
+        return iter(self.mine)

@@ -1,0 +1,52 @@
+"""The README's outputs: find them, run their commands, write them anew. `python tests/readme.py [--all]`."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+BLOCK = re.compile(r"<!-- output of: (?P<command>[^\n]+) -->\n```text\n(?P<output>.*?)```", re.DOTALL)
+
+
+def outputs() -> dict[str, str]:
+    """Each command whose output the README shows, with that output."""
+    return {match["command"]: match["output"] for match in BLOCK.finditer(README.read_text(encoding="utf-8"))}
+
+
+def run(command: str) -> str:
+    """What a command prints, without what belongs to one machine and moment."""
+    words = shlex.split(command)
+    words[:1] = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"] if words[0] == "pytest" else [sys.executable]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=1800, check=False)
+    return tidy(done.stdout)
+
+
+def tidy(text: str) -> str:
+    """Paths, plugins and times differ from run to run; lines about them are dropped or shortened."""
+    text = text.replace(str(ROOT), "…")
+    dropped = ("platform ", "rootdir:", "plugins:", "configfile:", "bringing up nodes", "created:", "[gw")
+    lines = [line.rstrip() for line in text.splitlines() if not line.startswith(dropped)]
+    lines = [re.sub(r" in [\d.]+s( \([\d:]+\))?", "", line) for line in lines]
+    return re.sub(r"\n{2,}", "\n", "\n".join(lines)).strip() + "\n"
+
+
+def shape(text: str) -> str:
+    """An output with its numbers and column widths taken out: what must stay true of it."""
+    return "\n".join(re.sub(r"[\s=_─]+", " ", re.sub(r"\d[\d,.]*", "#", line)).strip() for line in text.splitlines())
+
+
+def main() -> None:
+    """Write every output anew; the slow one only when asked for."""
+    text = README.read_text(encoding="utf-8")
+    for command, output in outputs().items():
+        if command.startswith("pytest") or "--all" in sys.argv:
+            text = text.replace(f"<!-- output of: {command} -->\n```text\n{output}```",
+                                f"<!-- output of: {command} -->\n```text\n{run(command)}```")
+    README.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

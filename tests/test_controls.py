@@ -1,0 +1,48 @@
+"""No right implementation is accused, whatever its shape, and the suite knows what each does not claim."""
+
+from pathlib import Path
+
+import pytest
+from test_faults import cases_for
+
+from conftest import TrialMaker
+from ddp_invariants.invariants.hearing import training
+from ddp_invariants.invariants.shard import sharding
+from ddp_invariants.verdict import Verdict
+
+CONTROLS = str(Path(__file__).with_name("controls.py"))
+
+WRAPPERS = {"reference": "reference", "torch": "torch",
+            **{name: f"{CONTROLS}:{name}" for name in ("EqualSeeds", "ExplicitCall", "in_place")}}
+SAMPLERS = {"reference": "reference", "torch": "torch", "SlicesOfTheOrder": f"{CONTROLS}:SlicesOfTheOrder"}
+RULES = ["INIT-1", "INIT-2", "LOSS-2", "GRAD-2", "GRAD-7", "PARAM-3"]
+
+
+@pytest.mark.parametrize("ddp", WRAPPERS.values(), ids=WRAPPERS)
+def test_a_right_wrapper_is_not_accused_by_any_rule(make_trial: TrialMaker, ddp: str) -> None:
+    """All rules are judged on every case; none is breached, none refused."""
+    trial = make_trial(ddp=ddp, cases=40)
+    for rule in RULES if trial.scope.init == "distinct" else ["INIT-4", *RULES[2:]]:
+        trial.certify(rule, cases_for(rule, trial.scope))
+    for rule in training.rules:
+        entry = trial.ledger[rule]
+        assert entry.seen == 0, (rule, entry.breaches)
+        assert not any(" raised " in reason for reason in entry.unjudged), entry.unjudged
+    assert trial.ledger["GRAD-3"].judged > 100
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
+def test_a_right_sampler_is_not_accused_by_any_rule(make_trial: TrialMaker, sampler: str) -> None:
+    """All rules are judged on every case; a sampler that cannot shuffle or drop is not asked to."""
+    trial = make_trial(sampler=sampler, cases=60)
+    for rule in ("SHARD-1", "SHARD-6", "SHARD-7"):
+        trial.certify(rule, cases_for(rule, trial.scope))
+    assert all(trial.ledger[rule].seen == 0 for rule in sharding.rules)
+
+
+def test_what_a_sampler_does_not_take_is_not_asked_of_it(make_trial: TrialMaker) -> None:
+    """A sampler that can neither drop nor shuffle is judged without both, and the ledger says so."""
+    trial = make_trial(sampler=f"{CONTROLS}:SlicesOfTheOrder", cases=40)
+    trial.certify("SHARD-3", cases_for("SHARD-3", trial.scope))
+    assert trial.ledger["SHARD-3"].verdict is Verdict.HOLDS
+    assert trial.ledger["SHARD-3"].not_claimed == "judged without drop_last and shuffle, which it does not take"

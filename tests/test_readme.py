@@ -1,0 +1,56 @@
+"""The README says what is so."""
+
+import re
+import tomllib
+
+import pytest
+from readme import README, ROOT, outputs, run, shape
+
+from ddp_invariants import plugin
+from ddp_invariants.ranks import loading
+
+TEXT = README.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("command", [command for command in outputs() if command.startswith("pytest")])
+def test_the_outputs_shown_are_those_of_their_commands(command: str) -> None:
+    """Run again; numbers and widths aside, every line is the same."""
+    assert shape(run(command)) == shape(outputs()[command])
+
+
+def test_the_two_commands_stand_at_the_top_and_are_what_ci_runs() -> None:
+    """The installation line is .ci/run's, the test command .ci/check's."""
+    commands = re.findall(r"```sh\n(.*?)\n```", TEXT, re.DOTALL)[:2]
+    install, properties = commands[0].split(" && ")
+    assert commands[1].split(" && ")[0] == install
+    assert install.removeprefix("pip install ") in (ROOT / ".ci" / "run").read_text()
+    assert commands[1].split(" && ")[1] in (ROOT / ".ci" / "check").read_text().splitlines()
+    assert properties == "pytest -n auto properties/"
+
+
+def test_every_option_is_in_the_table_with_its_values() -> None:
+    """And no other."""
+    source = (ROOT / "ddp_invariants" / "plugin.py").read_text()
+    options = set(re.findall(r'addoption\("(--[a-z-]+)"', source))
+    table = {option for row in re.findall(r"^\| (`--.*?`) \|", TEXT, re.MULTILINE) for option in re.findall(r"--[a-z-]+", row)}
+    assert table == options
+    numbers = ", ".join(str(n) for n in list(plugin.PROFILES.values())[:2])
+    assert f"{numbers} or {plugin.PROFILES['thorough']} cases per property" in TEXT
+
+
+def test_the_names_an_implementation_may_use_are_those_the_loader_knows() -> None:
+    """Bucket capacities, process groups, declarations."""
+    for name in (*loading.BUCKET_CAPS, *loading.GROUPS):
+        assert f"`{name}`" in TEXT
+    assert 'declares = {"init": "seed"}' in TEXT
+    assert "seed" in loading.DECLARATIONS["init"]
+
+
+def test_every_dependency_has_its_reason_and_the_tested_set_is_pinned() -> None:
+    """A comment behind each, and a line in constraints.txt."""
+    source = (ROOT / "pyproject.toml").read_text()
+    project = tomllib.loads(source)["project"]
+    pinned = (ROOT / "constraints.txt").read_text()
+    for requirement in (*project["dependencies"], *project["optional-dependencies"]["test"]):
+        assert re.search(rf'"{re.escape(requirement)}",\s+# \w+', source), requirement
+        assert re.search(rf"^{re.split('[<>=]', requirement)[0]}==", pinned, re.MULTILINE), requirement
