@@ -4,7 +4,7 @@ What may be drawn at all is a `Scope`, taken from what the implementation on tri
 Bounding the strategies, rather than skipping inside a property, keeps a property from passing on nothing.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
@@ -53,6 +53,8 @@ _BUCKET_CAPS = (None, 1, 16, 64, 256, 1 << 20)
 """Bytes: every parameter alone, a few together, all in one, for models of 4 to some hundred bytes."""
 _SEEDS = st.integers(0, 2**31 - 1)
 _SMALL = st.integers(0, 7)
+_SAMPLES = st.integers(0, 2) | st.integers(0, 29)
+"""Beyond the fewest: short datasets often, so that ranks share batches and some shards are all padding."""
 _COINS = st.booleans()
 _ONE_IN_FOUR = st.sampled_from((False, False, False, True))
 _ONE_IN_EIGHT = st.sampled_from((False,) * 7 + (True,))
@@ -73,8 +75,15 @@ _PLANS = st.tuples(_KINDS, st.sampled_from((0, 0, 1, 2, 4)), _COINS, _ONE_IN_FOU
 
 
 @st.composite
-def models(draw: st.DrawFn, *, buffers: bool = False) -> Model:
-    """One to four layers, often of equal shapes, with at least one trainable parameter first; `buffers` adds one more."""
+def models(draw: st.DrawFn, *, buffers: bool = False, every_kind: bool = False) -> Model:
+    """One to four layers, often of equal shapes, with at least one trainable parameter first.
+
+    Args:
+        draw: Hypothesis'.
+        buffers: Add a layer with buffers.
+        every_kind: Add, each in every other case, a tied pair, a frozen, a 0-d and a zero-element parameter. For rules
+            about them: left to the layers above, a short run would often never meet them all.
+    """
     inputs, width, dtype = draw(_WIDTHS), draw(_WIDTHS), draw(_DTYPES)
     layers = [Layer("linear", width, bias=draw(_COINS), relu=draw(_ONE_IN_FOUR), dtype=dtype,
                     layout=_fitting(draw(_LAYOUTS), inputs))]
@@ -93,7 +102,14 @@ def models(draw: st.DrawFn, *, buffers: bool = False) -> Model:
             if not low:
                 fitting.append(len(layers) - 1)
         width = layers[-1].outputs
-    return Model(inputs, (*layers, Layer("statistics")) if buffers else tuple(layers))
+    if every_kind:
+        tied, extras = Layer("linear", width, dtype=dtype, tied=len(layers)), draw(st.tuples(_COINS, _COINS, _COINS, _COINS))
+        pairs = (replace(tied, tied=None), tied), (Layer("scale", dtype=dtype, frozen=True),), \
+            (Layer("scale", dtype=dtype),), (Layer("empty", dtype=dtype),)
+        layers += [layer for pair, wanted in zip(pairs, extras, strict=True) if wanted for layer in pair]
+    if buffers:
+        layers.append(Layer("statistics"))
+    return Model(inputs, tuple(layers))
 
 
 def _fitting(layout: Layout, inputs: int) -> Layout:
@@ -102,7 +118,8 @@ def _fitting(layout: Layout, inputs: int) -> Layout:
 
 @st.composite
 def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...] = (2, 3, 4, 1), least_steps: int = 1,
-                   capped: bool = False, poisoned: bool = False, buffers: bool = False) -> TrainingCase:
+                   capped: bool = False, poisoned: bool = False, buffers: bool = False,
+                   every_kind: bool = False) -> TrainingCase:
     """Training runs within a scope.
 
     What is drawn does not depend on what was drawn before (only what is made of it does), so that Hypothesis can
@@ -116,6 +133,7 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
         capped: Always set a bucket capacity.
         poisoned: Always put a value that is not finite into one rank's batch.
         buffers: Always have a layer with buffers.
+        every_kind: Have every kind of parameter in every other case.
     """
     world_size = draw(st.sampled_from([w for w in world_sizes if w <= scope.max_world_size] or [scope.max_world_size]))
     steps = draw(st.integers(least_steps, least_steps + 3))
@@ -125,10 +143,10 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
         poison = Poison(draw(_SMALL) % world_size, draw(_SMALL) % steps, draw(st.sampled_from(("nan", "inf", "-inf"))))
     outside = draw(_ONE_IN_EIGHT) and scope.subgroup and world_size < scope.max_world_size
     drop_last = draw(_ONE_IN_FOUR)
-    data = Data(samples=(world_size if drop_last else 1) + draw(st.integers(0, 15)), batch_size=draw(st.integers(1, 4)),
+    data = Data(samples=(world_size if drop_last else 1) + draw(_SAMPLES), batch_size=draw(st.integers(1, 4)),
                 shuffle=draw(_COINS), drop_last=drop_last, seed=draw(_SMALL))
     return TrainingCase(
-        model=draw(models(buffers=buffers)),
+        model=draw(models(buffers=buffers, every_kind=every_kind)),
         world_size=world_size,
         outside=int(outside),
         data=data,
@@ -156,7 +174,7 @@ def shard_cases(draw: st.DrawFn, scope: Scope, *, loader: bool = False, least_sa
     """
     world_size = draw(st.integers(1, 8))
     drop_last, size = draw(_ONE_IN_FOUR), draw(st.integers(1, 4))
-    data = Data(samples=least_samples + draw(st.integers(0, 29)), batch_size=size if loader else 1,
+    data = Data(samples=least_samples + draw(_SAMPLES), batch_size=size if loader else 1,
                 shuffle=draw(_COINS) and scope.shuffle, drop_last=drop_last and scope.drop_last, seed=draw(_SMALL))
     epochs = draw(st.sampled_from(((0,), (0, 1), (1, 0), (0, 1, 2), (3, 0))))
     return ShardCase(world_size=world_size, data=data, epochs=epochs, loader=loader)

@@ -33,6 +33,8 @@ SHRINK_SECONDS = 20.0
 HUNG_DEADLINE = 3.0
 """Seconds a case gets once another has hung: the slowest right case of a default run takes under one."""
 CONFIRMATIONS = 3
+ROUNDS = 5
+"""Searches a property makes at most: one, and more of the same length as long as a situation its rule needs is unmet."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,10 @@ class Trial:
             search.judge_alone(replay)
             return
         try:
-            self._drive(rule, cases, search.look_at)
+            for number in range(ROUNDS):
+                self._drive(f"{rule}/{number}", cases, search.look_at)
+                if not search.missing():
+                    break
         except Violation as violation:
             self._confirm(rule, violation.breach, violation.case)
         except Flaky:
@@ -143,21 +148,21 @@ class Trial:
         """Note that a rule is not about what is on trial."""
         self.ledger[rule].not_claimed = reason
 
-    def _drive(self, rule: str, cases: SearchStrategy[TrainingCase] | SearchStrategy[ShardCase],
+    def _drive(self, name: str, cases: SearchStrategy[TrainingCase] | SearchStrategy[ShardCase],
                look_at: Callable[[Case], None]) -> None:
-        """Have Hypothesis draw, and shrink what raises."""
+        """Have Hypothesis draw, and shrink what raises; the name tells this search from every other."""
         database: ExampleDatabase | None = None
         if self.options.database is not None:
-            # A folder per rule and implementation: all properties are one function to Hypothesis.
-            name = hashlib.blake2b(self.on_trial.about(rule).encode(), digest_size=4).hexdigest()
-            database = DirectoryBasedExampleDatabase(self.options.database / name / rule)
+            # A folder per search and implementation: all properties are one function to Hypothesis.
+            about = hashlib.blake2b(self.on_trial.about(name).encode(), digest_size=4).hexdigest()
+            database = DirectoryBasedExampleDatabase(self.options.database / about / name)
         bounded = settings(
             max_examples=self.options.cases, database=database, deadline=None, report_multiple_bugs=False,
             # No explain phase: it runs hundreds of cases more and says less than a diagnosis. The deadline is the pool's:
             # Hypothesis' cannot end a hang.
             phases=(Phase.reuse, Phase.generate, Phase.shrink), suppress_health_check=list(HealthCheck), print_blob=False,
         )
-        digest = hashlib.blake2b(f"{self.options.seed}/{rule}".encode(), digest_size=8).digest()
+        digest = hashlib.blake2b(f"{self.options.seed}/{name}".encode(), digest_size=8).digest()
 
         def property_(case: Case) -> None:
             look_at(case)
@@ -255,15 +260,18 @@ class _Search:
         """The smallest case seen to fail."""
         return min(self.failing.values(), key=lambda seen: len(to_json(seen[1])))
 
+    def missing(self) -> list[str]:
+        """Situations the rule needs and has not met, of those that what is on trial offers."""
+        return sorted(set(ALL_RULES[self.rule].needs) - self.met - self.trial.scope.unclaimed)
+
     def require_proof(self) -> None:
         """Insist that the rule met what it is about.
 
         Raises:
             Inconclusive: It did not.
         """
-        needs = set(ALL_RULES[self.rule].needs)
-        unclaimed = sorted(needs & self.trial.scope.unclaimed)
-        missing = sorted(needs - self.met - self.trial.scope.unclaimed)
+        missing = self.missing()
+        unclaimed = sorted(self.trial.scope.unclaimed.intersection(ALL_RULES[self.rule].needs))
         if unclaimed:
             self.trial.not_claimed(self.rule, f"judged without {' and '.join(unclaimed)}, which it does not take")
         if self.judged and not missing:

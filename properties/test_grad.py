@@ -23,7 +23,7 @@ def test_grad3_the_gradient_is_the_global_batchs(trial: Trial) -> None:
 
 def test_grad4_a_gradient_fits_its_parameter(trial: Trial) -> None:
     """Dtype and shape are the parameter's; frozen ones get none; tied, 0-d and zero-element ones work."""
-    trial.certify("GRAD-4", training_cases(trial.scope))
+    trial.certify("GRAD-4", training_cases(trial.scope, every_kind=True))
 
 
 def test_grad5_nothing_is_left_over_from_the_step_before(trial: Trial) -> None:

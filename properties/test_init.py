@@ -26,7 +26,7 @@ def test_init2_every_rank_starts_with_rank_0s_buffers(trial: Trial) -> None:
 
 def test_init3_wrapping_changes_nothing_but_the_values_of_other_ranks(trial: Trial) -> None:
     """Wrapping changes no name, shape, dtype, requires_grad flag or tying, and on rank 0 no value."""
-    trial.certify("INIT-3", training_cases(trial.scope))
+    trial.certify("INIT-3", training_cases(trial.scope, every_kind=True))
 
 
 def test_init4_equal_seeds_start_identical(trial: Trial) -> None:

@@ -26,4 +26,4 @@ def test_param4_one_rank_is_plain_training(trial: Trial) -> None:
 
 def test_param5_frozen_parameters_do_not_move(trial: Trial) -> None:
     """Whatever the optimizer, weight decay included."""
-    trial.certify("PARAM-5", training_cases(trial.scope))
+    trial.certify("PARAM-5", training_cases(trial.scope, every_kind=True))

@@ -33,6 +33,8 @@ class Deal:
         if self.evidence.incident is not None:
             raise Unjudged(f"the process {self.evidence.incident.kind}")
         raised = self.evidence.answers[0].get("raised")
+        if raised is not None and self.case.data.samples == 0 and raised["phase"] == "construction":
+            raise Unjudged("it refuses an empty dataset, as it may")
         if raised is not None:
             raise Unjudged(f"the sampler raised {raised['type']} in {raised['phase']}: {raised['message']}")
         return self.evidence.answers[0]
