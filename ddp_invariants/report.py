@@ -82,8 +82,10 @@ def summary(ledger: Ledger, order: list[str]) -> str:
     for title in ("judged", "compared", "largest error"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("notes")
-    for rule in (rule for rule in order if rule in ledger.entries):
-        entry = ledger.entries[rule]
+    for rule in order:
+        entry = ledger[rule]
+        if not (entry.judged or entry.not_claimed or rule in ledger.tested):
+            continue
         worst = f"{entry.worst:.2f} of bound" if entry.worst else "none" if entry.judged else ""
         table.add_row(rule, entry.verdict.value, f"{entry.judged:,}", f"{entry.compared:,}", worst, _notes(entry))
     console = Console(width=_WIDTH, color_system=None)

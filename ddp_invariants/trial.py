@@ -22,6 +22,7 @@ from ddp_invariants.evidence import ShardEvidence, TrainingEvidence
 from ddp_invariants.invariants import ALL_RULES, judge
 from ddp_invariants.ledger import Ledger
 from ddp_invariants.ranks.pool import DEADLINE, Pool
+from ddp_invariants.simpler import simpler
 from ddp_invariants.strategies import Scope
 from ddp_invariants.verdict import Breach, Finding, Inconclusive, Violation, violation_class
 
@@ -136,12 +137,9 @@ class Trial:
                 self._drive(f"{rule}/{number}", cases, search.look_at)
                 if not search.missing():
                     break
-        except Violation as violation:
-            self._confirm(rule, violation.breach, violation.case)
-        except Flaky:
-            # Not for Hypothesis to report: whether it repeats is found out below and said with its rate.
-            breach, case = search.last_seen()
-            self._confirm(rule, breach, case)
+        except (Violation, Flaky):
+            # Flaky is not for Hypothesis to report: whether it repeats is found out now and said with its rate.
+            self._confirm(rule, *search.simplest())
         search.require_proof()
 
     def not_claimed(self, rule: str, reason: str) -> None:
@@ -256,9 +254,19 @@ class _Search:
                                     repeat=self.trial._repeat(breach.rule, self.rule, path))
             raise violation_class(breach.rule)(text, breach, case)
 
-    def last_seen(self) -> tuple[Breach, Case]:
-        """The smallest case seen to fail."""
-        return min(self.failing.values(), key=lambda seen: len(to_json(seen[1])))
+    def simplest(self) -> tuple[Breach, Case]:
+        """The simplest case seen to fail, after trying what is simpler still."""
+        breach, case = min(self.failing.values(), key=lambda seen: len(to_json(seen[1])))
+        improved = True
+        while improved:
+            improved = False
+            for candidate in simpler(case):
+                key = to_json(candidate)
+                found = self.failing[key][0] if key in self.failing else self._breach(candidate, key)
+                if found is not None and found.rule == breach.rule:
+                    breach, case, improved = found, candidate, True
+                    break
+        return breach, case
 
     def missing(self) -> list[str]:
         """Situations the rule needs and has not met, of those that what is on trial offers."""

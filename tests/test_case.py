@@ -21,6 +21,7 @@ from ddp_invariants.case import (
     from_plain,
     to_json,
 )
+from ddp_invariants.simpler import simpler
 from ddp_invariants.strategies import Scope, shard_cases, training_cases
 
 SIMPLEST = TrainingCase(model=Model(1, (Layer("linear"),)))
@@ -140,3 +141,17 @@ def test_a_case_that_cannot_be_run_is_refused_where_it_is_made(make: object, mes
     assert callable(make)
     with pytest.raises(CaseError, match=message):
         make()
+
+
+@given(ANY)
+def test_what_is_simpler_can_be_run_and_is_another_case(case: Case) -> None:
+    """Every simplification is a valid case, unlike the one it came from; repeating it ends."""
+    for _ in range(200):
+        steps = list(simpler(case))
+        assert case not in steps
+        for step in steps:
+            assert from_plain(json.loads(to_json(step))) == step
+        if not steps:
+            return
+        case = steps[0]
+    pytest.fail(f"simplification does not end: {describe(case)}")

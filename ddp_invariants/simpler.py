@@ -1,0 +1,77 @@
+"""The last step of shrinking: make a failing case simpler as the data it is.
+
+Hypothesis shrinks the choices a case was drawn from. It deletes a few neighbouring choices at a time, and a layer takes
+ten, so models keep layers that do nothing for the failure. Here a case is simplified by what it means.
+"""
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from typing import TypeVar
+
+from ddp_invariants.case import Case, CaseError, Data, Layer, Optimizer, ShardCase, TrainingCase
+
+Plan = TypeVar("Plan", Data, Layer, Optimizer)
+
+
+def simpler(case: Case) -> Iterator[Case]:
+    """Cases one step simpler than this one, the greatest steps first; all of them can be run."""
+    return _simpler_training(case) if isinstance(case, TrainingCase) else _simpler_shard(case)
+
+
+def _simpler_training(case: TrainingCase) -> Iterator[TrainingCase]:
+    for index in range(len(case.model.layers)):
+        yield from _tried(case, layers=_without(case.model.layers, index))
+    for world_size in range(2, case.world_size):
+        yield from _tried(case, world_size=world_size)
+    for steps in range(1, case.steps):
+        yield from _tried(case, steps=steps)
+    for name in ("outside", "data", "optimizer", "bucket_cap", "values", "log2_scale", "zero_grad", "poison", "seed"):
+        default = next(field.default for field in fields(case) if field.name == name)
+        if getattr(case, name) != default:
+            yield from _tried(case, **{name: default})
+    yield from (one for data in _simpler_fields(case.data, Data()) for one in _tried(case, data=data))
+    yield from (one for plan in _simpler_fields(case.optimizer, Optimizer()) for one in _tried(case, optimizer=plan))
+    for index, layer in enumerate(case.model.layers):
+        for plain in _simpler_fields(layer, Layer(layer.kind)):
+            layers = (*case.model.layers[:index], plain, *case.model.layers[index + 1 :])
+            yield from _tried(case, layers=layers)
+    for inputs in (1, case.model.inputs // 2):
+        if inputs < case.model.inputs:
+            yield from _tried(case, inputs=inputs)
+
+
+def _simpler_shard(case: ShardCase) -> Iterator[ShardCase]:
+    for world_size in range(1, case.world_size):
+        yield replace(case, world_size=world_size)
+    for samples in range(case.data.samples):
+        yield replace(case, data=replace(case.data, samples=samples))
+    for data in _simpler_fields(case.data, Data(samples=case.data.samples)):
+        yield replace(case, data=data)
+    if len(case.epochs) > 1:
+        yield from (replace(case, epochs=case.epochs[:count]) for count in range(1, len(case.epochs)))
+
+
+def _simpler_fields(plan: Plan, plainest: Plan) -> Iterator[Plan]:
+    """The plan with one field at a time as in the plainest one."""
+    for field in fields(plan):
+        if getattr(plan, field.name) != getattr(plainest, field.name):
+            try:
+                yield replace(plan, **{field.name: getattr(plainest, field.name)})
+            except CaseError:
+                continue
+
+
+def _without(layers: tuple[Layer, ...], index: int) -> tuple[Layer, ...]:
+    """The layers but one; those tied to a later layer than that one follow it down, those tied to it own a weight."""
+    rest = layers[:index] + layers[index + 1 :]
+    return tuple(layer if layer.tied is None or layer.tied < index
+                 else replace(layer, tied=None if layer.tied == index else layer.tied - 1) for layer in rest)
+
+
+def _tried(case: TrainingCase, **changes: object) -> Iterator[TrainingCase]:
+    """The changed case, or nothing where it could not be run."""
+    model = {name: changes.pop(name) for name in ("layers", "inputs") if name in changes}
+    try:
+        yield replace(case, model=replace(case.model, **model), **changes)  # type: ignore[arg-type]  # checked by the case
+    except CaseError:
+        return
