@@ -155,23 +155,25 @@ def scaled_sum(a: Ball, alpha: float, b: Ball, beta: float, form: Format) -> Bal
                         quantum)
 
 
-def mean_over_ranks(centre_WP: FloatArray, radius_WP: FloatArray, quantum: float | FloatArray, form: Format, world_size: int,
-               passes: int) -> Ball:
+def mean_over_ranks(centre_WP: FloatArray, radius_WP: FloatArray, most_WP: FloatArray, quantum: float | FloatArray,
+                    form: Format, passes: int) -> Ball:
     """The mean of the ranks' gradients, however it is computed.
 
     Args:
-        centre_WP: Local gradients, shape (W, P).
-        radius_WP: What they may be off by, shape (W, P).
+        centre_WP: Local gradients, shape (W, P): exact sums where several backwards were accumulated.
+        radius_WP: What they may be off by before anything is reduced, shape (W, P).
+        most_WP: The magnitudes of what a local gradient is the sum of, added up, shape (W, P); its own magnitude for one
+            backward. Accumulation may happen before or after the reduction, so it is these that are rounded.
         quantum: What all of them are multiples of, for all or per element, shape (P,).
         form: The format they are reduced in.
-        world_size: W.
         passes: Backwards accumulated in a local gradient, K.
 
     Returns:
         Shape (P,). The bound is gamma_n * mean|g| + (W K + 1) eta with n = W + K, for sum then divide, divide then
         sum, multiplication by fl(1/W) and any order of summation; 0 where W is a power of two and all sums are exact.
     """
-    magnitude_P = (np.abs(centre_WP) + radius_WP).sum(0)
+    world_size = len(centre_WP)
+    magnitude_P = (most_WP + radius_WP).sum(0)
     moved_P = radius_WP.mean(0)
     exact = (world_size & (world_size - 1) == 0) & (moved_P == 0) & (magnitude_P * form.roundoff <= quantum)
     exact &= quantum >= form.smallest * world_size

@@ -99,6 +99,8 @@ class Model:
         trainable = False
         for index, layer in enumerate(self.layers):
             where = f"layers[{index}]"
+            _require(not (layer.relu and layer.kind == "statistics"), f"{where}.relu", layer.relu,
+                     "false: a statistics layer passes its input on")
             if layer.layout == "channels_last":
                 _require(widths[index] % 4 == 0, f"{where}.layout", layer.layout,
                          f"another layout, since the input width {widths[index]} is not divisible by 4")

@@ -227,4 +227,5 @@ class Optimization:
         centre = parameters.centre * (1 - plan.lr * plan.weight_decay) - size * (highest + lowest) / 2
         largest = parameters.most + size * np.maximum(np.abs(highest), np.abs(lowest))
         radius = parameters.radius + size * (highest - lowest) / 2 + eight * largest + 8 * form.smallest
-        return Ball(centre, np.where(largest <= form.largest, radius, np.inf), 0.0)
+        fits = (largest <= form.largest) & (g.most**2 <= form.largest) & (v.most <= form.largest)
+        return Ball(centre, np.where(fits, radius, np.inf), 0.0)

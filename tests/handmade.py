@@ -71,8 +71,10 @@ def right(case: TrainingCase = CASE) -> TrainingEvidence:
     for step, batch in enumerate(oracle.batches(case)):
         found = oracle.gradients(case, held, batch)
         # The ranks compute in float32, and reduce what they computed.
-        local = {name: (found.by_name[name].centre + left.get(name, 0)).astype(np.float32) for name in trainable}
-        mean = {name: (values.sum(0) / np.float32(case.world_size)).astype(np.float64) for name, values in local.items()}
+        local = {name: found.by_name[name].centre.astype(np.float32) for name in trainable}
+        means = {name: values.sum(0) / np.float32(case.world_size) for name, values in local.items()}
+        mean = {name: (value + left.get(name, np.float32(0)).astype(np.float32)).astype(np.float64)
+                for name, value in means.items()}
         form = balls.FORMATS["float32"]
         start_P = np.concatenate([held[name].ravel() for name in trainable])
         mean_P = np.concatenate([mean[name].ravel() for name in trainable])

@@ -70,14 +70,14 @@ def test_every_way_of_averaging_lies_within_the_bound(style: str, world_size: in
     """gamma_(W+K) covers every style of averaging in float32, of numbers of any magnitude."""
     g_WP = data.draw(npst.arrays(np.float32, (world_size, 4), elements=st.floats(-2.0**100, 2.0**100, width=32)))
     exact = g_WP.astype(np.float64)
-    mean = balls.mean_over_ranks(exact, np.zeros_like(exact), balls.quantum_of(exact).min(0), FORMATS["float32"], world_size, 1)
+    mean = balls.mean_over_ranks(exact, 0 * exact, np.abs(exact), balls.quantum_of(exact).min(0), FORMATS["float32"], 1)
     assert inside(AVERAGES[style](g_WP, world_size), mean)
 
 
 def test_a_missing_division_leaves_the_bound_a_million_fold() -> None:
     """The bound is no tolerance: a sum instead of a mean is nowhere near it."""
     exact = np.array([[0.1], [0.2], [0.3]])
-    mean = balls.mean_over_ranks(exact, np.zeros_like(exact), np.zeros(1), FORMATS["float32"], 3, 1)
+    mean = balls.mean_over_ranks(exact, 0 * exact, np.abs(exact), np.zeros(1), FORMATS["float32"], 1)
     assert abs(exact.sum() - mean.centre[0]) > 1e6 * mean.radius[0]
 
 
@@ -86,9 +86,9 @@ def test_means_of_integers_are_exact_at_powers_of_two_only(world_size: int) -> N
     """At W = 1, 2, 4, 8 the radius is 0; at 3 it is not, since 1/3 is no float."""
     integers = np.ones((world_size, 1))
     form = FORMATS["float32"]
-    assert balls.mean_over_ranks(integers, 0 * integers, np.ones(1), form, world_size, 1).radius[0] == 0
+    assert balls.mean_over_ranks(integers, 0 * integers, integers, np.ones(1), form, 1).radius[0] == 0
     three = np.ones((3, 1))
-    assert balls.mean_over_ranks(three, 0 * three, np.ones(1), form, 3, 1).radius[0] > 0
+    assert balls.mean_over_ranks(three, 0 * three, three, np.ones(1), form, 1).radius[0] > 0
 
 
 def test_relu_of_an_unknown_sign_lets_its_backward_be_anything_between() -> None:

@@ -6,7 +6,7 @@ from ddp_invariants import diagnosis
 from ddp_invariants.balls import Ball
 from ddp_invariants.evidence import ITEM_SIZE, Tensors
 from ddp_invariants.invariants.compare import number, outside, parted
-from ddp_invariants.invariants.hearing import Hearing, flat_by_name, training
+from ddp_invariants.invariants.hearing import Hearing, flat_by_name, form_of, training
 from ddp_invariants.invariants.rule import Tally, Unjudged
 from ddp_invariants.verdict import Breach
 
@@ -173,8 +173,11 @@ def what_is_not_finite_spreads(hearing: Hearing, tally: Tally) -> Breach | None:
         raise Unjudged("no poison drawn")
     local = hearing.every_rank("local", poison.step)
     with np.errstate(invalid="ignore"):
-        summed_P = np.sum([tensors.values_P for tensors in local], axis=0)
-    poisoned = ~np.isfinite(summed_P)
+        local_WP = np.stack([tensors.values_P for tensors in local])
+        summed_P = local_WP.sum(0)
+        finite_P = np.abs(np.where(np.isfinite(local_WP), local_WP, 0)).sum(0)
+    # Where the finite terms might overflow by themselves, which infinity comes first is a matter of order.
+    poisoned = ~np.isfinite(summed_P) & (finite_P <= form_of(local[0].layout).largest)
     tally.met |= {"a NaN"} if np.isnan(summed_P).any() else set()
     tally.met |= {"an infinity"} if np.isinf(summed_P).any() else set()
     for rank, tensors in enumerate(hearing.every_rank("reduced", poison.step)):

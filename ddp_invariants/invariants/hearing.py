@@ -93,7 +93,9 @@ class Hearing:
         return 2 if self.case.zero_grad == "never" and step > 0 else 1
 
     def local_means(self, step: int) -> Ball:
-        """The mean of the twins' gradients, what every rank must hold. Shape (P,), laid out like the twins' record.
+        """What every rank must hold: the mean of the twins' gradients, plus what was left in place on purpose.
+
+        Shape (P,), laid out like the twins' record.
 
         Raises:
             Unjudged: Evidence is missing, or a local gradient is not finite.
@@ -104,10 +106,21 @@ class Hearing:
         centre_WP = np.stack([tensors.values_P for tensors in local])
         if not np.isfinite(centre_WP).all():
             raise Unjudged(f"a local gradient of step {step} is not finite")
-        quantum_P = balls.quantum_of(centre_WP).min(0)
-        self._means[step] = balls.mean_over_ranks(centre_WP, np.zeros_like(centre_WP), quantum_P, form_of(local[0].layout),
-                                                  self.case.world_size, self.passes(step))
+        fresh = Ball(centre_WP, np.zeros_like(centre_WP), balls.quantum_of(centre_WP).min(0))
+        self._means[step] = self._mean(fresh, step, local[0].layout)
         return self._means[step]
+
+    def _mean(self, fresh_WP: Ball, step: int, layout: Layout) -> Ball:
+        """The mean over the ranks of one backward's gradients, added to what each rank still held of the step before."""
+        form, passes = form_of(layout), self.passes(step)
+        if passes == 1:
+            return balls.mean_over_ranks(fresh_WP.centre, fresh_WP.radius, np.abs(fresh_WP.centre), fresh_WP.quantum, form, 1)
+        left_WP = np.stack([flat_by_name(tensors, layout) for tensors in self.every_rank("reduced", step - 1)])
+        if not np.isfinite(left_WP).all():
+            raise Unjudged(f"the gradients left from step {step - 1} are not finite")
+        quantum_P = np.minimum(fresh_WP.quantum, balls.quantum_of(left_WP).min(0))
+        return balls.mean_over_ranks(left_WP + fresh_WP.centre, fresh_WP.radius, np.abs(left_WP) + np.abs(fresh_WP.centre),
+                                     quantum_P, form, passes)
 
     def truth(self, step: int) -> Truth:
         """What the step gives in one process on the global batch, from the parameters the ranks held at its start.
@@ -141,26 +154,13 @@ class Hearing:
         quantum_P = np.repeat([ball.quantum for ball in found_of], [ball.centre[0].size for ball in found_of])
         local_WP = Ball(np.concatenate([ball.centre.reshape(world_size, -1) for ball in found_of], 1),
                         np.concatenate([ball.radius.reshape(world_size, -1) for ball in found_of], 1), quantum_P)
-        form = form_of(layout)
-        if self.passes(step) > 1:
-            local_WP = self._accumulated(local_WP, step, form)
-        gradient = balls.mean_over_ranks(local_WP.centre, local_WP.radius, local_WP.quantum, form, world_size,
-                                          self.passes(step))
+        gradient = self._mean(local_WP, step, layout)
         start_P = np.concatenate([held[0].by_name[name].ravel() for name in names])
         start = Ball(start_P, np.zeros_like(start_P), balls.quantum_of(start_P))
-        updated = self._optimization.step(self.case, start, gradient, form)
+        updated = self._optimization.step(self.case, start, gradient, form_of(layout))
         losses_W = found.losses_W
         loss = Ball(losses_W.centre.mean(), losses_W.radius.mean() + 2.0**-50 * np.abs(losses_W.centre).mean(), 0.0)
         return Truth(loss, gradient, updated)
-
-    def _accumulated(self, local_WP: Ball, step: int, form: balls.Format) -> Ball:
-        """Local gradients added to what the ranks still held of the step before."""
-        left_WP = np.stack([tensors.values_P for tensors in self.every_rank("reduced", step - 1)])
-        if left_WP.shape != local_WP.centre.shape:
-            raise Unjudged(f"the gradients left from step {step - 1} have another layout than those of step {step}")
-        most = local_WP.most + np.abs(left_WP)
-        quantum = np.minimum(local_WP.quantum, balls.quantum_of(left_WP).min(0))
-        return form.rounded(local_WP.centre + left_WP, local_WP.radius, most, 1, quantum)
 
 
 @lru_cache(maxsize=64)

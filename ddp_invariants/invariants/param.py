@@ -37,6 +37,18 @@ def optimizer_state_is_identical(hearing: Hearing, tally: Tally) -> Breach | Non
     return _identical(hearing, tally, "PARAM-2", "the optimizer's state differs between ranks", "state")
 
 
+def _moved_between(hearing: Hearing, tally: Tally, step: int) -> Breach | None:
+    """Whether a step's forward starts from anything but what the step before left: each step is judged from its start."""
+    for rank, (left, started) in enumerate(zip(hearing.every_rank("updated", step - 1), hearing.every_rank("forward", step),
+                                               strict=True)):
+        tally.compared += sum(started.layout.sizes)
+        difference = parted(left, started, f"step {step - 1} left")
+        if difference is not None:
+            return Breach("PARAM-3", "parameters change between one step's update and the next step's forward",
+                          f"rank {rank} of {hearing.case.world_size}, step {step}, {difference.place}", difference.words)
+    return None
+
+
 @training.rule("PARAM-3", "Every step moves the parameters as single-process training on the global batch does.",
                (TWO_RANKS, "momentum", "weight decay", "AdamW"))
 def trajectory_of_single_process_training(hearing: Hearing, tally: Tally) -> Breach | None:
@@ -45,6 +57,8 @@ def trajectory_of_single_process_training(hearing: Hearing, tally: Tally) -> Bre
     met = {"AdamW": plan.kind == "adamw", "momentum": plan.kind == "sgd" and plan.momentum > 0,
            "weight decay": plan.weight_decay > 0, TWO_RANKS: hearing.case.world_size > 1}
     for step in hearing.steps("updated"):
+        if step and (breach := _moved_between(hearing, tally, step)) is not None:
+            return breach
         truth = hearing.truth(step).updated
         local = hearing.every_rank("local", step)[0]
         names = [slot.name for slot in local.layout.slots if slot.dtype is not None]

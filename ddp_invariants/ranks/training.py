@@ -133,6 +133,7 @@ class _Run:
         record.facts["structure_after"] = structure(replica)
         record.tensors("wrapped", 0, replica.named_parameters())
         record.tensors("wrapped buffers", 0, replica.named_buffers())
+        self._require_own_parameters(wrapped)
         self.named = list(replica.named_parameters())
         self.buffers = list(replica.named_buffers())
         self.finish = self.wrapper.finisher(wrapped)
@@ -145,9 +146,21 @@ class _Run:
         # One forward more: torch DDP reports an unused parameter of the last backward only then.
         wrapped(self._batch(dealt[self.rank], self.step)[0])
 
+    def _require_own_parameters(self, wrapped: Any) -> None:
+        """Insist that what is watched is what is trained.
+
+        Raises:
+            TypeError: The wrapper trains a copy: nothing it does would be seen.
+        """
+        theirs = {id(p) for p in wrapped.parameters()}
+        if not theirs & {id(p) for p in self.replica.parameters()}:
+            raise TypeError("the wrapper's parameters() are not those of the module it was given, so nothing it does can be "
+                            "seen: it trains a copy, or hides them; an adapter is needed")
+
     def _plain_training(self) -> None:
         """The same steps without any wrapper, for the world of one rank, in which a wrapper may change nothing."""
         plain = Replica(self.case.model, draws.parameters(self.case, self.rank, count_values(self.case.model)))
+        _lay_out_like(self.replica, plain)
         optimizer = _optimizer(self.case, plain)
         for step, dealt in enumerate(draws.batches(self.case)):
             inputs, targets, tags = self._batch(dealt[0], step)
@@ -159,7 +172,8 @@ class _Run:
 
     def _one_step(self, wrapped: Any, indices: Any) -> None:
         inputs, targets, tags = self._batch(indices, self.step)
-        earlier = self._zero_grad()
+        if self.case.zero_grad != "never":
+            self.optimizer.zero_grad(set_to_none=self.case.zero_grad == "set_to_none")
         self.phase, self.watching = "forward", True
         rng = torch.get_rng_state()
         loss = loss_of(wrapped(inputs), targets, tags)
@@ -171,8 +185,7 @@ class _Run:
         self.phase = "twin"
         torch.set_rng_state(rng)
         twin_loss = loss_of(self.twin(inputs), targets, tags)
-        for twin_parameter, gradient in zip((p for _, p in self.twin_named), earlier, strict=True):
-            twin_parameter.grad = gradient
+        self.twin.zero_grad(set_to_none=True)
         twin_loss.backward()
         self.record.tensors("local", self.step, ((name, p.grad) for name, p in self.twin_named))
         self.record.tensors("loss", self.step, (("loss", loss), ("twin", twin_loss)))
@@ -188,6 +201,8 @@ class _Run:
         self.watching = False
         self.record.tensors("forward", self.step, self.named)
         self.record.tensors("forward buffers", self.step, self.buffers)
+        if self.step == 0:
+            _lay_out_like(self.replica, self.twin)
         with torch.no_grad():
             for ours, theirs in zip(self.twin_state, [*self.named, *self.buffers], strict=True):
                 ours.copy_(theirs[1])
@@ -203,19 +218,34 @@ class _Run:
             inputs = inputs.float()
         return inputs, torch.from_numpy(self.dataset.targets_ND[indices]), torch.from_numpy(self.dataset.tags_N[indices])
 
-    def _zero_grad(self) -> list[Tensor | None]:
-        """Treat the gradients as the case says; what the twin's backward must add to."""
-        if self.case.zero_grad == "never":
-            return [None if p.grad is None else p.grad.detach().clone() for _, p in self.named]
-        self.optimizer.zero_grad(set_to_none=self.case.zero_grad == "set_to_none")
-        return [None] * len(self.named)
-
     def _optimizer_state(self) -> Iterator[tuple[str, Tensor | None]]:
         for name, parameter in self.named:
             state = self.optimizer.state.get(parameter, {})
             for key, value in state.items():
                 if isinstance(value, Tensor):
                     yield f"{name}/{key}", value
+
+
+_CACHE_LINE = 64
+"""Bytes; torch aligns its own tensors to it, and its kernels choose their way by alignment."""
+
+
+def _lay_out_like(module: nn.Module, other: nn.Module) -> None:
+    """Give a replica's parameters the strides and alignment another's have, values unchanged.
+
+    Kernels add up in another order for other strides or alignment, so a wrapper that keeps parameters in one flat buffer
+    is bitwise comparable only with a twin whose tensors lie alike.
+    """
+    for theirs, ours in zip(module.parameters(), other.parameters(), strict=True):
+        if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+            continue
+        offset = theirs.data_ptr() % _CACHE_LINE
+        if (ours.stride(), ours.data_ptr() % _CACHE_LINE) == (theirs.stride(), offset) or not ours.numel():
+            continue
+        extent = 1 + sum((size - 1) * stride for size, stride in zip(theirs.shape, theirs.stride(), strict=True))
+        start = offset // theirs.element_size()
+        laid_out = torch.zeros(start + extent, dtype=theirs.dtype).as_strided(theirs.shape, theirs.stride(), start)
+        ours.data = laid_out.copy_(ours.detach())
 
 
 def _optimizer(case: TrainingCase, wrapped: Any) -> torch.optim.Optimizer:
