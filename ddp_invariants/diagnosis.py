@@ -20,6 +20,13 @@ _ROUNDINGS = 16
 
 def of_gradient(hearing: "Hearing", step: int, rank: int, name: str) -> str:
     """What a rank's synchronised gradient of a parameter equals instead of the mean; empty when nothing fits."""
+    try:
+        return _of_gradient(hearing, step, rank, name)
+    except (KeyError, ValueError, IndexError):
+        return ""  # The evidence is as odd as the gradient; the breach stands without a cause.
+
+
+def _of_gradient(hearing: "Hearing", step: int, rank: int, name: str) -> str:
     local, reduced = hearing.noted("local", step), hearing.noted("reduced", step)
     if local is None or reduced is None:
         return ""

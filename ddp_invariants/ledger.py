@@ -41,6 +41,7 @@ class Entry:
 
     def add(self, finding: Finding, case_id: str) -> None:
         """Enter one finding."""
+        self.inconclusive |= finding.crashed
         if finding.unjudged:
             self.unjudged[finding.unjudged[:160]] += 1
             return

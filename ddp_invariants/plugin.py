@@ -21,7 +21,7 @@ from ddp_invariants.ranks.pool import LoadFailure, Pool
 from ddp_invariants.report import summary
 from ddp_invariants.strategies import Scope
 from ddp_invariants.trial import OnTrial, Options, Trial
-from ddp_invariants.verdict import Inconclusive, Violation
+from ddp_invariants.verdict import Inconclusive, NotJudged, Violation
 
 PROFILES = {"quick": 30, "default": 100, "thorough": 1000}
 """Cases per property."""
@@ -200,6 +200,9 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Iterator[None]:
     """Show a verdict as itself: the stack behind it is the suite's own and says nothing about the accused."""
     outcome: Any = yield
+    if call.excinfo is not None and isinstance(call.excinfo.value, NotJudged):
+        report = outcome.get_result()
+        report.outcome, report.longrepr = "skipped", (__file__, 0, f"Skipped: {call.excinfo.value}")
     if call.excinfo is not None and isinstance(call.excinfo.value, Violation | Inconclusive | HarnessError | LoadFailure):
         outcome.get_result().longrepr = str(call.excinfo.value)
 

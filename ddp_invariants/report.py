@@ -49,6 +49,12 @@ def not_repeated(breach: Breach, implementation: str, case: Case, *, runs: int, 
     return "\n".join([*fields, textwrap.indent(breach.notes, "  | ")] if breach.notes else fields)
 
 
+def without_life(rule: str, implementation: str, breach: Breach, case: Case, *, repeat: str) -> str:
+    """Why a rule lacks its evidence where training hangs or dies, which is reported in full elsewhere."""
+    return "\n".join([f"{rule} inconclusive for {implementation}: {breach.fact} (LIVE-1, reported above)",
+                      _field("case", describe(case)), f"  {'repeat':<{_LABELS}}{repeat}"])
+
+
 def unproved(rule: str, implementation: str, judged: int, missing: Iterable[str], reasons: Iterable[str]) -> str:
     """Why a rule cannot be certified though nothing was found against it."""
     lines = [f"{rule} inconclusive for {implementation}: it was judged on {judged} cases"]
@@ -100,7 +106,9 @@ def _notes(entry: Entry) -> str:
         identifier, words = next(iter(entry.breaches.items()))
         return f"seen in {entry.seen} cases while other rules were tested, first {identifier}: {words}"
     refused = sum(count for reason, count in entry.unjudged.items() if " raised " in reason)
+    crashed = [reason for reason in entry.unjudged if "the rule itself crashed" in reason]
     notes = [entry.not_claimed] if entry.not_claimed else []
+    notes += crashed[:1]
     notes += [f"breached in {entry.seen} cases"] if entry.seen else []
     notes += [f"refused in {refused} cases"] if refused else []
     return "; ".join(notes)

@@ -21,10 +21,11 @@ from ddp_invariants.case import Case, ShardCase, TrainingCase, case_id, to_json
 from ddp_invariants.evidence import ShardEvidence, TrainingEvidence
 from ddp_invariants.invariants import ALL_RULES, judge
 from ddp_invariants.ledger import Ledger
-from ddp_invariants.ranks.pool import DEADLINE, Pool
+from ddp_invariants.ranks.hosts import HarnessError
+from ddp_invariants.ranks.pool import Pool
 from ddp_invariants.simpler import simpler
 from ddp_invariants.strategies import Scope
-from ddp_invariants.verdict import Breach, Finding, Inconclusive, Violation, violation_class
+from ddp_invariants.verdict import Breach, Finding, Inconclusive, NotJudged, Violation, violation_class
 
 Isolation = Literal["pooled", "fresh"]
 
@@ -96,22 +97,30 @@ class Trial:
     def __init__(self, pool: Pool, on_trial: OnTrial, options: Options) -> None:
         self.pool, self.on_trial, self.options = pool, on_trial, options
         self.ledger = Ledger()
+        # A hang costs a whole deadline, so the second and later ones of a session get a shorter one; a confirmation never.
+        self._hung = False
+        self._live: Violation | None = None
 
     @property
     def scope(self) -> Scope:
         """What cases may contain."""
         return self.on_trial.scope
 
-    def findings(self, case: Case, *, fresh: bool = False) -> dict[str, Finding]:
-        """Run one case and judge it by every rule about its kind."""
-        fresh = fresh or self.options.isolation == "fresh"
+    def findings(self, case: Case, *, confirming: bool = False) -> dict[str, Finding]:
+        """Run one case and judge it by every rule about its kind.
+
+        Args:
+            case: The case.
+            confirming: In new processes, with the whole deadline.
+        """
+        fresh = confirming or self.options.isolation == "fresh"
+        patience = HUNG_DEADLINE if self._hung and not confirming else None
         evidence: TrainingEvidence | ShardEvidence
         if isinstance(case, TrainingCase):
-            evidence = self.pool.train(case, self.on_trial.ddp, fresh=fresh)
+            evidence = self.pool.train(case, self.on_trial.ddp, fresh=fresh, patience=patience)
         else:
-            evidence = self.pool.shards(case, self.on_trial.sampler, fresh=fresh)
-        if evidence.incident is not None and evidence.incident.kind == "hung":
-            self.pool.deadline = min(self.pool.deadline, HUNG_DEADLINE)
+            evidence = self.pool.shards(case, self.on_trial.sampler, fresh=fresh, patience=patience)
+        self._hung |= evidence.incident is not None and evidence.incident.kind == "hung"
         return judge(evidence)
 
     def certify(self, rule: str, cases: SearchStrategy[TrainingCase] | SearchStrategy[ShardCase]) -> None:
@@ -124,9 +133,19 @@ class Trial:
         Raises:
             Violation: Of the rule's own class (or LIVE-1's), with the smallest case found, confirmed in fresh processes.
             Inconclusive: A situation the rule needs was never met, no case could be judged, or a breach did not repeat.
+            NotJudged: The case to replay contains nothing the rule is about.
             HarnessError: The harness failed.
         """
         self.ledger.tested.add(rule)
+        try:
+            self._certify(rule, cases)
+        except (Violation, NotJudged):
+            raise
+        except BaseException:
+            self.ledger[rule].inconclusive = True
+            raise
+
+    def _certify(self, rule: str, cases: SearchStrategy[TrainingCase] | SearchStrategy[ShardCase]) -> None:
         search = _Search(self, rule)
         replay = self.options.replay
         if replay is not None:
@@ -170,17 +189,23 @@ class Trial:
     def _confirm(self, rule: str, breach: Breach, case: Case) -> None:
         """Repeat a minimal counterexample in fresh processes with plain groups, and report what came of it."""
         name = self.on_trial.named(case)
-        self.pool.deadline = max(self.pool.deadline, HUNG_DEADLINE if breach.rule == "LIVE-1" else DEADLINE)
-        seen = [breach_ for breach_ in (self.findings(case, fresh=True)[breach.rule].breach for _ in range(CONFIRMATIONS))
-                if breach_ is not None]
         path = self._store(case, name)
         repeat = self._repeat(breach.rule, rule, path)
+        if breach.rule == "LIVE-1" != rule and self._live is not None:
+            # Reported in full once; every other rule only lacks its evidence.
+            raise Inconclusive(report.without_life(rule, name, self._live.breach, self._live.case, repeat=repeat))
+        runs = 1 if breach.rule == "LIVE-1" else CONFIRMATIONS  # A hang takes its whole deadline to confirm.
+        seen = [one for one in (self.findings(case, confirming=True)[breach.rule].breach for _ in range(runs)) if one]
         if not seen:
+            self._hung = False
             self.ledger[breach.rule].inconclusive = True
-            raise Inconclusive(report.not_repeated(breach, name, case, runs=CONFIRMATIONS, repeat=repeat))
+            raise Inconclusive(report.not_repeated(breach, name, case, runs=runs, repeat=repeat))
         self.ledger[breach.rule].confirmed += 1
-        text = report.violation(seen[0], name, case, repeated=(len(seen), CONFIRMATIONS), repeat=repeat)
-        raise violation_class(breach.rule)(text, seen[0], case)
+        text = report.violation(seen[0], name, case, repeated=(len(seen), runs), repeat=repeat)
+        violation = violation_class(breach.rule)(text, seen[0], case)
+        if breach.rule == "LIVE-1":
+            self._live = violation
+        raise violation
 
     def _store(self, case: Case, name: str) -> Path:
         path = self.options.store / f"{case_id(case, name)}.json"
@@ -214,7 +239,8 @@ class _Search:
     def _breach(self, case: Case, key: str) -> Breach | None:
         if self.failing:
             self.runs_since += 1
-            if self.runs_since > SHRINK_RUNS or time.monotonic() - self.found_at > SHRINK_SECONDS:
+            reported = self.trial._live is not None and next(iter(self.failing.values()))[0].rule == "LIVE-1" != self.rule
+            if reported or self.runs_since > SHRINK_RUNS or time.monotonic() - self.found_at > SHRINK_SECONDS:
                 return None
         own = self._enter(case, self.trial.findings(case))
         if own is not None:
@@ -235,17 +261,21 @@ class _Search:
         else:
             self.judged += 1
             self.met |= own.met
+        if own.breach is not None or not own.unjudged:
+            return own.breach
         # A hang or a death leaves every other rule without evidence: reported wherever it turns up.
-        return own.breach or findings.get("LIVE-1", own).breach
+        return findings.get("LIVE-1", own).breach
 
     def judge_alone(self, case: Case) -> None:
         """Judge a case that was handed in, in fresh processes.
 
         Raises:
             Violation: The rule is breached.
-            Inconclusive: It could not be judged.
+            Inconclusive: It lacks its evidence.
+            NotJudged: The case contains nothing it is about.
         """
-        breach = self._enter(case, self.trial.findings(case, fresh=True))
+        findings = self.trial.findings(case, confirming=True)
+        breach = self._enter(case, findings)
         name = self.trial.on_trial.named(case)
         if breach is not None:
             self.trial.ledger[breach.rule].confirmed += 1
@@ -253,9 +283,20 @@ class _Search:
             text = report.violation(breach, name, case, repeated=(1, 1),
                                     repeat=self.trial._repeat(breach.rule, self.rule, path))
             raise violation_class(breach.rule)(text, breach, case)
+        own = findings.get(self.rule)
+        if own is None or not own.about:
+            raise NotJudged(f"{self.rule} is not about this case" + (f": {own.unjudged}" if own else ""))
+        if own.unjudged:
+            raise Inconclusive(report.unproved(self.rule, name, 0, (), [own.unjudged]))
 
     def simplest(self) -> tuple[Breach, Case]:
-        """The simplest case seen to fail, after trying what is simpler still."""
+        """The simplest case seen to fail, after trying what is simpler still.
+
+        Raises:
+            HarnessError: Nothing was seen to fail, though the search says so.
+        """
+        if not self.failing:
+            raise HarnessError(f"{self.rule}: the search ended with a failure that no case showed")
         breach, case = min(self.failing.values(), key=lambda seen: len(to_json(seen[1])))
         improved = True
         while improved:

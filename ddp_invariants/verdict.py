@@ -51,6 +51,8 @@ class Finding:
         breach: The first breach; None when there is none.
         unjudged: Why the rule could not be judged on this case; empty when it was.
         worst: The largest error in units of what is allowed, where a bound was used and not 0.
+        about: Whether the case contains the situation the rule is about.
+        crashed: Whether the rule itself failed, which makes it inconclusive for the whole session.
     """
 
     rule: str
@@ -59,6 +61,8 @@ class Finding:
     breach: Breach | None = None
     unjudged: str = ""
     worst: float = 0.0
+    about: bool = True
+    crashed: bool = False
 
 
 class Violation(AssertionError):
@@ -74,6 +78,10 @@ class Violation(AssertionError):
 
 class Inconclusive(AssertionError):
     """A rule could not be certified: evidence missing, a situation never met, or a finding that does not repeat."""
+
+
+class NotJudged(Exception):
+    """The case handed in for replay contains nothing a rule is about."""
 
 
 _CLASSES: dict[str, type[Violation]] = {}

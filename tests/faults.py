@@ -283,7 +283,8 @@ class AcceptsAnyRank(DistributedSampler):
         with suppress(ValueError):
             super().__init__(dataset, num_replicas, rank, shuffle, seed, drop_last)
         self.length, self.num_replicas, self.rank = len(dataset), num_replicas, rank
-        self.shuffle, self.seed, self.drop_last, self.epoch, self.consumed = shuffle, seed, drop_last, 0, 0
+        self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
+        self.epoch, self.consumed, self._resume_at = 0, 0, 0
 
 
 class UnequalBatches(DistributedSampler):

@@ -12,7 +12,8 @@ from ddp_invariants.case import Data, Optimizer, Poison, ShardCase, ZeroGrad
 from ddp_invariants.evidence import Incident, RankEvidence, ShardEvidence, TrainingEvidence
 from ddp_invariants.invariants import ALL_RULES, judge
 from ddp_invariants.invariants.hearing import training
-from ddp_invariants.verdict import Finding
+from ddp_invariants.ledger import Ledger
+from ddp_invariants.verdict import Finding, Verdict
 
 WEIGHT, SCALE = "layers.0.weight", "layers.4.factor"
 Alteration = Callable[[TrainingEvidence], TrainingEvidence]
@@ -202,11 +203,40 @@ def test_missing_evidence_is_unjudged_never_a_pass_or_an_accusation() -> None:
     """A rank that noted nothing leaves every comparing rule without a verdict, with the reason."""
     evidence = right()
     silent = RankEvidence({}, raised={"phase": "wrap", "step": 0, "type": "RuntimeError", "message": "no", "traceback": ""})
-    findings = judge(replace(evidence, ranks=(evidence.ranks[0], silent)))
+    findings = judge(replace(evidence, ranks=(silent, silent)))
     for name, finding in findings.items():
         assert finding.breach is None, name
-        assert finding.unjudged or name == "LIVE-1", name
-    assert "rank 1 raised RuntimeError in wrap of step 0: no" in findings["GRAD-2"].unjudged
+        assert finding.unjudged, name
+    assert "rank 0 raised RuntimeError in wrap of step 0: no" in findings["GRAD-2"].unjudged
+    assert findings["LIVE-1"].unjudged
+
+
+def test_live1_an_exception_on_some_ranks_or_after_a_good_step_is_a_breach() -> None:
+    """Raising everywhere at the start is a refusal; half way, or on one rank alone, it is not."""
+    evidence = right()
+    told = {"phase": "forward", "step": 2, "type": "RuntimeError", "message": "no", "traceback": ""}
+    late = [replace(rank, raised=told) for rank in evidence.ranks]
+    assert judge(replace(evidence, ranks=(evidence.ranks[0], late[1])))["LIVE-1"].breach is not None
+    assert judge(replace(evidence, ranks=tuple(late)))["LIVE-1"].breach is not None
+
+
+def test_param3_a_step_must_start_where_the_one_before_ended() -> None:
+    """Parameters that change between an update and the next forward are no trajectory."""
+    moved = everywhere(right(), "forward", 1, WEIGHT, raised_by_one)
+    breach = judge(moved)["PARAM-3"].breach
+    assert breach is not None
+    assert breach.fact == "parameters change between one step's update and the next step's forward"
+
+
+def test_a_rule_that_crashes_hides_no_other_and_is_inconclusive() -> None:
+    """Its crash is its reason; the rest is judged."""
+    rule = replace(ALL_RULES["GRAD-2"], judge=lambda *_: dict[str, None]()["missing"])
+    finding = rule.find(None)  # type: ignore[arg-type]  # the judge does not look at it
+    assert finding.crashed
+    assert "the rule itself crashed: KeyError" in finding.unjudged
+    ledger = Ledger()
+    ledger["GRAD-2"].add(finding, "")
+    assert ledger["GRAD-2"].verdict is Verdict.INCONCLUSIVE
 
 
 def test_a_run_cut_short_is_judged_as_far_as_it_went() -> None:

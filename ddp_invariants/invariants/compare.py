@@ -87,8 +87,7 @@ def outside(tensors: Tensors, values_P: FloatArray, ball: Ball, tally: Tally) ->
     """
     known = np.isfinite(ball.radius)
     tally.compared += int(known.sum())
-    with np.errstate(invalid="ignore", over="ignore"):
-        error = np.abs(values_P - ball.centre)
+    error = np.abs(values_P - ball.centre)
     # A value that is not finite is outside any finite radius; written so that NaN counts.
     wrong = known & ~(error <= ball.radius)
     bounded = known & ~wrong & (ball.radius > 0)

@@ -7,7 +7,7 @@ from ddp_invariants.balls import Ball
 from ddp_invariants.evidence import ITEM_SIZE, Tensors
 from ddp_invariants.invariants.compare import number, outside, parted
 from ddp_invariants.invariants.hearing import Hearing, flat_by_name, form_of, training
-from ddp_invariants.invariants.rule import Tally, Unjudged
+from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
 from ddp_invariants.verdict import Breach
 
 TWO_RANKS = "more than one rank"
@@ -131,7 +131,7 @@ def no_leftovers(hearing: Hearing, tally: Tally) -> Breach | None:
     """The mean at every later step, where the first step's was right: what differs then was left over."""
     steps = [step for step in hearing.steps("reduced") if step < hearing.clean_steps]
     if len(steps) < 2:
-        raise Unjudged("fewer than two steps")
+        raise NotAbout("fewer than two steps")
     if _mean_at(hearing, Tally(), "GRAD-5", "", steps[0]) is not None:
         raise Unjudged("the first step's gradient is already wrong (GRAD-2)")
     for step in steps[1:]:
@@ -149,7 +149,7 @@ def any_bucket_cap(hearing: Hearing, tally: Tally) -> Breach | None:
     """The mean again, on cases that set a cap."""
     cap = hearing.case.bucket_cap
     if cap is None:
-        raise Unjudged("no bucket cap drawn")
+        raise NotAbout("no bucket cap drawn")
     layout = hearing.every_rank("local")[0].layout
     sizes = [slot.elements * ITEM_SIZE[slot.dtype] for slot in layout.slots if slot.dtype and slot.elements]
     situation = ("every parameter above the cap" if cap < min(sizes)
@@ -170,12 +170,11 @@ def what_is_not_finite_spreads(hearing: Hearing, tally: Tally) -> Breach | None:
     """Elementwise: the reduced value must be what IEEE arithmetic makes of the sum."""
     poison = hearing.case.poison
     if poison is None:
-        raise Unjudged("no poison drawn")
+        raise NotAbout("no poison drawn")
     local = hearing.every_rank("local", poison.step)
-    with np.errstate(invalid="ignore"):
-        local_WP = np.stack([tensors.values_P for tensors in local])
-        summed_P = local_WP.sum(0)
-        finite_P = np.abs(np.where(np.isfinite(local_WP), local_WP, 0)).sum(0)
+    local_WP = np.stack([tensors.values_P for tensors in local])
+    summed_P = local_WP.sum(0)
+    finite_P = np.abs(np.where(np.isfinite(local_WP), local_WP, 0)).sum(0)
     # Where the finite terms might overflow by themselves, which infinity comes first is a matter of order.
     poisoned = ~np.isfinite(summed_P) & (finite_P <= form_of(local[0].layout).largest)
     tally.met |= {"a NaN"} if np.isnan(summed_P).any() else set()

@@ -11,7 +11,7 @@ import numpy as np
 from ddp_invariants import balls, oracle
 from ddp_invariants.balls import Ball
 from ddp_invariants.evidence import FloatArray, Incident, Layout, Moment, Tensors, TrainingEvidence
-from ddp_invariants.invariants.rule import Chapter, Unjudged
+from ddp_invariants.invariants.rule import Chapter, NotAbout, Unjudged
 
 training = Chapter["Hearing"]()
 """All rules about training."""
@@ -128,10 +128,8 @@ class Hearing:
         Raises:
             Unjudged: The ranks' parameters differ, evidence is missing, or the step is poisoned.
         """
-        # A run may diverge: what overflows gets an infinite radius and is not compared.
-        with np.errstate(over="ignore", invalid="ignore"):
-            while len(self._truths) <= step:
-                self._truths.append(self._truth(len(self._truths)))
+        while len(self._truths) <= step:
+            self._truths.append(self._truth(len(self._truths)))
         return self._truths[step]
 
     @cached_property
@@ -140,7 +138,7 @@ class Hearing:
 
     def _truth(self, step: int) -> Truth:
         if step >= self.clean_steps:
-            raise Unjudged(f"step {step} is poisoned")
+            raise NotAbout(f"step {step} is poisoned")
         held = self.every_rank("forward", step)
         if any(tensors != held[0] for tensors in held[1:]):
             raise Unjudged(f"the ranks' parameters already differ when step {step} starts")

@@ -5,7 +5,7 @@ import numpy as np
 from ddp_invariants.evidence import Moment
 from ddp_invariants.invariants.compare import parted
 from ddp_invariants.invariants.hearing import Hearing, training
-from ddp_invariants.invariants.rule import Tally, Unjudged
+from ddp_invariants.invariants.rule import NotAbout, Tally
 from ddp_invariants.verdict import Breach
 
 DIFFERED = "ranks differed before wrapping"
@@ -31,7 +31,7 @@ def _like_the_source(hearing: Hearing, tally: Tally, rule: str, what: str, befor
 def parameters_are_the_sources(hearing: Hearing, tally: Tally) -> Breach | None:
     """Bitwise, from ranks that were built differently on purpose."""
     if hearing.case.init == "equal":
-        raise Unjudged("the ranks were built equal, as the implementation declares (INIT-4)")
+        raise NotAbout("the ranks were built equal, as the implementation declares (INIT-4)")
     return _like_the_source(hearing, tally, "INIT-1", "parameters", "built", "forward")
 
 
@@ -39,7 +39,7 @@ def parameters_are_the_sources(hearing: Hearing, tally: Tally) -> Breach | None:
 def buffers_are_the_sources(hearing: Hearing, tally: Tally) -> Breach | None:
     """Bitwise, from ranks that were built differently on purpose."""
     if hearing.case.init == "equal":
-        raise Unjudged("the ranks were built equal, as the implementation declares (INIT-4)")
+        raise NotAbout("the ranks were built equal, as the implementation declares (INIT-4)")
     return _like_the_source(hearing, tally, "INIT-2", "buffers", "built buffers", "forward buffers")
 
 
@@ -80,6 +80,6 @@ def wrapping_changes_nothing_else(hearing: Hearing, tally: Tally) -> Breach | No
 def equal_seeds_start_identical(hearing: Hearing, tally: Tally) -> Breach | None:
     """Judged only where the implementation declares init = seed."""
     if hearing.case.init != "equal":
-        raise Unjudged("not declared: the implementation is expected to synchronise")
+        raise NotAbout("not declared: the implementation is expected to synchronise")
     return (_like_the_source(hearing, tally, "INIT-4", "parameters", "built", "forward")
             or _like_the_source(hearing, tally, "INIT-4", "buffers", "built buffers", "forward buffers"))

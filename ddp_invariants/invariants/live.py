@@ -2,7 +2,7 @@
 
 from ddp_invariants.evidence import Incident
 from ddp_invariants.invariants.hearing import Hearing, training
-from ddp_invariants.invariants.rule import Tally
+from ddp_invariants.invariants.rule import Tally, Unjudged
 from ddp_invariants.invariants.shard import Deal, sharding
 from ddp_invariants.verdict import Breach
 
@@ -25,9 +25,18 @@ _REQUIREMENT = "Every case ends within its deadline on every rank."
 def every_case_ends(hearing: Hearing, tally: Tally) -> Breach | None:
     """A rank that hangs or dies; one that raises is seen to have ended."""
     tally.compared += len(hearing.evidence.ranks)
-    raised = [f"rank {rank} had raised {e.raised['type']}: {e.raised['message']}"
-              for rank, e in enumerate(hearing.evidence.ranks) if e.raised is not None]
-    return _told(hearing.incident, hearing.case.world_size, "; ".join(raised))
+    ranks = hearing.evidence.ranks
+    raised = [f"rank {rank} raised {e.raised['type']} in {e.raised['phase']} of step {e.raised['step']}: {e.raised['message']}"
+              for rank, e in enumerate(ranks) if e.raised is not None]
+    if hearing.incident is not None or not raised:
+        return _told(hearing.incident, hearing.case.world_size, "; ".join(raised))
+    if len(raised) < len(ranks):
+        return Breach("LIVE-1", "some ranks raise and others do not", f"world size {len(ranks)}", "; ".join(raised))
+    if hearing.noted("updated", 0) is not None and hearing.case.poison is None:
+        return Breach("LIVE-1", "training ends with an exception after a step that went well", f"world size {len(ranks)}",
+                      "; ".join(raised))
+    tally.compared = 0  # Raised on every rank at the start, or at a value that is not finite: a refusal.
+    raise Unjudged(hearing.cut_short)
 
 
 @sharding.rule("LIVE-1", _REQUIREMENT)

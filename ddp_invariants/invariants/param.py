@@ -6,7 +6,7 @@ from ddp_invariants.evidence import Moment
 from ddp_invariants.invariants.compare import outside, parted
 from ddp_invariants.invariants.grad import TWO_RANKS
 from ddp_invariants.invariants.hearing import Hearing, training
-from ddp_invariants.invariants.rule import Tally, Unjudged
+from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
 from ddp_invariants.verdict import Breach
 
 
@@ -79,7 +79,7 @@ def trajectory_of_single_process_training(hearing: Hearing, tally: Tally) -> Bre
 def one_rank_is_plain_training(hearing: Hearing, tally: Tally) -> Breach | None:
     """Against the same steps without a wrapper, in the same process."""
     if hearing.case.world_size > 1:
-        raise Unjudged("more than one rank")
+        raise NotAbout("more than one rank")
     for step in hearing.steps("updated"):
         tally.met.add("one rank")
         plain, wrapped = hearing.every_rank("plain", step)[0], hearing.every_rank("updated", step)[0]

@@ -13,6 +13,10 @@ class Unjudged(Exception):
     """Raised by a judge that lacks its evidence; the message says which."""
 
 
+class NotAbout(Unjudged):
+    """Raised by a judge whose rule is about a situation this case does not contain."""
+
+
 @dataclass
 class Tally:
     """What a judge counts while it judges.
@@ -52,9 +56,13 @@ class Rule(Generic[Subject]):
         except Unjudged as reason:
             # What was compared before the evidence ended was compared.
             why = "" if tally.compared else str(reason)
-            return Finding(self.id, tally.compared, frozenset(tally.met), None, why, tally.worst)
+            return Finding(self.id, tally.compared, frozenset(tally.met), None, why, tally.worst,
+                           about=not isinstance(reason, NotAbout))
+        except Exception as crash:  # noqa: BLE001 - a judge that crashes has judged nothing, and must not hide other rules
+            why = f"the rule itself crashed: {type(crash).__name__}: {crash}"
+            return Finding(self.id, tally.compared, frozenset(tally.met), None, why, tally.worst, crashed=True)
         unjudged = "" if breach or tally.compared else "nothing to compare"
-        return Finding(self.id, tally.compared, frozenset(tally.met), breach, unjudged, tally.worst)
+        return Finding(self.id, tally.compared, frozenset(tally.met), breach, unjudged, tally.worst, about=not unjudged)
 
 
 class Chapter(Generic[Subject]):

@@ -10,7 +10,7 @@ from math import ceil
 from typing import Any
 
 from ddp_invariants.evidence import ShardEvidence
-from ddp_invariants.invariants.rule import Chapter, Tally, Unjudged
+from ddp_invariants.invariants.rule import Chapter, NotAbout, Tally, Unjudged
 from ddp_invariants.verdict import Breach
 
 CHANCE_FREE = 13
@@ -34,7 +34,7 @@ class Deal:
             raise Unjudged(f"the process {self.evidence.incident.kind}")
         raised = self.evidence.answers[0].get("raised")
         if raised is not None and self.case.data.samples == 0 and raised["phase"] == "construction":
-            raise Unjudged("it refuses an empty dataset, as it may")
+            raise NotAbout("it refuses an empty dataset, as it may")
         if raised is not None:
             raise Unjudged(f"the sampler raised {raised['type']} in {raised['phase']}: {raised['message']}")
         return self.evidence.answers[0]
@@ -132,8 +132,6 @@ def shards_are_disjoint(deal: Deal, tally: Tally) -> Breach | None:
         index, most = counts.most_common(1)[0]
         most_allowed = 1 if data.drop_last else ceil(deal.total / data.samples)
         owners = [rank for rank, shard in enumerate(shards) if index in shard]
-        if repeated != allowed and len(counts) + allowed == sum(counts.values()):
-            continue
         if repeated > allowed or most > most_allowed:
             return Breach("SHARD-3", "shards overlap beyond padding", deal.where(epoch),
                           f"{repeated} repetitions, {allowed} allowed; index {index} occurs {most} times on ranks {owners}; "
@@ -158,7 +156,10 @@ def shards_are_determined(deal: Deal, tally: Tally) -> Breach | None:
         return Breach("SHARD-4", "iterating advances a global random generator", deal.where(last),
                       ", ".join(deal.answer["touched"]), "it draws from that generator instead of one of its own")
     if "raised" in answers[1]:
-        raise Unjudged(f"the second process raised {answers[1]['raised']['type']}")
+        told = answers[1]["raised"]
+        return Breach("SHARD-4", "another process raises on the same arguments", deal.where(last),
+                      f"{told['type']} in {told['phase']}: {told['message']}; the first process answered",
+                      "it depends on the hash seed or on a global random generator")
     tally.met.add("two processes")
     for (epoch, ours), theirs in zip(deal.epochs, answers[1]["shards"], strict=True):
         for rank, (one, other) in enumerate(zip(ours, theirs, strict=True)):
@@ -174,7 +175,7 @@ def epochs_change_the_order(deal: Deal, tally: Tally) -> Breach | None:
     """Judged where a chance repeat is below 1e-9; that the ranks agree on the permutation shows in SHARD-2 and SHARD-3."""
     data = deal.case.data
     if data.shuffle and data.samples < CHANCE_FREE:
-        raise Unjudged("the dataset is so short that two epochs may have the same order by chance")
+        raise NotAbout("the dataset is so short that two epochs may have the same order by chance")
     for (one, shards), (other, others) in combinations(deal.epochs, 2):
         if one == other:
             continue
@@ -195,7 +196,7 @@ def equal_numbers_of_batches(deal: Deal, tally: Tally) -> Breach | None:
     """Torch's own DataLoader, run."""
     batches = deal.answer["batches"]
     if batches is None:
-        raise Unjudged("no DataLoader was run")
+        raise NotAbout("no DataLoader was run")
     tally.compared += len(batches)
     per_rank, size = deal.total // deal.case.world_size, deal.case.data.batch_size
     tally.met |= {"last batch short"} if per_rank % size else set()

@@ -10,6 +10,7 @@ be matched by the first of the next.
 """
 
 import datetime as dt
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -166,6 +167,8 @@ class Session:
     def __init__(self, connections: Connections, training: Connections | None, members: list[int], number: int,
                  *, plain: bool) -> None:
         self.groups: list[ObservedGroup] = []
+        # torch wraps it at every initialisation and never takes the wrapper off.
+        self._exception_hook = sys.excepthook
         store = _c10d.PrefixStore(f"case{number}", connections.store)
         backend = "gloo" if plain else "observed"
         _pending[:] = [] if plain else [connections]
@@ -198,4 +201,5 @@ class Session:
         finished = all(group.finished(0.05) for group in self.groups)
         if dist.is_initialized():
             dist.destroy_process_group()
+        sys.excepthook = self._exception_hook
         return still and finished

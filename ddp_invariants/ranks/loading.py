@@ -10,7 +10,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -233,12 +233,3 @@ class SamplerMaker:
         ours = {"samples": range(samples), "world_size": world_size, "rank": rank, "shuffle": shuffle, "seed": seed,
                 "drop_last": drop_last}
         return self.make(**{theirs: ours[name] for name, theirs in self.names.items() if theirs is not None})
-
-
-def describe(ddp: str, sampler: str) -> dict[str, dict[str, Any]]:
-    """Load both and say what they are.
-
-    Raises:
-        LoadError: One of them cannot be put on trial.
-    """
-    return {"ddp": asdict(Wrapper(ddp).describe()), "sampler": asdict(SamplerMaker(sampler).describe())}

@@ -7,6 +7,7 @@ import signal
 import socket
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Self
 
 from ddp_invariants.case import ShardCase, TrainingCase
@@ -23,8 +24,12 @@ from ddp_invariants.evidence import (
 from ddp_invariants.ranks import wire
 from ddp_invariants.ranks.hosts import HarnessError, HostClient
 
-DEADLINE = 20.0
+DEADLINE = 10.0
 """Seconds a case may take. The slowest right case of a default run takes under one."""
+LOADING = 120.0
+"""Seconds loading an implementation may take: some import half the ecosystem."""
+CONNECTING = 30.0
+"""Seconds ranks may take to connect over loopback; they take some tens of milliseconds."""
 GRACE = 2.0
 """Seconds the other ranks get after one has died or raised: gloo tells survivors within 40 ms."""
 RENEWAL = 500
@@ -46,11 +51,21 @@ class Process:
     pid: int
     control: socket.socket
     output: int
+    before: int = 0
+    loaded: set[str] = field(default_factory=set)
+
+    def asked(self) -> None:
+        """Remember where its output stands, and forget it where it has grown long."""
+        self.before = os.fstat(self.output).st_size
+        if self.before > _OUTPUT_KEPT:
+            os.ftruncate(self.output, 0)
+            os.lseek(self.output, 0, os.SEEK_SET)  # The rank shares the file's position.
+            self.before = 0
 
     def printed(self) -> str:
-        """The end of what it wrote to stdout and stderr."""
+        """The end of what it has written to stdout and stderr since it was last asked something."""
         size = os.fstat(self.output).st_size
-        return os.pread(self.output, 8000, max(0, size - 8000)).decode(errors="replace").strip("\0\n ")
+        return os.pread(self.output, 8000, max(self.before, size - 8000)).decode(errors="replace").strip("\0\n ")
 
     def retire(self) -> int | None:
         """End it for good. Returns its exit status if it had ended by itself."""
@@ -62,11 +77,10 @@ class Process:
 
 @dataclass
 class _Meeting:
-    """A connected group: the store's anonymous file, and the pids it was made among."""
+    """A connected group: its store's anonymous file, and its name in the ranks."""
 
     store: int
     name: str
-    pids: tuple[int, ...]
 
 
 @dataclass
@@ -90,11 +104,11 @@ class Pool:
         self._ranks: dict[int, Process] = {}
         self._meetings: dict[tuple[int, ...], _Meeting] = {}
         self._number, self._since_renewal = 0, 0
-        self.deadline = deadline
+        self.deadline, self.patience_for_loading = deadline, LOADING
 
     def close(self) -> None:
         """End all ranks."""
-        self._retire(list(self._ranks))
+        self._retire()
         for host in self._hosts:
             host.close()
 
@@ -112,20 +126,33 @@ class Pool:
         Raises:
             LoadFailure: One of them cannot be put on trial.
         """
-        outcome = self._ask({0: {"do": "describe", "ddp": ddp, "sampler": sampler}})
-        if outcome.incident is not None:
-            self._retire([0])
-            how = outcome.incident.ranks.get(0, "")
-            raise LoadFailure(f"importing {ddp} or {sampler} ended or hung the process: {how}")
-        return outcome.frames[0][0]
+        self._load(f"--ddp {ddp}", {"ddp": ddp, "sampler": "reference"}, [0])
+        return self._load(f"--sampler {sampler}", {"ddp": ddp, "sampler": sampler}, [0])
 
-    def train(self, case: TrainingCase, ddp: str, *, fresh: bool = False) -> TrainingEvidence:
+    def _load(self, what: str, names: dict[str, str], ranks: list[int]) -> dict[str, Any]:
+        """Have ranks import implementations, outside any case's deadline; the first rank's description of them."""
+        outcome = self._ask({rank: {"do": "describe", **names} for rank in ranks}, self.patience_for_loading)
+        if outcome.incident is not None:
+            self._retire()
+            how = "; ".join(outcome.incident.ranks.values())
+            raise LoadFailure(f"{what}: importing it ended or hung the process, which {how}")
+        for rank in ranks:
+            self._ranks[rank].loaded.add(what)
+        return outcome.frames[ranks[0]][0]
+
+    def _require_loaded(self, what: str, names: dict[str, str], ranks: list[int]) -> None:
+        missing = [rank for rank in ranks if what not in self._process(rank).loaded]
+        if missing:
+            self._load(what, names, missing)
+
+    def train(self, case: TrainingCase, ddp: str, *, fresh: bool = False, patience: float | None = None) -> TrainingEvidence:
         """Run a training case.
 
         Args:
             case: The case.
             ddp: Name of the implementation on trial.
             fresh: Use new processes and plain gloo groups, made for this case and ended after it.
+            patience: Seconds to wait, instead of the pool's deadline.
 
         Raises:
             HarnessError: The harness failed; nothing follows for the implementation.
@@ -133,37 +160,40 @@ class Pool:
         """
         ranks = list(range(case.ranks_needed))
         if fresh:
-            self._retire(list(self._ranks))
+            self._retire()
+        self._require_loaded(f"--ddp {ddp}", {"ddp": ddp, "sampler": "reference"}, ranks)
         everyone = self._meet(tuple(ranks))
         training = self._meet(tuple(ranks[case.outside :])) if case.outside else everyone
         request = {"do": "train", "case": case, "ddp": ddp, "everyone": everyone.name, "training": training.name,
                    "number": self._number + 1, "plain": fresh}
-        outcome = self._ask(dict.fromkeys(ranks, request))
+        outcome = self._ask(dict.fromkeys(ranks, request), patience or self.deadline)
         evidence = self._evidence(case, outcome)
         if fresh or not _quiescent(ranks, outcome):
-            self._retire(ranks)
+            self._retire()
         else:
             self._renew()
         return evidence
 
-    def shards(self, case: ShardCase, sampler: str, *, fresh: bool = False) -> ShardEvidence:
+    def shards(self, case: ShardCase, sampler: str, *, fresh: bool = False, patience: float | None = None) -> ShardEvidence:
         """Ask a sampler for all shards, in two processes with different hash seeds.
 
         Args:
             case: What to ask.
             sampler: Name of the sampler on trial.
             fresh: Use new processes, ended afterwards.
+            patience: Seconds to wait, instead of the pool's deadline.
 
         Raises:
             HarnessError: The harness failed; nothing follows for the sampler.
             LoadFailure: The sampler does not load in a rank.
         """
         if fresh:
-            self._retire(list(self._ranks))
+            self._retire()
+        self._require_loaded(f"--sampler {sampler}", {"ddp": "reference", "sampler": sampler}, [0, 1])
         request = {"do": "shards", "case": case, "sampler": sampler}
-        outcome = self._ask({0: {**request, "disturb": 1}, 1: {**request, "disturb": 1001}})
+        outcome = self._ask({0: {**request, "disturb": 1}, 1: {**request, "disturb": 1001}}, patience or self.deadline)
         if fresh or outcome.incident is not None:
-            self._retire([0, 1])
+            self._retire()
         else:
             self._renew()
         answers = tuple(outcome.frames[rank][0] for rank in sorted(outcome.frames))
@@ -171,18 +201,20 @@ class Pool:
 
     # Asking.
 
-    def _ask(self, requests: dict[int, dict[str, Any]]) -> Outcome:
-        """Send every rank its request and collect the answers, until all have answered or patience ends."""
-        started = time.monotonic()
+    def _ask(self, requests: dict[int, dict[str, Any]], patience: float) -> Outcome:
+        """Send every rank its request and collect the answers, until all have answered or patience (seconds) ends."""
         self._number += 1
         outcome = Outcome()
         waiting: dict[socket.socket, int] = {}
         for rank, request in requests.items():
             process = self._process(rank)
+            process.asked()
             waiting[process.control] = rank
             with contextlib.suppress(OSError):  # It has died since; reading from it below says so.
                 wire.send(process.control, {**request, "to": self._number})
-        until, dead, raised = started + self.deadline, set[int](), False
+        # Counted from here: starting processes is no part of what is on trial.
+        started = time.monotonic()
+        until, dead, raised = started + patience, set[int](), False
         while waiting:
             ready, _, _ = select.select(list(waiting), [], [], max(0.0, until - time.monotonic()))
             if not ready:
@@ -214,11 +246,11 @@ class Pool:
     def _reject_failures(self, outcome: Outcome) -> None:
         for header, _ in outcome.frames.values():
             if "unusable" in header:
-                self._retire(list(self._ranks))
+                self._retire()
                 raise LoadFailure(header["unusable"])
             if "failed" in header:
                 told = header["failed"]
-                self._retire(list(self._ranks))
+                self._retire()
                 raise HarnessError(f"a rank's serve loop raised {told['type']}: {told['message']}\n{told['traceback']}")
 
     def _incident(self, hung: set[int], dead: set[int], seconds: float) -> Incident:
@@ -231,7 +263,7 @@ class Pool:
         for rank in dead:
             status = self._ranks[rank].host.status(self._ranks[rank].pid, 1.0)
             ended[rank] = "sent something that is no evidence" if status is None else _how(status)
-        stacks = {rank: self._ranks[rank].printed() for rank in hung | dead}
+        stacks = {rank: self._ranks[rank].printed() + _threads(self._ranks[rank].pid) for rank in hung | dead}
         waiting = dict.fromkeys(hung, f"gave no answer within {seconds:.1f} s")
         return Incident("died" if dead else "hung", {**waiting, **ended}, stacks, seconds)
 
@@ -258,42 +290,39 @@ class Pool:
             output = os.memfd_create(f"rank{rank}")
             with theirs:
                 self._ranks[rank] = Process(host, host.fork(rank, theirs, output), ours, output)
-        process = self._ranks[rank]
-        if os.fstat(process.output).st_size > _OUTPUT_KEPT:
-            os.ftruncate(process.output, 0)
-            os.lseek(process.output, 0, os.SEEK_SET)  # The rank shares the file's position.
-        return process
+        return self._ranks[rank]
 
     def _meet(self, ranks: tuple[int, ...]) -> _Meeting:
         """Connected gloo groups among these ranks: those at hand, or new ones."""
-        pids = tuple(self._process(rank).pid for rank in ranks)
-        meeting = self._meetings.get(ranks)
-        if meeting is not None and meeting.pids == pids:
-            return meeting
-        if meeting is not None:
-            os.close(meeting.store)
+        if ranks in self._meetings:
+            return self._meetings[ranks]
         store = os.memfd_create("store")
-        meeting = _Meeting(store, f"{ranks[0]}-{ranks[-1]}", pids)
+        meeting = self._meetings[ranks] = _Meeting(store, f"{ranks[0]}-{ranks[-1]}")
         path = f"/proc/{os.getpid()}/fd/{store}"
         outcome = self._ask({rank: {"do": "connect", "name": meeting.name, "path": path, "rank": number,
-                                    "world_size": len(ranks)} for number, rank in enumerate(ranks)})
+                                    "world_size": len(ranks)} for number, rank in enumerate(ranks)}, CONNECTING)
         if outcome.incident is not None:
-            self._retire(list(self._ranks))
+            self._retire()
             raise HarnessError(f"ranks could not connect over loopback: {outcome.incident.ranks} {outcome.incident.stacks}")
-        self._meetings[ranks] = meeting
         return meeting
 
-    def _retire(self, ranks: list[int]) -> None:
-        for rank in ranks:
-            if rank in self._ranks:
-                self._ranks.pop(rank).retire()
-        for members in [m for m in self._meetings if set(m) & set(ranks)]:
-            os.close(self._meetings.pop(members).store)
+    def _retire(self) -> None:
+        """End all ranks.
+
+        All, because a store's file may be closed only when nobody has it open: the FileStore of a rank that lived on would
+        write its farewell into whatever file got the descriptor next.
+        """
+        for process in self._ranks.values():
+            process.retire()
+        for meeting in self._meetings.values():
+            os.close(meeting.store)
+        self._ranks.clear()
+        self._meetings.clear()
 
     def _renew(self) -> None:
         self._since_renewal += 1
         if self._since_renewal >= RENEWAL:
-            self._retire(list(self._ranks))
+            self._retire()
             self._since_renewal = 0
 
 
@@ -303,8 +332,17 @@ def _quiescent(ranks: list[int], outcome: Outcome) -> bool:
         return False
     headers = [outcome.frames[rank][0] for rank in ranks]
     trained = [header for header in headers if header["records"]]
-    return (all(header["quiescent"] and not header["changed"] for header in headers)
+    return (all(header["quiescent"] and not header["changed"] and not header["facts"].get("raised") for header in headers)
             and all(header["sent"] == trained[0]["sent"] for header in trained))
+
+
+def _threads(pid: int) -> str:
+    """Where a rank's native threads wait, as the kernel sees it; empty when the process is gone."""
+    lines = []
+    for task in sorted(Path(f"/proc/{pid}/task").glob("*")):
+        with contextlib.suppress(OSError):
+            lines.append(f"\nthread {task.name} {(task / 'comm').read_text().strip()}: {(task / 'wchan').read_text()}")
+    return "".join(lines)
 
 
 def _signal(pid: int, number: int) -> None:

@@ -2,11 +2,15 @@
 
 import faulthandler
 import os
+import random
 import signal
 import socket
+import sys
+from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 
 from ddp_invariants import case as cases
@@ -23,7 +27,7 @@ class Rank:
     def __init__(self, control: socket.socket) -> None:
         self.control = control
         self.connections: dict[str, Connections] = {}
-        self.surroundings = _surroundings()
+        self.surroundings: dict[str, Any] = {}
         self.wrapper = lru_cache(loading.Wrapper)
         self.sampler = lru_cache(loading.SamplerMaker)
 
@@ -36,7 +40,8 @@ class Rank:
             self._connect(request)
             return {}, b""
         if verb == "describe":
-            described = loading.describe(request["ddp"], request["sampler"])
+            described = {"ddp": asdict(self.wrapper(request["ddp"]).describe()),
+                         "sampler": asdict(self.sampler(request["sampler"]).describe())}
             return {**described, "torch": torch.__version__}, b""
         case = cases.from_plain(request["case"])
         assert isinstance(case, cases.ShardCase)
@@ -53,6 +58,8 @@ class Rank:
         everyone = self.connections[request["everyone"]]
         training_group = self.connections.get(request["training"]) if case.outside else None
         members = list(range(case.outside, case.ranks_needed))
+        os.environ.update(dict.fromkeys(_SIZES, str(case.ranks_needed)))
+        _seed(case.seed + everyone.rank)
         session = Session(everyone, training_group, members, request["number"], plain=request["plain"])
         record = training.Record()
         if everyone.rank >= case.outside:
@@ -62,9 +69,20 @@ class Rank:
         # processes are ended by the controller once all ranks have answered.
         quiescent = not request["plain"] and session.close()
         before, self.surroundings = self.surroundings, _surroundings()
-        changed = [name for name, value in self.surroundings.items() if before[name] != value]
+        # The first case starts what torch starts on first use.
+        changed = [name for name, value in self.surroundings.items() if before and before[name] != value]
         header = {**record.header(), "sent": sent, "quiescent": quiescent, "changed": changed}
         return header, bytes(record.blob)
+
+
+_SIZES = ("WORLD_SIZE", "LOCAL_WORLD_SIZE")
+
+
+def _seed(number: int) -> None:
+    """Give the global generators a state that the case and the rank fix, so that whoever draws from them replays."""
+    random.seed(number)
+    np.random.seed(number % 2**32)  # noqa: NPY002 - the global generator is what implementations use
+    torch.manual_seed(number)
 
 
 def _surroundings() -> dict[str, Any]:
@@ -75,7 +93,10 @@ def _surroundings() -> dict[str, Any]:
         "torch threads": torch.get_num_threads(),
         "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
         "working directory": os.getcwd(),  # noqa: PTH109 - ten times faster than pathlib, and on every case's way
-        "environment": dict(os.environ),
+        "environment": {name: value for name, value in os.environ.items() if name not in _SIZES},
+        "default device": torch.get_default_device(),
+        "threads": len(os.listdir("/proc/self/task")),  # noqa: PTH208 - as above
+        "exception hook": sys.excepthook,
     }
 
 

@@ -51,6 +51,8 @@ def _dealt(case: ShardCase, make: SamplerMaker, disturb: int) -> dict[str, Any]:
                 if hasattr(sampler, "set_epoch"):
                     sampler.set_epoch(epoch)
             dealt.append([_indices(case, sampler) for sampler in samplers])
+        for sampler in samplers:
+            next(iter(sampler), None)  # An iteration left half way must not show in the next one.
         again = [_indices(case, sampler) for sampler in samplers]
         after = _global_generators()
         answer: dict[str, Any] = {

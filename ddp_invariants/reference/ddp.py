@@ -17,7 +17,7 @@ import hashlib
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from functools import partial
 from typing import Any
 
@@ -55,7 +55,7 @@ class DistributedDataParallel(nn.Module):
 
     Raises:
         ValueError: The module has nothing to train.
-        RuntimeError: The ranks' modules differ in names, shapes or dtypes; raised on every rank.
+        RuntimeError: The ranks' modules differ in names, shapes, dtypes or requires_grad; raised on every rank.
     """
 
     def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None,
@@ -81,12 +81,12 @@ class DistributedDataParallel(nn.Module):
     def _check_replicas_match(self) -> None:
         """Refuse replicas of different structure on all ranks at once; collectives on them would hang or mix values."""
         tensors = [*self.module.named_parameters(), *self.module.named_buffers()]
-        structure = repr([(name, tuple(t.shape), t.dtype) for name, t in tensors])
+        structure = repr([(name, tuple(t.shape), t.dtype, t.requires_grad) for name, t in tensors])
         digest = int.from_bytes(hashlib.blake2b(structure.encode(), digest_size=4).digest(), "big")
         extremes = torch.tensor([digest, -digest], dtype=torch.int64)
         dist.all_reduce(extremes, dist.ReduceOp.MAX, group=self.group)
         if extremes[0] != -extremes[1]:
-            raise RuntimeError("the ranks' modules differ in the names, shapes or dtypes of parameters or buffers")
+            raise RuntimeError("the ranks' modules differ in a parameter's or buffer's name, shape, dtype or requires_grad")
 
     def _broadcast_state(self, tensors: Iterable[Tensor]) -> None:
         """Copy the first rank's values into the given tensors, by one broadcast of their bytes.
@@ -145,7 +145,11 @@ class DistributedDataParallel(nn.Module):
             self._broadcast_state(self.module.buffers())
         result = self.module(*args, **kwargs)
         if syncing:
-            for tensor in _tensors(result):
+            tensors = list(_tensors(result))
+            if not tensors:
+                raise TypeError(f"no tensor found in the module's result, a {type(result).__name__}: its backward could not be "
+                                "synchronised; return tensors, or tuples, lists, dicts or dataclasses of them")
+            for tensor in tensors:
                 if tensor.requires_grad:
                     tensor.register_hook(self._backward_begins)
         return result
@@ -230,9 +234,11 @@ def _gradient_ready(wrapper: "weakref.ref[DistributedDataParallel]", parameter: 
 
 
 def _tensors(result: Any) -> Iterator[Tensor]:
-    """The tensors of a module's result, in nested tuples, lists and dicts."""
+    """The tensors of a module's result, in nested tuples, lists, dicts and dataclasses."""
     if isinstance(result, Tensor):
         yield result
+    elif is_dataclass(result):
+        yield from _tensors(vars(result))
     elif isinstance(result, dict):
         for value in result.values():
             yield from _tensors(value)

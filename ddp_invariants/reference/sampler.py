@@ -38,6 +38,7 @@ class DistributedSampler:
         self.num_replicas, self.rank = num_replicas, rank
         self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
         self.epoch, self.consumed = 0, 0
+        self._resume_at = 0
 
     def __len__(self) -> int:
         """Indices per rank and epoch: floor(N / W) when dropping, ceil(N / W) when padding."""
@@ -56,8 +57,8 @@ class DistributedSampler:
         return [order[i % self.length] for i in range(total)]
 
     def __iter__(self) -> Iterator[int]:
-        """This rank's indices, from where a loaded state left off."""
-        skip, self.consumed = self.consumed, 0
+        """This rank's indices: all of them, or after `load_state_dict` the rest of what was saved."""
+        skip, self._resume_at = self._resume_at, 0
         for position, index in enumerate(self.order()[self.rank :: self.num_replicas][skip:], start=skip + 1):
             self.consumed = position
             yield index
@@ -65,7 +66,7 @@ class DistributedSampler:
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the permutation of the next iteration. Every rank must be given the same epoch."""
-        self.epoch = epoch
+        self.epoch, self.consumed, self._resume_at = epoch, 0, 0
 
     def state_dict(self) -> dict[str, int]:
         """Where the running iteration stands: the epoch and how many indices this rank has taken."""
@@ -74,3 +75,4 @@ class DistributedSampler:
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Make the next iteration continue a saved one, of the same dataset and world size."""
         self.epoch, self.consumed = state["epoch"], state["consumed"]
+        self._resume_at = self.consumed
