@@ -60,6 +60,7 @@ class Rank:
         members = list(range(case.outside, case.ranks_needed))
         os.environ.update(dict.fromkeys(_SIZES, str(case.ranks_needed)))
         _seed(case.seed + everyone.rank)
+        threads = _threads()  # Counted here: connections made since the last case have brought theirs.
         session = Session(everyone, training_group, members, request["number"], plain=request["plain"])
         record = training.Record()
         if everyone.rank >= case.outside:
@@ -71,6 +72,7 @@ class Rank:
         before, self.surroundings = self.surroundings, _surroundings()
         # The first case starts what torch starts on first use.
         changed = [name for name, value in self.surroundings.items() if before and before[name] != value]
+        changed += ["threads"] if before and _threads() != threads else []
         header = {**record.header(), "sent": sent, "quiescent": quiescent, "changed": changed}
         return header, bytes(record.blob)
 
@@ -85,6 +87,10 @@ def _seed(number: int) -> None:
     torch.manual_seed(number)
 
 
+def _threads() -> int:
+    return len(os.listdir("/proc/self/task"))  # noqa: PTH208 - ten times faster than pathlib, and on every case's way
+
+
 def _surroundings() -> dict[str, Any]:
     """What a case must leave as it was, or the next one would run in another world."""
     return {
@@ -95,7 +101,6 @@ def _surroundings() -> dict[str, Any]:
         "working directory": os.getcwd(),  # noqa: PTH109 - ten times faster than pathlib, and on every case's way
         "environment": {name: value for name, value in os.environ.items() if name not in _SIZES},
         "default device": torch.get_default_device(),
-        "threads": len(os.listdir("/proc/self/task")),  # noqa: PTH208 - as above
         "exception hook": sys.excepthook,
     }
 
