@@ -82,3 +82,40 @@ class SlicesOfTheOrder:
 
     def __iter__(self) -> Any:
         return iter(self.mine)
+
+
+class TensorHooks(Reference):
+    """Averages each incoming gradient in a tensor hook, before autograd adds it to what a parameter already holds."""
+
+    def _plan(self) -> None:
+        for parameter in self._trainable():
+            if not self._hooks or parameter not in self._buckets_of:
+                self._hooks.append(parameter.register_hook(self._average))
+                self._buckets_of.add(parameter)
+
+    def __init__(self, module: nn.Module) -> None:
+        self._buckets_of: set[Tensor] = set()
+        super().__init__(module)
+
+    def forward(self, *inputs: Tensor) -> Any:
+        """The module's, from the first rank's buffers."""
+        if self.training:
+            self._broadcast_state(self.module.buffers())
+        return self.module(*inputs)
+
+    def _average(self, gradient: Tensor) -> Tensor:
+        mean = gradient.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(mean, group=self.group)
+        return mean / self.world_size
+
+
+class FlatParameters(ExplicitCall):
+    """Keeps all parameters of a dtype in one contiguous buffer: other strides, other alignment, the same values."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__(module)
+        for dtype in {p.dtype for p in module.parameters()}:
+            mine = [p for p in module.parameters() if p.dtype == dtype]
+            flat = torch.cat([p.detach().reshape(-1) for p in mine])
+            for parameter, piece in zip(mine, flat.split([p.numel() for p in mine]), strict=True):
+                parameter.data = piece.view(parameter.shape)

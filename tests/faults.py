@@ -5,6 +5,7 @@ Every class says in a sentence what is wrong, where it really happened, and whic
 
 from collections.abc import Iterable, Iterator, Sized
 from contextlib import suppress
+from copy import deepcopy
 from typing import Any, ClassVar
 
 import torch
@@ -311,3 +312,43 @@ class YieldsForEver(DistributedSampler):
     def __iter__(self) -> Iterator[int]:
         while True:
             yield self.rank % self.length
+
+
+class Forgets(Reference):
+    """Every forward starts from the first one's parameters: training never gets anywhere. PARAM-3."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if not hasattr(self, "_first"):
+            self._first = [p.detach().clone() for p in self.module.parameters()]
+        with torch.no_grad():
+            for parameter, first in zip(self.module.parameters(), self._first, strict=True):
+                parameter.copy_(first)
+        return super().forward(*args, **kwargs)
+
+
+class RaisesLater(Reference):
+    """The third forward raises, on every rank. LIVE-1."""
+
+    count = 0
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self.count += 1
+        if self.count == 3:
+            raise RuntimeError("out of buckets")
+        return super().forward(*args, **kwargs)
+
+
+class TrainsACopy(Reference):
+    """Trains a deep copy of the module: nothing of it can be seen, and nothing may be said of it."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__(deepcopy(module))
+
+
+class RaisesInOneProcess(DistributedSampler):
+    """Iterating raises under one hash seed and not under the other. SHARD-4."""
+
+    def order(self) -> list[int]:
+        if hash("salted by the process") % 2 == 0 and self.length % 3 == 0:
+            raise RuntimeError("unlucky")
+        return super().order()

@@ -13,7 +13,8 @@ from ddp_invariants.verdict import Verdict
 CONTROLS = str(Path(__file__).with_name("controls.py"))
 
 WRAPPERS = {"reference": "reference", "torch": "torch",
-            **{name: f"{CONTROLS}:{name}" for name in ("EqualSeeds", "ExplicitCall", "in_place")}}
+            **{name: f"{CONTROLS}:{name}"
+               for name in ("EqualSeeds", "ExplicitCall", "in_place", "TensorHooks", "FlatParameters")}}
 SAMPLERS = {"reference": "reference", "torch": "torch", "SlicesOfTheOrder": f"{CONTROLS}:SlicesOfTheOrder"}
 RULES = ["INIT-1", "INIT-2", "LOSS-2", "GRAD-2", "GRAD-7", "PARAM-3"]
 

@@ -1,5 +1,7 @@
 """Every planted fault is caught, by the rule that names it, in a case that shrinks; no control is accused."""
 
+import re
+
 import pytest
 from hypothesis.strategies import SearchStrategy
 
@@ -47,6 +49,8 @@ WRAPPERS = [
     ("SourceIsGlobalRankZero", "INIT-1", "never broadcast"),
     ("AveragesTheLoss", "LOSS-1", ""),
     ("LeftoverBuffer", "GRAD-5", ""),
+    ("Forgets", "PARAM-3", ""),
+    ("RaisesLater", "LIVE-1", ""),
 ]
 
 
@@ -56,7 +60,7 @@ def test_fault(make_trial: TrialMaker, fault: str, rule: str, cause: str) -> Non
     violation = caught(make_trial(ddp=f"{FAULTS}:{fault}"), rule)
     assert violation.report.startswith(f"{rule} violated by {FAULTS}:{fault}: ")
     assert cause in violation.breach.perhaps
-    assert "in 3 of 3 runs in fresh processes" in violation.report
+    assert re.search(r"confirmed in (\d) of \1 runs in fresh processes", violation.report)
     assert isinstance(violation.case, TrainingCase)
     assert violation.case.world_size == (3 if fault == "DividesByTwo" else 2)
     assert len(violation.case.model.layers) <= 2
@@ -74,6 +78,7 @@ SAMPLERS = [
     ("AcceptsAnyRank", "SHARD-7"),
     ("UnequalBatches", "SHARD-6"),
     ("YieldsForEver", "SHARD-1"),
+    ("RaisesInOneProcess", "SHARD-4"),
 ]
 
 
@@ -105,6 +110,13 @@ def test_a_sampler_that_does_not_end_violates_live1(make_trial: TrialMaker) -> N
     trial.pool.deadline = 2.0
     with pytest.raises(violation_class("LIVE-1"), match=r"faults\.py:NeverEnds: a rank hung"):
         trial.certify("SHARD-3", shard_cases(trial.scope))
+
+
+def test_a_wrapper_that_trains_a_copy_cannot_be_judged_and_is_told_so(make_trial: TrialMaker) -> None:
+    """What is watched must be what is trained."""
+    trial = make_trial(ddp=f"{FAULTS}:TrainsACopy", cases=10)
+    with pytest.raises(Inconclusive, match="it trains a copy"):
+        trial.certify("GRAD-2", training_cases(trial.scope))
 
 
 def test_a_refusal_is_neither_a_violation_nor_a_pass(make_trial: TrialMaker) -> None:

@@ -146,6 +146,11 @@ def shards_are_determined(deal: Deal, tally: Tally) -> Breach | None:
     """Two processes with different hash seeds and global random states are asked."""
     answers = deal.evidence.answers
     last = deal.case.epochs[-1]
+    raised = [answer["raised"] for answer in answers if "raised" in answer]
+    if len(raised) == 1 and len(answers) == 2:
+        return Breach("SHARD-4", "one process answers and another raises on the same arguments", deal.where(last),
+                      f"{raised[0]['type']} in {raised[0]['phase']}: {raised[0]['message']}",
+                      "it depends on the hash seed or on a global random generator")
     tally.met |= {"shuffle"} if deal.case.data.shuffle else set()
     for rank, (again, before) in enumerate(zip(deal.answer["again"], deal.answer["shards"][-1], strict=True)):
         tally.compared += len(before)
@@ -155,11 +160,6 @@ def shards_are_determined(deal: Deal, tally: Tally) -> Breach | None:
     if deal.answer["touched"]:
         return Breach("SHARD-4", "iterating advances a global random generator", deal.where(last),
                       ", ".join(deal.answer["touched"]), "it draws from that generator instead of one of its own")
-    if "raised" in answers[1]:
-        told = answers[1]["raised"]
-        return Breach("SHARD-4", "another process raises on the same arguments", deal.where(last),
-                      f"{told['type']} in {told['phase']}: {told['message']}; the first process answered",
-                      "it depends on the hash seed or on a global random generator")
     tally.met.add("two processes")
     for (epoch, ours), theirs in zip(deal.epochs, answers[1]["shards"], strict=True):
         for rank, (one, other) in enumerate(zip(ours, theirs, strict=True)):
