@@ -34,8 +34,9 @@ def tidy(text: str) -> str:
 
 
 def shape(text: str) -> str:
-    """An output with its numbers and column widths taken out: what must stay true of it."""
-    return "\n".join(re.sub(r"[\s=_─]+", " ", re.sub(r"\d[\d,.]*", "#", line)).strip() for line in text.splitlines())
+    """An output with its numbers, column widths and the order of its dots taken out: what must stay true of it."""
+    lines = [re.sub(r"[\s=_─]+", " ", re.sub(r"\d[\d,.]*", "#", line)).strip() for line in text.splitlines()]
+    return "\n".join(line for line in lines if not re.fullmatch(r"[.s]+ \[#%\]", line))
 
 
 def main() -> None:
