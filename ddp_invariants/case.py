@@ -201,6 +201,8 @@ class TrainingCase:
         log2_scale: Inputs are multiplied by 2**log2_scale (large magnitudes).
         zero_grad: What happens to gradients before each backward.
         poison: A value that is not finite, or None.
+        withheld: Whether an all-reduce's result is handed over only when somebody waits for it; until then the buffer
+            holds a sentinel. Reading or writing it before that is a fault whatever the timing, and so always shows.
         seed: Of parameters, samples and targets.
     """
 
@@ -218,6 +220,7 @@ class TrainingCase:
     log2_scale: int = 0
     zero_grad: ZeroGrad = "set_to_none"
     poison: Poison | None = None
+    withheld: bool = False
     seed: int = 0
     kind: Literal["training"] = "training"
 

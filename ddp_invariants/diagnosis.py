@@ -58,6 +58,10 @@ def _of_gradient(hearing: "Hearing", step: int, rank: int, name: str) -> str:
         left = before[rank].by_name[name]
         candidates += [(left, f"it equals step {step - 1}'s gradient: stale"),
                        (left + mean, f"it is the mean plus step {step - 1}'s gradient: not cleared")]
+    if hearing.case.withheld:
+        # ranks.group.SENTINEL, as it is, summed or divided: read before it was waited for.
+        waiting = "it is what a buffer holds while its result is withheld: read before it was waited for"
+        candidates += [(np.full_like(mean, 12345.0 * factor), waiting) for factor in (1, world_size, 1 / world_size)]
     for prediction, cause in candidates:
         if equals(prediction):
             return cause

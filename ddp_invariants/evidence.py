@@ -155,6 +155,7 @@ class RankEvidence:
         raised: An exception that ended the run: phase, step, type, message, traceback; None when none did.
         sent: Per group, the collectives this rank issued: (kind, dtype, elements, operation).
         changed: Names of process-wide settings the case left changed.
+        in_flight: Withheld collectives found wanting when a step's gradients were to be ready: [step, collective, what].
     """
 
     tensors: Mapping[tuple[str, int], Tensors]
@@ -163,6 +164,7 @@ class RankEvidence:
     raised: dict[str, Any] | None = None
     sent: list[list[list[Any]]] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
+    in_flight: list[list[Any]] = field(default_factory=list)
 
     def at(self, moment: Moment, step: int = 0) -> Tensors | None:
         """The tensors of a moment; None when the run did not get there."""
@@ -246,6 +248,7 @@ def rank_evidence(header: dict[str, Any], blob: bytes, known: dict[tuple[Slot, .
             tensors[moment, step] = Tensors(layout, blob[start : start + size])
         facts = header["facts"]
         return RankEvidence(tensors, facts.get("structure_before", []), facts.get("structure_after", []),
-                            facts.get("raised"), header["sent"], header["changed"])
+                            facts.get("raised"), header["sent"], header["changed"],
+                            facts.get("in_flight", []))
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise EvidenceError(f"a rank's frame is no evidence: {type(error).__name__}: {error}") from error

@@ -59,7 +59,7 @@ def unproved(rule: str, implementation: str, judged: int, missing: Iterable[str]
     """Why a rule cannot be certified though nothing was found against it."""
     lines = [f"{rule} inconclusive for {implementation}: it was judged on {judged} cases"]
     missing = list(missing)
-    if missing:
+    if missing and judged:  # Where nothing was judged, why it was not says all.
         lines.append(_field("never met", "; ".join(missing)))
         lines.append(_field("perhaps", "too few cases, or too small a world size: raise --cases or --max-world-size"))
     lines += [_field("unjudged", reason) for reason in reasons]

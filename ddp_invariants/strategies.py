@@ -119,7 +119,7 @@ def _fitting(layout: Layout, inputs: int) -> Layout:
 @st.composite
 def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...] = (2, 3, 4, 1), least_steps: int = 1,
                    capped: bool = False, poisoned: bool = False, buffers: bool = False,
-                   every_kind: bool = False) -> TrainingCase:
+                   every_kind: bool = False, withheld: bool = False) -> TrainingCase:
     """Training runs within a scope.
 
     What is drawn does not depend on what was drawn before (only what is made of it does), so that Hypothesis can
@@ -134,6 +134,7 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
         poisoned: Always put a value that is not finite into one rank's batch.
         buffers: Always have a layer with buffers.
         every_kind: Have every kind of parameter in every other case.
+        withheld: Always withhold results until they are waited for.
     """
     world_size = draw(st.sampled_from([w for w in world_sizes if w <= scope.max_world_size] or [scope.max_world_size]))
     steps = draw(st.integers(least_steps, least_steps + 3))
@@ -158,6 +159,7 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
         log2_scale=draw(st.sampled_from((0, 0, 0, 8, -8))),
         zero_grad=draw(st.sampled_from(("set_to_none", "zero", "never"))),
         poison=poison,
+        withheld=draw(_ONE_IN_EIGHT) or withheld,
         seed=draw(_SEEDS),
     )
 

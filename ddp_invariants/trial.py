@@ -106,18 +106,20 @@ class Trial:
         """What cases may contain."""
         return self.on_trial.scope
 
-    def findings(self, case: Case, *, confirming: bool = False) -> dict[str, Finding]:
+    def findings(self, case: Case, *, confirming: bool = False, rule: str = "") -> dict[str, Finding]:
         """Run one case and judge it by every rule about its kind.
 
         Args:
             case: The case.
-            confirming: In new processes, with the whole deadline.
+            confirming: In new processes, with plain groups where that is possible, and the whole deadline.
+            rule: What is to be confirmed; rules about collectives need an observed group.
         """
         fresh = confirming or self.options.isolation == "fresh"
         patience = HUNG_DEADLINE if self._hung and not confirming else None
         evidence: TrainingEvidence | ShardEvidence
         if isinstance(case, TrainingCase):
-            evidence = self.pool.train(case, self.on_trial.ddp, fresh=fresh, patience=patience)
+            observed = not fresh or case.withheld or rule.startswith("COMM")
+            evidence = self.pool.train(case, self.on_trial.ddp, fresh=fresh, observed=observed, patience=patience)
         else:
             evidence = self.pool.shards(case, self.on_trial.sampler, fresh=fresh, patience=patience)
         self._hung |= evidence.incident is not None and evidence.incident.kind == "hung"
@@ -195,7 +197,8 @@ class Trial:
             # Reported in full once; every other rule only lacks its evidence.
             raise Inconclusive(report.without_life(rule, name, self._live.breach, self._live.case, repeat=repeat))
         runs = 1 if breach.rule == "LIVE-1" else CONFIRMATIONS  # A hang takes its whole deadline to confirm.
-        seen = [one for one in (self.findings(case, confirming=True)[breach.rule].breach for _ in range(runs)) if one]
+        again = [self.findings(case, confirming=True, rule=breach.rule)[breach.rule].breach for _ in range(runs)]
+        seen = [one for one in again if one is not None]
         if not seen:
             self._hung = False
             self.ledger[breach.rule].inconclusive = True
@@ -274,7 +277,7 @@ class _Search:
             Inconclusive: It lacks its evidence.
             NotJudged: The case contains nothing it is about.
         """
-        findings = self.trial.findings(case, confirming=True)
+        findings = self.trial.findings(case, confirming=True, rule=self.rule)
         breach = self._enter(case, findings)
         name = self.trial.on_trial.named(case)
         if breach is not None:

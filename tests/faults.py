@@ -6,6 +6,7 @@ Every class says in a sentence what is wrong, where it really happened, and whic
 from collections.abc import Iterable, Iterator, Sized
 from contextlib import suppress
 from copy import deepcopy
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -112,10 +113,50 @@ class LargeParameterSkipped(Reference):
 
 
 class NoWait(Reference):
-    """Results are written back without waiting for the collective. GRAD-1."""
+    """Results are written back without waiting for the collectives. COMM-3."""
 
     def _wait(self, bucket: Bucket) -> None:
         del bucket
+
+
+class WaitsForTheLastOnly(Reference):
+    """Only the last handle is kept (a classic). COMM-3."""
+
+    def _wait(self, bucket: Bucket) -> None:
+        if bucket is self._buckets[-1]:
+            super()._wait(bucket)
+
+
+class ForgetsOneWait(Reference):
+    """The first bucket's handle is never waited for. COMM-3."""
+
+    def _wait(self, bucket: Bucket) -> None:
+        if bucket is not self._buckets[0]:
+            super()._wait(bucket)
+
+
+class DividesInFlight(Reference):
+    """The bucket is divided after its collective has started and before it has ended. COMM-3."""
+
+    def _launch(self, bucket: Bucket) -> None:
+        started = bucket.work is not None
+        super()._launch(bucket)
+        if not started and bucket.flat is not None:
+            bucket.flat /= dist.get_world_size(self.group)
+            self.world_size = 1
+
+
+class ReducesInTwoWays(Reference):
+    """Rank 1 takes the maximum where the others take the sum: gloo says nothing. COMM-1."""
+
+    def _launch(self, bucket: Bucket) -> None:
+        if bucket.work is None and dist.get_rank(self.group) == 1:
+            plain, dist.all_reduce = dist.all_reduce, partial(dist.all_reduce, op=dist.ReduceOp.MAX)
+            try:
+                super()._launch(bucket)
+            finally:
+                dist.all_reduce = plain
+        super()._launch(bucket)
 
 
 class FlattensByStorage(Reference):

@@ -21,7 +21,8 @@ def cases_for(rule: str, scope: Scope) -> SearchStrategy[TrainingCase] | SearchS
         return shard_cases(scope, loader=rule == "SHARD-6")
     if rule == "GRAD-7":
         return training_cases(scope, world_sizes=(2, 3, 4), poisoned=True)
-    return training_cases(scope, world_sizes=(2, 3, 4), least_steps=2 if rule == "GRAD-5" else 1, buffers=rule == "INIT-2")
+    return training_cases(scope, world_sizes=(2, 3, 4), least_steps=2 if rule == "GRAD-5" else 1, buffers=rule == "INIT-2",
+                          withheld=rule == "COMM-3")
 
 
 def caught(trial: Trial, rule: str) -> Violation:
@@ -51,6 +52,7 @@ WRAPPERS = [
     ("LeftoverBuffer", "GRAD-5", ""),
     ("Forgets", "PARAM-3", ""),
     ("RaisesLater", "LIVE-1", ""),
+    ("ReducesInTwoWays", "COMM-1", ""),
 ]
 
 
@@ -112,10 +114,22 @@ def test_a_sampler_that_does_not_end_violates_live1(make_trial: TrialMaker) -> N
         trial.certify("SHARD-3", shard_cases(trial.scope))
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("fault", ["NoWait", "WaitsForTheLastOnly", "ForgetsOneWait", "DividesInFlight"])
+def test_a_missing_wait_is_caught_whatever_the_timing(make_trial: TrialMaker, fault: str, seed: int) -> None:
+    """With results withheld until they are waited for, no luck hides it; the report says what withholding showed."""
+    trial = make_trial(ddp=f"{FAULTS}:{fault}", cases=20, seed=seed)
+    violation = caught(trial, "COMM-3")
+    assert "confirmed in 3 of 3 runs" in violation.report
+    assert isinstance(violation.case, TrainingCase)
+    assert violation.case.withheld
+    assert ("a wait is missing" in violation.report) == (fault != "DividesInFlight")
+
+
 def test_a_wrapper_that_trains_a_copy_cannot_be_judged_and_is_told_so(make_trial: TrialMaker) -> None:
     """What is watched must be what is trained."""
     trial = make_trial(ddp=f"{FAULTS}:TrainsACopy", cases=10)
-    with pytest.raises(Inconclusive, match="it trains a copy"):
+    with pytest.raises(Inconclusive, match=r"it\s+trains\s+a\s+copy"):
         trial.certify("GRAD-2", training_cases(trial.scope))
 
 

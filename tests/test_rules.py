@@ -51,7 +51,7 @@ def test_right_evidence_breaches_no_rule_and_meets_what_it_can() -> None:
     findings = judge(right())
     assert {name: f.breach for name, f in findings.items() if f.breach} == {}
     unjudged = {name for name, f in findings.items() if f.unjudged}
-    assert unjudged == {"INIT-4", "GRAD-7", "PARAM-4"}
+    assert unjudged == {"INIT-4", "GRAD-7", "PARAM-4", "COMM-1", "COMM-3"}
     assert findings["LOSS-2"].met == {"batches differed"}
     assert judge(right(SHARED))["LOSS-2"].met == {"ranks shared a batch"}
     assert findings["GRAD-4"].met == set(ALL_RULES["GRAD-4"].needs)
@@ -123,7 +123,7 @@ def test_rule_fires(rule: str, what: str, alter: Alteration) -> None:
 
 def test_every_training_rule_has_a_breach_that_fires_it() -> None:
     """No rule of training goes without a test that it can fire."""
-    tested_elsewhere = {"INIT-4", "GRAD-7", "PARAM-4"}
+    tested_elsewhere = {"INIT-4", "GRAD-7", "PARAM-4", "COMM-1", "COMM-3"}
     assert {rule for rule, _, _ in BREACHES} | tested_elsewhere == set(training.rules)
 
 
@@ -139,6 +139,33 @@ def test_init4_judges_equal_seeds_only_where_declared() -> None:
     assert findings["INIT-1"].unjudged
     assert findings["INIT-4"].compared > 0
     assert judge(altered(evidence, 1, "forward", 0, WEIGHT, raised_by_one))["INIT-4"].breach is not None
+
+
+CALLS = [["broadcast", "uint8", 8, "from 0"], ["allreduce", "float32", 4, "SUM"]]
+
+
+@pytest.mark.parametrize(("theirs", "fires"), [
+    (CALLS, False), (CALLS[:1], True), (CALLS[::-1], True), ([CALLS[0], ["allreduce", "float32", 4, "MAX"]], True),
+    ([CALLS[0], ["allreduce", "float64", 4, "SUM"]], True), ([*CALLS, ["send", "float32", 1, ""]], False), ([], True)])
+def test_comm1_wants_one_sequence(theirs: list[list[Any]], *, fires: bool) -> None:
+    """Kind, dtype, count, operation and length; point-to-point calls may differ."""
+    evidence = right()
+    ranks = (replace(evidence.ranks[0], sent=[CALLS]), replace(evidence.ranks[1], sent=[theirs]))
+    assert (judge(replace(evidence, ranks=ranks))["COMM-1"].breach is not None) == fires
+
+
+@pytest.mark.parametrize("what", ["not waited for", "written to while in flight"])
+def test_comm3_wants_every_result_waited_for(what: str) -> None:
+    """Judged only where results are withheld, and only where there was one to withhold."""
+    case = replace(CASE, withheld=True)
+    evidence = right(case)
+    assert judge(evidence)["COMM-3"].unjudged
+    ranks = tuple(replace(rank, sent=[CALLS]) for rank in evidence.ranks)
+    assert judge(replace(evidence, ranks=ranks))["COMM-3"].compared > 0
+    late = replace(ranks[1], in_flight=[[1, CALLS[1], what]])
+    breach = judge(replace(evidence, ranks=(ranks[0], late)))["COMM-3"].breach
+    assert breach is not None
+    assert what in breach.fact
 
 
 def test_param4_compares_with_plain_training_at_one_rank() -> None:

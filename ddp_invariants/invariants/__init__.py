@@ -7,15 +7,15 @@ breach here, or that it lacks its evidence. Add a rule to the module of its inva
 import numpy as np
 
 from ddp_invariants.evidence import ShardEvidence, TrainingEvidence
-from ddp_invariants.invariants import grad, init, live, loss, param
+from ddp_invariants.invariants import comm, grad, init, live, loss, param
 from ddp_invariants.invariants.hearing import Hearing, training
 from ddp_invariants.invariants.rule import Rule
 from ddp_invariants.invariants.shard import Deal, sharding
 from ddp_invariants.verdict import Finding
 
-__all__ = ["ALL_RULES", "grad", "init", "judge", "live", "loss", "param"]
+__all__ = ["ALL_RULES", "comm", "grad", "init", "judge", "live", "loss", "param"]
 
-_ORDER = ("INIT", "SHARD", "LOSS", "GRAD", "PARAM", "LIVE")
+_ORDER = ("INIT", "SHARD", "LOSS", "GRAD", "PARAM", "COMM", "LIVE")
 _RULES: dict[str, Rule[Hearing] | Rule[Deal]] = {**training.rules, **sharding.rules}
 ALL_RULES = {identifier: _RULES[identifier] for identifier in sorted(
     _RULES, key=lambda rule: (_ORDER.index(rule.split("-")[0]), int(rule.split("-")[1])))}

@@ -11,6 +11,7 @@ be matched by the first of the next.
 
 import datetime as dt
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -43,14 +44,104 @@ class Connections:
         self.gloo = _c10d.ProcessGroupGloo(_c10d.PrefixStore("gloo", self.store), rank, world_size, self.timeout)
 
 
+SENTINEL = 12345.0
+"""What a buffer holds while its result is withheld. Finite: a NaN would survive a division and hide the write."""
+WITHHELD = ("allreduce", "reduce")
+"""Collectives that put their result where their input was, on every rank: all of it is undefined in between."""
+FUTURE_DELAY = 0.002
+"""Seconds after which a withheld result is handed to a future: nothing tells when somebody waits for one."""
+
+
+class WithheldWork(_c10d.Work):  # type: ignore[misc]  # the base class has no type stubs
+    """A collective whose result reaches the caller's buffers only when the caller waits for it.
+
+    The contents of a buffer between the start of a collective and its completion are undefined, so a right program
+    cannot tell.
+
+    Attributes:
+        done: Whether the result has been handed over.
+        overwritten: Whether the caller wrote to a buffer while it was in flight.
+        sent: What was sent, to name it by.
+    """
+
+    def __init__(self, inner: Any, tensors: list[torch.Tensor], results: list[torch.Tensor], sent: Sent) -> None:
+        super().__init__()
+        self.inner, self.sent = inner, sent
+        self.done = self.overwritten = False
+        self._tensors, self._results = tensors, results
+        self._lock = threading.Lock()
+        self._future: Any = None
+        with torch.no_grad():
+            for tensor in tensors:
+                tensor.detach().fill_(SENTINEL if tensor.is_floating_point() or tensor.is_complex() else 77)
+        self._snapshots = [tensor.detach().clone() for tensor in tensors]
+
+    def _hand_over(self) -> None:
+        with self._lock:
+            if self.done:
+                return
+            self.inner.wait()
+            with torch.no_grad():
+                for tensor, snapshot, result in zip(self._tensors, self._snapshots, self._results, strict=True):
+                    self.overwritten |= not torch.equal(tensor.detach(), snapshot)
+                    tensor.detach().copy_(result)
+            self.done = True
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Wait for the result and hand it over."""
+        del timeout
+        self._hand_over()
+        return True
+
+    def synchronize(self) -> None:
+        """The same, by another name."""
+        self._hand_over()
+
+    def is_completed(self) -> bool:
+        """Polling is a way to wait: hand over once the collective is done."""
+        if not self.done and self.inner.is_completed():
+            self._hand_over()
+        return self.done
+
+    def is_success(self) -> bool:
+        """Whether it is done."""
+        return self.done
+
+    def exception(self) -> None:
+        """None: an exception is raised by wait."""
+
+    def result(self) -> list[torch.Tensor]:
+        """The buffers, with the result."""
+        self._hand_over()
+        return self._tensors
+
+    def get_future(self) -> Any:
+        """A future that completes a little later, whether or not anybody waits for it."""
+        if self._future is None:
+            future = self._future = torch.futures.Future()
+
+            def hand_over() -> None:
+                time.sleep(FUTURE_DELAY)
+                try:
+                    self._hand_over()
+                except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to who waits for the future
+                    future.set_exception(error)
+                else:
+                    future.set_result(list(self._tensors))
+
+            threading.Thread(target=hand_over, daemon=True).start()
+        return self._future
+
+
 class ObservedGroup(_c10d.ProcessGroup):  # type: ignore[misc]  # the base class has no type stubs
     """A process group that forwards to kept connections and notes every collective.
 
     torch's C++ code (the Reducer of its DDP) calls the same overridden methods as Python code does.
     """
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: Connections, *, withhold: bool) -> None:
         super().__init__(connections.rank, connections.world_size)
+        self._withhold = withhold
         self._set_default_backend(_GLOO)
         self._register_backend(_CPU, _GLOO, connections.gloo)
         self._inner = _c10d.ProcessGroup(connections.rank, connections.world_size)
@@ -59,6 +150,14 @@ class ObservedGroup(_c10d.ProcessGroup):  # type: ignore[misc]  # the base class
         self._name, self._description = "", "undefined"
         self.sent: list[Sent] = []
         self._works: list[Any] = []
+        self._withheld: list[WithheldWork] = []
+
+    def in_flight(self) -> list[tuple[Sent, str]]:
+        """Withheld collectives that are not as they should be now: nobody waited for them, or their buffer was written."""
+        found = [(work.sent, "written to while in flight" if work.overwritten else "not waited for")
+                 for work in self._withheld if work.overwritten or not work.done]
+        self._withheld = [work for work in self._withheld if not work.done]
+        return found
 
     def finished(self, patience: float) -> bool:
         """Whether every collective started has completed, within `patience` seconds.
@@ -74,7 +173,8 @@ class ObservedGroup(_c10d.ProcessGroup):  # type: ignore[misc]  # the base class
         return True
 
     def _note(self, kind: str, arguments: tuple[Any, ...]) -> None:
-        tensor = _first_tensor(arguments)
+        # A gather's outputs are empty on all ranks but one: its input tells.
+        tensor = _first_tensor(arguments[1] if kind == "gather" else arguments)
         operation = ""
         for argument in arguments[1:]:
             if hasattr(argument, "reduceOp"):
@@ -130,8 +230,18 @@ def _forwarded(kind: str) -> Callable[..., Any]:
             self._works.append(work)
         return work
 
-    forward.__name__ = kind
-    return forward
+    def withheld(self: ObservedGroup, tensors: list[torch.Tensor], *arguments: Any, **options: Any) -> Any:
+        if not self._withhold or any(tensor.layout != torch.strided for tensor in tensors):
+            return forward(self, tensors, *arguments, **options)
+        results = [tensor.detach().clone() for tensor in tensors]
+        inner = forward(self, results, *arguments, **options)
+        work = WithheldWork(inner, tensors, results, self.sent[-1])
+        self._withheld.append(work)
+        return work
+
+    chosen = withheld if kind in WITHHELD else forward
+    chosen.__name__ = kind
+    return chosen
 
 
 # The names of collectives change between torch versions: forward what this one has.
@@ -142,12 +252,12 @@ for _name in dir(_c10d.ProcessGroup):
         setattr(ObservedGroup, _name, _forwarded(_name))
 
 
-_pending: list[Connections] = []
-"""Connections the next group created by torch shall use: its creators are not told for whom they create."""
+_pending: list[ObservedGroup] = []
+"""The group torch's next call for one shall get: its creators are not told for whom they create."""
 
 
 def _create(*_: Any) -> ObservedGroup:
-    return ObservedGroup(_pending.pop())
+    return _pending.pop()
 
 
 dist.Backend.register_backend("observed", _create, devices=["cpu"])
@@ -162,16 +272,17 @@ class Session:
         members: Their ranks in the default group.
         number: Of the case, so that no two cases share keys of the store.
         plain: Make plain gloo groups instead of observed ones: a counterexample must not depend on the observer.
+        withhold: Have observed groups withhold results until they are waited for.
     """
 
     def __init__(self, connections: Connections, training: Connections | None, members: list[int], number: int,
-                 *, plain: bool) -> None:
+                 *, plain: bool, withhold: bool) -> None:
         self.groups: list[ObservedGroup] = []
         # torch wraps it at every initialisation and never takes the wrapper off.
         self._exception_hook = sys.excepthook
         store = _c10d.PrefixStore(f"case{number}", connections.store)
         backend = "gloo" if plain else "observed"
-        _pending[:] = [] if plain else [connections]
+        _pending[:] = [] if plain else [ObservedGroup(connections, withhold=withhold)]
         dist.init_process_group(backend, store=store, rank=connections.rank, world_size=connections.world_size,
                                 timeout=connections.timeout)
         self._world = dist.group.WORLD
@@ -179,7 +290,7 @@ class Session:
         self.subgroup: Any = None
         if len(members) < connections.world_size:
             if training is not None and not plain:
-                _pending.append(training)
+                _pending.append(ObservedGroup(training, withhold=withhold))
             self.subgroup = dist.new_group(members, backend=backend, timeout=connections.timeout)
             if training is not None:
                 self._adopt(self.subgroup, store)
@@ -190,6 +301,10 @@ class Session:
         self.groups.append(group)
         # So that implementations which ask for the backend are told what really carries their data.
         dist.distributed_c10d._world.pg_map[group] = ("gloo", store)
+
+    def in_flight(self) -> list[tuple[Sent, str]]:
+        """What is still in flight and should not be, over all groups; see `ObservedGroup.in_flight`."""
+        return [found for group in self.groups for found in group.in_flight()]
 
     def sent(self) -> list[list[Sent]]:
         """What this rank sent, per group."""

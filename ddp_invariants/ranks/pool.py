@@ -145,27 +145,29 @@ class Pool:
         if missing:
             self._load(what, names, missing)
 
-    def train(self, case: TrainingCase, ddp: str, *, fresh: bool = False, patience: float | None = None) -> TrainingEvidence:
+    def train(self, case: TrainingCase, ddp: str, *, fresh: bool = False, observed: bool = True,
+              patience: float | None = None) -> TrainingEvidence:
         """Run a training case.
 
         Args:
             case: The case.
             ddp: Name of the implementation on trial.
-            fresh: Use new processes and plain gloo groups, made for this case and ended after it.
+            fresh: Use new processes, made for this case and ended after it.
+            observed: Observe the groups; otherwise they are plain gloo groups, which are good for one case.
             patience: Seconds to wait, instead of the pool's deadline.
 
         Raises:
             HarnessError: The harness failed; nothing follows for the implementation.
             LoadFailure: The implementation does not load in a rank.
         """
-        ranks = list(range(case.ranks_needed))
+        ranks, fresh = list(range(case.ranks_needed)), fresh or not observed
         if fresh:
             self._retire()
         self._require_loaded(f"--ddp {ddp}", {"ddp": ddp, "sampler": "reference"}, ranks)
         everyone = self._meet(tuple(ranks))
         training = self._meet(tuple(ranks[case.outside :])) if case.outside else everyone
         request = {"do": "train", "case": case, "ddp": ddp, "everyone": everyone.name, "training": training.name,
-                   "number": self._number + 1, "plain": fresh}
+                   "number": self._number + 1, "plain": not observed}
         outcome = self._ask(dict.fromkeys(ranks, request), patience or self.deadline)
         evidence = self._evidence(case, outcome)
         if fresh or not _quiescent(ranks, outcome):

@@ -61,10 +61,11 @@ class Rank:
         os.environ.update(dict.fromkeys(_SIZES, str(case.ranks_needed)))
         _seed(case.seed + everyone.rank)
         threads = _threads()  # Counted here: connections made since the last case have brought theirs.
-        session = Session(everyone, training_group, members, request["number"], plain=request["plain"])
+        session = Session(everyone, training_group, members, request["number"], plain=request["plain"],
+                          withhold=case.withheld)
         record = training.Record()
         if everyone.rank >= case.outside:
-            record = training.train(case, everyone.rank - case.outside, wrapper, session.subgroup)
+            record = training.train(case, everyone.rank - case.outside, wrapper, session)
         sent = session.sent()
         # Plain groups close their connections when destroyed, which would end another rank's wait with an error; their
         # processes are ended by the controller once all ranks have answered.

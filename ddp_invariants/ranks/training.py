@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ddp_invariants import draws
 from ddp_invariants.case import TrainingCase
+from ddp_invariants.ranks.group import Session
 from ddp_invariants.ranks.loading import Wrapper
 from ddp_invariants.ranks.model import Replica, count_values, loss_of
 
@@ -78,7 +79,7 @@ def structure(module: nn.Module) -> list[list[Any]]:
     return rows
 
 
-def train(case: TrainingCase, rank: int, wrapper: Wrapper, group: Any) -> Record:
+def train(case: TrainingCase, rank: int, wrapper: Wrapper, session: Session) -> Record:
     """Run the case on this rank.
 
     Whatever the implementation raises is noted in `facts["raised"]` and ends the run; what was seen before is kept.
@@ -87,9 +88,9 @@ def train(case: TrainingCase, rank: int, wrapper: Wrapper, group: Any) -> Record
         case: The case.
         rank: Rank in the group that trains.
         wrapper: The implementation on trial.
-        group: The subgroup to hand to it; None for the default group.
+        session: The process groups of the case.
     """
-    run = _Run(case, rank, wrapper, group)
+    run = _Run(case, rank, wrapper, session)
     try:
         run.all()
     except Exception as error:  # noqa: BLE001 - the implementation on trial may raise anything; it is evidence
@@ -110,8 +111,8 @@ def told(error: BaseException, phase: str, step: int) -> dict[str, Any]:
 class _Run:
     """The state of one rank's run through a case."""
 
-    def __init__(self, case: TrainingCase, rank: int, wrapper: Wrapper, group: Any) -> None:
-        self.case, self.rank, self.wrapper, self.group = case, rank, wrapper, group
+    def __init__(self, case: TrainingCase, rank: int, wrapper: Wrapper, session: Session) -> None:
+        self.case, self.rank, self.wrapper, self.session = case, rank, wrapper, session
         self.record = Record()
         self.phase, self.step = "wrap", 0
         values_P = draws.parameters(case, rank, count_values(case.model))
@@ -129,7 +130,7 @@ class _Run:
         record.tensors("built", 0, replica.named_parameters())
         record.tensors("built buffers", 0, replica.named_buffers())
         replica.at_forward = self._at_forward
-        wrapped = self.wrapper.wrap(replica, case, self.group)
+        wrapped = self.wrapper.wrap(replica, case, self.session.subgroup)
         record.facts["structure_after"] = structure(replica)
         record.tensors("wrapped", 0, replica.named_parameters())
         record.tensors("wrapped buffers", 0, replica.named_buffers())
@@ -181,6 +182,9 @@ class _Run:
         loss.backward()
         self.phase = "synchronisation"
         self.finish()
+        if self.case.withheld:
+            in_flight = self.record.facts.setdefault("in_flight", [])
+            in_flight += [[self.step, *found] for found in self.session.in_flight()]
         self.record.tensors("reduced", self.step, ((name, p.grad) for name, p in self.named))
         self.phase = "twin"
         torch.set_rng_state(rng)

@@ -1,0 +1,14 @@
+"""COMM: what is sent. The observed group sees every collective, those of torch's C++ code too."""
+
+from ddp_invariants.strategies import training_cases
+from ddp_invariants.trial import Trial
+
+
+def test_comm1_all_ranks_issue_the_same_collectives(trial: Trial) -> None:
+    """Kind, dtype, element count and reduce operation, in the same order."""
+    trial.certify("COMM-1", training_cases(trial.scope, world_sizes=(2, 3, 4)))
+
+
+def test_comm3_nothing_is_left_in_flight(trial: Trial) -> None:
+    """With results withheld until they are waited for, every one has been waited for when gradients are to be ready."""
+    trial.certify("COMM-3", training_cases(trial.scope, world_sizes=(2, 3, 4), withheld=True))
