@@ -30,10 +30,6 @@ class Record:
         self.layouts: dict[tuple[Any, ...], int] = {}
         self.facts: dict[str, Any] = {}
 
-    def __deepcopy__(self, _memo: object) -> "Record":
-        """A wrapper may deep-copy the replica that notes into this record: one record remains."""
-        return self
-
     def tensors(self, moment: str, step: int, named: Iterable[tuple[str, Tensor | None]]) -> None:
         """Note tensors' bits, dtypes and shapes, in row-major order whatever their strides."""
         slots: list[tuple[Any, ...]] = []
@@ -123,6 +119,10 @@ class _Run:
         self.dataset = draws.Dataset(case)
         self.watching = False
         self.losses: list[tuple[str, Tensor]] = []
+
+    def __deepcopy__(self, _memo: object) -> "_Run":
+        """A wrapper may deep-copy the replica, which calls back into this run: one run remains."""
+        return self
 
     def all(self) -> None:
         case, record, replica = self.case, self.record, self.replica
