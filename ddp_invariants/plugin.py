@@ -4,6 +4,7 @@ The main process starts the hosts, loads what is on trial once to describe it, a
 worker has a pool of its own. Workers hand back their ledgers; the sum decides the exit status.
 """
 
+import os
 import secrets
 import shlex
 from collections.abc import Iterator
@@ -76,7 +77,11 @@ class Session:
             cases=option.cases or PROFILES[option.profile], seed=self.shared["seed"], isolation=option.isolation,
             replay=None if option.replay is None else casefile.read(Path(option.replay)), store=Path(".ddp-invariants"),
             database=None if self.shared["seed_given"] else root / ".hypothesis" / "ddp-invariants",
-            command=" ".join(["pytest properties/", *names]))
+            command=" ".join([f"pytest {shlex.quote(self._properties())}", *names]))
+
+    def _properties(self) -> str:
+        """Where the properties are, seen from where pytest was started."""
+        return os.path.relpath(self.config.rootpath / "properties", self.config.invocation_params.dir) + "/"
 
     def start_trial(self) -> Trial:
         """This process's trial, started by the first test that asks for one."""

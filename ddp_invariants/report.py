@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from ddp_invariants.case import Case, describe
 from ddp_invariants.ledger import Entry, Ledger
-from ddp_invariants.verdict import Breach, Finding
+from ddp_invariants.verdict import Breach, Finding, Verdict
 
 _WIDTH = 118
 _LABELS = 10
@@ -58,8 +58,8 @@ def without_life(rule: str, implementation: str, breach: Breach, case: Case, *, 
 def unproved(rule: str, implementation: str, judged: int, missing: Iterable[str], reasons: Iterable[str]) -> str:
     """Why a rule cannot be certified though nothing was found against it."""
     lines = [f"{rule} inconclusive for {implementation}: it was judged on {judged} cases"]
-    missing = list(missing)
-    if missing and judged:  # Where nothing was judged, why it was not says all.
+    missing, reasons = list(missing), list(reasons)
+    if missing and not any(" raised " in reason for reason in reasons):  # A refusal is its own reason.
         lines.append(_field("never met", "; ".join(missing)))
         lines.append(_field("perhaps", "too few cases, or too small a world size: raise --cases or --max-world-size"))
     lines += [_field("unjudged", reason) for reason in reasons]
@@ -93,7 +93,10 @@ def summary(ledger: Ledger, order: list[str]) -> str:
         if not (entry.judged or entry.not_claimed or rule in ledger.tested):
             continue
         worst = f"{entry.worst:.2f} of bound" if entry.worst else "none" if entry.judged else ""
-        table.add_row(rule, entry.verdict.value, f"{entry.judged:,}", f"{entry.compared:,}", worst, _notes(entry))
+        # What was only seen while other rules were tested proves nothing by itself.
+        judged_in_passing = entry.verdict is Verdict.HOLDS and rule not in ledger.tested
+        verdict = "not tested" if judged_in_passing else entry.verdict.value
+        table.add_row(rule, verdict, f"{entry.judged:,}", f"{entry.compared:,}", worst, _notes(entry))
     console = Console(width=_WIDTH, color_system=None)
     with console.capture() as capture:
         console.print(f"{ledger.cases:,} cases judged", highlight=False)

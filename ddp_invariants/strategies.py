@@ -174,7 +174,8 @@ def shard_cases(draw: st.DrawFn, scope: Scope, *, loader: bool = False, least_sa
         loader: Always run a DataLoader over it as well.
         least_samples: Shortest dataset.
     """
-    world_size = draw(st.integers(1, 8))
+    # No process is needed for a rank of a sampler: twice as many are asked for.
+    world_size = draw(st.integers(1, 2 * scope.max_world_size))
     drop_last, size = draw(_ONE_IN_FOUR), draw(st.integers(1, 4))
     data = Data(samples=least_samples + draw(_SAMPLES), batch_size=size if loader else 1,
                 shuffle=draw(_COINS) and scope.shuffle, drop_last=drop_last and scope.drop_last, seed=draw(_SMALL))

@@ -156,7 +156,7 @@ class Trial:
         try:
             for number in range(ROUNDS):
                 self._drive(f"{rule}/{number}", cases, search.look_at)
-                if not search.missing():
+                if not search.missing() or not search.judged:
                     break
         except (Violation, Flaky):
             # Flaky is not for Hypothesis to report: whether it repeats is found out now and said with its rate.

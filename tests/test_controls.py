@@ -16,7 +16,7 @@ WRAPPERS = {"reference": "reference", "torch": "torch",
             **{name: f"{CONTROLS}:{name}"
                for name in ("EqualSeeds", "ExplicitCall", "in_place", "TensorHooks", "FlatParameters")}}
 SAMPLERS = {"reference": "reference", "torch": "torch", "SlicesOfTheOrder": f"{CONTROLS}:SlicesOfTheOrder"}
-RULES = ["INIT-1", "INIT-2", "LOSS-2", "GRAD-2", "GRAD-7", "PARAM-3"]
+RULES = ["INIT-1", "INIT-2", "LOSS-2", "GRAD-2", "GRAD-7", "PARAM-3", "COMM-1", "COMM-3"]
 
 
 @pytest.mark.parametrize("ddp", WRAPPERS.values(), ids=WRAPPERS)

@@ -21,10 +21,20 @@ def _like_the_source(hearing: Hearing, tally: Tally, rule: str, what: str, befor
         if difference is not None:
             own = rank > 0 and difference.name in tensors.by_name and np.array_equal(
                 built[rank].by_name[difference.name], tensors.by_name[difference.name], equal_nan=True)
+            perhaps = f"rank {rank} still holds what it built: never broadcast" if own else _strided(hearing, difference.name)
+            place = difference.place if what == "parameters" else difference.place.replace("parameter", "buffer", 1)
             return Breach(rule, f"{what} differ from rank 0's when the first forward starts",
-                          f"rank {rank} of {len(started)}, step 0, {difference.place}", difference.words,
-                          f"rank {rank} still holds what it built: never broadcast" if own else "")
+                          f"rank {rank} of {len(started)}, step 0, {place}", difference.words, perhaps)
     return None
+
+
+def _strided(hearing: Hearing, name: str) -> str:
+    """The usual cause where a tensor is not contiguous; empty where it is."""
+    number = name.split(".")[1] if name.startswith("layers.") else ""
+    if not number.isdigit() or hearing.case.model.layers[int(number)].layout == "contiguous" or not name.endswith("weight"):
+        return ""
+    return ("the parameter is not contiguous, and a collective on it as it lies ignores its strides (pytorch#192920): "
+            "broadcast a contiguous copy and copy it back")
 
 
 @training.rule("INIT-1", "When the first forward starts, every parameter on every rank is what rank 0 built.", (DIFFERED,))

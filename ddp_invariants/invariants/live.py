@@ -51,5 +51,5 @@ def _told(incident: Incident | None, world_size: int, perhaps: str) -> Breach | 
         return None
     notes = "\n".join(f"rank {rank} printed:\n{_of_the_implementation(text)}" for rank, text in incident.stacks.items() if text)
     verb = "hung" if incident.kind == "hung" else "died"
-    return Breach("LIVE-1", f"a rank {verb}", f"world size {world_size}",
+    return Breach("LIVE-1", f"a rank {verb}{' while another raised' if perhaps else ''}", f"world size {world_size}",
                   "; ".join(f"rank {rank} {how}" for rank, how in sorted(incident.ranks.items())), perhaps, notes)
