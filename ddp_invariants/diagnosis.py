@@ -54,8 +54,8 @@ def _of_gradient(hearing: "Hearing", step: int, rank: int, name: str) -> str:
         (2 * mean, "got / expected = 2: accumulated once too often"),
     ]
     if (g_W != g_W[0]).any():  # Otherwise it is as well the mean divided once more.
-        candidates.insert(1, (g_W[rank] / world_size, f"it equals rank {rank}'s own local gradient / {world_size}: divided, but "
-                                                      "not reduced or not waited for"))
+        divided = f"it equals rank {rank}'s own local gradient / {world_size}: divided, but not reduced or not waited for"
+        candidates.insert(1, (g_W[rank] / world_size, divided))
     before = hearing.noted("reduced", step - 1) if step else None
     if before is not None and name in before[rank].by_name and before[rank].by_name[name].shape == mean.shape:
         left = before[rank].by_name[name]
