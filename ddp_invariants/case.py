@@ -26,6 +26,10 @@ LARGEST_WORLD_SIZE = 64
 """More ranks than this on one machine is a typing error, not a case."""
 
 
+SENTINEL = 12345.0
+"""What a buffer holds while its result is withheld. Finite, since a NaN would survive a division and hide the write."""
+
+
 class CaseError(ValueError):
     """A case that cannot be run: the message names the field, what it holds and what it may hold."""
 

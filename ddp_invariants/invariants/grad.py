@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from ddp_invariants import diagnosis
 from ddp_invariants.balls import Ball
 from ddp_invariants.evidence import ITEM_SIZE, Tensors
+from ddp_invariants.invariants import diagnosis
 from ddp_invariants.invariants.compare import number, outside, parted
 from ddp_invariants.invariants.hearing import Hearing, flat_by_name, form_of, training
 from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged

@@ -19,6 +19,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ddp_invariants.case import SENTINEL
+
 _c10d: Any = torch._C._distributed_c10d  # Its classes are public names of torch.distributed without type stubs.
 _GLOO = _c10d.ProcessGroup.BackendType.GLOO
 _CPU = torch.device("cpu")
@@ -44,8 +46,6 @@ class Connections:
         self.gloo = _c10d.ProcessGroupGloo(_c10d.PrefixStore("gloo", self.store), rank, world_size, self.timeout)
 
 
-SENTINEL = 12345.0
-"""What a buffer holds while its result is withheld. Finite: a NaN would survive a division and hide the write."""
 WITHHELD = ("allreduce", "reduce")
 """Collectives that put their result where their input was, on every rank: all of it is undefined in between."""
 FUTURE_DELAY = 0.002

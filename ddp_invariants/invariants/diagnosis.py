@@ -5,20 +5,18 @@ parameter within rounding, and the right value does not.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddp_invariants.case import SENTINEL
 from ddp_invariants.evidence import FloatArray, Tensors
-
-if TYPE_CHECKING:
-    from ddp_invariants.invariants.hearing import Hearing
+from ddp_invariants.invariants.hearing import Hearing
 
 _ROUNDINGS = 16
 """Roundings a prediction may be off by: it is made from local gradients as computed, by a handful of operations."""
 
 
-def of_gradient(hearing: "Hearing", step: int, rank: int, name: str) -> str:
+def of_gradient(hearing: Hearing, step: int, rank: int, name: str) -> str:
     """What a rank's synchronised gradient of a parameter equals instead of the mean; empty when nothing fits."""
     try:
         return _of_gradient(hearing, step, rank, name)
@@ -26,7 +24,7 @@ def of_gradient(hearing: "Hearing", step: int, rank: int, name: str) -> str:
         return ""  # The evidence is as odd as the gradient; the breach stands without a cause.
 
 
-def _of_gradient(hearing: "Hearing", step: int, rank: int, name: str) -> str:
+def _of_gradient(hearing: Hearing, step: int, rank: int, name: str) -> str:
     local, reduced = hearing.noted("local", step), hearing.noted("reduced", step)
     if local is None or reduced is None:
         return ""
@@ -62,9 +60,8 @@ def _of_gradient(hearing: "Hearing", step: int, rank: int, name: str) -> str:
         candidates += [(left, f"it equals step {step - 1}'s gradient: stale"),
                        (left + mean, f"it is the mean plus step {step - 1}'s gradient: not cleared")]
     if hearing.case.withheld:
-        # ranks.group.SENTINEL, as it is, summed or divided: read before it was waited for.
         waiting = "it is what a buffer holds while its result is withheld: read before it was waited for"
-        candidates += [(np.full_like(mean, 12345.0 * factor), waiting) for factor in (1, world_size, 1 / world_size)]
+        candidates += [(np.full_like(mean, SENTINEL * factor), waiting) for factor in (1, world_size, 1 / world_size)]
     for prediction, cause in candidates:
         if equals(prediction):
             return cause
@@ -91,7 +88,7 @@ def _constant_factor(mean: FloatArray, world_size: int, equals: Callable[[FloatA
     return ""
 
 
-def _swapped(hearing: "Hearing", step: int, rank: int, name: str, held: FloatArray, roundoff: float) -> str:
+def _swapped(hearing: Hearing, step: int, rank: int, name: str, held: FloatArray, roundoff: float) -> str:
     local = hearing.noted("local", step)
     assert local is not None
     for other in local[rank].by_name:
