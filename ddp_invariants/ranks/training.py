@@ -118,7 +118,6 @@ class _Run:
         self.twin_state = [*(p for _, p in self.twin_named), *self.twin.buffers()]
         self.dataset = draws.Dataset(case)
         self.watching = False
-        self.losses: list[tuple[str, Tensor]] = []
 
     def __deepcopy__(self, _memo: object) -> "_Run":
         """A wrapper may deep-copy the replica, which calls back into this run: one run remains."""
