@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -31,6 +32,13 @@ if __name__ == "__main__":
     while True:
         pool.train(case, "reference")
 """
+
+
+@pytest.fixture
+def pool(host_addresses: list[str]) -> Iterator[Pool]:
+    """Ranks for one test: those of the session are renewed every few hundred cases, which some of these would notice."""
+    with Pool(host_addresses) as pool:
+        yield pool
 
 
 def descriptors() -> list[str]:
