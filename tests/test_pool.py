@@ -34,9 +34,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def pool(host_addresses: list[str]) -> Iterator[Pool]:
-    """Ranks for one test: those of the session are renewed every few hundred cases, which some of these would notice."""
+    """Ranks for these tests: those of the session are renewed every few hundred cases, which some of these would notice."""
     with Pool(host_addresses) as pool:
         yield pool
 
@@ -206,15 +206,15 @@ def test_a_module_that_fails_to_import_in_a_rank_gets_one_sentence(
 
 
 def test_a_module_that_hangs_when_imported_gets_one_sentence(pool: Pool, tmp_path: Path) -> None:
-    """After the deadline, and the pool goes on."""
+    """After the time loading may take, and the pool goes on."""
     path = tmp_path / "mine.py"
     path.write_text("while True: pass")
-    before, pool.deadline = pool.deadline, 1.0
+    before, pool.patience_for_loading = pool.patience_for_loading, 1.0
     try:
         with pytest.raises(LoadFailure, match="gave no answer within"):
             pool.describe(f"{path}:DDP", "reference")
     finally:
-        pool.deadline = before
+        pool.patience_for_loading = before
     assert pool.describe("reference", "reference")
 
 
