@@ -38,7 +38,7 @@ def prefer_batch_scheduling() -> None:
 
     [Note: batch scheduling] gloo's I/O thread polls a socket whose lock the woken thread of the same process holds;
     when it preempts that thread it spins for a whole time slice (4 ms) on a machine with fewer cores than threads.
-    SCHED_BATCH is allowed to any user and makes an all-reduce of ten floats 1.5 times faster at W = 2 and 6 times at
+    SCHED_BATCH is allowed to any user and makes an all-reduce of ten floats twice as fast at W = 2 and six times at
     W = 4 on two cores (medians; `benchmarks/scheduling.py`).
     """
     if hasattr(os, "SCHED_BATCH"):
