@@ -3,17 +3,14 @@
 `python benchmarks/scheduling.py`; see [Note: batch scheduling] in ddp_invariants/ranks/host.py.
 """
 
-import json
 import os
 import statistics
 import sys
-import tempfile
 import time
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from ways import connect
+from ways import in_forked_ranks
 
 from ddp_invariants.ranks.host import prefer_batch_scheduling
 
@@ -22,27 +19,15 @@ REPETITIONS, ROUNDS = 300, 5
 
 def microseconds(world_size: int, *, batch: bool) -> tuple[float, float]:
     """Median and 90th percentile of an all-reduce of ten floats."""
-    with tempfile.TemporaryDirectory() as folder:
-        children = []
-        for rank in range(world_size):
-            child = os.fork()
-            if child == 0:
-                if batch:
-                    prefer_batch_scheduling()
-                connect(f"{folder}/store", rank, world_size)
-                tensor, seconds = torch.ones(10), []
-                for _ in range(REPETITIONS):
-                    started = time.perf_counter()
-                    dist.all_reduce(tensor)
-                    seconds.append(time.perf_counter() - started)
-                dist.barrier()
-                if rank == 0:
-                    Path(f"{folder}/answer").write_text(json.dumps(sorted(seconds)))
-                os._exit(0)
-            children.append(child)
-        for child in children:
-            os.waitpid(child, 0)
-        seconds = json.loads(Path(f"{folder}/answer").read_text())
+    def all_reduces(_: int) -> list[float]:
+        tensor, seconds = torch.ones(10), []
+        for _ in range(REPETITIONS):
+            started = time.perf_counter()
+            dist.all_reduce(tensor)
+            seconds.append(time.perf_counter() - started)
+        return sorted(seconds)
+
+    seconds = in_forked_ranks(world_size, all_reduces, prefer_batch_scheduling if batch else None)
     return statistics.median(seconds) * 1e6, seconds[int(0.9 * len(seconds))] * 1e6
 
 

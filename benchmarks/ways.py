@@ -11,7 +11,10 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,7 +25,7 @@ from ddp_invariants.case import TrainingCase, from_plain
 from ddp_invariants.ranks.host import prefer_batch_scheduling
 from ddp_invariants.ranks.loading import Wrapper
 from ddp_invariants.ranks.model import Replica, count_values, loss_of
-from ddp_invariants.ranks.training import warm_up
+from ddp_invariants.ranks.training import optimizer_of, warm_up
 
 ROUNDS = 5
 FEW = 5
@@ -34,12 +37,7 @@ def train(case: TrainingCase, rank: int, wrapper: Wrapper) -> None:
     replica = Replica(case.model, draws.parameters(case, rank, count_values(case.model)))
     dataset = draws.Dataset(case)
     wrapped = wrapper.wrap(replica, case, None)
-    plan = case.optimizer
-    optimizer: torch.optim.Optimizer
-    if plan.kind == "sgd":
-        optimizer = torch.optim.SGD(wrapped.parameters(), lr=plan.lr, momentum=plan.momentum, weight_decay=plan.weight_decay)
-    else:
-        optimizer = torch.optim.AdamW(wrapped.parameters(), lr=plan.lr, weight_decay=plan.weight_decay)
+    optimizer = optimizer_of(case, wrapped)
     for dealt in draws.batches(case):
         indices = dealt[rank]
         inputs = torch.from_numpy(dataset.inputs_ND[indices])
@@ -59,30 +57,46 @@ def connect(path: str, rank: int, world_size: int) -> None:
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=dt.timedelta(seconds=60))
 
 
-def bare(world_size: int, cases: list[TrainingCase], ddp: str) -> list[float]:
-    """Persistent ranks that go through the cases one after the other: the floor. Seconds per case, per round."""
-    warm_up()
+def in_forked_ranks(world_size: int, work: Callable[[int], object], first: Callable[[], object] | None = None) -> Any:
+    """What rank 0's work gives (JSON-ready) when all ranks, forked and connected anew, have done theirs.
+
+    `first` is done in each rank before it connects: gloo's threads inherit what it sets.
+    """
     with tempfile.TemporaryDirectory() as folder:
         children = []
         for rank in range(world_size):
             child = os.fork()
             if child == 0:
+                if first is not None:
+                    first()
                 connect(f"{folder}/store", rank, world_size)
-                wrapper, rounds = Wrapper(ddp), []
-                for _ in range(ROUNDS + 1):
-                    dist.barrier()
-                    started = time.perf_counter()
-                    for case in cases:
-                        train(case, rank, wrapper)
-                    dist.barrier()
-                    rounds.append((time.perf_counter() - started) / len(cases))
+                answer = work(rank)
+                dist.barrier()
                 if rank == 0:
-                    Path(f"{folder}/answer").write_text(json.dumps(rounds[1:]))
+                    Path(f"{folder}/answer").write_text(json.dumps(answer))
                 os._exit(0)
             children.append(child)
         for child in children:
             os.waitpid(child, 0)
-        answer: list[float] = json.loads(Path(f"{folder}/answer").read_text())
+        return json.loads(Path(f"{folder}/answer").read_text())
+
+
+def bare(world_size: int, cases: list[TrainingCase], ddp: str) -> list[float]:
+    """Persistent ranks that go through the cases one after the other: the floor. Seconds per case, per round."""
+    warm_up()
+
+    def rounds(rank: int) -> list[float]:
+        wrapper, seconds = Wrapper(ddp), []
+        for _ in range(ROUNDS + 1):
+            dist.barrier()
+            started = time.perf_counter()
+            for case in cases:
+                train(case, rank, wrapper)
+            dist.barrier()
+            seconds.append((time.perf_counter() - started) / len(cases))
+        return seconds[1:]
+
+    answer: list[float] = in_forked_ranks(world_size, rounds)
     return answer
 
 
@@ -92,18 +106,7 @@ def forked(world_size: int, cases: list[TrainingCase], ddp: str) -> list[float]:
     wrapper, seconds = Wrapper(ddp), []
     for case in cases[: 4 * FEW]:
         started = time.perf_counter()
-        with tempfile.TemporaryDirectory() as folder:
-            children = []
-            for rank in range(world_size):
-                child = os.fork()
-                if child == 0:
-                    connect(f"{folder}/store", rank, world_size)
-                    train(case, rank, wrapper)
-                    dist.barrier()
-                    os._exit(0)
-                children.append(child)
-            for child in children:
-                os.waitpid(child, 0)
+        in_forked_ranks(world_size, partial(train, case, wrapper=wrapper))
         seconds.append(time.perf_counter() - started)
     return seconds
 

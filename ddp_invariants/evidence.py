@@ -68,11 +68,6 @@ class Layout:
         """The dtypes of the tensors that are there."""
         return frozenset(slot.dtype for slot in self.slots if slot.dtype is not None)
 
-    @cached_property
-    def present(self) -> tuple[bool, ...]:
-        """Which slots hold a tensor."""
-        return tuple(slot.dtype is not None for slot in self.slots)
-
     def per_element(self, table: Mapping[str, float]) -> FloatArray:
         """A per-dtype constant for each element. Shape (P,)."""
         return np.repeat([table.get(slot.dtype or "", np.nan) for slot in self.slots], self.sizes)
@@ -86,11 +81,6 @@ class Layout:
     def smallest_P(self) -> FloatArray:
         """Smallest normal number of each element's dtype. Shape (P,)."""
         return self.per_element(SMALLEST_NORMAL)
-
-    @cached_property
-    def precision_P(self) -> FloatArray:
-        """2**p of each element's dtype: integers up to it are exact. Shape (P,)."""
-        return 1 / self.roundoff_P
 
     def locate(self, element: int) -> tuple[Slot, tuple[int, ...]]:
         """The slot that holds an element of the P, and the element's index in its tensor."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from ddp_invariants.case import Case, describe
 from ddp_invariants.ledger import Entry, Ledger
-from ddp_invariants.verdict import Breach, Finding, Verdict
+from ddp_invariants.verdict import Breach, Verdict
 
 _WIDTH = 118
 _LABELS = 10
@@ -64,15 +64,6 @@ def unproved(rule: str, implementation: str, judged: int, missing: Iterable[str]
         lines.append(_field("perhaps", "too few cases, or too small a world size: raise --cases or --max-world-size"))
     lines += [_field("unjudged", reason) for reason in reasons]
     return "\n".join(lines)
-
-
-def finding(found: Finding) -> str:
-    """One finding in a line."""
-    if found.breach is not None:
-        return f"{found.rule}  violated: {found.breach.fact}; {found.breach.where}"
-    if found.unjudged:
-        return f"{found.rule}  inconclusive: {found.unjudged}"
-    return f"{found.rule}  holds ({found.compared} compared)"
 
 
 def summary(ledger: Ledger, order: list[str]) -> str:

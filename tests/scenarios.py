@@ -150,21 +150,17 @@ class _Fragile(nn.Module):
 
 def an_exception_half_way_through_a_backward_leaves_nothing_behind(rank: int) -> bool:
     """On all ranks: buckets sent before it are finished and dropped, and the next step is right."""
-    ddp = _wrapped(_Fragile(rank), bucket_cap_mb=1e-6)
-    _RaisesInBackward.armed = True
-    try:
-        ddp(_batch(rank)).sum().backward()
-    except KeyError:
-        _RaisesInBackward.armed = False
-    ddp.zero_grad()
-    ddp(_batch(rank)).sum().backward()
-    return _close(_gradients(ddp), _mean_locally(ddp.module, lambda r: [_batch(r)]))
+    return _right_after_an_exception(rank, raises=True)
 
 
 def an_exception_on_one_rank_is_caught_up_with_at_its_next_forward(rank: int) -> bool:
     """Rank 0 raises half way; the others wait for it until it goes on; the next step is right on all."""
+    return _right_after_an_exception(rank, raises=rank == 0)
+
+
+def _right_after_an_exception(rank: int, *, raises: bool) -> bool:
     ddp = _wrapped(_Fragile(rank), bucket_cap_mb=1e-6)
-    _RaisesInBackward.armed = rank == 0
+    _RaisesInBackward.armed = raises
     try:
         ddp(_batch(rank)).sum().backward()
     except KeyError:

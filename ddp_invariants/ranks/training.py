@@ -137,7 +137,7 @@ class _Run:
         self.named = list(replica.named_parameters())
         self.buffers = list(replica.named_buffers())
         self.finish = self.wrapper.finisher(wrapped)
-        self.optimizer = _optimizer(case, wrapped)
+        self.optimizer = optimizer_of(case, wrapped)
         if case.world_size == 1:
             self._plain_training()
         for self.step, dealt in enumerate(draws.batches(case)):
@@ -161,7 +161,7 @@ class _Run:
         """The same steps without any wrapper, for the world of one rank, in which a wrapper may change nothing."""
         plain = Replica(self.case.model, draws.parameters(self.case, self.rank, count_values(self.case.model)))
         _lay_out_like(self.replica, plain)
-        optimizer = _optimizer(self.case, plain)
+        optimizer = optimizer_of(self.case, plain)
         for step, dealt in enumerate(draws.batches(self.case)):
             inputs, targets, tags = self._batch(dealt[0], step)
             if self.case.zero_grad != "never":
@@ -251,7 +251,8 @@ def _lay_out_like(module: nn.Module, other: nn.Module) -> None:
         ours.data = laid_out.copy_(ours.detach())
 
 
-def _optimizer(case: TrainingCase, wrapped: Any) -> torch.optim.Optimizer:
+def optimizer_of(case: TrainingCase, wrapped: Any) -> torch.optim.Optimizer:
+    """The case's optimizer over a module's parameters."""
     plan = case.optimizer
     if plan.kind == "sgd":
         return torch.optim.SGD(wrapped.parameters(), lr=plan.lr, momentum=plan.momentum, weight_decay=plan.weight_decay)
