@@ -1,5 +1,6 @@
 """The README's outputs: find them, run their commands, write them anew. `python tests/readme.py [--all]`."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -20,8 +21,14 @@ def run(command: str) -> str:
     """What a command prints, without what belongs to one machine and moment."""
     words = shlex.split(command)
     words[:1] = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"] if words[0] == "pytest" else [sys.executable]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=1800, check=False)
+    done = subprocess.run(words, cwd=ROOT, env=plain(), capture_output=True, text=True, timeout=1800, check=False)
     return tidy(done.stdout)
+
+
+def plain() -> dict[str, str]:
+    """The environment without what changes how much pytest prints: under CI it no longer shortens its summary lines."""
+    telling = ("CI", "BUILD_NUMBER", "PYTEST_ADDOPTS", "FORCE_COLOR", "PY_COLORS", "COLUMNS", "LINES")
+    return {name: value for name, value in os.environ.items() if name not in telling} | {"COLUMNS": "80"}
 
 
 def tidy(text: str) -> str:
