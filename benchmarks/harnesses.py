@@ -19,7 +19,8 @@ from torch.testing._internal.common_distributed import MultiProcContinuousTest, 
 from ways import FEW, connect, train
 
 from ddp_invariants.case import TrainingCase, from_plain
-from ddp_invariants.ranks.loading import Wrapper
+from ddp_invariants.implementation import Ddp
+from ddp_invariants.ranks.driving import Driver
 
 WORLD_SIZE, DDP = int(os.environ["WAYS_WORLD_SIZE"]), os.environ["WAYS_DDP"]
 CASES = [case for case in map(from_plain, json.loads(Path(os.environ["WAYS_CASES"]).read_text()))
@@ -59,14 +60,14 @@ class Continuous(MultiProcContinuousTest):
 def _separate(case: TrainingCase) -> Callable[[Any], None]:
     def test(self: Any) -> None:
         connect(self.file_name, self.rank, WORLD_SIZE)
-        train(case, self.rank, Wrapper(DDP))
+        train(case, self.rank, Driver(Ddp(DDP)))
         dist.destroy_process_group()
     return test
 
 
 def _continuous(case: TrainingCase) -> Callable[[Any], None]:
     def test(self: Any) -> None:
-        train(case, self.rank, Wrapper(DDP))
+        train(case, self.rank, Driver(Ddp(DDP)))
     return test
 
 

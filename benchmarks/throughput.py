@@ -22,10 +22,12 @@ from rich.console import Console
 from rich.table import Table
 
 from ddp_invariants.case import TrainingCase
+from ddp_invariants.implementation import Ddp
 from ddp_invariants.invariants import judge
 from ddp_invariants.ranks.hosts import Hosts
 from ddp_invariants.ranks.pool import Pool
-from ddp_invariants.strategies import Scope, training_cases
+from ddp_invariants.scope import Scope
+from ddp_invariants.strategies import training_cases
 
 HERE = Path(__file__).parent
 ROUNDS = 5
@@ -42,7 +44,7 @@ CHILDREN = {
 def draw(world_size: int, count: int) -> tuple[list[TrainingCase], float]:
     """The cases a property would draw for a world size, and the seconds drawing took each."""
     drawn: list[TrainingCase] = []
-    scope = Scope(max_world_size=world_size, subgroup=False)
+    scope = Scope(max_world_size=world_size, without=frozenset({"subgroup"}))
 
     @settings(max_examples=count, database=None, deadline=None, suppress_health_check=list(HealthCheck))
     @seed(world_size)
@@ -60,7 +62,7 @@ def pooled(pool: Pool, cases: list[TrainingCase], ddp: str) -> tuple[float, floa
     runs, judgements = [], []
     for number in range(ROUNDS + 1):
         started = time.perf_counter()
-        evidence = [pool.train(case, ddp) for case in cases]
+        evidence = [pool.train(case, Ddp(ddp)) for case in cases]
         ran = time.perf_counter()
         for one in evidence:
             judge(one)

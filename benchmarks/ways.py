@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,32 +22,40 @@ import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 
 from ddp_invariants import draws
+from ddp_invariants.adapter import Context
 from ddp_invariants.case import TrainingCase, from_plain
+from ddp_invariants.implementation import Ddp
+from ddp_invariants.ranks.driving import Driver
 from ddp_invariants.ranks.host import prefer_batch_scheduling
-from ddp_invariants.ranks.loading import Wrapper
 from ddp_invariants.ranks.model import Replica, count_values, loss_of
-from ddp_invariants.ranks.training import optimizer_of, warm_up
+from ddp_invariants.ranks.training import optimizer_plan, warm_up
 
 ROUNDS = 5
 FEW = 5
 """Cases for the ways that take seconds each."""
 
 
-def train(case: TrainingCase, rank: int, wrapper: Wrapper) -> None:
+def train(case: TrainingCase, rank: int, driver: Driver) -> None:
     """The training steps of a case, and nothing else."""
     replica = Replica(case.model, draws.parameters(case, rank, count_values(case.model)))
     dataset = draws.Dataset(case)
-    wrapped = wrapper.wrap(replica, case, None)
-    optimizer = optimizer_of(case, wrapped)
-    for dealt in draws.batches(case):
+    kind, arguments = optimizer_plan(case)
+    assert driver.call is not None
+    wrapped = driver.call(replica, Context(rank, case.world_size, None, case.bucket_cap, case.seed, case.optimizer.lr, kind,
+                                           arguments), replica)
+    optimizer = kind(wrapped.parameters(), **arguments)
+    for number, dealt in enumerate(draws.batches(case)):
         indices = dealt[rank]
+        first, last = number % case.accumulation == 0, (number + 1) % case.accumulation == 0
         inputs = torch.from_numpy(dataset.inputs_ND[indices])
         inputs = inputs if case.model.layers[0].dtype == "float64" else inputs.float()
-        if case.zero_grad != "never":
+        if case.zero_grad != "never" and first:
             optimizer.zero_grad(set_to_none=case.zero_grad == "set_to_none")
         targets, tags = torch.from_numpy(dataset.targets_ND[indices]), torch.from_numpy(dataset.tags_N[indices])
-        loss_of(wrapped(inputs), targets, tags).backward()
-        optimizer.step()
+        with nullcontext() if last else wrapped.no_sync():
+            (loss_of(case.loss, wrapped(inputs), targets, tags) / case.accumulation).backward()
+        if last:
+            optimizer.step()
     wrapped(inputs)
 
 
@@ -86,12 +95,12 @@ def bare(world_size: int, cases: list[TrainingCase], ddp: str) -> list[float]:
     warm_up()
 
     def rounds(rank: int) -> list[float]:
-        wrapper, seconds = Wrapper(ddp), []
+        driver, seconds = Driver(Ddp(ddp)), []
         for _ in range(ROUNDS + 1):
             dist.barrier()
             started = time.perf_counter()
             for case in cases:
-                train(case, rank, wrapper)
+                train(case, rank, driver)
             dist.barrier()
             seconds.append((time.perf_counter() - started) / len(cases))
         return seconds[1:]
@@ -103,17 +112,17 @@ def bare(world_size: int, cases: list[TrainingCase], ddp: str) -> list[float]:
 def forked(world_size: int, cases: list[TrainingCase], ddp: str) -> list[float]:
     """Ranks forked for each case from a process that has torch, with a new gloo group."""
     warm_up()
-    wrapper, seconds = Wrapper(ddp), []
+    driver, seconds = Driver(Ddp(ddp)), []
     for case in cases[: 4 * FEW]:
         started = time.perf_counter()
-        in_forked_ranks(world_size, partial(train, case, wrapper=wrapper))
+        in_forked_ranks(world_size, partial(train, case, driver=driver))
         seconds.append(time.perf_counter() - started)
     return seconds
 
 
 def _spawned_rank(rank: int, world_size: int, path: str, case: TrainingCase, ddp: str) -> None:
     connect(path, rank, world_size)
-    train(case, rank, Wrapper(ddp))
+    train(case, rank, Driver(Ddp(ddp)))
     dist.barrier()
     os._exit(0)  # Through the interpreter's exit gloo's threads abort some of the processes.
 

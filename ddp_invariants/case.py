@@ -21,6 +21,8 @@ ZeroGrad = Literal["set_to_none", "zero", "never"]
 Values = Literal["integer", "real"]
 PoisonKind = Literal["nan", "inf", "-inf"]
 Init = Literal["distinct", "equal"]
+Activation = Literal["none", "relu", "gelu"]
+Loss = Literal["tagged", "mse"]
 
 LARGEST_WORLD_SIZE = 64
 """More ranks than this on one machine is a typing error, not a case."""
@@ -61,7 +63,7 @@ class Layer:
             zero-element parameter; `statistics` has buffers (float, integer, bool) and no parameter.
         outputs: Width of the result; read by `linear` alone.
         bias: Whether a `linear` layer adds a vector.
-        relu: Whether the result passes through max(x, 0).
+        activation: What the result passes through: nothing, max(x, 0), or x times the normal distribution's integral.
         layout: How a linear weight lies in memory. `channels_last` is stored as a 4-d tensor and needs an
             input width divisible by 4.
         dtype: Of the layer's parameters; the input is cast to it.
@@ -74,7 +76,7 @@ class Layer:
     kind: LayerKind
     outputs: int = 1
     bias: bool = False
-    relu: bool = False
+    activation: Activation = "none"
     layout: Layout = "contiguous"
     dtype: Dtype = "float32"
     frozen: bool = False
@@ -82,6 +84,7 @@ class Layer:
 
     def __post_init__(self) -> None:
         _one_of("kind", self.kind, LayerKind)
+        _one_of("activation", self.activation, Activation)
         _one_of("layout", self.layout, Layout)
         _one_of("dtype", self.dtype, Dtype)
         _between("outputs", self.outputs, 1, 4096)
@@ -103,8 +106,8 @@ class Model:
         trainable = False
         for index, layer in enumerate(self.layers):
             where = f"layers[{index}]"
-            _require(not (layer.relu and layer.kind == "statistics"), f"{where}.relu", layer.relu,
-                     "false: a statistics layer passes its input on")
+            _require(layer.activation == "none" or layer.kind != "statistics", f"{where}.activation", layer.activation,
+                     "'none': a statistics layer passes its input on")
             if layer.layout == "channels_last":
                 _require(widths[index] % 4 == 0, f"{where}.layout", layer.layout,
                          f"another layout, since the input width {widths[index]} is not divisible by 4")
@@ -199,6 +202,10 @@ class TrainingCase:
         outside: Ranks before them in the default group which train nothing; above 0 the implementation is handed
             a subgroup that does not contain rank 0.
         steps: Optimizer updates.
+        accumulation: Backwards per step, K, each on a batch of its own (micro-steps); the loss is divided by K, so that
+            a step is one on a global batch of K * W * B samples.
+        loss: `tagged` adds each sample's tag to its squared error, summed over outputs; `mse` is the mean of squared errors
+            over samples and outputs, as a whole training step computes it by itself.
         bucket_cap: Bucket capacity in bytes; None leaves the implementation's default.
         init: Whether the ranks start from different parameters (`distinct`) or from equal ones.
         values: `integer` draws small integers, so that most arithmetic is exact; `real` draws fractions.
@@ -217,6 +224,8 @@ class TrainingCase:
     outside: int = 0
     data: Data = Data()
     steps: int = 1
+    accumulation: int = 1
+    loss: Loss = "tagged"
     optimizer: Optimizer = Optimizer()
     bucket_cap: int | None = None
     init: Init = "distinct"
@@ -232,6 +241,9 @@ class TrainingCase:
         _between("world_size", self.world_size, 1, LARGEST_WORLD_SIZE)
         _between("outside", self.outside, 0, 8)
         _between("steps", self.steps, 1, 1000)
+        _between("accumulation", self.accumulation, 1, 64)
+        _one_of("loss", self.loss, Loss)
+        _require(self.poison is None or self.accumulation == 1, "accumulation", self.accumulation, "1 where there is poison")
         _between("log2_scale", self.log2_scale, -30, 30)
         _between("seed", self.seed, 0, 2**31 - 1)
         _require(self.bucket_cap is None or self.bucket_cap >= 1, "bucket_cap", self.bucket_cap, "null or bytes from 1")

@@ -83,7 +83,9 @@ class Dataset:
 
 
 def batches(case: TrainingCase) -> list[list[NDArray[np.intp]]]:
-    """The sample indices of every step and rank: `batches(case)[step][rank]`, each of shape (B,) or less at the tail.
+    """The sample indices of every micro-step and rank: `batches(case)[number][rank]`, each of shape (B,) or less at the tail.
+
+    Micro-step k of step t has number t * accumulation + k.
 
     Dealt by the harness itself (strided shards, cyclic padding), not by the sampler on trial: a faulty sampler must
     not get a right DDP accused. All ranks have equal batch sizes at every step.
@@ -92,7 +94,7 @@ def batches(case: TrainingCase) -> list[list[NDArray[np.intp]]]:
     per_rank = data.samples // world_size if data.drop_last else -(-data.samples // world_size)
     dealt: list[list[NDArray[np.intp]]] = []
     epoch = 0
-    while len(dealt) < case.steps:
+    while len(dealt) < case.steps * case.accumulation:
         order = np.arange(data.samples)
         if data.shuffle:
             order = np.argsort(words(data.seed, f"order/{epoch}", data.samples), kind="stable")
@@ -100,4 +102,4 @@ def batches(case: TrainingCase) -> list[list[NDArray[np.intp]]]:
         shards = np.resize(order, per_rank * world_size).reshape(per_rank, world_size)
         dealt += [list(shards[start : start + data.batch_size].T) for start in range(0, per_rank, data.batch_size)]
         epoch += 1
-    return dealt[: case.steps]
+    return dealt[: case.steps * case.accumulation]

@@ -128,9 +128,9 @@ def _as_float64(bits: bytes, dtype: str) -> FloatArray:
 Moment = Literal["built", "built buffers", "wrapped", "wrapped buffers", "forward", "forward buffers", "reduced", "local",
                  "loss", "updated", "state", "plain"]
 """When tensors were noted. built, wrapped: parameters before and after wrapping. forward: when a step's forward starts.
-reduced: gradients after synchronisation. local: the twin's gradients. loss: the wrapper's and the twin's. updated,
-state: parameters and optimizer state after the step. plain: parameters after the step of training without a wrapper
-(at W = 1 only)."""
+reduced: gradients after synchronisation. local: the twin's gradients of one micro-step, numbered t * accumulation + k. loss:
+the wrapper's and the twin's, numbered likewise. updated, state: parameters and optimizer state after the step. plain:
+parameters after the step of training without a wrapper (at W = 1 only)."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +146,10 @@ class RankEvidence:
         sent: Per group, the collectives this rank issued: (kind, dtype, elements, operation).
         changed: Names of process-wide settings the case left changed.
         in_flight: Withheld collectives found wanting when a step's gradients were to be ready: [step, collective, what].
+        marks: Per step, how many collectives each group had sent at its start, before its last micro-step, at its end.
+        held: Per step, bytes of the module's parameters, the optimizer's own copies, its state, and gradients; of
+            implementations that declare a stage of sharding.
+        driven: How the implementation was found to be driven: what is called when.
     """
 
     tensors: Mapping[tuple[str, int], Tensors]
@@ -155,6 +159,9 @@ class RankEvidence:
     sent: list[list[list[Any]]] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
     in_flight: list[list[Any]] = field(default_factory=list)
+    marks: list[list[list[int]]] = field(default_factory=list)
+    held: list[list[int]] = field(default_factory=list)
+    driven: Mapping[str, str] = field(default_factory=dict)
 
     def at(self, moment: Moment, step: int = 0) -> Tensors | None:
         """The tensors of a moment; None when the run did not get there."""
@@ -204,8 +211,9 @@ class ShardEvidence:
 
     Attributes:
         case: What it was asked.
-        answers: Each process's answer: lengths, shards[epoch number][rank], again[rank], touched and batches, or raised;
-            always refused: impossible arguments to exception type, None where none was raised.
+        answers: Each process's answer: lengths, shards[epoch number][rank], again[rank], touched, batches and orders (of
+            each epoch in a world of one rank), or raised; always refused: impossible arguments to exception type, None
+            where none was raised.
         incident: None when both processes answered.
     """
 
@@ -239,6 +247,7 @@ def rank_evidence(header: dict[str, Any], blob: bytes, known: dict[tuple[Slot, .
         facts = header["facts"]
         return RankEvidence(tensors, facts.get("structure_before", []), facts.get("structure_after", []),
                             facts.get("raised"), header["sent"], header["changed"],
-                            facts.get("in_flight", []))
+                            facts.get("in_flight", []), facts.get("marks", []), facts.get("held", []),
+                            facts.get("driven", {}))
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise EvidenceError(f"a rank's frame is no evidence: {type(error).__name__}: {error}") from error

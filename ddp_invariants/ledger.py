@@ -5,6 +5,7 @@ another rule was tested is not lost.
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -26,6 +27,7 @@ class Entry:
         confirmed: Violations confirmed in fresh processes.
         not_claimed: What of the rule does not apply to what is on trial; empty where all of it does.
         inconclusive: Whether its own property ended without a verdict.
+        observed: The least and the largest value of a rule that observes and never judges; empty for all others.
     """
 
     judged: int = 0
@@ -38,6 +40,7 @@ class Entry:
     confirmed: int = 0
     not_claimed: str = ""
     inconclusive: bool = False
+    observed: list[float] = field(default_factory=list)
 
     def add(self, finding: Finding, case_id: str) -> None:
         """Enter one finding."""
@@ -49,6 +52,7 @@ class Entry:
         self.compared += finding.compared
         self.met.update(finding.met)
         self.worst = max(self.worst, finding.worst)
+        self._widen(finding.observed)
         if finding.breach is not None:
             self.enter_breach(finding.breach, case_id)
 
@@ -58,8 +62,13 @@ class Entry:
         if len(self.breaches) < 10:
             self.breaches[case_id] = f"{breach.fact}; {breach.where}"
 
+    def _widen(self, values: Iterable[float]) -> None:
+        seen = [*self.observed, *values]
+        self.observed = [min(seen), max(seen)] if seen else []
+
     def merge(self, other: Self) -> None:
         """Add another worker's account."""
+        self._widen(other.observed)
         self.judged += other.judged
         self.compared += other.compared
         self.met.update(other.met)

@@ -24,6 +24,7 @@ from ddp_invariants.balls import (
     cast,
     exactly,
     gamma,
+    gelu,
     plus,
     product,
     relu,
@@ -46,10 +47,19 @@ class Batch:
 
 
 def batches(case: TrainingCase) -> list[Batch]:
-    """The batches of all steps, poison left out: whoever judges a poisoned step knows what not to compare."""
+    """The batches of all micro-steps, poison left out: whoever judges a poisoned step knows what not to compare."""
     dataset = draws.Dataset(case)
     return [Batch(dataset.inputs_ND[np.stack(dealt)], dataset.targets_ND[np.stack(dealt)], dataset.tags_N[np.stack(dealt)],
                   dealt) for dealt in draws.batches(case)]
+
+
+def joined(parts: list[Batch]) -> Batch:
+    """Batches of equal size, those of all ranks included, as one batch of one rank."""
+    def one(arrays: list[FloatArray]) -> FloatArray:
+        return np.concatenate([array.reshape(-1, *array.shape[2:]) for array in arrays])[None]
+
+    return Batch(one([part.inputs_WBI for part in parts]), one([part.targets_WBO for part in parts]),
+                 one([part.tags_WB for part in parts]), [np.concatenate([i for part in parts for i in part.indices])])
 
 
 @dataclass(frozen=True)
@@ -75,27 +85,32 @@ def gradients(case: TrainingCase, parameters: Mapping[str, FloatArray], batch: B
     """
     model = _Stack(case, parameters)
     outputs_WBO, dtype = model.forward(batch.inputs_WBI)
-    losses_W, g = _head(outputs_WBO, batch)
+    losses_W, g = _head(case, outputs_WBO, batch)
     model.backward(cast(g, "float64", dtype))
     return Gradients(model.gradients, losses_W)
 
 
-def _head(outputs_WBO: Ball, batch: Batch) -> tuple[Ball, Ball]:
-    """The losses (`model.loss_of`: mean over the batch of squared errors plus tags, in float64) and their gradient."""
+def _head(case: TrainingCase, outputs_WBO: Ball, batch: Batch) -> tuple[Ball, Ball]:
+    """The losses (`model.loss_of`, in float64) and their gradient."""
     difference = plus(outputs_WBO, exactly(-batch.targets_WBO), "float64")
     errors_WB = summed(times(difference, difference, "float64"), (2,), "float64")
-    totals_W = summed(plus(errors_WB, exactly(batch.tags_WB), "float64"), (1,), "float64")
-    size = batch.inputs_WBI.shape[1]
+    tagged_WB = plus(errors_WB, exactly(batch.tags_WB), "float64") if case.loss == "tagged" else errors_WB
+    totals_W = summed(tagged_WB, (1,), "float64")
+    size = batch.inputs_WBI.shape[1] * (1 if case.loss == "tagged" else outputs_WBO.centre.shape[2])
     exact_share = size & (size - 1) == 0
     share = exactly(np.array(1.0 / size))
     share = Ball(share.centre, share.centre * (0.0 if exact_share else OWN_ROUNDOFF), share.quantum)
     doubled = Ball(2 * difference.centre, 2 * difference.radius, 2 * difference.quantum)
-    return times(totals_W, share, "float64"), times(doubled, share, "float64")
+    # A micro-step's backward starts from 1 / K, which a mean divides once more.
+    part = exactly(np.array(1.0 / (size * case.accumulation)))
+    exact_part = exact_share and case.accumulation & (case.accumulation - 1) == 0
+    part = Ball(part.centre, part.centre * (0.0 if exact_part else 3 * OWN_ROUNDOFF), part.quantum)
+    return times(totals_W, share, "float64"), times(doubled, part, "float64")
 
 
 @dataclass(frozen=True)
 class _Entered:
-    """What a layer's backward needs of its forward: its input in its dtype, the dtype it came in, and relu's factor."""
+    """What a layer's backward needs of its forward: its input in its dtype, the dtype it came in, its activation's factor."""
 
     x: Ball
     source: str
@@ -136,8 +151,8 @@ class _Stack:
                 x = product(x, transposed(self._weight(index)[2]), dtype, x.centre.shape[-1], bias)
             elif layer.kind == "scale":
                 x = times(x, self._vector(index, "factor"), dtype)
-            if layer.relu:
-                x, factor = relu(x)
+            if layer.activation != "none":
+                x, factor = relu(x) if layer.activation == "relu" else gelu(x, dtype)
             self.entered.append(_Entered(entering, source, factor))
         return x, dtype
 

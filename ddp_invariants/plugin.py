@@ -13,14 +13,15 @@ from typing import Any
 
 import pytest
 
-from ddp_invariants import __version__, casefile
+from ddp_invariants import __version__, casefile, discovery
 from ddp_invariants.case import LARGEST_WORLD_SIZE, CaseError, TrainingCase
+from ddp_invariants.declarations import DeclarationError, to_toml
+from ddp_invariants.implementation import OPTIONS, Ddp, NamingError, Sampler, named
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.ledger import Ledger
 from ddp_invariants.ranks.hosts import HarnessError, Hosts
 from ddp_invariants.ranks.pool import LoadFailure, Pool
-from ddp_invariants.report import summary
-from ddp_invariants.strategies import Scope
+from ddp_invariants.report import capabilities, summary
 from ddp_invariants.trial import OnTrial, Options, Trial
 from ddp_invariants.verdict import Inconclusive, NotJudged, Violation
 
@@ -33,10 +34,9 @@ _KEY = pytest.StashKey["Session"]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The options of a trial."""
     group = parser.getgroup("ddp-invariants", "data-parallel invariants")
-    group.addoption("--ddp", default="reference", metavar="NAME",
-                    help="DDP on trial: reference, torch, package.module:Name or path/to/file.py:Name")
-    group.addoption("--sampler", default="reference", metavar="NAME",
-                    help="sampler on trial: reference, torch, package.module:Name or path/to/file.py:Name")
+    for name, option in OPTIONS.items():
+        group.addoption(name, metavar=option.placeholder, help=option.told, default=[] if option.repeatable else option.default,
+                        action="append" if option.repeatable else "store")
     group.addoption("--profile", default="default", choices=sorted(PROFILES), help="how many cases per property")
     group.addoption("--cases", type=int, default=None, metavar="N", help="cases per property, instead of the profile's")
     group.addoption("--max-world-size", type=int, default=4, metavar="W", help="largest world size drawn (default 4)")
@@ -62,17 +62,21 @@ class Session:
         option = config.option
         given = option.seed
         self.shared = {"seed": secrets.randbelow(2**31) if given is None else given, "seed_given": given is not None}
+        ddp, sampler = named(vars(option))
         self.hosts = Hosts()
         self.shared["addresses"] = self.hosts.addresses
-        with Pool(self.hosts.addresses, deadline=120.0) as pool:
-            self.shared["described"] = pool.describe(option.ddp, option.sampler)
+        with Pool(self.hosts.addresses) as pool:
+            found = discovery.discover(pool, ddp, sampler, option.max_world_size)
+        if found.claims_refused():
+            raise LoadFailure(f"{ddp}: {found.claims_refused()[0]}")
+        self.shared["discovery"] = discovery.to_plain(found)
 
     @property
     def options(self) -> Options:
         """How the trial is held, from the command line."""
         option, root = self.config.option, self.config.rootpath
-        names = [f"--{side} {shlex.quote(getattr(option, side))}" for side in ("ddp", "sampler")
-                 if getattr(option, side) != "reference"]
+        names = [one.options() for one in self.on_trial if one.options()]
+        names += [f"--declare {shlex.quote(option.declare)}"] if option.declare else []
         return Options(
             cases=option.cases or PROFILES[option.profile], seed=self.shared["seed"], isolation=option.isolation,
             replay=None if option.replay is None else casefile.read(Path(option.replay)), store=Path(".ddp-invariants"),
@@ -83,15 +87,21 @@ class Session:
         """Where the properties are, seen from where pytest was started."""
         return os.path.relpath(self.config.rootpath / "properties", self.config.invocation_params.dir) + "/"
 
+    @property
+    def on_trial(self) -> tuple[Ddp, Sampler]:
+        """What the options name."""
+        return named(vars(self.config.option))
+
+    @property
+    def discovery(self) -> discovery.Discovery:
+        """What was found out about it before any property ran."""
+        return discovery.from_plain(self.shared["discovery"])
+
     def start_trial(self) -> Trial:
         """This process's trial, started by the first test that asks for one."""
         if self.trial is None:
-            ddp, sampler = self.shared["described"]["ddp"], self.shared["described"]["sampler"]
-            scope = Scope(max_world_size=self.config.option.max_world_size, bucket_cap=ddp["takes_bucket_cap"],
-                          subgroup=ddp["takes_group"], init="equal" if ddp["init"] == "seed" else "distinct",
-                          shuffle=sampler["takes_shuffle"], drop_last=sampler["takes_drop_last"])
-            pool = Pool(self.shared["addresses"])
-            self.trial = Trial(pool, OnTrial(self.config.option.ddp, self.config.option.sampler, scope), self.options)
+            scope = self.discovery.scope(self.config.option.max_world_size)
+            self.trial = Trial(Pool(self.shared["addresses"]), OnTrial(*self.on_trial, scope), self.options)
         return self.trial
 
     def close(self) -> None:
@@ -131,11 +141,12 @@ def pytest_configure(config: pytest.Config) -> None:
         if getattr(config, "workerinput", None) is None:
             _check(config)
         config.stash[_KEY] = Session(config)
-    except (LoadFailure, CaseError, HarnessError) as error:
+    except (LoadFailure, CaseError, HarnessError, NamingError, DeclarationError) as error:
         pytest.exit(f"ddp-invariants: {error}", returncode=2)
 
 
-_FIRST = ("test_shard.py", "test_init.py", "test_loss.py", "test_grad.py", "test_param.py", "test_comm.py", "test_live.py")
+_FIRST = ("test_shard.py", "test_init.py", "test_loss.py", "test_grad.py", "test_param.py", "test_comm.py", "test_mem.py",
+          "test_live.py")
 """The quickest properties first, so that a first verdict comes within seconds; then causes before consequences."""
 
 
@@ -184,12 +195,17 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     if _KEY not in config.stash:
         return []
     shared, option = config.stash[_KEY].shared, config.option
-    described = shared["described"]
-    lines = [f"{side} on trial: {described[side]['name']} = {described[side]['target']} ({described[side]['version']})"
-             for side in ("ddp", "sampler")]
+    found = config.stash[_KEY].discovery
+    lines = [f"{side} on trial: {described['name']} = {described['target']} ({described['version']})"
+             for side, described in (("ddp", found.ddp), ("sampler", found.sampler))]
+    if config.option.verbose > 0:
+        lines += [f"  ddp driven: {line}" for line in found.driven]
+        lines += [f"  sampler driven: {line}" for line in found.sampler["driven"]]
+    declared = to_toml("ddp", found.declared).splitlines()[1:] + to_toml("sampler", found.declared_sampler).splitlines()[1:]
+    lines += [f"  declared: {line}" for line in declared]
     cases = option.cases or PROFILES[option.profile]
     how = f"replay {option.replay}" if option.replay else f"profile {option.profile}, {cases} cases per property"
-    lines.append(f"ddp-invariants {__version__}, torch {described['torch']}, backend gloo, seed {shared['seed']}, {how}, "
+    lines.append(f"ddp-invariants {__version__}, torch {found.torch}, backend gloo, seed {shared['seed']}, {how}, "
                  f"world sizes to {option.max_world_size}, isolation {option.isolation}")
     return lines
 
@@ -199,6 +215,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if _KEY in config.stash and config.stash[_KEY].ledger.cases:
         terminalreporter.section("data-parallel invariants")
         terminalreporter.write_line(summary(config.stash[_KEY].ledger, list(ALL_RULES)))
+        terminalreporter.write_line(capabilities(config.stash[_KEY].discovery))
 
 
 @pytest.hookimpl(hookwrapper=True)

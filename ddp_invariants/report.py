@@ -4,6 +4,9 @@ import textwrap
 from collections.abc import Iterable
 
 from ddp_invariants.case import Case, describe
+from ddp_invariants.declarations import CAPABILITIES
+from ddp_invariants.discovery import Discovery
+from ddp_invariants.discovery import Finding as Probe
 from ddp_invariants.ledger import Entry, Ledger
 from ddp_invariants.verdict import Breach, Verdict
 
@@ -12,8 +15,9 @@ _LABELS = 10
 
 
 def _field(label: str, text: str) -> str:
-    lines = textwrap.wrap(text, _WIDTH - _LABELS - 2, break_long_words=False, break_on_hyphens=False) or [""]
-    return "\n".join(f"  {label if n == 0 else '':<{_LABELS}}{line}" for n, line in enumerate(lines))
+    wide = max(_LABELS, len(label) + 1)
+    lines = textwrap.wrap(text, _WIDTH - wide - 2, break_long_words=False, break_on_hyphens=False) or [""]
+    return "\n".join(f"  {label if n == 0 else '':<{wide}}{line}" for n, line in enumerate(lines))
 
 
 def violation(breach: Breach, implementation: str, case: Case, *, repeated: tuple[int, int], repeat: str) -> str:
@@ -86,13 +90,31 @@ def summary(ledger: Ledger, order: list[str]) -> str:
         worst = f"{entry.worst:.2f} of bound" if entry.worst else "none" if entry.judged else ""
         # What was only seen while other rules were tested proves nothing by itself.
         judged_in_passing = entry.verdict is Verdict.HOLDS and rule not in ledger.tested
-        verdict = "not tested" if judged_in_passing else entry.verdict.value
+        verdict = "not tested" if judged_in_passing else "observed" if entry.observed else entry.verdict.value
         table.add_row(rule, verdict, f"{entry.judged:,}", f"{entry.compared:,}", worst, _notes(entry))
     console = Console(width=_WIDTH, color_system=None)
     with console.capture() as capture:
         console.print(f"{ledger.cases:,} cases judged", highlight=False)
         console.print(table)
     return "\n".join(line.rstrip() for line in capture.get().rstrip().splitlines())
+
+
+def capabilities(found: Discovery) -> str:
+    """What was found out about capabilities, as far as it is not simply right: a paragraph a finding."""
+    probed = (*found.probed, *found.dealt)
+    lines = []
+    for one in probed:
+        if one.declared:
+            right = one.finding is Probe.RIGHT
+            said = "right, though declared unsupported" if right else f"{one.finding.value}, declared"
+            lines.append(_field(said, f"{one.capability} ({CAPABILITIES[one.capability]}) {one.words}".rstrip()))
+    for finding in (Probe.WRONG, Probe.REFUSED):
+        lines += [_field(finding.value, f"{one.capability} ({CAPABILITIES[one.capability]}): {one.words}")
+                  for one in probed if one.finding is finding and not one.declared]
+    for finding in (Probe.RIGHT, Probe.ABSENT, Probe.UNKNOWN):
+        names = [one.capability for one in probed if one.finding is finding and not one.declared]
+        lines += [_field(finding.value, ", ".join(names))] if names else []
+    return "\n".join(["capabilities, probed before the properties", *lines])
 
 
 def _notes(entry: Entry) -> str:
@@ -102,6 +124,7 @@ def _notes(entry: Entry) -> str:
     refused = sum(count for reason, count in entry.unjudged.items() if " raised " in reason)
     crashed = [reason for reason in entry.unjudged if "the rule itself crashed" in reason]
     notes = [entry.not_claimed] if entry.not_claimed else []
+    notes += [f"{entry.observed[0]:.2f} to {entry.observed[1]:.2f} times a ring all-reduce"] if entry.observed else []
     notes += crashed[:1]
     notes += [f"breached in {entry.seen} cases"] if entry.seen else []
     notes += [f"refused in {refused} cases"] if refused else []

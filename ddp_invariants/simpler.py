@@ -20,11 +20,13 @@ def simpler(case: Case) -> Iterator[Case]:
 
 def _simpler_training(case: TrainingCase) -> Iterator[TrainingCase]:
     for index in range(len(case.model.layers)):
-        yield from _tried(case, layers=_without(case.model.layers, index))
+        yield from _tried(case, layers=without_layer(case.model.layers, index))
     for world_size in range(2, case.world_size):
         yield from _tried(case, world_size=world_size)
     for steps in range(1, case.steps):
         yield from _tried(case, steps=steps)
+    for accumulation in range(1, case.accumulation):
+        yield from _tried(case, accumulation=accumulation)
     for name in ("outside", "data", "optimizer", "bucket_cap", "values", "log2_scale", "zero_grad", "poison", "withheld",
                  "seed"):
         default = next(field.default for field in fields(case) if field.name == name)
@@ -62,7 +64,7 @@ def _simpler_fields(plan: Plan, plainest: Plan) -> Iterator[Plan]:
                 continue
 
 
-def _without(layers: tuple[Layer, ...], index: int) -> tuple[Layer, ...]:
+def without_layer(layers: tuple[Layer, ...], index: int) -> tuple[Layer, ...]:
     """The layers but one; those tied to a later layer than that one follow it down, those tied to it own a weight."""
     rest = layers[:index] + layers[index + 1 :]
     return tuple(layer if layer.tied is None or layer.tied < index

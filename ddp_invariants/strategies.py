@@ -1,17 +1,16 @@
 """Hypothesis strategies for cases, simplest first: they shrink to two ranks, one parameter, one step.
 
-What may be drawn at all is a `Scope`, taken from what the implementation on trial accepts and from the machine.
-Bounding the strategies, rather than skipping inside a property, keeps a property from passing on nothing.
+What may be drawn at all is a `Scope` (scope.py), to which every case is fitted.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hypothesis import strategies as st
 
 from ddp_invariants.case import (
+    Activation,
     Data,
     Dtype,
-    Init,
     Layer,
     LayerKind,
     Layout,
@@ -21,33 +20,7 @@ from ddp_invariants.case import (
     ShardCase,
     TrainingCase,
 )
-
-
-@dataclass(frozen=True)
-class Scope:
-    """What cases may contain.
-
-    Attributes:
-        max_world_size: Largest W; also bounds the processes of a case.
-        bucket_cap: Whether the implementation takes a bucket capacity.
-        subgroup: Whether it takes a process group.
-        init: Whether ranks are built different or, where the implementation declares it, equal.
-        shuffle: Whether the sampler can shuffle.
-        drop_last: Whether the sampler can drop the tail.
-    """
-
-    max_world_size: int = 4
-    bucket_cap: bool = True
-    subgroup: bool = True
-    init: Init = "distinct"
-    shuffle: bool = True
-    drop_last: bool = True
-
-    @property
-    def unclaimed(self) -> frozenset[str]:
-        """Situations of rules that what is on trial does not offer: no rule is asked to have met them."""
-        return frozenset({"shuffle"} if not self.shuffle else ()) | frozenset({"drop_last"} if not self.drop_last else ())
-
+from ddp_invariants.scope import Scope
 
 _BUCKET_CAPS = (None, 1, 16, 64, 256, 1 << 20)
 """Bytes: every parameter alone, a few together, all in one, for models of 4 to some hundred bytes."""
@@ -62,6 +35,7 @@ _WIDTHS = st.sampled_from((1, 2, 3, 4, 8, 8))
 _KINDS: st.SearchStrategy[LayerKind] = st.sampled_from(("linear", "linear", "scale", "statistics", "empty"))
 _DTYPES: st.SearchStrategy[Dtype] = st.sampled_from(("float32", "float32", "float32", "float64"))
 _LAYOUTS: st.SearchStrategy[Layout] = st.sampled_from(("contiguous", "contiguous", "transposed", "strided", "channels_last"))
+_ACTIVATIONS: st.SearchStrategy[Activation] = st.sampled_from(("none", "none", "none", "relu"))
 _OPTIMIZERS = st.sampled_from((
     Optimizer(), Optimizer(momentum=0.5), Optimizer(weight_decay=0.25), Optimizer("adamw", weight_decay=0.25),
     Optimizer(momentum=0.5, weight_decay=0.25), Optimizer("adamw"), Optimizer(log2_lr=-2),
@@ -69,9 +43,9 @@ _OPTIMIZERS = st.sampled_from((
 """Powers of two where torch allows it, so that SGD's arithmetic on integers is exact."""
 
 
-_PLANS = st.tuples(_KINDS, st.sampled_from((0, 0, 1, 2, 4)), _COINS, _ONE_IN_FOUR, _LAYOUTS, _ONE_IN_EIGHT, _ONE_IN_FOUR,
+_PLANS = st.tuples(_KINDS, st.sampled_from((0, 0, 1, 2, 4)), _COINS, _ACTIVATIONS, _LAYOUTS, _ONE_IN_EIGHT, _ONE_IN_FOUR,
                    _COINS, _SMALL)
-"""One more layer: kind, outputs (0: as wide as the input), bias, relu, layout, bfloat16, frozen, tied, and to which."""
+"""One more layer: kind, outputs (0: as wide as the input), bias, activation, layout, bfloat16, frozen, tied, and to which."""
 
 
 @st.composite
@@ -85,20 +59,20 @@ def models(draw: st.DrawFn, *, buffers: bool = False, every_kind: bool = False) 
             about them: left to the layers above, a short run would often never meet them all.
     """
     inputs, width, dtype = draw(_WIDTHS), draw(_WIDTHS), draw(_DTYPES)
-    layers = [Layer("linear", width, bias=draw(_COINS), relu=draw(_ONE_IN_FOUR), dtype=dtype,
+    layers = [Layer("linear", width, bias=draw(_COINS), activation=draw(_ACTIVATIONS), dtype=dtype,
                     layout=_fitting(draw(_LAYOUTS), inputs))]
     owners: dict[int, list[int]] = {inputs: [0]}
-    for kind, outputs, bias, relu, layout, low, frozen, tied, owner in draw(st.lists(_PLANS, max_size=3)):
+    for kind, outputs, bias, activation, layout, low, frozen, tied, owner in draw(st.lists(_PLANS, max_size=3)):
         if kind != "linear":
             layers.append(Layer(kind, dtype=dtype, frozen=frozen and kind == "scale"))
             continue
         fitting = owners.setdefault(width, [])
         if tied and fitting:
             index = fitting[owner % len(fitting)]
-            layers.append(Layer("linear", layers[index].outputs, bias=bias, relu=relu, dtype=dtype, tied=index))
+            layers.append(Layer("linear", layers[index].outputs, bias=bias, activation=activation, dtype=dtype, tied=index))
         else:
-            layers.append(Layer("linear", outputs or width, bias=bias, relu=relu, dtype="bfloat16" if low else dtype,
-                                layout=_fitting(layout, width), frozen=frozen))
+            layers.append(Layer("linear", outputs or width, bias=bias, activation=activation, frozen=frozen,
+                                dtype="bfloat16" if low else dtype, layout=_fitting(layout, width)))
             if not low:
                 fitting.append(len(layers) - 1)
         width = layers[-1].outputs
@@ -119,7 +93,7 @@ def _fitting(layout: Layout, inputs: int) -> Layout:
 @st.composite
 def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...] = (2, 3, 4, 1), least_steps: int = 1,
                    capped: bool = False, poisoned: bool = False, buffers: bool = False,
-                   every_kind: bool = False, withheld: bool = False) -> TrainingCase:
+                   every_kind: bool = False, withheld: bool = False, accumulated: bool = False) -> TrainingCase:
     """Training runs within a scope.
 
     What is drawn does not depend on what was drawn before (only what is made of it does), so that Hypothesis can
@@ -135,33 +109,35 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
         buffers: Always have a layer with buffers.
         every_kind: Have every kind of parameter in every other case.
         withheld: Always withhold results until they are waited for.
+        accumulated: Always have several backwards per step.
     """
     world_size = draw(st.sampled_from([w for w in world_sizes if w <= scope.max_world_size] or [scope.max_world_size]))
     steps = draw(st.integers(least_steps, least_steps + 3))
-    cap = draw(st.sampled_from(_BUCKET_CAPS[1:] if capped else _BUCKET_CAPS)) if scope.bucket_cap else None
+    cap = draw(st.sampled_from(_BUCKET_CAPS[1:] if capped else _BUCKET_CAPS))
+    accumulation = draw(st.sampled_from((2, 4, 3) if accumulated else (1, 1, 1, 1, 2, 3)))
     poison = None
     if poisoned:
         poison = Poison(draw(_SMALL) % world_size, draw(_SMALL) % steps, draw(st.sampled_from(("nan", "inf", "-inf"))))
-    outside = draw(_ONE_IN_EIGHT) and scope.subgroup and world_size < scope.max_world_size
+    outside = draw(_ONE_IN_EIGHT) and world_size < scope.max_world_size
     drop_last = draw(_ONE_IN_FOUR)
     data = Data(samples=(world_size if drop_last else 1) + draw(_SAMPLES), batch_size=draw(st.integers(1, 4)),
                 shuffle=draw(_COINS), drop_last=drop_last, seed=draw(_SMALL))
-    return TrainingCase(
+    return scope.fit(TrainingCase(
         model=draw(models(buffers=buffers, every_kind=every_kind)),
         world_size=world_size,
         outside=int(outside),
         data=data,
         steps=steps,
+        accumulation=accumulation if poison is None else 1,
         optimizer=draw(_OPTIMIZERS),
         bucket_cap=cap,
-        init=scope.init,
         values=draw(st.sampled_from(("integer", "real"))),
         log2_scale=draw(st.sampled_from((0, 0, 0, 8, -8))),
         zero_grad=draw(st.sampled_from(("set_to_none", "zero", "never"))),
         poison=poison,
         withheld=draw(_ONE_IN_EIGHT) or withheld,
         seed=draw(_SEEDS),
-    )
+    ))
 
 
 @st.composite
@@ -178,6 +154,6 @@ def shard_cases(draw: st.DrawFn, scope: Scope, *, loader: bool = False, least_sa
     world_size = draw(st.integers(1, 2 * scope.max_world_size))
     drop_last, size = draw(_ONE_IN_FOUR), draw(st.integers(1, 4))
     data = Data(samples=least_samples + draw(_SAMPLES), batch_size=size if loader else 1,
-                shuffle=draw(_COINS) and scope.shuffle, drop_last=drop_last and scope.drop_last, seed=draw(_SMALL))
+                shuffle=draw(_COINS), drop_last=drop_last, seed=draw(_SMALL))
     epochs = draw(st.sampled_from(((0,), (0, 1), (1, 0), (0, 1, 2), (3, 0))))
-    return ShardCase(world_size=world_size, data=data, epochs=epochs, loader=loader)
+    return scope.fit_shards(ShardCase(world_size=world_size, data=data, epochs=epochs, loader=loader))

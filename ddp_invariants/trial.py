@@ -19,12 +19,13 @@ from hypothesis.strategies import SearchStrategy
 from ddp_invariants import report
 from ddp_invariants.case import Case, ShardCase, TrainingCase, case_id, to_json
 from ddp_invariants.evidence import ShardEvidence, TrainingEvidence
+from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.invariants import ALL_RULES, judge
 from ddp_invariants.ledger import Ledger
 from ddp_invariants.ranks.hosts import HarnessError
 from ddp_invariants.ranks.pool import Pool
+from ddp_invariants.scope import Scope
 from ddp_invariants.simpler import simpler
-from ddp_invariants.strategies import Scope
 from ddp_invariants.verdict import Breach, Finding, Inconclusive, NotJudged, Violation, violation_class
 
 Isolation = Literal["pooled", "fresh"]
@@ -44,22 +45,22 @@ class OnTrial:
     """What is judged.
 
     Attributes:
-        ddp: Name of the DDP.
-        sampler: Name of the sampler.
-        scope: What cases may contain, from what the two accept.
+        ddp: The DDP.
+        sampler: The sampler.
+        scope: What cases may contain, from what the two accept and declare.
     """
 
-    ddp: str = "reference"
-    sampler: str = "reference"
+    ddp: Ddp = field(default_factory=Ddp)
+    sampler: Sampler = field(default_factory=Sampler)
     scope: Scope = field(default_factory=Scope)
 
     def named(self, case: Case) -> str:
         """The one a case is about."""
-        return self.ddp if isinstance(case, TrainingCase) else self.sampler
+        return str(self.ddp if isinstance(case, TrainingCase) else self.sampler)
 
     def about(self, rule: str) -> str:
         """The one a rule is about."""
-        return self.sampler if rule.startswith("SHARD") else self.ddp
+        return str(self.sampler if rule.startswith("SHARD") else self.ddp)
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ class Trial:
         else:
             evidence = self.pool.shards(case, self.on_trial.sampler, fresh=fresh, patience=patience)
         self._hung |= evidence.incident is not None and evidence.incident.kind == "hung"
-        return judge(evidence)
+        return judge(evidence, self.scope.declared, self.scope.sampler)
 
     def certify(self, rule: str, cases: SearchStrategy[TrainingCase] | SearchStrategy[ShardCase]) -> None:
         """Judge a rule on drawn cases (or on the one to replay).
@@ -135,9 +136,13 @@ class Trial:
         Raises:
             Violation: Of the rule's own class (or LIVE-1's), with the smallest case found, confirmed in fresh processes.
             Inconclusive: A situation the rule needs was never met, no case could be judged, or a breach did not repeat.
-            NotJudged: The case to replay contains nothing the rule is about.
+            NotJudged: The rule is not about what is on trial, or not about the case to replay.
             HarnessError: The harness failed.
         """
+        reason = self.scope.excluded(rule)
+        if reason:
+            self.ledger[rule].not_claimed = reason
+            raise NotJudged(f"{rule} is not claimed: {reason}")
         self.ledger.tested.add(rule)
         try:
             self._certify(rule, cases)
@@ -162,10 +167,6 @@ class Trial:
             # Flaky is not for Hypothesis to report: whether it repeats is found out now and said with its rate.
             self._confirm(rule, *search.simplest())
         search.require_proof()
-
-    def not_claimed(self, rule: str, reason: str) -> None:
-        """Note that a rule is not about what is on trial."""
-        self.ledger[rule].not_claimed = reason
 
     def _drive(self, name: str, cases: SearchStrategy[TrainingCase] | SearchStrategy[ShardCase],
                look_at: Callable[[Case], None]) -> None:
@@ -257,7 +258,8 @@ class _Search:
         ledger.cases += 1
         identifier = case_id(case, self.trial.on_trial.named(case))
         for name, finding in findings.items():
-            ledger[name].add(finding, identifier)
+            if not self.trial.scope.excluded(name):
+                ledger[name].add(finding, identifier)
         own = findings.get(self.rule, Finding(self.rule, unjudged="the case is of another kind"))
         if own.unjudged:
             self.reasons[own.unjudged] = self.reasons.get(own.unjudged, 0) + 1
@@ -325,7 +327,7 @@ class _Search:
         missing = self.missing()
         unclaimed = sorted(self.trial.scope.unclaimed.intersection(ALL_RULES[self.rule].needs))
         if unclaimed:
-            self.trial.not_claimed(self.rule, f"judged without {' and '.join(unclaimed)}, which it does not take")
+            self.trial.ledger[self.rule].not_claimed = f"judged without {' and '.join(unclaimed)}, which it does not take"
         if self.judged and not missing:
             return
         self.trial.ledger[self.rule].inconclusive = True

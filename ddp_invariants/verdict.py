@@ -52,6 +52,7 @@ class Finding:
         unjudged: Why the rule could not be judged on this case; empty when it was.
         worst: The largest error in units of what is allowed, where a bound was used and not 0.
         about: Whether the case contains the situation the rule is about.
+        observed: Values of a rule that observes and never judges.
         crashed: Whether the rule itself failed, which makes it inconclusive for the whole session.
     """
 
@@ -62,6 +63,7 @@ class Finding:
     unjudged: str = ""
     worst: float = 0.0
     about: bool = True
+    observed: tuple[float, ...] = ()
     crashed: bool = False
 
 
@@ -81,7 +83,7 @@ class Inconclusive(AssertionError):
 
 
 class NotJudged(Exception):
-    """The case handed in for replay contains nothing a rule is about."""
+    """A rule is not about what is on trial, or not about the case handed in for replay."""
 
 
 _CLASSES: dict[str, type[Violation]] = {}

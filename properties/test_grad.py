@@ -1,7 +1,5 @@
 """GRAD: identical gradients. After synchronisation every rank holds the mean of all ranks' local gradients."""
 
-import pytest
-
 from ddp_invariants.strategies import training_cases
 from ddp_invariants.trial import Trial
 
@@ -33,12 +31,19 @@ def test_grad5_nothing_is_left_over_from_the_step_before(trial: Trial) -> None:
 
 def test_grad6_the_bucket_cap_does_not_matter(trial: Trial) -> None:
     """Smaller than any parameter, between, larger than the model."""
-    if not trial.scope.bucket_cap:
-        trial.not_claimed("GRAD-6", "takes no bucket capacity")
-        pytest.skip("the implementation takes no bucket capacity")
     trial.certify("GRAD-6", training_cases(trial.scope, world_sizes=(2, 3, 4), capped=True))
 
 
 def test_grad7_what_is_not_finite_reaches_every_rank(trial: Trial) -> None:
     """NaN or infinity in one rank's batch shows in every rank's gradients."""
     trial.certify("GRAD-7", training_cases(trial.scope, world_sizes=(2, 3, 4), poisoned=True))
+
+
+def test_grad8_what_is_accumulated_is_reduced_once(trial: Trial) -> None:
+    """Under no_sync nothing is sent; the step that follows yields the mean of the ranks' accumulated gradients."""
+    trial.certify("GRAD-8", training_cases(trial.scope, world_sizes=(2, 3, 4), accumulated=True))
+
+
+def test_grad12_micro_steps_are_one_large_batch(trial: Trial) -> None:
+    """Global batch = micro-batch * accumulation * world size: the gradient is that of all those samples at once."""
+    trial.certify("GRAD-12", training_cases(trial.scope, world_sizes=(2, 3, 4), accumulated=True))

@@ -1,26 +1,16 @@
 """INIT: identical initialisation. Ranks are built differently on purpose; wrapping makes them one."""
 
-import pytest
-
 from ddp_invariants.strategies import training_cases
 from ddp_invariants.trial import Trial
 
 
-def _require_synchronisation(trial: Trial, rule: str) -> None:
-    if trial.scope.init == "equal":
-        trial.not_claimed(rule, "declares init = seed: it never synchronises anything (INIT-4)")
-        pytest.skip("the implementation declares init = seed; INIT-4 judges it")
-
-
 def test_init1_every_rank_starts_with_rank_0s_parameters(trial: Trial) -> None:
     """When the first forward starts, every parameter on every rank is bitwise what rank 0 built."""
-    _require_synchronisation(trial, "INIT-1")
     trial.certify("INIT-1", training_cases(trial.scope, world_sizes=(2, 3, 4)))
 
 
 def test_init2_every_rank_starts_with_rank_0s_buffers(trial: Trial) -> None:
     """The same for float, integer and bool buffers."""
-    _require_synchronisation(trial, "INIT-2")
     trial.certify("INIT-2", training_cases(trial.scope, world_sizes=(2, 3, 4), buffers=True))
 
 
@@ -31,7 +21,4 @@ def test_init3_wrapping_changes_nothing_but_the_values_of_other_ranks(trial: Tri
 
 def test_init4_equal_seeds_start_identical(trial: Trial) -> None:
     """An implementation that declares init = seed still starts identical on all ranks."""
-    if trial.scope.init == "distinct":
-        trial.not_claimed("INIT-4", "synchronises at the start (INIT-1)")
-        pytest.skip("the implementation does not declare init = seed; INIT-1 judges it")
     trial.certify("INIT-4", training_cases(trial.scope, world_sizes=(2, 3, 4)))

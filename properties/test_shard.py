@@ -1,7 +1,5 @@
 """SHARD: disjoint shards with padding. No process group is needed: one process asks for the shards of all ranks."""
 
-import pytest
-
 from ddp_invariants.invariants.shard import CHANCE_FREE
 from ddp_invariants.strategies import shard_cases
 from ddp_invariants.trial import Trial
@@ -29,9 +27,6 @@ def test_shard4_the_shards_are_fixed_by_the_arguments_alone(trial: Trial) -> Non
 
 def test_shard5_set_epoch_changes_the_order_if_and_only_if_shuffled(trial: Trial) -> None:
     """With shuffle two epochs differ (judged where a chance repeat is below 1e-9); without, they do not."""
-    if not trial.scope.shuffle:
-        trial.not_claimed("SHARD-5", "takes no shuffle")
-        pytest.skip("the sampler cannot shuffle")
     trial.certify("SHARD-5", shard_cases(trial.scope, least_samples=CHANCE_FREE))
 
 
@@ -43,3 +38,8 @@ def test_shard6_a_data_loader_yields_equally_many_batches_on_every_rank(trial: T
 def test_shard7_impossible_arguments_are_refused(trial: Trial) -> None:
     """A rank below 0 or from W on, or a world size below 1, raises on construction."""
     trial.certify("SHARD-7", shard_cases(trial.scope))
+
+
+def test_shard8_each_rank_holds_the_declared_part_of_the_order(trial: Trial) -> None:
+    """Every W-th index where the sampler declares `strided`, one slice where it declares `contiguous`."""
+    trial.certify("SHARD-8", shard_cases(trial.scope))

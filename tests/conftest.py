@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from ddp_invariants.discovery import discover
+from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.ranks.pool import Pool
-from ddp_invariants.strategies import Scope
+from ddp_invariants.scope import Scope
 from ddp_invariants.trial import OnTrial, Options, Trial
 
 FAULTS = str(Path(__file__).with_name("faults.py"))
@@ -29,12 +31,9 @@ def make_trial(pool: Pool, tmp_path: Path) -> Iterator[TrialMaker]:
 
     def make(ddp: str = "reference", sampler: str = "reference", *, cases: int = 100, seed: int = 0,
              scope: Scope | None = None) -> Trial:
-        described = pool.describe(ddp, sampler)
-        if scope is None:
-            scope = Scope(bucket_cap=described["ddp"]["takes_bucket_cap"], subgroup=described["ddp"]["takes_group"],
-                          init="equal" if described["ddp"]["init"] == "seed" else "distinct",
-                          shuffle=described["sampler"]["takes_shuffle"], drop_last=described["sampler"]["takes_drop_last"])
-        return Trial(pool, OnTrial(ddp, sampler, scope), Options(cases=cases, seed=seed, store=tmp_path))
+        named = Ddp(ddp), Sampler(sampler)
+        scope = scope or discover(pool, *named, 4).scope(4)
+        return Trial(pool, OnTrial(*named, scope), Options(cases=cases, seed=seed, store=tmp_path))
 
     yield make
     pool.deadline = deadline

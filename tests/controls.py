@@ -87,6 +87,8 @@ class SlicesOfTheOrder:
 class TensorHooks(Reference):
     """Averages each incoming gradient in a tensor hook, before autograd adds it to what a parameter already holds."""
 
+    no_sync = None  # type: ignore[assignment]  # every backward is synchronised: it claims nothing else
+
     def _plan(self) -> None:
         for parameter in self._trainable():
             if not self._hooks or parameter not in self._buckets_of:

@@ -68,10 +68,13 @@ def right(case: TrainingCase = CASE) -> TrainingEvidence:
     held, optimization = dict(built[0]), oracle.Optimization()
     trainable = [name for name in SHAPES if name not in FROZEN]
     left: dict[str, FloatArray] = {}
-    for step, batch in enumerate(oracle.batches(case)):
-        found = oracle.gradients(case, held, batch)
+    dealt = oracle.batches(case)
+    for step in range(case.steps):
+        numbers = range(step * case.accumulation, (step + 1) * case.accumulation)
+        found_K = [oracle.gradients(case, held, dealt[number]) for number in numbers]
         # The ranks compute in float32, and reduce what they computed.
-        local = {name: found.by_name[name].centre.astype(np.float32) for name in trainable}
+        local_K = [{name: found.by_name[name].centre.astype(np.float32) for name in trainable} for found in found_K]
+        local = {name: np.sum([local[name] for local in local_K], axis=0, dtype=np.float32) for name in trainable}
         means = {name: values.sum(0) / np.float32(case.world_size) for name, values in local.items()}
         mean = {name: (value + left.get(name, np.float32(0)).astype(np.float32)).astype(np.float64)
                 for name, value in means.items()}
@@ -84,16 +87,21 @@ def right(case: TrainingCase = CASE) -> TrainingEvidence:
         for rank, noted in enumerate(notes):
             noted["forward", step] = maker.tensors({name: held[name] for name in SHAPES})
             noted["forward buffers", step] = buffers[0]
-            noted["local", step] = maker.tensors({name: local[name][rank] if name in local else None for name in SHAPES})
+            for number, found, parts in zip(numbers, found_K, local_K, strict=True):
+                noted["local", number] = maker.tensors({name: parts[name][rank] if name in parts else None for name in SHAPES})
+                loss = found.losses_W.centre[rank]
+                noted["loss", number] = maker.tensors({"loss": loss, "twin": loss}, "float64")
             noted["reduced", step] = maker.tensors({name: mean.get(name) for name in SHAPES})
-            loss = found.losses_W.centre[rank]
-            noted["loss", step] = maker.tensors({"loss": loss, "twin": loss}, "float64")
             noted["updated", step] = maker.tensors({name: after[name] for name in SHAPES})
             noted["plain", step] = noted["updated", step]
             noted["state", step] = maker.tensors({} if buffer is None else {"momentum": buffer})
         held = after
         left = mean if case.zero_grad == "never" else {}
-    return TrainingEvidence(case, tuple(RankEvidence(noted, STRUCTURE, STRUCTURE) for noted in notes))
+    # One all-reduce a step, at its end.
+    sent = [[["allreduce", "float32", count, "SUM"]] * case.steps]
+    marks = [[[step], [step], [step + 1]] for step in range(case.steps)]
+    return TrainingEvidence(case, tuple(RankEvidence(noted, STRUCTURE, STRUCTURE, sent=sent, marks=marks,
+                                                     driven={"accumulation": "no_sync"}) for noted in notes))
 
 
 def _like(held: dict[str, FloatArray], names: list[str], flat_P: FloatArray) -> dict[str, FloatArray]:

@@ -21,8 +21,9 @@ from ddp_invariants.case import (
     from_plain,
     to_json,
 )
+from ddp_invariants.scope import Scope
 from ddp_invariants.simpler import simpler
-from ddp_invariants.strategies import Scope, shard_cases, training_cases
+from ddp_invariants.strategies import shard_cases, training_cases
 
 SIMPLEST = TrainingCase(model=Model(1, (Layer("linear"),)))
 ANY = training_cases(Scope(), poisoned=True) | training_cases(Scope()) | shard_cases(Scope())
@@ -48,7 +49,7 @@ def test_a_case_survives_a_file(tmp_path: Path, case: Case) -> None:
 def test_batches_are_equal_in_size_on_all_ranks_and_at_every_step(case: TrainingCase) -> None:
     """The harness's own dealing needs no trust in the sampler on trial."""
     dealt = draws.batches(case)
-    assert len(dealt) == case.steps
+    assert len(dealt) == case.steps * case.accumulation
     for ranks in dealt:
         assert len(ranks) == case.world_size
         assert len({len(indices) for indices in ranks}) == 1

@@ -8,7 +8,8 @@ from hypothesis.strategies import SearchStrategy
 from conftest import FAULTS, TrialMaker
 from ddp_invariants.case import ShardCase, TrainingCase
 from ddp_invariants.invariants.shard import CHANCE_FREE
-from ddp_invariants.strategies import Scope, shard_cases, training_cases
+from ddp_invariants.scope import Scope
+from ddp_invariants.strategies import shard_cases, training_cases
 from ddp_invariants.trial import Trial
 from ddp_invariants.verdict import Inconclusive, Violation, violation_class
 

@@ -10,7 +10,8 @@ from ddp_invariants import balls, draws, oracle
 from ddp_invariants.balls import Ball, exactly
 from ddp_invariants.case import Data, Layer, Model, TrainingCase
 from ddp_invariants.ranks.model import Replica, count_values, loss_of
-from ddp_invariants.strategies import Scope, training_cases
+from ddp_invariants.scope import Scope
+from ddp_invariants.strategies import training_cases
 
 CASES = training_cases(Scope())
 
@@ -23,8 +24,9 @@ def torch_gradients(case: TrainingCase, replica: Replica, batch: oracle.Batch) -
         inputs = torch.from_numpy(batch.inputs_WBI[rank])
         inputs = inputs if case.model.layers[0].dtype == "float64" else inputs.float()
         replica.zero_grad()
-        loss = loss_of(replica(inputs), torch.from_numpy(batch.targets_WBO[rank]), torch.from_numpy(batch.tags_WB[rank]))
-        loss.backward()
+        targets, tags = torch.from_numpy(batch.targets_WBO[rank]), torch.from_numpy(batch.tags_WB[rank])
+        loss = loss_of(case.loss, replica(inputs), targets, tags)
+        (loss / case.accumulation).backward()
         losses.append(float(loss.detach()))
         for name, parameter in replica.named_parameters():
             if parameter.grad is not None:
@@ -98,7 +100,7 @@ def test_the_oracle_encloses_torchs_optimizers(case: TrainingCase) -> None:
 
 def test_integers_make_a_whole_step_exact() -> None:
     """On small integers every radius is 0, so that the last bit is judged."""
-    case = TrainingCase(model=Model(2, (Layer("linear", 3, bias=True, relu=True), Layer("linear", 2))),
+    case = TrainingCase(model=Model(2, (Layer("linear", 3, bias=True, activation="relu"), Layer("linear", 2))),
                         data=Data(samples=4, batch_size=2), values="integer")
     replica = Replica(case.model, draws.parameters(case, 0, count_values(case.model)))
     found = oracle.gradients(case, held_by(replica), oracle.batches(case)[0])

@@ -13,6 +13,7 @@ import pytest
 
 from conftest import FAULTS
 from ddp_invariants.case import Data, Layer, Model, ShardCase, TrainingCase
+from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.invariants import judge
 from ddp_invariants.ranks.pool import LoadFailure, Pool
 
@@ -21,16 +22,17 @@ CASE = TrainingCase(model=Model(2, (Layer("linear", 3, bias=True),)), world_size
 CONTROLLER = """
 import sys, time
 from ddp_invariants.case import Layer, Model, TrainingCase
+from ddp_invariants.implementation import Ddp
 from ddp_invariants.ranks.hosts import Hosts
 from ddp_invariants.ranks.pool import Pool
 if __name__ == "__main__":
     hosts = Hosts()
     pool = Pool(hosts.addresses)
     case = TrainingCase(model=Model(1, (Layer("linear"),)), world_size=3)
-    pool.train(case, "reference")
+    pool.train(case, Ddp())
     print("ready", flush=True)
     while True:
-        pool.train(case, "reference")
+        pool.train(case, Ddp())
 """
 
 
@@ -79,7 +81,7 @@ def test_closing_a_pool_ends_its_ranks_and_closes_its_descriptors(host_addresses
     """Every process and descriptor a pool took is given back."""
     before = descriptors()
     with Pool(host_addresses) as pool:
-        pool.train(CASE, "reference")
+        pool.train(CASE, Ddp())
         pids = [process.pid for process in pool._ranks.values()]
         assert len(pids) == 3
     assert not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids)
@@ -88,52 +90,52 @@ def test_closing_a_pool_ends_its_ranks_and_closes_its_descriptors(host_addresses
 
 def test_a_rank_that_is_killed_from_outside_is_a_verdict_and_is_replaced(pool: Pool) -> None:
     """LIVE-1 names the rank and the signal; the next case is judged as if nothing had been."""
-    pool.train(CASE, "reference")
+    pool.train(CASE, Ddp())
     os.kill(pool._ranks[1].pid, signal.SIGKILL)
-    breach = judge(pool.train(CASE, "reference"))["LIVE-1"].breach
+    breach = judge(pool.train(CASE, Ddp()))["LIVE-1"].breach
     assert breach is not None
     assert "rank 1 was ended by SIGKILL" in breach.got
-    findings = judge(pool.train(CASE, "reference"))
+    findings = judge(pool.train(CASE, Ddp()))
     assert findings["LIVE-1"].breach is None
     assert findings["GRAD-2"].compared > 0
 
 
 def test_a_rank_that_is_stopped_is_a_hang_with_stacks_within_the_deadline(pool: Pool) -> None:
     """SIGSTOP holds a rank for ever; the others' stacks show that they wait for it."""
-    pool.train(CASE, "reference")
+    pool.train(CASE, Ddp())
     os.kill(pool._ranks[2].pid, signal.SIGSTOP)
     before, pool.deadline = pool.deadline, 1.0
     started = time.monotonic()
     try:
-        evidence = pool.train(CASE, "reference")
+        evidence = pool.train(CASE, Ddp())
     finally:
         pool.deadline = before
     assert time.monotonic() - started < 3.0
     assert evidence.incident is not None
     assert evidence.incident.kind == "hung"
     assert "ddp.py" in evidence.incident.stacks[0]
-    assert judge(pool.train(CASE, "reference"))["LIVE-1"].breach is None
+    assert judge(pool.train(CASE, Ddp()))["LIVE-1"].breach is None
 
 
 def test_quiet_ranks_are_kept_and_loud_ones_replaced(pool: Pool) -> None:
     """A case that leaves the connections as it found them keeps its processes; a hang does not."""
-    pool.train(CASE, "reference")
+    pool.train(CASE, Ddp())
     pids = [process.pid for process in pool._ranks.values()]
-    pool.train(CASE, "torch")
+    pool.train(CASE, Ddp("torch"))
     assert [process.pid for process in pool._ranks.values()] == pids
-    pool.train(CASE, f"{FAULTS}:NoWait")
-    pool.train(CASE, "reference")
+    pool.train(CASE, Ddp(f"{FAULTS}:NoWait"))
+    pool.train(CASE, Ddp())
     before, pool.deadline = pool.deadline, 1.0
-    evidence = pool.train(CASE, f"{FAULTS}:HangsOnThree")
+    evidence = pool.train(CASE, Ddp(f"{FAULTS}:HangsOnThree"))
     pool.deadline = before
     assert evidence.incident is not None
-    pool.train(CASE, "reference")
+    pool.train(CASE, Ddp())
     assert not {process.pid for process in pool._ranks.values()} & set(pids)
 
 
 def test_ranks_have_different_hash_seeds_like_under_a_launcher(pool: Pool) -> None:
     """Neighbouring ranks come from hosts with different PYTHONHASHSEED."""
-    pool.train(CASE, "reference")
+    pool.train(CASE, Ddp())
     seeds = [psutil.Process(pool._ranks[rank].pid).environ()["PYTHONHASHSEED"] for rank in (0, 1)]
     assert seeds[0] != seeds[1]
 
@@ -141,11 +143,11 @@ def test_ranks_have_different_hash_seeds_like_under_a_launcher(pool: Pool) -> No
 def test_hundreds_of_cases_leave_memory_threads_and_descriptors_as_they_were(pool: Pool) -> None:
     """The ranks' threads and descriptors do not grow, their memory hardly."""
     for _ in range(50):
-        pool.train(CASE, "reference")
+        pool.train(CASE, Ddp())
     ranks = [psutil.Process(process.pid) for process in pool._ranks.values()]
     before = [(p.num_threads(), p.num_fds(), p.memory_info().rss) for p in ranks]
     for _ in range(200):
-        pool.train(CASE, "reference")
+        pool.train(CASE, Ddp())
     after = [(p.num_threads(), p.num_fds(), p.memory_info().rss) for p in ranks]
     for (threads, fds, rss), (threads_then, fds_then, rss_then) in zip(before, after, strict=True):
         assert threads_then <= threads
@@ -157,7 +159,7 @@ def test_no_temporary_file_is_made(pool: Pool, tmp_path: Path, monkeypatch: pyte
     """Stores and outputs are anonymous: there is nothing to leave behind."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     before = set(Path("/tmp").iterdir())
-    pool.train(CASE, "reference", fresh=True)
+    pool.train(CASE, Ddp(), fresh=True)
     new = {path.name for path in set(Path("/tmp").iterdir()) - before}
     assert not {name for name in new if "ddp" in name or "store" in name}
     assert list(tmp_path.iterdir()) == []
@@ -176,7 +178,7 @@ BAD_NAMES = [
 def test_a_bad_name_gets_one_sentence(pool: Pool, name: str, message: str) -> None:
     """It names the culprit and what to do."""
     with pytest.raises(LoadFailure) as raised:
-        pool.describe(name, "reference")
+        pool.describe(Ddp(name))
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
 
@@ -187,7 +189,7 @@ IMPORTS = [
     ("raise SystemExit(3)", "raised SystemExit: 3"),
     ("import os; os._exit(7)", "ended with exit status 7"),
     ("import os; os.kill(os.getpid(), 11)", "SIGSEGV"),
-    ("class DDP:\n    def __init__(self): ...", "it takes no argument, expected a module"),
+    ("class DDP:\n    def __init__(self): ...", "it takes no argument, expected the module"),
     ("class DDP:\n    def __init__(self, module, rank_list): ...", "it requires rank_list"),
     ("class DDP:\n    declares = {'init': 'magic'}\n    def __init__(self, module): ...", "it declares init = 'magic'"),
 ]
@@ -200,9 +202,9 @@ def test_a_module_that_fails_to_import_in_a_rank_gets_one_sentence(
     path = tmp_path / "mine.py"
     path.write_text(source)
     with pytest.raises(LoadFailure) as raised:
-        pool.describe(f"{path}:DDP", "reference")
+        pool.describe(Ddp(f"{path}:DDP"))
     assert message in str(raised.value)
-    assert pool.describe("reference", "reference")
+    assert pool.describe(Ddp())
 
 
 def test_a_module_that_hangs_when_imported_gets_one_sentence(pool: Pool, tmp_path: Path) -> None:
@@ -212,15 +214,15 @@ def test_a_module_that_hangs_when_imported_gets_one_sentence(pool: Pool, tmp_pat
     before, pool.patience_for_loading = pool.patience_for_loading, 1.0
     try:
         with pytest.raises(LoadFailure, match="gave no answer within"):
-            pool.describe(f"{path}:DDP", "reference")
+            pool.describe(Ddp(f"{path}:DDP"))
     finally:
         pool.patience_for_loading = before
-    assert pool.describe("reference", "reference")
+    assert pool.describe(Ddp())
 
 
 def test_a_sampler_is_asked_in_two_processes(pool: Pool) -> None:
     """Both answer alike for a right one."""
-    evidence = pool.shards(ShardCase(world_size=2, data=Data(samples=20, shuffle=True)), "torch")
+    evidence = pool.shards(ShardCase(world_size=2, data=Data(samples=20, shuffle=True)), Sampler("torch"))
     assert len(evidence.answers) == 2
     assert evidence.answers[0]["shards"] == evidence.answers[1]["shards"]
 
@@ -244,6 +246,6 @@ class DDP(nn.Module):
     def forward(self, x):
         return self.module(x)
 """)
-    evidence = pool.train(CASE, f"{path}:DDP")
+    evidence = pool.train(CASE, Ddp(f"{path}:DDP"))
     assert evidence.incident is not None
-    assert judge(pool.train(CASE, "reference"))["LIVE-1"].breach is None
+    assert judge(pool.train(CASE, Ddp()))["LIVE-1"].breach is None

@@ -9,9 +9,11 @@ import pytest
 from handmade import CASE, STRUCTURE, altered, everywhere, right
 
 from ddp_invariants.case import Data, Optimizer, Poison, ShardCase, ZeroGrad
+from ddp_invariants.declarations import Declarations, SamplerDeclarations
 from ddp_invariants.evidence import Incident, RankEvidence, ShardEvidence, TrainingEvidence
 from ddp_invariants.invariants import ALL_RULES, judge
 from ddp_invariants.invariants.hearing import training
+from ddp_invariants.invariants.shard import UNDECLARED
 from ddp_invariants.ledger import Ledger
 from ddp_invariants.verdict import Finding, Verdict
 
@@ -51,7 +53,7 @@ def test_right_evidence_breaches_no_rule_and_meets_what_it_can() -> None:
     findings = judge(right())
     assert {name: f.breach for name, f in findings.items() if f.breach} == {}
     unjudged = {name for name, f in findings.items() if f.unjudged}
-    assert unjudged == {"INIT-4", "GRAD-7", "PARAM-4", "COMM-1", "COMM-3"}
+    assert unjudged == {"INIT-4", "GRAD-7", "GRAD-8", "GRAD-12", "PARAM-4", "COMM-3", "MEM-1"}
     assert findings["LOSS-2"].met == {"batches differed"}
     assert judge(right(SHARED))["LOSS-2"].met == {"ranks shared a batch"}
     assert findings["GRAD-4"].met == set(ALL_RULES["GRAD-4"].needs)
@@ -123,7 +125,7 @@ def test_rule_fires(rule: str, what: str, alter: Alteration) -> None:
 
 def test_every_training_rule_has_a_breach_that_fires_it() -> None:
     """No rule of training goes without a test that it can fire."""
-    tested_elsewhere = {"INIT-4", "GRAD-7", "PARAM-4", "COMM-1", "COMM-3"}
+    tested_elsewhere = {"INIT-4", "GRAD-7", "GRAD-8", "GRAD-12", "PARAM-4", "COMM-1", "COMM-3", "COMM-6", "MEM-1"}
     assert {rule for rule, _, _ in BREACHES} | tested_elsewhere == set(training.rules)
 
 
@@ -139,6 +141,75 @@ def test_init4_judges_equal_seeds_only_where_declared() -> None:
     assert findings["INIT-1"].unjudged
     assert findings["INIT-4"].compared > 0
     assert judge(altered(evidence, 1, "forward", 0, WEIGHT, raised_by_one))["INIT-4"].breach is not None
+
+
+ACCUMULATED = replace(CASE, accumulation=2, data=Data(samples=8, batch_size=2))
+
+
+def test_right_accumulation_breaches_no_rule() -> None:
+    """Two micro-steps a step, judged as one step on all their samples."""
+    findings = judge(right(ACCUMULATED))
+    assert {name: f.breach for name, f in findings.items() if f.breach} == {}
+    assert findings["GRAD-8"].compared > 0
+    assert findings["GRAD-12"].compared > 0
+
+
+@pytest.mark.parametrize("rule", ["GRAD-2", "GRAD-3", "GRAD-8", "GRAD-12"])
+def test_a_lost_micro_step_is_a_breach_of_every_rule_about_the_mean(rule: str) -> None:
+    """The gradient of half the samples is none of the whole batch."""
+    assert judge(everywhere(right(ACCUMULATED), "reduced", 0, WEIGHT, lambda v: v / 2))[rule].breach is not None
+
+
+def test_grad8_wants_nothing_reduced_inside_no_sync() -> None:
+    """A reduction before the last micro-step is a breach; a broadcast of buffers is not."""
+    for kind, fires in (("allreduce", True), ("broadcast", False)):
+        marks = [[[2 * step], [2 * step + 1], [2 * step + 2]] for step in range(3)]
+        early = [replace(rank, sent=[[[kind, "float32", 4, ""]] * 6], marks=marks) for rank in right(ACCUMULATED).ranks]
+        breach = judge(replace(right(ACCUMULATED), ranks=tuple(early)))["GRAD-8"].breach
+        assert (breach is not None) == fires
+
+
+@pytest.mark.parametrize(("declared", "factor", "fires"), [
+    (Declarations(reduction="sum"), 1, True), (Declarations(reduction="sum"), 2, False),
+    (Declarations(exactness="float16"), 1 + 2.0**-10, False), (Declarations(exactness="float16"), 3.0, True),
+    (Declarations(), 1 + 2.0**-10, True)])
+def test_grad2_judges_what_is_declared(declared: Declarations, factor: float, *, fires: bool) -> None:
+    """A sum where a sum is declared; a rounding to float16, and no more, where that is."""
+    case = replace(CASE, values="real")
+    evidence = everywhere(right(case), "reduced", 0, WEIGHT, lambda v: (v * factor).astype(np.float32))
+    findings = judge(evidence, declared)
+    breach = findings["GRAD-2"].breach
+    assert (breach is not None and "step 0" in breach.where and WEIGHT in breach.where) == fires
+
+
+def test_an_owner_alone_need_hold_a_gradient() -> None:
+    """None elsewhere is no breach; None everywhere is, and so is another value."""
+    declared = Declarations(gradients="owner")
+    owned = altered(right(), 1, "reduced", 0, WEIGHT, None)
+    assert judge(owned, declared)["GRAD-2"].breach is None
+    for wrong in (altered(owned, 0, "reduced", 0, WEIGHT, None), altered(owned, 0, "reduced", 0, WEIGHT, raised_by_one)):
+        assert judge(wrong, declared)["GRAD-2"].breach is not None
+
+
+@pytest.mark.parametrize(("stage", "held", "fires"), [
+    (1, [0, 16, 16, 28], False), (1, [28, 16, 300, 28], True), (1, [28, 300, 16, 28], True), (2, [28, 0, 16, 300], True),
+    (2, [300, 0, 16, 28], False), (3, [300, 0, 16, 16], True)])
+def test_mem1_wants_a_share_of_what_the_stage_shards(stage: int, held: list[int], *, fires: bool) -> None:
+    """Bytes of module, own copies, state and gradients; what a stage does not shard may be whole."""
+    ranks = tuple(replace(rank, held=[held]) for rank in right().ranks)
+    finding = judge(replace(right(), ranks=ranks), Declarations(zero=stage))["MEM-1"]
+    assert (finding.breach is not None) == fires
+    assert finding.compared
+
+
+def test_comm6_observes_and_never_judges() -> None:
+    """One all-reduce of all gradients is one ring all-reduce; sending twice as much is noted and nothing else."""
+    once = judge(right())["COMM-6"]
+    twice = judge(replace(right(), ranks=tuple(replace(rank, sent=[[["allreduce", "float32", 16, "SUM"]] * 3])
+                                               for rank in right().ranks)))["COMM-6"]
+    assert once.breach is None
+    assert twice.breach is None
+    assert max(twice.observed) == pytest.approx(2 * max(once.observed))
 
 
 CALLS = [["broadcast", "uint8", 8, "from 0"], ["allreduce", "float32", 4, "SUM"]]
@@ -159,7 +230,7 @@ def test_comm3_wants_every_result_waited_for(what: str) -> None:
     """Judged only where results are withheld, and only where there was one to withhold."""
     case = replace(CASE, withheld=True)
     evidence = right(case)
-    assert judge(evidence)["COMM-3"].unjudged
+    assert judge(replace(evidence, ranks=tuple(replace(rank, sent=[[]]) for rank in evidence.ranks)))["COMM-3"].unjudged
     ranks = tuple(replace(rank, sent=[CALLS]) for rank in evidence.ranks)
     assert judge(replace(evidence, ranks=ranks))["COMM-3"].compared > 0
     late = replace(ranks[1], in_flight=[[1, CALLS[1], what]])
@@ -277,13 +348,14 @@ def test_a_run_cut_short_is_judged_as_far_as_it_went() -> None:
 
 # Samplers.
 
-def dealt(shards: list[list[list[int]]], *, data: Data, epochs: tuple[int, ...] = (0,), **answer: object) -> dict[str, Finding]:
+def dealt(shards: list[list[list[int]]], *, data: Data, epochs: tuple[int, ...] = (0,),
+          declared: SamplerDeclarations = UNDECLARED, **answer: object) -> dict[str, Finding]:
     """Findings about a sampler that dealt these shards, in every process the same unless said otherwise."""
     case = ShardCase(world_size=len(shards[0]), data=data, epochs=epochs)
     plain = {"lengths": [len(s) for s in shards[0]], "shards": shards, "again": shards[-1], "touched": [],
-             "batches": [2] * len(shards[0]), "refused": {"rank below 0": "ValueError"}, **answer}
+             "batches": [2] * len(shards[0]), "orders": None, "refused": {"rank below 0": "ValueError"}, **answer}
     other = {**plain, "shards": answer.get("elsewhere", shards)}
-    return judge(ShardEvidence(case, (plain, other)))
+    return judge(ShardEvidence(case, (plain, other)), sampler=declared)
 
 
 PADDED = Data(samples=3, batch_size=1)
@@ -316,6 +388,8 @@ SHARD_BREACHES: list[tuple[str, str, Callable[[], dict[str, Finding]]]] = [
     ("SHARD-5", "changes unshuffled", lambda: dealt([[ORDER], [ORDER[::-1]]], data=Data(samples=13), epochs=(0, 1))),
     ("SHARD-6", "unequal batches", lambda: dealt([[[0, 2], [1, 0]]], data=PADDED, batches=[2, 1])),
     ("SHARD-6", "too few batches", lambda: dealt([[[0, 2], [1, 0]]], data=PADDED, batches=[1, 1])),
+    ("SHARD-8", "contiguous, declared strided", lambda: dealt(
+        [[[0, 1], [2, 0]]], data=PADDED, orders=[[0, 1, 2]], declared=SamplerDeclarations(layout="strided"))),
     ("SHARD-7", "accepted", lambda: dealt([[[0, 2], [1, 0]]], data=PADDED, refused={"rank below 0": None})),
 ]
 
@@ -324,6 +398,22 @@ SHARD_BREACHES: list[tuple[str, str, Callable[[], dict[str, Finding]]]] = [
 def test_shard_rule_fires(rule: str, what: str, judged: Callable[[], dict[str, Finding]]) -> None:
     """A breach of the rule's requirement is found."""
     assert judged()[rule].breach is not None, what
+
+
+def test_what_a_sampler_declares_is_what_it_is_judged_by() -> None:
+    """Unequal shards where no padding is declared, whole batches of padding where those are, and the layout."""
+    exact = dealt([[[0, 2], [1]]], data=PADDED, declared=SamplerDeclarations(padding="none"))
+    assert {name for name, f in exact.items() if f.breach} <= {"SHARD-6"}
+    repeated = dealt([[[0, 1], [0, 1]]], data=PADDED, declared=SamplerDeclarations(padding="none"))
+    assert repeated["SHARD-3"].breach is not None
+    by_batch = Data(samples=3, batch_size=2)
+    shards = [[[0, 1], [2, 0]], [[0, 1, 2, 0], [1, 2, 0, 1]]]
+    fits, too_many = (dealt([one], data=by_batch, declared=SamplerDeclarations(padding="batch")) for one in shards)
+    assert fits["SHARD-3"].breach is None
+    assert too_many["SHARD-3"].breach is not None
+    strided = dealt([[[0, 2], [1, 0]]], data=PADDED, orders=[[0, 1, 2]], declared=SamplerDeclarations(layout="strided"))
+    assert strided["SHARD-8"].breach is None
+    assert strided["SHARD-8"].compared == 4
 
 
 def test_shard5_is_not_judged_where_chance_could_repeat_an_order() -> None:

@@ -25,17 +25,18 @@ def of_gradient(hearing: Hearing, step: int, rank: int, name: str) -> str:
 
 
 def _of_gradient(hearing: Hearing, step: int, rank: int, name: str) -> str:
-    local, reduced = hearing.noted("local", step), hearing.noted("reduced", step)
-    if local is None or reduced is None:
+    local, reduced = [hearing.noted("local", number) for number in hearing.micro_steps(step)], hearing.noted("reduced", step)
+    if None in local or reduced is None:
         return ""
     held = reduced[rank].by_name.get(name)
-    locals_W = [tensors.by_name.get(name) for tensors in local]
-    if held is None or any(g is None or g.shape != held.shape or not np.isfinite(g).all() for g in locals_W):
+    locals_KW = [[tensors.by_name.get(name) for tensors in record] for record in local if record is not None]
+    if held is None or any(g is None or g.shape != held.shape or not np.isfinite(g).all() for row in locals_KW for g in row):
         return ""
-    g_W = np.stack([g for g in locals_W if g is not None])
+    g_KW = np.stack([np.stack([g for g in row if g is not None]) for row in locals_KW])
+    g_W = g_KW.sum(0)
     world_size, mean = len(g_W), g_W.mean(0)
     roundoff = _roundoff(reduced[rank], name)
-    scale = np.abs(g_W).sum(0)
+    scale = np.abs(g_KW).sum((0, 1))
 
     def equals(prediction: FloatArray) -> bool:
         close = np.abs(held - prediction) <= _ROUNDINGS * roundoff * np.maximum(scale, np.abs(prediction))
@@ -54,6 +55,10 @@ def _of_gradient(hearing: Hearing, step: int, rank: int, name: str) -> str:
     if (g_W != g_W[0]).any():  # Otherwise it is as well the mean divided once more.
         divided = f"it equals rank {rank}'s own local gradient / {world_size}: divided, but not reduced or not waited for"
         candidates.insert(1, (g_W[rank] / world_size, divided))
+    if len(g_KW) > 1:
+        own = f"only the last micro-step was reduced: what was accumulated before is still rank {rank}'s own"
+        candidates += [(g_KW[-1].mean(0), "it is the mean of the last micro-step alone: the earlier ones were lost"),
+                       (g_KW[:-1, rank].sum(0) + g_KW[-1].mean(0), own)]
     before = hearing.noted("reduced", step - 1) if step else None
     if before is not None and name in before[rank].by_name and before[rank].by_name[name].shape == mean.shape:
         left = before[rank].by_name[name]
@@ -89,12 +94,11 @@ def _constant_factor(mean: FloatArray, world_size: int, equals: Callable[[FloatA
 
 
 def _swapped(hearing: Hearing, step: int, rank: int, name: str, held: FloatArray, roundoff: float) -> str:
-    local = hearing.noted("local", step)
-    assert local is not None
-    for other in local[rank].by_name:
-        if other == name or any(t.by_name[other].shape != held.shape for t in local):
+    local = [hearing.every_rank("local", number) for number in hearing.micro_steps(step)]
+    for other in local[0][rank].by_name:
+        if other == name or any(t.by_name[other].shape != held.shape for t in local[0]):
             continue
-        mean = np.mean([t.by_name[other] for t in local], axis=0)
+        mean = np.sum([np.mean([t.by_name[other] for t in record], axis=0) for record in local], axis=0)
         if np.any(mean) and (np.abs(held - mean) <= _ROUNDINGS * roundoff * np.abs(mean)).all():
             return f"it equals the mean of {other!r}, of equal shape: swapped"
     return ""

@@ -1,15 +1,21 @@
 """GRAD: after synchronisation every rank holds the mean of the ranks' local gradients."""
 
-import numpy as np
+from dataclasses import replace
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ddp_invariants import oracle
 from ddp_invariants.balls import Ball
-from ddp_invariants.evidence import ITEM_SIZE, Tensors
+from ddp_invariants.evidence import ITEM_SIZE, Layout, Tensors
 from ddp_invariants.invariants import diagnosis
 from ddp_invariants.invariants.compare import number, outside, parted
 from ddp_invariants.invariants.hearing import Hearing, flat_by_name, form_of, training
 from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
 from ddp_invariants.verdict import Breach
 
+NOT_THE_MEAN = {"mean": "the gradient is not the mean of the ranks' local gradients",
+                "sum": "the gradient is not the sum of the ranks' local gradients, which is declared"}
 TWO_RANKS = "more than one rank"
 LOCAL_DIFFERED = "local gradients differed between ranks"
 
@@ -21,9 +27,12 @@ def _distinct(records: tuple[Tensors, ...]) -> list[int]:
 
 def _against(hearing: Hearing, tally: Tally, rule: str, fact: str, step: int, expected: Ball) -> Breach | None:
     """Whether what ranks hold after synchronisation lies in a ball laid out like the twins' gradients."""
-    reduced, local = hearing.every_rank("reduced", step), hearing.every_rank("local", step)
-    for rank in _distinct(reduced):
+    reduced, local = hearing.every_rank("reduced", step), hearing.every_rank("local", hearing.micro_steps(step)[0])
+    owners = hearing.declared.gradients == "owner"
+    for rank in range(len(reduced)) if owners else _distinct(reduced):
         held_P = flat_by_name(reduced[rank], local[rank].layout)
+        if owners:  # What it does not own it need not hold.
+            held_P = np.where(_present(reduced[rank], local[rank].layout), held_P, expected.centre)
         difference = outside(local[rank], held_P, expected, tally)
         if difference is not None:
             return Breach(rule, fact, f"rank {rank} of {hearing.case.world_size}, step {step}, {difference.place}",
@@ -31,13 +40,29 @@ def _against(hearing: Hearing, tally: Tally, rule: str, fact: str, step: int, ex
     return None
 
 
+def _present(tensors: Tensors, layout: Layout) -> NDArray[np.bool_]:
+    """Which elements of a layout a record has. Shape (P,)."""
+    return np.repeat([slot.name in tensors.by_name for slot in layout.slots], layout.sizes)
+
+
+def _unowned(hearing: Hearing, step: int) -> str:
+    """A parameter whose gradient no rank holds."""
+    reduced = hearing.every_rank("reduced", step)
+    return next((slot.name for slot in hearing.layout(step).slots
+                 if slot.elements and not any(slot.name in tensors.by_name for tensors in reduced)), "")
+
+
 def _mean_at(hearing: Hearing, tally: Tally, rule: str, fact: str, step: int) -> Breach | None:
     """Whether a step's gradients are the mean of the twins'."""
     breach = _against(hearing, tally, rule, fact, step, hearing.local_means(step))
-    local = hearing.every_rank("local", step)
-    if any(tensors != local[0] for tensors in local[1:]):
+    if _locals_differ(hearing, step):
         tally.met.add(LOCAL_DIFFERED)
     return breach
+
+
+def _locals_differ(hearing: Hearing, step: int) -> bool:
+    records = [hearing.every_rank("local", number) for number in hearing.micro_steps(step)]
+    return any(tensors != record[0] for record in records for tensors in record[1:])
 
 
 @training.rule("GRAD-1", "After synchronisation every gradient is bitwise identical on all ranks, and so is which are None.",
@@ -45,9 +70,9 @@ def _mean_at(hearing: Hearing, tally: Tally, rule: str, fact: str, step: int) ->
 def identical_on_all_ranks(hearing: Hearing, tally: Tally) -> Breach | None:
     """Bitwise, on every step, poisoned ones included."""
     for step in hearing.steps("reduced"):
-        reduced, local = hearing.every_rank("reduced", step), hearing.every_rank("local", step)
+        reduced = hearing.every_rank("reduced", step)
         tally.met |= {TWO_RANKS} if len(reduced) > 1 else set()
-        tally.met |= {LOCAL_DIFFERED} if any(tensors != local[0] for tensors in local[1:]) else set()
+        tally.met |= {LOCAL_DIFFERED} if _locals_differ(hearing, step) else set()
         for rank, tensors in enumerate(reduced[1:], start=1):
             tally.compared += sum(tensors.layout.sizes)
             difference = parted(reduced[0], tensors, "rank 0 holds")
@@ -67,7 +92,10 @@ def mean_of_the_local_gradients(hearing: Hearing, tally: Tally) -> Breach | None
     for step in hearing.steps("reduced"):
         if step >= hearing.clean_steps:
             break
-        breach = _mean_at(hearing, tally, "GRAD-2", "the gradient is not the mean of the ranks' local gradients", step)
+        if hearing.declared.gradients == "owner" and (name := _unowned(hearing, step)):
+            return Breach("GRAD-2", "no rank holds the gradient of a parameter", f"step {step}, parameter {name!r}",
+                          "None on every rank, expected on the rank that owns it")
+        breach = _mean_at(hearing, tally, "GRAD-2", NOT_THE_MEAN[hearing.declared.reduction], step)
         if breach is not None:
             return breach
     return None
@@ -88,7 +116,7 @@ def gradient_of_the_global_batch(hearing: Hearing, tally: Tally) -> Breach | Non
 
 def _full(hearing: Hearing, step: int, ball: Ball) -> Ball:
     """The oracle's ball; its parameters are those with a gradient, which is how the twins' record lays them out."""
-    if ball.centre.shape != (sum(hearing.every_rank("local", step)[0].layout.sizes),):
+    if ball.centre.shape != (sum(hearing.layout(step).sizes),):
         raise Unjudged("the twins' gradients are not those of the trainable parameters")
     return ball
 
@@ -150,7 +178,7 @@ def any_bucket_cap(hearing: Hearing, tally: Tally) -> Breach | None:
     cap = hearing.case.bucket_cap
     if cap is None:
         raise NotAbout("no bucket cap drawn")
-    layout = hearing.every_rank("local")[0].layout
+    layout = hearing.layout(0)
     sizes = [slot.elements * ITEM_SIZE[slot.dtype] for slot in layout.slots if slot.dtype and slot.elements]
     situation = ("every parameter above the cap" if cap < min(sizes)
                  else "cap between" if cap < sum(sizes) else "cap above the model")
@@ -171,7 +199,7 @@ def what_is_not_finite_spreads(hearing: Hearing, tally: Tally) -> Breach | None:
     poison = hearing.case.poison
     if poison is None:
         raise NotAbout("no poison drawn")
-    local = hearing.every_rank("local", poison.step)
+    local = hearing.every_rank("local", poison.step)  # Where there is poison, a step has one micro-step.
     local_WP = np.stack([tensors.values_P for tensors in local])
     summed_P = local_WP.sum(0)
     finite_P = np.abs(np.where(np.isfinite(local_WP), local_WP, 0)).sum(0)
@@ -192,4 +220,63 @@ def what_is_not_finite_spreads(hearing: Hearing, tally: Tally) -> Breach | None:
                           f"{number(held_P[first])} at {index}, expected {number(summed_P[first])}; "
                           f"{int(wrong.sum())} of {int(poisoned.sum())} such elements differ",
                           f"{poison.value} arose on rank {poison.rank} and was scrubbed or not reduced")
+    return None
+
+
+_REDUCES_NOTHING = ("broadcast", "barrier", "monitored_barrier", "recv", "recv_anysource")
+"""Collectives that carry no gradient anywhere: a forward may refresh buffers also where backwards are not synchronised."""
+
+
+@training.rule("GRAD-8", "Inside no_sync gradients accumulate locally and nothing is reduced; the next synchronised backward "
+               "yields the mean of the ranks' accumulated gradients.", (TWO_RANKS, "several micro-steps"))
+def accumulation_without_communication(hearing: Hearing, tally: Tally) -> Breach | None:
+    """On cases with several micro-steps, all but the last under no_sync."""
+    if hearing.case.accumulation == 1 or hearing.synchronised_each:
+        raise NotAbout("no backward ran under no_sync")
+    tally.met |= {TWO_RANKS} if hearing.case.world_size > 1 else set()
+    for step in hearing.steps("reduced"):
+        tally.met.add("several micro-steps")
+        for rank, evidence in enumerate(hearing.evidence.ranks):
+            starts, ends, _ = evidence.marks[step] if step < len(evidence.marks) else ([], [], [])
+            sent = [call for group, start, end in zip(evidence.sent, starts, ends, strict=False)  # A later group has no mark.
+                    for call in group[start:end] if call[0] not in _REDUCES_NOTHING]
+            tally.compared += 1
+            if sent:
+                return Breach("GRAD-8", "gradients are communicated inside no_sync",
+                              f"rank {rank} of {hearing.case.world_size}, step {step}",
+                              f"{len(sent)} collectives, expected none; the first is {sent[0][0]} {sent[0][1]} x {sent[0][2]}")
+        breach = _mean_at(hearing, tally, "GRAD-8", "after no_sync the gradient is not the mean of the ranks' accumulated "
+                          "gradients", step)
+        if breach is not None:
+            return breach
+    return None
+
+
+@training.rule("GRAD-12", "A step of K micro-steps is one step on a global batch of K * W * B samples.",
+               (TWO_RANKS, "several micro-steps"))
+def batch_arithmetic(hearing: Hearing, tally: Tally) -> Breach | None:
+    """Against the oracle on all samples as one batch of one rank, where all batches of the step have equal sizes."""
+    case = hearing.case
+    if case.accumulation == 1:
+        raise NotAbout("one micro-step per step")
+    for step in hearing.steps("reduced"):
+        parts = [hearing.batches[number] for number in hearing.micro_steps(step)]
+        if len({part.inputs_WBI.shape for part in parts}) > 1 or (case.zero_grad == "never" and step):
+            continue
+        tally.met |= {"several micro-steps"} | ({TWO_RANKS} if case.world_size > 1 else set())
+        truth = hearing.truth(step).gradient
+        joined = oracle.joined(parts)
+        found = oracle.gradients(replace(case, world_size=1, accumulation=1), hearing.every_rank("forward", step)[0].by_name,
+                                 joined)
+        balls = [found.by_name[slot.name] for slot in hearing.layout(step).slots if slot.dtype is not None]
+        centre_P = np.concatenate([ball.centre[0].ravel() for ball in balls])
+        radius_P = np.concatenate([ball.radius[0].ravel() for ball in balls]) + truth.radius
+        factor = case.world_size if hearing.declared.reduction == "sum" else 1
+        samples = joined.inputs_WBI.shape[1]
+        breach = _against(hearing, tally, "GRAD-12", f"{case.accumulation} micro-steps on {case.world_size} ranks are not one "
+                          f"step on their {samples} samples", step, Ball(factor * centre_P, factor * radius_P, truth.quantum))
+        if breach is not None:
+            return breach
+    if not tally.compared:
+        raise NotAbout("no step had batches of equal size")
     return None

@@ -3,6 +3,7 @@
 Suffixes: W ranks, P elements of all trainable parameters end to end.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -10,27 +11,56 @@ import numpy as np
 
 from ddp_invariants import balls, oracle
 from ddp_invariants.balls import Ball
-from ddp_invariants.evidence import FloatArray, Incident, Layout, Moment, Tensors, TrainingEvidence
+from ddp_invariants.declarations import Declarations
+from ddp_invariants.evidence import (
+    LARGEST,
+    ROUNDOFF,
+    SMALLEST_NORMAL,
+    FloatArray,
+    Incident,
+    Layout,
+    Moment,
+    Tensors,
+    TrainingEvidence,
+)
 from ddp_invariants.invariants.rule import Chapter, NotAbout, Unjudged
 
+UNDECLARED = Declarations()
 training = Chapter["Hearing"]()
 """All rules about training."""
 
 
 @dataclass(frozen=True)
 class Truth:
-    """What single-process training gives at one step: ranks' mean loss, mean gradient and updated parameters (P,)."""
+    """What single-process training gives at one step: each micro-step's mean loss, gradient and updated parameters (P,)."""
 
-    loss: Ball
+    losses: tuple[Ball, ...]
     gradient: Ball
     updated: Ball
+
+
+@dataclass(frozen=True)
+class Local:
+    """What the ranks computed in one step, before anything is reduced: sums over its micro-steps.
+
+    Attributes:
+        centre_WP: The sums, shape (W, P).
+        radius_WP: What they may be off by, shape (W, P).
+        most_WP: The magnitudes of the summands, added up, shape (W, P).
+        quantum_P: What all summands are multiples of, shape (P,).
+    """
+
+    centre_WP: FloatArray
+    radius_WP: FloatArray
+    most_WP: FloatArray
+    quantum_P: FloatArray
 
 
 class Hearing:
     """Evidence of a training case, as rules look at it."""
 
-    def __init__(self, evidence: TrainingEvidence) -> None:
-        self.evidence, self.case = evidence, evidence.case
+    def __init__(self, evidence: TrainingEvidence, declared: Declarations = UNDECLARED) -> None:
+        self.evidence, self.case, self.declared = evidence, evidence.case, declared
         self._noted: dict[tuple[Moment, int], tuple[Tensors, ...] | None] = {}
         self._means: dict[int, Ball] = {}
         self._truths: list[Truth] = []
@@ -78,6 +108,25 @@ class Hearing:
         self.every_rank(moment, 0)
         return range(next((step for step in range(self.case.steps) if self.noted(moment, step) is None), self.case.steps))
 
+    def micro_steps(self, step: int) -> range:
+        """The numbers of a step's micro-steps."""
+        return range(step * self.case.accumulation, (step + 1) * self.case.accumulation)
+
+    def all_micro_steps(self, moment: Moment) -> range:
+        """The micro-steps that all ranks reached up to a moment.
+
+        Raises:
+            Unjudged: There is none.
+        """
+        self.every_rank(moment, 0)
+        count = self.case.steps * self.case.accumulation
+        return range(next((number for number in range(count) if self.noted(moment, number) is None), count))
+
+    @cached_property
+    def synchronised_each(self) -> bool:
+        """Whether every micro-step was synchronised, for want of a way not to."""
+        return self.case.accumulation > 1 and self.evidence.ranks[0].driven.get("accumulation") == "each"
+
     @cached_property
     def clean_steps(self) -> int:
         """Steps before the first poisoned one: from there on numbers need not be finite."""
@@ -85,12 +134,23 @@ class Hearing:
 
     @cached_property
     def batches(self) -> list[oracle.Batch]:
-        """Every rank's samples at each step."""
+        """Every rank's samples at each micro-step."""
         return oracle.batches(self.case)
 
-    def passes(self, step: int) -> int:
-        """Backwards accumulated in a local gradient at a step: K of the rounding bound."""
-        return 2 if self.case.zero_grad == "never" and step > 0 else 1
+    def local(self, step: int) -> Local:
+        """The sum of the twins' gradients over a step's micro-steps, laid out like the twins' first record of it.
+
+        Raises:
+            Unjudged: Evidence is missing, or a local gradient is not finite.
+        """
+        records = [self.every_rank("local", number) for number in self.micro_steps(step)]
+        layout = records[0][0].layout
+        values_KWP = np.stack([np.stack([flat_by_name(tensors, layout) for tensors in record]) for record in records])
+        if not np.isfinite(values_KWP).all():
+            raise Unjudged(f"a local gradient of step {step} is not finite")
+        quantum_P = balls.quantum_of(values_KWP).min((0, 1))
+        centre_WP = values_KWP.sum(0)
+        return Local(centre_WP, np.zeros_like(centre_WP), np.abs(values_KWP).sum(0), quantum_P)
 
     def local_means(self, step: int) -> Ball:
         """What every rank must hold: the mean of the twins' gradients, plus what was left in place on purpose.
@@ -100,27 +160,42 @@ class Hearing:
         Raises:
             Unjudged: Evidence is missing, or a local gradient is not finite.
         """
-        if step in self._means:
-            return self._means[step]
-        local = self.every_rank("local", step)
-        centre_WP = np.stack([tensors.values_P for tensors in local])
-        if not np.isfinite(centre_WP).all():
-            raise Unjudged(f"a local gradient of step {step} is not finite")
-        fresh = Ball(centre_WP, np.zeros_like(centre_WP), balls.quantum_of(centre_WP).min(0))
-        self._means[step] = self._mean(fresh, step, local[0].layout)
+        if step not in self._means:
+            self._means[step] = self._mean(self.local(step), step, self.layout(step))
         return self._means[step]
 
-    def _mean(self, fresh_WP: Ball, step: int, layout: Layout) -> Ball:
-        """The mean over the ranks of one backward's gradients, added to what each rank still held of the step before."""
-        form, passes = form_of(layout), self.passes(step)
-        if passes == 1:
-            return balls.mean_over_ranks(fresh_WP.centre, fresh_WP.radius, np.abs(fresh_WP.centre), fresh_WP.quantum, form, 1)
-        left_WP = np.stack([flat_by_name(tensors, layout) for tensors in self.every_rank("reduced", step - 1)])
-        if not np.isfinite(left_WP).all():
-            raise Unjudged(f"the gradients left from step {step - 1} are not finite")
-        quantum_P = np.minimum(fresh_WP.quantum, balls.quantum_of(left_WP).min(0))
-        return balls.mean_over_ranks(left_WP + fresh_WP.centre, fresh_WP.radius, np.abs(left_WP) + np.abs(fresh_WP.centre),
-                                     quantum_P, form, passes)
+    def layout(self, step: int) -> Layout:
+        """How the twins' gradients of a step are laid out."""
+        return self.every_rank("local", self.micro_steps(step)[0])[0].layout
+
+    def _mean(self, fresh: Local, step: int, layout: Layout) -> Ball:
+        """The mean over the ranks of a step's gradients, added to what each rank still held of the step before."""
+        form, world_size = self._form(layout), self.case.world_size
+        # Where every micro-step is reduced, what is there already is reduced with it, each time with its own roundings.
+        rounds = self.case.accumulation if self.synchronised_each else 1
+        passes = self.case.accumulation + (rounds - 1) * (world_size + 1)
+        passes += 2 if self.declared.exactness in ROUNDOFF else 0  # Cast down and up again.
+        centre_WP, most_WP, quantum_P = fresh.centre_WP, fresh.most_WP, fresh.quantum_P
+        if self.case.zero_grad == "never" and step > 0:
+            passes += 1
+            left_WP = np.stack([flat_by_name(tensors, layout) for tensors in self.every_rank("reduced", step - 1)])
+            if not np.isfinite(left_WP).all():
+                raise Unjudged(f"the gradients left from step {step - 1} are not finite")
+            quantum_P = np.minimum(quantum_P, balls.quantum_of(left_WP).min(0))
+            centre_WP, most_WP = left_WP + centre_WP, np.abs(left_WP) + most_WP
+        quantum_P = quantum_P / float(world_size) ** (rounds - 1)
+        mean = balls.mean_over_ranks(centre_WP, fresh.radius_WP, most_WP, quantum_P, form, passes)
+        if self.declared.reduction == "mean":
+            return mean
+        return Ball(mean.centre * world_size, mean.radius * world_size, mean.quantum)
+
+    def _form(self, layout: Layout) -> balls.Format:
+        """The formats gradients are reduced in: their own, or the lower one declared."""
+        form, lower = form_of(layout), self.declared.exactness
+        if lower not in ROUNDOFF:
+            return form
+        return balls.Format(np.maximum(form.roundoff, ROUNDOFF[lower]), np.maximum(form.smallest, SMALLEST_NORMAL[lower]),
+                            np.minimum(form.largest, LARGEST[lower]))
 
     def truth(self, step: int) -> Truth:
         """What the step gives in one process on the global batch, from the parameters the ranks held at its start.
@@ -144,21 +219,27 @@ class Hearing:
             raise Unjudged(f"the ranks' parameters already differ when step {step} starts")
         if not np.isfinite(held[0].values_P).all():
             raise Unjudged(f"the parameters at the start of step {step} are not finite")
-        found = oracle.gradients(self.case, held[0].by_name, self.batches[step])
-        layout = self.every_rank("local", step)[0].layout
+        numbers, layout = self.micro_steps(step), self.layout(step)
+        found = [oracle.gradients(self.case, held[0].by_name, self.batches[number]) for number in numbers]
         names = [slot.name for slot in layout.slots if slot.dtype is not None]
-        world_size = self.case.world_size
-        found_of = [found.by_name[name] for name in names]
-        quantum_P = np.repeat([ball.quantum for ball in found_of], [ball.centre[0].size for ball in found_of])
-        local_WP = Ball(np.concatenate([ball.centre.reshape(world_size, -1) for ball in found_of], 1),
-                        np.concatenate([ball.radius.reshape(world_size, -1) for ball in found_of], 1), quantum_P)
-        gradient = self._mean(local_WP, step, layout)
+        gradient = self._mean(_end_to_end([one.by_name for one in found], names, self.case.world_size), step, layout)
         start_P = np.concatenate([held[0].by_name[name].ravel() for name in names])
         start = Ball(start_P, np.zeros_like(start_P), balls.quantum_of(start_P))
         updated = self._optimization.step(self.case, start, gradient, form_of(layout))
-        losses_W = found.losses_W
-        loss = Ball(losses_W.centre.mean(), losses_W.radius.mean() + 2.0**-50 * np.abs(losses_W.centre).mean(), 0.0)
-        return Truth(loss, gradient, updated)
+        losses = tuple(Ball(one.losses_W.centre.mean(), one.losses_W.radius.mean() + 2.0**-50
+                            * np.abs(one.losses_W.centre).mean(), 0.0) for one in found)
+        return Truth(losses, gradient, updated)
+
+
+def _end_to_end(found_K: list[Mapping[str, Ball]], names: list[str], world_size: int) -> Local:
+    """The oracle's gradients of a step's micro-steps, as sums, parameters end to end."""
+    def flat(part: str) -> FloatArray:
+        return np.stack([np.concatenate([getattr(found[name], part).reshape(world_size, -1) for name in names], 1)
+                         for found in found_K])
+
+    quantum_P = np.repeat([min(float(found[name].quantum) for found in found_K) for name in names],
+                          [found_K[0][name].centre[0].size for name in names])
+    return Local(flat("centre").sum(0), flat("radius").sum(0), np.abs(flat("centre")).sum(0), quantum_P)
 
 
 @lru_cache(maxsize=64)

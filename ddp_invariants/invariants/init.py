@@ -8,6 +8,9 @@ from ddp_invariants.invariants.hearing import Hearing, training
 from ddp_invariants.invariants.rule import NotAbout, Tally
 from ddp_invariants.verdict import Breach
 
+SHARDED = 3
+"""The stage from which on parameters are whole only while a layer computes."""
+_COLUMNS = ("name", "dtype", "shape", "requires_grad", "tied to", "kind")
 DIFFERED = "ranks differed before wrapping"
 
 
@@ -57,13 +60,18 @@ def buffers_are_the_sources(hearing: Hearing, tally: Tally) -> Breach | None:
                ("tied parameter", "frozen parameter"))
 def wrapping_changes_nothing_else(hearing: Hearing, tally: Tally) -> Breach | None:
     """The structure on every rank, the bits on the source rank."""
-    hearing.every_rank("wrapped")
+    sharded = hearing.declared.zero == SHARDED
+    if not sharded:
+        hearing.every_rank("wrapped")
     ranks = hearing.evidence.ranks
     for number, rank in enumerate(ranks):
         before, after = rank.structure_before, rank.structure_after
+        if sharded:  # Shapes are those of shards, and what is tied shows in a forward.
+            before, after = ([[row[0], row[3], row[5]] for row in rows] for rows in (before, after))
         tally.compared += len(before)
-        tally.met |= {"tied parameter"} if any(row[0] != row[4] for row in before) else set()
-        tally.met |= {"frozen parameter"} if any(not row[3] and row[5] == "parameter" for row in before) else set()
+        rows = rank.structure_before
+        tally.met |= {"tied parameter"} if any(row[0] != row[4] for row in rows) else set()
+        tally.met |= {"frozen parameter"} if any(not row[3] and row[5] == "parameter" for row in rows) else set()
         if before == after:
             continue
         names = [row[0] for row in before], [row[0] for row in after]
@@ -72,10 +80,10 @@ def wrapping_changes_nothing_else(hearing: Hearing, tally: Tally) -> Breach | No
                           f"{names[1]}, expected {names[0]}")
         was, became = next((b, a) for b, a in zip(before, after, strict=True) if b != a)
         said = [f"{label} {a!r}, expected {b!r}" for label, b, a in
-                zip(("name", "dtype", "shape", "requires_grad", "tied to", "kind"), was, became, strict=True) if a != b]
+                zip(("name", "requires_grad", "kind") if sharded else _COLUMNS, was, became, strict=True) if a != b]
         return Breach("INIT-3", "wrapping changed a parameter's structure",
                       f"rank {number} of {len(ranks)}, parameter {was[0]!r}", "; ".join(said))
-    for before_moment, after_moment in (("built", "wrapped"), ("built buffers", "wrapped buffers")):
+    for before_moment, after_moment in () if sharded else (("built", "wrapped"), ("built buffers", "wrapped buffers")):
         built, wrapped = ranks[0].at(before_moment), ranks[0].at(after_moment)  # type: ignore[arg-type]  # both are moments
         assert built is not None
         assert wrapped is not None

@@ -60,7 +60,7 @@ def trajectory_of_single_process_training(hearing: Hearing, tally: Tally) -> Bre
         if step and (breach := _moved_between(hearing, tally, step)) is not None:
             return breach
         truth = hearing.truth(step).updated
-        local = hearing.every_rank("local", step)[0]
+        local = hearing.every_rank("local", hearing.micro_steps(step)[0])[0]
         names = [slot.name for slot in local.layout.slots if slot.dtype is not None]
         for rank, tensors in enumerate(hearing.every_rank("updated", step)):
             held_P = np.concatenate([tensors.by_name[name].ravel() for name in names if name in tensors.by_name])

@@ -25,11 +25,13 @@ class Tally:
         compared: Things compared so far.
         met: Situations met so far.
         worst: The largest error in units of its bound so far.
+        observed: Values of a rule that observes and never judges.
     """
 
     compared: int = 0
     met: set[str] = field(default_factory=set)
     worst: float = 0.0
+    observed: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,8 @@ class Rule(Generic[Subject]):
             why = f"the rule itself crashed: {type(crash).__name__}: {crash}"
             return Finding(self.id, tally.compared, frozenset(tally.met), None, why, tally.worst, crashed=True)
         unjudged = "" if breach or tally.compared else "nothing to compare"
-        return Finding(self.id, tally.compared, frozenset(tally.met), breach, unjudged, tally.worst, about=not unjudged)
+        return Finding(self.id, tally.compared, frozenset(tally.met), breach, unjudged, tally.worst, about=not unjudged,
+                       observed=tuple(tally.observed))
 
 
 class Chapter(Generic[Subject]):

@@ -9,6 +9,7 @@ from itertools import combinations
 from math import ceil
 from typing import Any
 
+from ddp_invariants.declarations import SamplerDeclarations
 from ddp_invariants.evidence import ShardEvidence
 from ddp_invariants.invariants.rule import Chapter, NotAbout, Tally, Unjudged
 from ddp_invariants.verdict import Breach
@@ -17,11 +18,14 @@ CHANCE_FREE = 13
 """Dataset length from which two random permutations are equal with a chance below 1e-9 (1 / 13! = 1.6e-10)."""
 
 
+UNDECLARED = SamplerDeclarations()
+
+
 class Deal:
     """A sampler's answers, as rules look at them."""
 
-    def __init__(self, evidence: ShardEvidence) -> None:
-        self.evidence, self.case = evidence, evidence.case
+    def __init__(self, evidence: ShardEvidence, declared: SamplerDeclarations = UNDECLARED) -> None:
+        self.evidence, self.case, self.declared = evidence, evidence.case, declared
 
     @cached_property
     def answer(self) -> dict[str, Any]:
@@ -46,9 +50,13 @@ class Deal:
 
     @property
     def total(self) -> int:
-        """Indices of all ranks together."""
-        n, w = self.case.data.samples, self.case.world_size
-        return w * (n // w) if self.case.data.drop_last else w * ceil(n / w)
+        """Indices of all ranks together, as far as the declared padding allows."""
+        n, unit = self.case.data.samples, self.case.world_size
+        if self.declared.padding == "none":
+            return n
+        if self.declared.padding == "batch":
+            unit *= self.case.data.batch_size
+        return unit * (n // unit) if self.case.data.drop_last else unit * ceil(n / unit)
 
     def where(self, epoch: int) -> str:
         """A place in words."""
@@ -70,7 +78,7 @@ def equal_lengths_in_range(deal: Deal, tally: Tally) -> Breach | None:
         tally.met |= {"N not divisible by W"} if data.samples % w else set()
         tally.met |= {"N < W"} if data.samples < w else set()
         counts = [len(shard) for shard in shards]
-        if len(set(counts)) > 1:
+        if len(set(counts)) > 1 and deal.declared.padding != "none":
             return Breach("SHARD-1", "ranks yield different numbers of indices", deal.where(epoch), f"{counts}",
                           "no padding: the longer ranks would wait for ever" if not data.drop_last else "")
         for rank, (shard, said) in enumerate(zip(shards, deal.answer["lengths"], strict=True)):
@@ -130,7 +138,7 @@ def shards_are_disjoint(deal: Deal, tally: Tally) -> Breach | None:
         repeated = sum(counts.values()) - len(counts)
         allowed = 0 if data.drop_last else deal.total - data.samples
         index, most = counts.most_common(1)[0]
-        most_allowed = 1 if data.drop_last else ceil(deal.total / data.samples)
+        most_allowed = 1 if data.drop_last or data.samples == 0 else ceil(deal.total / data.samples)
         owners = [rank for rank, shard in enumerate(shards) if index in shard]
         if repeated > allowed or most > most_allowed:
             return Breach("SHARD-3", "shards overlap beyond padding", deal.where(epoch),
@@ -212,8 +220,32 @@ def impossible_arguments_are_refused(deal: Deal, tally: Tally) -> Breach | None:
     """Rank below 0, rank from W on, world size below 1."""
     if deal.evidence.incident is not None:
         raise Unjudged(f"the process {deal.evidence.incident.kind}")
+    if not deal.evidence.answers[0]["refused"]:
+        raise NotAbout("the sampler is not told its rank")
     for situation, error in deal.evidence.answers[0]["refused"].items():
         tally.compared += 1
         if error is None:
             return Breach("SHARD-7", "impossible arguments are silently accepted", situation, "no exception was raised")
+    return None
+
+
+@sharding.rule("SHARD-8", "Each rank holds the declared part of the order: order[r::W] where strided, "
+               "order[r * L : (r + 1) * L] where contiguous.", ("more than one rank", "shuffle"))
+def declared_layout(deal: Deal, tally: Tally) -> Breach | None:
+    """The order is what a world of one rank gets for the same epoch; what follows its end is padding, judged elsewhere."""
+    layout, w = deal.declared.layout, deal.case.world_size
+    if not layout or w == 1:
+        raise NotAbout("no layout is declared" if not layout else "one rank")
+    if deal.answer["orders"] is None:
+        raise Unjudged("the order was not asked for")
+    for (epoch, shards), order in zip(deal.epochs, deal.answer["orders"], strict=True):
+        tally.met |= {"more than one rank"} | ({"shuffle"} if deal.case.data.shuffle else set())
+        for rank, shard in enumerate(shards):
+            places = [rank + i * w if layout == "strided" else rank * len(shard) + i for i in range(len(shard))]
+            for index, place in zip(shard, places, strict=True):
+                tally.compared += 1
+                if place < len(order) and index != order[place]:
+                    return Breach("SHARD-8", f"a shard is not the {layout} part of the order",
+                                  f"rank {rank}, {deal.where(epoch)}",
+                                  f"{shard[:8]}, expected {[order[p] for p in places[:8] if p < len(order)]}")
     return None

@@ -46,8 +46,10 @@ class Connections:
         self.gloo = _c10d.ProcessGroupGloo(_c10d.PrefixStore("gloo", self.store), rank, world_size, self.timeout)
 
 
-WITHHELD = ("allreduce", "reduce")
-"""Collectives that put their result where their input was, on every rank: all of it is undefined in between."""
+IN_LISTS = ("allreduce", "reduce", "recv", "broadcast")
+"""Collectives whose first argument lists the tensors that take the result: undefined until it has come."""
+IN_ONE = ("_allgather_base", "all_gather_single", "_reduce_scatter_base", "reduce_scatter_single")
+"""Collectives whose first argument is the one tensor that takes the result, and whose second the one that is sent."""
 FUTURE_DELAY = 0.002
 """Seconds after which a withheld result is handed to a future: nothing tells when somebody waits for one."""
 
@@ -230,16 +232,21 @@ def _forwarded(kind: str) -> Callable[..., Any]:
             self._works.append(work)
         return work
 
-    def withheld(self: ObservedGroup, tensors: list[torch.Tensor], *arguments: Any, **options: Any) -> Any:
-        if not self._withhold or any(tensor.layout != torch.strided for tensor in tensors):
-            return forward(self, tensors, *arguments, **options)
+    def withheld(self: ObservedGroup, target: Any, *arguments: Any, **options: Any) -> Any:
+        tensors: list[torch.Tensor] = [target] if kind in IN_ONE else target
+        roots = [getattr(argument, "rootRank", None) for argument in (*arguments, *options.values())]
+        sends = kind == "broadcast" and self.rank() in roots
+        if not self._withhold or sends or any(tensor.layout != torch.strided for tensor in tensors):
+            return forward(self, target, *arguments, **options)
         results = [tensor.detach().clone() for tensor in tensors]
-        inner = forward(self, results, *arguments, **options)
+        if kind in IN_ONE:  # What is sent may be part of what takes the result, which is about to be overwritten.
+            arguments = (arguments[0].detach().clone(), *arguments[1:])
+        inner = forward(self, results[0] if kind in IN_ONE else results, *arguments, **options)
         work = WithheldWork(inner, tensors, results, self.sent[-1])
         self._withheld.append(work)
         return work
 
-    chosen = withheld if kind in WITHHELD else forward
+    chosen = withheld if kind in (*IN_LISTS, *IN_ONE) else forward
     chosen.__name__ = kind
     return chosen
 
@@ -252,15 +259,58 @@ for _name in dir(_c10d.ProcessGroup):
         setattr(ObservedGroup, _name, _forwarded(_name))
 
 
-_pending: list[ObservedGroup] = []
+_pending: list[Any] = []
 """The group torch's next call for one shall get: its creators are not told for whom they create."""
 
 
-def _create(*_: Any) -> ObservedGroup:
+def _create(*_: Any) -> Any:
     return _pending.pop()
 
 
+def lone_rank(rank: int, world_size: int) -> None:
+    """Make a default group that knows its rank and size and can do nothing, for code that asks for no more."""
+    _pending[:] = [_c10d.ProcessGroup(rank, world_size)]
+    dist.init_process_group("observed", store=_c10d.HashStore(), rank=rank, world_size=world_size)
+
+
 dist.Backend.register_backend("observed", _create, devices=["cpu"])
+
+_init_process_group, _destroy_process_group = dist.init_process_group, dist.destroy_process_group
+_joined = 0
+"""How often the implementation on trial has asked for a default group while a case has one."""
+
+
+def _join(*arguments: Any, **options: Any) -> None:
+    """`init_process_group` for implementations that call it themselves: during a case there is a group, and they are in it.
+
+    Raises:
+        ValueError: They expect another rank or world size.
+    """
+    global _joined  # noqa: PLW0603 - torch.distributed's own state is the process's, and so is this
+    if not _active:
+        _init_process_group(*arguments, **options)
+        return
+    for name, ours in (("rank", dist.get_rank()), ("world_size", dist.get_world_size())):
+        if options.get(name, -1) not in (-1, ours):
+            raise ValueError(f"init_process_group was called with {name}={options[name]}, but this process has {name} {ours}")
+    _joined += 1
+
+
+def _leave(group: Any = None) -> None:
+    """`destroy_process_group`: leaves what was only joined as it is."""
+    global _joined  # noqa: PLW0603 - as above
+    if _active and _joined and group in (None, dist.group.WORLD):
+        _joined -= 1
+        return
+    _destroy_process_group(group)
+
+
+_active: list["Session"] = []
+"""The session of the case that runs, if one does."""
+# Replaced for good and before any implementation is imported, since `from torch.distributed import …` keeps what it finds.
+for _name, _ours in (("init_process_group", _join), ("destroy_process_group", _leave)):
+    setattr(dist, _name, _ours)
+    setattr(dist.distributed_c10d, _name, _ours)
 
 
 class Session:
@@ -283,8 +333,8 @@ class Session:
         store = _c10d.PrefixStore(f"case{number}", connections.store)
         backend = "gloo" if plain else "observed"
         _pending[:] = [] if plain else [ObservedGroup(connections, withhold=withhold)]
-        dist.init_process_group(backend, store=store, rank=connections.rank, world_size=connections.world_size,
-                                timeout=connections.timeout)
+        _init_process_group(backend, store=store, rank=connections.rank, world_size=connections.world_size,
+                            timeout=connections.timeout)
         self._world = dist.group.WORLD
         self._adopt(self._world, store)
         self.subgroup: Any = None
@@ -294,6 +344,7 @@ class Session:
             self.subgroup = dist.new_group(members, backend=backend, timeout=connections.timeout)
             if training is not None:
                 self._adopt(self.subgroup, store)
+        _active.append(self)
 
     def _adopt(self, group: Any, store: Any) -> None:
         if not isinstance(group, ObservedGroup):
@@ -310,11 +361,22 @@ class Session:
         """What this rank sent, per group."""
         return [group.sent for group in self.groups]
 
+    def counts(self) -> list[int]:
+        """How many collectives this rank has sent so far, per group."""
+        return [len(group.sent) for group in self.groups]
+
+    def end(self) -> None:
+        """The implementation's part is over."""
+        global _joined  # noqa: PLW0603 - as above
+        _active.clear()
+        _joined = 0
+
     def close(self) -> bool:
         """Leave torch.distributed uninitialised; whether nothing of the case was still in flight."""
+        self.end()
         still = dist.is_initialized() and dist.group.WORLD is self._world
         finished = all(group.finished(0.05) for group in self.groups)
         if dist.is_initialized():
-            dist.destroy_process_group()
+            _destroy_process_group()
         sys.excepthook = self._exception_hook
         return still and finished

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ddp_invariants.case import Layer, Model
+from ddp_invariants.case import Layer, Loss, Model
 
 
 class Values:
@@ -44,7 +44,22 @@ def _laid_out(values: Tensor, layer: Layer) -> Tensor:
     return values
 
 
-class Linear(nn.Module):
+class _Layer(nn.Module):
+    """What all layers share.
+
+    Attributes:
+        at_forward: Called with the layer first thing in its forward, when whoever shards parameters must have them whole.
+    """
+
+    at_forward: Callable[[nn.Module], None] | None = None
+
+    def begin(self) -> None:
+        """To be called first in every forward."""
+        if self.at_forward is not None:
+            self.at_forward(self)
+
+
+class Linear(_Layer):
     """x @ W.T + b."""
 
     def __init__(self, layer: Layer, inputs: int, values: Values, owner: "Linear | None") -> None:
@@ -57,10 +72,11 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape (B, in) to (B, out)."""
+        self.begin()
         return nn.functional.linear(x.to(self.weight.dtype), self.weight.reshape(self.outputs, -1), self.bias)
 
 
-class Scale(nn.Module):
+class Scale(_Layer):
     """x times a 0-d parameter."""
 
     def __init__(self, layer: Layer, values: Values) -> None:
@@ -69,10 +85,11 @@ class Scale(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape (B, D) to (B, D)."""
+        self.begin()
         return x.to(self.factor.dtype) * self.factor
 
 
-class Empty(nn.Module):
+class Empty(_Layer):
     """x plus the sum of a parameter without elements, which is zero."""
 
     def __init__(self, layer: Layer, inputs: int) -> None:
@@ -81,10 +98,11 @@ class Empty(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape (B, D) to (B, D)."""
+        self.begin()
         return x.to(self.nothing.dtype) + self.nothing.sum()
 
 
-class Statistics(nn.Module):
+class Statistics(_Layer):
     """Passes x on and keeps a running mean, a count and a mask in buffers."""
 
     def __init__(self, inputs: int, values: Values) -> None:
@@ -98,6 +116,7 @@ class Statistics(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape (B, D) to the same (B, D); updates the buffers in training."""
+        self.begin()
         if self.training:
             with torch.no_grad():
                 mean = x.float().mean(0)
@@ -105,6 +124,9 @@ class Statistics(nn.Module):
                 self.count.add_(1)
                 self.seen.logical_or_(mean > 0)
         return x
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor] | None] = {"none": None, "relu": torch.relu, "gelu": nn.functional.gelu}
 
 
 class Replica(nn.Module):
@@ -121,8 +143,8 @@ class Replica(nn.Module):
     def __init__(self, model: Model, values_P: NDArray[np.float64]) -> None:
         super().__init__()
         self.at_forward: Callable[[], None] | None = None
-        self.layers = nn.ModuleList()
-        self._relu = [layer.relu for layer in model.layers]
+        self.layers: Any = nn.ModuleList()
+        self._activations = [ACTIVATIONS[layer.activation] for layer in model.layers]
         values, widths = Values(values_P), model.widths()
         for index, layer in enumerate(model.layers):
             self.layers.append(self._build(layer, widths[index], values))
@@ -141,16 +163,18 @@ class Replica(nn.Module):
         """Shape (B, D in), float32, to (B, D out) in the last layer's dtype."""
         if self.at_forward is not None:
             self.at_forward()
-        for layer, relu in zip(self.layers, self._relu, strict=True):
+        for layer, activation in zip(self.layers, self._activations, strict=True):
             x = layer(x)
-            if relu:
-                x = x.relu()
+            if activation is not None:
+                x = activation(x)
         return x
 
 
-def loss_of(outputs: Tensor, targets: Tensor, tags: Tensor) -> Tensor:
-    """Mean over the batch of the squared error's sum plus the sample's tag. Shape (B, D), (B, D), (B,) to 0-d, float64.
+def loss_of(kind: Loss, outputs: Tensor, targets: Tensor, tags: Tensor) -> Tensor:
+    """The case's loss (`TrainingCase.loss`). Shape (B, D), (B, D), (B,) to 0-d, float64.
 
     In float64, so that the tags (draws.Dataset) survive beside large errors and the mean adds no rounding of its own.
     """
+    if kind == "mse":
+        return (outputs.double() - targets).square().mean()
     return ((outputs.double() - targets).square().sum(1) + tags).mean()

@@ -21,6 +21,7 @@ from ddp_invariants.evidence import (
     TrainingEvidence,
     rank_evidence,
 )
+from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.ranks import wire
 from ddp_invariants.ranks.hosts import HarnessError, HostClient
 
@@ -52,7 +53,7 @@ class Process:
     control: socket.socket
     output: int
     before: int = 0
-    loaded: set[str] = field(default_factory=set)
+    loaded: set[Ddp | Sampler] = field(default_factory=set)
 
     def asked(self) -> None:
         """Remember where its output stands, and forget it where it has grown long."""
@@ -120,38 +121,39 @@ class Pool:
 
     # What can be asked.
 
-    def describe(self, ddp: str, sampler: str) -> dict[str, Any]:
-        """Load both implementations in a rank and say what they are (`loading.Description`, as plain data).
+    def describe(self, implementation: Ddp | Sampler) -> dict[str, Any]:
+        """Load an implementation in a rank and say what it is (`driving.Description`, as plain data, and torch's version).
 
         Raises:
-            LoadFailure: One of them cannot be put on trial.
+            LoadFailure: It cannot be put on trial.
         """
-        self._load(f"--ddp {ddp}", {"ddp": ddp, "sampler": "reference"}, [0])
-        return self._load(f"--sampler {sampler}", {"ddp": ddp, "sampler": sampler}, [0])
+        return self._load(implementation, [0])
 
-    def _load(self, what: str, names: dict[str, str], ranks: list[int]) -> dict[str, Any]:
-        """Have ranks import implementations, outside any case's deadline; the first rank's description of them."""
-        outcome = self._ask({rank: {"do": "describe", **names} for rank in ranks}, self.patience_for_loading)
+    def _load(self, implementation: Ddp | Sampler, ranks: list[int]) -> dict[str, Any]:
+        """Have ranks import an implementation, outside any case's deadline; the first rank's description of it."""
+        side = "ddp" if isinstance(implementation, Ddp) else "sampler"
+        request = {"do": "describe", side: implementation.to_plain()}
+        outcome = self._ask(dict.fromkeys(ranks, request), self.patience_for_loading)
         if outcome.incident is not None:
             self._retire()
             how = "; ".join(outcome.incident.ranks.values())
-            raise LoadFailure(f"{what}: importing it ended or hung the process, which {how}")
+            raise LoadFailure(f"--{side} {implementation}: importing it ended or hung the process, which {how}")
         for rank in ranks:
-            self._ranks[rank].loaded.add(what)
+            self._ranks[rank].loaded.add(implementation)
         return outcome.frames[ranks[0]][0]
 
-    def _require_loaded(self, what: str, names: dict[str, str], ranks: list[int]) -> None:
-        missing = [rank for rank in ranks if what not in self._process(rank).loaded]
+    def _require_loaded(self, implementation: Ddp | Sampler, ranks: list[int]) -> None:
+        missing = [rank for rank in ranks if implementation not in self._process(rank).loaded]
         if missing:
-            self._load(what, names, missing)
+            self._load(implementation, missing)
 
-    def train(self, case: TrainingCase, ddp: str, *, fresh: bool = False, observed: bool = True,
+    def train(self, case: TrainingCase, ddp: Ddp, *, fresh: bool = False, observed: bool = True,
               patience: float | None = None) -> TrainingEvidence:
         """Run a training case.
 
         Args:
             case: The case.
-            ddp: Name of the implementation on trial.
+            ddp: The implementation on trial.
             fresh: Use new processes, made for this case and ended after it.
             observed: Observe the groups; otherwise they are plain gloo groups, which are good for one case.
             patience: Seconds to wait, instead of the pool's deadline.
@@ -163,10 +165,10 @@ class Pool:
         ranks, fresh = list(range(case.ranks_needed)), fresh or not observed
         if fresh:
             self._retire()
-        self._require_loaded(f"--ddp {ddp}", {"ddp": ddp, "sampler": "reference"}, ranks)
+        self._require_loaded(ddp, ranks)
         everyone = self._meet(tuple(ranks))
         training = self._meet(tuple(ranks[case.outside :])) if case.outside else everyone
-        request = {"do": "train", "case": case, "ddp": ddp, "everyone": everyone.name, "training": training.name,
+        request = {"do": "train", "case": case, "ddp": ddp.to_plain(), "everyone": everyone.name, "training": training.name,
                    "number": self._number + 1, "plain": not observed}
         outcome = self._ask(dict.fromkeys(ranks, request), patience or self.deadline)
         evidence = self._evidence(case, outcome)
@@ -176,12 +178,12 @@ class Pool:
             self._renew()
         return evidence
 
-    def shards(self, case: ShardCase, sampler: str, *, fresh: bool = False, patience: float | None = None) -> ShardEvidence:
+    def shards(self, case: ShardCase, sampler: Sampler, *, fresh: bool = False, patience: float | None = None) -> ShardEvidence:
         """Ask a sampler for all shards, in two processes with different hash seeds.
 
         Args:
             case: What to ask.
-            sampler: Name of the sampler on trial.
+            sampler: The sampler on trial.
             fresh: Use new processes, ended afterwards.
             patience: Seconds to wait, instead of the pool's deadline.
 
@@ -191,8 +193,8 @@ class Pool:
         """
         if fresh:
             self._retire()
-        self._require_loaded(f"--sampler {sampler}", {"ddp": "reference", "sampler": sampler}, [0, 1])
-        request = {"do": "shards", "case": case, "sampler": sampler}
+        self._require_loaded(sampler, [0, 1])
+        request = {"do": "shards", "case": case, "sampler": sampler.to_plain()}
         outcome = self._ask({0: {**request, "disturb": 1}, 1: {**request, "disturb": 1001}}, patience or self.deadline)
         if fresh or outcome.incident is not None:
             self._retire()

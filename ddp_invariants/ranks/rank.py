@@ -1,21 +1,25 @@
 """A rank: serves cases over its socket until told to end or left alone."""
 
 import faulthandler
+import json
 import os
 import random
 import signal
 import socket
 import sys
 from dataclasses import asdict
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 
 from ddp_invariants import case as cases
-from ddp_invariants.ranks import loading, sharding, training, wire
+from ddp_invariants.implementation import Ddp, Sampler
+from ddp_invariants.ranks import sharding, training, wire
+from ddp_invariants.ranks.driving import Driver
 from ddp_invariants.ranks.group import Connections, Session
+from ddp_invariants.ranks.naming import LoadError
+from ddp_invariants.ranks.sampling import SamplerMaker
 
 GLOO_TIMEOUT = 300.0
 """Seconds. Far above every deadline of the harness, so that it is the harness which ends a hang, with its stacks."""
@@ -28,8 +32,22 @@ class Rank:
         self.control = control
         self.connections: dict[str, Connections] = {}
         self.surroundings: dict[str, Any] = {}
-        self.wrapper = lru_cache(loading.Wrapper)
-        self.sampler = lru_cache(loading.SamplerMaker)
+        self._drivers: dict[str, Driver] = {}
+        self._samplers: dict[str, SamplerMaker] = {}
+
+    def driver(self, plain: dict[str, Any]) -> Driver:
+        """The DDP of that description, loaded on first use."""
+        key = json.dumps(plain)
+        if key not in self._drivers:
+            self._drivers[key] = Driver(Ddp.from_plain(plain))
+        return self._drivers[key]
+
+    def sampler(self, plain: dict[str, Any]) -> SamplerMaker:
+        """The sampler of that description, loaded on first use."""
+        key = json.dumps(plain)
+        if key not in self._samplers:
+            self._samplers[key] = SamplerMaker(Sampler.from_plain(plain))
+        return self._samplers[key]
 
     def answer(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """The answer to one request."""
@@ -40,9 +58,8 @@ class Rank:
             self._connect(request)
             return {}, b""
         if verb == "describe":
-            described = {"ddp": asdict(self.wrapper(request["ddp"]).describe()),
-                         "sampler": asdict(self.sampler(request["sampler"]).describe())}
-            return {**described, "torch": torch.__version__}, b""
+            loaded = self.driver(request["ddp"]) if "ddp" in request else self.sampler(request["sampler"])
+            return {**asdict(loaded.describe()), "torch": torch.__version__}, b""
         case = cases.from_plain(request["case"])
         assert isinstance(case, cases.ShardCase)
         return sharding.shards(case, self.sampler(request["sampler"]), disturb=request["disturb"]), b""
@@ -54,7 +71,7 @@ class Rank:
     def _train(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         case = cases.from_plain(request["case"])
         assert isinstance(case, cases.TrainingCase)
-        wrapper = self.wrapper(request["ddp"])
+        driver = self.driver(request["ddp"])
         everyone = self.connections[request["everyone"]]
         training_group = self.connections.get(request["training"]) if case.outside else None
         members = list(range(case.outside, case.ranks_needed))
@@ -65,7 +82,8 @@ class Rank:
                           withhold=case.withheld)
         record = training.Record()
         if everyone.rank >= case.outside:
-            record = training.train(case, everyone.rank - case.outside, wrapper, session)
+            record = training.train(case, everyone.rank - case.outside, driver, session)
+        session.end()
         sent = session.sent()
         # Plain groups close their connections when destroyed, which would end another rank's wait with an error; their
         # processes are ended by the controller once all ranks have answered.
@@ -120,7 +138,7 @@ def serve(control: socket.socket, rank: int) -> int:
         request, _ = message
         try:
             header, blob = state.answer(request)
-        except loading.LoadError as error:
+        except LoadError as error:
             header, blob = {"unusable": str(error)}, b""
         except Exception as error:  # noqa: BLE001 - the harness's own failure: told to the controller, which says so
             header, blob = {"failed": training.told(error, request["do"], 0)}, b""

@@ -2,6 +2,8 @@
 
 import itertools
 import random
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from ddp_invariants.case import ShardCase
-from ddp_invariants.ranks.loading import SamplerMaker
+from ddp_invariants.ranks.sampling import SamplerMaker
 from ddp_invariants.ranks.training import told
 
 
@@ -30,11 +32,12 @@ def shards(case: ShardCase, make: SamplerMaker, *, disturb: int) -> dict[str, An
 
     Returns:
         `lengths[rank]`, `shards[epoch number][rank]`, `again[rank]` (the last epoch iterated once more),
-        `touched` (global generators that iterating advanced), `batches[rank]`, or `raised`; and `refused`, the type of
-        the exception per impossible situation, None when none was raised.
+        `touched` (global generators that iterating advanced), `batches[rank]`, `orders[epoch number]` where a layout is
+        declared, or `raised`; and `refused`, the type of the exception per impossible situation, None when none was raised;
+        empty where the sampler is not told its rank.
     """
-    refused = {situation: _refusal(case, make, world_size, rank)
-               for situation, (world_size, rank) in _impossible(case.world_size).items()}
+    refused = {} if make.asks else {situation: _refusal(case, make, world_size, rank)
+                                    for situation, (world_size, rank) in _impossible(case.world_size).items()}
     return {**_dealt(case, make, disturb), "refused": refused}
 
 
@@ -42,56 +45,111 @@ def _dealt(case: ShardCase, make: SamplerMaker, disturb: int) -> dict[str, Any]:
     phase = "construction"
     try:
         _disturb(disturb)
-        samplers = [_make(case, make, case.world_size, rank) for rank in range(case.world_size)]
+        asked = [_Asked(case, make, rank) for rank in range(case.world_size)]
         phase = "iteration"
         before = _global_generators()
         dealt = []
         for epoch in case.epochs:
-            for sampler in samplers:
-                if hasattr(sampler, "set_epoch"):
-                    sampler.set_epoch(epoch)
-            dealt.append([_indices(case, sampler) for sampler in samplers])
-        for sampler in samplers:
-            next(iter(sampler), None)  # An iteration left half way must not show in the next one.
-        again = [_indices(case, sampler) for sampler in samplers]
+            for one in asked:
+                one.set_epoch(epoch)
+            dealt.append([one.indices() for one in asked])
+        for one in asked:
+            one.leave_half_way()  # An iteration left half way must not show in the next one.
+        again = [one.indices() for one in asked]
         after = _global_generators()
         answer: dict[str, Any] = {
-            "lengths": [len(sampler) if hasattr(sampler, "__len__") else None for sampler in samplers],
-            "shards": dealt, "again": again,
+            "lengths": [one.length() for one in asked], "shards": dealt, "again": again,
             "touched": [name for name in before if before[name] != after[name]],
-            "batches": None,
+            "batches": None, "orders": None,
         }
+        if make.declared.layout:
+            phase = "a world of one rank"
+            answer["orders"] = _orders(case, make)
         if case.loader:
             phase = "DataLoader"
-            answer["batches"] = [_count_batches(case, sampler) for sampler in samplers]
+            answer["batches"] = [one.batches() for one in asked]
     except Exception as error:  # noqa: BLE001 - the implementation on trial may raise anything; it is evidence
         return {"raised": told(error, phase, 0)}
     return answer
 
 
+def _orders(case: ShardCase, make: SamplerMaker) -> list[list[int]]:
+    """The order of each epoch before it is dealt out: what a world of one rank gets."""
+    alone = _Asked(replace(case, world_size=1), make, 0)
+    orders = []
+    for epoch in case.epochs:
+        alone.set_epoch(epoch)
+        orders.append(alone.indices())
+    return orders
+
+
 def _refusal(case: ShardCase, make: SamplerMaker, world_size: int, rank: int) -> str | None:
     try:
-        _make(case, make, world_size, rank)
+        _made(case, make, world_size, rank, 0)
     except Exception as error:  # noqa: BLE001 - which exception it is, is the evidence
         return type(error).__name__
     return None
 
 
-def _make(case: ShardCase, make: SamplerMaker, world_size: int, rank: int) -> Any:
+def _made(case: ShardCase, make: SamplerMaker, world_size: int, rank: int, epoch: int) -> Any:
     data = case.data
-    return make(data.samples, world_size, rank, shuffle=data.shuffle, seed=data.seed, drop_last=data.drop_last)
+    return make(data.samples, world_size, rank, shuffle=data.shuffle, seed=data.seed, drop_last=data.drop_last,
+                batch_size=data.batch_size, epoch=epoch)
 
 
-def _indices(case: ShardCase, sampler: Any) -> list[int]:
-    # Bounded: a sampler that never ends is seen to yield too many instead of taking all memory.
-    bound = 4 * (case.data.samples + case.world_size) + 1000
-    return [int(index) for index in itertools.islice(sampler, bound)]
+class _Asked:
+    """One rank's sampler, and how it is asked: whether it yields indices or batches of them shows when it does."""
 
+    def __init__(self, case: ShardCase, make: SamplerMaker, rank: int) -> None:
+        self.case, self.make, self.rank, self.in_batches = case, make, rank, False
+        with self._as_rank():
+            self.sampler = _made(case, make, case.world_size, rank, case.epochs[0])
 
-def _count_batches(case: ShardCase, sampler: Any) -> int:
-    dataset = range(case.data.samples)
-    loader: DataLoader[int] = DataLoader(dataset, batch_size=case.data.batch_size, sampler=sampler)  # type: ignore[arg-type]  # a range is a map-style dataset
-    return sum(1 for _ in loader)
+    def _as_rank(self) -> AbstractContextManager[object]:
+        return self.make.surroundings(self.rank, self.case.world_size)
+
+    def set_epoch(self, epoch: int) -> None:
+        with self._as_rank():
+            if self.make.remade_each_epoch:
+                self.sampler = _made(self.case, self.make, self.case.world_size, self.rank, epoch)
+            elif hasattr(self.sampler, "set_epoch"):
+                self.sampler.set_epoch(epoch)
+
+    def _yielded(self) -> list[Any]:
+        # Bounded: a sampler that never ends is seen to yield too many instead of taking all memory.
+        bound = 4 * (self.case.data.samples + self.case.world_size * self.case.data.batch_size) + 1000
+        with self._as_rank():
+            return list(itertools.islice(self.sampler, bound))
+
+    def indices(self) -> list[int]:
+        """All indices, batches laid end to end."""
+        yielded = self._yielded()
+        self.in_batches = bool(yielded) and isinstance(yielded[0], list | tuple)
+        return [int(index) for one in yielded for index in (one if self.in_batches else [one])]
+
+    def length(self) -> int | None:
+        """What `len` says; in indices, also where it counts batches."""
+        if not hasattr(self.sampler, "__len__"):
+            return None
+        with self._as_rank():
+            said = len(self.sampler)
+        if not self.in_batches:
+            return said
+        yielded = self._yielded()
+        return sum(map(len, yielded)) if said == len(yielded) else said
+
+    def leave_half_way(self) -> None:
+        with self._as_rank():
+            next(iter(self.sampler), None)
+
+    def batches(self) -> int:
+        """Batches a torch DataLoader makes of it."""
+        dataset = range(self.case.data.samples)
+        with self._as_rank():
+            if self.in_batches:
+                return len(list(DataLoader(dataset, batch_sampler=self.sampler)))  # type: ignore[arg-type]  # a range is a map-style dataset
+            loader: DataLoader[int] = DataLoader(dataset, batch_size=self.case.data.batch_size, sampler=self.sampler)  # type: ignore[arg-type]  # as above
+            return len(list(loader))
 
 
 def _disturb(seed: int) -> None:

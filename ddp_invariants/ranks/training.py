@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from ddp_invariants import draws
+from ddp_invariants.adapter import Context
 from ddp_invariants.case import TrainingCase
+from ddp_invariants.ranks import held
+from ddp_invariants.ranks.driving import Driver
 from ddp_invariants.ranks.group import Session
-from ddp_invariants.ranks.loading import Wrapper
 from ddp_invariants.ranks.model import Replica, count_values, loss_of
 
 _Slot = tuple[str, str, list[int]] | tuple[str, None, None]
@@ -75,7 +77,7 @@ def structure(module: nn.Module) -> list[list[Any]]:
     return rows
 
 
-def train(case: TrainingCase, rank: int, wrapper: Wrapper, session: Session) -> Record:
+def train(case: TrainingCase, rank: int, driver: Driver, session: Session) -> Record:
     """Run the case on this rank.
 
     Whatever the implementation raises is noted in `facts["raised"]` and ends the run; what was seen before is kept.
@@ -83,10 +85,10 @@ def train(case: TrainingCase, rank: int, wrapper: Wrapper, session: Session) -> 
     Args:
         case: The case.
         rank: Rank in the group that trains.
-        wrapper: The implementation on trial.
+        driver: The implementation on trial.
         session: The process groups of the case.
     """
-    run = _Run(case, rank, wrapper, session)
+    run = _Run(case, rank, driver, session)
     try:
         run.all()
     except Exception as error:  # noqa: BLE001 - the implementation on trial may raise anything; it is evidence
@@ -107,8 +109,8 @@ def told(error: BaseException, phase: str, step: int) -> dict[str, Any]:
 class _Run:
     """The state of one rank's run through a case."""
 
-    def __init__(self, case: TrainingCase, rank: int, wrapper: Wrapper, session: Session) -> None:
-        self.case, self.rank, self.wrapper, self.session = case, rank, wrapper, session
+    def __init__(self, case: TrainingCase, rank: int, driver: Driver, session: Session) -> None:
+        self.case, self.rank, self.session, self.declared = case, rank, session, driver.declared
         self.record = Record()
         self.phase, self.step = "wrap", 0
         values_P = draws.parameters(case, rank, count_values(case.model))
@@ -117,34 +119,65 @@ class _Run:
         self.twin_named = list(self.twin.named_parameters())
         self.twin_state = [*(p for _, p in self.twin_named), *self.twin.buffers()]
         self.dataset = draws.Dataset(case)
+        kind, arguments = optimizer_plan(case)
+        self.context = Context(rank, case.world_size, session.subgroup, case.bucket_cap, case.seed, case.optimizer.lr, kind,
+                               arguments)
+        self.drive = driver.start(self.context, self.replica)
         self.watching = False
+        self.gathered: dict[str, Tensor] = {}
 
     def __deepcopy__(self, _memo: object) -> "_Run":
         """A wrapper may deep-copy the replica, which calls back into this run: one run remains."""
         return self
 
     def all(self) -> None:
-        case, record, replica = self.case, self.record, self.replica
-        record.facts["structure_before"] = structure(replica)
-        record.tensors("built", 0, replica.named_parameters())
-        record.tensors("built buffers", 0, replica.named_buffers())
-        replica.at_forward = self._at_forward
-        wrapped = self.wrapper.wrap(replica, case, self.session.subgroup)
+        self.record.facts["structure_before"] = structure(self.replica)
+        self.record.tensors("built", 0, self.replica.named_parameters())
+        self.record.tensors("built buffers", 0, self.replica.named_buffers())
+        if self.drive.whole_step:
+            self.drive.setup(self.context)
+            self._wrapped()
+            self._train_by_itself()
+        else:
+            self._train()
+        self.phase = "teardown"
+        self.drive.teardown(self.context)
+
+    def _wrapped(self) -> None:
+        """Note what wrapping made of the replica."""
+        record, replica = self.record, self.replica
         record.facts["structure_after"] = structure(replica)
-        record.tensors("wrapped", 0, replica.named_parameters())
-        record.tensors("wrapped buffers", 0, replica.named_buffers())
-        self._require_own_parameters(wrapped)
+        if self.declared.zero < SHARDED:
+            record.tensors("wrapped", 0, replica.named_parameters())
+            record.tensors("wrapped buffers", 0, replica.named_buffers())
         self.named = list(replica.named_parameters())
         self.buffers = list(replica.named_buffers())
-        self.finish = self.wrapper.finisher(wrapped)
-        self.optimizer = optimizer_of(case, wrapped)
+
+    def _train(self) -> None:
+        """Train with a wrapper."""
+        case, drive = self.case, self.drive
+        if self.declared.zero < SHARDED:
+            self.replica.at_forward = self._at_forward
+        else:
+            for layer in self.replica.layers:
+                layer.at_forward = self._at_layer
+        wrapped, optimizer = drive.begin()
+        self._wrapped()
+        self.record.facts["driven"] = drive.found
+        self._require_own_parameters(wrapped)
         if case.world_size == 1:
             self._plain_training()
-        for self.step, dealt in enumerate(draws.batches(case)):
-            self._one_step(wrapped, dealt[self.rank])
-        self.phase = "last forward"
-        # One forward more: torch DDP reports an unused parameter of the last backward only then.
-        wrapped(self._batch(dealt[self.rank], self.step)[0])
+        dealt = draws.batches(case)
+        for self.step in range(case.steps):
+            first = self.step * case.accumulation
+            self._one_step(wrapped, optimizer, [ranks[self.rank] for ranks in dealt[first : first + case.accumulation]])
+        self.phase, self.step = "last forward", case.steps
+        # One forward more: torch DDP reports an unused parameter of the last backward only then, and sharded parameters
+        # are seen whole only in a forward.
+        self.watching = self.declared.zero == SHARDED
+        drive.forward(wrapped, self._batch(dealt[-1][self.rank], 0)[0])
+        if self.declared.zero == SHARDED:
+            self._note_gathered()
 
     def _require_own_parameters(self, wrapped: Any) -> None:
         """Insist that what is watched is what is trained.
@@ -152,50 +185,114 @@ class _Run:
         Raises:
             TypeError: The wrapper trains a copy: nothing it does would be seen.
         """
-        theirs = {id(p) for p in wrapped.parameters()}
-        if not theirs & {id(p) for p in self.replica.parameters()}:
+        parameters = getattr(wrapped, "parameters", None)
+        theirs = {id(p) for p in parameters()} if callable(parameters) else set()
+        if theirs and not theirs & {id(p) for p in self.replica.parameters()}:
             raise TypeError("the wrapper's parameters() are not those of the module it was given, so nothing it does can be "
                             "seen: it trains a copy, or hides them; an adapter is needed")
 
     def _plain_training(self) -> None:
         """The same steps without any wrapper, for the world of one rank, in which a wrapper may change nothing."""
-        plain = Replica(self.case.model, draws.parameters(self.case, self.rank, count_values(self.case.model)))
+        case = self.case
+        plain = Replica(case.model, draws.parameters(case, self.rank, count_values(case.model)))
         _lay_out_like(self.replica, plain)
-        optimizer = optimizer_of(self.case, plain)
-        for step, dealt in enumerate(draws.batches(self.case)):
-            inputs, targets, tags = self._batch(dealt[0], step)
-            if self.case.zero_grad != "never":
-                optimizer.zero_grad(set_to_none=self.case.zero_grad == "set_to_none")
-            loss_of(plain(inputs), targets, tags).backward()
-            optimizer.step()
-            self.record.tensors("plain", step, plain.named_parameters())
+        optimizer = self.context.optimizer(plain.parameters())
+        for number, dealt in enumerate(draws.batches(case)):
+            inputs, targets, tags = self._batch(dealt[0], number // case.accumulation)
+            if case.zero_grad != "never" and number % case.accumulation == 0:
+                optimizer.zero_grad(set_to_none=case.zero_grad == "set_to_none")
+            self._loss(plain(inputs), targets, tags)[1].backward()
+            if (number + 1) % case.accumulation == 0:
+                optimizer.step()
+                self.record.tensors("plain", number // case.accumulation, plain.named_parameters())
 
-    def _one_step(self, wrapped: Any, indices: Any) -> None:
-        inputs, targets, tags = self._batch(indices, self.step)
-        if self.case.zero_grad != "never":
-            self.optimizer.zero_grad(set_to_none=self.case.zero_grad == "set_to_none")
-        self.phase, self.watching = "forward", True
-        rng = torch.get_rng_state()
-        loss = loss_of(wrapped(inputs), targets, tags)
-        self.phase = "backward"
-        loss.backward()
-        self.phase = "synchronisation"
-        self.finish()
+    def _loss(self, outputs: Any, targets: Tensor, tags: Tensor) -> tuple[Tensor, Tensor]:
+        """A micro-step's loss, and what its backward starts from: the loss divided by the micro-steps of a step."""
+        loss = loss_of(self.case.loss, outputs, targets, tags)
+        return loss, loss / self.case.accumulation if self.case.accumulation > 1 else loss
+
+    def _one_step(self, wrapped: Any, optimizer: Any, dealt: list[Any]) -> None:
+        """One optimizer update: all micro-steps but the last without communication, where the wrapper can do that."""
+        drive, case = self.drive, self.case
+        last, each = len(dealt) - 1, drive.found["accumulation"] != "no_sync"
+        self.phase = "before the batch"
+        drive.before_batch(wrapped, optimizer)
+        if case.zero_grad != "never":
+            drive.zero_grad(wrapped, optimizer, case.zero_grad == "set_to_none")
+        marks = [self.session.counts()]
+        for number, indices in enumerate(dealt):
+            if number < last and not each:
+                with drive.accumulate(wrapped):
+                    self._micro_step(wrapped, optimizer, number, indices)
+                continue
+            marks.append(self.session.counts())
+            self._micro_step(wrapped, optimizer, number, indices)
+            self.phase = "synchronisation"
+            drive.after_backward(wrapped, optimizer)
+        self._note_in_flight()
+        if self.declared.gradients != "hidden":
+            gradients = drive.gradients(wrapped)
+            self.record.tensors("reduced", self.step, ((name, gradients.get(name)) for name, _ in self.named))
+        gradient_bytes = held.gradients(self.replica, optimizer) if self.declared.zero else 0
+        self.phase = "optimizer step"
+        drive.step(wrapped, optimizer)
+        marks.append(self.session.counts())
+        self.record.facts.setdefault("marks", []).append([*marks[:2], marks[-1]])
+        if self.declared.zero < SHARDED:
+            self.record.tensors("updated", self.step, self.named)
+        if self.declared.zero:
+            self.record.facts.setdefault("held", []).append([*held.parameters_and_state(self.replica, optimizer),
+                                                             gradient_bytes])
+        elif self.declared.optimizer == "replicated":
+            self.record.tensors("state", self.step, self._optimizer_state(optimizer))
+
+    def _note_in_flight(self) -> None:
         if self.case.withheld:
             in_flight = self.record.facts.setdefault("in_flight", [])
             in_flight += [[self.step, *found] for found in self.session.in_flight()]
-        self.record.tensors("reduced", self.step, ((name, p.grad) for name, p in self.named))
+
+    def _micro_step(self, wrapped: Any, optimizer: Any, number: int, indices: Any) -> None:
+        """One forward and backward, and the unwrapped twin's."""
+        inputs, targets, tags = self._batch(indices, self.step)
+        self.phase, self.watching = "forward", number == 0
+        rng = torch.get_rng_state()
+        loss, scaled = self._loss(self.drive.forward(wrapped, inputs), targets, tags)
+        self.phase = "backward"
+        self.drive.backward(wrapped, optimizer, scaled)
         self.phase = "twin"
+        after = torch.get_rng_state()
         torch.set_rng_state(rng)
-        twin_loss = loss_of(self.twin(inputs), targets, tags)
+        if self.declared.zero == SHARDED and number == 0:
+            self._note_gathered()
+        self._twin_step(number, inputs, targets, tags, loss)
+        torch.set_rng_state(after)
+
+    def _twin_step(self, number: int, inputs: Tensor, targets: Tensor, tags: Tensor, loss: Tensor | None) -> None:
+        """What an unwrapped module makes of the same batch."""
+        twin_loss, scaled = self._loss(self.twin(inputs), targets, tags)
         self.twin.zero_grad(set_to_none=True)
-        twin_loss.backward()
-        self.record.tensors("local", self.step, ((name, p.grad) for name, p in self.twin_named))
-        self.record.tensors("loss", self.step, (("loss", loss), ("twin", twin_loss)))
-        self.phase = "optimizer step"
-        self.optimizer.step()
-        self.record.tensors("updated", self.step, self.named)
-        self.record.tensors("state", self.step, self._optimizer_state())
+        scaled.backward()
+        micro = self.step * self.case.accumulation + number
+        self.record.tensors("local", micro, ((name, p.grad) for name, p in self.twin_named))
+        if loss is not None:
+            self.record.tensors("loss", micro, (("loss", loss), ("twin", twin_loss)))
+
+    def _train_by_itself(self) -> None:
+        """Train with an implementation that does whole steps."""
+        parameters = dict(self.named)
+        for step, dealt in enumerate(draws.batches(self.case)):
+            self.step = step
+            inputs, targets, tags = self._batch(dealt[self.rank], self.step)
+            self.watching = True
+            self._at_forward()
+            self.phase = "train_step"
+            start = self.session.counts()
+            loss = self.drive.train_step(parameters, inputs, targets, self.context)
+            self._note_in_flight()
+            self.record.facts.setdefault("marks", []).append([start, start, self.session.counts()])
+            self.record.tensors("updated", self.step, self.named)
+            self.phase = "twin"
+            self._twin_step(0, inputs, targets, tags, loss.detach() if isinstance(loss, Tensor) else None)
 
     def _at_forward(self) -> None:
         """Note what the forward starts from, and have the twin start from the same."""
@@ -210,6 +307,31 @@ class _Run:
             for ours, theirs in zip(self.twin_state, [*self.named, *self.buffers], strict=True):
                 ours.copy_(theirs[1])
 
+    def _at_layer(self, layer: nn.Module) -> None:
+        """Note what a layer computes with: where parameters are sharded, the one moment they are whole."""
+        if not self.watching:
+            return
+        index = next(number for number, one in enumerate(self.replica.layers) if one is layer)
+        for name, tensor in (*layer.named_parameters(), *layer.named_buffers()):
+            self.gathered.setdefault(f"layers.{index}.{name}", tensor.detach().clone())
+
+    def _note_gathered(self) -> None:
+        """Note what the forward computed with, which is also what the step before left."""
+        self.watching, gathered = False, self.gathered
+        self.gathered = {}
+        names, buffers = [name for name, _ in self.twin_named], [name for name, _ in self.twin.named_buffers()]
+        parameters = [(name, gathered.get(name)) for name in names]
+        if self.step:
+            self.record.tensors("updated", self.step - 1, parameters)
+        if self.step == self.case.steps:
+            return
+        self.record.tensors("forward", self.step, parameters)
+        self.record.tensors("forward buffers", self.step, ((name, gathered.get(name)) for name in buffers))
+        with torch.no_grad():
+            for ours, name in zip(self.twin_state, [*names, *buffers], strict=True):
+                if name in gathered and gathered[name].shape == ours.shape:
+                    ours.copy_(gathered[name])
+
     def _batch(self, indices: Any, step: int) -> tuple[Tensor, Tensor, Tensor]:
         """Inputs (B, D in) in the first dtype of the model, targets (B, D out) and tags (B,) in float64."""
         inputs_BD = self.dataset.inputs_ND[indices]
@@ -221,13 +343,16 @@ class _Run:
             inputs = inputs.float()
         return inputs, torch.from_numpy(self.dataset.targets_ND[indices]), torch.from_numpy(self.dataset.tags_N[indices])
 
-    def _optimizer_state(self) -> Iterator[tuple[str, Tensor | None]]:
-        for name, parameter in self.named:
-            state = self.optimizer.state.get(parameter, {})
-            for key, value in state.items():
+    def _optimizer_state(self, optimizer: Any) -> Iterator[tuple[str, Tensor | None]]:
+        states = getattr(optimizer, "state", {})
+        for name, parameter in self.named if isinstance(states, dict) else ():
+            for key, value in states.get(parameter, {}).items():
                 if isinstance(value, Tensor):
                     yield f"{name}/{key}", value
 
+
+SHARDED = 3
+"""The stage from which on parameters are whole only while a layer computes."""
 
 _CACHE_LINE = 64
 """Bytes; torch aligns its own tensors to it, and its kernels choose their way by alignment."""
@@ -251,12 +376,12 @@ def _lay_out_like(module: nn.Module, other: nn.Module) -> None:
         ours.data = laid_out.copy_(ours.detach())
 
 
-def optimizer_of(case: TrainingCase, wrapped: Any) -> torch.optim.Optimizer:
-    """The case's optimizer over a module's parameters."""
+def optimizer_plan(case: TrainingCase) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
+    """The case's optimizer class and its keyword arguments."""
     plan = case.optimizer
     if plan.kind == "sgd":
-        return torch.optim.SGD(wrapped.parameters(), lr=plan.lr, momentum=plan.momentum, weight_decay=plan.weight_decay)
-    return torch.optim.AdamW(wrapped.parameters(), lr=plan.lr, weight_decay=plan.weight_decay)
+        return torch.optim.SGD, {"lr": plan.lr, "momentum": plan.momentum, "weight_decay": plan.weight_decay}
+    return torch.optim.AdamW, {"lr": plan.lr, "weight_decay": plan.weight_decay}
 
 
 def warm_up() -> None:

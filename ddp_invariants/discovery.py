@@ -1,0 +1,240 @@
+"""Find out what an implementation takes, before any property runs: one small case per capability.
+
+What it refuses on every rank is not drawn afterwards, and is listed; what is silently wrong is drawn, and so becomes a
+violation, unless the implementation declares it unsupported, and then it is printed as that.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+from ddp_invariants.case import ShardCase, TrainingCase
+from ddp_invariants.declarations import CAPABILITIES, Declarations, SamplerDeclarations, declare
+from ddp_invariants.evidence import TrainingEvidence
+from ddp_invariants.implementation import Ddp, Sampler
+from ddp_invariants.invariants import judge
+from ddp_invariants.ranks.pool import LoadFailure, Pool
+from ddp_invariants.scope import BASE, SAMPLING, TRAINING, Scope
+
+
+class Finding(Enum):
+    """What became of a capability."""
+
+    RIGHT = "right"
+    REFUSED = "refused"
+    WRONG = "silently wrong"
+    ABSENT = "not offered"
+    UNKNOWN = "not probed"
+
+
+@dataclass(frozen=True)
+class Probed:
+    """One capability's probe: what was found, and in what words."""
+
+    capability: str
+    finding: Finding
+    words: str = ""
+    declared: bool = False
+
+    @property
+    def excused(self) -> bool:
+        """Whether cases are not to contain it."""
+        return self.finding in (Finding.REFUSED, Finding.ABSENT) or self.declared
+
+
+@dataclass(frozen=True)
+class Discovery:
+    """All that was found out about a pair on trial.
+
+    Attributes:
+        ddp: The DDP's description (`driving.Description`, plain).
+        sampler: The sampler's.
+        torch: Version of torch in the ranks.
+        probed: Of the DDP's capabilities.
+        dealt: Of the sampler's capabilities.
+        driven: How the DDP is driven, a line each.
+    """
+
+    ddp: Mapping[str, Any]
+    sampler: Mapping[str, Any]
+    torch: str
+    probed: tuple[Probed, ...] = ()
+    dealt: tuple[Probed, ...] = ()
+    driven: tuple[str, ...] = ()
+    declared: Declarations = field(default_factory=Declarations)
+    declared_sampler: SamplerDeclarations = field(default_factory=SamplerDeclarations)
+
+    def scope(self, max_world_size: int) -> Scope:
+        """What cases may contain."""
+        without = frozenset(probed.capability for probed in (*self.probed, *self.dealt) if probed.excused)
+        return Scope(max_world_size, without, self.declared, self.declared_sampler)
+
+    def claims_refused(self) -> list[str]:
+        """Capabilities that are claimed and not there, in words."""
+        claimed = {*self.declared.supports, *self.declared_sampler.supports}
+        return [f"it claims {one.capability!r} ({CAPABILITIES[one.capability]}), which is {one.finding.value}"
+                + (f": {one.words}" if one.words else "") for one in (*self.probed, *self.dealt)
+                if one.capability in claimed and one.finding is not Finding.RIGHT]
+
+    def pinned(self) -> tuple[Declarations, SamplerDeclarations]:
+        """The declarations with what was found refused or wrong added, so that a later change shows."""
+        def add(declared: Any, probed: tuple[Probed, ...]) -> Any:
+            unsupported = sorted({*declared.unsupported, *(one.capability for one in probed if one.finding in
+                                                          (Finding.REFUSED, Finding.WRONG))})
+            supports = [one.capability for one in probed if one.finding is Finding.RIGHT]
+            return replace(declared, supports=tuple(supports), unsupported=tuple(unsupported))
+        return add(self.declared, self.probed), add(self.declared_sampler, self.dealt)
+
+
+def discover(pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int) -> Discovery:
+    """Load what is on trial and probe it.
+
+    Args:
+        pool: Ranks to probe it on.
+        ddp: The DDP.
+        sampler: The sampler.
+        max_world_size: Most ranks a probe may need.
+
+    Raises:
+        LoadFailure: One of the two cannot be put on trial at all: it does not load, or is no wrapper.
+    """
+    described, dealing = pool.describe(ddp), pool.describe(sampler)
+    declared = declare(Declarations, described["declares"])
+    declared_sampler = declare(SamplerDeclarations, dealing["declares"])
+    lacking = frozenset(described["lacks"]) | frozenset({"accumulation"} if declared.accumulation == "none" else ())
+    probes = _Probes(pool, ddp, Scope(max_world_size, lacking, declared, declared_sampler))
+    base = probes.run(BASE)
+    _require_wrapper(ddp, base)
+    driven = [*described["driven"], *(f"{when}: {what}" for when, what in sorted(base.ranks[0].driven.items()))]
+    probed = tuple(probes.all(lacking, base))
+    dealt = tuple(_deal(pool, sampler, frozenset(dealing["lacks"]), declared_sampler, max_world_size))
+    return Discovery(described, dealing, described["torch"], probed, dealt, tuple(driven), declared, declared_sampler)
+
+
+def _refusal(evidence: TrainingEvidence) -> str:
+    """What was raised on every rank; empty where that is not how it ended."""
+    raised = [rank.raised for rank in evidence.ranks]
+    if evidence.incident is not None or any(one is None for one in raised):
+        return ""
+    first = raised[0]
+    assert first is not None
+    return f"{first['type']} in {first['phase']}: {first['message'].splitlines()[0] if first['message'] else ''}"
+
+
+def _require_wrapper(ddp: Ddp, base: TrainingEvidence) -> None:
+    """Refuse what is no wrapper before any property runs.
+
+    Raises:
+        LoadFailure: It cannot wrap the simplest model, for a reason that is no verdict.
+    """
+    refusal = _refusal(base)
+    told = base.ranks[0].raised
+    if not refusal or told is None or told["phase"] != "wrap" or base.ranks[0].structure_after:
+        return
+    text = told["message"].lower()
+    if any(word in text for word in ("cuda", "nvidia", "nccl")):
+        raise LoadFailure(f"--ddp {ddp}: wrapping the simplest model raised {refusal}; it needs CUDA, not offered here")
+    if told["type"] in ("TypeError", "AttributeError"):
+        raise LoadFailure(f"--ddp {ddp}: wrapping the simplest model raised {refusal}; it is no wrapper, or needs arguments "
+                          "(--ddp-arg NAME=VALUE), a --setup call or an adapter")
+
+
+class _Probes:
+    """Small cases run one by one on the implementation on trial, until one hangs."""
+
+    def __init__(self, pool: Pool, ddp: Ddp, scope: Scope) -> None:
+        self.pool, self.ddp, self.scope = pool, ddp, scope
+        self.hung = False
+
+    def run(self, case: TrainingCase) -> TrainingEvidence:
+        """The evidence of a probe, fitted to what is declared."""
+        evidence = self.pool.train(self.scope.fit(case), self.ddp)
+        self.hung |= evidence.incident is not None
+        return evidence
+
+    def all(self, lacking: frozenset[str], base: TrainingEvidence) -> list[Probed]:
+        """Every training capability's probe; none where the simplest case already fails: its verdict says why."""
+        broken = base.incident is not None or bool(_refusal(base)) or self._breaches(base) != ""
+        declared = self.scope.declared
+        probed = []
+        for name in TRAINING:
+            excused = name in declared.unsupported
+            if name in lacking:
+                probed.append(Probed(name, Finding.ABSENT))
+            elif broken or self.hung:
+                probed.append(Probed(name, Finding.UNKNOWN, declared=excused))
+            else:
+                probed.append(self._probe(name, declared=excused))
+        style = base.ranks[0].driven.get("accumulation", "each")
+        offered = style == "no_sync" and "accumulation" not in lacking
+        probed.append(Probed("no_sync", Finding.UNKNOWN if broken else Finding.RIGHT if offered else Finding.ABSENT,
+                             declared="no_sync" in declared.unsupported))
+        return probed
+
+    def _probe(self, name: str, *, declared: bool) -> Probed:
+        case = TRAINING[name].probe
+        if case.ranks_needed > self.scope.max_world_size:
+            return Probed(name, Finding.UNKNOWN, "it needs more ranks than --max-world-size", declared)
+        if not TRAINING[name].present(self.scope.fit(case)):
+            return Probed(name, Finding.ABSENT, "outside what it declares", declared)
+        evidence = self.run(case)
+        breach, refusal = self._breaches(evidence), _refusal(evidence)
+        if breach:
+            return Probed(name, Finding.WRONG, breach, declared)
+        return Probed(name, Finding.REFUSED if refusal else Finding.RIGHT, refusal, declared)
+
+    def _breaches(self, evidence: TrainingEvidence) -> str:
+        """The first rule a probe breaches, in words."""
+        findings = judge(evidence, self.scope.declared, self.scope.sampler)
+        return next((f"{rule}: {finding.breach.fact}" for rule, finding in findings.items()
+                     if finding.breach is not None and not self.scope.excluded(rule)), "")
+
+
+_QUESTIONS = {
+    "uneven": ShardCase(world_size=2, epochs=(0, 1)), "short": ShardCase(world_size=3, epochs=(0,)),
+    "no_samples": ShardCase(world_size=2, epochs=(0,)),
+}
+_SAMPLES = {"uneven": 7, "short": 2, "no_samples": 0}
+
+
+def _deal(pool: Pool, sampler: Sampler, lacking: frozenset[str], declared: SamplerDeclarations,
+          max_world_size: int) -> list[Probed]:
+    """Every sampler capability's probe."""
+    probed = []
+    scope = Scope(max_world_size, lacking, sampler=declared)
+    for name in SAMPLING:
+        excused = name in declared.unsupported
+        if name not in _QUESTIONS:
+            probed.append(Probed(name, Finding.ABSENT if name in lacking else Finding.RIGHT, declared=excused))
+            continue
+        case = _QUESTIONS[name]
+        case = replace(case, data=replace(case.data, samples=_SAMPLES[name]))
+        evidence = pool.shards(case, sampler)
+        raised = [answer["raised"] for answer in evidence.answers if answer.get("raised")]
+        if evidence.incident is None and len(raised) == len(evidence.answers):
+            first = raised[0]
+            probed.append(Probed(name, Finding.REFUSED, f"{first['type']}: {first['message']}", excused))
+            continue
+        findings = judge(evidence, sampler=declared)
+        breach = next((f"{rule}: {finding.breach.fact}" for rule, finding in findings.items()
+                       if finding.breach is not None and not scope.excluded(rule)), "")
+        probed.append(Probed(name, Finding.WRONG if breach else Finding.RIGHT, breach, excused))
+    return probed
+
+
+def to_plain(discovery: Discovery) -> dict[str, Any]:
+    """As JSON-ready data, for the workers of a session."""
+    def rows(probed: tuple[Probed, ...]) -> list[list[Any]]:
+        return [[one.capability, one.finding.value, one.words, one.declared] for one in probed]
+    return {"ddp": discovery.ddp, "sampler": discovery.sampler, "torch": discovery.torch, "probed": rows(discovery.probed),
+            "dealt": rows(discovery.dealt), "driven": list(discovery.driven)}
+
+
+def from_plain(plain: Mapping[str, Any]) -> Discovery:
+    """From what `to_plain` gave."""
+    def probed(rows: list[list[Any]]) -> tuple[Probed, ...]:
+        return tuple(Probed(name, Finding(finding), words, declared) for name, finding, words, declared in rows)
+    return Discovery(plain["ddp"], plain["sampler"], plain["torch"], probed(plain["probed"]), probed(plain["dealt"]),
+                     tuple(plain["driven"]), declare(Declarations, plain["ddp"]["declares"]),
+                     declare(SamplerDeclarations, plain["sampler"]["declares"]))

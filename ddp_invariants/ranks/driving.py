@@ -1,0 +1,485 @@
+"""How a DDP is driven: what it is called with, what is called around a step, found by the usual names.
+
+Implementations in the field differ in names and units, hardly in shape. What an adapter brings (adapter.py) replaces what is
+found here, method by method.
+"""
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ddp_invariants.adapter import Adapter, Context
+from ddp_invariants.declarations import DeclarationError, Declarations, declare
+from ddp_invariants.implementation import Arguments, Ddp
+from ddp_invariants.ranks.naming import LoadError, first, import_module, resolve, setup_call, signature, values_of, version
+
+_MIB = 2.0**20
+_ELEMENT = 4
+"""Bytes of an element, where a capacity is given in elements: float32."""
+BUCKET_CAPS: dict[str, tuple[str, Callable[[int], float]]] = {
+    **dict.fromkeys(("bucket_cap_mb", "bucket_size_mb", "bucket_mb"), ("MiB", lambda size: size / _MIB)),
+    **dict.fromkeys(("bucket_cap_bytes", "bucket_size_bytes", "bucket_bytes"), ("bytes", lambda size: size)),
+    **dict.fromkeys(("bucket_size", "bucket_numel", "buffer_size", "reduce_buffer_size", "reduce_bucket_size"),
+                    ("elements", lambda size: max(1, size // _ELEMENT))),
+}
+"""How a bucket capacity in bytes is passed, by the name of the argument that takes it."""
+
+GROUPS = ("process_group", "dp_process_group", "data_parallel_group", "dp_group", "group", "pg")
+RANKS = ("rank", "local_rank", "dp_rank", "data_parallel_rank")
+WORLD_SIZES = ("world_size", "num_replicas", "dp_size", "dp_world_size", "data_parallel_size", "data_parallel_world_size")
+OPTIMIZERS = ("optimizer", "opt", "optim")
+OPTIMIZER_CLASSES = ("optimizer_class", "optimizer_cls", "optim_class", "optim_cls", "optimizer_type", "optim")
+OPTIMIZER_ARGUMENTS = ("optimizer_arguments", "optimizer_kwargs", "optim_kwargs", "optimizer_args", "optim_args")
+PARAMETERS = ("params", "parameters", "param_groups", "model_parameters")
+
+FINISHERS = (
+    "finish_gradient_synchronization", "finish_gradient_sync", "finish_grad_sync", "sync_gradients", "sync_grads", "sync_grad",
+    "synchronize_gradients", "synchronise_gradients", "all_reduce_grads", "allreduce_grads", "all_reduce_gradients",
+    "allreduce_gradients", "reduce_gradients", "average_gradients", "wait_for_gradients", "synchronize",
+)
+"""Calls made after backward where the wrapper has one; names that exist on nn.Module are not among them."""
+STARTERS = ("on_train_batch_start", "zero_grad_buffer", "reset_buckets", "reset")
+"""Calls made before a step's batch where the wrapper has one."""
+BROADCASTS = ("broadcast_params", "broadcast_parameters", "sync_params", "sync_parameters")
+"""Calls made once after wrapping where the wrapper has one."""
+
+METHODS = {name: member for name, member in vars(Adapter).items() if inspect.isfunction(member) and not name.startswith("_")}
+"""The methods an adapter may bring, by name."""
+
+WHAT_MADE_IT = "what {} made of the module cannot be called like a model; expected a module, or an adapter with wrap"
+
+
+@dataclass(frozen=True)
+class Description:
+    """What the controller needs to know of an implementation without importing it.
+
+    Attributes:
+        name: As a report calls it.
+        target: What it stands for.
+        version: Of the distribution it comes from, or `unversioned`.
+        declares: Its declarations, as plain data.
+        lacks: Capabilities its arguments show that it does not have.
+        driven: How it is driven, a line each.
+    """
+
+    name: str
+    target: str
+    version: str
+    declares: dict[str, Any] = field(default_factory=dict)
+    lacks: tuple[str, ...] = ()
+    driven: tuple[str, ...] = ()
+
+
+class Call:
+    """Something called with what it asks for by the usual names.
+
+    Args:
+        thing: What is called.
+        option: How the user named it, for messages.
+        given: Arguments the user gave.
+        takes_first: What its first parameter receives: a module, or for an optimizer parameters, a module or an optimizer.
+    """
+
+    def __init__(self, thing: Any, option: str, given: Arguments = (), takes_first: str = "the module") -> None:
+        self.thing, self.option = thing, option
+        parameters = signature(thing, option)
+        if not parameters:
+            raise LoadError(f"{option}: it takes no argument, expected {takes_first} as the first one")
+        self.first, *rest = parameters
+        self.given = values_of(given, parameters, option)
+        self.cap, self.group = first(BUCKET_CAPS, parameters), first(GROUPS, parameters)
+        self.any_keyword = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+        self.wanted = [name for name in rest if name not in self.given and
+                       (parameters[name].default is inspect.Parameter.empty or name in OPTIMIZER_CLASSES) and
+                       parameters[name].kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)]
+        known = (*BUCKET_CAPS, *GROUPS, *RANKS, *WORLD_SIZES, *OPTIMIZERS, *OPTIMIZER_CLASSES, *OPTIMIZER_ARGUMENTS,
+                 *PARAMETERS, "device", "lr", "seed", "model", "module")
+        missing = [name for name in self.wanted if name not in known]
+        if missing:
+            raise LoadError(f"{option}: it requires {', '.join(missing)}, which nothing is known to pass for; give it with "
+                            f"{option.split(maxsplit=1)[0]}-arg {missing[0]}=VALUE, or write an adapter")
+
+    @property
+    def takes_optimizer(self) -> bool:
+        """Whether it asks for an optimizer that exists already."""
+        return any(name in OPTIMIZERS and name not in OPTIMIZER_CLASSES for name in self.wanted)
+
+    @property
+    def takes_class(self) -> bool:
+        """Whether it makes the optimizer itself, from a class."""
+        return any(name in OPTIMIZER_CLASSES for name in self.wanted)
+
+    def explained(self) -> list[str]:
+        """How it is called, a line each."""
+        lines = [f"called with {self.first!r} first"]
+        lines += [f"bucket capacity in {BUCKET_CAPS[self.cap][0]} as {self.cap!r}"] if self.cap else []
+        lines += [f"process group as {self.group!r}"] if self.group else []
+        lines += [f"also passed: {', '.join(self.wanted)}"] if self.wanted else []
+        lines += [f"given: {', '.join(f'{name}={value!r}' for name, value in self.given.items())}"] if self.given else []
+        return lines
+
+    def __call__(self, thing: Any, context: Context, module: Any = None, optimizer: Any = None) -> Any:
+        """Call it with its first argument. Raises whatever the implementation raises."""
+        arguments: dict[str, Any] = dict(self.given)
+        if self.cap is not None and self.cap not in arguments:
+            if context.bucket_cap is not None:
+                arguments[self.cap] = BUCKET_CAPS[self.cap][1](context.bucket_cap)
+            elif self.cap in self.wanted:
+                arguments[self.cap] = BUCKET_CAPS[self.cap][1](25 << 20)
+        if self.group is not None and (context.group is not None or self.group in self.wanted):
+            arguments[self.group] = torch.distributed.group.WORLD if context.group is None else context.group
+        for name in self.wanted:
+            if name not in arguments:
+                arguments[name] = self._value(name, context, module, optimizer)
+        if self.takes_class and self.any_keyword and not any(name in OPTIMIZER_ARGUMENTS for name in self.wanted):
+            arguments |= context.optimizer_arguments
+        return self.thing(thing, **arguments)
+
+    def _value(self, name: str, context: Context, module: Any, optimizer: Any) -> Any:
+        if name in OPTIMIZER_CLASSES:
+            return context.optimizer_class
+        fixed = {**dict.fromkeys(RANKS, context.rank), **dict.fromkeys(WORLD_SIZES, context.world_size),
+                 **dict.fromkeys(OPTIMIZERS, optimizer),
+                 **{known: dict(context.optimizer_arguments) for known in OPTIMIZER_ARGUMENTS},
+                 "device": torch.device("cpu"), "lr": context.lr, "seed": context.seed, "module": module, "model": module}
+        return fixed[name] if name in fixed else list(module.parameters())
+
+
+class Driver:
+    """A DDP that is loaded: what it declares, and how a case is driven with it.
+
+    Raises:
+        LoadError: It cannot be put on trial.
+    """
+
+    def __init__(self, ddp: Ddp) -> None:
+        self.ddp, self.option = ddp, f"--ddp {ddp.name}"
+        self.call: Call | None = None
+        self.adapter: Callable[[], Any] = lambda: None
+        self.methods: set[str] = set()
+        self.lines: list[str] = []
+        self.thing: Any = None
+        brought: Mapping[str, Any] = {}
+        if ddp.name == "none":
+            self.lines.append("the module itself, unwrapped")
+        elif ddp.name.startswith("course:"):
+            brought = self._course(ddp.name.removeprefix("course:"))
+        else:
+            self.thing = resolve(ddp.name, "ddp")
+            brought = self._declares(self.thing)
+            if isinstance(self.thing, type) and not issubclass(self.thing, nn.Module) and \
+                    any(callable(getattr(self.thing, name, None)) for name in ("wrap", "train_step")):
+                self._adapt(self.thing)
+            else:
+                self.call = Call(self.thing, self.option, ddp.arguments)
+                self.lines += self.call.explained()
+        self.setup = [setup_call(text) for text in ddp.setup]
+        self.after = Call(resolve(ddp.after, "after"), f"--after {ddp.after}") if ddp.after else None
+        self.optimizer = Call(resolve(ddp.optimizer, "opt"), f"--opt {ddp.optimizer}", ddp.optimizer_arguments,
+                              "parameters, a module or an optimizer") if ddp.optimizer else None
+        if self.optimizer is not None:
+            # An optimizer that synchronises in its step leaves gradients local, where no wrapper reduces them.
+            usual = {"optimizer": "own", **({"gradients": "hidden"} if ddp.name == "none" else {})}
+            brought = {**usual, **brought, **self._declares(self.optimizer.thing)}
+            self.lines += [f"--opt {line}" for line in self.optimizer.explained()]
+        try:
+            self.declared = declare(Declarations, {**brought, **ddp.declares})
+        except DeclarationError as error:
+            raise LoadError(f"{self.option}: it declares {error}") from error
+
+    @staticmethod
+    def _declares(thing: Any) -> Mapping[str, Any]:
+        return dict(getattr(thing, "declares", {}))
+
+    def _adapt(self, adapter: type) -> None:
+        """Take in an adapter class, its methods checked against those that are called."""
+        values = values_of(self.ddp.arguments, signature(adapter, self.option) if self.ddp.arguments else {}, self.option)
+        _check_adapter(adapter, self.option)
+        self.adapter = lambda: adapter(**values)
+        self.methods = {name for name in METHODS if callable(getattr(adapter, name, None))}
+        self.lines.append(f"adapter with {', '.join(name for name in METHODS if name in self.methods)}")
+
+    def _course(self, named: str) -> Mapping[str, Any]:
+        """Take in a course's module of adapter functions."""
+        path, _, kind = named.partition("#")
+        if kind not in COURSE:
+            raise LoadError(f"{self.option}: expected course:path/to/adapters.py#KIND, KIND one of {', '.join(COURSE)}")
+        module = import_module(path, self.option)
+        functions = {role: getattr(module, name, None) for role, name in COURSE[kind].items()}
+        missing = [COURSE[kind][role] for role in ("wrap", "make_optimizer") if role in functions and functions[role] is None]
+        if missing:
+            raise LoadError(f"{self.option}: {path} has no {missing[0]!r}; {_kinds_of(module)}")
+        adapter = _CourseAdapter({role: function for role, function in functions.items() if function is not None})
+        self.adapter, self.methods = lambda: adapter, set(adapter.functions)
+        self.thing = next(iter(adapter.functions.values()))
+        self.lines.append(f"course functions {', '.join(COURSE[kind][role] for role in adapter.functions)}")
+        if kind == "sharded":
+            self.call = Call(nn.parallel.DistributedDataParallel, "--ddp torch")
+            self.lines.append("its optimizer synchronises no gradients: under torch.nn.parallel.DistributedDataParallel")
+        declared: dict[str, dict[str, Any]] = {"fsdp": {"zero": 3, "gradients": "hidden"},
+                                               "sharded": {"zero": 1, "partition": "parameters"}}
+        return declared.get(kind, {})
+
+    def describe(self) -> Description:
+        """What the controller may draw for it, and what it prints."""
+        lacks = []
+        if "wrap" not in self.methods and "train_step" not in self.methods:
+            lacks += ["bucket_cap"] if self.call is None or self.call.cap is None else []
+            lacks += ["subgroup"] if self.call is None or self.call.group is None else []
+        if "train_step" in self.methods:
+            lacks += ["no_sync", "accumulation", "bucket_cap", "zero_in_place", "never_zeroed"]
+        about = self.optimizer.thing if self.thing is None and self.optimizer is not None else self.thing
+        if self.ddp.name == "none":
+            target = "no wrapper"
+        elif ":" in self.ddp.name:
+            target = self.ddp.name
+        else:
+            target = f"{self.thing.__module__}:{self.thing.__qualname__}"
+        return Description(str(self.ddp), target, version(about), vars(self.declared), tuple(lacks), tuple(self.lines))
+
+    def start(self, context: Context, replica: nn.Module) -> "Drive":
+        """What drives one case."""
+        return Drive(self, context, replica, self.adapter())
+
+
+class Drive:
+    """One case's calls: the adapter's where it has them, the usual ones elsewhere.
+
+    Attributes:
+        found: What was found by name, for the explanation: what is called when.
+    """
+
+    def __init__(self, driver: Driver, context: Context, replica: nn.Module, adapter: Any) -> None:
+        self.driver, self.context, self.replica = driver, context, replica
+        self.brought: Any = None
+        self.found: dict[str, str] = {}
+        self._finish: str | None = None
+        self._start: str | None = None
+        for name in driver.methods:
+            setattr(self, name, getattr(adapter, name))
+        self.whole_step = "train_step" in driver.methods
+
+    # The usual ways; documented in adapter.Adapter.
+
+    def setup(self, context: Context) -> object:
+        for function, values in self.driver.setup:
+            here = {"WORLD": context.world_size, "RANK": context.rank}
+            function(**{name: here[value] if isinstance(value, str) else value[0] for name, value in values.items()})
+        return None
+
+    def wrap(self, module: nn.Module, context: Context) -> object:
+        call = self.driver.call
+        if call is None:
+            return module
+        optimizer = context.optimizer(_trained(module)) if call.takes_optimizer else None
+        made = call(module, context, module, optimizer)
+        return made if optimizer is None or isinstance(made, tuple) else (module if made is None else made, optimizer)
+
+    def make_optimizer(self, wrapped: Any, context: Context) -> Any:
+        if self.brought is not None:
+            return self.brought
+        trained = _trained(wrapped) or _trained(self.replica)
+        call = self.driver.optimizer
+        if call is None:
+            return context.optimizer(trained)
+        if call.first in ("model", "module"):
+            return call(wrapped, context, wrapped, context.optimizer(trained) if call.takes_optimizer else None)
+        if call.first in OPTIMIZERS:
+            return call(context.optimizer(trained), context, wrapped)
+        return call(trained, context, wrapped)
+
+    def before_batch(self, wrapped: Any, optimizer: Any) -> object:
+        del optimizer
+        return getattr(wrapped, self._start)() if self._start else None
+
+    def zero_grad(self, wrapped: Any, optimizer: Any, set_to_none: bool) -> object:  # noqa: FBT001 - as an adapter's
+        del wrapped
+        return optimizer.zero_grad(set_to_none=set_to_none)
+
+    def accumulate(self, wrapped: Any) -> AbstractContextManager[object]:
+        for holder in (wrapped, getattr(wrapped, "_orig_mod", None)):
+            if callable(getattr(holder, "no_sync", None)):
+                context: AbstractContextManager[object] = holder.no_sync()  # type: ignore[union-attr]  # just looked up
+                return context
+        if callable(getattr(wrapped, "set_requires_gradient_sync", None)):
+            return _switched(wrapped.set_requires_gradient_sync)
+        if isinstance(getattr(wrapped, "require_backward_grad_sync", None), bool):
+            return _switched(lambda on: setattr(wrapped, "require_backward_grad_sync", on))
+        return nullcontext()
+
+    def forward(self, wrapped: Any, inputs: Tensor) -> Any:
+        return wrapped(inputs)
+
+    def backward(self, wrapped: Any, optimizer: Any, loss: Tensor) -> object:
+        del wrapped, optimizer
+        return loss.backward()
+
+    def after_backward(self, wrapped: Any, optimizer: Any) -> object:
+        if self._finish:
+            getattr(wrapped, self._finish)()
+        if self.driver.after is not None:
+            self.driver.after(wrapped, self.context, wrapped, optimizer)
+        return None
+
+    def gradients(self, wrapped: Any) -> Mapping[str, Tensor | None]:
+        del wrapped
+        return {name: _gradient(parameter) for name, parameter in self.replica.named_parameters()}
+
+    def step(self, wrapped: Any, optimizer: Any) -> object:
+        del wrapped
+        for parameter in self.replica.parameters():
+            if parameter.grad is None and getattr(parameter, "main_grad", None) is not None:
+                self.found["gradients"] = "in .main_grad"
+                parameter.grad = _gradient(parameter)
+        return optimizer.step()
+
+    def train_step(self, parameters: Mapping[str, Any], inputs: Tensor, targets: Tensor, context: Context) -> object:
+        raise NotImplementedError  # Only asked of an adapter that has it.
+
+    def teardown(self, context: Context) -> object:
+        del context
+        return None
+
+    # What is around them.
+
+    def begin(self) -> tuple[Any, Any]:
+        """Set up and wrap. Returns what is to be called and the optimizer.
+
+        Raises:
+            TypeError: What came of it is nothing that can be trained.
+        """
+        self.setup(self.context)
+        made: Any = self.wrap(self.replica, self.context)
+        if isinstance(made, tuple) and len(made) >= 2:
+            made, self.brought = made[0], made[1]
+        wrapped = self.replica if made is None else made  # `is None`, since a wrapper's len() may raise.
+        if not callable(wrapped) and "forward" not in self.driver.methods:
+            raise TypeError(WHAT_MADE_IT.format(self.driver.ddp.name))
+        for name in BROADCASTS:
+            if name not in dir(nn.Module) and callable(getattr(type(wrapped), name, None)):
+                getattr(wrapped, name)()
+                self.found["after wrapping"] = f"{name}()"
+                break
+        ddp = self.driver.ddp
+        self._start = self._named("start", wrapped, ddp.start, STARTERS)
+        self._finish = self._named("finish", wrapped, ddp.finish, FINISHERS)
+        self.found["accumulation"] = self._accumulation(wrapped)
+        return wrapped, self.make_optimizer(wrapped, self.context)
+
+    def _named(self, what: str, wrapped: Any, given: str, usual: tuple[str, ...]) -> str | None:
+        """The method to call at a moment: the one given, or the first usual one there is.
+
+        Raises:
+            AttributeError: There is no such method.
+        """
+        if given == "none":
+            return None
+        own = [name for name in dir(type(wrapped)) if callable(getattr(type(wrapped), name, None))]
+        if given and given not in own:
+            close = difflib.get_close_matches(given, own, 1)
+            raise AttributeError(f"--{what} {given}: {type(wrapped).__name__} has no such method"
+                                 + (f"; did you mean {close[0]!r}?" if close else ""))
+        name = given or next((name for name in usual if name in own), None)
+        if name:
+            self.found["before each batch" if what == "start" else "after backward"] = f"{name}()"
+        return name
+
+    def _accumulation(self, wrapped: Any) -> str:
+        """How several backwards a step are run: `no_sync` or `each`."""
+        declared = self.driver.declared.accumulation
+        if declared:
+            return declared
+        if "accumulate" in self.driver.methods or callable(getattr(wrapped, "no_sync", None)) or \
+                callable(getattr(getattr(wrapped, "_orig_mod", None), "no_sync", None)) or \
+                hasattr(wrapped, "set_requires_gradient_sync") or hasattr(wrapped, "require_backward_grad_sync"):
+            return "no_sync"
+        return "each"
+
+
+def _trained(module: Any) -> list[Any]:
+    parameters = getattr(module, "parameters", None)
+    return list(parameters()) if callable(parameters) else []
+
+
+def _gradient(parameter: Tensor) -> Tensor | None:
+    """What the optimizer gets: `.grad`, or `.main_grad` in the parameter's dtype."""
+    if parameter.grad is not None:
+        return parameter.grad
+    main: Tensor | None = getattr(parameter, "main_grad", None)
+    return None if main is None else main.view_as(parameter).to(parameter.dtype)
+
+
+@contextmanager
+def _switched(switch: Callable[[bool], object]) -> Iterator[None]:
+    """Synchronisation switched off inside."""
+    switch(False)  # noqa: FBT003 - a switch
+    try:
+        yield
+    finally:
+        switch(True)  # noqa: FBT003 - a switch
+
+
+def _check_adapter(adapter: type, option: str) -> None:
+    """Compare an adapter's methods with those that are called.
+
+    Raises:
+        LoadError: One is misspelt, or does not take what it will be given; the message shows the line as it should be.
+    """
+    own = [name for name, member in inspect.getmembers(adapter) if callable(member) and not name.startswith("_")]
+    for name in own:
+        close = [] if name in METHODS else difflib.get_close_matches(name, [m for m in METHODS if m not in own], 1, 0.8)
+        if close:
+            raise LoadError(f"{option}: {adapter.__name__} has a method {name!r}, which is never called; did you mean\n"
+                            f"    {_line(close[0])}")
+    for name in (name for name in own if name in METHODS):
+        wanted = list(inspect.signature(METHODS[name]).parameters)
+        method = inspect.signature(getattr(adapter, name))
+        static = isinstance(inspect.getattr_static(adapter, name), staticmethod | classmethod)
+        try:
+            method.bind(*wanted[1:] if static else wanted)
+        except TypeError as error:
+            raise LoadError(f"{option}: {adapter.__name__}.{name}{method} cannot be called as it will be ({error}); expected\n"
+                            f"    {_line(name)}") from error
+
+
+def _line(name: str) -> str:
+    return f"def {name}({', '.join(inspect.signature(METHODS[name]).parameters)}): ..."
+
+
+COURSE: dict[str, dict[str, str]] = {
+    "individual": {"wrap": "get_ddp_individual_parameters", "after_backward": "ddp_individual_parameters_on_after_backward"},
+    "bucketed": {"wrap": "get_ddp_bucketed", "after_backward": "ddp_bucketed_on_after_backward",
+                 "before_batch": "ddp_bucketed_on_train_batch_start"},
+    "ddp": {"wrap": "get_ddp", "after_backward": "ddp_on_after_backward", "before_batch": "ddp_on_train_batch_start"},
+    "fsdp": {"wrap": "get_fsdp", "after_backward": "fsdp_on_after_backward", "before_batch": "fsdp_on_train_batch_start"},
+    "sharded": {"make_optimizer": "get_sharded_optimizer"},
+}
+"""A course's functions, by kind and the adapter method each one stands for."""
+
+
+def _kinds_of(module: Any) -> str:
+    """What a course module offers instead."""
+    kinds = [kind for kind, roles in COURSE.items() if any(hasattr(module, name) for name in list(roles.values())[:1])]
+    return f"it has what #{', #'.join(kinds)} needs" if kinds else "it has none of the functions looked for"
+
+
+class _CourseAdapter:
+    """A course's functions as an adapter's methods."""
+
+    def __init__(self, functions: Mapping[str, Callable[..., Any]]) -> None:
+        self.functions = functions
+        for name in ("after_backward", "before_batch"):
+            if name in functions:
+                setattr(self, name, functions[name])
+
+    def wrap(self, module: nn.Module, context: Context) -> object:
+        return Call(self.functions["wrap"], "--ddp course")(module, context, module)
+
+    def make_optimizer(self, wrapped: Any, context: Context) -> Any:
+        return self.functions["make_optimizer"](_trained(wrapped), context.optimizer_class, **context.optimizer_arguments)

@@ -1,0 +1,214 @@
+"""From a name to the object it stands for: `package.module:Name`, `path/to/file.py:Name`, or an entry point."""
+
+import ast
+import difflib
+import importlib
+import importlib.metadata
+import importlib.util
+import inspect
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from ddp_invariants.implementation import Arguments
+
+Side = Literal["ddp", "sampler", "opt", "after", "setup"]
+
+SHORT_NAMES: dict[str, dict[str, str]] = {
+    "ddp": {
+        "reference": "ddp_invariants.reference.ddp:DistributedDataParallel",
+        "torch": "torch.nn.parallel:DistributedDataParallel",
+    },
+    "sampler": {
+        "reference": "ddp_invariants.reference.sampler:DistributedSampler",
+        "torch": "torch.utils.data:DistributedSampler",
+    },
+}
+
+ENTRY_POINTS = "ddp_invariants."
+"""A package ships its adapters as entry points of the groups `ddp_invariants.ddp` and `ddp_invariants.sampler`."""
+
+
+class LoadError(Exception):
+    """The implementation cannot be put on trial: one sentence that names it, what is wrong and what to do."""
+
+
+def target_of(name: str, side: Side) -> str:
+    """A name with short names and entry points resolved."""
+    if name in SHORT_NAMES.get(side, {}):
+        return SHORT_NAMES[side][name]
+    if ":" not in name:
+        for entry in importlib.metadata.entry_points(group=ENTRY_POINTS + side):
+            if entry.name == name:
+                return entry.value
+    return name
+
+
+def resolve(name: str, side: Side) -> Any:
+    """Import what a name stands for.
+
+    Raises:
+        LoadError: The name has no such form, its module or file does not exist or does not import, or it has no such
+            attribute.
+    """
+    option = f"--{side} {name}"
+    module_name, colon, attribute = target_of(name, side).rpartition(":")
+    if not colon or not module_name or not attribute:
+        shipped = [entry.name for entry in importlib.metadata.entry_points(group=ENTRY_POINTS + side)]
+        short = ", ".join([*SHORT_NAMES.get(side, {}), *shipped, "package.module:Name or path/to/file.py:Name"])
+        raise LoadError(f"{option}: expected {short}")
+    module = import_module(module_name, option)
+    try:
+        found: Any = module
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except AttributeError:
+        raise LoadError(f"{option}: {module_name} has no {attribute!r}; {_instead(module, module_name, attribute)}") from None
+    return found
+
+
+def import_module(module_name: str, option: str) -> Any:
+    """Import a module by its name or file.
+
+    Raises:
+        LoadError: There is none, or it does not import.
+    """
+    try:
+        return _from_file(Path(module_name)) if module_name.endswith(".py") else importlib.import_module(module_name)
+    except LoadError as error:
+        raise LoadError(f"{option}: {error}") from error
+    except ModuleNotFoundError as error:
+        if error.name and (module_name + ".").startswith(error.name + "."):
+            raise LoadError(f"{option}: there is no module {error.name!r}; install it, or give the path of a .py file"
+                            ) from error
+        raise LoadError(f"{option}: importing it needs the module {error.name!r}, which is missing") from error
+    except BaseException as error:  # SystemExit included: a module may do anything when imported.
+        raise LoadError(f"{option}: importing {module_name} raised {type(error).__name__}: {error}{_no_gpu(error)}") from error
+
+
+def _no_gpu(error: BaseException) -> str:
+    text = str(error).lower()
+    return "; it needs CUDA, and this machine offers none" if "cuda" in text or "nvidia" in text else ""
+
+
+def _instead(module: Any, module_name: str, attribute: str) -> str:
+    """What to name instead: a close name there, or the module below or beside it that has this one."""
+    offered = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+    close = difflib.get_close_matches(attribute, offered, 1)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    package = module_name.partition(".")[0]
+    for name, other in list(sys.modules.items()):
+        if name.partition(".")[0] == package and name != module_name and callable(vars(other).get(attribute)):
+            return f"{name}:{attribute} exists"
+    beside = _beside(module, module_name, attribute)
+    return beside or f"it has {', '.join(offered[:12]) or 'nothing that can be called'}"
+
+
+def _beside(module: Any, module_name: str, attribute: str) -> str:
+    """A file of the same folder that defines the name, found by reading and not by importing."""
+    file = getattr(module, "__file__", None)
+    if file is None:
+        return ""
+    for path in sorted(Path(file).parent.glob("*.py"))[:200]:
+        try:
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+        except (OSError, SyntaxError, ValueError):
+            continue
+        if any(isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == attribute for node in tree.body):
+            as_file = module_name.endswith(".py")
+            other = str(Path(module_name).parent / path.name) if as_file else f"{module.__package__}.{path.stem}"
+            return f"{other}:{attribute} exists"
+    return ""
+
+
+def _from_file(path: Path) -> Any:
+    if not path.is_file():
+        raise LoadError(f"there is no file {path}")
+    resolved = path.resolve()
+    name = f"_on_trial_{path.stem}"
+    if name in sys.modules and sys.modules[name].__file__ == str(resolved):
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, resolved)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    sys.path.insert(0, str(resolved.parent))
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    finally:
+        sys.path.remove(str(resolved.parent))
+    return module
+
+
+def version(thing: Any) -> str:
+    """Of the distribution an object comes from, or `unversioned`."""
+    root = (getattr(thing, "__module__", "") or "").split(".")[0]
+    found = getattr(sys.modules.get(root), "__version__", None)
+    return f"{root} {found}" if found else "unversioned"
+
+
+def signature(thing: Any, option: str) -> dict[str, inspect.Parameter]:
+    """The parameters of something callable.
+
+    Raises:
+        LoadError: It cannot be called, or does not say with what.
+    """
+    if not callable(thing):
+        raise LoadError(f"{option}: it is a {type(thing).__name__}, expected a class or function")
+    try:
+        return dict(inspect.signature(thing).parameters)
+    except (TypeError, ValueError) as error:
+        raise LoadError(f"{option}: its arguments cannot be read: {error}") from error
+
+
+def first(names: Iterable[str], among: Mapping[str, object]) -> str | None:
+    """The first of some names that is there."""
+    return next((name for name in names if name in among), None)
+
+
+def values_of(given: Arguments, parameters: Mapping[str, inspect.Parameter], option: str) -> dict[str, Any]:
+    """The values of arguments given as text: a Python literal where it reads as one, text otherwise.
+
+    Raises:
+        LoadError: One is not taken by what is to be called.
+    """
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    values = {}
+    for name, text in given:
+        if name not in parameters and not takes_any:
+            close = difflib.get_close_matches(name, list(parameters), 1)
+            hint = f"did you mean {close[0]}?" if close else f"it takes {', '.join(parameters)}"
+            raise LoadError(f"{option}: it takes no argument {name!r}; {hint}")
+        try:
+            values[name] = ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            values[name] = text
+    return values
+
+
+def setup_call(text: str) -> tuple[Any, dict[str, str | tuple[Any]]]:
+    """A `--setup` call: what to call and its keyword arguments, in which WORLD and RANK stand for themselves.
+
+    Raises:
+        LoadError: It is no `pkg.mod:name` or `pkg.mod:name(key=value, …)` of literals.
+    """
+    name, bracket, rest = text.partition("(")
+    function = resolve(name, "setup")
+    if not bracket:
+        return function, {}
+    try:
+        call = ast.parse(f"f({rest}", mode="eval").body
+        assert isinstance(call, ast.Call)
+        if call.args:
+            raise ValueError("arguments are given by name")
+        values = {str(one.arg): one.value.id if isinstance(one.value, ast.Name) and one.value.id in ("WORLD", "RANK")
+                  else (ast.literal_eval(one.value),) for one in call.keywords}
+    except (SyntaxError, ValueError, AssertionError) as error:
+        raise LoadError(f"--setup {text}: expected pkg.mod:name(key=value, …) with literals, WORLD or RANK: {error}") from error
+    return function, values

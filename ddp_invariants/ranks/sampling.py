@@ -1,0 +1,139 @@
+"""How a sampler is asked: map-style, over batches, over items, or a function; its rank given, or read from its surroundings."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch.distributed as dist
+from torch.utils.data import BatchSampler, SequentialSampler
+
+from ddp_invariants.declarations import DeclarationError, SamplerDeclarations, declare
+from ddp_invariants.implementation import Sampler
+from ddp_invariants.ranks.driving import Description
+from ddp_invariants.ranks.group import lone_rank
+from ddp_invariants.ranks.naming import LoadError, first, resolve, signature, target_of, values_of, version
+
+DATASETS = ("dataset", "data_source", "data", "samples", "indices")
+BATCH_SAMPLERS = ("batch_sampler",)
+INNER_SAMPLERS = ("sampler",)
+ITERABLES = ("src", "source", "iterable")
+SIZES = ("n", "num_samples", "dataset_size", "dataset_len", "length", "total_size", "num_items")
+ARGUMENTS: dict[str, tuple[str, ...]] = {
+    "world_size": ("num_replicas", "world_size", "num_processes", "data_parallel_size", "dp_size", "num_shards", "n_ranks"),
+    "rank": ("rank", "process_index", "data_parallel_rank", "dp_rank", "shard_id", "local_rank"),
+    "shuffle": ("shuffle", "shuffled"),
+    "seed": ("seed", "random_seed"),
+    "drop_last": ("drop_last",),
+    "batch_size": ("batch_size", "micro_batch_size", "per_rank_batch_size"),
+    "epoch": ("epoch",),
+}
+"""What a sampler is told, by the names of the arguments that take it."""
+
+
+class SamplerMaker:
+    """A sampler that is loaded: what it declares, and how one is made for a rank.
+
+    Raises:
+        LoadError: It cannot be put on trial.
+    """
+
+    def __init__(self, sampler: Sampler) -> None:
+        self.sampler, option = sampler, f"--sampler {sampler.name}"
+        self.make = resolve(sampler.name, "sampler")
+        parameters = signature(self.make, option)
+        self.given = values_of(sampler.arguments, parameters, option)
+        self.names = {ours: first(theirs, parameters) for ours, theirs in ARGUMENTS.items()}
+        self.source, self.source_kind = self._source(parameters, option)
+        known = {name for name in (*self.names.values(), self.source) if name}
+        missing = [p.name for p in parameters.values() if p.default is p.empty and p.name not in known | set(self.given)
+                   and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        if missing:
+            raise LoadError(f"{option}: it requires {', '.join(missing)}, which nothing is known to pass for; give it with "
+                            f"--sampler-arg {missing[0]}=VALUE")
+        # One that is told neither asks torch.distributed or the environment.
+        self.asks = self.names["rank"] is None and "rank" not in self.given
+        try:
+            self.declared = declare(SamplerDeclarations, {**getattr(self.make, "declares", {}), **sampler.declares})
+        except DeclarationError as error:
+            raise LoadError(f"{option}: it declares {error}") from error
+
+    @staticmethod
+    def _source(parameters: dict[str, Any], option: str) -> tuple[str, str]:
+        """The parameter that takes what is dealt out, and what that is.
+
+        Raises:
+            LoadError: There is none.
+        """
+        for kind, names in (("batches", BATCH_SAMPLERS), ("dataset", DATASETS), ("sampler", INNER_SAMPLERS),
+                            ("items", ITERABLES), ("size", SIZES)):
+            found = first(names, parameters)
+            if found is not None:
+                return found, kind
+        raise LoadError(f"{option}: it takes none of {', '.join((*DATASETS, *BATCH_SAMPLERS, *ITERABLES, *SIZES))}, so it "
+                        "cannot be told what to deal out")
+
+    def describe(self) -> Description:
+        """What the controller may draw for it, and what it prints."""
+        lacks = [name for name in ("shuffle", "drop_last") if self.names[name] is None]
+        lacks += ["given_rank"] if self.asks else []
+        how = {"batches": "over a torch BatchSampler", "dataset": "over a dataset", "sampler": "over a torch sampler",
+               "items": "over an iterable", "size": "over a length"}[self.source_kind]
+        lines = [f"{how} as {self.source!r}",
+                 "rank and world size from torch.distributed and the environment" if self.asks else
+                 f"rank as {self.names['rank']!r}"]
+        lines += [f"{ours.replace('_', ' ')} as {theirs!r}" for ours, theirs in self.names.items() if theirs and ours != "rank"]
+        return Description(str(self.sampler), target_of(self.sampler.name, "sampler"), version(self.make), vars(self.declared),
+                           tuple(lacks), tuple(lines))
+
+    def surroundings(self, rank: int, world_size: int) -> AbstractContextManager[object]:
+        """The rank's surroundings, for a sampler that reads its rank from them."""
+        return _as_rank(rank, world_size) if self.asks else nullcontext()
+
+    def __call__(self, samples: int, world_size: int, rank: int, *, shuffle: bool, seed: int, drop_last: bool,
+                 batch_size: int, epoch: int = 0) -> Any:
+        """A sampler for one rank over a dataset of that length. Raises whatever the implementation raises."""
+        ours = {"world_size": world_size, "rank": rank, "shuffle": shuffle, "seed": seed, "drop_last": drop_last,
+                "batch_size": batch_size, "epoch": epoch}
+        arguments = {theirs: ours[name] for name, theirs in self.names.items() if theirs is not None}
+        made = self.make(**{self.source: self._dealt(samples, batch_size, drop_last=drop_last), **arguments, **self.given})
+        # An iterator can be gone through once; what it yields may be asked for again.
+        return list(made) if isinstance(made, Iterator) else made
+
+    def _dealt(self, samples: int, batch_size: int, *, drop_last: bool) -> Any:
+        if self.source_kind == "batches":
+            return BatchSampler(SequentialSampler(range(samples)), batch_size, drop_last)
+        if self.source_kind == "sampler":
+            return SequentialSampler(range(samples))
+        return samples if self.source_kind == "size" else range(samples)
+
+    @property
+    def remade_each_epoch(self) -> bool:
+        """Whether the epoch is an argument, not a call."""
+        return self.names["epoch"] is not None
+
+
+_VARIABLES: dict[str, Callable[[int, int], int]] = {
+    "RANK": lambda rank, _: rank, "LOCAL_RANK": lambda rank, _: rank,
+    "WORLD_SIZE": lambda _, world_size: world_size, "LOCAL_WORLD_SIZE": lambda _, world_size: world_size,
+}
+
+
+@contextmanager
+def _as_rank(rank: int, world_size: int) -> Iterator[None]:
+    """The environment and torch.distributed as a process of that rank finds them; no collective can be run."""
+    before = {name: os.environ.get(name) for name in _VARIABLES}
+    os.environ.update({name: str(value(rank, world_size)) for name, value in _VARIABLES.items()})
+    possible = 0 <= rank < world_size
+    try:
+        if possible:
+            lone_rank(rank, world_size)
+        yield
+    finally:
+        if possible:
+            dist.destroy_process_group()
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,228 @@
+"""What cases may contain for what is on trial: its capabilities, its declarations, the machine.
+
+Cases are fitted to the scope when they are drawn, rather than skipped inside a property, which would let a property pass on
+nothing. A rule that is about something outside the scope is not claimed, and listed with the reason.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from ddp_invariants.case import Case, Data, Layer, Model, Optimizer, Poison, ShardCase, TrainingCase
+from ddp_invariants.declarations import CAPABILITIES, Declarations, SamplerDeclarations, Stack
+from ddp_invariants.simpler import without_layer
+
+BASE = TrainingCase(model=Model(4, (Layer("linear", 2),)), world_size=2, steps=2, data=Data(samples=8, batch_size=2))
+"""The simplest case a discovery starts from."""
+
+
+@dataclass(frozen=True)
+class Capability:
+    """What a training case may contain, as the suite finds, removes and probes it.
+
+    Attributes:
+        present: Whether a case contains it.
+        removed: The case without it.
+        probe: A small case that contains it and little else.
+        situations: What rules can meet only with it.
+    """
+
+    present: Callable[[TrainingCase], bool]
+    removed: Callable[[TrainingCase], TrainingCase]
+    probe: TrainingCase
+    situations: frozenset[str] = frozenset()
+
+
+def _changed(case: TrainingCase, change: Callable[[Layer], Layer]) -> TrainingCase:
+    """The case with every layer changed."""
+    return replace(case, model=replace(case.model, layers=tuple(change(layer) for layer in case.model.layers)))
+
+
+def _dropped(case: TrainingCase, kind: str) -> TrainingCase:
+    """The case without layers of a kind."""
+    layers = case.model.layers
+    for index in reversed(range(len(layers))):
+        if layers[index].kind == kind:
+            layers = without_layer(layers, index)
+    return replace(case, model=replace(case.model, layers=layers))
+
+
+def _layers(holds: Callable[[Layer], bool], change: Callable[[Layer], Layer], probe: Iterable[Layer],
+            *situations: str) -> Capability:
+    """A capability about single layers."""
+    return Capability(lambda case: any(holds(layer) for layer in case.model.layers), lambda case: _changed(case, change),
+                      replace(BASE, model=Model(4, tuple(probe))), frozenset(situations))
+
+
+def _kind(kind: str, *situations: str) -> Capability:
+    """A capability about a kind of layer."""
+    layers = (Layer("linear", 2), Layer(kind))  # type: ignore[arg-type]  # checked by the layer
+    return Capability(lambda case: any(layer.kind == kind for layer in case.model.layers), lambda case: _dropped(case, kind),
+                      replace(BASE, model=Model(4, layers)), frozenset(situations))
+
+
+def _optimizer(holds: Callable[[Optimizer], bool], change: Callable[[Optimizer], Optimizer], probe: Optimizer,
+               *situations: str) -> Capability:
+    """A capability about the optimizer."""
+    return Capability(lambda case: holds(case.optimizer), lambda case: replace(case, optimizer=change(case.optimizer)),
+                      replace(BASE, optimizer=probe), frozenset(situations))
+
+
+def _field(name: str, plain: object, probe: TrainingCase, *situations: str, value: object = None) -> Capability:
+    """A capability about one field of the case: present where it is not plain (or where it is a value)."""
+    return Capability(lambda case: getattr(case, name) == value if value is not None else getattr(case, name) != plain,
+                      lambda case: replace(case, **{name: plain}),  # type: ignore[arg-type]  # checked by the case
+                      probe, frozenset(situations))
+
+
+_TWICE = Layer("linear", 4)
+TRAINING: dict[str, Capability] = {
+    "bucket_cap": _field("bucket_cap", None, replace(BASE, bucket_cap=1), "every parameter above the cap", "cap between",
+                         "cap above the model"),
+    "subgroup": _field("outside", 0, replace(BASE, outside=1)),
+    "accumulation": _field("accumulation", 1, replace(BASE, accumulation=2), "several micro-steps"),
+    "tied": _layers(lambda layer: layer.tied is not None, lambda layer: replace(layer, tied=None),
+                    (_TWICE, replace(_TWICE, tied=0)), "tied parameter"),
+    "frozen": _layers(lambda layer: layer.frozen, lambda layer: replace(layer, frozen=False),
+                      (_TWICE, replace(_TWICE, frozen=True)), "frozen parameter"),
+    "scalar": _kind("scale", "0-d parameter"),
+    "empty": _kind("empty", "zero-element parameter"),
+    "strided": _layers(lambda layer: layer.layout in ("transposed", "strided"),
+                       lambda layer: replace(layer, layout="contiguous") if layer.layout != "channels_last" else layer,
+                       (Layer("linear", 2, layout="strided"),)),
+    "channels_last": _layers(lambda layer: layer.layout == "channels_last",
+                             lambda layer: replace(layer, layout="contiguous") if layer.layout == "channels_last" else layer,
+                             (Layer("linear", 2, layout="channels_last"),)),
+    "buffers": _kind("statistics"),
+    "bias": _layers(lambda layer: layer.bias, lambda layer: replace(layer, bias=False), (Layer("linear", 2, bias=True),)),
+    "float64": _layers(lambda layer: layer.dtype == "float64",
+                       lambda layer: replace(layer, dtype="float32") if layer.dtype == "float64" else layer,
+                       (Layer("linear", 2, dtype="float64"),)),
+    "bfloat16": _layers(lambda layer: layer.dtype == "bfloat16",
+                        lambda layer: replace(layer, dtype="float32") if layer.dtype == "bfloat16" else layer,
+                        (Layer("linear", 2), Layer("linear", 2, dtype="bfloat16"))),
+    "sgd": _optimizer(lambda plan: plan.kind == "sgd", lambda plan: replace(plan, kind="adamw", momentum=0.0), Optimizer()),
+    "momentum": _optimizer(lambda plan: plan.momentum > 0, lambda plan: replace(plan, momentum=0.0), Optimizer(momentum=0.5),
+                           "momentum"),
+    "weight_decay": _optimizer(lambda plan: plan.weight_decay > 0, lambda plan: replace(plan, weight_decay=0.0),
+                               Optimizer(weight_decay=0.25), "weight decay"),
+    "adamw": _optimizer(lambda plan: plan.kind == "adamw", lambda plan: replace(plan, kind="sgd"), Optimizer("adamw"), "AdamW"),
+    "zero_in_place": _field("zero_grad", "set_to_none", replace(BASE, zero_grad="zero"), "zero_grad(set_to_none=False)",
+                            value="zero"),
+    "never_zeroed": _field("zero_grad", "set_to_none", replace(BASE, zero_grad="never"), "no zero_grad", value="never"),
+    "nonfinite": _field("poison", None, replace(BASE, poison=Poison(1, 1)), "a NaN", "an infinity"),
+    "one_rank": Capability(lambda case: case.world_size == 1, lambda case: replace(
+        case, world_size=2, data=replace(case.data, samples=max(2, case.data.samples))), replace(BASE, world_size=1),
+        frozenset({"one rank"})),
+}
+"""Training capabilities by name, in the order they are probed. `no_sync` is none of them: it shows in how a case is driven."""
+
+SAMPLING: dict[str, frozenset[str]] = {
+    "shuffle": frozenset({"shuffle"}), "drop_last": frozenset({"drop_last"}), "given_rank": frozenset(),
+    "uneven": frozenset({"N not divisible by W", "padding", "N < W", "last batch short"}), "short": frozenset({"N < W"}),
+    "no_samples": frozenset(),
+}
+"""Situations that rules about samplers can meet only with a capability."""
+
+assert {*TRAINING, *SAMPLING, "no_sync"} == set(CAPABILITIES)
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What cases may contain.
+
+    Attributes:
+        max_world_size: Largest W; also bounds the processes of a case.
+        without: Capabilities that are not drawn.
+        declared: What the DDP declares.
+        sampler: What the sampler declares.
+    """
+
+    max_world_size: int = 4
+    without: frozenset[str] = frozenset()
+    declared: Declarations = field(default_factory=Declarations)
+    sampler: SamplerDeclarations = field(default_factory=SamplerDeclarations)
+
+    def has(self, capability: str) -> bool:
+        """Whether cases may contain it."""
+        return capability not in self.without
+
+    @property
+    def unclaimed(self) -> frozenset[str]:
+        """Situations of rules that what is on trial does not offer: no rule is asked to have met them."""
+        missing: set[str] = set()
+        for name in self.without:
+            missing |= TRAINING[name].situations if name in TRAINING else SAMPLING.get(name, frozenset())
+        if not self.has("adamw") and not self.has("momentum"):
+            missing.add("optimizer with state")
+        if not self.has("sgd"):
+            missing |= {"momentum"}
+        return frozenset(missing)
+
+    def fit(self, case: TrainingCase) -> TrainingCase:
+        """The case as the implementation can be asked to run it."""
+        if self.declared.stack is not None:
+            case = _stacked(case, self.declared.stack)
+        for name in self.without:
+            if name in TRAINING and TRAINING[name].present(case):
+                case = TRAINING[name].removed(case)
+        return replace(case, init="equal" if self.declared.init == "seed" else case.init, loss=self.declared.loss)
+
+    def fit_shards(self, case: ShardCase) -> ShardCase:
+        """The question as the sampler can be asked it."""
+        n, w, data = case.data.samples, case.world_size, case.data
+        n = max(n, 0 if self.has("no_samples") else 1)
+        n = max(n, 0 if self.has("short") or n == 0 else w)
+        n = n if self.has("uneven") else w * -(-n // w)
+        data = replace(data, samples=n, shuffle=data.shuffle and self.has("shuffle"),
+                       drop_last=data.drop_last and self.has("drop_last"))
+        return replace(case, data=data)
+
+    def excluded(self, rule: str) -> str:
+        """Why a rule is not about what is on trial; empty where it is."""
+        return next((reason for rules, applies, reason in _EXCLUSIONS if rule in rules and applies(self)), "")
+
+    def about(self, case: Case) -> bool:
+        """Whether a stored case lies within the scope."""
+        return isinstance(case, ShardCase) or case.ranks_needed <= self.max_world_size
+
+
+def _stacked(case: TrainingCase, stack: Stack) -> TrainingCase:
+    """The case with a model of the one shape the implementation computes, and nothing but whole plain steps."""
+    widths = [layer.outputs for layer in case.model.layers if layer.kind == "linear"]
+    count = stack.layers or len(widths)
+    widths = (widths * count)[:count]
+    layers = tuple(Layer("linear", width, activation=stack.activation if number < count - 1 else stack.last)
+                   for number, width in enumerate(widths))
+    return replace(case, model=Model(case.model.inputs, layers), outside=0, bucket_cap=None, accumulation=1,
+                   zero_grad="set_to_none")
+
+
+_VALUES = ("GRAD-2", "GRAD-3", "GRAD-5", "GRAD-6", "GRAD-7", "GRAD-8", "GRAD-12")
+_BY_ITSELF = "it computes forward, backward and loss by itself"
+_EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Scope], bool], str], ...] = (
+    (("INIT-1", "INIT-2"), lambda scope: scope.declared.init == "seed",
+     "declares init = seed: it never synchronises anything (INIT-4)"),
+    (("INIT-4",), lambda scope: scope.declared.init != "seed", "synchronises at the start (INIT-1)"),
+    (("INIT-2",), lambda scope: not scope.has("buffers"), "takes no buffers"),
+    (("LOSS-1", "PARAM-4"), lambda scope: scope.declared.stack is not None, _BY_ITSELF),
+    (("LOSS-2",), lambda scope: scope.declared.loss != "tagged", "its loss holds no tags that tell batches apart"),
+    (("GRAD-1", "GRAD-4", *_VALUES), lambda scope: scope.declared.gradients == "hidden",
+     "gradients are hidden: PARAM-3 carries the proof"),
+    (("GRAD-1", "GRAD-4"), lambda scope: scope.declared.gradients == "owner", "only its owner holds a gradient"),
+    ((*_VALUES, "PARAM-3"), lambda scope: scope.declared.exactness == "lossy", "declares exactness = lossy"),
+    (("PARAM-4",), lambda scope: scope.declared.exactness != "bitwise", "declares that gradients are rounded"),
+    (("GRAD-6",), lambda scope: not scope.has("bucket_cap"), "takes no bucket capacity"),
+    (("GRAD-7",), lambda scope: not scope.has("nonfinite"), "refuses values that are not finite"),
+    (("GRAD-8", "GRAD-12"), lambda scope: not scope.has("accumulation"), "one backward per step"),
+    (("GRAD-8",), lambda scope: not scope.has("no_sync"), "has no no_sync: every micro-step is synchronised"),
+    (("PARAM-2",), lambda scope: bool(scope.declared.zero) or scope.declared.optimizer == "own",
+     "the optimizer's state is the implementation's own affair"),
+    (("PARAM-4",), lambda scope: not scope.has("one_rank"), "does not run in a world of one rank"),
+    (("PARAM-5",), lambda scope: not scope.has("frozen"), "takes no frozen parameters"),
+    (("MEM-1",), lambda scope: not scope.declared.zero, "shards nothing"),
+    (("SHARD-5",), lambda scope: not scope.has("shuffle"), "cannot shuffle"),
+    (("SHARD-6",), lambda scope: scope.sampler.padding == "none", "declares padding = none: lengths differ"),
+    (("SHARD-7",), lambda scope: not scope.has("given_rank"), "is not told its rank"),
+    (("SHARD-8",), lambda scope: not scope.sampler.layout, "declares no layout"),
+)
+"""Rules, when they are not about what is on trial, and why."""
