@@ -95,6 +95,8 @@ class Adapter(Protocol):
     def train_step(self, parameters: Mapping[str, Any], inputs: Any, targets: Any, context: Context) -> object:
         """Do one whole step instead of all of the above, for an implementation without a module wrapper.
 
+        `setup` and `wrap`, if there, are called before the first one, which is when parameters can be made equal.
+
         Args:
             parameters: This rank's, by name, in the order of the model; to be updated in place.
             inputs: This rank's batch, shape (B, in), in the dtype of the first layer.

@@ -166,11 +166,14 @@ class _Probes:
                 probed.append(Probed(name, Finding.UNKNOWN, declared=excused))
             else:
                 probed.append(self._probe(name, declared=excused))
-        style = base.ranks[0].driven.get("accumulation", "each")
-        offered = style == "no_sync" and "accumulation" not in lacking
-        probed.append(Probed("no_sync", Finding.UNKNOWN if broken else Finding.RIGHT if offered else Finding.ABSENT,
-                             declared="no_sync" in declared.unsupported))
-        return probed
+        return [*probed, self._no_sync(base, next(one for one in probed if one.capability == "accumulation"))]
+
+    def _no_sync(self, base: TrainingEvidence, accumulation: Probed) -> Probed:
+        """Whether backwards can go without communication: it is what accumulation was probed with, where it is there."""
+        excused = "no_sync" in self.scope.declared.unsupported
+        if base.ranks[0].driven.get("accumulation", "each") != "no_sync" and accumulation.finding is not Finding.UNKNOWN:
+            return Probed("no_sync", Finding.ABSENT, declared=excused)
+        return replace(accumulation, capability="no_sync", declared=excused)
 
     def _probe(self, name: str, *, declared: bool) -> Probed:
         case = TRAINING[name].probe
@@ -217,8 +220,9 @@ def _deal(pool: Pool, sampler: Sampler, lacking: frozenset[str], declared: Sampl
             probed.append(Probed(name, Finding.REFUSED, f"{first['type']}: {first['message']}", excused))
             continue
         findings = judge(evidence, sampler=declared)
-        breach = next((f"{rule}: {finding.breach.fact}" for rule, finding in findings.items()
-                       if finding.breach is not None and not scope.excluded(rule)), "")
+        # What depends on the length: all else shows whatever it is.
+        breach = next((f"{rule}: {finding.breach.fact}" for rule in ("SHARD-1", "SHARD-2", "SHARD-3")
+                       if (finding := findings[rule]).breach is not None and not scope.excluded(rule)), "")
         probed.append(Probed(name, Finding.WRONG if breach else Finding.RIGHT, breach, excused))
     return probed
 

@@ -147,7 +147,7 @@ class RankEvidence:
         changed: Names of process-wide settings the case left changed.
         in_flight: Withheld collectives found wanting when a step's gradients were to be ready: [step, collective, what].
         marks: Per step, how many collectives each group had sent at its start, before its last micro-step, at its end.
-        held: Per step, bytes of the module's parameters, the optimizer's own copies, its state, and gradients; of
+        held: Per step, bytes of the module's trained parameters, the optimizer's own copies, its state, and gradients; of
             implementations that declare a stage of sharding.
         driven: How the implementation was found to be driven: what is called when.
     """

@@ -15,13 +15,13 @@ import pytest
 
 from ddp_invariants import __version__, casefile, discovery
 from ddp_invariants.case import LARGEST_WORLD_SIZE, CaseError, TrainingCase
-from ddp_invariants.declarations import DeclarationError, to_toml
+from ddp_invariants.declarations import DeclarationError
 from ddp_invariants.implementation import OPTIONS, Ddp, NamingError, Sampler, named
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.ledger import Ledger
 from ddp_invariants.ranks.hosts import HarnessError, Hosts
 from ddp_invariants.ranks.pool import LoadFailure, Pool
-from ddp_invariants.report import capabilities, summary
+from ddp_invariants.report import capabilities, on_trial, summary
 from ddp_invariants.trial import OnTrial, Options, Trial
 from ddp_invariants.verdict import Inconclusive, NotJudged, Violation
 
@@ -196,13 +196,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
         return []
     shared, option = config.stash[_KEY].shared, config.option
     found = config.stash[_KEY].discovery
-    lines = [f"{side} on trial: {described['name']} = {described['target']} ({described['version']})"
-             for side, described in (("ddp", found.ddp), ("sampler", found.sampler))]
-    if config.option.verbose > 0:
-        lines += [f"  ddp driven: {line}" for line in found.driven]
-        lines += [f"  sampler driven: {line}" for line in found.sampler["driven"]]
-    declared = to_toml("ddp", found.declared).splitlines()[1:] + to_toml("sampler", found.declared_sampler).splitlines()[1:]
-    lines += [f"  declared: {line}" for line in declared]
+    lines = on_trial(found, verbose=config.option.verbose > 0)
     cases = option.cases or PROFILES[option.profile]
     how = f"replay {option.replay}" if option.replay else f"profile {option.profile}, {cases} cases per property"
     lines.append(f"ddp-invariants {__version__}, torch {found.torch}, backend gloo, seed {shared['seed']}, {how}, "

@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Iterable
 
 from ddp_invariants.case import Case, describe
-from ddp_invariants.declarations import CAPABILITIES
+from ddp_invariants.declarations import CAPABILITIES, Declarations, SamplerDeclarations, to_toml
 from ddp_invariants.discovery import Discovery
 from ddp_invariants.discovery import Finding as Probe
 from ddp_invariants.ledger import Entry, Ledger
@@ -97,6 +97,23 @@ def summary(ledger: Ledger, order: list[str]) -> str:
         console.print(f"{ledger.cases:,} cases judged", highlight=False)
         console.print(table)
     return "\n".join(line.rstrip() for line in capture.get().rstrip().splitlines())
+
+
+def on_trial(found: Discovery, *, verbose: bool) -> list[str]:
+    """Who is on trial and what is declared, a line each; verbose: how they are driven."""
+    lines = []
+    for side, described, declared, driven in (
+            ("ddp", found.ddp, found.declared, found.driven),
+            ("sampler", found.sampler, found.declared_sampler, found.sampler["driven"])):
+        lines.append(f"{side} on trial: {described['name']} = {described['target']} ({described['version']})")
+        lines += [f"  declared  {line}" for line in to_toml(side, declared).splitlines()[1:]]
+        lines += [f"  driven    {line}" for line in driven] if verbose else []
+    return lines
+
+
+def declarations(ddp: Declarations, sampler: SamplerDeclarations) -> str:
+    """A declaration file of both sides."""
+    return f"{to_toml('ddp', ddp)}\n{to_toml('sampler', sampler)}"
 
 
 def capabilities(found: Discovery) -> str:

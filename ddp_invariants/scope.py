@@ -154,6 +154,8 @@ class Scope:
             missing |= TRAINING[name].situations if name in TRAINING else SAMPLING.get(name, frozenset())
         if not self.has("adamw") and not self.has("momentum"):
             missing.add("optimizer with state")
+        if self.sampler.padding == "batch":
+            missing.add("last batch short")
         if not self.has("sgd"):
             missing |= {"momentum"}
         return frozenset(missing)

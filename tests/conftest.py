@@ -29,9 +29,9 @@ def make_trial(pool: Pool, tmp_path: Path) -> Iterator[TrialMaker]:
     """Trials of other implementations than the session's, with a folder of their own; seeds are fixed."""
     deadline = pool.deadline
 
-    def make(ddp: str = "reference", sampler: str = "reference", *, cases: int = 100, seed: int = 0,
+    def make(ddp: str | Ddp = "reference", sampler: str | Sampler = "reference", *, cases: int = 100, seed: int = 0,
              scope: Scope | None = None) -> Trial:
-        named = Ddp(ddp), Sampler(sampler)
+        named = (Ddp(ddp) if isinstance(ddp, str) else ddp), (Sampler(sampler) if isinstance(sampler, str) else sampler)
         scope = scope or discover(pool, *named, 4).scope(4)
         return Trial(pool, OnTrial(*named, scope), Options(cases=cases, seed=seed, store=tmp_path))
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from test_faults import cases_for
+from cases import cases_for
 
 from conftest import TrialMaker
 from ddp_invariants.invariants.hearing import training

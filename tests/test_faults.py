@@ -3,27 +3,14 @@
 import re
 
 import pytest
-from hypothesis.strategies import SearchStrategy
+from cases import cases_for
 
 from conftest import FAULTS, TrialMaker
 from ddp_invariants.case import ShardCase, TrainingCase
 from ddp_invariants.invariants.shard import CHANCE_FREE
-from ddp_invariants.scope import Scope
 from ddp_invariants.strategies import shard_cases, training_cases
 from ddp_invariants.trial import Trial
 from ddp_invariants.verdict import Inconclusive, Violation, violation_class
-
-
-def cases_for(rule: str, scope: Scope) -> SearchStrategy[TrainingCase] | SearchStrategy[ShardCase]:
-    """What the property of a rule draws from."""
-    if rule == "SHARD-5":
-        return shard_cases(scope, least_samples=CHANCE_FREE)
-    if rule.startswith("SHARD"):
-        return shard_cases(scope, loader=rule == "SHARD-6")
-    if rule == "GRAD-7":
-        return training_cases(scope, world_sizes=(2, 3, 4), poisoned=True)
-    return training_cases(scope, world_sizes=(2, 3, 4), least_steps=2 if rule == "GRAD-5" else 1, buffers=rule == "INIT-2",
-                          withheld=rule == "COMM-3")
 
 
 def caught(trial: Trial, rule: str) -> Violation:

@@ -57,8 +57,9 @@ def _of_gradient(hearing: Hearing, step: int, rank: int, name: str) -> str:
         candidates.insert(1, (g_W[rank] / world_size, divided))
     if len(g_KW) > 1:
         own = f"only the last micro-step was reduced: what was accumulated before is still rank {rank}'s own"
-        candidates += [(g_KW[-1].mean(0), "it is the mean of the last micro-step alone: the earlier ones were lost"),
-                       (g_KW[:-1, rank].sum(0) + g_KW[-1].mean(0), own)]
+        # First: where the last batch is shared, this is the local gradient too, and one never reduced shows without K.
+        candidates = [(g_KW[:-1, rank].sum(0) + g_KW[-1].mean(0), own), *candidates,
+                      (g_KW[-1].mean(0), "it is the mean of the last micro-step alone: the earlier ones were lost")]
     before = hearing.noted("reduced", step - 1) if step else None
     if before is not None and name in before[rank].by_name and before[rank].by_name[name].shape == mean.shape:
         left = before[rank].by_name[name]

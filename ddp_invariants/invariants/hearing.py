@@ -175,19 +175,29 @@ class Hearing:
         rounds = self.case.accumulation if self.synchronised_each else 1
         passes = self.case.accumulation + (rounds - 1) * (world_size + 1)
         passes += 2 if self.declared.exactness in ROUNDOFF else 0  # Cast down and up again.
-        centre_WP, most_WP, quantum_P = fresh.centre_WP, fresh.most_WP, fresh.quantum_P
+        centre_WP, radius_WP, most_WP, quantum_P = fresh.centre_WP, fresh.radius_WP, fresh.most_WP, fresh.quantum_P
         if self.case.zero_grad == "never" and step > 0:
             passes += 1
-            left_WP = np.stack([flat_by_name(tensors, layout) for tensors in self.every_rank("reduced", step - 1)])
-            if not np.isfinite(left_WP).all():
-                raise Unjudged(f"the gradients left from step {step - 1} are not finite")
-            quantum_P = np.minimum(quantum_P, balls.quantum_of(left_WP).min(0))
-            centre_WP, most_WP = left_WP + centre_WP, np.abs(left_WP) + most_WP
+            left = self._left(step - 1, layout)
+            quantum_P = np.minimum(quantum_P, left.quantum)
+            centre_WP, radius_WP, most_WP = left.centre + centre_WP, left.radius + radius_WP, left.most + most_WP
         quantum_P = quantum_P / float(world_size) ** (rounds - 1)
-        mean = balls.mean_over_ranks(centre_WP, fresh.radius_WP, most_WP, quantum_P, form, passes)
+        mean = balls.mean_over_ranks(centre_WP, radius_WP, most_WP, quantum_P, form, passes)
         if self.declared.reduction == "mean":
             return mean
         return Ball(mean.centre * world_size, mean.radius * world_size, mean.quantum)
+
+    def _left(self, step: int, layout: Layout) -> Ball:
+        """What a step left in place of its gradients, on every rank: as noted, or where they are hidden as they must be.
+
+        Shape (W, P), or (P,) where it must be the same on all ranks.
+        """
+        if self.declared.gradients == "hidden":
+            return self.truth(step).gradient
+        left_WP = np.stack([flat_by_name(tensors, layout) for tensors in self.every_rank("reduced", step)])
+        if not np.isfinite(left_WP).all():
+            raise Unjudged(f"the gradients left from step {step} are not finite")
+        return Ball(left_WP, np.zeros_like(left_WP), balls.quantum_of(left_WP).min(0))
 
     def _form(self, layout: Layout) -> balls.Format:
         """The formats gradients are reduced in: their own, or the lower one declared."""

@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 
 from ddp_invariants.balls import gamma
-from ddp_invariants.evidence import ROUNDOFF
+from ddp_invariants.evidence import LARGEST, ROUNDOFF
 from ddp_invariants.invariants.compare import number
 from ddp_invariants.invariants.hearing import Hearing, training
 from ddp_invariants.invariants.rule import Tally
@@ -99,5 +99,7 @@ def _own_rounding(hearing: Hearing, dtype: str | None, micro: int) -> float:
     terms = batch.targets_WBO.shape[1] * batch.targets_WBO.shape[2] + 6
     loss = float(truth.losses[micro % hearing.case.accumulation].most)
     largest = float(np.abs(batch.targets_WBO).max(initial=0.0))
+    if terms * (loss + largest**2) > LARGEST[dtype]:
+        return float("inf")
     rounding = float(gamma(terms, ROUNDOFF[dtype]))
     return rounding * (loss + 4 * largest * float(np.sqrt(loss))) + (rounding * largest) ** 2

@@ -1,8 +1,5 @@
 """MEM: what sharding promises to save. Of each kind, a rank holds its share and no more."""
 
-import numpy as np
-
-from ddp_invariants.evidence import ITEM_SIZE
 from ddp_invariants.invariants.hearing import Hearing, training
 from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
 from ddp_invariants.verdict import Breach
@@ -31,14 +28,12 @@ def at_most_the_claimed_share(hearing: Hearing, tally: Tally) -> Breach | None:
     moments = 0 if case.optimizer.kind == "sgd" and not case.optimizer.momentum else _MOMENTS[case.optimizer.kind]
     tally.met |= {"more than one rank"} | ({"optimizer with state"} if moments else set())
     padding = _padding(hearing)
-    # A frozen parameter may stay whole: only what is trained is sharded by every scheme.
-    frozen = sum(_nbytes(row) for row in ranks[0].structure_before if row[5] == "parameter" and row[0] == row[4] and not row[3])
     share = trained / case.world_size + padding
     for number, rank in enumerate(ranks):
         for step, (module, own, state, gradients) in enumerate(rank.held):
             claims = [("optimizer state", state, moments * share), ("an optimizer's own copies of parameters", own, share)]
             claims += [("gradients", gradients, share)] if stage > 1 else []
-            claims += [("parameters", module + own, share + frozen)] if stage > 2 else []
+            claims += [("parameters", module + own, share)] if stage > 2 else []
             for what, held, allowed in claims:
                 tally.compared += 1
                 if held > allowed:
@@ -55,10 +50,3 @@ def _padding(hearing: Hearing) -> float:
     if hearing.declared.partition == "elements":
         return widest * len(sizes)
     return widest * max(sizes, default=0)
-
-
-def _nbytes(row: list[object]) -> int:
-    """Bytes of a parameter by its row of the structure."""
-    _, dtype, shape, *_ = row
-    assert isinstance(shape, list)
-    return int(np.prod(shape, dtype=int)) * ITEM_SIZE[str(dtype)]

@@ -175,7 +175,7 @@ class Driver:
             brought = self._declares(self.thing)
             if isinstance(self.thing, type) and not issubclass(self.thing, nn.Module) and \
                     any(callable(getattr(self.thing, name, None)) for name in ("wrap", "train_step")):
-                self._adapt(self.thing)
+                brought = {**self._adapt(self.thing), **brought}
             else:
                 self.call = Call(self.thing, self.option, ddp.arguments)
                 self.lines += self.call.explained()
@@ -197,13 +197,19 @@ class Driver:
     def _declares(thing: Any) -> Mapping[str, Any]:
         return dict(getattr(thing, "declares", {}))
 
-    def _adapt(self, adapter: type) -> None:
-        """Take in an adapter class, its methods checked against those that are called."""
+    def _adapt(self, adapter: type) -> Mapping[str, Any]:
+        """Take in an adapter class, its methods checked against those that are called; what it declares by being one."""
         values = values_of(self.ddp.arguments, signature(adapter, self.option) if self.ddp.arguments else {}, self.option)
         _check_adapter(adapter, self.option)
         self.adapter = lambda: adapter(**values)
         self.methods = {name for name in METHODS if callable(getattr(adapter, name, None))}
         self.lines.append(f"adapter with {', '.join(name for name in METHODS if name in self.methods)}")
+        if "train_step" not in self.methods:
+            return {}
+        if "stack" not in self._declares(adapter):
+            raise LoadError(f"{self.option}: {adapter.__name__} has train_step, so it must declare the model it computes, such "
+                            'as declares = {"stack": {"layers": 2, "activation": "relu"}}')
+        return {"optimizer": "own", "gradients": "hidden", "accumulation": "none"}
 
     def _course(self, named: str) -> Mapping[str, Any]:
         """Take in a course's module of adapter functions."""
@@ -233,7 +239,7 @@ class Driver:
             lacks += ["bucket_cap"] if self.call is None or self.call.cap is None else []
             lacks += ["subgroup"] if self.call is None or self.call.group is None else []
         if "train_step" in self.methods:
-            lacks += ["no_sync", "accumulation", "bucket_cap", "zero_in_place", "never_zeroed"]
+            lacks += ["no_sync", "bucket_cap", "zero_in_place", "never_zeroed"]
         about = self.optimizer.thing if self.thing is None and self.optimizer is not None else self.thing
         if self.ddp.name == "none":
             target = "no wrapper"

@@ -152,6 +152,7 @@ class ObservedGroup(_c10d.ProcessGroup):  # type: ignore[misc]  # the base class
         self._name, self._description = "", "undefined"
         self.sent: list[Sent] = []
         self._works: list[Any] = []
+        self._silent_works: list[Any] = []
         self._withheld: list[WithheldWork] = []
 
     def in_flight(self) -> list[tuple[Sent, str]]:
@@ -172,7 +173,7 @@ class ObservedGroup(_c10d.ProcessGroup):  # type: ignore[misc]  # the base class
             if time.monotonic() > until:
                 return False
             time.sleep(0.0001)
-        return True
+        return all(_waited(work, until - time.monotonic()) for work in self._silent_works)
 
     def _note(self, kind: str, arguments: tuple[Any, ...]) -> None:
         # A gather's outputs are empty on all ranks but one: its input tells.
@@ -218,6 +219,14 @@ class ObservedGroup(_c10d.ProcessGroup):  # type: ignore[misc]  # the base class
     group_desc = property(getGroupDesc)
 
 
+def _waited(work: Any, patience: float) -> bool:
+    """Whether a Work is done, asked by waiting: gloo's reduce-scatter never says `is_completed`, not even when waited for."""
+    try:
+        return bool(work.wait(dt.timedelta(seconds=max(patience, 0.001))))
+    except RuntimeError:
+        return False
+
+
 def _first_tensor(value: Any) -> torch.Tensor | None:
     while isinstance(value, list | tuple) and value:
         value = value[0]
@@ -229,7 +238,7 @@ def _forwarded(kind: str) -> Callable[..., Any]:
         self._note(kind, (*arguments, *options.values()))
         work = getattr(self._inner, kind)(*arguments, **options)
         if isinstance(work, _c10d.Work):
-            self._works.append(work)
+            (self._silent_works if "reduce_scatter" in kind else self._works).append(work)
         return work
 
     def withheld(self: ObservedGroup, target: Any, *arguments: Any, **options: Any) -> Any:

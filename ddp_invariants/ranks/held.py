@@ -18,8 +18,9 @@ def _storages(tensors: Iterable[Any]) -> dict[int, int]:
 
 
 def _owned(optimizer: Any) -> list[Tensor]:
-    """What an optimizer updates."""
-    return [p for group in getattr(optimizer, "param_groups", ()) for p in group["params"]]
+    """What an optimizer updates, or keeps state for: one that shards may show the module's parameters in its groups."""
+    groups = [p for group in getattr(optimizer, "param_groups", ()) for p in group["params"]]
+    return [*groups, *(key for key in getattr(optimizer, "state", {}) if isinstance(key, Tensor))]
 
 
 def _states(optimizer: Any) -> list[Tensor]:
@@ -36,7 +37,10 @@ def gradients(replica: nn.Module, optimizer: Any) -> int:
 
 
 def parameters_and_state(replica: nn.Module, optimizer: Any) -> tuple[int, int, int]:
-    """Bytes of the module's parameters, of the optimizer's own copies of parameters, and of its state."""
-    module = _storages(replica.parameters())
+    """Bytes of the module's trained parameters, of the optimizer's own copies of parameters, and of its state.
+
+    Frozen ones may stay whole: only what is trained is sharded by every scheme.
+    """
+    module = _storages(p for p in replica.parameters() if p.requires_grad)
     own = {address: size for address, size in _storages(_owned(optimizer)).items() if address not in module}
     return sum(module.values()), sum(own.values()), sum(_storages(_states(optimizer)).values())

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from ddp_invariants.implementation import Arguments
 
 Side = Literal["ddp", "sampler", "opt", "after", "setup"]
@@ -57,7 +59,8 @@ def resolve(name: str, side: Side) -> Any:
     if not colon or not module_name or not attribute:
         shipped = [entry.name for entry in importlib.metadata.entry_points(group=ENTRY_POINTS + side)]
         short = ", ".join([*SHORT_NAMES.get(side, {}), *shipped, "package.module:Name or path/to/file.py:Name"])
-        raise LoadError(f"{option}: expected {short}")
+        close = difflib.get_close_matches(name, [*SHORT_NAMES.get(side, {}), *shipped], 1)
+        raise LoadError(f"{option}: expected {short}" + (f"; did you mean {close[0]}?" if close else ""))
     module = import_module(module_name, option)
     try:
         found: Any = module
@@ -185,11 +188,17 @@ def values_of(given: Arguments, parameters: Mapping[str, inspect.Parameter], opt
             close = difflib.get_close_matches(name, list(parameters), 1)
             hint = f"did you mean {close[0]}?" if close else f"it takes {', '.join(parameters)}"
             raise LoadError(f"{option}: it takes no argument {name!r}; {hint}")
-        try:
-            values[name] = ast.literal_eval(text)
-        except (ValueError, SyntaxError):
-            values[name] = text
+        values[name] = _value(text)
     return values
+
+
+def _value(text: str) -> Any:
+    """A Python literal, something of torch by its name such as `torch.float32`, or the text itself."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        name = text.removeprefix("torch.")
+        return getattr(torch, name) if text.startswith("torch.") and name.isidentifier() and hasattr(torch, name) else text
 
 
 def setup_call(text: str) -> tuple[Any, dict[str, str | tuple[Any]]]:

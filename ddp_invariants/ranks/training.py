@@ -125,6 +125,8 @@ class _Run:
         self.drive = driver.start(self.context, self.replica)
         self.watching = False
         self.gathered: dict[str, Tensor] = {}
+        self.laid_out: dict[str, _Layout] = {}
+        self.layouts: list[_Layout] = []
 
     def __deepcopy__(self, _memo: object) -> "_Run":
         """A wrapper may deep-copy the replica, which calls back into this run: one run remains."""
@@ -136,6 +138,8 @@ class _Run:
         self.record.tensors("built buffers", 0, self.replica.named_buffers())
         if self.drive.whole_step:
             self.drive.setup(self.context)
+            if "wrap" in self.drive.driver.methods:
+                self.drive.wrap(self.replica, self.context)
             self._wrapped()
             self._train_by_itself()
         else:
@@ -165,8 +169,6 @@ class _Run:
         self._wrapped()
         self.record.facts["driven"] = drive.found
         self._require_own_parameters(wrapped)
-        if case.world_size == 1:
-            self._plain_training()
         dealt = draws.batches(case)
         for self.step in range(case.steps):
             first = self.step * case.accumulation
@@ -178,6 +180,8 @@ class _Run:
         drive.forward(wrapped, self._batch(dealt[-1][self.rank], 0)[0])
         if self.declared.zero == SHARDED:
             self._note_gathered()
+        if case.world_size == 1:
+            self._plain_training()
 
     def _require_own_parameters(self, wrapped: Any) -> None:
         """Insist that what is watched is what is trained.
@@ -195,7 +199,7 @@ class _Run:
         """The same steps without any wrapper, for the world of one rank, in which a wrapper may change nothing."""
         case = self.case
         plain = Replica(case.model, draws.parameters(case, self.rank, count_values(case.model)))
-        _lay_out_like(self.replica, plain)
+        _lay_out(plain, self.layouts)
         optimizer = self.context.optimizer(plain.parameters())
         for number, dealt in enumerate(draws.batches(case)):
             inputs, targets, tags = self._batch(dealt[0], number // case.accumulation)
@@ -302,7 +306,8 @@ class _Run:
         self.record.tensors("forward", self.step, self.named)
         self.record.tensors("forward buffers", self.step, self.buffers)
         if self.step == 0:
-            _lay_out_like(self.replica, self.twin)
+            self.layouts = [_layout_of(parameter) for _, parameter in self.named]
+            _lay_out(self.twin, self.layouts)
         with torch.no_grad():
             for ours, theirs in zip(self.twin_state, [*self.named, *self.buffers], strict=True):
                 ours.copy_(theirs[1])
@@ -313,7 +318,10 @@ class _Run:
             return
         index = next(number for number, one in enumerate(self.replica.layers) if one is layer)
         for name, tensor in (*layer.named_parameters(), *layer.named_buffers()):
-            self.gathered.setdefault(f"layers.{index}.{name}", tensor.detach().clone())
+            full = f"layers.{index}.{name}"
+            if full not in self.gathered:
+                self.gathered[full] = tensor.detach().clone()
+                self.laid_out[full] = _layout_of(tensor)
 
     def _note_gathered(self) -> None:
         """Note what the forward computed with, which is also what the step before left."""
@@ -327,6 +335,9 @@ class _Run:
             return
         self.record.tensors("forward", self.step, parameters)
         self.record.tensors("forward buffers", self.step, ((name, gathered.get(name)) for name in buffers))
+        if self.step == 0 and self.laid_out.keys() >= set(names):
+            self.layouts = [self.laid_out[name] for name in names]
+            _lay_out(self.twin, self.layouts)
         with torch.no_grad():
             for ours, name in zip(self.twin_state, [*names, *buffers], strict=True):
                 if name in gathered and gathered[name].shape == ours.shape:
@@ -358,21 +369,26 @@ _CACHE_LINE = 64
 """Bytes; torch aligns its own tensors to it, and its kernels choose their way by alignment."""
 
 
-def _lay_out_like(module: nn.Module, other: nn.Module) -> None:
+_Layout = tuple[torch.Size, tuple[int, ...], int]
+"""Shape and strides of a tensor, and its address modulo a cache line."""
+
+
+def _layout_of(tensor: Tensor) -> _Layout:
+    return tensor.shape, tensor.stride(), tensor.data_ptr() % _CACHE_LINE
+
+
+def _lay_out(module: nn.Module, layouts: list[_Layout]) -> None:
     """Give a replica's parameters the strides and alignment another's have, values unchanged.
 
     Kernels add up in another order for other strides or alignment, so a wrapper that keeps parameters in one flat buffer
     is bitwise comparable only with a twin whose tensors lie alike.
     """
-    for theirs, ours in zip(module.parameters(), other.parameters(), strict=True):
-        if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+    for (shape, stride, offset), ours in zip(layouts, module.parameters(), strict=True):
+        if ours.shape != shape or _layout_of(ours) == (shape, stride, offset) or not ours.numel():
             continue
-        offset = theirs.data_ptr() % _CACHE_LINE
-        if (ours.stride(), ours.data_ptr() % _CACHE_LINE) == (theirs.stride(), offset) or not ours.numel():
-            continue
-        extent = 1 + sum((size - 1) * stride for size, stride in zip(theirs.shape, theirs.stride(), strict=True))
-        start = offset // theirs.element_size()
-        laid_out = torch.zeros(start + extent, dtype=theirs.dtype).as_strided(theirs.shape, theirs.stride(), start)
+        extent = 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
+        start = offset // ours.element_size()
+        laid_out = torch.zeros(start + extent, dtype=ours.dtype).as_strided(shape, stride, start)
         ours.data = laid_out.copy_(ours.detach())
 
 

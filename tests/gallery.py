@@ -1,0 +1,54 @@
+"""The gallery of examples: what each system is expected to come out with, and what it does."""
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cases import cases_for
+
+from ddp_invariants.discovery import Discovery, discover
+from ddp_invariants.implementation import OPTIONS, named
+from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.ranks.pool import Pool
+from ddp_invariants.trial import OnTrial, Options, Trial
+from ddp_invariants.verdict import Inconclusive, Violation
+
+ROOT = Path(__file__).parent.parent
+VERDICTS: dict[str, dict[str, Any]] = tomllib.loads((ROOT / "examples" / "verdicts.toml").read_text(encoding="utf-8"))
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A system's verdicts: the violation of each rule violated, what was inconclusive, and what it holds by."""
+
+    discovery: Discovery
+    violations: dict[str, Violation]
+    inconclusive: dict[str, str]
+    trial: Trial
+
+
+def options_of(entry: dict[str, Any]) -> dict[str, Any]:
+    """The command-line options an entry stands for, all of them."""
+    given = {name.removeprefix("--").replace("-", "_"): [] if option.repeatable else option.default
+             for name, option in OPTIONS.items()}
+    return {**given, **{name: value for name, value in entry.items() if name in given}}
+
+
+def judged(entry: dict[str, Any], pool: Pool, store: Path, *, cases: int) -> Judged:
+    """Judge a system by every rule that is about it."""
+    ddp, sampler = named(options_of(entry))
+    found = discover(pool, ddp, sampler, 4)
+    trial = Trial(pool, OnTrial(ddp, sampler, found.scope(4)), Options(cases=cases, store=store))
+    violations, inconclusive = {}, {}
+    about_sampler = "sampler" in entry
+    for rule in ALL_RULES:
+        if rule.startswith("SHARD") != about_sampler or trial.scope.excluded(rule):
+            continue
+        try:
+            trial.certify(rule, cases_for(rule, trial.scope))
+        except Violation as violation:
+            violations[rule] = violation
+        except Inconclusive as reason:
+            inconclusive[rule] = str(reason)
+    return Judged(found, violations, inconclusive, trial)
