@@ -27,6 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 SAMPLES, FEATURES, HIDDEN, BATCH, EPOCHS = 96, 8, 16, 8, 5
+LEARNING_RATE = 0.05
 
 
 def make_dataset() -> TensorDataset:
@@ -35,6 +36,11 @@ def make_dataset() -> TensorDataset:
     inputs = torch.randn(SAMPLES, FEATURES, generator=generator)
     targets = inputs.sum(1, keepdim=True) + 0.1 * torch.randn(SAMPLES, 1, generator=generator)
     return TensorDataset(inputs, targets)
+
+
+def make_module() -> nn.Module:
+    """Two layers, from this process's random numbers."""
+    return nn.Sequential(nn.Linear(FEATURES, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 1))
 
 
 def global_mean(value: Tensor) -> float:
@@ -48,9 +54,8 @@ def train(checkpoint: Path | None) -> None:
     """What every rank runs once the process group stands."""
     rank = dist.get_rank()
     torch.manual_seed(rank)  # Different on purpose: equal parameters come from DDP's broadcast, not from luck.
-    module = nn.Sequential(nn.Linear(FEATURES, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 1))
-    model = DistributedDataParallel(module)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    model = DistributedDataParallel(make_module())
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
     dataset = make_dataset()
     sampler: DistributedSampler[tuple[Tensor, ...]] = DistributedSampler(dataset)
     loader = DataLoader(dataset, batch_size=BATCH, sampler=sampler)

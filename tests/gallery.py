@@ -52,3 +52,18 @@ def judged(entry: dict[str, Any], pool: Pool, store: Path, *, cases: int) -> Jud
         except Inconclusive as reason:
             inconclusive[rule] = str(reason)
     return Judged(found, violations, inconclusive, trial)
+
+
+def command_of(entry: dict[str, Any]) -> str:
+    """The command that judges a system."""
+    words = [f"--{name} {value}" for name, value in entry.items() if f"--{name}" in OPTIONS]
+    return f"pytest -n auto properties/ {' '.join(words)}"
+
+
+def table() -> str:
+    """The gallery as a table: system, its options, its verdict, and the rule that says so."""
+    rows = ["| system | options | verdict | violated |", "|---|---|---|---|"]
+    for name, entry in VERDICTS.items():
+        options = command_of(entry).removeprefix("pytest -n auto properties/ ")
+        rows.append(f"| {name} | `{options}` | {entry['verdict']} | {entry.get('violated', '')} |")
+    return "\n".join(rows) + "\n"

@@ -1,4 +1,4 @@
-"""The README's outputs: find them, run their commands, write them anew. `python tests/readme.py [--all]`."""
+"""The outputs the documents show: find them, run their commands, write them anew. `python tests/readme.py [--all]`."""
 
 import os
 import re
@@ -7,14 +7,26 @@ import subprocess
 import sys
 from pathlib import Path
 
+from gallery import table
+
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
+DOCUMENTS = (README, ROOT / "examples" / "README.md")
 BLOCK = re.compile(r"<!-- output of: (?P<command>[^\n]+) -->\n```text\n(?P<output>.*?)```", re.DOTALL)
+FILE = re.compile(r"<!-- file: (?P<path>\S+) from: (?P<start>[^\n]+) -->\n```python\n(?P<text>.*?)```", re.DOTALL)
+TABLE = re.compile(r"<!-- table -->\n(?P<table>.*?)<!-- end -->", re.DOTALL)
 
 
 def outputs() -> dict[str, str]:
-    """Each command whose output the README shows, with that output."""
-    return {match["command"]: match["output"] for match in BLOCK.finditer(README.read_text(encoding="utf-8"))}
+    """Each command whose output a document shows, with that output."""
+    return {match["command"]: match["output"] for document in DOCUMENTS
+            for match in BLOCK.finditer(document.read_text(encoding="utf-8"))}
+
+
+def excerpt(path: str, start: str) -> str:
+    """A file from a line on."""
+    text = (ROOT / path).read_text(encoding="utf-8")
+    return text[text.index(start) :]
 
 
 def run(command: str) -> str:
@@ -47,13 +59,18 @@ def shape(text: str) -> str:
 
 
 def main() -> None:
-    """Write every output anew; the slow one only when asked for."""
-    text = README.read_text(encoding="utf-8")
-    for command, output in outputs().items():
-        if command.startswith("pytest") or "--all" in sys.argv:
-            text = text.replace(f"<!-- output of: {command} -->\n```text\n{output}```",
-                                f"<!-- output of: {command} -->\n```text\n{run(command)}```")
-    README.write_text(text, encoding="utf-8")
+    """Write every output anew; the slow ones only when asked for."""
+    for document in DOCUMENTS:
+        text = document.read_text(encoding="utf-8")
+        for match in BLOCK.finditer(text):
+            if match["command"].startswith("pytest") or "--all" in sys.argv:
+                shown = match[0].replace(f"```text\n{match['output']}", f"```text\n{run(match['command'])}")
+                text = text.replace(match[0], shown)
+        for match in FILE.finditer(text):
+            text = text.replace(match[0], match[0].replace(f"```python\n{match['text']}",
+                                                           f"```python\n{excerpt(match['path'], match['start'])}"))
+        text = TABLE.sub(lambda _: f"<!-- table -->\n{table()}<!-- end -->", text)
+        document.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

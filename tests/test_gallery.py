@@ -1,12 +1,24 @@
 """Every system of the gallery comes out with the verdict that stands beside it."""
 
+import importlib.util
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from gallery import VERDICTS, judged
+import torch
+from gallery import ROOT, VERDICTS, judged
+from torch.utils.data import DistributedSampler
 
 from ddp_invariants.ranks.pool import Pool
+
+_SPEC = importlib.util.spec_from_file_location("program", ROOT / "examples" / "program.py")
+assert _SPEC is not None
+assert _SPEC.loader is not None
+program = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(program)
 
 
 @pytest.mark.parametrize("entry", VERDICTS.values(), ids=VERDICTS)
@@ -21,3 +33,39 @@ def test_a_system_comes_out_with_the_verdict_beside_it(pool: Pool, tmp_path: Pat
         return
     assert set(told) <= {entry["violated"], *entry["consequences"]}, told
     assert entry["cause"] in found.violations[entry["violated"]].breach.perhaps
+
+
+def losses_in_one_process(world_size: int) -> list[float]:
+    """What the program reports, computed on the global batches in float64."""
+    torch.manual_seed(0)
+    module = program.make_module().double()
+    optimizer = torch.optim.SGD(module.parameters(), lr=program.LEARNING_RATE)
+    inputs, targets = (tensor.double() for tensor in program.make_dataset().tensors)
+    dataset: Any = range(program.SAMPLES)
+    samplers: list[DistributedSampler[int]] = [DistributedSampler(dataset, world_size, rank) for rank in range(world_size)]
+    reported = []
+    for epoch in range(program.EPOCHS):
+        losses = []
+        for sampler in samplers:
+            sampler.set_epoch(epoch)
+        shards = torch.tensor([list(sampler) for sampler in samplers])
+        for batch in shards.split(program.BATCH, dim=1):
+            optimizer.zero_grad()
+            loss = torch.nn.functional.mse_loss(module(inputs[batch.flatten()]), targets[batch.flatten()])
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        reported.append(sum(losses) / len(losses))
+    return reported
+
+
+@pytest.mark.parametrize("how", [["--spawn", "2"], []], ids=["spawn", "torchrun"])
+def test_the_program_trains_as_one_process_would_on_the_global_batches(tmp_path: Path, how: list[str]) -> None:
+    """The losses it reports to four digits, and a checkpoint that loads without a wrapper."""
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    launcher = [sys.executable, *([] if how else torchrun)]
+    done = subprocess.run([*launcher, str(program.__file__), *how, "--checkpoint", str(tmp_path / "model.pt")],
+                          capture_output=True, text=True, timeout=120, check=True)
+    told = [float(number) for number in re.findall(r"loss ([\d.]+) over 2 ranks", done.stdout)]
+    assert told == pytest.approx(losses_in_one_process(2), abs=1.01e-4)
+    program.make_module().load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))

@@ -4,9 +4,11 @@ import re
 import tomllib
 
 import pytest
-from readme import README, ROOT, outputs, run, shape
+from gallery import table
+from readme import DOCUMENTS, FILE, README, ROOT, TABLE, excerpt, outputs, run, shape
 
 from ddp_invariants import plugin
+from ddp_invariants.implementation import OPTIONS
 from ddp_invariants.ranks import driving
 
 TEXT = README.read_text(encoding="utf-8")
@@ -16,6 +18,15 @@ TEXT = README.read_text(encoding="utf-8")
 def test_the_outputs_shown_are_those_of_their_commands(command: str) -> None:
     """Run again; numbers and widths aside, every line is the same."""
     assert shape(run(command)) == shape(outputs()[command])
+
+
+def test_what_is_quoted_from_files_is_what_they_say() -> None:
+    """The adapter, and the table of the gallery."""
+    texts = [document.read_text(encoding="utf-8") for document in DOCUMENTS]
+    quoted = [match for text in texts for match in FILE.finditer(text)]
+    assert quoted
+    assert all(match["text"] == excerpt(match["path"], match["start"]) for match in quoted)
+    assert [match["table"] for text in texts for match in TABLE.finditer(text)] == [table()]
 
 
 def test_the_two_commands_stand_at_the_top_and_are_what_ci_runs() -> None:
@@ -31,7 +42,7 @@ def test_the_two_commands_stand_at_the_top_and_are_what_ci_runs() -> None:
 def test_every_option_is_in_the_table_with_its_values() -> None:
     """And no other."""
     source = (ROOT / "ddp_invariants" / "plugin.py").read_text()
-    options = set(re.findall(r'addoption\("(--[a-z-]+)"', source))
+    options = {*re.findall(r'addoption\("(--[a-z-]+)"', source), *OPTIONS}
     table = {option for row in re.findall(r"^\| (`--.*?`) \|", TEXT, re.MULTILINE) for option in re.findall(r"--[a-z-]+", row)}
     assert table == options
     numbers = ", ".join(str(n) for n in list(plugin.PROFILES.values())[:2])
