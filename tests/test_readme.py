@@ -9,7 +9,7 @@ from readme import DOCUMENTS, FILE, README, ROOT, TABLE, excerpt, outputs, run, 
 
 from ddp_invariants import plugin
 from ddp_invariants.implementation import OPTIONS
-from ddp_invariants.ranks import driving
+from ddp_invariants.ranks import calling
 
 TEXT = README.read_text(encoding="utf-8")
 
@@ -51,7 +51,7 @@ def test_every_option_is_in_the_table_with_its_values() -> None:
 
 def test_the_names_an_implementation_may_use_are_those_the_loader_knows() -> None:
     """Bucket capacities, process groups, declarations."""
-    for name in (*driving.BUCKET_CAPS, *driving.GROUPS):
+    for name in (*calling.BUCKET_CAPS, *calling.GROUPS):
         assert f"`{name}`" in TEXT
 
 

@@ -1,7 +1,6 @@
-"""How a DDP is driven: what it is called with, what is called around a step, found by the usual names.
+"""How a DDP is driven: what is called around a step, found by the usual names.
 
-Implementations in the field differ in names and units, hardly in shape. What an adapter brings (adapter.py) replaces what is
-found here, method by method.
+What an adapter brings (adapter.py) replaces what is found here, method by method.
 """
 
 import difflib
@@ -11,40 +10,23 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from ddp_invariants.adapter import Adapter, Context
 from ddp_invariants.declarations import DeclarationError, Declarations, declare
-from ddp_invariants.implementation import Arguments, Ddp
-from ddp_invariants.ranks.naming import LoadError, first, import_module, resolve, setup_call, signature, values_of, version
-
-_MIB = 2.0**20
-_ELEMENT = 4
-"""Bytes of an element, where a capacity is given in elements: float32."""
-BUCKET_CAPS: dict[str, tuple[str, Callable[[int], float]]] = {
-    **dict.fromkeys(("bucket_cap_mb", "bucket_size_mb", "bucket_mb"), ("MiB", lambda size: size / _MIB)),
-    **dict.fromkeys(("bucket_cap_bytes", "bucket_size_bytes", "bucket_bytes"), ("bytes", lambda size: size)),
-    **dict.fromkeys(("bucket_size", "bucket_numel", "buffer_size", "reduce_buffer_size", "reduce_bucket_size"),
-                    ("elements", lambda size: max(1, size // _ELEMENT))),
-}
-"""How a bucket capacity in bytes is passed, by the name of the argument that takes it."""
-
-GROUPS = ("process_group", "dp_process_group", "data_parallel_group", "dp_group", "group", "pg")
-RANKS = ("rank", "local_rank", "dp_rank", "data_parallel_rank")
-WORLD_SIZES = ("world_size", "num_replicas", "dp_size", "dp_world_size", "data_parallel_size", "data_parallel_world_size")
-OPTIMIZERS = ("optimizer", "opt", "optim")
-OPTIMIZER_CLASSES = ("optimizer_class", "optimizer_cls", "optim_class", "optim_cls", "optimizer_type", "optim")
-OPTIMIZER_ARGUMENTS = ("optimizer_arguments", "optimizer_kwargs", "optim_kwargs", "optimizer_args", "optim_args")
-PARAMETERS = ("params", "parameters", "param_groups", "model_parameters")
+from ddp_invariants.implementation import Ddp
+from ddp_invariants.ranks.calling import OPTIMIZERS, Call
+from ddp_invariants.ranks.course import COURSE, CourseAdapter, kinds_of
+from ddp_invariants.ranks.naming import LoadError, import_module, resolve, setup_call, signature, values_of, version
 
 FINISHERS = (
     "finish_gradient_synchronization", "finish_gradient_sync", "finish_grad_sync", "sync_gradients", "sync_grads", "sync_grad",
     "synchronize_gradients", "synchronise_gradients", "all_reduce_grads", "allreduce_grads", "all_reduce_gradients",
-    "allreduce_gradients", "reduce_gradients", "average_gradients", "wait_for_gradients", "synchronize",
+    "allreduce_gradients", "reduce_gradients", "average_gradients", "wait_for_gradients", "on_after_backward", "synchronize",
 )
 """Calls made after backward where the wrapper has one; names that exist on nn.Module are not among them."""
-STARTERS = ("on_train_batch_start", "zero_grad_buffer", "reset_buckets", "reset")
+STARTERS = ("on_train_batch_start", "start_gradient_synchronization", "zero_grad_buffer", "reset_buckets", "reset_gradient",
+            "reset")
 """Calls made before a step's batch where the wrapper has one."""
 BROADCASTS = ("broadcast_params", "broadcast_parameters", "sync_params", "sync_parameters")
 """Calls made once after wrapping where the wrapper has one."""
@@ -74,81 +56,6 @@ class Description:
     declares: dict[str, Any] = field(default_factory=dict)
     lacks: tuple[str, ...] = ()
     driven: tuple[str, ...] = ()
-
-
-class Call:
-    """Something called with what it asks for by the usual names.
-
-    Args:
-        thing: What is called.
-        option: How the user named it, for messages.
-        given: Arguments the user gave.
-        takes_first: What its first parameter receives: a module, or for an optimizer parameters, a module or an optimizer.
-    """
-
-    def __init__(self, thing: Any, option: str, given: Arguments = (), takes_first: str = "the module") -> None:
-        self.thing, self.option = thing, option
-        parameters = signature(thing, option)
-        if not parameters:
-            raise LoadError(f"{option}: it takes no argument, expected {takes_first} as the first one")
-        self.first, *rest = parameters
-        self.given = values_of(given, parameters, option)
-        self.cap, self.group = first(BUCKET_CAPS, parameters), first(GROUPS, parameters)
-        self.any_keyword = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-        self.wanted = [name for name in rest if name not in self.given and
-                       (parameters[name].default is inspect.Parameter.empty or name in OPTIMIZER_CLASSES) and
-                       parameters[name].kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)]
-        known = (*BUCKET_CAPS, *GROUPS, *RANKS, *WORLD_SIZES, *OPTIMIZERS, *OPTIMIZER_CLASSES, *OPTIMIZER_ARGUMENTS,
-                 *PARAMETERS, "device", "lr", "seed", "model", "module")
-        missing = [name for name in self.wanted if name not in known]
-        if missing:
-            raise LoadError(f"{option}: it requires {', '.join(missing)}, which nothing is known to pass for; give it with "
-                            f"{option.split(maxsplit=1)[0]}-arg {missing[0]}=VALUE, or write an adapter")
-
-    @property
-    def takes_optimizer(self) -> bool:
-        """Whether it asks for an optimizer that exists already."""
-        return any(name in OPTIMIZERS and name not in OPTIMIZER_CLASSES for name in self.wanted)
-
-    @property
-    def takes_class(self) -> bool:
-        """Whether it makes the optimizer itself, from a class."""
-        return any(name in OPTIMIZER_CLASSES for name in self.wanted)
-
-    def explained(self) -> list[str]:
-        """How it is called, a line each."""
-        lines = [f"called with {self.first!r} first"]
-        lines += [f"bucket capacity in {BUCKET_CAPS[self.cap][0]} as {self.cap!r}"] if self.cap else []
-        lines += [f"process group as {self.group!r}"] if self.group else []
-        lines += [f"also passed: {', '.join(self.wanted)}"] if self.wanted else []
-        lines += [f"given: {', '.join(f'{name}={value!r}' for name, value in self.given.items())}"] if self.given else []
-        return lines
-
-    def __call__(self, thing: Any, context: Context, module: Any = None, optimizer: Any = None) -> Any:
-        """Call it with its first argument. Raises whatever the implementation raises."""
-        arguments: dict[str, Any] = dict(self.given)
-        if self.cap is not None and self.cap not in arguments:
-            if context.bucket_cap is not None:
-                arguments[self.cap] = BUCKET_CAPS[self.cap][1](context.bucket_cap)
-            elif self.cap in self.wanted:
-                arguments[self.cap] = BUCKET_CAPS[self.cap][1](25 << 20)
-        if self.group is not None and (context.group is not None or self.group in self.wanted):
-            arguments[self.group] = torch.distributed.group.WORLD if context.group is None else context.group
-        for name in self.wanted:
-            if name not in arguments:
-                arguments[name] = self._value(name, context, module, optimizer)
-        if self.takes_class and self.any_keyword and not any(name in OPTIMIZER_ARGUMENTS for name in self.wanted):
-            arguments |= context.optimizer_arguments
-        return self.thing(thing, **arguments)
-
-    def _value(self, name: str, context: Context, module: Any, optimizer: Any) -> Any:
-        if name in OPTIMIZER_CLASSES:
-            return context.optimizer_class
-        fixed = {**dict.fromkeys(RANKS, context.rank), **dict.fromkeys(WORLD_SIZES, context.world_size),
-                 **dict.fromkeys(OPTIMIZERS, optimizer),
-                 **{known: dict(context.optimizer_arguments) for known in OPTIMIZER_ARGUMENTS},
-                 "device": torch.device("cpu"), "lr": context.lr, "seed": context.seed, "module": module, "model": module}
-        return fixed[name] if name in fixed else list(module.parameters())
 
 
 class Driver:
@@ -220,8 +127,8 @@ class Driver:
         functions = {role: getattr(module, name, None) for role, name in COURSE[kind].items()}
         missing = [COURSE[kind][role] for role in ("wrap", "make_optimizer") if role in functions and functions[role] is None]
         if missing:
-            raise LoadError(f"{self.option}: {path} has no {missing[0]!r}; {_kinds_of(module)}")
-        adapter = _CourseAdapter({role: function for role, function in functions.items() if function is not None})
+            raise LoadError(f"{self.option}: {path} has no {missing[0]!r}; {kinds_of(module)}")
+        adapter = CourseAdapter({role: function for role, function in functions.items() if function is not None})
         self.adapter, self.methods = lambda: adapter, set(adapter.functions)
         self.thing = next(iter(adapter.functions.values()))
         self.lines.append(f"course functions {', '.join(COURSE[kind][role] for role in adapter.functions)}")
@@ -283,13 +190,17 @@ class Drive:
         call = self.driver.call
         if call is None:
             return module
-        optimizer = context.optimizer(_trained(module)) if call.takes_optimizer else None
+        optimizer = self._optimizer(module, context) if call.takes_optimizer else None
         made = call(module, context, module, optimizer)
         return made if optimizer is None or isinstance(made, tuple) else (module if made is None else made, optimizer)
 
     def make_optimizer(self, wrapped: Any, context: Context) -> Any:
         if self.brought is not None:
             return self.brought
+        return self._optimizer(wrapped, context)
+
+    def _optimizer(self, wrapped: Any, context: Context) -> Any:
+        """The `--opt` on trial, or the case's own, over what there is to train."""
         trained = _trained(wrapped) or _trained(self.replica)
         call = self.driver.optimizer
         if call is None:
@@ -456,36 +367,3 @@ def _check_adapter(adapter: type, option: str) -> None:
 
 def _line(name: str) -> str:
     return f"def {name}({', '.join(inspect.signature(METHODS[name]).parameters)}): ..."
-
-
-COURSE: dict[str, dict[str, str]] = {
-    "individual": {"wrap": "get_ddp_individual_parameters", "after_backward": "ddp_individual_parameters_on_after_backward"},
-    "bucketed": {"wrap": "get_ddp_bucketed", "after_backward": "ddp_bucketed_on_after_backward",
-                 "before_batch": "ddp_bucketed_on_train_batch_start"},
-    "ddp": {"wrap": "get_ddp", "after_backward": "ddp_on_after_backward", "before_batch": "ddp_on_train_batch_start"},
-    "fsdp": {"wrap": "get_fsdp", "after_backward": "fsdp_on_after_backward", "before_batch": "fsdp_on_train_batch_start"},
-    "sharded": {"make_optimizer": "get_sharded_optimizer"},
-}
-"""A course's functions, by kind and the adapter method each one stands for."""
-
-
-def _kinds_of(module: Any) -> str:
-    """What a course module offers instead."""
-    kinds = [kind for kind, roles in COURSE.items() if any(hasattr(module, name) for name in list(roles.values())[:1])]
-    return f"it has what #{', #'.join(kinds)} needs" if kinds else "it has none of the functions looked for"
-
-
-class _CourseAdapter:
-    """A course's functions as an adapter's methods."""
-
-    def __init__(self, functions: Mapping[str, Callable[..., Any]]) -> None:
-        self.functions = functions
-        for name in ("after_backward", "before_batch"):
-            if name in functions:
-                setattr(self, name, functions[name])
-
-    def wrap(self, module: nn.Module, context: Context) -> object:
-        return Call(self.functions["wrap"], "--ddp course")(module, context, module)
-
-    def make_optimizer(self, wrapped: Any, context: Context) -> Any:
-        return self.functions["make_optimizer"](_trained(wrapped), context.optimizer_class, **context.optimizer_arguments)

@@ -127,25 +127,51 @@ def _beside(module: Any, module_name: str, attribute: str) -> str:
 
 
 def _from_file(path: Path) -> Any:
+    """Import a file: as a module of its package where it lies in one, so that its own imports work, alone elsewhere."""
     if not path.is_file():
         raise LoadError(f"there is no file {path}")
     resolved = path.resolve()
-    name = f"_on_trial_{path.stem}"
-    if name in sys.modules and sys.modules[name].__file__ == str(resolved):
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, resolved)
+    root = resolved.parent
+    while (root / "__init__.py").is_file():
+        root = root.parent
+    packaged = root != resolved.parent
+    name = ".".join(resolved.with_suffix("").relative_to(root).parts) if packaged else f"_on_trial_{path.stem}"
+    for known in (name, f"_on_trial_{path.stem}"):
+        if getattr(sys.modules.get(known), "__file__", None) == str(resolved):
+            return sys.modules[known]
+    sys.path.insert(0, str(root))
+    try:
+        return _packaged(name, resolved) if packaged else _alone(name, resolved)
+    finally:
+        # Last from now on: what it imports later is found, and shadows nothing.
+        sys.path.remove(str(root))
+        sys.path.append(str(root))
+
+
+def _packaged(name: str, path: Path) -> Any:
+    """Import a module of a package; alone where the package itself fails, for want of being installed perhaps."""
+    try:
+        return importlib.import_module(name)
+    except Exception:
+        try:
+            return _alone(f"_on_trial_{path.stem}", path)
+        except Exception:  # noqa: BLE001 - the first error says more
+            sys.modules.pop(f"_on_trial_{path.stem}", None)
+        raise
+
+
+def _alone(name: str, path: Path) -> Any:
+    """Import a file by itself."""
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    sys.path.insert(0, str(resolved.parent))
     try:
         spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise
-    finally:
-        sys.path.remove(str(resolved.parent))
     return module
 
 
