@@ -19,7 +19,7 @@ Reduction = Literal["mean", "sum"]
 Gradients = Literal["all", "owner", "hidden"]
 Exactness = Literal["bitwise", "float16", "bfloat16", "lossy"]
 Accumulation = Literal["", "no_sync", "each", "none"]
-Partition = Literal["elements", "parameters"]
+Partition = Literal["elements", "rows", "parameters"]
 OptimizerOwner = Literal["replicated", "own"]
 Loss = Literal["tagged", "mse"]
 Activation = Literal["none", "relu", "gelu"]
@@ -61,7 +61,8 @@ class Declarations:
         accumulation: How several backwards per step are run: all but the last under `no_sync`, `each` synchronised,
             or not at all (`none`). Empty: found out by looking for `no_sync`.
         zero: Stage of sharding: 1 optimizer state, 2 gradients too, 3 parameters too; 0 none.
-        partition: What a shard is made of: equal numbers of `elements`, or whole `parameters`, whose sizes differ.
+        partition: What a shard is made of: equal numbers of `elements`, of `rows` (the first dimension), or whole
+            `parameters`, whose sizes differ.
         optimizer: Whether every rank keeps the whole optimizer state, `replicated`, or it is the implementation's `own`
             affair, as with `--opt`.
         loss: Of a whole training step: the suite's own (`tagged`), or the mean of squared errors (`mse`).

@@ -146,7 +146,8 @@ class RankEvidence:
         sent: Per group, the collectives this rank issued: (kind, dtype, elements, operation).
         changed: Names of process-wide settings the case left changed.
         in_flight: Withheld collectives found wanting when a step's gradients were to be ready: [step, collective, what].
-        marks: Per step, how many collectives each group had sent at its start, before its last micro-step, at its end.
+        marks: Per step, how many collectives each group had sent at its start and at its end.
+        quiet: Per step and backward under no_sync, how many each group had sent before and after it.
         held: Per step, bytes of the module's trained parameters, the optimizer's own copies, its state, and gradients; of
             implementations that declare a stage of sharding.
         driven: How the implementation was found to be driven: what is called when.
@@ -160,6 +161,7 @@ class RankEvidence:
     changed: list[str] = field(default_factory=list)
     in_flight: list[list[Any]] = field(default_factory=list)
     marks: list[list[list[int]]] = field(default_factory=list)
+    quiet: list[list[list[list[int]]]] = field(default_factory=list)
     held: list[list[int]] = field(default_factory=list)
     driven: Mapping[str, str] = field(default_factory=dict)
 
@@ -247,7 +249,7 @@ def rank_evidence(header: dict[str, Any], blob: bytes, known: dict[tuple[Slot, .
         facts = header["facts"]
         return RankEvidence(tensors, facts.get("structure_before", []), facts.get("structure_after", []),
                             facts.get("raised"), header["sent"], header["changed"],
-                            facts.get("in_flight", []), facts.get("marks", []), facts.get("held", []),
-                            facts.get("driven", {}))
+                            facts.get("in_flight", []), facts.get("marks", []), facts.get("quiet", []),
+                            facts.get("held", []), facts.get("driven", {}))
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise EvidenceError(f"a rank's frame is no evidence: {type(error).__name__}: {error}") from error

@@ -114,8 +114,10 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
     world_size = draw(st.sampled_from([w for w in world_sizes if w <= scope.max_world_size] or [scope.max_world_size]))
     steps = draw(st.integers(least_steps, least_steps + 3))
     cap = draw(st.sampled_from(_BUCKET_CAPS[1:] if capped else _BUCKET_CAPS))
-    # Of their own properties only: what is wrong about accumulation would otherwise be told of every rule.
-    accumulation = draw(st.sampled_from((2, 4, 3))) if accumulated else 1
+    # Of their own properties only, since what is wrong about accumulation would otherwise be told of every rule; but of all
+    # where gradients are hidden, and no rule of its own can judge it.
+    micro_steps = (2, 4, 3) if accumulated else (1, 1, 2, 3) if scope.declared.gradients == "hidden" else (1,)
+    accumulation = draw(st.sampled_from(micro_steps))
     poison = None
     if poisoned:
         poison = Poison(draw(_SMALL) % world_size, draw(_SMALL) % steps, draw(st.sampled_from(("nan", "inf", "-inf"))))

@@ -99,8 +99,9 @@ def right(case: TrainingCase = CASE) -> TrainingEvidence:
         left = mean if case.zero_grad == "never" else {}
     # One all-reduce a step, at its end.
     sent = [[["allreduce", "float32", count, "SUM"]] * case.steps]
-    marks = [[[step], [step], [step + 1]] for step in range(case.steps)]
-    return TrainingEvidence(case, tuple(RankEvidence(noted, STRUCTURE, STRUCTURE, sent=sent, marks=marks,
+    marks = [[[step], [step + 1]] for step in range(case.steps)]
+    quiet = [[[[step], [step]]] * (case.accumulation - 1) for step in range(case.steps)]
+    return TrainingEvidence(case, tuple(RankEvidence(noted, STRUCTURE, STRUCTURE, sent=sent, marks=marks, quiet=quiet,
                                                      driven={"accumulation": "no_sync"}) for noted in notes))
 
 

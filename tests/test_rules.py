@@ -160,13 +160,14 @@ def test_a_lost_micro_step_is_a_breach_of_every_rule_about_the_mean(rule: str) -
     assert judge(everywhere(right(ACCUMULATED), "reduced", 0, WEIGHT, lambda v: v / 2))[rule].breach is not None
 
 
-def test_grad8_wants_nothing_reduced_inside_no_sync() -> None:
-    """A reduction before the last micro-step is a breach; a broadcast of buffers is not."""
-    for kind, fires in (("allreduce", True), ("broadcast", False)):
-        marks = [[[2 * step], [2 * step + 1], [2 * step + 2]] for step in range(3)]
-        early = [replace(rank, sent=[[[kind, "float32", 4, ""]] * 6], marks=marks) for rank in right(ACCUMULATED).ranks]
+def test_grad8_wants_nothing_sent_by_a_backward_inside_no_sync() -> None:
+    """One that sends is a breach; a forward that does is not."""
+    for sends in (True, False):
+        quiet = [[[[2 * step], [2 * step + sends]]] for step in range(3)]
+        early = [replace(rank, sent=[[["allreduce", "float32", 4, "SUM"]] * 6], quiet=quiet)
+                 for rank in right(ACCUMULATED).ranks]
         breach = judge(replace(right(ACCUMULATED), ranks=tuple(early)))["GRAD-8"].breach
-        assert (breach is not None) == fires
+        assert (breach is not None) == sends
 
 
 @pytest.mark.parametrize(("declared", "factor", "fires"), [

@@ -91,7 +91,7 @@ def bytes_per_step(hearing: Hearing, tally: Tally) -> Breach | None:
         raise NotAbout("one rank")
     tally.met.add("more than one rank")
     for evidence in hearing.evidence.ranks:
-        for step, (starts, _, ends) in enumerate(evidence.marks):
+        for step, (starts, ends) in enumerate(evidence.marks):
             gradient = hearing.layout(step).nbytes
             calls = [call for group, start, end in zip(evidence.sent, starts, ends, strict=False)  # A later group has no mark.
                      for call in group[start:end]]

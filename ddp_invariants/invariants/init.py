@@ -5,7 +5,7 @@ import numpy as np
 from ddp_invariants.evidence import Moment
 from ddp_invariants.invariants.compare import parted
 from ddp_invariants.invariants.hearing import Hearing, training
-from ddp_invariants.invariants.rule import NotAbout, Tally
+from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
 from ddp_invariants.verdict import Breach
 
 SHARDED = 3
@@ -64,6 +64,8 @@ def wrapping_changes_nothing_else(hearing: Hearing, tally: Tally) -> Breach | No
     if not sharded:
         hearing.every_rank("wrapped")
     ranks = hearing.evidence.ranks
+    if not all(rank.structure_after for rank in ranks):
+        raise Unjudged(hearing.cut_short or "a rank noted no structure")
     for number, rank in enumerate(ranks):
         before, after = rank.structure_before, rank.structure_after
         if sharded:  # Shapes are those of shards, and what is tied shows in a forward.

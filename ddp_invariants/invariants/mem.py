@@ -44,9 +44,11 @@ def at_most_the_claimed_share(hearing: Hearing, tally: Tally) -> Breach | None:
 
 
 def _padding(hearing: Hearing) -> float:
-    """Bytes a share may be above an even one: an element per parameter, or a whole parameter where those are dealt out."""
-    sizes = [slot.elements for slot in hearing.layout(0).slots if slot.dtype is not None]
+    """Bytes a share may be above an even one: an element or a row per parameter, or a whole one where those are dealt out."""
+    slots = [slot for slot in hearing.layout(0).slots if slot.elements]
     widest = 8
     if hearing.declared.partition == "elements":
-        return widest * len(sizes)
-    return widest * max(sizes, default=0)
+        return widest * len(slots)
+    if hearing.declared.partition == "rows":
+        return widest * sum(slot.elements // (slot.shape[0] if slot.shape else 1) for slot in slots)
+    return widest * max((slot.elements for slot in slots), default=0)

@@ -20,7 +20,8 @@ def _storages(tensors: Iterable[Any]) -> dict[int, int]:
 def _owned(optimizer: Any) -> list[Tensor]:
     """What an optimizer updates, or keeps state for: one that shards may show the module's parameters in its groups."""
     groups = [p for group in getattr(optimizer, "param_groups", ()) for p in group["params"]]
-    return [*groups, *(key for key in getattr(optimizer, "state", {}) if isinstance(key, Tensor))]
+    held = [*groups, *(key for key in getattr(optimizer, "state", {}) if isinstance(key, Tensor))]
+    return [parameter for parameter in held if parameter.requires_grad]
 
 
 def _states(optimizer: Any) -> list[Tensor]:

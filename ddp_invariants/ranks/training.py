@@ -124,6 +124,8 @@ class _Run:
                                arguments)
         self.drive = driver.start(self.context, self.replica)
         self.watching = False
+        self.quiet: list[list[list[int]]] = []
+        self.backward_span: list[list[int]] = []
         self.gathered: dict[str, Tensor] = {}
         self.laid_out: dict[str, _Layout] = {}
         self.layouts: list[_Layout] = []
@@ -150,6 +152,9 @@ class _Run:
     def _wrapped(self) -> None:
         """Note what wrapping made of the replica."""
         record, replica = self.record, self.replica
+        if self.declared.zero < SHARDED and any(hasattr(parameter, "to_local") for parameter in replica.parameters()):
+            raise TypeError("wrapping turned parameters into DTensors, so it shards them: declare zero = 3 and gradients = "
+                            '"hidden", and init = "seed" if it broadcasts nothing')
         record.facts["structure_after"] = structure(replica)
         if self.declared.zero < SHARDED:
             record.tensors("wrapped", 0, replica.named_parameters())
@@ -223,13 +228,14 @@ class _Run:
         drive.before_batch(wrapped, optimizer)
         if case.zero_grad != "never":
             drive.zero_grad(wrapped, optimizer, case.zero_grad == "set_to_none")
-        marks = [self.session.counts()]
+        start = self.session.counts()
+        self.quiet = []
         for number, indices in enumerate(dealt):
             if number < last and not each:
                 with drive.accumulate(wrapped):
                     self._micro_step(wrapped, optimizer, number, indices)
+                self.quiet.append(self.backward_span)
                 continue
-            marks.append(self.session.counts())
             self._micro_step(wrapped, optimizer, number, indices)
             self.phase = "synchronisation"
             drive.after_backward(wrapped, optimizer)
@@ -240,8 +246,8 @@ class _Run:
         gradient_bytes = held.gradients(self.replica, optimizer) if self.declared.zero else 0
         self.phase = "optimizer step"
         drive.step(wrapped, optimizer)
-        marks.append(self.session.counts())
-        self.record.facts.setdefault("marks", []).append([*marks[:2], marks[-1]])
+        self.record.facts.setdefault("marks", []).append([start, self.session.counts()])
+        self.record.facts.setdefault("quiet", []).append(self.quiet)
         if self.declared.zero < SHARDED:
             self.record.tensors("updated", self.step, self.named)
         if self.declared.zero:
@@ -262,7 +268,9 @@ class _Run:
         rng = torch.get_rng_state()
         loss, scaled = self._loss(self.drive.forward(wrapped, inputs), targets, tags)
         self.phase = "backward"
+        start = self.session.counts()
         self.drive.backward(wrapped, optimizer, scaled)
+        self.backward_span = [start, self.session.counts()]
         self.phase = "twin"
         after = torch.get_rng_state()
         torch.set_rng_state(rng)
@@ -293,7 +301,7 @@ class _Run:
             start = self.session.counts()
             loss = self.drive.train_step(parameters, inputs, targets, self.context)
             self._note_in_flight()
-            self.record.facts.setdefault("marks", []).append([start, start, self.session.counts()])
+            self.record.facts.setdefault("marks", []).append([start, self.session.counts()])
             self.record.tensors("updated", self.step, self.named)
             self.phase = "twin"
             self._twin_step(0, inputs, targets, tags, loss.detach() if isinstance(loss, Tensor) else None)
