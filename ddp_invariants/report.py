@@ -48,7 +48,7 @@ def not_repeated(breach: Breach, implementation: str, case: Case, *, runs: int, 
         f"{breach.rule} inconclusive for {implementation}: a breach was seen but not repeated",
         _field("seen", f"{breach.fact}; {breach.where}; {breach.got}"), _field("case", describe(case)),
         _field("confirmed", f"in 0 of {runs} runs in fresh processes: it depends on chance, or on what earlier cases left in "
-               "the process"),
+               "the process; with --isolation fresh each case has new ones"),
         f"  {'repeat':<{_LABELS}}{repeat}"]
     return "\n".join([*fields, textwrap.indent(breach.notes, "  | ")] if breach.notes else fields)
 

@@ -156,7 +156,7 @@ def shard_cases(draw: st.DrawFn, scope: Scope, *, loader: bool = False, least_sa
     # No process is needed for a rank of a sampler: twice as many are asked for.
     world_size = draw(st.integers(1, 2 * scope.max_world_size))
     drop_last, size = draw(_ONE_IN_FOUR), draw(st.integers(1, 4))
-    data = Data(samples=least_samples + draw(_SAMPLES), batch_size=size if loader else 1,
+    data = Data(samples=least_samples + draw(_SAMPLES), batch_size=size,
                 shuffle=draw(_COINS), drop_last=drop_last, seed=draw(_SMALL))
     epochs = draw(st.sampled_from(((0,), (0, 1), (1, 0), (0, 1, 2), (3, 0))))
     return scope.fit_shards(ShardCase(world_size=world_size, data=data, epochs=epochs, loader=loader))

@@ -144,7 +144,8 @@ class Driver:
         lacks = []
         if "wrap" not in self.methods and "train_step" not in self.methods:
             lacks += ["bucket_cap"] if self.call is None or self.call.cap is None else []
-            lacks += ["subgroup"] if self.call is None or self.call.group is None else []
+            calls = [call for call in (self.call, self.optimizer, self.after) if call is not None]
+            lacks += ["subgroup"] if not calls or any(call.group is None for call in calls) else []
         if "train_step" in self.methods:
             lacks += ["no_sync", "bucket_cap", "zero_in_place", "never_zeroed"]
         about = self.optimizer.thing if self.thing is None and self.optimizer is not None else self.thing
@@ -234,7 +235,9 @@ class Drive:
         return wrapped(inputs)
 
     def backward(self, wrapped: Any, optimizer: Any, loss: Tensor) -> object:
-        del wrapped, optimizer
+        del optimizer
+        if self._engine("backward", wrapped):
+            return wrapped.backward(loss)
         return loss.backward()
 
     def after_backward(self, wrapped: Any, optimizer: Any) -> object:
@@ -249,12 +252,21 @@ class Drive:
         return {name: _gradient(parameter) for name, parameter in self.replica.named_parameters()}
 
     def step(self, wrapped: Any, optimizer: Any) -> object:
-        del wrapped
+        if self._engine("step", wrapped):
+            return wrapped.step()
         for parameter in self.replica.parameters():
             if parameter.grad is None and getattr(parameter, "main_grad", None) is not None:
                 self.found["gradients"] = "in .main_grad"
                 parameter.grad = _gradient(parameter)
         return optimizer.step()
+
+    def _engine(self, method: str, wrapped: Any) -> bool:
+        """Whether the wrapper is an engine that runs backward, and perhaps the step, itself; no nn.Module has these."""
+        own = [name for name in ("backward", "step") if callable(getattr(type(wrapped), name, None))]
+        if "backward" not in own or method not in own:
+            return False
+        self.found[method] = f"{method}() of the wrapper"
+        return True
 
     def train_step(self, parameters: Mapping[str, Any], inputs: Tensor, targets: Tensor, context: Context) -> object:
         raise NotImplementedError  # Only asked of an adapter that has it.

@@ -191,9 +191,18 @@ def signature(thing: Any, option: str) -> dict[str, inspect.Parameter]:
     if not callable(thing):
         raise LoadError(f"{option}: it is a {type(thing).__name__}, expected a class or function")
     try:
-        return dict(inspect.signature(thing).parameters)
+        parameters = dict(inspect.signature(thing).parameters)
     except (TypeError, ValueError) as error:
         raise LoadError(f"{option}: its arguments cannot be read: {error}") from error
+    if isinstance(thing, type) and all(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters.values()):
+        # What hands everything on to its base takes what that takes.
+        for base in thing.__mro__[1:]:
+            inherited = vars(base).get("__init__")
+            if inspect.isfunction(inherited):
+                _, *rest = inspect.signature(inherited).parameters.values()
+                if any(p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in rest):
+                    return {p.name: p for p in rest}
+    return parameters
 
 
 def first(names: Iterable[str], among: Mapping[str, object]) -> str | None:
