@@ -27,8 +27,9 @@ class Context:
     Attributes:
         rank: In the group that trains.
         world_size: Of that group.
-        group: The process group to train in; None for the default group.
-        bucket_cap: Bytes; None where the case leaves the implementation's default.
+        group: The process group to train in; None for the default group, always where the adapter does not claim
+            `subgroup` in its `supports`.
+        bucket_cap: Bytes; None where the case leaves the implementation's default, likewise without a claim of `bucket_cap`.
         seed: The case's; the global generators are seeded with it plus the rank.
         lr: The learning rate.
         optimizer_class: The case's optimizer, `torch.optim.SGD` or `torch.optim.AdamW`.

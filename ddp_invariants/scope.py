@@ -78,7 +78,6 @@ _TWICE = Layer("linear", 4)
 TRAINING: dict[str, Capability] = {
     "bucket_cap": _field("bucket_cap", None, replace(BASE, bucket_cap=1), "every parameter above the cap", "cap between",
                          "cap above the model"),
-    "subgroup": _field("outside", 0, replace(BASE, outside=1)),
     "accumulation": _field("accumulation", 1, replace(BASE, accumulation=2), "several micro-steps"),
     "tied": _layers(lambda layer: layer.tied is not None, lambda layer: replace(layer, tied=None),
                     (_TWICE, replace(_TWICE, tied=0)), "tied parameter"),
@@ -113,6 +112,8 @@ TRAINING: dict[str, Capability] = {
     "one_rank": Capability(lambda case: case.world_size == 1, lambda case: replace(
         case, world_size=2, data=replace(case.data, samples=max(2, case.data.samples))), replace(BASE, world_size=1),
         frozenset({"one rank"})),
+    # Last: an implementation that is not told the group hangs, and no probe follows one that hangs.
+    "subgroup": _field("outside", 0, replace(BASE, outside=1)),
 }
 """Training capabilities by name, in the order they are probed. `no_sync` is none of them: it shows in how a case is driven."""
 

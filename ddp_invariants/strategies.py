@@ -78,7 +78,7 @@ def models(draw: st.DrawFn, *, buffers: bool = False, every_kind: bool = False) 
         width = layers[-1].outputs
     if every_kind:
         tied, extras = Layer("linear", width, dtype=dtype, tied=len(layers)), draw(st.tuples(_COINS, _COINS, _COINS, _COINS))
-        pairs = (replace(tied, tied=None), tied), (Layer("scale", dtype=dtype, frozen=True),), \
+        pairs = (replace(tied, tied=None), tied), (Layer("linear", width, dtype=dtype, frozen=True),), \
             (Layer("scale", dtype=dtype),), (Layer("empty", dtype=dtype),)
         layers += [layer for pair, wanted in zip(pairs, extras, strict=True) if wanted for layer in pair]
     if buffers:

@@ -296,7 +296,7 @@ class Zero3:
     L layers make 2L gathers; keeping the last one from forward to backward would make 2L - 1.
     """
 
-    declares: ClassVar[dict[str, Any]] = {"gradients": "hidden", "zero": 3}
+    declares: ClassVar[dict[str, Any]] = {"gradients": "hidden", "zero": 3, "supports": ["subgroup"]}
 
     def __init__(self) -> None:
         self.units: list[Unit] = []

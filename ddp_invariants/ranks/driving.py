@@ -146,6 +146,8 @@ class Driver:
             lacks += ["bucket_cap"] if self.call is None or self.call.cap is None else []
             calls = [call for call in (self.call, self.optimizer, self.after) if call is not None]
             lacks += ["subgroup"] if not calls or any(call.group is None for call in calls) else []
+        if "wrap" in self.methods:  # Whether it looks at the context's is for the adapter to say.
+            lacks += [name for name in ("bucket_cap", "subgroup") if name not in self.declared.supports]
         if "train_step" in self.methods:
             lacks += ["no_sync", "bucket_cap", "zero_in_place", "never_zeroed"]
         about = self.optimizer.thing if self.thing is None and self.optimizer is not None else self.thing
@@ -290,11 +292,10 @@ class Drive:
         wrapped = self.replica if made is None else made  # `is None`, since a wrapper's len() may raise.
         if not callable(wrapped) and "forward" not in self.driver.methods:
             raise TypeError(WHAT_MADE_IT.format(self.driver.ddp.name))
-        for name in BROADCASTS:
-            if name not in dir(nn.Module) and callable(getattr(type(wrapped), name, None)):
-                getattr(wrapped, name)()
-                self.found["after wrapping"] = f"{name}()"
-                break
+        broadcast = _method_of(wrapped, BROADCASTS)
+        if broadcast:
+            getattr(wrapped, broadcast)()
+            self.found["after wrapping"] = f"{broadcast}()"
         ddp = self.driver.ddp
         self._start = self._named("start", wrapped, ddp.start, STARTERS)
         self._finish = self._named("finish", wrapped, ddp.finish, FINISHERS)
@@ -309,12 +310,11 @@ class Drive:
         """
         if given == "none":
             return None
-        own = [name for name in dir(type(wrapped)) if callable(getattr(type(wrapped), name, None))]
-        if given and given not in own:
-            close = difflib.get_close_matches(given, own, 1)
+        if given and not callable(getattr(type(wrapped), given, None)):
+            close = difflib.get_close_matches(given, dir(type(wrapped)), 1)
             raise AttributeError(f"--{what} {given}: {type(wrapped).__name__} has no such method"
                                  + (f"; did you mean {close[0]!r}?" if close else ""))
-        name = given or next((name for name in usual if name in own), None)
+        name = given or _method_of(wrapped, usual)
         if name:
             self.found["before each batch" if what == "start" else "after backward"] = f"{name}()"
         return name
@@ -329,6 +329,11 @@ class Drive:
                 hasattr(wrapped, "set_requires_gradient_sync") or hasattr(wrapped, "require_backward_grad_sync"):
             return "no_sync"
         return "each"
+
+
+def _method_of(wrapped: Any, usual: tuple[str, ...]) -> str | None:
+    """The first of some usual names that a wrapper has as a method."""
+    return next((name for name in usual if callable(getattr(type(wrapped), name, None))), None)
 
 
 def _trained(module: Any) -> list[Any]:

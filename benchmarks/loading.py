@@ -1,0 +1,50 @@
+"""What finding out how an implementation is driven adds to a case. `python benchmarks/loading.py`."""
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+
+from ddp_invariants import draws
+from ddp_invariants.adapter import Context
+from ddp_invariants.implementation import Ddp
+from ddp_invariants.ranks.driving import Driver
+from ddp_invariants.ranks.hosts import Hosts
+from ddp_invariants.ranks.model import Replica, count_values
+from ddp_invariants.ranks.pool import Pool
+from ddp_invariants.scope import BASE
+
+
+def median_seconds(work: Callable[[], object], times: int) -> float:
+    """The median over some calls, after a few to warm up."""
+    seconds = []
+    for number in range(times + 20):
+        started = time.perf_counter()
+        work()
+        if number >= 20:
+            seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds)
+
+
+def main() -> None:
+    """Measure and print."""
+    replica = Replica(BASE.model, draws.parameters(BASE, 0, count_values(BASE.model)))
+    context = Context(0, 2, None, None, 0, 0.1, torch.optim.SGD, {"lr": 0.1})
+    unwrapped = Driver(Ddp("none"))
+    driving = median_seconds(lambda: unwrapped.start(context, replica).begin(), 2000)
+    optimizer = median_seconds(lambda: context.optimizer(list(replica.parameters())), 2000)
+    with Hosts() as hosts, Pool(hosts.addresses) as pool:
+        started = time.perf_counter()
+        pool.describe(Ddp())
+        loading = time.perf_counter() - started
+        case = median_seconds(lambda: pool.train(BASE, Ddp()), 100)
+    added = driving - optimizer
+    sys.stdout.write(f"loading once per process: {loading:.2f} s, the hosts' start included\n"
+                     f"a case of two steps on two ranks: {1e3 * case:.2f} ms, of which driving {1e6 * added:.0f} us "
+                     f"({100 * added / case:.2f} %)\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""torch 2.13's `replicate` broadcasts parameters and no buffers: ranks keep the ones they built. Plain torch, two ranks.
+
+python docs/repeats/torch_replicate_buffers.py
+"""
+
+import sys
+import warnings
+
+import torch
+from meet import in_two_ranks
+from torch import nn
+from torch.distributed._composable.replicate import replicate
+
+
+def rank_main(rank: int) -> None:
+    """Build different buffers, wrap, look at them when the first forward starts."""
+    warnings.simplefilter("ignore")  # It is deprecated, and says so.
+    module = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    norm = module[1]
+    assert isinstance(norm, nn.BatchNorm1d)
+    assert norm.running_mean is not None
+    norm.running_mean.fill_(float(rank))
+
+
+    def show(layer: nn.Module, _inputs: object) -> None:
+        sys.stdout.write(f"rank {rank}: {layer.running_mean}\n")
+
+    norm.register_forward_pre_hook(show)
+    replicate(module)(torch.randn(4, 2))
+
+
+if __name__ == "__main__":
+    in_two_ranks(rank_main)

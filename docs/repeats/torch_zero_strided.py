@@ -1,0 +1,27 @@
+"""torch 2.13's ZeroRedundancyOptimizer on a parameter that is not contiguous: other ranks get wrong elements, silently.
+
+    python docs/repeats/torch_zero_strided.py
+
+After each step it broadcasts the owner's parameters as they lie, and gloo ignores strides (pytorch#192920).
+"""
+
+import sys
+
+import torch
+from meet import in_two_ranks
+from torch import nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
+
+
+def rank_main(rank: int) -> None:
+    """One step of SGD with equal gradients: every rank must end with every element one lower."""
+    strided = nn.Parameter(torch.arange(8.0).reshape(2, 4)[:, ::2])
+    optimizer = ZeroRedundancyOptimizer([strided, nn.Parameter(torch.ones(2))], torch.optim.SGD, lr=1.0)
+    expected = strided.detach() - 1
+    strided.grad = torch.ones(2, 2)
+    optimizer.step()
+    sys.stdout.write(f"rank {rank}: {strided.tolist()}, expected {expected.tolist()}\n")
+
+
+if __name__ == "__main__":
+    in_two_ranks(rank_main)
