@@ -138,6 +138,7 @@ CAPABILITIES = {
     "subgroup": "a process group can be given which does not contain rank 0",
     "no_sync": "gradients can be accumulated without communication",
     "accumulation": "several backwards per step",
+    "few": "fewer parameters than ranks",
     "tied": "one parameter under two names",
     "frozen": "parameters that require no gradient",
     "scalar": "0-d parameters",

@@ -17,6 +17,11 @@ from ddp_invariants.invariants import judge
 from ddp_invariants.ranks.pool import LoadFailure, Pool
 from ddp_invariants.scope import BASE, SAMPLING, TRAINING, Scope
 
+HANGS = 3
+"""Probes that may hang before no other is run."""
+HUNG_PATIENCE = 3.0
+"""Seconds a probe gets once one has hung; one that does not hang takes some milliseconds."""
+
 
 class Finding(Enum):
     """What became of a capability."""
@@ -141,16 +146,16 @@ def _require_wrapper(ddp: Ddp, base: TrainingEvidence) -> None:
 
 
 class _Probes:
-    """Small cases run one by one on the implementation on trial, until one hangs."""
+    """Small cases run one by one on the implementation on trial, until several have hung."""
 
     def __init__(self, pool: Pool, ddp: Ddp, scope: Scope) -> None:
         self.pool, self.ddp, self.scope = pool, ddp, scope
-        self.hung = False
+        self.hung = 0
 
     def run(self, case: TrainingCase) -> TrainingEvidence:
         """The evidence of a probe, fitted to what is declared."""
-        evidence = self.pool.train(self.scope.fit(case), self.ddp)
-        self.hung |= evidence.incident is not None
+        evidence = self.pool.train(self.scope.fit(case), self.ddp, patience=HUNG_PATIENCE if self.hung else None)
+        self.hung += evidence.incident is not None
         return evidence
 
     def all(self, lacking: frozenset[str], base: TrainingEvidence) -> list[Probed]:
@@ -162,7 +167,7 @@ class _Probes:
             excused = name in declared.unsupported
             if name in lacking:
                 probed.append(Probed(name, Finding.ABSENT))
-            elif broken or self.hung:
+            elif broken or self.hung >= HANGS:
                 probed.append(Probed(name, Finding.UNKNOWN, declared=excused))
             else:
                 probed.append(self._probe(name, declared=excused))

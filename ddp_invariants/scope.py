@@ -11,7 +11,8 @@ from ddp_invariants.case import Case, Data, Layer, Model, Optimizer, Poison, Sha
 from ddp_invariants.declarations import CAPABILITIES, Declarations, SamplerDeclarations, Stack
 from ddp_invariants.simpler import without_layer
 
-BASE = TrainingCase(model=Model(4, (Layer("linear", 2),)), world_size=2, steps=2, data=Data(samples=8, batch_size=2))
+_FOUR = (Layer("linear", 4),) * 4
+BASE = TrainingCase(model=Model(4, _FOUR), world_size=2, steps=2, data=Data(samples=8, batch_size=2))
 """The simplest case a discovery starts from."""
 
 
@@ -50,12 +51,12 @@ def _layers(holds: Callable[[Layer], bool], change: Callable[[Layer], Layer], pr
             *situations: str) -> Capability:
     """A capability about single layers."""
     return Capability(lambda case: any(holds(layer) for layer in case.model.layers), lambda case: _changed(case, change),
-                      replace(BASE, model=Model(4, tuple(probe))), frozenset(situations))
+                      replace(BASE, model=Model(4, (*_FOUR, *probe))), frozenset(situations))
 
 
 def _kind(kind: str, *situations: str) -> Capability:
     """A capability about a kind of layer."""
-    layers = (Layer("linear", 2), Layer(kind))  # type: ignore[arg-type]  # checked by the layer
+    layers = (*_FOUR, Layer(kind))  # type: ignore[arg-type]  # checked by the layer
     return Capability(lambda case: any(layer.kind == kind for layer in case.model.layers), lambda case: _dropped(case, kind),
                       replace(BASE, model=Model(4, layers)), frozenset(situations))
 
@@ -74,15 +75,26 @@ def _field(name: str, plain: object, probe: TrainingCase, *situations: str, valu
                       probe, frozenset(situations))
 
 
-_TWICE = Layer("linear", 4)
+def _trained(case: TrainingCase) -> int:
+    """How many parameters with elements are trained, tied ones counted once."""
+    return sum((layer.kind == "scale" or (layer.kind == "linear" and layer.tied is None)) * (1 + layer.bias) *
+               (not layer.frozen) for layer in case.model.layers)
+
+
+def _enough(case: TrainingCase) -> TrainingCase:
+    """The case with a parameter for every rank."""
+    more = (Layer("linear", case.model.widths()[-1], dtype=case.model.layers[0].dtype),) * (case.world_size - _trained(case))
+    return replace(case, model=replace(case.model, layers=(*case.model.layers, *more)))
+
+
 TRAINING: dict[str, Capability] = {
     "bucket_cap": _field("bucket_cap", None, replace(BASE, bucket_cap=1), "every parameter above the cap", "cap between",
                          "cap above the model"),
     "accumulation": _field("accumulation", 1, replace(BASE, accumulation=2), "several micro-steps"),
     "tied": _layers(lambda layer: layer.tied is not None, lambda layer: replace(layer, tied=None),
-                    (_TWICE, replace(_TWICE, tied=0)), "tied parameter"),
+                    (Layer("linear", 4, tied=0),), "tied parameter"),
     "frozen": _layers(lambda layer: layer.frozen, lambda layer: replace(layer, frozen=False),
-                      (_TWICE, replace(_TWICE, frozen=True)), "frozen parameter"),
+                      (Layer("linear", 4, frozen=True),), "frozen parameter"),
     "scalar": _kind("scale", "0-d parameter"),
     "empty": _kind("empty", "zero-element parameter"),
     "strided": _layers(lambda layer: layer.layout in ("transposed", "strided"),
@@ -93,12 +105,13 @@ TRAINING: dict[str, Capability] = {
                              (Layer("linear", 2, layout="channels_last"),)),
     "buffers": _kind("statistics"),
     "bias": _layers(lambda layer: layer.bias, lambda layer: replace(layer, bias=False), (Layer("linear", 2, bias=True),)),
-    "float64": _layers(lambda layer: layer.dtype == "float64",
-                       lambda layer: replace(layer, dtype="float32") if layer.dtype == "float64" else layer,
-                       (Layer("linear", 2, dtype="float64"),)),
+    "float64": Capability(
+        lambda case: any(layer.dtype == "float64" for layer in case.model.layers),
+        lambda case: _changed(case, lambda layer: replace(layer, dtype="float32") if layer.dtype == "float64" else layer),
+        _changed(BASE, lambda layer: replace(layer, dtype="float64"))),
     "bfloat16": _layers(lambda layer: layer.dtype == "bfloat16",
                         lambda layer: replace(layer, dtype="float32") if layer.dtype == "bfloat16" else layer,
-                        (Layer("linear", 2), Layer("linear", 2, dtype="bfloat16"))),
+                        (Layer("linear", 2, dtype="bfloat16"),)),
     "sgd": _optimizer(lambda plan: plan.kind == "sgd", lambda plan: replace(plan, kind="adamw", momentum=0.0), Optimizer()),
     "momentum": _optimizer(lambda plan: plan.momentum > 0, lambda plan: replace(plan, momentum=0.0), Optimizer(momentum=0.5),
                            "momentum"),
@@ -112,7 +125,9 @@ TRAINING: dict[str, Capability] = {
     "one_rank": Capability(lambda case: case.world_size == 1, lambda case: replace(
         case, world_size=2, data=replace(case.data, samples=max(2, case.data.samples))), replace(BASE, world_size=1),
         frozenset({"one rank"})),
-    # Last: an implementation that is not told the group hangs, and no probe follows one that hangs.
+    # Last: what cannot do with these often hangs, and hangs are costly.
+    "few": Capability(lambda case: _trained(case) < case.world_size, _enough,
+                      replace(BASE, model=Model(4, (Layer("linear", 2),)))),
     "subgroup": _field("outside", 0, replace(BASE, outside=1)),
 }
 """Training capabilities by name, in the order they are probed. `no_sync` is none of them: it shows in how a case is driven."""
@@ -165,7 +180,8 @@ class Scope:
         """The case as the implementation can be asked to run it."""
         if self.declared.stack is not None:
             case = _stacked(case, self.declared.stack)
-        for name in self.without:
+        # What removes parameters first, what adds some last.
+        for name in sorted(self.without, key=lambda name: name == "few"):
             if name in TRAINING and TRAINING[name].present(case):
                 case = TRAINING[name].removed(case)
         return replace(case, init="equal" if self.declared.init == "seed" else case.init, loss=self.declared.loss)

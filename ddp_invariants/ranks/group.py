@@ -66,9 +66,10 @@ class WithheldWork(_c10d.Work):  # type: ignore[misc]  # the base class has no t
         sent: What was sent, to name it by.
     """
 
-    def __init__(self, inner: Any, tensors: list[torch.Tensor], results: list[torch.Tensor], sent: Sent) -> None:
+    def __init__(self, inner: Any, tensors: list[torch.Tensor], results: list[torch.Tensor], sent: Sent,
+                 others: "list[WithheldWork]") -> None:
         super().__init__()
-        self.inner, self.sent = inner, sent
+        self.inner, self.sent, self._others = inner, sent, others
         self.done = self.overwritten = False
         self._tensors, self._results = tensors, results
         self._lock = threading.Lock()
@@ -88,6 +89,15 @@ class WithheldWork(_c10d.Work):  # type: ignore[misc]  # the base class has no t
                     self.overwritten |= not torch.equal(tensor.detach(), snapshot)
                     tensor.detach().copy_(result)
             self.done = True
+            # Two collectives into one buffer (a tied parameter) are in order: what the first hands over is no foreign write.
+            for other in self._others:
+                other.look_again(self._tensors)
+
+    def look_again(self, handed_over: list[torch.Tensor]) -> None:
+        """Take what another collective has just put into a buffer of this one as what the buffer holds."""
+        addresses = {tensor.untyped_storage().data_ptr() for tensor in handed_over}
+        if not self.done and any(tensor.untyped_storage().data_ptr() in addresses for tensor in self._tensors):
+            self._snapshots = [tensor.detach().clone() for tensor in self._tensors]
 
     def wait(self, timeout: Any = None) -> bool:
         """Wait for the result and hand it over."""
@@ -251,7 +261,7 @@ def _forwarded(kind: str) -> Callable[..., Any]:
         if kind in IN_ONE:  # What is sent may be part of what takes the result, which is about to be overwritten.
             arguments = (arguments[0].detach().clone(), *arguments[1:])
         inner = forward(self, results[0] if kind in IN_ONE else results, *arguments, **options)
-        work = WithheldWork(inner, tensors, results, self.sent[-1])
+        work = WithheldWork(inner, tensors, results, self.sent[-1], self._withheld)
         self._withheld.append(work)
         return work
 
