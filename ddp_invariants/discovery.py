@@ -111,6 +111,11 @@ def discover(pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int) -> Dis
     probes = _Probes(pool, ddp, Scope(max_world_size, lacking, declared, declared_sampler))
     base = probes.run(BASE)
     _require_wrapper(ddp, base)
+    how = base.ranks[0].driven
+    if how.get("accumulation") == "each" and "before each batch" in how and not declared.accumulation:
+        # Whether its call before a batch belongs before a step or a micro-step, nothing tells: it is not put to that test.
+        lacking |= {"accumulation"}
+        probes.scope = replace(probes.scope, without=lacking)
     driven = [*described["driven"], *(f"{when}: {what}" for when, what in sorted(base.ranks[0].driven.items()))]
     probed = tuple(probes.all(lacking, base))
     dealt = tuple(_deal(pool, sampler, frozenset(dealing["lacks"]), declared_sampler, max_world_size))
