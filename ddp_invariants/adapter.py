@@ -30,7 +30,7 @@ class Context:
         group: The process group to train in; None for the default group, always where the adapter does not claim
             `subgroup` in its `supports`.
         bucket_cap: Bytes; None where the case leaves the implementation's default, likewise without a claim of `bucket_cap`.
-        seed: The case's; the global generators are seeded with it plus the rank.
+        seed: The case's; the global generators are seeded with it plus the rank in the default group.
         lr: The learning rate.
         optimizer_class: The case's optimizer, `torch.optim.SGD` or `torch.optim.AdamW`.
         optimizer_arguments: Its keyword arguments, the learning rate among them.
@@ -105,7 +105,7 @@ class Adapter(Protocol):
             context: The case.
 
         Returns:
-            The loss on this rank's batch, or None where it is not known.
+            The loss on this rank's batch before the update: the mean of squared errors over samples and outputs.
         """
 
     def teardown(self, context: Context) -> object:

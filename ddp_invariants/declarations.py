@@ -27,6 +27,9 @@ Padding = Literal["wrap", "batch", "none"]
 ShardLayout = Literal["", "strided", "contiguous"]
 
 
+MOST_LAYERS = 64
+
+
 class DeclarationError(ValueError):
     """A declaration nobody knows: the message names it and what may stand there."""
 
@@ -44,6 +47,11 @@ class Stack:
     layers: int = 0
     activation: Activation = "none"
     last: Activation = "none"
+
+    def __post_init__(self) -> None:
+        _check(self, {"activation": Activation, "last": Activation})
+        if not isinstance(self.layers, int) or not 0 <= self.layers <= MOST_LAYERS:
+            raise DeclarationError(f"layers = {self.layers!r}: expected 0 to {MOST_LAYERS}")
 
 
 @dataclass(frozen=True)
@@ -122,7 +130,7 @@ def _check(declared: Any, choices: Mapping[str, Any]) -> None:
             allowed = ", ".join(repr(choice) for choice in get_args(literal) if choice)
             raise DeclarationError(f"{name} = {value!r}: expected one of {allowed}{_meant(value, get_args(literal))}")
     for name in ("supports", "unsupported"):
-        for word in getattr(declared, name):
+        for word in getattr(declared, name, ()):
             if word not in CAPABILITIES:
                 raise DeclarationError(f"{name} names {word!r}, which is no capability{_meant(word, CAPABILITIES)}; they are "
                                        f"{', '.join(CAPABILITIES)}")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from ddp_invariants.case import ShardCase, TrainingCase
+from ddp_invariants.case import Data, ShardCase, TrainingCase
 from ddp_invariants.declarations import CAPABILITIES, Declarations, SamplerDeclarations, declare
 from ddp_invariants.evidence import TrainingEvidence
 from ddp_invariants.implementation import Ddp, Sampler
@@ -80,7 +80,7 @@ class Discovery:
         claimed = {*self.declared.supports, *self.declared_sampler.supports}
         return [f"it claims {one.capability!r} ({CAPABILITIES[one.capability]}), which is {one.finding.value}"
                 + (f": {one.words}" if one.words else "") for one in (*self.probed, *self.dealt)
-                if one.capability in claimed and one.finding is not Finding.RIGHT]
+                if one.capability in claimed and one.finding in (Finding.REFUSED, Finding.ABSENT)]
 
     def pinned(self) -> tuple[Declarations, SamplerDeclarations]:
         """The declarations with what was found refused or wrong added, so that a later change shows."""
@@ -108,14 +108,19 @@ def discover(pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int) -> Dis
     declared = declare(Declarations, described["declares"])
     declared_sampler = declare(SamplerDeclarations, dealing["declares"])
     lacking = frozenset(described["lacks"]) | frozenset({"accumulation"} if declared.accumulation == "none" else ())
-    probes = _Probes(pool, ddp, Scope(max_world_size, lacking, declared, declared_sampler))
+    if declared.reduction == "sum":
+        # What is left of a sum is summed again or not, as it is hooked: nothing says which is meant.
+        lacking |= {"never_zeroed"}
+    scope = Scope(max_world_size, lacking | frozenset(declared.unsupported), declared, declared_sampler)
+    probes = _Probes(pool, ddp, scope)
     base = probes.run(BASE)
     _require_wrapper(ddp, base)
     how = base.ranks[0].driven
-    if how.get("accumulation") == "each" and "before each batch" in how and not declared.accumulation:
+    if how.get("accumulation") == "each" and (declared.reduction == "sum" or
+                                              ("before each batch" in how and not declared.accumulation)):
         # Whether its call before a batch belongs before a step or a micro-step, nothing tells: it is not put to that test.
         lacking |= {"accumulation"}
-        probes.scope = replace(probes.scope, without=lacking)
+        probes.scope = replace(probes.scope, without=probes.scope.without | lacking)
     driven = [*described["driven"], *(f"{when}: {what}" for when, what in sorted(base.ranks[0].driven.items()))]
     probed = tuple(probes.all(lacking, base))
     dealt = tuple(_deal(pool, sampler, frozenset(dealing["lacks"]), declared_sampler, max_world_size))
@@ -157,9 +162,9 @@ class _Probes:
         self.pool, self.ddp, self.scope = pool, ddp, scope
         self.hung = 0
 
-    def run(self, case: TrainingCase) -> TrainingEvidence:
+    def run(self, case: TrainingCase, scope: Scope | None = None) -> TrainingEvidence:
         """The evidence of a probe, fitted to what is declared."""
-        evidence = self.pool.train(self.scope.fit(case), self.ddp, patience=HUNG_PATIENCE if self.hung else None)
+        evidence = self.pool.train((scope or self.scope).fit(case), self.ddp, patience=HUNG_PATIENCE if self.hung else None)
         self.hung += evidence.incident is not None
         return evidence
 
@@ -189,11 +194,12 @@ class _Probes:
         case = TRAINING[name].probe
         if case.ranks_needed > self.scope.max_world_size:
             return Probed(name, Finding.UNKNOWN, "it needs more ranks than --max-world-size", declared)
-        if not TRAINING[name].present(self.scope.fit(case)):
+        scope = replace(self.scope, without=self.scope.without - {name})
+        if not TRAINING[name].present(scope.fit(case)):
             return Probed(name, Finding.ABSENT, "outside what it declares", declared)
-        evidence = self.run(case)
+        evidence = self.run(case, scope)
         breach, refusal = self._breaches(evidence), _refusal(evidence)
-        if breach:
+        if breach and not (refusal and breach.startswith("LIVE-1")):  # Refused on every rank, if only at a later step.
             return Probed(name, Finding.WRONG, breach, declared)
         return Probed(name, Finding.REFUSED if refusal else Finding.RIGHT, refusal, declared)
 
@@ -205,10 +211,12 @@ class _Probes:
 
 
 _QUESTIONS = {
-    "uneven": ShardCase(world_size=2, epochs=(0, 1)), "short": ShardCase(world_size=3, epochs=(0,)),
-    "no_samples": ShardCase(world_size=2, epochs=(0,)),
+    "shuffle": ShardCase(world_size=2, epochs=(0, 1), data=Data(samples=8, shuffle=True)),
+    "drop_last": ShardCase(world_size=2, data=Data(samples=8, drop_last=True)),
+    "uneven": ShardCase(world_size=2, epochs=(0, 1), data=Data(samples=7)),
+    "short": ShardCase(world_size=3, data=Data(samples=2)),
+    "no_samples": ShardCase(world_size=2, data=Data(samples=0)),
 }
-_SAMPLES = {"uneven": 7, "short": 2, "no_samples": 0}
 
 
 def _deal(pool: Pool, sampler: Sampler, lacking: frozenset[str], declared: SamplerDeclarations,
@@ -218,14 +226,18 @@ def _deal(pool: Pool, sampler: Sampler, lacking: frozenset[str], declared: Sampl
     scope = Scope(max_world_size, lacking, sampler=declared)
     for name in SAMPLING:
         excused = name in declared.unsupported
-        if name not in _QUESTIONS:
+        if name in lacking or name not in _QUESTIONS:  # A rank that is given is asked in every question.
             probed.append(Probed(name, Finding.ABSENT if name in lacking else Finding.RIGHT, declared=excused))
             continue
-        case = _QUESTIONS[name]
-        case = replace(case, data=replace(case.data, samples=_SAMPLES[name]))
-        evidence = pool.shards(case, sampler)
+        if any(one.words.startswith("LIVE-1") for one in probed):  # A hang takes its whole deadline: one is enough.
+            probed.append(Probed(name, Finding.UNKNOWN, declared=excused))
+            continue
+        evidence = pool.shards(_QUESTIONS[name], sampler)
+        if evidence.incident is not None:
+            probed.append(Probed(name, Finding.WRONG, f"LIVE-1: the process {evidence.incident.kind}", excused))
+            continue
         raised = [answer["raised"] for answer in evidence.answers if answer.get("raised")]
-        if evidence.incident is None and len(raised) == len(evidence.answers):
+        if len(raised) == len(evidence.answers):
             first = raised[0]
             probed.append(Probed(name, Finding.REFUSED, f"{first['type']}: {first['message']}", excused))
             continue

@@ -7,7 +7,7 @@ nothing. A rule that is about something outside the scope is not claimed, and li
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from ddp_invariants.case import Case, Data, Layer, Model, Optimizer, Poison, ShardCase, TrainingCase
+from ddp_invariants.case import Data, Layer, Model, Optimizer, Poison, ShardCase, TrainingCase
 from ddp_invariants.declarations import CAPABILITIES, Declarations, SamplerDeclarations, Stack
 from ddp_invariants.simpler import without_layer
 
@@ -182,6 +182,8 @@ class Scope:
             case = _stacked(case, self.declared.stack)
         # What removes parameters first, what adds some last.
         for name in sorted(self.without, key=lambda name: name == "few"):
+            if name == "few" and self.declared.stack is not None:
+                continue  # Its number of parameters is fixed.
             if name in TRAINING and TRAINING[name].present(case):
                 case = TRAINING[name].removed(case)
         return replace(case, init="equal" if self.declared.init == "seed" else case.init, loss=self.declared.loss)
@@ -199,10 +201,6 @@ class Scope:
     def excluded(self, rule: str) -> str:
         """Why a rule is not about what is on trial; empty where it is."""
         return next((reason for rules, applies, reason in _EXCLUSIONS if rule in rules and applies(self)), "")
-
-    def about(self, case: Case) -> bool:
-        """Whether a stored case lies within the scope."""
-        return isinstance(case, ShardCase) or case.ranks_needed <= self.max_world_size
 
 
 def _stacked(case: TrainingCase, stack: Stack) -> TrainingCase:

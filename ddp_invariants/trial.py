@@ -328,7 +328,9 @@ class _Search:
         unclaimed = sorted(self.trial.scope.unclaimed.intersection(ALL_RULES[self.rule].needs))
         if unclaimed:
             self.trial.ledger[self.rule].not_claimed = f"judged without {' and '.join(unclaimed)}, which it does not take"
-        if self.judged and not missing:
+        # What a probe saw refused is not drawn: a refusal that turns up nevertheless leaves open what it hides.
+        refused = any(" raised " in reason for reason in self.reasons)
+        if self.judged and not missing and not refused:
             return
         self.trial.ledger[self.rule].inconclusive = True
         reasons = [f"{count} times: {reason}" for reason, count in sorted(self.reasons.items(), key=lambda r: -r[1])[:3]]

@@ -12,6 +12,7 @@ from ddp_invariants.case import Data, Optimizer, Poison, ShardCase, ZeroGrad
 from ddp_invariants.declarations import Declarations, SamplerDeclarations
 from ddp_invariants.evidence import Incident, RankEvidence, ShardEvidence, TrainingEvidence
 from ddp_invariants.invariants import ALL_RULES, judge
+from ddp_invariants.invariants.comm import WITHHELD
 from ddp_invariants.invariants.hearing import training
 from ddp_invariants.invariants.shard import UNDECLARED
 from ddp_invariants.ledger import Ledger
@@ -194,13 +195,20 @@ def test_an_owner_alone_need_hold_a_gradient() -> None:
 
 @pytest.mark.parametrize(("stage", "held", "fires"), [
     (1, [0, 16, 16, 28], False), (1, [28, 16, 300, 28], True), (1, [28, 300, 16, 28], True), (2, [28, 0, 16, 300], True),
-    (2, [300, 0, 16, 28], False), (3, [300, 0, 16, 16], True)])
+    (2, [300, 0, 16, 20], False), (3, [300, 0, 16, 16], True)])
 def test_mem1_wants_a_share_of_what_the_stage_shards(stage: int, held: list[int], *, fires: bool) -> None:
     """Bytes of module, own copies, state and gradients; what a stage does not shard may be whole."""
     ranks = tuple(replace(rank, held=[held]) for rank in right().ranks)
     finding = judge(replace(right(), ranks=ranks), Declarations(zero=stage))["MEM-1"]
     assert (finding.breach is not None) == fires
     assert finding.compared
+
+
+def test_comm3_counts_what_the_ranks_withhold() -> None:
+    """The controller cannot import the ranks' module, so the names stand twice."""
+    from ddp_invariants.ranks.group import IN_LISTS, IN_ONE
+
+    assert {*WITHHELD} == {*IN_LISTS, *IN_ONE}
 
 
 def test_comm6_observes_and_never_judges() -> None:

@@ -1,16 +1,17 @@
 """GRAD: after synchronisation every rank holds the mean of the ranks' local gradients."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ddp_invariants import oracle
 from ddp_invariants.balls import Ball
-from ddp_invariants.evidence import ITEM_SIZE, Layout, Tensors
+from ddp_invariants.evidence import ITEM_SIZE, FloatArray, Layout, Tensors
 from ddp_invariants.invariants import diagnosis
 from ddp_invariants.invariants.compare import number, outside, parted
-from ddp_invariants.invariants.hearing import Hearing, flat_by_name, form_of, training
+from ddp_invariants.invariants.hearing import Hearing, flat_by_name, training
 from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
 from ddp_invariants.verdict import Breach
 
@@ -28,11 +29,13 @@ def _distinct(records: tuple[Tensors, ...]) -> list[int]:
 def _against(hearing: Hearing, tally: Tally, rule: str, fact: str, step: int, expected: Ball) -> Breach | None:
     """Whether what ranks hold after synchronisation lies in a ball laid out like the twins' gradients."""
     reduced, local = hearing.every_rank("reduced", step), hearing.every_rank("local", hearing.micro_steps(step)[0])
-    owners = hearing.declared.gradients == "owner"
-    for rank in range(len(reduced)) if owners else _distinct(reduced):
+    if hearing.declared.gradients == "owner":
+        difference = outside(local[0], _owned(hearing, step, expected), expected, tally)
+        return None if difference is None else Breach(
+            rule, fact, f"every rank of {hearing.case.world_size} that holds it, step {step}, {difference.place}",
+            difference.words)
+    for rank in _distinct(reduced):
         held_P = flat_by_name(reduced[rank], local[rank].layout)
-        if owners:  # What it does not own it need not hold.
-            held_P = np.where(_present(reduced[rank], local[rank].layout), held_P, expected.centre)
         difference = outside(local[rank], held_P, expected, tally)
         if difference is not None:
             return Breach(rule, fact, f"rank {rank} of {hearing.case.world_size}, step {step}, {difference.place}",
@@ -43,6 +46,23 @@ def _against(hearing: Hearing, tally: Tally, rule: str, fact: str, step: int, ex
 def _present(tensors: Tensors, layout: Layout) -> NDArray[np.bool_]:
     """Which elements of a layout a record has. Shape (P,)."""
     return np.repeat([slot.name in tensors.by_name for slot in layout.slots], layout.sizes)
+
+
+def _owned(hearing: Hearing, step: int, expected: Ball) -> FloatArray:
+    """Each parameter's gradient as the rank holds it that is right, or else the first that has one. Shape (P,).
+
+    What stands in `.grad` of a rank that does not own it means nothing.
+    """
+    layout = hearing.layout(step)
+    held_WP = np.stack([flat_by_name(tensors, layout) for tensors in hearing.every_rank("reduced", step)])
+    present_WP = np.stack([_present(tensors, layout) for tensors in hearing.every_rank("reduced", step)])
+    right_WP = present_WP & (np.abs(held_WP - expected.centre) <= expected.radius)
+    held_P: FloatArray = held_WP[0].copy()
+    for start, end in pairwise(layout.starts):
+        owner = next((rank for rank, right in enumerate(right_WP[:, start:end]) if right.all()),
+                     int(np.argmax(present_WP[:, start:end].any(1))))
+        held_P[start:end] = held_WP[owner, start:end]
+    return held_P
 
 
 def _unowned(hearing: Hearing, step: int) -> str:
@@ -204,11 +224,13 @@ def what_is_not_finite_spreads(hearing: Hearing, tally: Tally) -> Breach | None:
     summed_P = local_WP.sum(0)
     finite_P = np.abs(np.where(np.isfinite(local_WP), local_WP, 0)).sum(0)
     # Where the finite terms might overflow by themselves, which infinity comes first is a matter of order.
-    poisoned = ~np.isfinite(summed_P) & (finite_P <= form_of(local[0].layout).largest)
+    poisoned = ~np.isfinite(summed_P) & (finite_P <= hearing.form(local[0].layout).largest)
     tally.met |= {"a NaN"} if np.isnan(summed_P).any() else set()
     tally.met |= {"an infinity"} if np.isinf(summed_P).any() else set()
     for rank, tensors in enumerate(hearing.every_rank("reduced", poison.step)):
         held_P = flat_by_name(tensors, local[0].layout)
+        if hearing.declared.gradients == "owner":
+            held_P = np.where(_present(tensors, local[0].layout), held_P, summed_P)
         same = np.where(np.isnan(summed_P), np.isnan(held_P), held_P == summed_P)
         tally.compared += int(poisoned.sum())
         wrong = poisoned & ~same
@@ -267,11 +289,11 @@ def batch_arithmetic(hearing: Hearing, tally: Tally) -> Breach | None:
                                  joined)
         balls = [found.by_name[slot.name] for slot in hearing.layout(step).slots if slot.dtype is not None]
         centre_P = np.concatenate([ball.centre[0].ravel() for ball in balls])
-        radius_P = np.concatenate([ball.radius[0].ravel() for ball in balls]) + truth.radius
         factor = case.world_size if hearing.declared.reduction == "sum" else 1
+        radius_P = factor * np.concatenate([ball.radius[0].ravel() for ball in balls]) + truth.radius
         samples = joined.inputs_WBI.shape[1]
         breach = _against(hearing, tally, "GRAD-12", f"{case.accumulation} micro-steps on {case.world_size} ranks are not one "
-                          f"step on their {samples} samples", step, Ball(factor * centre_P, factor * radius_P, truth.quantum))
+                          f"step on their {samples} samples", step, Ball(factor * centre_P, radius_P, truth.quantum))
         if breach is not None:
             return breach
     if not tally.compared:

@@ -170,7 +170,7 @@ class Hearing:
 
     def _mean(self, fresh: Local, step: int, layout: Layout) -> Ball:
         """The mean over the ranks of a step's gradients, added to what each rank still held of the step before."""
-        form, world_size = self._form(layout), self.case.world_size
+        form, world_size = self.form(layout), self.case.world_size
         # Where every micro-step is reduced, what is there already is reduced with it, each time with its own roundings.
         rounds = self.case.accumulation if self.synchronised_each else 1
         passes = self.case.accumulation + (rounds - 1) * (world_size + 1)
@@ -199,7 +199,7 @@ class Hearing:
             raise Unjudged(f"the gradients left from step {step} are not finite")
         return Ball(left_WP, np.zeros_like(left_WP), balls.quantum_of(left_WP).min(0))
 
-    def _form(self, layout: Layout) -> balls.Format:
+    def form(self, layout: Layout) -> balls.Format:
         """The formats gradients are reduced in: their own, or the lower one declared."""
         form, lower = form_of(layout), self.declared.exactness
         if lower not in ROUNDOFF:

@@ -1,5 +1,6 @@
 """MEM: what sharding promises to save. Of each kind, a rank holds its share and no more."""
 
+from ddp_invariants.evidence import ITEM_SIZE, Slot
 from ddp_invariants.invariants.hearing import Hearing, training
 from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
 from ddp_invariants.verdict import Breach
@@ -26,9 +27,13 @@ def at_most_the_claimed_share(hearing: Hearing, tally: Tally) -> Breach | None:
     layout = hearing.layout(0)
     trained = layout.nbytes
     moments = 0 if case.optimizer.kind == "sgd" and not case.optimizer.momentum else _MOMENTS[case.optimizer.kind]
-    tally.met |= {"more than one rank"} | ({"optimizer with state"} if moments else set())
     padding = _padding(hearing)
-    share = trained / case.world_size + padding
+    # An fp32 copy of lower parameters is what is promised, with state and gradients to match.
+    wide = sum(slot.elements * _size(slot) for slot in layout.slots)
+    share = wide / case.world_size + padding
+    _require_all_seen([rank.held[-1] for rank in ranks], stage, trained, moments)
+    if share < wide:  # Where it is not, holding everything would be as good.
+        tally.met |= {"more than one rank"} | ({"optimizer with state"} if moments else set())
     for number, rank in enumerate(ranks):
         for step, (module, own, state, gradients) in enumerate(rank.held):
             claims = [("optimizer state", state, moments * share), ("an optimizer's own copies of parameters", own, share)]
@@ -38,17 +43,37 @@ def at_most_the_claimed_share(hearing: Hearing, tally: Tally) -> Breach | None:
                 tally.compared += 1
                 if held > allowed:
                     return Breach("MEM-1", f"a rank holds more {what} than its share", f"rank {number} of {len(ranks)}, "
-                                  f"step {step}", f"{held} bytes, expected at most {allowed:.0f}: {trained} bytes of trained "
+                                  f"step {step}", f"{held} bytes, expected at most {allowed:.0f}: {wide} bytes of trained "
                                   f"parameters over {case.world_size} ranks, and {padding:.0f} of padding")
     return None
 
 
+def _require_all_seen(held_W: list[list[int]], stage: int, trained: int, moments: int) -> None:
+    """Insist that what is sharded was seen at all: all shards together make the whole.
+
+    Raises:
+        Unjudged: They do not, so somebody keeps what nobody sees.
+    """
+    module, own, state, gradients = (sum(held[kind] for held in held_W) for kind in range(4))
+    wanted = [("optimizer state", state, moments * trained)]
+    wanted += [("gradients", gradients, trained)] if stage > 1 else []
+    wanted += [("parameters", module + own, trained)] if stage > 2 else []
+    for what, seen, whole in wanted:
+        if seen < whole:
+            raise Unjudged(f"the ranks together were seen to hold {seen} bytes of {what}, where there must be {whole}: the "
+                           "optimizer shows no `state` or `param_groups`")
+
+
 def _padding(hearing: Hearing) -> float:
     """Bytes a share may be above an even one: an element or a row per parameter, or a whole one where those are dealt out."""
-    slots = [slot for slot in hearing.layout(0).slots if slot.elements]
-    widest = 8
+    slots = [(slot, _size(slot)) for slot in hearing.layout(0).slots if slot.elements]
     if hearing.declared.partition == "elements":
-        return widest * len(slots)
+        return sum(size for _, size in slots)
     if hearing.declared.partition == "rows":
-        return widest * sum(slot.elements // (slot.shape[0] if slot.shape else 1) for slot in slots)
-    return widest * max((slot.elements for slot in slots), default=0)
+        return sum(size * slot.elements // (slot.shape[0] if slot.shape else 1) for slot, size in slots)
+    return max((size * slot.elements for slot, size in slots), default=0)
+
+
+def _size(slot: Slot) -> int:
+    """Bytes of an element, as an optimizer keeps it: float32 at least."""
+    return max(4, ITEM_SIZE[slot.dtype or "float32"])

@@ -52,7 +52,7 @@ class Deal:
     def total(self) -> int:
         """Indices of all ranks together, as far as the declared padding allows."""
         n, unit = self.case.data.samples, self.case.world_size
-        if self.declared.padding == "none":
+        if self.declared.padding == "none" and not self.case.data.drop_last:
             return n
         if self.declared.padding == "batch":
             unit *= self.case.data.batch_size
@@ -81,6 +81,9 @@ def equal_lengths_in_range(deal: Deal, tally: Tally) -> Breach | None:
         if len(set(counts)) > 1 and deal.declared.padding != "none":
             return Breach("SHARD-1", "ranks yield different numbers of indices", deal.where(epoch), f"{counts}",
                           "no padding: the longer ranks would wait for ever" if not data.drop_last else "")
+        if max(counts) > ceil(data.samples / w) and deal.declared.padding == "none":
+            return Breach("SHARD-1", "a rank yields more than its share", deal.where(epoch),
+                          f"{counts}, expected at most {ceil(data.samples / w)}")
         for rank, (shard, said) in enumerate(zip(shards, deal.answer["lengths"], strict=True)):
             if said != len(shard):
                 return Breach("SHARD-1", "len(sampler) is not the number of indices it yields",
@@ -241,7 +244,8 @@ def declared_layout(deal: Deal, tally: Tally) -> Breach | None:
     for (epoch, shards), order in zip(deal.epochs, deal.answer["orders"], strict=True):
         tally.met |= {"more than one rank"} | ({"shuffle"} if deal.case.data.shuffle else set())
         for rank, shard in enumerate(shards):
-            places = [rank + i * w if layout == "strided" else rank * len(shard) + i for i in range(len(shard))]
+            start = sum(map(len, shards[:rank]))
+            places = [rank + i * w if layout == "strided" else start + i for i in range(len(shard))]
             for index, place in zip(shard, places, strict=True):
                 tally.compared += 1
                 if place < len(order) and index != order[place]:

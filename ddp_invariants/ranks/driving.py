@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from torch import Tensor, nn
@@ -106,8 +107,20 @@ class Driver:
 
     def _adapt(self, adapter: type) -> Mapping[str, Any]:
         """Take in an adapter class, its methods checked against those that are called; what it declares by being one."""
-        values = values_of(self.ddp.arguments, signature(adapter, self.option) if self.ddp.arguments else {}, self.option)
+        parameters = signature(adapter, self.option) if "__init__" in vars(adapter) else {}
+        values = values_of(self.ddp.arguments, parameters, self.option)
+        missing = [p.name for p in parameters.values() if p.default is p.empty and p.name not in values
+                   and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        if missing:
+            raise LoadError(f"{self.option}: {adapter.__name__} is made without arguments, but requires {', '.join(missing)}; "
+                            f"give it with --ddp-arg {missing[0]}=VALUE")
         _check_adapter(adapter, self.option)
+        replaced = {"start": "before_batch", "finish": "after_backward", "after": "after_backward", "setup": "setup",
+                    "optimizer": "make_optimizer"}
+        for option, method in replaced.items():
+            if getattr(self.ddp, option) and callable(getattr(adapter, method, None)):
+                raise LoadError(f"{self.option}: --{option.replace('optimizer', 'opt')} would have no effect, since "
+                                f"{adapter.__name__} has {method}")
         self.adapter = lambda: adapter(**values)
         self.methods = {name for name in METHODS if callable(getattr(adapter, name, None))}
         self.lines.append(f"adapter with {', '.join(name for name in METHODS if name in self.methods)}")
@@ -116,7 +129,9 @@ class Driver:
         if "stack" not in self._declares(adapter):
             raise LoadError(f"{self.option}: {adapter.__name__} has train_step, so it must declare the model it computes, such "
                             'as declares = {"stack": {"layers": 2, "activation": "relu"}}')
-        return {"optimizer": "own", "gradients": "hidden", "accumulation": "none"}
+        if self._declares(adapter).get("loss", "mse") != "mse":
+            raise LoadError(f"{self.option}: {adapter.__name__} has train_step, which is told no tags: its loss is \"mse\"")
+        return {"optimizer": "own", "gradients": "hidden", "accumulation": "none", "loss": "mse"}
 
     def _course(self, named: str) -> Mapping[str, Any]:
         """Take in a course's module of adapter functions."""
@@ -137,13 +152,14 @@ class Driver:
             self.lines.append("its optimizer synchronises no gradients: under torch.nn.parallel.DistributedDataParallel")
         declared: dict[str, dict[str, Any]] = {"fsdp": {"zero": 3, "gradients": "hidden"},
                                                "sharded": {"zero": 1, "partition": "parameters"}}
-        return declared.get(kind, {})
+        # Whether its call at a batch's start belongs before a step or a micro-step, nothing tells.
+        return {**declared.get(kind, {}), **({"accumulation": "none"} if "before_batch" in adapter.functions else {})}
 
     def describe(self) -> Description:
         """What the controller may draw for it, and what it prints."""
         lacks = []
         if "wrap" not in self.methods and "train_step" not in self.methods:
-            lacks += ["bucket_cap"] if self.call is None or self.call.cap is None else []
+            lacks += ["bucket_cap"] if self.call is None or self.call.cap in (None, *self.call.given) else []
             calls = [call for call in (self.call, self.optimizer, self.after) if call is not None]
             lacks += ["subgroup"] if not calls or any(call.group is None for call in calls) else []
         if "wrap" in self.methods:  # Whether it looks at the context's is for the adapter to say.
@@ -220,6 +236,10 @@ class Drive:
 
     def zero_grad(self, wrapped: Any, optimizer: Any, set_to_none: bool) -> object:  # noqa: FBT001 - as an adapter's
         del wrapped
+        if not _takes(optimizer.zero_grad, "set_to_none"):
+            if set_to_none:
+                return optimizer.zero_grad()
+            raise NotImplementedError(f"{type(optimizer).__name__}.zero_grad takes no set_to_none")
         return optimizer.zero_grad(set_to_none=set_to_none)
 
     def accumulate(self, wrapped: Any) -> AbstractContextManager[object]:
@@ -256,11 +276,15 @@ class Drive:
     def step(self, wrapped: Any, optimizer: Any) -> object:
         if self._engine("step", wrapped):
             return wrapped.step()
-        for parameter in self.replica.parameters():
-            if parameter.grad is None and getattr(parameter, "main_grad", None) is not None:
-                self.found["gradients"] = "in .main_grad"
-                parameter.grad = _gradient(parameter)
-        return optimizer.step()
+        lent = [p for p in self.replica.parameters() if p.grad is None and getattr(p, "main_grad", None) is not None]
+        for parameter in lent:
+            self.found["gradients"] = "in .main_grad"
+            gradient = _gradient(parameter)
+            parameter.grad = None if gradient is None else gradient.clone()
+        stepped = optimizer.step()
+        for parameter in lent:  # Lent for the step: autograd must not add to it.
+            parameter.grad = None
+        return stepped
 
     def _engine(self, method: str, wrapped: Any) -> bool:
         """Whether the wrapper is an engine that runs backward, and perhaps the step, itself; no nn.Module has these."""
@@ -289,6 +313,8 @@ class Drive:
         made: Any = self.wrap(self.replica, self.context)
         if isinstance(made, tuple) and len(made) >= 2:
             made, self.brought = made[0], made[1]
+            if self.driver.optimizer is not None and not (self.driver.call and self.driver.call.takes_optimizer):
+                raise TypeError("wrapping returned an optimizer of its own, so --opt has no effect")
         wrapped = self.replica if made is None else made  # `is None`, since a wrapper's len() may raise.
         if not callable(wrapped) and "forward" not in self.driver.methods:
             raise TypeError(WHAT_MADE_IT.format(self.driver.ddp.name))
@@ -322,8 +348,8 @@ class Drive:
     def _accumulation(self, wrapped: Any) -> str:
         """How several backwards a step are run: `no_sync` or `each`."""
         declared = self.driver.declared.accumulation
-        if declared:
-            return declared
+        if declared or "no_sync" in self.driver.declared.unsupported:
+            return declared or "each"
         if "accumulate" in self.driver.methods or callable(getattr(wrapped, "no_sync", None)) or \
                 callable(getattr(getattr(wrapped, "_orig_mod", None), "no_sync", None)) or \
                 hasattr(wrapped, "set_requires_gradient_sync") or hasattr(wrapped, "require_backward_grad_sync"):
@@ -333,7 +359,27 @@ class Drive:
 
 def _method_of(wrapped: Any, usual: tuple[str, ...]) -> str | None:
     """The first of some usual names that a wrapper has as a method."""
-    return next((name for name in usual if callable(getattr(type(wrapped), name, None))), None)
+    return next((name for name in usual if callable(getattr(type(wrapped), name, None))
+                 and not _required(getattr(type(wrapped), name))), None)
+
+
+@lru_cache(maxsize=1024)
+def _required(method: Any) -> tuple[str, ...]:
+    """The arguments a method cannot be called without, itself aside."""
+    try:
+        _, *rest = inspect.signature(method).parameters.values()
+    except (TypeError, ValueError):
+        return ()
+    return tuple(p.name for p in rest if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD))
+
+
+def _takes(method: Any, argument: str) -> bool:
+    """Whether something callable takes an argument of that name."""
+    try:
+        parameters = inspect.signature(method).parameters.values()
+    except (TypeError, ValueError):
+        return True
+    return any(p.name == argument or p.kind is p.VAR_KEYWORD for p in parameters)
 
 
 def _trained(module: Any) -> list[Any]:

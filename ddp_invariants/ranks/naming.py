@@ -151,7 +151,9 @@ def _from_file(path: Path) -> Any:
 def _packaged(name: str, path: Path) -> Any:
     """Import a module of a package; alone where the package itself fails, for want of being installed perhaps."""
     try:
-        return importlib.import_module(name)
+        module = importlib.import_module(name)
+        # A package of that name may be there already, from somewhere else.
+        return module if getattr(module, "__file__", None) == str(path) else _alone(f"_on_trial_{path.stem}", path)
     except Exception:
         try:
             return _alone(f"_on_trial_{path.stem}", path)

@@ -90,7 +90,7 @@ def train(case: TrainingCase, rank: int, driver: Driver, session: Session) -> Re
     """
     run = _Run(case, rank, driver, session)
     try:
-        run.all()
+        run.all(driver)
     except Exception as error:  # noqa: BLE001 - the implementation on trial may raise anything; it is evidence
         run.record.facts["raised"] = told(error, run.phase, run.step)
     return run.record
@@ -122,7 +122,6 @@ class _Run:
         kind, arguments = optimizer_plan(case)
         self.context = Context(rank, case.world_size, session.subgroup, case.bucket_cap, case.seed, case.optimizer.lr, kind,
                                arguments)
-        self.drive = driver.start(self.context, self.replica)
         self.watching = False
         self.quiet: list[list[list[int]]] = []
         self.backward_span: list[list[int]] = []
@@ -134,7 +133,9 @@ class _Run:
         """A wrapper may deep-copy the replica, which calls back into this run: one run remains."""
         return self
 
-    def all(self) -> None:
+    def all(self, driver: Driver) -> None:
+        """The whole case."""
+        self.drive = driver.start(self.context, self.replica)
         self.record.facts["structure_before"] = structure(self.replica)
         self.record.tensors("built", 0, self.replica.named_parameters())
         self.record.tensors("built buffers", 0, self.replica.named_buffers())
@@ -239,13 +240,15 @@ class _Run:
             self._micro_step(wrapped, optimizer, number, indices)
             self.phase = "synchronisation"
             drive.after_backward(wrapped, optimizer)
-        self._note_in_flight()
         if self.declared.gradients != "hidden":
+            self._note_in_flight()
             gradients = drive.gradients(wrapped)
             self.record.tensors("reduced", self.step, ((name, gradients.get(name)) for name, _ in self.named))
         gradient_bytes = held.gradients(self.replica, optimizer) if self.declared.zero else 0
         self.phase = "optimizer step"
         drive.step(wrapped, optimizer)
+        if self.declared.gradients == "hidden":  # Its step may be what waits.
+            self._note_in_flight()
         self.record.facts.setdefault("marks", []).append([start, self.session.counts()])
         self.record.facts.setdefault("quiet", []).append(self.quiet)
         if self.declared.zero < SHARDED:
@@ -279,15 +282,14 @@ class _Run:
         self._twin_step(number, inputs, targets, tags, loss)
         torch.set_rng_state(after)
 
-    def _twin_step(self, number: int, inputs: Tensor, targets: Tensor, tags: Tensor, loss: Tensor | None) -> None:
+    def _twin_step(self, number: int, inputs: Tensor, targets: Tensor, tags: Tensor, loss: Tensor) -> None:
         """What an unwrapped module makes of the same batch."""
         twin_loss, scaled = self._loss(self.twin(inputs), targets, tags)
         self.twin.zero_grad(set_to_none=True)
         scaled.backward()
         micro = self.step * self.case.accumulation + number
         self.record.tensors("local", micro, ((name, p.grad) for name, p in self.twin_named))
-        if loss is not None:
-            self.record.tensors("loss", micro, (("loss", loss), ("twin", twin_loss)))
+        self.record.tensors("loss", micro, (("loss", loss), ("twin", twin_loss)))
 
     def _train_by_itself(self) -> None:
         """Train with an implementation that does whole steps."""
@@ -304,7 +306,8 @@ class _Run:
             self.record.facts.setdefault("marks", []).append([start, self.session.counts()])
             self.record.tensors("updated", self.step, self.named)
             self.phase = "twin"
-            self._twin_step(0, inputs, targets, tags, loss.detach() if isinstance(loss, Tensor) else None)
+            reported = loss.detach() if isinstance(loss, Tensor) else torch.tensor(loss, dtype=torch.float64)
+            self._twin_step(0, inputs, targets, tags, reported)
 
     def _at_forward(self) -> None:
         """Note what the forward starts from, and have the twin start from the same."""
