@@ -43,6 +43,11 @@ class Probed:
     declared: bool = False
 
     @property
+    def never_met(self) -> bool:
+        """Whether it was left out for a reason of its own, not because everything is broken or hangs."""
+        return self.finding is Finding.UNKNOWN and bool(self.words)
+
+    @property
     def excused(self) -> bool:
         """Whether cases are not to contain it."""
         return self.finding in (Finding.REFUSED, Finding.ABSENT) or self.declared
@@ -80,7 +85,7 @@ class Discovery:
         claimed = {*self.declared.supports, *self.declared_sampler.supports}
         return [f"it claims {one.capability!r} ({CAPABILITIES[one.capability]}), which is {one.finding.value}"
                 + (f": {one.words}" if one.words else "") for one in (*self.probed, *self.dealt)
-                if one.capability in claimed and one.finding in (Finding.REFUSED, Finding.ABSENT)]
+                if one.capability in claimed and (one.finding in (Finding.REFUSED, Finding.ABSENT) or one.never_met)]
 
     def pinned(self) -> tuple[Declarations, SamplerDeclarations]:
         """The declarations with what was found refused or wrong added, so that a later change shows."""

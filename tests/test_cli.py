@@ -1,0 +1,79 @@
+"""The command line, the files it writes, and what a package ships, as a user meets them."""
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SHAPES = "tests/shapes.py"
+
+
+def run(module: str, *arguments: str, path: str = "") -> subprocess.CompletedProcess[str]:
+    """A command from the checkout's root, with something more on the import path."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), path] if path else [str(ROOT)])}
+    return subprocess.run([sys.executable, "-m", module, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True,
+                          timeout=120, check=False)
+
+
+def pytest_on(*options: str, path: str = "") -> subprocess.CompletedProcess[str]:
+    """One rule judged quickly."""
+    return run("pytest", "-p", "no:cacheprovider", "properties/test_grad.py", "-k", "grad4 or grad6", "--cases", "25",
+               "--seed", "1", *options, path=path)
+
+
+def test_what_is_discovered_is_printed_and_pinned_and_a_pin_is_held_to(tmp_path: Path) -> None:
+    """The pinned file is a declaration file; what it claims of another implementation is an error."""
+    pin = tmp_path / "pin.toml"
+    found = run("ddp_invariants", "discover", "--ddp", f"{SHAPES}:Flavoured", "--ddp-arg", "flavour=plain", "--pin", str(pin))
+    assert found.returncode == 0, found.stderr
+    assert "given: flavour='plain'" in found.stdout
+    assert "silently wrong strided" in found.stdout
+    assert "not offered bucket_cap" in found.stdout
+    declared = tomllib.loads(pin.read_text())
+    assert "strided" in declared["ddp"]["unsupported"]
+    assert "tied" in declared["ddp"]["supports"]
+    held = pytest_on("--ddp", f"{SHAPES}:Flavoured", "--ddp-arg", "flavour=plain", "--declare", str(pin))
+    assert held.returncode == 0, held.stdout
+    assert "silently wrong, declared strided" in held.stdout
+    other = pytest_on("--ddp", "torch", "--ddp-arg", "static_graph=True", "--declare", str(pin))
+    assert other.returncode == 2
+    assert "it claims 'accumulation' (several backwards per step), which is refused: RuntimeError in backward" in other.stderr
+
+
+@pytest.mark.parametrize(("text", "told"), [
+    ("[ddp]\nzeero = 1\n", "'zeero' is no declaration (did you mean 'zero'?)"), ("ddp = 1\n", "'ddp' is no table"),
+    ("[ddp\n", "is no TOML"), ("[ddp]\nstack = {activation = 'tanh'}\n", "activation = 'tanh': expected one of"),
+    (None, "No such file")])
+def test_a_bad_declaration_file_gets_one_sentence(tmp_path: Path, text: str | None, told: str) -> None:
+    """From both doors, with exit status 2 and no traceback."""
+    path = tmp_path / "declared.toml"
+    if text is not None:
+        path.write_text(text)
+    for done in (run("ddp_invariants", "discover", "--declare", str(path)), pytest_on("--declare", str(path))):
+        assert done.returncode == 2
+        assert told in done.stderr + done.stdout
+        assert "Traceback" not in done.stderr + done.stdout
+
+
+def test_a_package_ships_its_adapter_as_an_entry_point(tmp_path: Path) -> None:
+    """Its name is then enough; a declaration file beside a file is found by itself."""
+    info = tmp_path / "shipped-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shipped\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[ddp_invariants.ddp]\nshipped = shipped_ddp:Adapter\n")
+    (tmp_path / "shipped_ddp.py").write_text((ROOT / SHAPES).read_text())
+    done = pytest_on("--ddp", "shipped", "-v", path=str(tmp_path))
+    assert "ddp on trial: shipped = shipped_ddp:Adapter" in done.stdout
+    assert "driven    adapter with wrap, after_backward" in done.stdout
+    misspelt = pytest_on("--ddp", "shiped", path=str(tmp_path))
+    assert misspelt.returncode == 2
+    assert "did you mean shipped?" in misspelt.stderr + misspelt.stdout
+    beside = tmp_path / "mine.py"
+    beside.write_text((ROOT / SHAPES).read_text())
+    (tmp_path / "mine.UsualCall.toml").write_text('[ddp]\nunsupported = ["strided", "channels_last"]\n')
+    declared = pytest_on("--ddp", f"{beside}:UsualCall")
+    assert 'declared  unsupported = ["strided", "channels_last"]' in declared.stdout
