@@ -21,6 +21,7 @@ Exactness = Literal["bitwise", "float16", "bfloat16", "lossy"]
 Accumulation = Literal["", "no_sync", "each", "none"]
 Partition = Literal["elements", "rows", "parameters"]
 OptimizerOwner = Literal["replicated", "own"]
+Main = Literal["", "float32"]
 Loss = Literal["tagged", "mse"]
 Activation = Literal["none", "relu", "gelu"]
 Padding = Literal["wrap", "batch", "none"]
@@ -73,6 +74,7 @@ class Declarations:
             `parameters`, whose sizes differ.
         optimizer: Whether every rank keeps the whole optimizer state, `replicated`, or it is the implementation's `own`
             affair, as with `--opt`.
+        main: Dtype of the copy an optimizer updates where parameters are of a lower one; empty: it updates them themselves.
         loss: Of a whole training step: the suite's own (`tagged`), or the mean of squared errors (`mse`).
         stack: Of a whole training step: the model it computes; None where it takes any module.
         supports: Capabilities claimed: each must be met and not refused.
@@ -87,6 +89,7 @@ class Declarations:
     zero: int = 0
     partition: Partition = "elements"
     optimizer: OptimizerOwner = "replicated"
+    main: Main = ""
     loss: Loss = "tagged"
     stack: Stack | None = None
     supports: tuple[str, ...] = ()
@@ -94,7 +97,8 @@ class Declarations:
 
     def __post_init__(self) -> None:
         _check(self, {"init": Init, "reduction": Reduction, "gradients": Gradients, "exactness": Exactness,
-                      "accumulation": Accumulation, "partition": Partition, "optimizer": OptimizerOwner, "loss": Loss})
+                      "accumulation": Accumulation, "partition": Partition, "optimizer": OptimizerOwner, "main": Main,
+                      "loss": Loss})
         if self.zero not in (0, 1, 2, 3):
             raise DeclarationError(f"zero = {self.zero!r}: expected 0, 1, 2 or 3")
 

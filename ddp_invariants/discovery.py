@@ -175,7 +175,7 @@ class _Probes:
 
     def all(self, lacking: frozenset[str], base: TrainingEvidence) -> list[Probed]:
         """Every training capability's probe; none where the simplest case already fails: its verdict says why."""
-        broken = base.incident is not None or bool(_refusal(base)) or self._breaches(base) != ""
+        broken = base.incident is not None or bool(_refusal(base)) or self._breaches(base, self.scope) != ""
         declared = self.scope.declared
         probed = []
         for name in TRAINING:
@@ -203,16 +203,17 @@ class _Probes:
         if not TRAINING[name].present(scope.fit(case)):
             return Probed(name, Finding.ABSENT, "outside what it declares", declared)
         evidence = self.run(case, scope)
-        breach, refusal = self._breaches(evidence), _refusal(evidence)
+        breach, refusal = self._breaches(evidence, scope), _refusal(evidence)
         if breach and not (refusal and breach.startswith("LIVE-1")):  # Refused on every rank, if only at a later step.
             return Probed(name, Finding.WRONG, breach, declared)
         return Probed(name, Finding.REFUSED if refusal else Finding.RIGHT, refusal, declared)
 
-    def _breaches(self, evidence: TrainingEvidence) -> str:
+    @staticmethod
+    def _breaches(evidence: TrainingEvidence, scope: Scope) -> str:
         """The first rule a probe breaches, in words."""
-        findings = judge(evidence, self.scope.declared, self.scope.sampler)
+        findings = judge(evidence, scope.declared, scope.sampler)
         return next((f"{rule}: {finding.breach.fact}" for rule, finding in findings.items()
-                     if finding.breach is not None and not self.scope.excluded(rule)), "")
+                     if finding.breach is not None and not scope.excluded(rule)), "")
 
 
 _QUESTIONS = {

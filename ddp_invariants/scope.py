@@ -228,6 +228,7 @@ _EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Scope], bool], str], ...] = 
     (("GRAD-1", "GRAD-4"), lambda scope: scope.declared.gradients == "owner", "only its owner holds a gradient"),
     ((*_VALUES, "PARAM-3"), lambda scope: scope.declared.exactness == "lossy", "declares exactness = lossy"),
     (("PARAM-4",), lambda scope: scope.declared.exactness != "bitwise", "declares that gradients are rounded"),
+    (("PARAM-4",), lambda scope: bool(scope.declared.main), "declares that the optimizer updates a copy"),
     (("GRAD-6",), lambda scope: not scope.has("bucket_cap"), "takes no bucket capacity"),
     (("GRAD-7",), lambda scope: not scope.has("nonfinite"), "refuses values that are not finite"),
     (("GRAD-8", "GRAD-12"), lambda scope: not scope.has("accumulation"), "one backward per step"),

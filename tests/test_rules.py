@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from handmade import CASE, STRUCTURE, altered, everywhere, right
 
+from ddp_invariants import balls
 from ddp_invariants.case import Data, Optimizer, Poison, ShardCase, ZeroGrad
 from ddp_invariants.declarations import Declarations, SamplerDeclarations
 from ddp_invariants.evidence import Incident, RankEvidence, ShardEvidence, TrainingEvidence
 from ddp_invariants.invariants import ALL_RULES, judge
 from ddp_invariants.invariants.comm import WITHHELD
-from ddp_invariants.invariants.hearing import training
+from ddp_invariants.invariants.hearing import Hearing, training
 from ddp_invariants.invariants.shard import UNDECLARED
 from ddp_invariants.ledger import Ledger
 from ddp_invariants.verdict import Finding, Verdict
@@ -182,6 +183,19 @@ def test_grad2_judges_what_is_declared(declared: Declarations, factor: float, *,
     findings = judge(evidence, declared)
     breach = findings["GRAD-2"].breach
     assert (breach is not None and "step 0" in breach.where and WEIGHT in breach.where) == fires
+
+
+@pytest.mark.parametrize(("declared", "factor", "fires"), [
+    (Declarations(), 1 + 2.0**-9, True), (Declarations(main="float32"), 1 + 2.0**-9, False),
+    (Declarations(main="float32"), 1 + 2.0**-5, True)])
+def test_param3_allows_for_a_copy_where_one_is_declared(declared: Declarations, factor: float, *, fires: bool) -> None:
+    """A bfloat16 parameter shows its fp32 copy rounded: one rounding before the step and one after, and no more."""
+    hearing = Hearing(right(), declared)
+    low = balls.FORMATS["bfloat16"]
+    form = balls.Format(np.array([low.roundoff]), np.array([low.smallest]), np.array([low.largest]))
+    gradient = balls.exactly(np.array([0.0]))
+    updated = hearing._updated(np.array([3.0]), gradient, form)
+    assert (abs(3.0 * factor - updated.centre[0]) > updated.radius[0]) == fires
 
 
 def test_an_owner_alone_need_hold_a_gradient() -> None:

@@ -234,11 +234,24 @@ class Hearing:
         names = [slot.name for slot in layout.slots if slot.dtype is not None]
         gradient = self._mean(_end_to_end([one.by_name for one in found], names, self.case.world_size), step, layout)
         start_P = np.concatenate([held[0].by_name[name].ravel() for name in names])
-        start = Ball(start_P, np.zeros_like(start_P), balls.quantum_of(start_P))
-        updated = self._optimization.step(self.case, start, gradient, form_of(layout))
+        updated = self._updated(start_P, gradient, form_of(layout))
         losses = tuple(Ball(one.losses_W.centre.mean(), one.losses_W.radius.mean() + 2.0**-50
                             * np.abs(one.losses_W.centre).mean(), 0.0) for one in found)
         return Truth(losses, gradient, updated)
+
+    def _updated(self, start_P: FloatArray, gradient: Ball, form: balls.Format) -> Ball:
+        """The parameters after the optimizer's step; shape (P,)."""
+        start = Ball(start_P, np.zeros_like(start_P), balls.quantum_of(start_P))
+        if not self.declared.main:
+            return self._optimization.step(self.case, start, gradient, form)
+        # What is held is the copy, rounded: the copy itself lies within one rounding of it, before the step and after.
+        main = ROUNDOFF[self.declared.main]
+        lower_P = form.roundoff > main
+        held_P = np.where(lower_P, form.roundoff, 0.0)
+        start = Ball(start_P, held_P * np.abs(start_P), np.where(lower_P, 0.0, start.quantum))
+        copied = balls.Format(np.minimum(form.roundoff, main), form.smallest, form.largest)
+        updated = self._optimization.step(self.case, start, gradient, copied)
+        return Ball(updated.centre, updated.radius + held_P * updated.most, np.where(lower_P, 0.0, updated.quantum))
 
 
 def _end_to_end(found_K: list[Mapping[str, Ball]], names: list[str], world_size: int) -> Local:
