@@ -29,6 +29,8 @@ ShardLayout = Literal["", "strided", "contiguous"]
 
 
 MOST_LAYERS = 64
+SHARDED = 3
+"""The stage of sharding from which on parameters are whole only while a layer computes."""
 
 
 class DeclarationError(ValueError):

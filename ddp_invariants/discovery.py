@@ -4,16 +4,17 @@ What it refuses on every rank is not drawn afterwards, and is listed; what is si
 violation, unless the implementation declares it unsupported, and then it is printed as that.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cached_property
 from typing import Any
 
 from ddp_invariants.case import Data, ShardCase, TrainingCase
 from ddp_invariants.declarations import CAPABILITIES, Declarations, SamplerDeclarations, declare
-from ddp_invariants.evidence import TrainingEvidence
+from ddp_invariants.evidence import ShardEvidence, TrainingEvidence
 from ddp_invariants.implementation import Ddp, Sampler
-from ddp_invariants.invariants import judge
+from ddp_invariants.invariants import ALL_RULES, judge
 from ddp_invariants.ranks.pool import LoadFailure, Pool
 from ddp_invariants.scope import BASE, SAMPLING, TRAINING, Scope
 
@@ -23,7 +24,7 @@ HUNG_PATIENCE = 3.0
 """Seconds a probe gets once one has hung; one that does not hang takes some milliseconds."""
 
 
-class Finding(Enum):
+class Standing(Enum):
     """What became of a capability."""
 
     RIGHT = "right"
@@ -38,19 +39,19 @@ class Probed:
     """One capability's probe: what was found, and in what words."""
 
     capability: str
-    finding: Finding
+    standing: Standing
     words: str = ""
     declared: bool = False
 
     @property
     def never_met(self) -> bool:
         """Whether it was left out for a reason of its own, not because everything is broken or hangs."""
-        return self.finding is Finding.UNKNOWN and bool(self.words)
+        return self.standing is Standing.UNKNOWN and bool(self.words)
 
     @property
     def excused(self) -> bool:
         """Whether cases are not to contain it."""
-        return self.finding in (Finding.REFUSED, Finding.ABSENT) or self.declared
+        return self.standing in (Standing.REFUSED, Standing.ABSENT) or self.declared
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,6 @@ class Discovery:
     Attributes:
         ddp: The DDP's description (`driving.Description`, plain).
         sampler: The sampler's.
-        torch: Version of torch in the ranks.
         probed: Of the DDP's capabilities.
         dealt: Of the sampler's capabilities.
         driven: How the DDP is driven, a line each.
@@ -68,12 +68,24 @@ class Discovery:
 
     ddp: Mapping[str, Any]
     sampler: Mapping[str, Any]
-    torch: str
     probed: tuple[Probed, ...] = ()
     dealt: tuple[Probed, ...] = ()
     driven: tuple[str, ...] = ()
-    declared: Declarations = field(default_factory=Declarations)
-    declared_sampler: SamplerDeclarations = field(default_factory=SamplerDeclarations)
+
+    @property
+    def torch(self) -> str:
+        """Version of torch in the ranks."""
+        return str(self.ddp["torch"])
+
+    @cached_property
+    def declared(self) -> Declarations:
+        """What the DDP declares."""
+        return declare(Declarations, self.ddp["declares"])
+
+    @cached_property
+    def declared_sampler(self) -> SamplerDeclarations:
+        """What the sampler declares."""
+        return declare(SamplerDeclarations, self.sampler["declares"])
 
     def scope(self, max_world_size: int) -> Scope:
         """What cases may contain."""
@@ -83,16 +95,16 @@ class Discovery:
     def claims_refused(self) -> list[str]:
         """Capabilities that are claimed and not there, in words."""
         claimed = {*self.declared.supports, *self.declared_sampler.supports}
-        return [f"it claims {one.capability!r} ({CAPABILITIES[one.capability]}), which is {one.finding.value}"
+        return [f"it claims {one.capability!r} ({CAPABILITIES[one.capability]}), which is {one.standing.value}"
                 + (f": {one.words}" if one.words else "") for one in (*self.probed, *self.dealt)
-                if one.capability in claimed and (one.finding in (Finding.REFUSED, Finding.ABSENT) or one.never_met)]
+                if one.capability in claimed and (one.standing in (Standing.REFUSED, Standing.ABSENT) or one.never_met)]
 
     def pinned(self) -> tuple[Declarations, SamplerDeclarations]:
         """The declarations with what was found refused or wrong added, so that a later change shows."""
         def add(declared: Any, probed: tuple[Probed, ...]) -> Any:
-            unsupported = sorted({*declared.unsupported, *(one.capability for one in probed if one.finding in
-                                                          (Finding.REFUSED, Finding.WRONG))})
-            supports = [one.capability for one in probed if one.finding is Finding.RIGHT]
+            unsupported = sorted({*declared.unsupported, *(one.capability for one in probed if one.standing in
+                                                          (Standing.REFUSED, Standing.WRONG))})
+            supports = [one.capability for one in probed if one.standing is Standing.RIGHT]
             return replace(declared, supports=tuple(supports), unsupported=tuple(unsupported))
         return add(self.declared, self.probed), add(self.declared_sampler, self.dealt)
 
@@ -129,7 +141,7 @@ def discover(pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int) -> Dis
     driven = [*described["driven"], *(f"{when}: {what}" for when, what in sorted(base.ranks[0].driven.items()))]
     probed = tuple(probes.all(lacking, base))
     dealt = tuple(_deal(pool, sampler, frozenset(dealing["lacks"]), declared_sampler, max_world_size))
-    return Discovery(described, dealing, described["torch"], probed, dealt, tuple(driven), declared, declared_sampler)
+    return Discovery(described, dealing, probed, dealt, tuple(driven))
 
 
 def _refusal(evidence: TrainingEvidence) -> str:
@@ -175,15 +187,15 @@ class _Probes:
 
     def all(self, lacking: frozenset[str], base: TrainingEvidence) -> list[Probed]:
         """Every training capability's probe; none where the simplest case already fails: its verdict says why."""
-        broken = base.incident is not None or bool(_refusal(base)) or self._breaches(base, self.scope) != ""
+        broken = base.incident is not None or bool(_refusal(base)) or _breach(base, self.scope) != ""
         declared = self.scope.declared
         probed = []
         for name in TRAINING:
             excused = name in declared.unsupported
             if name in lacking:
-                probed.append(Probed(name, Finding.ABSENT))
+                probed.append(Probed(name, Standing.ABSENT))
             elif broken or self.hung >= HANGS:
-                probed.append(Probed(name, Finding.UNKNOWN, declared=excused))
+                probed.append(Probed(name, Standing.UNKNOWN, declared=excused))
             else:
                 probed.append(self._probe(name, declared=excused))
         return [*probed, self._no_sync(base, next(one for one in probed if one.capability == "accumulation"))]
@@ -191,29 +203,29 @@ class _Probes:
     def _no_sync(self, base: TrainingEvidence, accumulation: Probed) -> Probed:
         """Whether backwards can go without communication: it is what accumulation was probed with, where it is there."""
         excused = "no_sync" in self.scope.declared.unsupported
-        if base.ranks[0].driven.get("accumulation", "each") != "no_sync" and accumulation.finding is not Finding.UNKNOWN:
-            return Probed("no_sync", Finding.ABSENT, declared=excused)
+        if base.ranks[0].driven.get("accumulation", "each") != "no_sync" and accumulation.standing is not Standing.UNKNOWN:
+            return Probed("no_sync", Standing.ABSENT, declared=excused)
         return replace(accumulation, capability="no_sync", declared=excused)
 
     def _probe(self, name: str, *, declared: bool) -> Probed:
         case = TRAINING[name].probe
         if case.ranks_needed > self.scope.max_world_size:
-            return Probed(name, Finding.UNKNOWN, "it needs more ranks than --max-world-size", declared)
+            return Probed(name, Standing.UNKNOWN, "it needs more ranks than --max-world-size", declared)
         scope = replace(self.scope, without=self.scope.without - {name})
         if not TRAINING[name].present(scope.fit(case)):
-            return Probed(name, Finding.ABSENT, "outside what it declares", declared)
+            return Probed(name, Standing.ABSENT, "outside what it declares", declared)
         evidence = self.run(case, scope)
-        breach, refusal = self._breaches(evidence, scope), _refusal(evidence)
+        breach, refusal = _breach(evidence, scope), _refusal(evidence)
         if breach and not (refusal and breach.startswith("LIVE-1")):  # Refused on every rank, if only at a later step.
-            return Probed(name, Finding.WRONG, breach, declared)
-        return Probed(name, Finding.REFUSED if refusal else Finding.RIGHT, refusal, declared)
+            return Probed(name, Standing.WRONG, breach, declared)
+        return Probed(name, Standing.REFUSED if refusal else Standing.RIGHT, refusal, declared)
 
-    @staticmethod
-    def _breaches(evidence: TrainingEvidence, scope: Scope) -> str:
-        """The first rule a probe breaches, in words."""
-        findings = judge(evidence, scope.declared, scope.sampler)
-        return next((f"{rule}: {finding.breach.fact}" for rule, finding in findings.items()
-                     if finding.breach is not None and not scope.excluded(rule)), "")
+
+def _breach(evidence: TrainingEvidence | ShardEvidence, scope: Scope, rules: Iterable[str] = ALL_RULES) -> str:
+    """The first of some rules that a probe breaches, in words."""
+    findings = judge(evidence, scope.declared, scope.sampler)
+    return next((f"{rule}: {finding.breach.fact}" for rule, finding in findings.items()
+                 if finding.breach is not None and rule in rules and not scope.excluded(rule)), "")
 
 
 _QUESTIONS = {
@@ -233,40 +245,36 @@ def _deal(pool: Pool, sampler: Sampler, lacking: frozenset[str], declared: Sampl
     for name in SAMPLING:
         excused = name in declared.unsupported
         if name in lacking or name not in _QUESTIONS:  # A rank that is given is asked in every question.
-            probed.append(Probed(name, Finding.ABSENT if name in lacking else Finding.RIGHT, declared=excused))
+            probed.append(Probed(name, Standing.ABSENT if name in lacking else Standing.RIGHT, declared=excused))
             continue
         if any(one.words.startswith("LIVE-1") for one in probed):  # A hang takes its whole deadline: one is enough.
-            probed.append(Probed(name, Finding.UNKNOWN, declared=excused))
+            probed.append(Probed(name, Standing.UNKNOWN, declared=excused))
             continue
         evidence = pool.shards(_QUESTIONS[name], sampler)
         if evidence.incident is not None:
-            probed.append(Probed(name, Finding.WRONG, f"LIVE-1: the process {evidence.incident.kind}", excused))
+            probed.append(Probed(name, Standing.WRONG, f"LIVE-1: the process {evidence.incident.kind}", excused))
             continue
         raised = [answer["raised"] for answer in evidence.answers if answer.get("raised")]
         if len(raised) == len(evidence.answers):
             first = raised[0]
-            probed.append(Probed(name, Finding.REFUSED, f"{first['type']}: {first['message']}", excused))
+            probed.append(Probed(name, Standing.REFUSED, f"{first['type']}: {first['message']}", excused))
             continue
-        findings = judge(evidence, sampler=declared)
         # What depends on the length: all else shows whatever it is.
-        breach = next((f"{rule}: {finding.breach.fact}" for rule in ("SHARD-1", "SHARD-2", "SHARD-3")
-                       if (finding := findings[rule]).breach is not None and not scope.excluded(rule)), "")
-        probed.append(Probed(name, Finding.WRONG if breach else Finding.RIGHT, breach, excused))
+        breach = _breach(evidence, scope, ("SHARD-1", "SHARD-2", "SHARD-3"))
+        probed.append(Probed(name, Standing.WRONG if breach else Standing.RIGHT, breach, excused))
     return probed
 
 
 def to_plain(discovery: Discovery) -> dict[str, Any]:
     """As JSON-ready data, for the workers of a session."""
     def rows(probed: tuple[Probed, ...]) -> list[list[Any]]:
-        return [[one.capability, one.finding.value, one.words, one.declared] for one in probed]
-    return {"ddp": discovery.ddp, "sampler": discovery.sampler, "torch": discovery.torch, "probed": rows(discovery.probed),
+        return [[one.capability, one.standing.value, one.words, one.declared] for one in probed]
+    return {"ddp": discovery.ddp, "sampler": discovery.sampler, "probed": rows(discovery.probed),
             "dealt": rows(discovery.dealt), "driven": list(discovery.driven)}
 
 
 def from_plain(plain: Mapping[str, Any]) -> Discovery:
     """From what `to_plain` gave."""
     def probed(rows: list[list[Any]]) -> tuple[Probed, ...]:
-        return tuple(Probed(name, Finding(finding), words, declared) for name, finding, words, declared in rows)
-    return Discovery(plain["ddp"], plain["sampler"], plain["torch"], probed(plain["probed"]), probed(plain["dealt"]),
-                     tuple(plain["driven"]), declare(Declarations, plain["ddp"]["declares"]),
-                     declare(SamplerDeclarations, plain["sampler"]["declares"]))
+        return tuple(Probed(name, Standing(finding), words, declared) for name, finding, words, declared in rows)
+    return Discovery(plain["ddp"], plain["sampler"], probed(plain["probed"]), probed(plain["dealt"]), tuple(plain["driven"]))

@@ -165,6 +165,10 @@ class RankEvidence:
     held: list[list[int]] = field(default_factory=list)
     driven: Mapping[str, str] = field(default_factory=dict)
 
+    def sent_between(self, starts: list[int], ends: list[int]) -> list[list[Any]]:
+        """The collectives sent between two marks, over all groups; one made after the mark has none of its own."""
+        return [call for group, start, end in zip(self.sent, starts, ends, strict=False) for call in group[start:end]]
+
     def at(self, moment: Moment, step: int = 0) -> Tensors | None:
         """The tensors of a moment; None when the run did not get there."""
         return self.tensors.get((moment, step))

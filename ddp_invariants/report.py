@@ -5,8 +5,7 @@ from collections.abc import Iterable
 
 from ddp_invariants.case import Case, describe
 from ddp_invariants.declarations import CAPABILITIES, Declarations, SamplerDeclarations, to_toml
-from ddp_invariants.discovery import Discovery
-from ddp_invariants.discovery import Finding as Probe
+from ddp_invariants.discovery import Discovery, Standing
 from ddp_invariants.ledger import Entry, Ledger
 from ddp_invariants.verdict import Breach, Verdict
 
@@ -122,15 +121,15 @@ def capabilities(found: Discovery) -> str:
     lines = []
     for one in probed:
         if one.declared:
-            right = one.finding is Probe.RIGHT
-            said = "right, though declared unsupported" if right else f"{one.finding.value}, declared"
+            right = one.standing is Standing.RIGHT
+            said = "right, though declared unsupported" if right else f"{one.standing.value}, declared"
             lines.append(_field(said, f"{one.capability} ({CAPABILITIES[one.capability]}) {one.words}".rstrip()))
-    for finding in (Probe.WRONG, Probe.REFUSED):
-        lines += [_field(finding.value, f"{one.capability} ({CAPABILITIES[one.capability]}): {one.words}")
-                  for one in probed if one.finding is finding and not one.declared]
-    for finding in (Probe.RIGHT, Probe.ABSENT, Probe.UNKNOWN):
-        names = [one.capability for one in probed if one.finding is finding and not one.declared]
-        lines += [_field(finding.value, ", ".join(names))] if names else []
+    for standing in (Standing.WRONG, Standing.REFUSED):
+        lines += [_field(standing.value, f"{one.capability} ({CAPABILITIES[one.capability]}): {one.words}")
+                  for one in probed if one.standing is standing and not one.declared]
+    for standing in (Standing.RIGHT, Standing.ABSENT, Standing.UNKNOWN):
+        names = [one.capability for one in probed if one.standing is standing and not one.declared]
+        lines += [_field(standing.value, ", ".join(names))] if names else []
     return "\n".join(["capabilities, probed before the properties", *lines])
 
 

@@ -9,7 +9,7 @@ from cases import cases_for
 from conftest import TrialMaker
 from ddp_invariants.case import Data, Layer, Model, TrainingCase
 from ddp_invariants.declarations import Declarations, declare
-from ddp_invariants.discovery import Finding, discover
+from ddp_invariants.discovery import Standing, discover
 from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.invariants import judge
 from ddp_invariants.invariants.shard import sharding
@@ -139,11 +139,11 @@ class DDP(Unfinished):
 """)
     found = discover(pool, Ddp(f"{path}:DDP"), Sampler(), 4)
     by_name = {probed.capability: probed for probed in found.probed}
-    assert by_name["scalar"].finding is Finding.REFUSED
+    assert by_name["scalar"].standing is Standing.REFUSED
     assert "no scalars" in by_name["scalar"].words
-    assert by_name["frozen"].finding is Finding.WRONG
-    assert by_name["tied"].finding is Finding.RIGHT
-    assert by_name["no_sync"].finding is Finding.ABSENT
+    assert by_name["frozen"].standing is Standing.WRONG
+    assert by_name["tied"].standing is Standing.RIGHT
+    assert by_name["no_sync"].standing is Standing.ABSENT
     scope = found.scope(4)
     assert not scope.has("scalar")
     assert scope.has("frozen") != declared

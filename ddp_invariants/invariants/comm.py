@@ -93,8 +93,7 @@ def bytes_per_step(hearing: Hearing, tally: Tally) -> Breach | None:
     for evidence in hearing.evidence.ranks:
         for step, (starts, ends) in enumerate(evidence.marks):
             gradient = hearing.layout(step).nbytes
-            calls = [call for group, start, end in zip(evidence.sent, starts, ends, strict=False)  # A later group has no mark.
-                     for call in group[start:end]]
+            calls = evidence.sent_between(starts, ends)
             if gradient:
                 tally.compared += len(calls)
                 sent = sum(_bytes_sent(call, world_size) for call in calls)

@@ -256,9 +256,8 @@ def accumulation_without_communication(hearing: Hearing, tally: Tally) -> Breach
         tally.met.add("several micro-steps")
         for rank, evidence in enumerate(hearing.evidence.ranks):
             spans = evidence.quiet[step] if step < len(evidence.quiet) else []
-            # A later group has no mark. Forwards may send: buffers are refreshed, a lazy wrapper starts.
-            sent = [call for starts, ends in spans for group, start, end in zip(evidence.sent, starts, ends, strict=False)
-                    for call in group[start:end]]
+            # Forwards may send: buffers are refreshed, a lazy wrapper starts.
+            sent = [call for starts, ends in spans for call in evidence.sent_between(starts, ends)]
             tally.compared += 1
             if sent:
                 return Breach("GRAD-8", "a backward inside no_sync communicates",

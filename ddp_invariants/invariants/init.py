@@ -2,14 +2,13 @@
 
 import numpy as np
 
+from ddp_invariants.declarations import SHARDED
 from ddp_invariants.evidence import Moment
 from ddp_invariants.invariants.compare import parted
 from ddp_invariants.invariants.hearing import Hearing, training
 from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
 from ddp_invariants.verdict import Breach
 
-SHARDED = 3
-"""The stage from which on parameters are whole only while a layer computes."""
 _COLUMNS = ("name", "dtype", "shape", "requires_grad", "tied to", "kind")
 DIFFERED = "ranks differed before wrapping"
 

@@ -3,7 +3,6 @@
 Implementations in the field differ in names and units, hardly in shape.
 """
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 
 from ddp_invariants.adapter import Context
 from ddp_invariants.implementation import Arguments
-from ddp_invariants.ranks.naming import LoadError, first, signature, values_of
+from ddp_invariants.ranks.naming import LoadError, first, required, signature, values_of
 
 _MIB = 2.0**20
 _ELEMENT = 4
@@ -49,12 +48,11 @@ class Call:
         if not parameters:
             raise LoadError(f"{option}: it takes no argument, expected {takes_first} as the first one")
         self.first, *rest = parameters
+        needed = {*required(parameters.values()), *OPTIMIZER_CLASSES}
         self.given = values_of(given, parameters, option)
         self.cap, self.group = first(BUCKET_CAPS, parameters), first(GROUPS, parameters)
         self.any_keyword = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-        self.wanted = [name for name in rest if name not in self.given and
-                       (parameters[name].default is inspect.Parameter.empty or name in OPTIMIZER_CLASSES) and
-                       parameters[name].kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)]
+        self.wanted = [name for name in rest if name in needed and name not in self.given]
         known = (*BUCKET_CAPS, *GROUPS, *RANKS, *WORLD_SIZES, *OPTIMIZERS, *OPTIMIZER_CLASSES, *OPTIMIZER_ARGUMENTS,
                  *PARAMETERS, "device", "lr", "seed", "model", "module")
         missing = [name for name in self.wanted if name not in known]

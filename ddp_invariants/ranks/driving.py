@@ -18,7 +18,17 @@ from ddp_invariants.declarations import DeclarationError, Declarations, declare
 from ddp_invariants.implementation import Ddp
 from ddp_invariants.ranks.calling import OPTIMIZERS, Call
 from ddp_invariants.ranks.course import COURSE, CourseAdapter, kinds_of
-from ddp_invariants.ranks.naming import LoadError, import_module, resolve, setup_call, signature, values_of, version
+from ddp_invariants.ranks.naming import (
+    LoadError,
+    import_module,
+    required,
+    resolve,
+    setup_call,
+    signature,
+    target_of,
+    values_of,
+    version,
+)
 
 FINISHERS = (
     "finish_gradient_synchronization", "finish_gradient_sync", "finish_grad_sync", "sync_gradients", "sync_grads", "sync_grad",
@@ -109,8 +119,7 @@ class Driver:
         """Take in an adapter class, its methods checked against those that are called; what it declares by being one."""
         parameters = signature(adapter, self.option) if "__init__" in vars(adapter) else {}
         values = values_of(self.ddp.arguments, parameters, self.option)
-        missing = [p.name for p in parameters.values() if p.default is p.empty and p.name not in values
-                   and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        missing = [name for name in required(parameters.values()) if name not in values]
         if missing:
             raise LoadError(f"{self.option}: {adapter.__name__} is made without arguments, but requires {', '.join(missing)}; "
                             f"give it with --ddp-arg {missing[0]}=VALUE")
@@ -167,12 +176,7 @@ class Driver:
         if "train_step" in self.methods:
             lacks += ["no_sync", "bucket_cap", "zero_in_place", "never_zeroed"]
         about = self.optimizer.thing if self.thing is None and self.optimizer is not None else self.thing
-        if self.ddp.name == "none":
-            target = "no wrapper"
-        elif ":" in self.ddp.name:
-            target = self.ddp.name
-        else:
-            target = f"{self.thing.__module__}:{self.thing.__qualname__}"
+        target = "no wrapper" if self.ddp.name == "none" else target_of(self.ddp.name, "ddp")
         return Description(str(self.ddp), target, version(about), vars(self.declared), tuple(lacks), tuple(self.lines))
 
     def start(self, context: Context, replica: nn.Module) -> "Drive":
@@ -243,15 +247,8 @@ class Drive:
         return optimizer.zero_grad(set_to_none=set_to_none)
 
     def accumulate(self, wrapped: Any) -> AbstractContextManager[object]:
-        for holder in (wrapped, getattr(wrapped, "_orig_mod", None)):
-            if callable(getattr(holder, "no_sync", None)):
-                context: AbstractContextManager[object] = holder.no_sync()  # type: ignore[union-attr]  # just looked up
-                return context
-        if callable(getattr(wrapped, "set_requires_gradient_sync", None)):
-            return _switched(wrapped.set_requires_gradient_sync)
-        if isinstance(getattr(wrapped, "require_backward_grad_sync", None), bool):
-            return _switched(lambda on: setattr(wrapped, "require_backward_grad_sync", on))
-        return nullcontext()
+        quiet = _quiet(wrapped)
+        return nullcontext() if quiet is None else quiet()
 
     def forward(self, wrapped: Any, inputs: Tensor) -> Any:
         return wrapped(inputs)
@@ -288,8 +285,7 @@ class Drive:
 
     def _engine(self, method: str, wrapped: Any) -> bool:
         """Whether the wrapper is an engine that runs backward, and perhaps the step, itself; no nn.Module has these."""
-        own = [name for name in ("backward", "step") if callable(getattr(type(wrapped), name, None))]
-        if "backward" not in own or method not in own:
+        if not all(callable(getattr(type(wrapped), name, None)) for name in ("backward", method)):
             return False
         self.found[method] = f"{method}() of the wrapper"
         return True
@@ -350,11 +346,20 @@ class Drive:
         declared = self.driver.declared.accumulation
         if declared or "no_sync" in self.driver.declared.unsupported:
             return declared or "each"
-        if "accumulate" in self.driver.methods or callable(getattr(wrapped, "no_sync", None)) or \
-                callable(getattr(getattr(wrapped, "_orig_mod", None), "no_sync", None)) or \
-                hasattr(wrapped, "set_requires_gradient_sync") or hasattr(wrapped, "require_backward_grad_sync"):
-            return "no_sync"
-        return "each"
+        return "no_sync" if "accumulate" in self.driver.methods or _quiet(wrapped) is not None else "each"
+
+
+def _quiet(wrapped: Any) -> Callable[[], AbstractContextManager[object]] | None:
+    """How a wrapper runs a backward without communication, if it can; a compiled one through what was compiled."""
+    for holder in (wrapped, getattr(wrapped, "_orig_mod", None)):
+        no_sync: Callable[[], AbstractContextManager[object]] | None = getattr(holder, "no_sync", None)
+        if callable(no_sync):
+            return no_sync
+    if callable(getattr(wrapped, "set_requires_gradient_sync", None)):
+        return lambda: _switched(wrapped.set_requires_gradient_sync)
+    if isinstance(getattr(wrapped, "require_backward_grad_sync", None), bool):
+        return lambda: _switched(lambda on: setattr(wrapped, "require_backward_grad_sync", on))
+    return None
 
 
 def _method_of(wrapped: Any, usual: tuple[str, ...]) -> str | None:
@@ -370,7 +375,7 @@ def _required(method: Any) -> tuple[str, ...]:
         _, *rest = inspect.signature(method).parameters.values()
     except (TypeError, ValueError):
         return ()
-    return tuple(p.name for p in rest if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD))
+    return tuple(required(rest))
 
 
 def _takes(method: Any, argument: str) -> bool:

@@ -8,6 +8,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -150,16 +151,15 @@ def _from_file(path: Path) -> Any:
 
 def _packaged(name: str, path: Path) -> Any:
     """Import a module of a package; alone where the package itself fails, for want of being installed perhaps."""
+    alone = f"_on_trial_{path.stem}"
     try:
         module = importlib.import_module(name)
-        # A package of that name may be there already, from somewhere else.
-        return module if getattr(module, "__file__", None) == str(path) else _alone(f"_on_trial_{path.stem}", path)
     except Exception:
-        try:
-            return _alone(f"_on_trial_{path.stem}", path)
-        except Exception:  # noqa: BLE001 - the first error says more
-            sys.modules.pop(f"_on_trial_{path.stem}", None)
+        with suppress(Exception):  # The first error says more.
+            return _alone(alone, path)
         raise
+    # A package of that name may be there already, from somewhere else.
+    return module if getattr(module, "__file__", None) == str(path) else _alone(alone, path)
 
 
 def _alone(name: str, path: Path) -> Any:
@@ -205,6 +205,11 @@ def signature(thing: Any, option: str) -> dict[str, inspect.Parameter]:
                 if any(p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in rest):
                     return {p.name: p for p in rest}
     return parameters
+
+
+def required(parameters: Iterable[inspect.Parameter]) -> list[str]:
+    """The names of parameters without which a call fails."""
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
 
 
 def first(names: Iterable[str], among: Mapping[str, object]) -> str | None:

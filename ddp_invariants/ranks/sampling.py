@@ -1,7 +1,7 @@
 """How a sampler is asked: map-style, over batches, over items, or a function; its rank given, or read from its surroundings."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -12,7 +12,7 @@ from ddp_invariants.declarations import DeclarationError, SamplerDeclarations, d
 from ddp_invariants.implementation import Sampler
 from ddp_invariants.ranks.driving import Description
 from ddp_invariants.ranks.group import lone_rank
-from ddp_invariants.ranks.naming import LoadError, first, resolve, signature, target_of, values_of, version
+from ddp_invariants.ranks.naming import LoadError, first, required, resolve, signature, target_of, values_of, version
 
 DATASETS = ("dataset", "data_source", "data", "samples", "indices")
 BATCH_SAMPLERS = ("batch_sampler",)
@@ -46,8 +46,7 @@ class SamplerMaker:
         self.names = {ours: first(theirs, parameters) for ours, theirs in ARGUMENTS.items()}
         self.source, self.source_kind = self._source(parameters, option)
         known = {name for name in (*self.names.values(), self.source) if name}
-        missing = [p.name for p in parameters.values() if p.default is p.empty and p.name not in known | set(self.given)
-                   and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        missing = [name for name in required(parameters.values()) if name not in known | set(self.given)]
         if missing:
             raise LoadError(f"{option}: it requires {', '.join(missing)}, which nothing is known to pass for; give it with "
                             f"--sampler-arg {missing[0]}=VALUE")
@@ -113,17 +112,13 @@ class SamplerMaker:
         return self.names["epoch"] is not None
 
 
-_VARIABLES: dict[str, Callable[[int, int], int]] = {
-    "RANK": lambda rank, _: rank, "LOCAL_RANK": lambda rank, _: rank,
-    "WORLD_SIZE": lambda _, world_size: world_size, "LOCAL_WORLD_SIZE": lambda _, world_size: world_size,
-}
-
-
 @contextmanager
 def _as_rank(rank: int, world_size: int) -> Iterator[None]:
     """The environment and torch.distributed as a process of that rank finds them; no collective can be run."""
-    before = {name: os.environ.get(name) for name in _VARIABLES}
-    os.environ.update({name: str(value(rank, world_size)) for name, value in _VARIABLES.items()})
+    here = {**dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank)),
+            **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(world_size))}
+    before = {name: os.environ.get(name) for name in here}
+    os.environ.update(here)
     possible = 0 <= rank < world_size
     try:
         if possible:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ddp_invariants import draws
 from ddp_invariants.adapter import Context
 from ddp_invariants.case import TrainingCase
+from ddp_invariants.declarations import SHARDED
 from ddp_invariants.ranks import held
 from ddp_invariants.ranks.driving import Driver
 from ddp_invariants.ranks.group import Session
@@ -123,8 +124,6 @@ class _Run:
         self.context = Context(rank, case.world_size, session.subgroup, case.bucket_cap, case.seed, case.optimizer.lr, kind,
                                arguments)
         self.watching = False
-        self.quiet: list[list[list[int]]] = []
-        self.backward_span: list[list[int]] = []
         self.gathered: dict[str, Tensor] = {}
         self.laid_out: dict[str, _Layout] = {}
         self.layouts: list[_Layout] = []
@@ -230,12 +229,11 @@ class _Run:
         if case.zero_grad != "never":
             drive.zero_grad(wrapped, optimizer, case.zero_grad == "set_to_none")
         start = self.session.counts()
-        self.quiet = []
+        quiet = []
         for number, indices in enumerate(dealt):
             if number < last and not each:
                 with drive.accumulate(wrapped):
-                    self._micro_step(wrapped, optimizer, number, indices)
-                self.quiet.append(self.backward_span)
+                    quiet.append(self._micro_step(wrapped, optimizer, number, indices))
                 continue
             self._micro_step(wrapped, optimizer, number, indices)
             self.phase = "synchronisation"
@@ -250,7 +248,7 @@ class _Run:
         if self.declared.gradients == "hidden":  # Its step may be what waits.
             self._note_in_flight()
         self.record.facts.setdefault("marks", []).append([start, self.session.counts()])
-        self.record.facts.setdefault("quiet", []).append(self.quiet)
+        self.record.facts.setdefault("quiet", []).append(quiet)
         if self.declared.zero < SHARDED:
             self.record.tensors("updated", self.step, self.named)
         if self.declared.zero:
@@ -264,8 +262,8 @@ class _Run:
             in_flight = self.record.facts.setdefault("in_flight", [])
             in_flight += [[self.step, *found] for found in self.session.in_flight()]
 
-    def _micro_step(self, wrapped: Any, optimizer: Any, number: int, indices: Any) -> None:
-        """One forward and backward, and the unwrapped twin's."""
+    def _micro_step(self, wrapped: Any, optimizer: Any, number: int, indices: Any) -> tuple[list[int], list[int]]:
+        """One forward and backward, and the unwrapped twin's. Returns what was sent before and after the backward."""
         inputs, targets, tags = self._batch(indices, self.step)
         self.phase, self.watching = "forward", number == 0
         rng = torch.get_rng_state()
@@ -273,7 +271,7 @@ class _Run:
         self.phase = "backward"
         start = self.session.counts()
         self.drive.backward(wrapped, optimizer, scaled)
-        self.backward_span = [start, self.session.counts()]
+        span = start, self.session.counts()
         self.phase = "twin"
         after = torch.get_rng_state()
         torch.set_rng_state(rng)
@@ -281,6 +279,7 @@ class _Run:
             self._note_gathered()
         self._twin_step(number, inputs, targets, tags, loss)
         torch.set_rng_state(after)
+        return span
 
     def _twin_step(self, number: int, inputs: Tensor, targets: Tensor, tags: Tensor, loss: Tensor) -> None:
         """What an unwrapped module makes of the same batch."""
@@ -372,9 +371,6 @@ class _Run:
                 if isinstance(value, Tensor):
                     yield f"{name}/{key}", value
 
-
-SHARDED = 3
-"""The stage from which on parameters are whole only while a layer computes."""
 
 _CACHE_LINE = 64
 """Bytes; torch aligns its own tensors to it, and its kernels choose their way by alignment."""
