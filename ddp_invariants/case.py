@@ -23,13 +23,16 @@ PoisonKind = Literal["nan", "inf", "-inf"]
 Init = Literal["distinct", "equal"]
 Activation = Literal["none", "relu", "gelu"]
 Loss = Literal["tagged", "mse"]
+PerturbationKind = Literal["none", "withheld", "delays", "late"]
+Sentinel = Literal["finite", "nan"]
+MishapKind = Literal["forward error", "backward error", "death"]
 
 LARGEST_WORLD_SIZE = 64
 """More ranks than this on one machine is a typing error, not a case."""
 
 
 SENTINEL = 12345.0
-"""What a buffer holds while its result is withheld. Finite, since a NaN would survive a division and hide the write."""
+"""What a buffer holds while its result is withheld, unless the case asks for NaN. Finite, since a NaN survives a division."""
 
 
 class CaseError(ValueError):
@@ -194,6 +197,54 @@ class Poison:
 
 
 @dataclass(frozen=True)
+class Perturbation:
+    """What happens to the timing of collectives. A right program cannot tell: it gives the same bits under each.
+
+    Attributes:
+        kind: `none`; `withheld` hands a result over only when somebody waits for it, and until then the buffer holds a
+            sentinel; `delays` starts every collective of every rank after a time of its own, fixed by the case's seed; `late`
+            starts those of one rank late.
+        sentinel: What a withheld buffer holds: a number, or NaN.
+        rank: The late one.
+        milliseconds: The late rank's delay, or the longest of the others.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    kind: PerturbationKind = "none"
+    sentinel: Sentinel = "finite"
+    rank: int = 0
+    milliseconds: int = 1
+
+    def __post_init__(self) -> None:
+        _one_of("kind", self.kind, PerturbationKind)
+        _one_of("sentinel", self.sentinel, Sentinel)
+        _between("milliseconds", self.milliseconds, 1, 1000)
+
+
+@dataclass(frozen=True)
+class Mishap:
+    """What goes wrong at one step.
+
+    Attributes:
+        kind: An exception of the user's own in the middle of the module's forward, or of its backward, on every rank; it is
+            caught, gradients are cleared, and the step is run again. Or the `death` of one rank's process as the step's forward
+            starts.
+        step: When.
+        rank: Who dies.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    kind: MishapKind
+    step: int = 0
+    rank: int = 0
+
+    def __post_init__(self) -> None:
+        _one_of("kind", self.kind, MishapKind)
+
+
+@dataclass(frozen=True)
 class TrainingCase:
     """A whole data-parallel training run of a few steps.
 
@@ -212,8 +263,9 @@ class TrainingCase:
         log2_scale: Inputs are multiplied by 2**log2_scale (large magnitudes).
         zero_grad: What happens to gradients before each backward.
         poison: A value that is not finite, or None.
-        withheld: Whether an all-reduce's result is handed over only when somebody waits for it; until then the buffer
-            holds a sentinel. Reading or writing it before that is a fault whatever the timing, and so always shows.
+        perturbation: Of the timing of collectives.
+        mishap: What goes wrong on purpose, or None.
+        rounds: How often the whole run is repeated in the same processes; the evidence is the last one's.
         seed: Of parameters, samples and targets.
     """
 
@@ -233,7 +285,9 @@ class TrainingCase:
     log2_scale: int = 0
     zero_grad: ZeroGrad = "set_to_none"
     poison: Poison | None = None
-    withheld: bool = False
+    perturbation: Perturbation = Perturbation()
+    mishap: Mishap | None = None
+    rounds: int = 1
     seed: int = 0
     kind: Literal["training"] = "training"
 
@@ -255,6 +309,14 @@ class TrainingCase:
         if self.poison is not None:
             _between("poison.rank", self.poison.rank, 0, self.world_size - 1)
             _between("poison.step", self.poison.step, 0, self.steps - 1)
+        _between("rounds", self.rounds, 1, 100)
+        _between("perturbation.rank", self.perturbation.rank, 0, self.world_size - 1)
+        if self.mishap is not None:
+            _between("mishap.rank", self.mishap.rank, 0, self.world_size - 1)
+            _between("mishap.step", self.mishap.step, 0, self.steps - 1)
+            _require(self.mishap.kind == "death" or self.zero_grad != "never", "zero_grad", self.zero_grad,
+                     "another where a step is run again: what the first attempt left must be cleared")
+            _require(self.mishap.kind != "death" or self.rounds == 1, "rounds", self.rounds, "1 where a rank dies")
 
     @property
     def ranks_needed(self) -> int:
@@ -311,8 +373,10 @@ def from_plain(plain: dict[str, Any]) -> Case:
         return ShardCase(**{**plain, "data": Data(**plain["data"]), "epochs": tuple(plain["epochs"])})
     model = Model(plain["model"]["inputs"], tuple(Layer(**layer) for layer in plain["model"]["layers"]))
     poison = plain["poison"] and Poison(**plain["poison"])
+    mishap = plain["mishap"] and Mishap(**plain["mishap"])
     return TrainingCase(**{**plain, "model": model, "data": Data(**plain["data"]),
-                           "optimizer": Optimizer(**plain["optimizer"]), "poison": poison})
+                           "optimizer": Optimizer(**plain["optimizer"]), "poison": poison, "mishap": mishap,
+                           "perturbation": Perturbation(**plain["perturbation"])})
 
 
 def describe(case: Case) -> str:
@@ -332,7 +396,7 @@ def _brief(value: object) -> str:
     if isinstance(value, Layer):
         differing = [f"{k}={v}" for k, v in asdict(value).items() if k != "kind" and v != getattr(Layer, k)]
         return value.kind + (f"({','.join(differing)})" if differing else "")
-    if isinstance(value, Data | Optimizer | Poison):
+    if isinstance(value, Data | Optimizer | Poison | Perturbation | Mishap):
         differing = [f"{k}={v}" for k, v in asdict(value).items() if v != getattr(type(value), k, None)]
         return f"({','.join(differing)})"
     return str(value)

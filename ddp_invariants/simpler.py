@@ -8,9 +8,19 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import TypeVar
 
-from ddp_invariants.case import Case, CaseError, Data, Layer, Optimizer, ShardCase, TrainingCase
+from ddp_invariants.case import (
+    Case,
+    CaseError,
+    Data,
+    Layer,
+    Mishap,
+    Optimizer,
+    Perturbation,
+    ShardCase,
+    TrainingCase,
+)
 
-Plan = TypeVar("Plan", Data, Layer, Optimizer)
+Plan = TypeVar("Plan", Data, Layer, Optimizer, Perturbation, Mishap)
 
 
 def simpler(case: Case) -> Iterator[Case]:
@@ -27,13 +37,19 @@ def _simpler_training(case: TrainingCase) -> Iterator[TrainingCase]:
         yield from _tried(case, steps=steps)
     for accumulation in range(1, case.accumulation):
         yield from _tried(case, accumulation=accumulation)
-    for name in ("outside", "data", "optimizer", "bucket_cap", "values", "log2_scale", "zero_grad", "poison", "withheld",
-                 "seed"):
+    for name in ("outside", "data", "optimizer", "bucket_cap", "values", "log2_scale", "zero_grad", "poison",
+                 "perturbation", "mishap", "rounds", "seed"):
         default = next(field.default for field in fields(case) if field.name == name)
         if getattr(case, name) != default:
             yield from _tried(case, **{name: default})
     yield from (one for data in _simpler_fields(case.data, Data()) for one in _tried(case, data=data))
     yield from (one for plan in _simpler_fields(case.optimizer, Optimizer()) for one in _tried(case, optimizer=plan))
+    for perturbation in _simpler_fields(case.perturbation, Perturbation(case.perturbation.kind)):
+        yield from _tried(case, perturbation=perturbation)
+    if case.mishap is not None:
+        yield from (one for plan in _simpler_fields(case.mishap, Mishap(case.mishap.kind)) for one in _tried(case, mishap=plan))
+    for rounds in range(1, case.rounds):
+        yield from _tried(case, rounds=rounds)
     for index, layer in enumerate(case.model.layers):
         for plain in _simpler_fields(layer, Layer(layer.kind)):
             layers = (*case.model.layers[:index], plain, *case.model.layers[index + 1 :])

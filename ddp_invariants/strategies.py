@@ -16,6 +16,8 @@ from ddp_invariants.case import (
     Layout,
     Model,
     Optimizer,
+    Perturbation,
+    PerturbationKind,
     Poison,
     ShardCase,
     TrainingCase,
@@ -41,6 +43,8 @@ _OPTIMIZERS = st.sampled_from((
     Optimizer(momentum=0.5, weight_decay=0.25), Optimizer("adamw"), Optimizer(log2_lr=-2),
 ))
 """Powers of two where torch allows it, so that SGD's arithmetic on integers is exact."""
+PERTURBATIONS: tuple[PerturbationKind, ...] = ("none",) * 13 + ("withheld", "withheld", "delays")
+"""What rules draw that are not about timing: mostly nothing, since a violation is best told by the rule that is."""
 
 
 _PLANS = st.tuples(_KINDS, st.sampled_from((0, 0, 1, 2, 4)), _COINS, _ACTIVATIONS, _LAYOUTS, _ONE_IN_EIGHT, _ONE_IN_FOUR,
@@ -93,7 +97,8 @@ def _fitting(layout: Layout, inputs: int) -> Layout:
 @st.composite
 def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...] = (2, 3, 4, 1), least_steps: int = 1,
                    capped: bool = False, poisoned: bool = False, buffers: bool = False,
-                   every_kind: bool = False, withheld: bool = False, accumulated: bool = False) -> TrainingCase:
+                   every_kind: bool = False, perturbed: tuple[PerturbationKind, ...] = PERTURBATIONS,
+                   accumulated: bool = False) -> TrainingCase:
     """Training runs within a scope.
 
     What is drawn does not depend on what was drawn before (only what is made of it does), so that Hypothesis can
@@ -108,7 +113,7 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
         poisoned: Always put a value that is not finite into one rank's batch.
         buffers: Always have a layer with buffers.
         every_kind: Have every kind of parameter in every other case.
-        withheld: Always withhold results until they are waited for.
+        perturbed: Perturbations of the collectives' timing to choose from, simplest first.
         accumulated: Always have several backwards per step.
     """
     world_size = draw(st.sampled_from([w for w in world_sizes if w <= scope.max_world_size] or [scope.max_world_size]))
@@ -138,7 +143,8 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
         log2_scale=draw(st.sampled_from((0, 0, 0, 8, -8))),
         zero_grad=draw(st.sampled_from(("set_to_none", "zero", "never"))),
         poison=poison,
-        withheld=draw(_ONE_IN_EIGHT) or withheld,
+        perturbation=Perturbation(draw(st.sampled_from(perturbed)), draw(st.sampled_from(("finite", "finite", "nan"))),
+                                  draw(_SMALL) % world_size, draw(st.sampled_from((1, 1, 2, 5)))),
         seed=draw(_SEEDS),
     ))
 

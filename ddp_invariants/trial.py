@@ -119,7 +119,7 @@ class Trial:
         patience = HUNG_DEADLINE if self._hung and not confirming else None
         evidence: TrainingEvidence | ShardEvidence
         if isinstance(case, TrainingCase):
-            observed = not fresh or case.withheld or rule.startswith("COMM") or rule == "GRAD-8"
+            observed = not fresh or case.perturbation.kind != "none" or rule.startswith("COMM") or rule == "GRAD-8"
             evidence = self.pool.train(case, self.on_trial.ddp, fresh=fresh, observed=observed, patience=patience)
         else:
             evidence = self.pool.shards(case, self.on_trial.sampler, fresh=fresh, patience=patience)

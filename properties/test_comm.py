@@ -11,7 +11,7 @@ def test_comm1_all_ranks_issue_the_same_collectives(trial: Trial) -> None:
 
 def test_comm3_nothing_is_left_in_flight(trial: Trial) -> None:
     """With results withheld until they are waited for, every one has been waited for when gradients are to be ready."""
-    trial.certify("COMM-3", training_cases(trial.scope, world_sizes=(2, 3, 4), withheld=True))
+    trial.certify("COMM-3", training_cases(trial.scope, world_sizes=(2, 3, 4), perturbed=("withheld",)))
 
 
 def test_comm6_bytes_per_step_are_observed(trial: Trial) -> None:

@@ -110,7 +110,7 @@ def test_a_missing_wait_is_caught_whatever_the_timing(make_trial: TrialMaker, fa
     violation = caught(trial, "COMM-3")
     assert "confirmed in 3 of 3 runs" in violation.report
     assert isinstance(violation.case, TrainingCase)
-    assert violation.case.withheld
+    assert violation.case.perturbation.kind == "withheld"
     assert ("a wait is missing" in violation.report) == (fault != "DividesInFlight")
 
 

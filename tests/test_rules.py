@@ -9,7 +9,7 @@ import pytest
 from handmade import CASE, STRUCTURE, altered, everywhere, right
 
 from ddp_invariants import balls
-from ddp_invariants.case import Data, Optimizer, Poison, ShardCase, ZeroGrad
+from ddp_invariants.case import Data, Optimizer, Perturbation, Poison, ShardCase, ZeroGrad
 from ddp_invariants.declarations import Declarations, SamplerDeclarations
 from ddp_invariants.evidence import Incident, RankEvidence, ShardEvidence, TrainingEvidence
 from ddp_invariants.invariants import ALL_RULES, judge
@@ -251,7 +251,7 @@ def test_comm1_wants_one_sequence(theirs: list[list[Any]], *, fires: bool) -> No
 @pytest.mark.parametrize("what", ["not waited for", "written to while in flight"])
 def test_comm3_wants_every_result_waited_for(what: str) -> None:
     """Judged only where results are withheld, and only where there was one to withhold."""
-    case = replace(CASE, withheld=True)
+    case = replace(CASE, perturbation=Perturbation("withheld"))
     evidence = right(case)
     assert judge(replace(evidence, ranks=tuple(replace(rank, sent=[[]]) for rank in evidence.ranks)))["COMM-3"].unjudged
     ranks = tuple(replace(rank, sent=[CALLS]) for rank in evidence.ranks)

@@ -48,7 +48,7 @@ def same_sequence_on_all_ranks(hearing: Hearing, tally: Tally) -> Breach | None:
                "its collective is in flight.", ("results withheld",))
 def nothing_is_left_in_flight(hearing: Hearing, tally: Tally) -> Breach | None:
     """On cases that withhold results until they are waited for: a wait that is missing is missing whatever the timing."""
-    if not hearing.case.withheld:
+    if not hearing.case.perturbation.kind == "withheld":
         raise NotAbout("results are not withheld")
     if hearing.case.world_size == 1:
         raise NotAbout("one rank")

@@ -65,7 +65,7 @@ def _of_gradient(hearing: Hearing, step: int, rank: int, name: str) -> str:
         left = before[rank].by_name[name]
         candidates += [(left, f"it equals step {step - 1}'s gradient: stale"),
                        (left + mean, f"it is the mean plus step {step - 1}'s gradient: not cleared")]
-    if hearing.case.withheld:
+    if hearing.case.perturbation.kind == "withheld":
         waiting = "it is what a buffer holds while its result is withheld: read before it was waited for"
         candidates += [(np.full_like(mean, SENTINEL * factor), waiting) for factor in (1, world_size, 1 / world_size)]
     for prediction, cause in candidates:

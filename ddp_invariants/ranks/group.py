@@ -67,7 +67,7 @@ class WithheldWork(_c10d.Work):  # type: ignore[misc]  # the base class has no t
     """
 
     def __init__(self, inner: Any, tensors: list[torch.Tensor], results: list[torch.Tensor], sent: Sent,
-                 others: "list[WithheldWork]") -> None:
+                 others: "list[WithheldWork]", sentinel: float) -> None:
         super().__init__()
         self.inner, self.sent, self._others = inner, sent, others
         self.done = self.overwritten = False
@@ -76,7 +76,7 @@ class WithheldWork(_c10d.Work):  # type: ignore[misc]  # the base class has no t
         self._future: Any = None
         with torch.no_grad():
             for tensor in tensors:
-                tensor.detach().fill_(SENTINEL if tensor.is_floating_point() or tensor.is_complex() else 77)
+                tensor.detach().fill_(sentinel if tensor.is_floating_point() or tensor.is_complex() else 77)
         self._snapshots = [tensor.detach().clone() for tensor in tensors]
 
     def _hand_over(self) -> None:
@@ -86,7 +86,7 @@ class WithheldWork(_c10d.Work):  # type: ignore[misc]  # the base class has no t
             self.inner.wait()
             with torch.no_grad():
                 for tensor, snapshot, result in zip(self._tensors, self._snapshots, self._results, strict=True):
-                    self.overwritten |= not torch.equal(tensor.detach(), snapshot)
+                    self.overwritten |= not _same(tensor.detach(), snapshot)
                     tensor.detach().copy_(result)
             self.done = True
             # Two collectives into one buffer (a tied parameter) are in order: what the first hands over is no foreign write.
@@ -237,6 +237,11 @@ def _waited(work: Any, patience: float) -> bool:
         return False
 
 
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors are equal, where NaN equals NaN: it may be the sentinel."""
+    return bool(torch.equal(one, other) or ((one == other) | ((one != one) & (other != other))).all())
+
+
 def _first_tensor(value: Any) -> torch.Tensor | None:
     while isinstance(value, list | tuple) and value:
         value = value[0]
@@ -261,7 +266,7 @@ def _forwarded(kind: str) -> Callable[..., Any]:
         if kind in IN_ONE:  # What is sent may be part of what takes the result, which is about to be overwritten.
             arguments = (arguments[0].detach().clone(), *arguments[1:])
         inner = forward(self, results[0] if kind in IN_ONE else results, *arguments, **options)
-        work = WithheldWork(inner, tensors, results, self.sent[-1], self._withheld)
+        work = WithheldWork(inner, tensors, results, self.sent[-1], self._withheld, SENTINEL)
         self._withheld.append(work)
         return work
 

@@ -79,7 +79,7 @@ class Rank:
         _seed(case.seed + everyone.rank)
         threads = _threads()  # Counted here: connections made since the last case have brought theirs.
         session = Session(everyone, training_group, members, request["number"], plain=request["plain"],
-                          withhold=case.withheld)
+                          withhold=case.perturbation.kind == "withheld")
         record = training.Record()
         if everyone.rank >= case.outside:
             record = training.train(case, everyone.rank - case.outside, driver, session)

@@ -258,7 +258,7 @@ class _Run:
             self.record.tensors("state", self.step, self._optimizer_state(optimizer))
 
     def _note_in_flight(self) -> None:
-        if self.case.withheld:
+        if self.case.perturbation.kind == "withheld":
             in_flight = self.record.facts.setdefault("in_flight", [])
             in_flight += [[self.step, *found] for found in self.session.in_flight()]
 
