@@ -221,6 +221,15 @@ class Perturbation:
         _one_of("sentinel", self.sentinel, Sentinel)
         _between("milliseconds", self.milliseconds, 1, 1000)
 
+    @property
+    def words(self) -> str:
+        """What is done, as the end of "only when …"; empty where nothing is."""
+        if self.kind == "withheld":
+            return "results are withheld until they are waited for" + (", NaN meanwhile" if self.sentinel == "nan" else "")
+        if self.kind == "delays":
+            return f"collectives start up to {self.milliseconds} ms late, each rank's at times of its own"
+        return f"rank {self.rank} starts its collectives {self.milliseconds} ms late" if self.kind == "late" else ""
+
 
 @dataclass(frozen=True)
 class Mishap:
@@ -316,6 +325,8 @@ class TrainingCase:
             _between("mishap.step", self.mishap.step, 0, self.steps - 1)
             _require(self.mishap.kind == "death" or self.zero_grad != "never", "zero_grad", self.zero_grad,
                      "another where a step is run again: what the first attempt left must be cleared")
+            _require(self.mishap.kind != "death" or self.perturbation.kind == "none", "perturbation.kind",
+                     self.perturbation.kind, "'none' where a rank dies: what is withheld then is the harness's own trouble")
             _require(self.mishap.kind != "death" or self.rounds == 1, "rounds", self.rounds, "1 where a rank dies")
 
     @property

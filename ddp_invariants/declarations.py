@@ -22,6 +22,7 @@ Accumulation = Literal["", "no_sync", "each", "none"]
 Partition = Literal["elements", "rows", "parameters"]
 OptimizerOwner = Literal["replicated", "own"]
 Main = Literal["", "float32"]
+Buckets = Literal["", "within", "reach"]
 Loss = Literal["tagged", "mse"]
 Activation = Literal["none", "relu", "gelu"]
 Padding = Literal["wrap", "batch", "none"]
@@ -77,6 +78,8 @@ class Declarations:
         optimizer: Whether every rank keeps the whole optimizer state, `replicated`, or it is the implementation's `own`
             affair, as with `--opt`.
         main: Dtype of the copy an optimizer updates where parameters are of a lower one; empty: it updates them themselves.
+        buckets: How they are filled: closed before they would exceed their capacity (`within`), or once they have reached it
+            (`reach`). Empty: found out.
         loss: Of a whole training step: the suite's own (`tagged`), or the mean of squared errors (`mse`).
         stack: Of a whole training step: the model it computes; None where it takes any module.
         supports: Capabilities claimed: each must be met and not refused.
@@ -92,6 +95,7 @@ class Declarations:
     partition: Partition = "elements"
     optimizer: OptimizerOwner = "replicated"
     main: Main = ""
+    buckets: Buckets = ""
     loss: Loss = "tagged"
     stack: Stack | None = None
     supports: tuple[str, ...] = ()
@@ -100,7 +104,7 @@ class Declarations:
     def __post_init__(self) -> None:
         _check(self, {"init": Init, "reduction": Reduction, "gradients": Gradients, "exactness": Exactness,
                       "accumulation": Accumulation, "partition": Partition, "optimizer": OptimizerOwner, "main": Main,
-                      "loss": Loss})
+                      "buckets": Buckets, "loss": Loss})
         if self.zero not in (0, 1, 2, 3):
             raise DeclarationError(f"zero = {self.zero!r}: expected 0, 1, 2 or 3")
 
@@ -152,6 +156,10 @@ CAPABILITIES = {
     "subgroup": "a process group can be given which does not contain rank 0",
     "no_sync": "gradients can be accumulated without communication",
     "accumulation": "several backwards per step",
+    "bucketing": "gradients travel in buckets filled up to the capacity",
+    "overlap": "the first reduction starts before the last gradient is computed",
+    "forward_error": "an exception in the user's forward, caught on all ranks",
+    "backward_error": "an exception in the user's backward, caught on all ranks",
     "few": "fewer parameters than ranks",
     "tied": "one parameter under two names",
     "frozen": "parameters that require no gradient",

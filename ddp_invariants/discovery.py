@@ -11,10 +11,11 @@ from functools import cached_property
 from typing import Any
 
 from ddp_invariants.case import Data, ShardCase, TrainingCase
-from ddp_invariants.declarations import CAPABILITIES, Declarations, SamplerDeclarations, declare
+from ddp_invariants.declarations import CAPABILITIES, Buckets, Declarations, SamplerDeclarations, declare
 from ddp_invariants.evidence import ShardEvidence, TrainingEvidence
 from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.invariants import ALL_RULES, judge
+from ddp_invariants.invariants.comm import overlapping, reductions_per_step
 from ddp_invariants.ranks.pool import LoadFailure, Pool
 from ddp_invariants.scope import BASE, SAMPLING, TRAINING, Scope
 
@@ -64,6 +65,7 @@ class Discovery:
         probed: Of the DDP's capabilities.
         dealt: Of the sampler's capabilities.
         driven: How the DDP is driven, a line each.
+        buckets: How it was seen to fill buckets (`Declarations.buckets`); empty where it fills none.
     """
 
     ddp: Mapping[str, Any]
@@ -71,6 +73,7 @@ class Discovery:
     probed: tuple[Probed, ...] = ()
     dealt: tuple[Probed, ...] = ()
     driven: tuple[str, ...] = ()
+    buckets: Buckets = ""
 
     @property
     def torch(self) -> str:
@@ -90,7 +93,8 @@ class Discovery:
     def scope(self, max_world_size: int) -> Scope:
         """What cases may contain."""
         without = frozenset(probed.capability for probed in (*self.probed, *self.dealt) if probed.excused)
-        return Scope(max_world_size, without, self.declared, self.declared_sampler)
+        declared = replace(self.declared, buckets=self.declared.buckets or self.buckets)
+        return Scope(max_world_size, without, declared, self.declared_sampler)
 
     def claims_refused(self) -> list[str]:
         """Capabilities that are claimed and not there, in words."""
@@ -140,8 +144,10 @@ def discover(pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int) -> Dis
         probes.scope = replace(probes.scope, without=probes.scope.without | lacking)
     driven = [*described["driven"], *(f"{when}: {what}" for when, what in sorted(base.ranks[0].driven.items()))]
     probed = tuple(probes.all(lacking, base))
+    buckets, shown = probes.sending(probed)
+    driven += [f"buckets: {_FILLED[buckets]}"] if buckets else []
     dealt = tuple(_deal(pool, sampler, frozenset(dealing["lacks"]), declared_sampler, max_world_size))
-    return Discovery(described, dealing, probed, dealt, tuple(driven))
+    return Discovery(described, dealing, (*probed, *shown), dealt, tuple(driven), buckets)
 
 
 def _refusal(evidence: TrainingEvidence) -> str:
@@ -200,6 +206,22 @@ class _Probes:
                 probed.append(self._probe(name, declared=excused))
         return [*probed, self._no_sync(base, next(one for one in probed if one.capability == "accumulation"))]
 
+    def sending(self, probed: tuple[Probed, ...]) -> tuple[Buckets, tuple[Probed, Probed]]:
+        """How buckets are filled, and whether that and overlap are seen: from what is sent under two capacities."""
+        found: Buckets = ""
+        overlaps, declared = False, self.scope.declared
+        if any(one.capability == "bucket_cap" and one.standing is Standing.RIGHT for one in probed) \
+                and declared.gradients != "hidden":
+            small, large = (self.run(replace(BASE, bucket_cap=cap, steps=3)) for cap in (_BETWEEN, 1 << 20))
+            counts = reductions_per_step(small)[1:], reductions_per_step(large)[1:]
+            found = next((how for how, expected in _SHOWS.items() if counts == ([expected] * 2, [1, 1])), "")
+            overlaps = overlapping(small)
+        unknown = Standing.UNKNOWN if any(one.standing is Standing.UNKNOWN for one in probed) else Standing.ABSENT
+        standings = [("bucketing", found and found == (declared.buckets or found)), ("overlap", overlaps)]
+        one, other = (Probed(name, Standing.RIGHT if seen else unknown if name in declared.supports else Standing.ABSENT,
+                             declared=name in declared.unsupported) for name, seen in standings)
+        return found, (one, other)
+
     def _no_sync(self, base: TrainingEvidence, accumulation: Probed) -> Probed:
         """Whether backwards can go without communication: it is what accumulation was probed with, where it is there."""
         excused = "no_sync" in self.scope.declared.unsupported
@@ -219,6 +241,13 @@ class _Probes:
         if breach and not (refusal and breach.startswith("LIVE-1")):  # Refused on every rank, if only at a later step.
             return Probed(name, Standing.WRONG, breach, declared)
         return Probed(name, Standing.REFUSED if refusal else Standing.RIGHT, refusal, declared)
+
+
+_BETWEEN = 100
+"""Bytes: more than one tensor of the simplest case, less than two."""
+_SHOWS: dict[Buckets, int] = {"within": 4, "reach": 2}
+"""How many buckets the simplest case's four tensors make under that capacity."""
+_FILLED: dict[Buckets, str] = {"within": "closed before they would exceed their capacity", "reach": "closed once they reach it"}
 
 
 def _breach(evidence: TrainingEvidence | ShardEvidence, scope: Scope, rules: Iterable[str] = ALL_RULES) -> str:
@@ -270,11 +299,12 @@ def to_plain(discovery: Discovery) -> dict[str, Any]:
     def rows(probed: tuple[Probed, ...]) -> list[list[Any]]:
         return [[one.capability, one.standing.value, one.words, one.declared] for one in probed]
     return {"ddp": discovery.ddp, "sampler": discovery.sampler, "probed": rows(discovery.probed),
-            "dealt": rows(discovery.dealt), "driven": list(discovery.driven)}
+            "dealt": rows(discovery.dealt), "driven": list(discovery.driven), "buckets": discovery.buckets}
 
 
 def from_plain(plain: Mapping[str, Any]) -> Discovery:
     """From what `to_plain` gave."""
     def probed(rows: list[list[Any]]) -> tuple[Probed, ...]:
         return tuple(Probed(name, Standing(finding), words, declared) for name, finding, words, declared in rows)
-    return Discovery(plain["ddp"], plain["sampler"], probed(plain["probed"]), probed(plain["dealt"]), tuple(plain["driven"]))
+    return Discovery(plain["ddp"], plain["sampler"], probed(plain["probed"]), probed(plain["dealt"]), tuple(plain["driven"]),
+                     plain["buckets"])

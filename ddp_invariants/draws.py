@@ -103,3 +103,18 @@ def batches(case: TrainingCase) -> list[list[NDArray[np.intp]]]:
         dealt += [list(shards[start : start + data.batch_size].T) for start in range(0, per_rank, data.batch_size)]
         epoch += 1
     return dealt[: case.steps * case.accumulation]
+
+
+_DELAYS = 64
+
+
+def delays(case: TrainingCase, rank: int) -> tuple[float, ...]:
+    """Seconds by which a rank's collectives are to start late, to be taken in turn; empty where they are not delayed."""
+    plan = case.perturbation
+    if plan.kind == "late":
+        return (plan.milliseconds / 1000,) if rank == plan.rank else ()
+    if plan.kind != "delays":
+        return ()
+    # Every other one not at all: a rank that is behind catches up.
+    drawn = (words(case.seed, f"delays/{rank}", _DELAYS) >> np.uint64(32)).astype(np.float64) / 2.0**31 - 1
+    return tuple((np.maximum(drawn, 0.0) * plan.milliseconds / 1000).tolist())

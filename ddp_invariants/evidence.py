@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddp_invariants.case import ShardCase, TrainingCase
+from ddp_invariants.trace import Call, LastCalls
 
 FloatArray = NDArray[np.float64]
 
@@ -143,11 +144,17 @@ class RankEvidence:
             before wrapping.
         structure_after: The same afterwards; empty when wrapping did not return.
         raised: An exception that ended the run: phase, step, type, message, traceback; None when none did.
-        sent: Per group, the collectives this rank issued: (kind, dtype, elements, operation).
+        sent: Per group, the collectives this rank issued.
+        groups: Each group's ranks in the default group.
         changed: Names of process-wide settings the case left changed.
-        in_flight: Withheld collectives found wanting when a step's gradients were to be ready: [step, collective, what].
+        in_flight: Withheld collectives found wanting when a step's gradients were to be ready: [step, call, what].
         marks: Per step, how many collectives each group had sent at its start and at its end.
         quiet: Per step and backward under no_sync, how many each group had sent before and after it.
+        backwards: Per step, of the backward that is synchronised: when it began, when it was over and synchronised, and when
+            each parameter's gradient was computed, as (name, time); seconds since the case began.
+        surfaced: The exception a user got for one of their own (`case.Mishap`), by type; empty where they got none, and None
+            where the case did not get there.
+        left: Per round, what was left after it: threads, open descriptors and child processes.
         held: Per step, bytes of the module's trained parameters, the optimizer's own copies, its state, and gradients; of
             implementations that declare a stage of sharding.
         driven: How the implementation was found to be driven: what is called when.
@@ -157,15 +164,24 @@ class RankEvidence:
     structure_before: list[list[Any]] = field(default_factory=list)
     structure_after: list[list[Any]] = field(default_factory=list)
     raised: dict[str, Any] | None = None
-    sent: list[list[list[Any]]] = field(default_factory=list)
+    sent: list[list[Call]] = field(default_factory=list)
+    groups: list[list[int]] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
     in_flight: list[list[Any]] = field(default_factory=list)
     marks: list[list[list[int]]] = field(default_factory=list)
     quiet: list[list[list[list[int]]]] = field(default_factory=list)
+    backwards: list[tuple[float, float, list[tuple[str, float]]]] = field(default_factory=list)
+    surfaced: str | None = None
+    left: list[list[int]] = field(default_factory=list)
     held: list[list[int]] = field(default_factory=list)
     driven: Mapping[str, str] = field(default_factory=dict)
 
-    def sent_between(self, starts: list[int], ends: list[int]) -> list[list[Any]]:
+    @property
+    def calls(self) -> list[Call]:
+        """The collectives over all groups, in the order they were issued."""
+        return sorted((call for group in self.sent for call in group), key=lambda call: call.launched)
+
+    def sent_between(self, starts: list[int], ends: list[int]) -> list[Call]:
         """The collectives sent between two marks, over all groups; one made after the mark has none of its own."""
         return [call for group, start, end in zip(self.sent, starts, ends, strict=False) for call in group[start:end]]
 
@@ -183,12 +199,14 @@ class Incident:
         ranks: Which ranks did so, with how they ended or where they were.
         stacks: The end of each rank's output, Python stacks included, by rank.
         seconds: How long the harness waited.
+        calls: What each rank that gave no answer is known to have issued.
     """
 
     kind: Literal["hung", "died"]
     ranks: dict[int, str]
     stacks: dict[int, str]
     seconds: float
+    calls: dict[int, LastCalls] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -199,11 +217,13 @@ class TrainingEvidence:
         case: The case they ran.
         ranks: Of the ranks that train, in order; an empty RankEvidence for one that never answered.
         incident: None when every rank answered.
+        unperturbed: The evidence of the same case without its perturbation, where a rule compares the two.
     """
 
     case: TrainingCase
     ranks: tuple[RankEvidence, ...]
     incident: Incident | None = None
+    unperturbed: "TrainingEvidence | None" = None
 
     def moment(self, moment: Moment, step: int = 0) -> tuple[Tensors, ...] | None:
         """The tensors of a moment on every rank; None unless all ranks got there."""
@@ -252,8 +272,12 @@ def rank_evidence(header: dict[str, Any], blob: bytes, known: dict[tuple[Slot, .
             tensors[moment, step] = Tensors(layout, blob[start : start + size])
         facts = header["facts"]
         return RankEvidence(tensors, facts.get("structure_before", []), facts.get("structure_after", []),
-                            facts.get("raised"), header["sent"], header["changed"],
-                            facts.get("in_flight", []), facts.get("marks", []), facts.get("quiet", []),
-                            facts.get("held", []), facts.get("driven", {}))
+                            facts.get("raised"), [[Call(*row) for row in group] for group in header["sent"]],
+                            header["groups"], header["changed"],
+                            [[step, Call(*row), what] for step, row, what in facts.get("in_flight", [])],
+                            facts.get("marks", []), facts.get("quiet", []),
+                            [(began, ended, [(name, at) for name, at in arrived])
+                             for began, ended, arrived in facts.get("backwards", [])],
+                            facts.get("surfaced"), header["left"], facts.get("held", []), facts.get("driven", {}))
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise EvidenceError(f"a rank's frame is no evidence: {type(error).__name__}: {error}") from error

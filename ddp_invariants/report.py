@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Iterable
 
-from ddp_invariants.case import Case, describe
+from ddp_invariants.case import Case, TrainingCase, describe
 from ddp_invariants.declarations import CAPABILITIES, Declarations, SamplerDeclarations, to_toml
 from ddp_invariants.discovery import Discovery, Standing
 from ddp_invariants.ledger import Entry, Ledger
@@ -33,6 +33,8 @@ def violation(breach: Breach, implementation: str, case: Case, *, repeated: tupl
               _field("got", breach.got)]
     if breach.perhaps:
         fields.append(_field("perhaps", breach.perhaps))
+    if isinstance(case, TrainingCase) and case.perturbation.words:
+        fields.append(_field("only when", case.perturbation.words))
     k, n = repeated
     fields += [_field("case", describe(case)), _field("confirmed", f"in {k} of {n} runs in fresh processes"),
                f"  {'repeat':<{_LABELS}}{repeat}"]

@@ -7,7 +7,7 @@ nothing. A rule that is about something outside the scope is not claimed, and li
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from ddp_invariants.case import Data, Layer, Model, Optimizer, Poison, ShardCase, TrainingCase
+from ddp_invariants.case import Data, Layer, Mishap, MishapKind, Model, Optimizer, Poison, ShardCase, TrainingCase
 from ddp_invariants.declarations import CAPABILITIES, Declarations, SamplerDeclarations, Stack
 from ddp_invariants.simpler import without_layer
 
@@ -75,6 +75,13 @@ def _field(name: str, plain: object, probe: TrainingCase, *situations: str, valu
                       probe, frozenset(situations))
 
 
+def _mishap(kind: MishapKind, *situations: str) -> Capability:
+    """A capability about what goes wrong on purpose."""
+    return Capability(lambda case: case.mishap is not None and case.mishap.kind == kind,
+                      lambda case: replace(case, mishap=None), replace(BASE, mishap=Mishap(kind, 1), steps=3),
+                      frozenset(situations))
+
+
 def _trained(case: TrainingCase) -> int:
     """How many parameters with elements are trained, tied ones counted once."""
     return sum((layer.kind == "scale" or (layer.kind == "linear" and layer.tied is None)) * (1 + layer.bias) *
@@ -125,12 +132,17 @@ TRAINING: dict[str, Capability] = {
     "one_rank": Capability(lambda case: case.world_size == 1, lambda case: replace(
         case, world_size=2, data=replace(case.data, samples=max(2, case.data.samples))), replace(BASE, world_size=1),
         frozenset({"one rank"})),
+    "forward_error": _mishap("forward error", "an exception in forward"),
+    "backward_error": _mishap("backward error", "an exception in backward"),
     # Last: what cannot do with these often hangs, and hangs are costly.
     "few": Capability(lambda case: _trained(case) < case.world_size, _enough,
                       replace(BASE, model=Model(4, (Layer("linear", 2),)))),
     "subgroup": _field("outside", 0, replace(BASE, outside=1)),
 }
-"""Training capabilities by name, in the order they are probed. `no_sync` is none of them: it shows in how a case is driven."""
+"""Training capabilities by name, in the order they are probed. `SHOWN` are none of them."""
+
+SHOWN = ("no_sync", "bucketing", "overlap")
+"""Training capabilities that no case contains: they show in how a case is driven, and in what is sent."""
 
 SAMPLING: dict[str, frozenset[str]] = {
     "shuffle": frozenset({"shuffle"}), "drop_last": frozenset({"drop_last"}), "given_rank": frozenset(),
@@ -139,7 +151,7 @@ SAMPLING: dict[str, frozenset[str]] = {
 }
 """Situations that rules about samplers can meet only with a capability."""
 
-assert {*TRAINING, *SAMPLING, "no_sync"} == set(CAPABILITIES)
+assert {*TRAINING, *SAMPLING, *SHOWN} == set(CAPABILITIES)
 
 
 @dataclass(frozen=True)
@@ -237,6 +249,11 @@ _EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Scope], bool], str], ...] = 
      "the optimizer's state is the implementation's own affair"),
     (("PARAM-4",), lambda scope: not scope.has("one_rank"), "does not run in a world of one rank"),
     (("PARAM-5",), lambda scope: not scope.has("frozen"), "takes no frozen parameters"),
+    (("COMM-4",), lambda scope: not scope.has("bucket_cap") or not scope.has("bucketing"), "fills no buckets to a capacity"),
+    (("COMM-5",), lambda scope: not scope.has("overlap"), "does not communicate during backward"),
+    (("COMM-4", "COMM-5"), lambda scope: scope.declared.gradients == "hidden", "gradients are hidden"),
+    (("LIVE-2",), lambda scope: not scope.has("forward_error") and not scope.has("backward_error"),
+     "does not go on after an exception"),
     (("MEM-1",), lambda scope: not scope.declared.zero, "shards nothing"),
     (("SHARD-5",), lambda scope: not scope.has("shuffle"), "cannot shuffle"),
     (("SHARD-6",), lambda scope: scope.sampler.padding == "none", "declares padding = none: lengths differ"),

@@ -14,6 +14,8 @@ from ddp_invariants.case import (
     Layer,
     LayerKind,
     Layout,
+    Mishap,
+    MishapKind,
     Model,
     Optimizer,
     Perturbation,
@@ -21,6 +23,7 @@ from ddp_invariants.case import (
     Poison,
     ShardCase,
     TrainingCase,
+    ZeroGrad,
 )
 from ddp_invariants.scope import Scope
 
@@ -98,7 +101,7 @@ def _fitting(layout: Layout, inputs: int) -> Layout:
 def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...] = (2, 3, 4, 1), least_steps: int = 1,
                    capped: bool = False, poisoned: bool = False, buffers: bool = False,
                    every_kind: bool = False, perturbed: tuple[PerturbationKind, ...] = PERTURBATIONS,
-                   accumulated: bool = False) -> TrainingCase:
+                   accumulated: bool = False, mishaps: tuple[MishapKind, ...] = (), rounds: int = 1) -> TrainingCase:
     """Training runs within a scope.
 
     What is drawn does not depend on what was drawn before (only what is made of it does), so that Hypothesis can
@@ -115,6 +118,8 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
         every_kind: Have every kind of parameter in every other case.
         perturbed: Perturbations of the collectives' timing to choose from, simplest first.
         accumulated: Always have several backwards per step.
+        mishaps: What may go wrong on purpose; always one of them, where the scope allows any.
+        rounds: How often to repeat the whole run in the same processes.
     """
     world_size = draw(st.sampled_from([w for w in world_sizes if w <= scope.max_world_size] or [scope.max_world_size]))
     steps = draw(st.integers(least_steps, least_steps + 3))
@@ -126,6 +131,9 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
     poison = None
     if poisoned:
         poison = Poison(draw(_SMALL) % world_size, draw(_SMALL) % steps, draw(st.sampled_from(("nan", "inf", "-inf"))))
+    mishaps = tuple(kind for kind in mishaps if kind == "death" or scope.has(kind.replace(" ", "_")))
+    mishap = Mishap(draw(st.sampled_from(mishaps)), draw(_SMALL) % steps, draw(_SMALL) % world_size) if mishaps else None
+    clearing: tuple[ZeroGrad, ...] = ("set_to_none", "zero", "never") if mishap is None else ("set_to_none", "zero")
     outside = draw(_ONE_IN_EIGHT) and world_size < scope.max_world_size
     drop_last = draw(_ONE_IN_FOUR)
     data = Data(samples=(world_size if drop_last else 1) + draw(_SAMPLES), batch_size=draw(st.integers(1, 4)),
@@ -141,10 +149,12 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
         bucket_cap=cap,
         values=draw(st.sampled_from(("integer", "real"))),
         log2_scale=draw(st.sampled_from((0, 0, 0, 8, -8))),
-        zero_grad=draw(st.sampled_from(("set_to_none", "zero", "never"))),
+        zero_grad=draw(st.sampled_from(clearing)),
         poison=poison,
         perturbation=Perturbation(draw(st.sampled_from(perturbed)), draw(st.sampled_from(("finite", "finite", "nan"))),
                                   draw(_SMALL) % world_size, draw(st.sampled_from((1, 1, 2, 5)))),
+        mishap=mishap,
+        rounds=rounds,
         seed=draw(_SEEDS),
     ))
 

@@ -7,7 +7,7 @@ returns. What a property asks is its own rule; the others are judged on the same
 import hashlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -17,7 +17,7 @@ from hypothesis.errors import Flaky
 from hypothesis.strategies import SearchStrategy
 
 from ddp_invariants import report
-from ddp_invariants.case import Case, ShardCase, TrainingCase, case_id, to_json
+from ddp_invariants.case import Case, Perturbation, ShardCase, TrainingCase, case_id, to_json
 from ddp_invariants.evidence import ShardEvidence, TrainingEvidence
 from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.invariants import ALL_RULES, judge
@@ -113,14 +113,18 @@ class Trial:
         Args:
             case: The case.
             confirming: In new processes, with plain groups where that is possible, and the whole deadline.
-            rule: What is to be confirmed; rules about collectives need an observed group.
+            rule: What is asked: rules about collectives need an observed group, and one a second run.
         """
         fresh = confirming or self.options.isolation == "fresh"
         patience = HUNG_DEADLINE if self._hung and not confirming else None
         evidence: TrainingEvidence | ShardEvidence
         if isinstance(case, TrainingCase):
-            observed = not fresh or case.perturbation.kind != "none" or rule.startswith("COMM") or rule == "GRAD-8"
+            observed = not fresh or _is_observed(rule, case)
             evidence = self.pool.train(case, self.on_trial.ddp, fresh=fresh, observed=observed, patience=patience)
+            if rule == "COMM-2" and case.perturbation.kind != "none" and evidence.incident is None:
+                plain = self.pool.train(replace(case, perturbation=Perturbation()), self.on_trial.ddp, fresh=fresh,
+                                        patience=patience)
+                evidence = replace(evidence, unperturbed=plain)
         else:
             evidence = self.pool.shards(case, self.on_trial.sampler, fresh=fresh, patience=patience)
         self._hung |= evidence.incident is not None and evidence.incident.kind == "hung"
@@ -222,6 +226,11 @@ class Trial:
         return f"{self.options.command} --replay {path} -k {which.replace('-', '').lower()}"
 
 
+def _is_observed(rule: str, case: TrainingCase) -> bool:
+    """Whether a case can be confirmed on observed groups only: plain ones show nothing, perturb nothing and serve once."""
+    return rule.startswith("COMM") or rule == "GRAD-8" or case.perturbation.kind != "none" or case.rounds > 1
+
+
 class _Search:
     """One property's look at cases: its rule's findings, and a bounded effort to shrink what it found."""
 
@@ -246,7 +255,7 @@ class _Search:
             reported = self.trial._live is not None and next(iter(self.failing.values()))[0].rule == "LIVE-1" != self.rule
             if reported or self.runs_since > SHRINK_RUNS or time.monotonic() - self.found_at > SHRINK_SECONDS:
                 return None
-        own = self._enter(case, self.trial.findings(case))
+        own = self._enter(case, self.trial.findings(case, rule=self.rule))
         if own is not None:
             self.found_at = self.found_at or time.monotonic()
             self.failing[key] = own, case

@@ -9,9 +9,24 @@ def test_comm1_all_ranks_issue_the_same_collectives(trial: Trial) -> None:
     trial.certify("COMM-1", training_cases(trial.scope, world_sizes=(2, 3, 4)))
 
 
+def test_comm2_the_timing_of_collectives_changes_no_bit(trial: Trial) -> None:
+    """Every case is run twice: with results withheld or collectives delayed, and without."""
+    trial.certify("COMM-2", training_cases(trial.scope, world_sizes=(2, 3, 4), perturbed=("withheld", "late", "delays")))
+
+
 def test_comm3_nothing_is_left_in_flight(trial: Trial) -> None:
     """With results withheld until they are waited for, every one has been waited for when gradients are to be ready."""
     trial.certify("COMM-3", training_cases(trial.scope, world_sizes=(2, 3, 4), perturbed=("withheld",)))
+
+
+def test_comm4_buckets_are_filled_to_their_capacity(trial: Trial) -> None:
+    """As many reductions as a greedy filling makes, from the second step on."""
+    trial.certify("COMM-4", training_cases(trial.scope, world_sizes=(2, 3), least_steps=2, capped=True))
+
+
+def test_comm5_communication_overlaps_backward(trial: Trial) -> None:
+    """With at least two buckets."""
+    trial.certify("COMM-5", training_cases(trial.scope, world_sizes=(2, 3), least_steps=2, capped=True))
 
 
 def test_comm6_bytes_per_step_are_observed(trial: Trial) -> None:

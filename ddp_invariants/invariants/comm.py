@@ -1,46 +1,120 @@
 """COMM: what the ranks send each other, beyond what arrives."""
 
-from typing import Any
+from collections.abc import Iterable
 
-from ddp_invariants.evidence import ITEM_SIZE
+from ddp_invariants.evidence import ITEM_SIZE, Layout, RankEvidence, TrainingEvidence
+from ddp_invariants.invariants.compare import parted
 from ddp_invariants.invariants.hearing import Hearing, training
 from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
+from ddp_invariants.trace import Call, collectives, difference
 from ddp_invariants.verdict import Breach
 
 WITHHELD = ("allreduce", "reduce", "broadcast", "recv", "_allgather_base", "all_gather_single", "_reduce_scatter_base",
             "reduce_scatter_single")
 """Collectives whose result can be withheld; `ranks.group` withholds them."""
-_POINT_TO_POINT = ("send", "recv", "recv_anysource")
-"""Calls that differ between ranks by their nature."""
+NOT_OBSERVED = "not observed: no collective went through torch.distributed, as far as this process group's own code goes"
 
 
-def _told(sent: list[Any]) -> str:
-    kind, dtype, elements, operation = sent
-    return f"{kind} {dtype} x {elements} {operation}".rstrip() if dtype else kind
+def _groups(hearing: Hearing) -> dict[tuple[tuple[int, ...], int], dict[int, list[Call]]]:
+    """The collectives of each group by rank; a group is known by its members and how many with the same were made before."""
+    outside, found = hearing.case.outside, dict[tuple[tuple[int, ...], int], dict[int, list[Call]]]()
+    for rank, evidence in enumerate(hearing.evidence.ranks):
+        made: dict[tuple[int, ...], int] = {}
+        for number, calls in enumerate(evidence.sent):
+            everyone = range(outside, outside + hearing.case.world_size)
+            members = tuple(evidence.groups[number] if number < len(evidence.groups) else everyone)
+            made[members] = made.get(members, 0) + 1
+            found.setdefault((members, made[members]), {})[rank] = collectives(calls)
+    return found
 
 
 @training.rule("COMM-1", "All ranks issue the same sequence of collectives: kind, dtype, element count, reduce operation.",
                ("more than one rank",))
 def same_sequence_on_all_ranks(hearing: Hearing, tally: Tally) -> Breach | None:
-    """As the observed group noted them; what goes past torch.distributed is not seen."""
-    if hearing.case.world_size == 1:
+    """As the observed groups noted them, each group among its members; what goes past torch.distributed is not seen."""
+    world_size, incident = hearing.case.world_size, hearing.incident
+    if world_size == 1:
         raise NotAbout("one rank")
+    if incident is not None and incident.calls:
+        return _so_far(hearing, tally)
     if hearing.cut_short:
         raise Unjudged(hearing.cut_short)
-    sequences = [[call for group in rank.sent for call in group if call[0] not in _POINT_TO_POINT]
-                 for rank in hearing.evidence.ranks]
-    if not any(sequences):
-        raise Unjudged("no collective was observed: the implementation does not go through torch.distributed")
+    if not any(rank.sent and any(rank.sent) for rank in hearing.evidence.ranks):
+        raise Unjudged(NOT_OBSERVED)
     tally.met.add("more than one rank")
-    tally.compared += sum(map(len, sequences))
-    for rank, sequence in enumerate(sequences[1:], start=1):
-        if sequence == sequences[0]:
-            continue
-        both = list(zip(sequences[0], sequence, strict=False))  # The shorter one's end is a difference of its own, below.
-        number = next((n for n, (one, other) in enumerate(both) if one != other), len(both))
-        said = [_told(calls[number]) if number < len(calls) else "nothing more" for calls in (sequences[0], sequence)]
-        return Breach("COMM-1", "ranks issue different collectives", f"rank {rank} of {len(sequences)}, call {number}",
-                      f"{said[1]}, rank 0 issues {said[0]}; {len(sequence)} calls in all, rank 0 {len(sequences[0])}")
+    for (members, _), calls in _groups(hearing).items():
+        trained = [rank for rank in (member - hearing.case.outside for member in members) if 0 <= rank < world_size]
+        tally.compared += sum(map(len, calls.values()))
+        for rank in trained[1:]:
+            breach = _mismatch(calls.get(trained[0], []), calls.get(rank, []), trained[0], rank, world_size)
+            if breach is not None:
+                return breach
+    return None
+
+
+def _so_far(hearing: Hearing, tally: Tally) -> Breach | None:
+    """Of a run that did not end, what each rank is known to have issued: a call that differs is told, a missing one is not."""
+    incident, outside = hearing.incident, hearing.case.outside
+    assert incident is not None
+    known = {rank: evidence.sent[0] if evidence.sent else [] for rank, evidence in enumerate(hearing.evidence.ranks)}
+    known |= {rank - outside: calls.of_group(0) for rank, calls in incident.calls.items() if rank >= outside}
+    for rank in range(1, len(known)):
+        breach = _mismatch(collectives(known[0]), collectives(known[rank]), 0, rank, len(known), so_far=True)
+        if breach is not None:
+            tally.compared += 1
+            return breach
+    raise Unjudged(hearing.cut_short)
+
+
+def _mismatch(one: list[Call], other: list[Call], first: int, rank: int, world_size: int, *,
+              so_far: bool = False) -> Breach | None:
+    found = difference(one, other, so_far=so_far)
+    if found is None:
+        return None
+    said = [call.at if call is not None else "nothing more" for call in (found.one, found.other)]
+    calls = "" if so_far else f"; {len(other)} calls in all, rank {first} {len(one)}"
+    notes = "\n".join(_side_by_side(one, other, found.number, first, rank))
+    return Breach("COMM-1", "ranks issue different collectives", f"rank {rank} of {world_size}, call {found.number}",
+                  f"{said[1]}, rank {first} issues {said[0]}{calls}", "", notes)
+
+
+def _side_by_side(one: list[Call], other: list[Call], number: int, first: int, rank: int) -> Iterable[str]:
+    """Two ranks' sequences around the call in which they part."""
+    yield f"   call   {f'rank {first}':<52} rank {rank}"
+    for index in range(max(0, number - 3), min(number + 2, max(len(one), len(other)))):
+        left, right = (calls[index].at if index < len(calls) else "-" for calls in (one, other))
+        yield f" {'>' if index == number - 1 else ' '} {index + 1:>4}   {left:<52} {right}"
+
+
+@training.rule("COMM-2", "No answer depends on luck: with results withheld until they are waited for, and with delays, the "
+               "evidence is bitwise the same.", ("results withheld", "collectives delayed"))
+def same_whatever_the_timing(hearing: Hearing, tally: Tally) -> Breach | None:
+    """Against the same case run without its perturbation."""
+    plan, plain = hearing.case.perturbation, hearing.evidence.unperturbed
+    if plan.kind == "none" or hearing.case.poison is not None or hearing.case.world_size == 1:
+        raise NotAbout("the timing of nothing is perturbed")
+    if plain is None:
+        raise NotAbout("not run a second time without its perturbation")
+    other = Hearing(plain, hearing.declared)
+    if hearing.incident is not None or plain.incident is not None:
+        raise Unjudged(hearing.cut_short or other.cut_short)
+    if not any(calls for rank in hearing.evidence.ranks for calls in rank.sent):
+        raise Unjudged(NOT_OBSERVED)
+    for rank, (perturbed, before) in enumerate(zip(hearing.evidence.ranks, plain.ranks, strict=True)):
+        for (moment, step), tensors in before.tensors.items():
+            found = perturbed.tensors.get((moment, step))
+            if found is None:
+                continue
+            tally.compared += len(tensors.layout.slots)
+            difference = parted(tensors, found, "without that")
+            if difference is not None:
+                return Breach("COMM-2", "the answer depends on timing", f"rank {rank} of {len(plain.ranks)}, {moment} of step "
+                              f"{step}, {difference.place}", difference.words, f"it changes when {plan.words}")
+    if hearing.cut_short != other.cut_short:
+        return Breach("COMM-2", "whether it raises depends on timing", f"world size {len(plain.ranks)}",
+                      f"{hearing.cut_short or 'nothing raised'}; without that {other.cut_short or 'nothing raised'}",
+                      f"it changes when {plan.words}")
+    tally.met.add("results withheld" if plan.kind == "withheld" else "collectives delayed")
     return None
 
 
@@ -53,26 +127,149 @@ def nothing_is_left_in_flight(hearing: Hearing, tally: Tally) -> Breach | None:
     if hearing.case.world_size == 1:
         raise NotAbout("one rank")
     for rank, evidence in enumerate(hearing.evidence.ranks):
-        calls = sum(call[0] in WITHHELD for group in evidence.sent for call in group)
+        calls = sum(call.kind in WITHHELD for group in evidence.sent for call in group)
         if not calls:
-            raise Unjudged(hearing.cut_short or "no collective was observed whose result could be withheld")
+            raise Unjudged(hearing.cut_short or NOT_OBSERVED if not any(evidence.sent) else
+                           "no collective was observed whose result could be withheld")
         tally.compared += calls
         tally.met.add("results withheld")
         for step, sent, what in evidence.in_flight:
             return Breach("COMM-3", f"the result of a collective is {what}",
-                          f"rank {rank} of {len(hearing.evidence.ranks)}, step {step} of {hearing.case.steps}", _told(sent),
+                          f"rank {rank} of {len(hearing.evidence.ranks)}, step {step} of {hearing.case.steps}", sent.at,
                           "a wait is missing" if what.startswith("not") else "a buffer is used before its wait")
     return None
 
 
-def _bytes_sent(call: list[Any], world_size: int) -> float:
+_REDUCTIONS = ("allreduce", "allreduce_coalesced", "reduce", "reduce_scatter", "_reduce_scatter_base", "reduce_scatter_single")
+
+
+def _reductions(evidence: RankEvidence, step: int) -> list[Call]:
+    """The reductions of the gradients of a step, in the order they were started."""
+    began, ended, _ = evidence.backwards[step]
+    return [call for call in evidence.calls if call.kind in _REDUCTIONS and began <= call.launched <= ended]
+
+
+def reductions_per_step(evidence: TrainingEvidence) -> list[int]:
+    """How many reductions the first rank started in each step's backward."""
+    return [len(_reductions(evidence.ranks[0], step)) for step in range(len(evidence.ranks[0].backwards))]
+
+
+def overlapping(evidence: TrainingEvidence) -> bool:
+    """Whether a step had several reductions, and in each such step every rank started one before the last gradient came."""
+    steps = [(rank, step, arrived) for rank in evidence.ranks for step, (_, _, arrived) in enumerate(rank.backwards)
+             if len(_reductions(rank, step)) > 1]
+    return bool(steps) and all(bool(arrived) and _reductions(rank, step)[0].launched < arrived[-1][1]
+                               for rank, step, arrived in steps)
+
+
+def filled(sizes: Iterable[int], cap: int, *, reach: bool = False) -> int:
+    """How many buckets a greedy filling of tensors in their order makes.
+
+    Args:
+        sizes: Bytes of each tensor.
+        cap: Most bytes of a bucket, unless it holds one tensor.
+        reach: A bucket is closed only once it has reached the cap, instead of before it would exceed it.
+    """
+    buckets, used, opened = 0, 0, False
+    for size in sizes:
+        if not opened or (not reach and used + size > cap):
+            buckets, used, opened = buckets + 1, 0, True
+        used += size
+        opened = not (reach and used >= cap)
+    return buckets
+
+
+def _orders(layout: Layout, evidence: RankEvidence, step: int) -> list[list[str]]:
+    """Orders buckets may have been filled in: registration, the reverse, and as gradients came, in this step or before."""
+    names = [slot.name for slot in layout.slots if slot.dtype is not None]
+    came = [[name for name, _ in evidence.backwards[number][2]] for number in {0, max(step - 1, 0), step}]
+    return [names, names[::-1], *(order for order in came if sorted(order) == sorted(names))]
+
+
+@training.rule("COMM-4", "No bucket exceeds the capacity unless it holds one parameter, and a step takes as many reductions "
+               "as a greedy filling makes.", ("one bucket", "several buckets"))
+def buckets_are_filled_to_the_cap(hearing: Hearing, tally: Tally) -> Breach | None:
+    """By the number of reductions of each dtype; flags or padding beside the gradients are allowed for."""
+    cap, world_size = hearing.case.bucket_cap, hearing.case.world_size
+    if cap is None or world_size == 1:
+        raise NotAbout("no bucket capacity" if cap is None else "one rank")
+    hearing.every_rank("reduced", 0)
+    for rank, evidence in enumerate(hearing.evidence.ranks):
+        if not any(evidence.sent):
+            raise Unjudged(NOT_OBSERVED)
+        for step in range(len(evidence.backwards)):
+            breach = _wrongly_filled(hearing, tally, rank, step, cap)
+            if breach is not None:
+                return breach
+    return None
+
+
+def _wrongly_filled(hearing: Hearing, tally: Tally, rank: int, step: int, cap: int) -> Breach | None:
+    evidence, layout = hearing.evidence.ranks[rank], hearing.layout(step)
+    reach = hearing.declared.buckets == "reach"
+    slots = {slot.name: slot for slot in layout.slots if slot.dtype is not None}
+    orders, reductions = _orders(layout, evidence, step), _reductions(evidence, step)
+    for dtype in sorted(layout.dtypes):
+        item = ITEM_SIZE[dtype]
+        sizes = {name: slot.elements * item for name, slot in slots.items() if slot.dtype == dtype}
+        counts = [filled([sizes[name] for name in order if name in sizes], cap, reach=reach) for order in orders]
+        # A tensor without elements travels with any bucket, alone or not at all; a first step may come before the plan.
+        least, most = 1 if step == 0 else min(counts), max(counts) + sum(not size for size in sizes.values())
+        carried = [call for call in reductions if call.dtype == dtype]
+        tally.compared += 1
+        tally.met |= {"one bucket"} if most == 1 else {"several buckets"} if least > 1 else set()
+        where = f"rank {rank} of {hearing.case.world_size}, step {step}, {dtype} gradients"
+        if not least <= len(carried) <= most and any(sizes.values()):
+            expected = str(least) if least == most else f"{least} to {most}"
+            return Breach("COMM-4", "buckets are not filled to their capacity", where,
+                          f"{len(carried)} reductions, expected {expected}: tensors of {', '.join(map(str, sizes.values()))} "
+                          f"bytes under a capacity of {cap}")
+        # The last tensor of a bucket that is filled until it has reached the capacity may exceed it.
+        beyond = max(sizes.values()) if reach else 0
+        for call in carried if step else ():
+            payload = (call.elements - len(sizes)) * item
+            if payload > max(cap + beyond, *sizes.values()):
+                return Breach("COMM-4", "a bucket exceeds its capacity", where, f"{call.at}: {call.elements * item} bytes "
+                              f"under a capacity of {cap}, the largest tensor having {max(sizes.values())}")
+    return None
+
+
+@training.rule("COMM-5", "With at least two buckets the first reduction starts before the last gradient is computed.",
+               ("two buckets",))
+def reduction_overlaps_backward(hearing: Hearing, tally: Tally) -> Breach | None:
+    """Where all gradients are of one dtype: buckets of several interleave, and the first may wait for the last gradient."""
+    if hearing.case.world_size == 1:
+        raise NotAbout("one rank")
+    hearing.every_rank("reduced", 0)
+    for rank, evidence in enumerate(hearing.evidence.ranks):
+        if not any(evidence.sent):
+            raise Unjudged(NOT_OBSERVED)
+        for step, (began, _, arrived) in enumerate(evidence.backwards):
+            reductions = _reductions(evidence, step)
+            if len(reductions) < 2 or not arrived or len(hearing.layout(step).dtypes) > 1:
+                continue
+            tally.compared += 1
+            tally.met.add("two buckets")
+            name, last = arrived[-1]
+            if reductions[0].launched > last:
+                first = reductions[0]
+                return Breach("COMM-5", "communication waits for the whole backward",
+                              f"rank {rank} of {hearing.case.world_size}, step {step}",
+                              f"the first of {len(reductions)} reductions, {first.at}, starts after "
+                              f"{(first.launched - began) * 1e3:.2f} ms of the backward, the last gradient, of {name!r}, is "
+                              f"computed after {(last - began) * 1e3:.2f} ms")
+    if not tally.compared:
+        raise NotAbout("fewer than two buckets, or gradients of several dtypes")
+    return None
+
+
+def _bytes_sent(call: Call, world_size: int) -> float:
     """What a rank sends for a collective under the algorithms that send least (Patarasuk and Yuan 2009).
 
     The elements noted are those of the first tensor: the whole result of an all-gather into one tensor, the piece of a
     reduce-scatter, a rank's own piece where tensors lie in a list.
     """
-    kind, dtype = call[0], call[1]
-    size, others = float(call[2] * ITEM_SIZE.get(dtype, 0)), world_size - 1
+    kind, size, others = call.kind, float(call.elements * ITEM_SIZE.get(call.dtype, 0)), world_size - 1
     if kind.startswith("allreduce"):
         return 2 * others / world_size * size
     if kind in ("_allgather_base", "all_gather_single", "broadcast", "reduce"):

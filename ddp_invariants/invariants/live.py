@@ -1,8 +1,13 @@
-"""LIVE: every case ends, on every rank."""
+"""LIVE: every case ends, on every rank; what goes wrong on one is told on all; nothing is left behind."""
 
-from ddp_invariants.evidence import Incident
+import re
+from dataclasses import replace
+from itertools import pairwise
+
+from ddp_invariants.evidence import Incident, RankEvidence
+from ddp_invariants.invariants import grad, param
 from ddp_invariants.invariants.hearing import Hearing, training
-from ddp_invariants.invariants.rule import Tally, Unjudged
+from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
 from ddp_invariants.invariants.shard import Deal, sharding
 from ddp_invariants.verdict import Breach
 
@@ -24,15 +29,18 @@ _REQUIREMENT = "Every case ends within its deadline on every rank."
 @training.rule("LIVE-1", _REQUIREMENT)
 def every_case_ends(hearing: Hearing, tally: Tally) -> Breach | None:
     """A rank that hangs or dies; one that raises is seen to have ended."""
+    if _dies(hearing):
+        raise NotAbout("a rank is killed on purpose")
     tally.compared += len(hearing.evidence.ranks)
     ranks = hearing.evidence.ranks
     raised = [f"rank {rank} raised {e.raised['type']} in {e.raised['phase']} of step {e.raised['step']}: {e.raised['message']}"
               for rank, e in enumerate(ranks) if e.raised is not None]
     if hearing.incident is not None or not raised:
-        return _told(hearing.incident, hearing.case.world_size, "; ".join(raised))
+        return _told(hearing.incident, hearing.case.world_size, "; ".join(raised), ranks, hearing.case.outside)
     if len(raised) < len(ranks):
         return Breach("LIVE-1", "some ranks raise and others do not", f"world size {len(ranks)}", "; ".join(raised))
-    if hearing.noted("updated", 0) is not None and hearing.case.poison is None:
+    if hearing.noted("updated", 0) is not None and hearing.case.poison is None \
+            and hearing.case.mishap is None:
         return Breach("LIVE-1", "training ends with an exception after a step that went well", f"world size {len(ranks)}",
                       "; ".join(raised))
     tally.compared = 0  # Raised on every rank at the start, or at a value that is not finite: a refusal.
@@ -46,10 +54,128 @@ def every_sampler_answers(deal: Deal, tally: Tally) -> Breach | None:
     return _told(deal.evidence.incident, deal.case.world_size, "")
 
 
-def _told(incident: Incident | None, world_size: int, perhaps: str) -> Breach | None:
+def _told(incident: Incident | None, world_size: int, perhaps: str, ranks: tuple[RankEvidence, ...] = (),
+          outside: int = 0) -> Breach | None:
     if incident is None:
         return None
     notes = "\n".join(f"rank {rank} printed:\n{_of_the_implementation(text)}" for rank, text in incident.stacks.items() if text)
     verb = "hung" if incident.kind == "hung" else "died"
-    return Breach("LIVE-1", f"a rank {verb}{' while another raised' if perhaps else ''}", f"world size {world_size}",
-                  "; ".join(f"rank {rank} {how}" for rank, how in sorted(incident.ranks.items())), perhaps, notes)
+    told = [_whereabouts(incident, rank) for rank in sorted(incident.ranks)]
+    told += [f"rank {number + outside} issued {len(evidence.calls)} and ended" for number, evidence in enumerate(ranks)
+             if evidence.sent and evidence.raised is None]
+    return Breach("LIVE-1", f"a rank {verb}{' while another raised' if perhaps else ''}",
+                  f"world size {world_size}, after {incident.seconds:.1f} s", "; ".join(told), perhaps, notes)
+
+
+def _whereabouts(incident: Incident, rank: int) -> str:
+    """Where a rank that gave no answer was, by what it had issued and by its stack."""
+    how, said = incident.ranks[rank], incident.calls.get(rank)
+    if said is None or how.startswith("gave no answer") is False:
+        return f"rank {rank} {how}" + (f" after {said.issued} collectives" if said is not None else "")
+    waiting, last = said.call(said.waiting), said.call(said.issued)
+    place = _place(incident.stacks.get(rank, ""))
+    if waiting is not None:
+        return f"rank {rank} waits in {waiting.told(said.waiting)} at {waiting.site}"
+    issued = f"rank {rank} issued {said.issued}" + (f", the last {last.told(said.issued)} at {last.site}," if last else "")
+    return f"{issued} and is at {place}" if place else f"{issued} and {how}"
+
+
+_FRAME = re.compile(r'  File "(?P<path>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
+
+
+def _place(stacks: str) -> str:
+    """The innermost line of the implementation in the thread that runs the case; empty where the stacks do not show it."""
+    for thread in re.split(r"\n(?=(?:Current thread|Thread) 0x)", stacks):
+        frames = [frame for frame in map(_FRAME.match, thread.splitlines()) if frame is not None]
+        if not any(frame["path"].endswith("ranks/training.py") for frame in frames):
+            continue
+        for frame in frames:
+            path = frame["path"]
+            ours = "/torch/" in path or "ddp_invariants/ranks/" in path or ("/lib/python" in path and "-packages" not in path)
+            if not ours:
+                return f"{path.rpartition('/')[2]}:{frame['line']}"
+    return ""
+
+
+def _dies(hearing: Hearing) -> bool:
+    return hearing.case.mishap is not None and hearing.case.mishap.kind == "death"
+
+
+FORWARD_ERROR, BACKWARD_ERROR = "an exception in forward", "an exception in backward"
+
+
+@training.rule("LIVE-2", "An exception in the user's forward or backward reaches the user, and after it has been caught on all "
+               "ranks the next step is right.", (FORWARD_ERROR, BACKWARD_ERROR))
+def a_caught_exception_does_no_harm(hearing: Hearing, tally: Tally) -> Breach | None:
+    """On cases with such an exception: that it surfaced, and that every step is what it is without."""
+    plan = hearing.case.mishap
+    if plan is None or plan.kind == "death":
+        raise NotAbout("nothing goes wrong")
+    for rank, evidence in enumerate(hearing.evidence.ranks):
+        if evidence.surfaced is None:
+            raise Unjudged(hearing.cut_short or "the case did not get to the exception")
+        tally.compared += 1
+        if not evidence.surfaced:
+            return Breach("LIVE-2", "an exception does not reach the user", f"rank {rank} of {hearing.case.world_size}, step "
+                          f"{plan.step}", f"the {plan.kind.split()[0]} raised, and the call returned")
+    tally.met.add(FORWARD_ERROR if plan.kind == "forward error" else BACKWARD_ERROR)
+    hidden = hearing.declared.gradients == "hidden" or hearing.declared.exactness == "lossy"
+    breach = (param.trajectory_of_single_process_training if hidden else grad.mean_of_the_local_gradients)(hearing, tally)
+    if breach is None and hearing.cut_short:
+        raise Unjudged(hearing.cut_short)
+    return breach and replace(breach, rule="LIVE-2", fact=f"after an exception was caught, {breach.fact}")
+
+
+@training.rule("LIVE-3", "A rank that dies makes the others fail with an error, never hang, never finish with wrong "
+               "parameters.", ("a rank died",))
+def a_death_is_told_to_the_others(hearing: Hearing, tally: Tally) -> Breach | None:
+    """On cases in which a rank is killed as a step starts: nobody else can have that step's mean.
+
+    A rank that fails with an error is ended too, as it would be by the exception; the next one waits for it, not for the first.
+    """
+    plan, incident, world_size = hearing.case.mishap, hearing.incident, hearing.case.world_size
+    if plan is None or plan.kind != "death" or world_size == 1:
+        raise NotAbout("no rank dies")
+    if incident is None or incident.kind != "died":
+        raise Unjudged(hearing.cut_short or "the rank to die did not get there")
+    where = f"rank {plan.rank} of {world_size} was killed at step {plan.step}"
+    for rank, evidence in enumerate(hearing.evidence.ranks):
+        if rank == plan.rank:
+            continue
+        tally.compared += 1
+        number = rank + hearing.case.outside
+        if number in incident.ranks:
+            return Breach("LIVE-3", "a rank does not notice that another died", where, _whereabouts(incident, number), "",
+                          incident.stacks.get(number, ""))
+        if evidence.raised is None:
+            return Breach("LIVE-3", "a rank finishes without one that died", where,
+                          f"rank {rank} went on to the end and raised nothing")
+        if evidence.raised["step"] < plan.step:
+            raise Unjudged(f"rank {rank} raised {evidence.raised['type']} before that")
+        if evidence.at("updated", plan.step) is not None:
+            return Breach("LIVE-3", "a rank makes a step without one that died", where,
+                          f"rank {rank} updated its parameters at step {plan.step} and raised {evidence.raised['type']} later")
+    tally.met.add("a rank died")
+    return None
+
+
+_KINDS = ("threads", "open descriptors", "child processes")
+ENOUGH_ROUNDS = 4
+"""Repetitions after which what grew every time is said to grow for ever; the first is not counted, nor is what grew once."""
+
+
+@training.rule("LIVE-4", "Nothing is left behind: no thread, file descriptor or process more than before.", ("repeated",))
+def nothing_is_left_behind(hearing: Hearing, tally: Tally) -> Breach | None:
+    """On cases that repeat the whole run in the same processes: what is more after every single round is left behind."""
+    if hearing.case.rounds < ENOUGH_ROUNDS:
+        raise NotAbout("not repeated often enough")
+    if hearing.incident is not None:
+        raise Unjudged(hearing.cut_short)
+    for rank, evidence in enumerate(hearing.evidence.ranks):
+        tally.met.add("repeated")
+        for kind, counts in zip(_KINDS, zip(*evidence.left, strict=True), strict=False):
+            tally.compared += 1
+            if all(before < after for before, after in pairwise(counts)):
+                return Breach("LIVE-4", f"every run leaves {kind} behind", f"rank {rank} of {hearing.case.world_size}",
+                              f"{' then '.join(map(str, counts))} {kind} after each of {len(counts)} runs in one process")
+    return None

@@ -11,39 +11,63 @@ be matched by the first of the next.
 
 import datetime as dt
 import sys
+import sysconfig
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, wraps
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import device_mesh
 
 from ddp_invariants.case import SENTINEL
+from ddp_invariants.trace import WAITED, LastWords
 
 _c10d: Any = torch._C._distributed_c10d  # Its classes are public names of torch.distributed without type stubs.
 _GLOO = _c10d.ProcessGroup.BackendType.GLOO
 _CPU = torch.device("cpu")
 
-Sent = tuple[str, str, int, str]
-"""One collective: kind, dtype, elements, and the reduce operation or source rank."""
+Row = list[Any]
+"""A `trace.Call` while it is being noted."""
 
 
 class Connections:
     """A gloo group among some ranks, to be wrapped anew for each case.
 
     Args:
-        path: File of the store the ranks meet at.
+        store: Where the ranks meet.
         rank: This process's rank in the group.
         world_size: Ranks in the group.
-        timeout: Seconds after which gloo gives up on a collective by itself. The harness's deadline comes first.
+        timeout: After which gloo gives up on a collective by itself. The harness's deadline comes first.
     """
 
-    def __init__(self, path: str, rank: int, world_size: int, timeout: float) -> None:
-        self.rank, self.world_size = rank, world_size
-        self.timeout = dt.timedelta(seconds=timeout)
-        self.store = _c10d.FileStore(path, world_size)
-        self.gloo = _c10d.ProcessGroupGloo(_c10d.PrefixStore("gloo", self.store), rank, world_size, self.timeout)
+    def __init__(self, store: Any, rank: int, world_size: int, timeout: dt.timedelta) -> None:
+        self.rank, self.world_size, self.timeout, self.store = rank, world_size, timeout, store
+        self.gloo = _c10d.ProcessGroupGloo(_c10d.PrefixStore("gloo", store), rank, world_size, timeout)
+
+    @classmethod
+    def through_file(cls, path: str, rank: int, world_size: int, timeout: float) -> "Connections":
+        """Connect through a file; timeout in seconds."""
+        return cls(_c10d.FileStore(path, world_size), rank, world_size, dt.timedelta(seconds=timeout))
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What is done to the timing of one rank's collectives (`case.Perturbation`).
+
+    Attributes:
+        withhold: Whether a result is handed over only when it is waited for.
+        sentinel: What a buffer holds until then.
+        delays: Seconds to wait before each call, taken in turn; none where calls start at once.
+    """
+
+    withhold: bool = False
+    sentinel: float = SENTINEL
+    delays: tuple[float, ...] = ()
 
 
 IN_LISTS = ("allreduce", "reduce", "recv", "broadcast")
@@ -54,7 +78,83 @@ FUTURE_DELAY = 0.002
 """Seconds after which a withheld result is handed to a future: nothing tells when somebody waits for one."""
 
 
-class WithheldWork(_c10d.Work):  # type: ignore[misc]  # the base class has no type stubs
+class Log:
+    """What all groups of a case note in: one clock, one numbering, the last words.
+
+    Args:
+        words: Memory shared with the controller.
+        case: The case's number.
+    """
+
+    def __init__(self, words: LastWords, case: int) -> None:
+        self.words, self._case = words, case
+        self.begin()
+
+    def begin(self) -> None:
+        """A run starts."""
+        self.groups, self._began = 0, time.perf_counter()
+        self.words.begin(self._case)
+
+    def now(self) -> float:
+        """Seconds since the case began."""
+        return time.perf_counter() - self._began
+
+    def enter(self) -> int:
+        """A group's number in the case."""
+        self.groups += 1
+        return self.groups - 1
+
+
+class ObservedWork(_c10d.Work):  # type: ignore[misc]  # the base class has no type stubs
+    """A collective under way, which notes when somebody waits for it.
+
+    Attributes:
+        row: What was issued.
+    """
+
+    def __init__(self, inner: Any, row: Row, number: int, log: "Log") -> None:
+        super().__init__()
+        self.inner, self.row, self._number, self._log = inner, row, number, log
+
+    def _waited(self) -> None:
+        if self.row[WAITED] is None:
+            self.row[WAITED] = self._log.now()
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Wait for the result."""
+        self._waited()
+        self._log.words.wait(self._number)
+        done = bool(self.inner.wait(timeout) if timeout else self.inner.wait())
+        self._log.words.wait(0)
+        return done
+
+    def synchronize(self) -> None:
+        """The same, by another name."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """Whether it is done."""
+        return bool(self.inner.is_completed())
+
+    def is_success(self) -> bool:
+        """Whether it is done, and well."""
+        return bool(self.inner.is_success())
+
+    def exception(self) -> Any:
+        """Why it failed."""
+        return self.inner.exception()
+
+    def result(self) -> Any:
+        """The tensors it wrote."""
+        return self.inner.result()
+
+    def get_future(self) -> Any:
+        """A future of the result; who takes it waits for it where nobody sees."""
+        self._waited()
+        return self.inner.get_future()
+
+
+class WithheldWork(ObservedWork):
     """A collective whose result reaches the caller's buffers only when the caller waits for it.
 
     The contents of a buffer between the start of a collective and its completion are undefined, so a right program
@@ -63,13 +163,12 @@ class WithheldWork(_c10d.Work):  # type: ignore[misc]  # the base class has no t
     Attributes:
         done: Whether the result has been handed over.
         overwritten: Whether the caller wrote to a buffer while it was in flight.
-        sent: What was sent, to name it by.
     """
 
-    def __init__(self, inner: Any, tensors: list[torch.Tensor], results: list[torch.Tensor], sent: Sent,
+    def __init__(self, begun: ObservedWork, tensors: list[torch.Tensor], results: list[torch.Tensor],
                  others: "list[WithheldWork]", sentinel: float) -> None:
-        super().__init__()
-        self.inner, self.sent, self._others = inner, sent, others
+        super().__init__(begun.inner, begun.row, begun._number, begun._log)
+        self._others = others
         self.done = self.overwritten = False
         self._tensors, self._results = tensors, results
         self._lock = threading.Lock()
@@ -102,15 +201,15 @@ class WithheldWork(_c10d.Work):  # type: ignore[misc]  # the base class has no t
     def wait(self, timeout: Any = None) -> bool:
         """Wait for the result and hand it over."""
         del timeout
+        self._waited()
+        self._log.words.wait(self._number)
         self._hand_over()
+        self._log.words.wait(0)
         return True
-
-    def synchronize(self) -> None:
-        """The same, by another name."""
-        self._hand_over()
 
     def is_completed(self) -> bool:
         """Polling is a way to wait: hand over once the collective is done."""
+        self._waited()
         if not self.done and self.inner.is_completed():
             self._hand_over()
         return self.done
@@ -129,6 +228,7 @@ class WithheldWork(_c10d.Work):  # type: ignore[misc]  # the base class has no t
 
     def get_future(self) -> Any:
         """A future that completes a little later, whether or not anybody waits for it."""
+        self._waited()
         if self._future is None:
             future = self._future = torch.futures.Future()
 
@@ -151,23 +251,25 @@ class ObservedGroup(_c10d.ProcessGroup):  # type: ignore[misc]  # the base class
     torch's C++ code (the Reducer of its DDP) calls the same overridden methods as Python code does.
     """
 
-    def __init__(self, connections: Connections, *, withhold: bool) -> None:
+    def __init__(self, connections: Connections, log: "Log", timing: Timing) -> None:
         super().__init__(connections.rank, connections.world_size)
-        self._withhold = withhold
+        self._log, self._timing = log, timing
+        self._number = log.enter()
         self._set_default_backend(_GLOO)
         self._register_backend(_CPU, _GLOO, connections.gloo)
         self._inner = _c10d.ProcessGroup(connections.rank, connections.world_size)
         self._inner._set_default_backend(_GLOO)
         self._inner._register_backend(_CPU, _GLOO, connections.gloo)
+        self._connections = connections  # Kept as long as the group is: the connections of a subgroup are nobody else's.
         self._name, self._description = "", "undefined"
-        self.sent: list[Sent] = []
+        self.calls: list[Row] = []
         self._works: list[Any] = []
         self._silent_works: list[Any] = []
         self._withheld: list[WithheldWork] = []
 
-    def in_flight(self) -> list[tuple[Sent, str]]:
+    def in_flight(self) -> list[tuple[Row, str]]:
         """Withheld collectives that are not as they should be now: nobody waited for them, or their buffer was written."""
-        found = [(work.sent, "written to while in flight" if work.overwritten else "not waited for")
+        found = [(work.row, "written to while in flight" if work.overwritten else "not waited for")
                  for work in self._withheld if work.overwritten or not work.done]
         self._withheld = [work for work in self._withheld if not work.done]
         return found
@@ -185,19 +287,23 @@ class ObservedGroup(_c10d.ProcessGroup):  # type: ignore[misc]  # the base class
             time.sleep(0.0001)
         return all(_waited(work, until - time.monotonic()) for work in self._silent_works)
 
-    def _note(self, kind: str, arguments: tuple[Any, ...]) -> None:
+    def _issue(self, kind: str, arguments: tuple[Any, ...]) -> tuple[Row, int]:
+        """Note a collective as it starts, late where that is asked for. Returns it and its number in the case."""
+        if self._timing.delays:
+            time.sleep(self._timing.delays[len(self.calls) % len(self._timing.delays)])
         # A gather's outputs are empty on all ranks but one: its input tells.
         tensor = _first_tensor(arguments[1] if kind == "gather" else arguments)
-        operation = ""
+        operation, asynchronous = "", True
         for argument in arguments[1:]:
             if hasattr(argument, "reduceOp"):
                 operation = str(argument.reduceOp.op).rpartition(".")[2]
             elif hasattr(argument, "rootRank"):
                 operation = f"from {argument.rootRank}"
-        if tensor is None:
-            self.sent.append((kind, "", 0, operation))
-        else:
-            self.sent.append((kind, str(tensor.dtype)[6:], tensor.numel(), operation))
+            asynchronous = getattr(argument, "asyncOp", asynchronous)
+        dtype, elements = ("", 0) if tensor is None else (str(tensor.dtype)[6:], tensor.numel())
+        row = [kind, dtype, elements, operation, asynchronous, _site(), self._log.now(), None]
+        self.calls.append(row)
+        return row, self._log.words.issue(self._number, row)
 
     # Names, which torch asks for both through C++ virtuals and through Python attributes.
 
@@ -248,25 +354,48 @@ def _first_tensor(value: Any) -> torch.Tensor | None:
     return value if isinstance(value, torch.Tensor) else None
 
 
+_NOT_THEIRS = (str(Path(__file__).parent), str(Path(torch.__file__).parent), "<")
+_STANDARD = sysconfig.get_path("stdlib")
+
+
+@lru_cache(maxsize=4096)
+def _theirs(path: str) -> str:
+    """The name of an implementation's file; empty for the harness's, torch's and Python's own."""
+    standard = path.startswith(_STANDARD) and "-packages" not in path
+    return "" if standard or path.startswith(_NOT_THEIRS) else Path(path).name
+
+
+def _site() -> str:
+    """File and line of the implementation that issues the collective; `torch` where there is none on the stack."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        name = _theirs(frame.f_code.co_filename)
+        if name:
+            return f"{name}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]  # None at the end
+    return "torch"
+
+
 def _forwarded(kind: str) -> Callable[..., Any]:
     def forward(self: ObservedGroup, *arguments: Any, **options: Any) -> Any:
-        self._note(kind, (*arguments, *options.values()))
+        row, number = self._issue(kind, (*arguments, *options.values()))
         work = getattr(self._inner, kind)(*arguments, **options)
-        if isinstance(work, _c10d.Work):
-            (self._silent_works if "reduce_scatter" in kind else self._works).append(work)
-        return work
+        if not isinstance(work, _c10d.Work):
+            return work
+        (self._silent_works if "reduce_scatter" in kind else self._works).append(work)
+        return ObservedWork(work, row, number, self._log)
 
     def withheld(self: ObservedGroup, target: Any, *arguments: Any, **options: Any) -> Any:
         tensors: list[torch.Tensor] = [target] if kind in IN_ONE else target
         roots = [getattr(argument, "rootRank", None) for argument in (*arguments, *options.values())]
         sends = kind == "broadcast" and self.rank() in roots
-        if not self._withhold or sends or any(tensor.layout != torch.strided for tensor in tensors):
+        if not self._timing.withhold or sends or any(tensor.layout != torch.strided for tensor in tensors):
             return forward(self, target, *arguments, **options)
         results = [tensor.detach().clone() for tensor in tensors]
         if kind in IN_ONE:  # What is sent may be part of what takes the result, which is about to be overwritten.
             arguments = (arguments[0].detach().clone(), *arguments[1:])
-        inner = forward(self, results[0] if kind in IN_ONE else results, *arguments, **options)
-        work = WithheldWork(inner, tensors, results, self.sent[-1], self._withheld, SENTINEL)
+        begun = forward(self, results[0] if kind in IN_ONE else results, *arguments, **options)
+        work = WithheldWork(begun, tensors, results, self._withheld, self._timing.sentinel)
         self._withheld.append(work)
         return work
 
@@ -287,8 +416,10 @@ _pending: list[Any] = []
 """The group torch's next call for one shall get: its creators are not told for whom they create."""
 
 
-def _create(*_: Any) -> Any:
-    return _pending.pop()
+def _create(store: Any, rank: int, world_size: int, timeout: dt.timedelta) -> Any:
+    if _pending:
+        return _pending.pop()
+    return _active[0].observe(Connections(store, rank, world_size, timeout))
 
 
 def lone_rank(rank: int, world_size: int) -> None:
@@ -300,6 +431,7 @@ def lone_rank(rank: int, world_size: int) -> None:
 dist.Backend.register_backend("observed", _create, devices=["cpu"])
 
 _init_process_group, _destroy_process_group = dist.init_process_group, dist.destroy_process_group
+_new_group = dist.new_group
 _joined = 0
 """How often the implementation on trial has asked for a default group while a case has one."""
 
@@ -329,12 +461,26 @@ def _leave(group: Any = None) -> None:
     _destroy_process_group(group)
 
 
+@wraps(dist.new_group)
+def _branch(ranks: Any = None, timeout: Any = None, backend: Any = None, *arguments: Any, **options: Any) -> Any:
+    """`new_group`: during a case whose groups are observed the new one is so too."""
+    if not _active or not _active[0].groups or backend not in (None, "gloo", "cpu:gloo"):
+        return _new_group(ranks, timeout, backend, *arguments, **options)
+    group = _new_group(ranks, timeout, "observed", *arguments, **options)
+    _active[0].adopt(group)
+    return group
+
+
 _active: list["Session"] = []
 """The session of the case that runs, if one does."""
+_kept: list["Session"] = []
+"""The last case's session, where an implementation made groups: their connections end when the next case begins, by when all
+ranks have answered; before, they could end another rank's wait."""
 # Replaced for good and before any implementation is imported, since `from torch.distributed import …` keeps what it finds.
-for _name, _ours in (("init_process_group", _join), ("destroy_process_group", _leave)):
-    setattr(dist, _name, _ours)
-    setattr(dist.distributed_c10d, _name, _ours)
+for _name, _ours in (("init_process_group", _join), ("destroy_process_group", _leave), ("new_group", _branch)):
+    for _module in (dist, dist.distributed_c10d, device_mesh):
+        if hasattr(_module, _name):
+            setattr(_module, _name, _ours)
 
 
 class Session:
@@ -344,50 +490,72 @@ class Session:
         connections: Of all ranks of the case.
         training: Connections of the ranks that train, where they are not all (`TrainingCase.outside`).
         members: Their ranks in the default group.
-        number: Of the case, so that no two cases share keys of the store.
+        name: Of the run, so that no two share keys of the store.
+        log: What the groups note in.
+        timing: What is done to the timing of this rank's collectives.
         plain: Make plain gloo groups instead of observed ones: a counterexample must not depend on the observer.
-        withhold: Have observed groups withhold results until they are waited for.
+
+    Attributes:
+        store: Where the ranks of the run meet.
+        groups: The observed groups, the default one first.
+        members: Each one's ranks in the default group.
     """
 
-    def __init__(self, connections: Connections, training: Connections | None, members: list[int], number: int,
-                 *, plain: bool, withhold: bool) -> None:
+    def __init__(self, connections: Connections, training: Connections | None, members: list[int], name: str,
+                 log: Log, timing: Timing, *, plain: bool) -> None:
+        _kept.clear()
         self.groups: list[ObservedGroup] = []
+        self.members: list[list[int]] = []
+        self._timing, self.log = timing, log
+        log.begin()
         # torch wraps it at every initialisation and never takes the wrapper off.
         self._exception_hook = sys.excepthook
-        store = _c10d.PrefixStore(f"case{number}", connections.store)
+        self.store = store = _c10d.PrefixStore(name, connections.store)
         backend = "gloo" if plain else "observed"
-        _pending[:] = [] if plain else [ObservedGroup(connections, withhold=withhold)]
+        _pending[:] = [] if plain else [self.observe(connections)]
         _init_process_group(backend, store=store, rank=connections.rank, world_size=connections.world_size,
                             timeout=connections.timeout)
         self._world = dist.group.WORLD
-        self._adopt(self._world, store)
+        self.adopt(self._world)
         self.subgroup: Any = None
         if len(members) < connections.world_size:
             if training is not None and not plain:
-                _pending.append(ObservedGroup(training, withhold=withhold))
-            self.subgroup = dist.new_group(members, backend=backend, timeout=connections.timeout)
-            if training is not None:
-                self._adopt(self.subgroup, store)
+                _pending.append(self.observe(training))
+            self.subgroup = _new_group(members, backend=backend, timeout=connections.timeout)
+            self.adopt(self.subgroup)
+        self._given = len(self.groups)
         _active.append(self)
 
-    def _adopt(self, group: Any, store: Any) -> None:
+    def observe(self, connections: Connections) -> ObservedGroup:
+        """A group over connections that notes in this case's log."""
+        return ObservedGroup(connections, self.log, self._timing)
+
+    def adopt(self, group: Any) -> None:
+        """Take in a group torch has made, unless this rank is none of its members."""
         if not isinstance(group, ObservedGroup):
             return
         self.groups.append(group)
+        self.members.append(sorted(dist.get_process_group_ranks(group)))
         # So that implementations which ask for the backend are told what really carries their data.
-        dist.distributed_c10d._world.pg_map[group] = ("gloo", store)
+        made_with = dist.distributed_c10d._world.pg_map
+        made_with[group] = ("gloo", made_with[group][1])
 
-    def in_flight(self) -> list[tuple[Sent, str]]:
+    def in_flight(self) -> list[tuple[Row, str]]:
         """What is still in flight and should not be, over all groups; see `ObservedGroup.in_flight`."""
         return [found for group in self.groups for found in group.in_flight()]
 
-    def sent(self) -> list[list[Sent]]:
+    def sent(self) -> list[list[Row]]:
         """What this rank sent, per group."""
-        return [group.sent for group in self.groups]
+        return [group.calls for group in self.groups]
 
     def counts(self) -> list[int]:
         """How many collectives this rank has sent so far, per group."""
-        return [len(group.sent) for group in self.groups]
+        return [len(group.calls) for group in self.groups]
+
+    @property
+    def branched(self) -> bool:
+        """Whether the implementation made groups of its own."""
+        return len(self.groups) > self._given
 
     def end(self) -> None:
         """The implementation's part is over."""
@@ -398,6 +566,8 @@ class Session:
     def close(self) -> bool:
         """Leave torch.distributed uninitialised; whether nothing of the case was still in flight."""
         self.end()
+        if self.branched:
+            _kept.append(self)
         still = dist.is_initialized() and dist.group.WORLD is self._world
         finished = all(group.finished(0.05) for group in self.groups)
         if dist.is_initialized():

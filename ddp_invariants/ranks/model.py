@@ -126,6 +126,14 @@ class Statistics(_Layer):
         return x
 
 
+class UserError(Exception):
+    """An exception of the user's own code in the middle of a step."""
+
+
+def _fail(_gradient: Tensor) -> None:
+    raise UserError("the user's backward failed, on purpose")
+
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor] | None] = {"none": None, "relu": torch.relu, "gelu": nn.functional.gelu}
 
 
@@ -138,11 +146,13 @@ class Replica(nn.Module):
 
     Attributes:
         at_forward: Called first thing in every forward: the one moment no wrapper can delay.
+        failing: Where the next pass raises `UserError`: in the middle of its `forward` or `backward`; empty for nowhere.
     """
 
     def __init__(self, model: Model, values_P: NDArray[np.float64]) -> None:
         super().__init__()
         self.at_forward: Callable[[], None] | None = None
+        self.failing = ""
         self.layers: Any = nn.ModuleList()
         self._activations = [ACTIVATIONS[layer.activation] for layer in model.layers]
         values, widths = Values(values_P), model.widths()
@@ -167,7 +177,15 @@ class Replica(nn.Module):
             x = layer(x)
             if activation is not None:
                 x = activation(x)
+            if self.failing and layer is self.layers[(len(self.layers) - 1) // 2]:
+                self._fail_here(x)
         return x
+
+    def _fail_here(self, x: Tensor) -> None:
+        """Raise now, or when backward gets here; further down where nothing before this is trained."""
+        if self.failing == "forward" or not x.requires_grad:
+            raise UserError("the user's forward failed, on purpose")
+        x.register_hook(_fail)
 
 
 def loss_of(kind: Loss, outputs: Tensor, targets: Tensor, tags: Tensor) -> Tensor:

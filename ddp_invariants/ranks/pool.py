@@ -24,6 +24,7 @@ from ddp_invariants.evidence import (
 from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.ranks import wire
 from ddp_invariants.ranks.hosts import HarnessError, HostClient
+from ddp_invariants.trace import WORDS_SIZE, LastWords
 
 DEADLINE = 10.0
 """Seconds a case may take. The slowest right case of a default run takes under one."""
@@ -52,6 +53,8 @@ class Process:
     pid: int
     control: socket.socket
     output: int
+    words_file: int
+    words: LastWords
     before: int = 0
     loaded: set[Ddp | Sampler] = field(default_factory=set)
 
@@ -68,8 +71,15 @@ class Process:
         size = os.fstat(self.output).st_size
         return os.pread(self.output, 8000, max(self.before, size - 8000)).decode(errors="replace").strip("\0\n ")
 
+    @property
+    def words_path(self) -> str:
+        """Where it finds the memory for its last words."""
+        return f"/proc/{os.getpid()}/fd/{self.words_file}"
+
     def retire(self) -> int | None:
         """End it for good. Returns its exit status if it had ended by itself."""
+        self.words.close()
+        os.close(self.words_file)
         self.control.close()
         status = self.host.end(self.pid)
         os.close(self.output)
@@ -170,9 +180,11 @@ class Pool:
         training = self._meet(tuple(ranks[case.outside :])) if case.outside else everyone
         request = {"do": "train", "case": case, "ddp": ddp.to_plain(), "everyone": everyone.name, "training": training.name,
                    "number": self._number + 1, "plain": not observed}
-        outcome = self._ask(dict.fromkeys(ranks, request), patience or self.deadline)
+        dying = case.mishap is not None and case.mishap.kind == "death"
+        outcome = self._ask({rank: {**request, "words": self._ranks[rank].words_path} for rank in ranks},
+                            patience or self.deadline, mortal=dying)
         evidence = self._evidence(case, outcome)
-        if fresh or not _quiescent(ranks, outcome):
+        if fresh or not _quiescent(ranks, outcome, kept=2 if case.outside else 1):
             self._retire()
         else:
             self._renew()
@@ -205,8 +217,12 @@ class Pool:
 
     # Asking.
 
-    def _ask(self, requests: dict[int, dict[str, Any]], patience: float) -> Outcome:
-        """Send every rank its request and collect the answers, until all have answered or patience (seconds) ends."""
+    def _ask(self, requests: dict[int, dict[str, Any]], patience: float, *, mortal: bool = False) -> Outcome:
+        """Send every rank its request and collect the answers, until all have answered or patience (seconds) ends.
+
+        Mortal ranks end when they raise, as a program does that does not catch it: others may wait for them, not for the rank
+        that ended first.
+        """
         self._number += 1
         outcome = Outcome()
         waiting: dict[socket.socket, int] = {}
@@ -230,7 +246,10 @@ class Pool:
                     dead.add(rank)
                 else:
                     outcome.frames[rank] = frame
-                    raised |= bool(frame[0].get("facts", {}).get("raised"))
+                    failed = bool(frame[0].get("facts", {}).get("raised"))
+                    raised |= failed
+                    if mortal and failed:
+                        _signal(self._ranks[rank].pid, signal.SIGKILL)
             if dead or raised:
                 until = min(until, time.monotonic() + GRACE)
         self._reject_failures(outcome)
@@ -269,7 +288,9 @@ class Pool:
             ended[rank] = "sent something that is no evidence" if status is None else _how(status)
         stacks = {rank: self._ranks[rank].printed() + _threads(self._ranks[rank].pid) for rank in hung | dead}
         waiting = dict.fromkeys(hung, f"gave no answer within {seconds:.1f} s")
-        return Incident("died" if dead else "hung", {**waiting, **ended}, stacks, seconds)
+        said = {rank: self._ranks[rank].words.read(self._number) for rank in hung | dead}
+        return Incident("died" if dead else "hung", {**waiting, **ended}, stacks, seconds,
+                        {rank: calls for rank, calls in said.items() if calls is not None})
 
     def _evidence(self, case: TrainingCase, outcome: Outcome) -> TrainingEvidence:
         ranks, incident = [], outcome.incident
@@ -292,8 +313,10 @@ class Pool:
             host = self._hosts[rank % len(self._hosts)]
             ours, theirs = socket.socketpair()
             output = os.memfd_create(f"rank{rank}")
+            words = os.memfd_create(f"words{rank}")
+            os.ftruncate(words, WORDS_SIZE)
             with theirs:
-                self._ranks[rank] = Process(host, host.fork(rank, theirs, output), ours, output)
+                self._ranks[rank] = Process(host, host.fork(rank, theirs, output), ours, output, words, LastWords(words))
         return self._ranks[rank]
 
     def _meet(self, ranks: tuple[int, ...]) -> _Meeting:
@@ -330,14 +353,19 @@ class Pool:
             self._since_renewal = 0
 
 
-def _quiescent(ranks: list[int], outcome: Outcome) -> bool:
-    """Whether the connections may be used again; see [Note: quiescence] in group.py."""
+def _quiescent(ranks: list[int], outcome: Outcome, kept: int) -> bool:
+    """Whether the connections may be used again, those of the first so many groups; see [Note: quiescence] in group.py."""
     if outcome.incident is not None:
         return False
     headers = [outcome.frames[rank][0] for rank in ranks]
     trained = [header for header in headers if header["records"]]
     return (all(header["quiescent"] and not header["changed"] and not header["facts"].get("raised") for header in headers)
-            and all(header["sent"] == trained[0]["sent"] for header in trained))
+            and all(_agreed(header, kept) == _agreed(trained[0], kept) for header in trained))
+
+
+def _agreed(header: dict[str, Any], groups: int) -> list[list[list[Any]]]:
+    """What a rank issued in its first groups, as far as all ranks must have issued the same."""
+    return [[row[:4] for row in calls] for calls in header["sent"][:groups]]
 
 
 def _threads(pid: int) -> str:

@@ -1,6 +1,9 @@
 """A rank: serves cases over its socket until told to end or left alone."""
 
+import contextlib
+import datetime as dt
 import faulthandler
+import gc
 import json
 import os
 import random
@@ -8,18 +11,21 @@ import signal
 import socket
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from ddp_invariants import case as cases
+from ddp_invariants import draws
 from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.ranks import sharding, training, wire
 from ddp_invariants.ranks.driving import Driver
-from ddp_invariants.ranks.group import Connections, Session
+from ddp_invariants.ranks.group import Connections, Log, Session, Timing
 from ddp_invariants.ranks.naming import LoadError
 from ddp_invariants.ranks.sampling import SamplerMaker
+from ddp_invariants.trace import LastWords
 
 GLOO_TIMEOUT = 300.0
 """Seconds. Far above every deadline of the harness, so that it is the harness which ends a hang, with its stacks."""
@@ -34,6 +40,7 @@ class Rank:
         self.surroundings: dict[str, Any] = {}
         self._drivers: dict[str, Driver] = {}
         self._samplers: dict[str, SamplerMaker] = {}
+        self._mapped: dict[str, LastWords] = {}
 
     def driver(self, plain: dict[str, Any]) -> Driver:
         """The DDP of that description, loaded on first use."""
@@ -65,35 +72,76 @@ class Rank:
         return sharding.shards(case, self.sampler(request["sampler"]), disturb=request["disturb"]), b""
 
     def _connect(self, request: dict[str, Any]) -> None:
-        self.connections[request["name"]] = Connections(request["path"], request["rank"], request["world_size"],
-                                                        GLOO_TIMEOUT)
+        self.connections[request["name"]] = Connections.through_file(request["path"], request["rank"], request["world_size"],
+                                                                     GLOO_TIMEOUT)
+
+    def _words(self, path: str) -> LastWords:
+        """The memory of that name, mapped on first use."""
+        if path not in self._mapped:
+            with open(path, "r+b") as file:  # noqa: PTH123 - a descriptor's own file, not one of a folder
+                self._mapped[path] = LastWords(file.fileno())
+        return self._mapped[path]
 
     def _train(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         case = cases.from_plain(request["case"])
         assert isinstance(case, cases.TrainingCase)
         driver = self.driver(request["ddp"])
         everyone = self.connections[request["everyone"]]
-        training_group = self.connections.get(request["training"]) if case.outside else None
-        members = list(range(case.outside, case.ranks_needed))
         os.environ.update(dict.fromkeys(_SIZES, str(case.ranks_needed)))
-        _seed(case.seed + everyone.rank)
+        log = Log(self._words(request["words"]), request["number"])
+        left: list[list[int]] = []
         threads = _threads()  # Counted here: connections made since the last case have brought theirs.
-        session = Session(everyone, training_group, members, request["number"], plain=request["plain"],
-                          withhold=case.perturbation.kind == "withheld")
-        record = training.Record()
-        if everyone.rank >= case.outside:
-            record = training.train(case, everyone.rank - case.outside, driver, session)
-        session.end()
-        sent = session.sent()
-        # Plain groups close their connections when destroyed, which would end another rank's wait with an error; their
-        # processes are ended by the controller once all ranks have answered.
-        quiescent = not request["plain"] and session.close()
+        for number in range(case.rounds):
+            record, session, quiescent = self._round(case, request, driver, log, number)
+            if case.rounds > 1:
+                if session.branched:
+                    _meet(session.store, everyone)
+                gc.collect()
+                left.append(_left())
         before, self.surroundings = self.surroundings, _surroundings()
         # The first case starts what torch starts on first use.
         changed = [name for name, value in self.surroundings.items() if before and before[name] != value]
         changed += ["threads"] if before and _threads() != threads else []
-        header = {**record.header(), "sent": sent, "quiescent": quiescent, "changed": changed}
+        header = {**record.header(), "sent": session.sent(), "groups": session.members, "quiescent": quiescent,
+                  "changed": changed, "left": left}
         return header, bytes(record.blob)
+
+    def _round(self, case: cases.TrainingCase, request: dict[str, Any], driver: Driver, log: Log,
+               number: int) -> tuple[training.Record, Session, bool]:
+        """Train once; what was noted, and whether the connections may be used again."""
+        everyone = self.connections[request["everyone"]]
+        training_group = self.connections.get(request["training"]) if case.outside else None
+        members = list(range(case.outside, case.ranks_needed))
+        _seed(case.seed + everyone.rank)
+        session = Session(everyone, training_group, members, f"{request['number']}.{number}", log,
+                          _timing(case, everyone.rank), plain=request["plain"])
+        record = training.Record()
+        if everyone.rank >= case.outside:
+            record = training.train(case, everyone.rank - case.outside, driver, session)
+        session.end()
+        # Plain groups close their connections when destroyed, which would end another rank's wait with an error; their
+        # processes are ended by the controller once all ranks have answered.
+        return record, session, not request["plain"] and session.close()
+
+
+def _meet(store: Any, connections: Connections) -> None:
+    """Wait until all ranks have got here, or for some seconds: the next round drops the last one's own connections."""
+    store.set(f"over/{connections.rank}", "")
+    with contextlib.suppress(RuntimeError):  # A rank that is late shows by itself.
+        store.wait([f"over/{rank}" for rank in range(connections.world_size)], dt.timedelta(seconds=5))
+
+
+def _left() -> list[int]:
+    """How many threads, open descriptors and child processes this process has."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii").split()
+    return [_threads(), len(os.listdir("/proc/self/fd")), len(children)]  # noqa: PTH208 - as below
+
+
+def _timing(case: cases.TrainingCase, rank: int) -> Timing:
+    """What the case does to the timing of a rank's collectives, in the default group's numbering."""
+    plan = case.perturbation
+    sentinel = float("nan") if plan.sentinel == "nan" else cases.SENTINEL
+    return Timing(plan.kind == "withheld", sentinel, draws.delays(case, rank - case.outside))
 
 
 _SIZES = ("WORLD_SIZE", "LOCAL_WORLD_SIZE")

@@ -1,7 +1,10 @@
 """One rank's part of a training case: train with the implementation on trial, note what was seen, judge nothing."""
 
+import os
+import signal
 import traceback
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -124,6 +127,8 @@ class _Run:
         self.context = Context(rank, case.world_size, session.subgroup, case.bucket_cap, case.seed, case.optimizer.lr, kind,
                                arguments)
         self.watching = False
+        self.arrived: list[tuple[str, float]] = []
+        self.backward_began = 0.0
         self.gathered: dict[str, Tensor] = {}
         self.laid_out: dict[str, _Layout] = {}
         self.layouts: list[_Layout] = []
@@ -167,6 +172,7 @@ class _Run:
         case, drive = self.case, self.drive
         if self.declared.zero < SHARDED:
             self.replica.at_forward = self._at_forward
+            self._watch_gradients()
         else:
             for layer in self.replica.layers:
                 layer.at_forward = self._at_layer
@@ -187,6 +193,42 @@ class _Run:
             self._note_gathered()
         if case.world_size == 1:
             self._plain_training()
+
+    def _watch_gradients(self) -> None:
+        """Note when each gradient has been computed: hooks that run before anybody else's, and keep nothing."""
+        for name, parameter in self.replica.named_parameters():
+            if parameter.requires_grad:
+                parameter.register_hook(partial(self._gradient_arrived, name))
+
+    def _gradient_arrived(self, name: str, _gradient: Tensor) -> None:
+        self.arrived.append((name, self.session.log.now()))
+
+    def _mishap(self, wrapped: Any, optimizer: Any, indices: Any) -> None:
+        """What goes wrong at this step: death, or an exception of the user's own, who catches it and clears gradients."""
+        plan = self.case.mishap
+        if plan is None or plan.step != self.step:
+            return
+        if plan.kind == "death":
+            self._die(plan.rank)
+            return
+        drive, surfaced = self.drive, ""
+        drive.before_batch(wrapped, optimizer)
+        drive.zero_grad(wrapped, optimizer, True)  # noqa: FBT003 - as the adapter's method takes it
+        inputs, targets, tags = self._batch(indices, self.step)
+        self.replica.failing = plan.kind.removesuffix(" error")
+        try:
+            scaled = self._loss(drive.forward(wrapped, inputs), targets, tags)[1]
+            drive.backward(wrapped, optimizer, scaled)
+        except Exception as error:  # noqa: BLE001 - an implementation may pass it on as another
+            surfaced = type(error).__name__
+        finally:
+            self.replica.failing = ""
+        self.record.facts["surfaced"] = surfaced
+        drive.zero_grad(wrapped, optimizer, True)  # noqa: FBT003 - as above
+
+    def _die(self, rank: int) -> None:
+        if rank == self.rank:
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def _require_own_parameters(self, wrapped: Any) -> None:
         """Insist that what is watched is what is trained.
@@ -224,6 +266,8 @@ class _Run:
         """One optimizer update: all micro-steps but the last without communication, where the wrapper can do that."""
         drive, case = self.drive, self.case
         last, each = len(dealt) - 1, drive.found["accumulation"] != "no_sync"
+        self.phase = "a caught exception"
+        self._mishap(wrapped, optimizer, dealt[0])
         self.phase = "before the batch"
         drive.before_batch(wrapped, optimizer)
         if case.zero_grad != "never":
@@ -238,6 +282,8 @@ class _Run:
             self._micro_step(wrapped, optimizer, number, indices)
             self.phase = "synchronisation"
             drive.after_backward(wrapped, optimizer)
+        backwards = self.record.facts.setdefault("backwards", [])
+        backwards.append([self.backward_began, self.session.log.now(), self.arrived])
         if self.declared.gradients != "hidden":
             self._note_in_flight()
             gradients = drive.gradients(wrapped)
@@ -270,6 +316,7 @@ class _Run:
         loss, scaled = self._loss(self.drive.forward(wrapped, inputs), targets, tags)
         self.phase = "backward"
         start = self.session.counts()
+        self.arrived, self.backward_began = [], self.session.log.now()
         self.drive.backward(wrapped, optimizer, scaled)
         span = start, self.session.counts()
         self.phase = "twin"
@@ -295,6 +342,8 @@ class _Run:
         parameters = dict(self.named)
         for step, dealt in enumerate(draws.batches(self.case)):
             self.step = step
+            if self.case.mishap is not None and self.case.mishap.step == step:
+                self._die(self.case.mishap.rank)
             inputs, targets, tags = self._batch(dealt[self.rank], self.step)
             self.watching = True
             self._at_forward()
