@@ -196,14 +196,18 @@ class Trial:
     def _confirm(self, rule: str, breach: Breach, case: Case) -> None:
         """Repeat a minimal counterexample in fresh processes with plain groups, and report what came of it."""
         name = self.on_trial.named(case)
-        path = self._store(case, name)
-        repeat = self._repeat(breach.rule, rule, path)
         if breach.rule == "LIVE-1" != rule and self._live is not None:
             # Reported in full once; every other rule only lacks its evidence.
+            repeat = self._repeat(breach.rule, rule, self._store(case, name))
             raise Inconclusive(report.without_life(rule, name, self._live.breach, self._live.case, repeat=repeat))
         runs = 1 if breach.rule == "LIVE-1" else CONFIRMATIONS  # A hang takes its whole deadline to confirm.
-        again = [self.findings(case, confirming=True, rule=breach.rule)[breach.rule].breach for _ in range(runs)]
-        seen = [one for one in again if one is not None]
+        seen = self._again(breach.rule, case, runs)
+        if len(seen) < runs and (withheld := _withheld(case)) is not None:
+            # It comes and goes: a wait that is missing shows every time where results are withheld until they are waited for.
+            surely = self._again(breach.rule, withheld, runs)
+            case, seen = (withheld, surely) if len(surely) > len(seen) else (case, seen)
+        path = self._store(case, name)
+        repeat = self._repeat(breach.rule, rule, path)
         if not seen:
             self._hung = False
             self.ledger[breach.rule].inconclusive = True
@@ -215,6 +219,11 @@ class Trial:
             self._live = violation
         raise violation
 
+    def _again(self, rule: str, case: Case, runs: int) -> list[Breach]:
+        """The breaches of a rule that so many runs of a case in fresh processes show."""
+        found = [self.findings(case, confirming=True, rule=rule)[rule].breach for _ in range(runs)]
+        return [breach for breach in found if breach is not None]
+
     def _store(self, case: Case, name: str) -> Path:
         path = self.options.store / f"{case_id(case, name)}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -224,6 +233,14 @@ class Trial:
     def _repeat(self, found: str, tested: str, path: Path) -> str:
         which = found if found in ALL_RULES and found != "LIVE-1" else tested
         return f"{self.options.command} --replay {path} -k {which.replace('-', '').lower()}"
+
+
+def _withheld(case: Case) -> TrainingCase | None:
+    """The case with results withheld until they are waited for; None where that can change nothing."""
+    if not isinstance(case, TrainingCase) or case.perturbation.kind == "withheld" or case.world_size == 1 \
+            or (case.mishap is not None and case.mishap.kind == "death"):
+        return None
+    return replace(case, perturbation=Perturbation("withheld"))
 
 
 def _is_observed(rule: str, case: TrainingCase) -> bool:

@@ -8,6 +8,7 @@ import numpy as np
 from ddp_invariants import balls, draws, oracle
 from ddp_invariants.case import Data, Layer, Model, Optimizer, TrainingCase
 from ddp_invariants.evidence import FloatArray, Layout, Moment, RankEvidence, Slot, Tensors, TrainingEvidence
+from ddp_invariants.trace import Call
 
 CASE = TrainingCase(
     model=Model(2, (Layer("linear", 2, bias=True), Layer("scale", frozen=True), Layer("linear", 2, tied=0), Layer("empty"),
@@ -97,12 +98,17 @@ def right(case: TrainingCase = CASE) -> TrainingEvidence:
             noted["state", step] = maker.tensors({} if buffer is None else {"momentum": buffer})
         held = after
         left = mean if case.zero_grad == "never" else {}
-    # One all-reduce a step, at its end.
-    sent = [[["allreduce", "float32", count, "SUM"]] * case.steps]
-    marks = [[[step], [step + 1]] for step in range(case.steps)]
-    quiet = [[[[step], [step]]] * (case.accumulation - 1) for step in range(case.steps)]
+    # Two all-reduces a step, as a greedy filling from the last parameter on makes: the first before the last gradient comes.
+    sent = [[call for step in range(case.steps) for call in (
+        Call("allreduce", "float32", 3, "SUM", asynchronous=True, site="ddp.py:1", launched=step + 0.5, waited=step + 0.8),
+        Call("allreduce", "float32", 4, "SUM", asynchronous=True, site="ddp.py:1", launched=step + 0.7, waited=step + 0.8))]]
+    marks = [[[2 * step], [2 * step + 2]] for step in range(case.steps)]
+    quiet = [[[[2 * step], [2 * step]]] * (case.accumulation - 1) for step in range(case.steps)]
+    arrivals = list(zip(trainable[::-1], (0.2, 0.3, 0.4, 0.6), strict=True))
+    backwards = [(step + 0.1, step + 0.9, [(name, step + at) for name, at in arrivals]) for step in range(case.steps)]
     return TrainingEvidence(case, tuple(RankEvidence(noted, STRUCTURE, STRUCTURE, sent=sent, marks=marks, quiet=quiet,
-                                                     driven={"accumulation": "no_sync"}) for noted in notes))
+                                                     backwards=backwards, driven={"accumulation": "no_sync"})
+                                        for noted in notes))
 
 
 def _like(held: dict[str, FloatArray], names: list[str], flat_P: FloatArray) -> dict[str, FloatArray]:

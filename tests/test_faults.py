@@ -126,3 +126,19 @@ def test_a_refusal_is_neither_a_violation_nor_a_pass(make_trial: TrialMaker) -> 
     trial = make_trial(ddp=f"{FAULTS}:RaisesOnWrap", cases=10)
     with pytest.raises(Inconclusive, match="NotImplementedError in wrap of step 0"):
         trial.certify("GRAD-2", training_cases(trial.scope))
+
+
+@pytest.mark.parametrize("fault", ["NoWait", "WaitsForTheLastOnly", "ForgetsOneWait"])
+def test_what_comes_and_goes_is_shown_every_time_by_withholding(make_trial: TrialMaker, fault: str) -> None:
+    """A rule about values catches a missing wait too, and says that timing decides."""
+    violation = caught(make_trial(ddp=f"{FAULTS}:{fault}", cases=40), "GRAD-2")
+    assert re.search(r"confirmed in ([23]) of 3 runs", violation.report)
+    assert isinstance(violation.case, TrainingCase)
+    if violation.case.perturbation.kind == "withheld":
+        assert "only when results are withheld until they are waited for" in violation.report
+
+
+def test_timing_that_changes_an_answer_violates_comm2(make_trial: TrialMaker) -> None:
+    """The case is run with and without its perturbation, and the report says which it needs."""
+    violation = caught(make_trial(ddp=f"{FAULTS}:NoWait", cases=40), "COMM-2")
+    assert re.search(r"only when (results are withheld|rank \d starts its collectives|collectives start)", violation.report)

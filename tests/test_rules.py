@@ -9,14 +9,15 @@ import pytest
 from handmade import CASE, STRUCTURE, altered, everywhere, right
 
 from ddp_invariants import balls
-from ddp_invariants.case import Data, Optimizer, Perturbation, Poison, ShardCase, ZeroGrad
-from ddp_invariants.declarations import Declarations, SamplerDeclarations
+from ddp_invariants.case import Data, Mishap, Optimizer, Perturbation, Poison, ShardCase, ZeroGrad
+from ddp_invariants.declarations import Buckets, Declarations, SamplerDeclarations
 from ddp_invariants.evidence import Incident, RankEvidence, ShardEvidence, TrainingEvidence
 from ddp_invariants.invariants import ALL_RULES, judge
 from ddp_invariants.invariants.comm import WITHHELD
 from ddp_invariants.invariants.hearing import Hearing, training
 from ddp_invariants.invariants.shard import UNDECLARED
 from ddp_invariants.ledger import Ledger
+from ddp_invariants.trace import Call, LastCalls
 from ddp_invariants.verdict import Finding, Verdict
 
 WEIGHT, SCALE = "layers.0.weight", "layers.4.factor"
@@ -55,7 +56,8 @@ def test_right_evidence_breaches_no_rule_and_meets_what_it_can() -> None:
     findings = judge(right())
     assert {name: f.breach for name, f in findings.items() if f.breach} == {}
     unjudged = {name for name, f in findings.items() if f.unjudged}
-    assert unjudged == {"INIT-4", "GRAD-7", "GRAD-8", "GRAD-12", "PARAM-4", "COMM-3", "MEM-1"}
+    assert unjudged == {"INIT-4", "GRAD-7", "GRAD-8", "GRAD-12", "PARAM-4", "COMM-2", "COMM-3", "LIVE-2", "LIVE-3", "LIVE-4",
+                        "MEM-1"}
     assert findings["LOSS-2"].met == {"batches differed"}
     assert judge(right(SHARED))["LOSS-2"].met == {"ranks shared a batch"}
     assert findings["GRAD-4"].met == set(ALL_RULES["GRAD-4"].needs)
@@ -127,7 +129,8 @@ def test_rule_fires(rule: str, what: str, alter: Alteration) -> None:
 
 def test_every_training_rule_has_a_breach_that_fires_it() -> None:
     """No rule of training goes without a test that it can fire."""
-    tested_elsewhere = {"INIT-4", "GRAD-7", "GRAD-8", "GRAD-12", "PARAM-4", "COMM-1", "COMM-3", "COMM-6", "MEM-1"}
+    tested_elsewhere = {"INIT-4", "GRAD-7", "GRAD-8", "GRAD-12", "PARAM-4", "COMM-1", "COMM-2", "COMM-3", "COMM-4",
+                        "COMM-5", "COMM-6", "LIVE-2", "LIVE-3", "LIVE-4", "MEM-1"}
     assert {rule for rule, _, _ in BREACHES} | tested_elsewhere == set(training.rules)
 
 
@@ -166,7 +169,7 @@ def test_grad8_wants_nothing_sent_by_a_backward_inside_no_sync() -> None:
     """One that sends is a breach; a forward that does is not."""
     for sends in (True, False):
         quiet = [[[[2 * step], [2 * step + sends]]] for step in range(3)]
-        early = [replace(rank, sent=[[["allreduce", "float32", 4, "SUM"]] * 6], quiet=quiet)
+        early = [replace(rank, sent=[[Call("allreduce", "float32", 4, "SUM")] * 6], quiet=quiet)
                  for rank in right(ACCUMULATED).ranks]
         breach = judge(replace(right(ACCUMULATED), ranks=tuple(early)))["GRAD-8"].breach
         assert (breach is not None) == sends
@@ -228,24 +231,171 @@ def test_comm3_counts_what_the_ranks_withhold() -> None:
 def test_comm6_observes_and_never_judges() -> None:
     """One all-reduce of all gradients is one ring all-reduce; sending twice as much is noted and nothing else."""
     once = judge(right())["COMM-6"]
-    twice = judge(replace(right(), ranks=tuple(replace(rank, sent=[[["allreduce", "float32", 16, "SUM"]] * 3])
+    twice = judge(replace(right(), ranks=tuple(replace(rank, sent=[[Call("allreduce", "float32", 7, "SUM")] * 12])
                                                for rank in right().ranks)))["COMM-6"]
     assert once.breach is None
     assert twice.breach is None
     assert max(twice.observed) == pytest.approx(2 * max(once.observed))
 
 
-CALLS = [["broadcast", "uint8", 8, "from 0"], ["allreduce", "float32", 4, "SUM"]]
+CALLS = [Call("broadcast", "uint8", 8, "from 0", site="ddp.py:3"), Call("allreduce", "float32", 4, "SUM", site="ddp.py:7")]
+MAXIMUM, WIDER, SENT = (Call("allreduce", "float32", 4, "MAX"), Call("allreduce", "float64", 4, "SUM"),
+                        Call("send", "float32", 1, ""))
 
 
 @pytest.mark.parametrize(("theirs", "fires"), [
-    (CALLS, False), (CALLS[:1], True), (CALLS[::-1], True), ([CALLS[0], ["allreduce", "float32", 4, "MAX"]], True),
-    ([CALLS[0], ["allreduce", "float64", 4, "SUM"]], True), ([*CALLS, ["send", "float32", 1, ""]], False), ([], True)])
-def test_comm1_wants_one_sequence(theirs: list[list[Any]], *, fires: bool) -> None:
+    (CALLS, False), (CALLS[:1], True), (CALLS[::-1], True), ([CALLS[0], MAXIMUM], True), ([CALLS[0], WIDER], True),
+    ([*CALLS, SENT], False), ([], True)])
+def test_comm1_wants_one_sequence(theirs: list[Call], *, fires: bool) -> None:
     """Kind, dtype, count, operation and length; point-to-point calls may differ."""
     evidence = right()
     ranks = (replace(evidence.ranks[0], sent=[CALLS]), replace(evidence.ranks[1], sent=[theirs]))
     assert (judge(replace(evidence, ranks=ranks))["COMM-1"].breach is not None) == fires
+
+
+def test_comm1_tells_both_sequences_with_their_call_sites() -> None:
+    """The report shows what each rank issued where, around the call in which they part."""
+    evidence = right()
+    theirs = [CALLS[0], MAXIMUM._replace(site="b.py:9")]
+    ranks = (replace(evidence.ranks[0], sent=[CALLS]), replace(evidence.ranks[1], sent=[theirs]))
+    breach = judge(replace(evidence, ranks=ranks))["COMM-1"].breach
+    assert breach is not None
+    assert breach.where == "rank 1 of 2, call 2"
+    assert breach.got == ("all_reduce (float32 x 4 MAX) at b.py:9, rank 0 issues all_reduce (float32 x 4 SUM) at ddp.py:7; "
+                          "2 calls in all, rank 0 2")
+    assert [line.split() for line in breach.notes.splitlines()][-1][:2] == [">", "2"]
+
+
+@pytest.mark.parametrize(("groups", "fires"), [
+    (([[0, 1], [0]], [[0, 1], [1]]), False),  # Each rank's own subgroup: nobody to agree with.
+    (([[0, 1], [0, 1]], [[0, 1], [0, 1]]), True)])
+def test_comm1_compares_each_group_among_its_members(groups: tuple[list[list[int]], list[list[int]]], *, fires: bool) -> None:
+    """What a subgroup of other ranks does is no difference."""
+    sent = [CALLS, [CALLS[1]]], [CALLS, [WIDER]]
+    ranks = tuple(replace(rank, sent=calls, groups=members)
+                  for rank, calls, members in zip(right().ranks, sent, groups, strict=True))
+    assert (judge(replace(right(), ranks=ranks))["COMM-1"].breach is not None) == fires
+
+
+@pytest.mark.parametrize(("theirs", "fires"), [(CALLS[:1], False), ([CALLS[0], WIDER], True)])
+def test_comm1_of_a_hang_tells_calls_that_differ_and_not_what_is_missing(theirs: list[Call], *, fires: bool) -> None:
+    """A rank that hangs may have been about to issue the rest."""
+    said = LastCalls(len(theirs), 0, tuple((number, 0, call) for number, call in enumerate(theirs, start=1)))
+    incident = Incident("hung", {1: "gave no answer within 3.0 s"}, {}, 3.0, {1: said})
+    evidence = replace(right(), ranks=(replace(right().ranks[0], sent=[CALLS]), RankEvidence({})), incident=incident)
+    finding = judge(evidence)["COMM-1"]
+    assert (finding.breach is not None) == fires
+    assert bool(finding.unjudged) != fires
+
+
+def test_a_process_group_nobody_sees_is_not_observed_and_nothing_holds() -> None:
+    """Rules about what is sent say so instead of holding."""
+    case = replace(CASE, perturbation=Perturbation("withheld"))
+    blind = replace(right(case), ranks=tuple(replace(rank, sent=[[]]) for rank in right(case).ranks))
+    findings = judge(replace(blind, unperturbed=right()))
+    for rule in ("COMM-1", "COMM-2", "COMM-3", "COMM-4", "COMM-5"):
+        assert findings[rule].unjudged.startswith("not observed"), rule
+
+
+def test_comm2_compares_bits_with_the_unperturbed_run() -> None:
+    """One bit that depends on timing is a breach; without a second run nothing is judged."""
+    case = replace(CASE, perturbation=Perturbation("delays"))
+    evidence = right(case)
+    assert judge(evidence)["COMM-2"].unjudged
+    finding = judge(replace(evidence, unperturbed=right()))["COMM-2"]
+    assert finding.breach is None
+    assert finding.compared
+    assert finding.met == {"collectives delayed"}
+    moved = altered(evidence, 1, "updated", 1, WEIGHT, one_bit_up)
+    breach = judge(replace(moved, unperturbed=right()))["COMM-2"].breach
+    assert breach is not None
+    assert breach.perhaps == "it changes when collectives start up to 1 ms late, each rank's at times of its own"
+
+
+def resent(evidence: TrainingEvidence, calls: list[Call]) -> TrainingEvidence:
+    """Evidence whose every step sent these calls, at times within the step."""
+    sent = [call._replace(launched=step + call.launched) for step in range(evidence.case.steps) for call in calls]
+    return replace(evidence, ranks=tuple(replace(rank, sent=[sent]) for rank in evidence.ranks))
+
+
+def reduced(*pieces: tuple[int, float]) -> list[Call]:
+    """All-reduces of so many elements, started at such times within a step."""
+    return [Call("allreduce", "float32", elements, "SUM", launched=at) for elements, at in pieces]
+
+
+@pytest.mark.parametrize(("cap", "calls", "declared", "fires"), [
+    (16, reduced((3, 0.5), (4, 0.7)), "within", False), (16, reduced((7, 0.7)), "within", True),
+    (16, reduced((1, 0.3), (2, 0.5), (4, 0.7)), "within", True), (1 << 20, reduced((7, 0.7)), "within", False),
+    (1 << 20, reduced((3, 0.5), (4, 0.7)), "within", True), (8, reduced((3, 0.5), (4, 0.7)), "reach", False),
+    (8, reduced((1, 0.2), (1, 0.3), (1, 0.4), (4, 0.7)), "reach", True), (16, reduced((2, 0.5), (12, 0.7)), "within", True)])
+def test_comm4_wants_the_buckets_of_a_greedy_filling(
+        cap: int, calls: list[Call], declared: Buckets, *, fires: bool) -> None:
+    """Tensors of 4, 0, 8 and 16 bytes: as many reductions as the capacity makes, none of them too large."""
+    evidence = resent(right(replace(CASE, bucket_cap=cap)), calls)
+    finding = judge(evidence, Declarations(buckets=declared))["COMM-4"]
+    assert finding.compared
+    assert (finding.breach is not None) == fires
+
+
+@pytest.mark.parametrize(("calls", "fires"), [
+    (reduced((3, 0.5), (4, 0.7)), False), (reduced((3, 0.65), (4, 0.7)), True)])
+def test_comm5_wants_a_reduction_before_the_last_gradient(calls: list[Call], *, fires: bool) -> None:
+    """The last gradient of each step is computed 0.6 s after the step began."""
+    finding = judge(resent(right(), calls))["COMM-5"]
+    assert finding.compared
+    assert (finding.breach is not None) == fires
+    assert judge(resent(right(), reduced((7, 0.7))))["COMM-5"].unjudged
+
+
+CAUGHT = replace(CASE, mishap=Mishap("backward error", 1))
+
+
+@pytest.mark.parametrize(("surfaced", "judged", "fires"), [("UserError", True, False), ("", True, True), (None, False, False)])
+def test_live2_wants_the_exception_to_reach_the_user(surfaced: str | None, *, judged: bool, fires: bool) -> None:
+    """One that was swallowed is a breach; one that was never raised leaves it open."""
+    ranks = tuple(replace(rank, surfaced=surfaced) for rank in right(CAUGHT).ranks)
+    finding = judge(replace(right(CAUGHT), ranks=ranks))["LIVE-2"]
+    assert (finding.breach is not None) == fires
+    assert bool(finding.compared) == judged
+
+
+def test_live2_wants_every_step_right_afterwards() -> None:
+    """A gradient that is no mean after an exception was caught."""
+    evidence = everywhere(right(CAUGHT), "reduced", 1, WEIGHT, lambda v: 2 * v)
+    ranks = tuple(replace(rank, surfaced="UserError") for rank in evidence.ranks)
+    breach = judge(replace(evidence, ranks=ranks))["LIVE-2"].breach
+    assert breach is not None
+    assert breach.fact.startswith("after an exception was caught, the gradient is not the mean")
+
+
+RAISED = {"phase": "backward", "step": 1, "type": "RuntimeError", "message": "closed", "traceback": ""}
+
+
+@pytest.mark.parametrize(("change", "fires"), [
+    ({"raised": RAISED}, False), ({}, True), ({"raised": {**RAISED, "step": 2}}, True)])
+def test_live3_wants_the_others_to_fail(change: dict[str, Any], *, fires: bool) -> None:
+    """To raise before the step is made; to finish, or to make the step, is a breach."""
+    case = replace(CASE, mishap=Mishap("death", 1, 0))
+    survivor = right(case).ranks[1]
+    steps = 3 if not change else change["raised"]["step"]
+    noted = {key: value for key, value in survivor.tensors.items() if key[1] < steps}
+    ranks = (RankEvidence({}), replace(survivor, tensors=noted, **change))
+    incident = Incident("died", {0: "was ended by SIGKILL"}, {}, 0.1)
+    finding = judge(TrainingEvidence(case, ranks, incident))["LIVE-3"]
+    assert (finding.breach is not None) == fires
+    assert finding.compared == 1
+    hung = replace(incident, ranks={**incident.ranks, 1: "gave no answer within 2.1 s"})
+    assert judge(TrainingEvidence(case, (RankEvidence({}), RankEvidence({})), hung))["LIVE-3"].breach is not None
+
+
+@pytest.mark.parametrize(("counts", "fires"), [
+    ([[5, 9, 0]] * 4, False), ([[5, 9, 0], [6, 9, 0], [6, 9, 0], [6, 9, 0]], False),
+    ([[5, 9, 0], [6, 9, 0], [7, 9, 0], [8, 9, 0]], True), ([[5, 9, n] for n in range(4)], True)])
+def test_live4_wants_nothing_to_grow_with_every_run(counts: list[list[int]], *, fires: bool) -> None:
+    """What grew once was started on first use; what grows every time is left behind."""
+    case = replace(CASE, rounds=4)
+    ranks = tuple(replace(rank, left=counts) for rank in right(case).ranks)
+    assert (judge(replace(right(case), ranks=ranks))["LIVE-4"].breach is not None) == fires
 
 
 @pytest.mark.parametrize("what", ["not waited for", "written to while in flight"])

@@ -212,9 +212,11 @@ def _wrongly_filled(hearing: Hearing, tally: Tally, rank: int, step: int, cap: i
     for dtype in sorted(layout.dtypes):
         item = ITEM_SIZE[dtype]
         sizes = {name: slot.elements * item for name, slot in slots.items() if slot.dtype == dtype}
-        counts = [filled([sizes[name] for name in order if name in sizes], cap, reach=reach) for order in orders]
-        # A tensor without elements travels with any bucket, alone or not at all; a first step may come before the plan.
-        least, most = 1 if step == 0 else min(counts), max(counts) + sum(not size for size in sizes.values())
+        # A tensor without elements may be left out.
+        counts = [filled([sizes[name] for name in order if name in sizes and (sizes[name] or empty)], cap, reach=reach)
+                  for order in orders for empty in (True, False)]
+        # A first step may come before the plan.
+        least, most = 1 if step == 0 else min(counts), max(counts)
         carried = [call for call in reductions if call.dtype == dtype]
         tally.compared += 1
         tally.met |= {"one bucket"} if most == 1 else {"several buckets"} if least > 1 else set()

@@ -1,0 +1,138 @@
+"""The observed group: it changes no bit, sees every collective, and tells who waited where for what."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conftest import FAULTS, TrialMaker
+from ddp_invariants.case import Data, Layer, Model, Perturbation, PerturbationKind, TrainingCase
+from ddp_invariants.implementation import Ddp
+from ddp_invariants.invariants import judge
+from ddp_invariants.ranks.pool import Pool
+from ddp_invariants.strategies import training_cases
+from ddp_invariants.verdict import Inconclusive
+
+GROUPS = str(Path(__file__).with_name("groups.py"))
+CASE = TrainingCase(model=Model(2, (Layer("linear", 3, bias=True), Layer("linear", 2))), world_size=3, steps=3,
+                    data=Data(samples=6, batch_size=2), bucket_cap=16)
+
+
+@pytest.fixture(scope="module")
+def pool(host_addresses: list[str]) -> Iterator[Pool]:
+    """Ranks for these tests."""
+    with Pool(host_addresses) as pool:
+        yield pool
+
+
+@pytest.mark.parametrize("kind", ["none", "withheld", "delays", "late"])
+def test_every_collective_gives_the_same_bits_as_on_plain_groups(pool: Pool, kind: PerturbationKind) -> None:
+    """All of them, of all dtypes, on the world and on subgroups; also where timing is perturbed."""
+    evidence = pool.train(replace(CASE, perturbation=Perturbation(kind, rank=1)), Ddp(f"{GROUPS}:Sweep"))
+    plain = pool.train(CASE, Ddp(f"{GROUPS}:Sweep"), observed=False)
+    for observed, expected in zip(evidence.ranks, plain.ranks, strict=True):
+        assert expected.raised is None
+        assert observed.raised is None
+        assert {key: tensors.bits for key, tensors in observed.tensors.items()} \
+            == {key: tensors.bits for key, tensors in expected.tensors.items()}
+    assert judge(evidence)["COMM-1"].breach is None
+    assert [len(rank.sent) for rank in evidence.ranks] == [2, 3, 3]
+    assert evidence.ranks[1].groups == [[0, 1, 2], [0, 1, 2], [1, 2]]
+    kinds = {call.told().partition(" ")[0] for call in evidence.ranks[1].sent[1]}
+    assert kinds >= {"all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_single",
+                     "broadcast", "gather", "scatter", "reduce", "recv", "barrier"}
+    assert pool.train(CASE, Ddp()).incident is None
+
+
+def test_calls_are_noted_with_site_and_times(pool: Pool) -> None:
+    """Where the implementation issued them, whether asynchronously, when, and when they were waited for."""
+    evidence = pool.train(CASE, Ddp()).ranks[0]
+    began, ended, arrived = evidence.backwards[1]
+    calls = [call for call in evidence.calls if began <= call.launched <= ended]
+    assert len(calls) == 3
+    assert {call.site.partition(":")[0] for call in calls} == {"ddp.py"}
+    assert all(call.asynchronous and call.waited is not None and call.launched < call.waited < ended for call in calls)
+    assert [name for name, _ in arrived] == ["layers.1.weight", "layers.0.bias", "layers.0.weight"]
+    assert calls[0].launched < arrived[-1][1]
+    torchs = pool.train(CASE, Ddp("torch")).ranks[0]
+    # One bucket in the first step, two in each of the others.
+    assert [call.site for call in torchs.calls if call.kind == "allreduce"] == ["torch"] * 5
+
+
+def test_a_hang_says_who_waits_where_and_where_the_others_are(pool: Pool, tmp_path: Path) -> None:
+    """Within a second after the deadline, with numbers, sizes and lines."""
+    path = tmp_path / "sleeps.py"
+    path.write_text("""
+import time
+import torch.distributed as dist
+from ddp_invariants.reference.ddp import DistributedDataParallel as Reference
+class Sleeps(Reference):
+    def _launch(self, bucket):
+        if bucket is self._buckets[1] and dist.get_rank() == 1:
+            time.sleep(1000)
+        super()._launch(bucket)
+""")
+    ddp = Ddp(f"{path}:Sleeps")
+    pool.describe(ddp)
+    pool.train(CASE, Ddp())
+    before, pool.deadline = pool.deadline, 2.0
+    started = time.monotonic()
+    try:
+        evidence = pool.train(CASE, ddp)
+    finally:
+        pool.deadline = before
+    assert time.monotonic() - started < 3.0
+    breach = judge(evidence)["LIVE-1"].breach
+    assert breach is not None
+    assert "rank 0 waits in all_reduce #4 (float32 x 4 SUM) at ddp.py:" in breach.got
+    assert "rank 1 issued 3, the last all_reduce #3 (float32 x 7 SUM) at ddp.py:" in breach.got
+    assert "and is at sleeps.py:8" in breach.got
+
+
+MISMATCHES = [
+    ("gradient.double()", "all_reduce (float64 x 6 SUM) at odd.py:12, rank 0 issues all_reduce (float32 x 6 SUM) at odd.py:12"),
+    ("gradient.flatten()[:1]", "all_reduce (float32 x 1 SUM) at odd.py:12, rank 0 issues all_reduce (float32 x 6 SUM)"),
+]
+
+
+@pytest.mark.parametrize(("gradient", "words"), MISMATCHES)
+def test_collectives_that_do_not_match_are_told_apart_even_where_they_end_the_process(
+        pool: Pool, tmp_path: Path, gradient: str, words: str) -> None:
+    """The backend aborts a process on another dtype or count; what each rank issued, and where, is known nevertheless."""
+    path = tmp_path / "odd.py"
+    path.write_text(f"""
+import torch.distributed as dist
+from torch import nn
+class Odd(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+    def forward(self, x): return self.module(x)
+    def finish_gradient_synchronization(self):
+        for parameter in self.module.parameters():
+            gradient = parameter.grad
+            dist.all_reduce({gradient} if dist.get_rank() else gradient)
+""")
+    evidence = pool.train(replace(CASE, world_size=2, data=Data(samples=4)), Ddp(f"{path}:Odd"))
+    breach = judge(evidence)["COMM-1"].breach
+    assert breach is not None
+    assert words in breach.got
+    assert breach.where == "rank 1 of 2, call 1"
+
+
+def test_what_goes_past_torch_distributed_is_not_observed_and_never_holds(make_trial: TrialMaker) -> None:
+    """Its values are judged, what it sends is not, and the report says so."""
+    trial = make_trial(ddp=f"{GROUPS}:Unseen", cases=10)
+    trial.certify("GRAD-2", training_cases(trial.scope, world_sizes=(2, 3)))
+    with pytest.raises(Inconclusive, match="not observed"):
+        trial.certify("COMM-1", training_cases(trial.scope, world_sizes=(2,)))
+
+
+def test_a_perturbation_shrinks_to_the_one_that_is_needed(make_trial: TrialMaker) -> None:
+    """None where none is needed; the least one otherwise, named in the report."""
+    trial = make_trial(ddp=f"{FAULTS}:NeverDivides", cases=20)
+    with pytest.raises(AssertionError) as raised:
+        trial.certify("GRAD-2", training_cases(trial.scope, world_sizes=(2, 3), perturbed=("late", "delays", "none")))
+    assert "only when" not in str(raised.value)
