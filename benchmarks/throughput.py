@@ -48,7 +48,7 @@ def draw(world_size: int, count: int) -> tuple[list[TrainingCase], float]:
 
     @settings(max_examples=count, database=None, deadline=None, suppress_health_check=list(HealthCheck))
     @seed(world_size)
-    @given(training_cases(scope, world_sizes=(world_size,)))
+    @given(training_cases(scope, world_sizes=(world_size,), perturbed=("none",)))  # Delays are none of the pool's doing.
     def collect(case: TrainingCase) -> None:
         drawn.append(case)
 

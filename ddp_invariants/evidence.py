@@ -176,7 +176,7 @@ class RankEvidence:
     held: list[list[int]] = field(default_factory=list)
     driven: Mapping[str, str] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def calls(self) -> list[Call]:
         """The collectives over all groups, in the order they were issued."""
         return sorted((call for group in self.sent for call in group), key=lambda call: call.launched)

@@ -1,0 +1,52 @@
+"""What noting every collective, wait and gradient adds to a case. `python benchmarks/recording.py`.
+
+Two pools side by side: one as it is, one whose groups only forward. They take turns, a few cases each, and each turn gives
+one ratio, so that a busy machine disturbs both alike; printed are the median ratio and where the middle half of them lies.
+"""
+
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from throughput import draw
+
+from ddp_invariants.case import TrainingCase
+from ddp_invariants.implementation import Ddp
+from ddp_invariants.ranks.hosts import Hosts
+from ddp_invariants.ranks.pool import Pool
+
+TURNS, CASES = 60, 12
+UNRECORDED = Ddp(f"{Path(__file__).with_name('unrecorded.py')}:Unrecorded")
+
+
+def seconds(pool: Pool, ddp: Ddp, cases: Sequence[TrainingCase]) -> float:
+    """How long some cases take."""
+    started = time.perf_counter()
+    for case in cases:
+        pool.train(case, ddp)
+    return time.perf_counter() - started
+
+
+def main() -> None:
+    """Measure and print."""
+    with Hosts() as hosts:
+        for world_size in (2, 3):
+            cases = draw(world_size, CASES)[0]
+            ratios, recorded_ms = [], []
+            with Pool(hosts.addresses) as recorded, Pool(hosts.addresses) as bare:
+                for turn in range(TURNS + 5):
+                    # Whoever goes second finds warmer caches: they take that in turn too.
+                    order = [(recorded, Ddp()), (bare, UNRECORDED)][:: 1 if turn % 2 else -1]
+                    took = {pool: seconds(pool, ddp, cases) for pool, ddp in order}
+                    if turn >= 5:
+                        ratios.append(took[recorded] / took[bare])
+                        recorded_ms.append(1e3 * took[recorded] / len(cases))
+            low, middle, high = statistics.quantiles(ratios, n=4)
+            sys.stdout.write(f"W = {world_size}: recording makes a case {middle:.3f} times as long (middle half of {TURNS} "
+                             f"turns {low:.3f} to {high:.3f}); {statistics.median(recorded_ms):.1f} ms a case\n")
+
+
+if __name__ == "__main__":
+    main()
