@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from ddp_invariants.reference.ddp import Bucket
 from ddp_invariants.reference.ddp import DistributedDataParallel as Reference
+from ddp_invariants.reference.sampler import DistributedSampler
 
 KEPT: list[Any] = []
 """What is to live on after its case."""
@@ -494,3 +495,29 @@ class Traces(AtTheEnd):
         sys.stdout = open(os.devnull, "w")
 
 
+
+
+# Samplers.
+
+
+class SamplerCallsSysExit(DistributedSampler):
+    """Calls sys.exit when iterated."""
+
+    def order(self) -> list[int]:
+        sys.exit(3)
+
+
+class SamplerLeavesACommand(DistributedSampler):
+    """Starts a command that stays."""
+
+    def order(self) -> list[int]:
+        KEPT.append(subprocess.Popen(["sleep", "1000"], start_new_session=True))
+        return super().order()
+
+
+class SamplerPatchesRandom(DistributedSampler):
+    """Replaces a function of the standard library's generator for good."""
+
+    def order(self) -> list[int]:
+        random.shuffle = _nothing
+        return super().order()

@@ -1,6 +1,7 @@
 """Nothing escapes and nothing breaks the suite: every hostile implementation gets its verdict, and the next one is judged."""
 
 import getpass
+import os
 import re
 import socket
 import subprocess
@@ -15,9 +16,9 @@ import psutil
 import pytest
 
 from conftest import FAULTS
-from ddp_invariants.case import Data, Layer, Model, TrainingCase
+from ddp_invariants.case import Data, Layer, Model, ShardCase, TrainingCase
 from ddp_invariants.evidence import TrainingEvidence
-from ddp_invariants.implementation import Ddp
+from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.invariants import judge
 from ddp_invariants.ranks.hosts import Hosts
 from ddp_invariants.ranks.pool import LoadFailure, Pool
@@ -242,7 +243,7 @@ ABANDONED = """
 import sys, time
 sys.path[:0] = {path!r}
 from test_hostile import CASE, HOSTILE
-from ddp_invariants.implementation import Ddp
+from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.ranks.hosts import Hosts
 from ddp_invariants.ranks.pool import Pool
 hosts = Hosts()
@@ -274,3 +275,60 @@ def test_descendants_of_ranks_end_with_the_controller(tmp_path: Path, ending: st
         controller.wait(10)
         _, alive = psutil.wait_procs(everyone, timeout=1.0)
         assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
+
+
+SAMPLERS = [
+    ("SamplerCallsSysExit", "unjudged", "SystemExit"),
+    ("SamplerLeavesACommand", "right", "child processes"),
+    ("SamplerPatchesRandom", "right", "names in random"),
+]
+
+
+@pytest.mark.parametrize(("name", "verdict", "words"), SAMPLERS, ids=[name for name, _, _ in SAMPLERS])
+def test_a_hostile_sampler_gets_its_verdict_and_leaves_nothing(
+        hosts: Hosts, pool: Pool, name: str, verdict: str, words: str) -> None:
+    """The same for samplers, which share their processes with the cases that follow."""
+    case = ShardCase(world_size=2, data=Data(samples=6, batch_size=2))
+    pool.shards(case, Sampler())
+    evidence = pool.shards(case, Sampler(f"{HOSTILE}:{name}"))
+    assert evidence.incident is None
+    raised = [answer["raised"]["type"] for answer in evidence.answers if "raised" in answer]
+    assert ("unjudged" if raised else "right") == verdict
+    assert words in str(raised or [answer["changed"] for answer in evidence.answers])
+    again = pool.shards(case, Sampler())
+    assert all(finding.breach is None for finding in judge(again).values())
+    assert [answer["changed"] for answer in again.answers] == [[], []]
+    assert left_behind(hosts, pool) == set()
+
+
+HURRIED = """
+import pytest
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config):
+    from ddp_invariants import discovery, trial
+    from ddp_invariants.ranks import pool
+    trial.HUNG_DEADLINE = discovery.HUNG_PATIENCE = 0.7
+    pool.Pool.__init__.__defaults__ = (1.0,)
+"""
+RUNS = [
+    ("SleepsWithTheGil", 1, {"SHARD-1": "holds", "GRAD-3": "inconclusive", "LIVE-1": "violated"}),
+    ("Floods", 0, {"SHARD-1": "holds", "GRAD-3": "holds", "LIVE-1": "holds"}),
+]
+
+
+@pytest.mark.parametrize(("name", "status", "verdicts"), RUNS, ids=[name for name, _, _ in RUNS])
+def test_a_whole_run_ends_by_itself_with_every_property_judged(
+        tmp_path: Path, name: str, status: int, verdicts: dict[str, str]) -> None:
+    """As a user starts it, with shorter deadlines: the hang is told once, the sampler beside it is judged."""
+    (tmp_path / "hurried.py").write_text(HURRIED)
+    root = Path(__file__).parent.parent
+    command = [sys.executable, "-m", "pytest", str(root / "properties"), "-p", "hurried", "-p", "no:cacheprovider",
+               "--ddp", f"{HOSTILE}:{name}", "--cases", "3", "--max-world-size", "2", "--seed", "1", "-k",
+               " or ".join(rule.replace("-", "").lower() for rule in verdicts)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(tmp_path)])}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as run:
+        said, _ = run.communicate(timeout=120)
+    for rule, verdict in verdicts.items():
+        assert re.search(rf"^{rule} +{verdict} ", said, re.MULTILINE), said
+    assert run.returncode == status, said

@@ -247,7 +247,7 @@ class Pool:
         self._require_loaded(sampler, [0, 1])
         request = {"do": "shards", "case": case, "sampler": sampler.to_plain()}
         outcome = self._ask({0: {**request, "disturb": 1}, 1: {**request, "disturb": 1001}}, patience or self.deadline)
-        if fresh or outcome.incident is not None:
+        if fresh or outcome.incident is not None or any(header.get("changed") for header, _ in outcome.frames.values()):
             self._retire()
         else:
             self._renew()

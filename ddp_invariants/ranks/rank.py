@@ -62,9 +62,7 @@ class Rank:
             return {}, b""
         if verb == "describe":
             return self._describe(request), b""
-        case = cases.from_plain(request["case"])
-        assert isinstance(case, cases.ShardCase)
-        return sharding.shards(case, self.sampler(request["sampler"]), disturb=request["disturb"]), b""
+        return self._shards(request), b""
 
     def _describe(self, request: dict[str, Any]) -> dict[str, Any]:
         """What an implementation is, loaded on first use; and what importing it changed, which is its own affair."""
@@ -82,6 +80,14 @@ class Rank:
     def _connect(self, request: dict[str, Any]) -> None:
         self.connections[request["name"]] = Connections(request["path"], request["rank"], request["world_size"],
                                                         GLOO_TIMEOUT)
+
+    def _shards(self, request: dict[str, Any]) -> dict[str, Any]:
+        case = cases.from_plain(request["case"])
+        assert isinstance(case, cases.ShardCase)
+        sampler = self.sampler(request["sampler"])
+        self.surroundings, counts = self.surroundings or Surroundings(), kernel_counts()
+        answer = sharding.shards(case, sampler, disturb=request["disturb"])
+        return {**answer, "changed": _changed(self.surroundings, counts)}
 
     def _train(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         case = cases.from_plain(request["case"])
