@@ -132,7 +132,9 @@ def discover(pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int) -> Dis
     if declared.reduction == "sum":
         # What is left of a sum is summed again or not, as it is hooked: nothing says which is meant.
         lacking |= {"never_zeroed"}
-    scope = Scope(max_world_size, lacking | frozenset(declared.unsupported), declared, declared_sampler)
+    # What is sent is looked at last, and breaks nothing before.
+    without = lacking | frozenset(declared.unsupported) | {"bucketing", "overlap"}
+    scope = Scope(max_world_size, without, declared, declared_sampler)
     probes = _Probes(pool, ddp, scope)
     base = probes.run(BASE)
     _require_wrapper(ddp, base)

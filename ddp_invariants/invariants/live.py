@@ -35,6 +35,11 @@ def every_case_ends(hearing: Hearing, tally: Tally) -> Breach | None:
     ranks = hearing.evidence.ranks
     raised = [f"rank {rank} raised {e.raised['type']} in {e.raised['phase']} of step {e.raised['step']}: {e.raised['message']}"
               for rank, e in enumerate(ranks) if e.raised is not None]
+    overfull = [f"rank {rank}: {e.raised['message']}" for rank, e in enumerate(ranks)
+                if e.raised is not None and e.raised["phase"] == "evidence"]
+    if overfull:  # The harness ended that run, and what others then did for want of it is nobody's fault.
+        tally.compared = 0
+        raise Unjudged("; ".join(overfull))
     if hearing.incident is not None or not raised:
         return _told(hearing.incident, hearing.case.world_size, "; ".join(raised), ranks, hearing.case.outside)
     if len(raised) < len(ranks):

@@ -4,16 +4,23 @@ Two hosts with different hash seeds, and ranks forked from them in turn: under t
 every rank has its own, and code that iterates a set must not pass here by sharing one.
 """
 
+import contextlib
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Self
 
 HASH_SEEDS = ("1", "2")
+_STARTING = 60.0
+"""Seconds a host may take to import torch on a busy machine."""
+_PATIENCE = 10.0
+"""Seconds for what takes the kernel milliseconds: nothing here waits for ever."""
 
 
 class HarnessError(RuntimeError):
@@ -45,10 +52,17 @@ class Hosts:
             self.addresses.append(address)
 
     def close(self) -> None:
-        """End the hosts; the kernel ends their ranks."""
+        """End the hosts, which end everything below them first; see [Note: orphans] in host.py."""
         for process in self._processes:
-            process.kill()
-            process.wait()
+            process.terminate()
+            process.send_signal(signal.SIGCONT)  # A rank may have stopped it.
+        for process in self._processes:
+            try:
+                process.wait(_PATIENCE)
+            except subprocess.TimeoutExpired:
+                process.kill()  # The kernel ends its ranks.
+                with contextlib.suppress(subprocess.TimeoutExpired):  # It is in the kernel's hands.
+                    process.wait(_PATIENCE)
         self._errors.close()
 
     def __enter__(self) -> Self:
@@ -83,16 +97,31 @@ class HostClient:
             raise HarnessError(f"the host of this session is gone ({error}); was it killed?") from error
         self.ended: dict[int, int] = {}
 
-    def fork(self, rank: int, control: socket.socket, output: int) -> int:
-        """Fork a rank that serves `control` and writes its output to `output`. Returns its pid."""
-        self._say(f"fork {rank}", [control.fileno(), output])
-        while True:
-            verb, pid = self._hear(60.0)
-            if verb == "forked":
-                return pid
+    def fork(self, rank: int, control: socket.socket, output: int, stacks: int) -> int:
+        """Fork a rank that serves `control`, writes what it prints to `output` and its stacks to `stacks`.
+
+        Returns:
+            Its pid.
+
+        Raises:
+            HarnessError: The host is gone or gives no answer, or the system allows no more processes.
+        """
+        self._say(f"fork {rank}", [control.fileno(), output, stacks])
+        verb, pid = "", 0
+        while verb != "forked":
+            try:
+                verb, pid = self._hear(_STARTING)
+            except TimeoutError:
+                raise HarnessError(f"the host of this session started no rank within {_STARTING:.0f} s") from None
+        if not pid:
+            raise HarnessError("the system refuses to start more processes (ulimit -u?)")
+        self.ended.pop(pid, None)  # Of an earlier process with the same number.
+        return pid
 
     def end(self, pid: int) -> int | None:
         """Kill a rank if it still runs, and wait until it is gone.
+
+        One that the kernel holds on to (in a system call that no signal interrupts) is left to it.
 
         Returns:
             Its exit status, negative for the signal that ended it; None when it had to be killed here.
@@ -100,16 +129,16 @@ class HostClient:
         status = self.status(pid, 0.0)
         if status is None:
             self._say(f"kill {pid}", [])
-            while pid not in self.ended:
-                self._hear(60.0)
+            self.status(pid, _PATIENCE)
         self.ended.pop(pid, None)
         return status
 
     def status(self, pid: int, patience: float) -> int | None:
         """How a rank ended, if it did within `patience` seconds."""
+        until = time.monotonic() + patience
         try:
             while pid not in self.ended:
-                self._hear(patience)
+                self._hear(until - time.monotonic())
         except TimeoutError:
             return None
         return self.ended[pid]

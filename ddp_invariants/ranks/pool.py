@@ -1,6 +1,7 @@
 """Persistent ranks: run a case on them, hand back what they saw, replace them when in doubt."""
 
 import contextlib
+import fcntl
 import os
 import select
 import signal
@@ -36,7 +37,9 @@ GRACE = 2.0
 """Seconds the other ranks get after one has died or raised: gloo tells survivors within 40 ms."""
 RENEWAL = 500
 """Cases after which ranks are replaced even if nothing is wrong with them."""
-_OUTPUT_KEPT = 1 << 20
+_OUTPUT_KEPT = 8000
+"""Bytes kept of what a rank prints, and of its stacks."""
+_PIPE = 1 << 16
 
 Frame = tuple[dict[str, Any], bytes]
 
@@ -47,29 +50,75 @@ class LoadFailure(Exception):
 
 @dataclass
 class Process:
-    """One rank: its process, the socket it serves and the anonymous file that takes its output."""
+    """One rank: its process, the socket it serves, the pipe it prints to and the anonymous file that takes its stacks.
+
+    What it prints is read while it is waited for, and only the end is kept: a rank that floods its output takes time, never
+    memory. Its stacks have a place of their own, so that no flood washes them away.
+    """
 
     host: HostClient
     pid: int
     control: socket.socket
     output: int
+    stacks: int
     words_file: int
     words: LastWords
-    before: int = 0
+    ended: bool = False
+    tail: bytes = b""
     loaded: set[Ddp | Sampler] = field(default_factory=set)
+    altered_by: Ddp | Sampler | None = None
+
+    @classmethod
+    def start(cls, host: HostClient, rank: int) -> Self:
+        """Have a host fork it.
+
+        Raises:
+            HarnessError: It cannot.
+        """
+        ours, theirs = socket.socketpair()
+        output, printing = os.pipe()
+        os.set_blocking(output, False)
+        stacks = os.memfd_create(f"rank{rank}")
+        fcntl.fcntl(stacks, fcntl.F_SETFL, os.O_APPEND)
+        words = os.memfd_create(f"words{rank}")
+        os.ftruncate(words, WORDS_SIZE)
+        try:
+            return cls(host, host.fork(rank, theirs, printing, stacks), ours, output, stacks, words, LastWords(words))
+        except HarnessError:
+            ours.close()
+            for descriptor in (output, stacks, words):
+                os.close(descriptor)
+            raise
+        finally:
+            theirs.close()
+            os.close(printing)
 
     def asked(self) -> None:
-        """Remember where its output stands, and forget it where it has grown long."""
-        self.before = os.fstat(self.output).st_size
-        if self.before > _OUTPUT_KEPT:
-            os.ftruncate(self.output, 0)
-            os.lseek(self.output, 0, os.SEEK_SET)  # The rank shares the file's position.
-            self.before = 0
+        """Forget what it has printed and where it was."""
+        for _ in range(16):  # A flood has no end.
+            if not self.drain():
+                break
+        self.tail = b""
+        if os.fstat(self.stacks).st_size:
+            os.ftruncate(self.stacks, 0)
+
+    def drain(self) -> bool:
+        """Take from the pipe what it has printed; whether there was anything."""
+        if self.ended:
+            return False
+        try:
+            piece = os.read(self.output, _PIPE)
+        except BlockingIOError:
+            return False
+        self.ended = not piece  # It has closed its stdout and stderr, or is gone with all who had inherited them.
+        self.tail = (self.tail + piece)[-_OUTPUT_KEPT:]
+        return bool(piece)
 
     def printed(self) -> str:
-        """The end of what it has written to stdout and stderr since it was last asked something."""
-        size = os.fstat(self.output).st_size
-        return os.pread(self.output, 8000, max(self.before, size - 8000)).decode(errors="replace").strip("\0\n ")
+        """Its stacks, where it was asked for them or crashed, and the end of what it has printed since it was last asked."""
+        self.drain()
+        stacks = os.pread(self.stacks, _OUTPUT_KEPT, 0)
+        return "\n".join(text for piece in (stacks, self.tail) if (text := piece.decode(errors="replace").strip("\0\n ")))
 
     @property
     def words_path(self) -> str:
@@ -81,9 +130,9 @@ class Process:
         self.words.close()
         os.close(self.words_file)
         self.control.close()
-        status = self.host.end(self.pid)
         os.close(self.output)
-        return status
+        os.close(self.stacks)
+        return self.host.end(self.pid)
 
 
 @dataclass
@@ -150,9 +199,13 @@ class Pool:
             raise LoadFailure(f"--{side} {implementation}: importing it ended or hung the process, which {how}")
         for rank in ranks:
             self._ranks[rank].loaded.add(implementation)
+            if outcome.frames[rank][0]["changed"]:
+                self._ranks[rank].altered_by = implementation
         return outcome.frames[ranks[0]][0]
 
     def _require_loaded(self, implementation: Ddp | Sampler, ranks: list[int]) -> None:
+        if any(process.altered_by not in (None, implementation) for process in self._ranks.values()):
+            self._retire()  # Importing another one has changed the world it would run in: patched torch, as some do.
         missing = [rank for rank in ranks if implementation not in self._process(rank).loaded]
         if missing:
             self._load(implementation, missing)
@@ -208,7 +261,7 @@ class Pool:
         self._require_loaded(sampler, [0, 1])
         request = {"do": "shards", "case": case, "sampler": sampler.to_plain()}
         outcome = self._ask({0: {**request, "disturb": 1}, 1: {**request, "disturb": 1001}}, patience or self.deadline)
-        if fresh or outcome.incident is not None:
+        if fresh or outcome.incident is not None or any(header.get("changed") for header, _ in outcome.frames.values()):
             self._retire()
         else:
             self._renew()
@@ -226,30 +279,35 @@ class Pool:
         self._number += 1
         outcome = Outcome()
         waiting: dict[socket.socket, int] = {}
+        incoming: dict[socket.socket, wire.Incoming] = {}
         for rank, request in requests.items():
             process = self._process(rank)
             process.asked()
             waiting[process.control] = rank
+            incoming[process.control] = wire.Incoming()
             with contextlib.suppress(OSError):  # It has died since; reading from it below says so.
                 wire.send(process.control, {**request, "to": self._number})
         # Counted from here: starting processes is no part of what is on trial.
         started = time.monotonic()
         until, dead, raised = started + patience, set[int](), False
-        while waiting:
-            ready, _, _ = select.select(list(waiting), [], [], max(0.0, until - time.monotonic()))
-            if not ready:
-                break
-            for control in ready:
-                rank = waiting.pop(control)
-                frame = self._hear(control, until)
+        while waiting and (left := until - time.monotonic()) > 0:
+            for control in self._ready(waiting, left):
+                try:
+                    frame = incoming[control].take(control)
+                except (OSError, wire.WireError):
+                    dead.add(waiting.pop(control))
+                    continue
                 if frame is None:
+                    continue
+                rank = waiting.pop(control)
+                if frame[0].get("to") != self._number:
                     dead.add(rank)
-                else:
-                    outcome.frames[rank] = frame
-                    failed = bool(frame[0].get("facts", {}).get("raised"))
-                    raised |= failed
-                    if mortal and failed:
-                        _signal(self._ranks[rank].pid, signal.SIGKILL)
+                    continue
+                outcome.frames[rank] = frame
+                failed = bool(frame[0].get("facts", {}).get("raised"))
+                raised |= failed
+                if mortal and failed:
+                    _signal(self._ranks[rank].pid, signal.SIGKILL)
             if dead or raised:
                 until = min(until, time.monotonic() + GRACE)
         self._reject_failures(outcome)
@@ -257,14 +315,14 @@ class Pool:
             outcome.incident = self._incident(set(waiting.values()), dead, time.monotonic() - started)
         return outcome
 
-    def _hear(self, control: socket.socket, until: float) -> Frame | None:
-        """One rank's frame; None when it died or sent what is none."""
-        control.settimeout(max(0.1, until - time.monotonic()))
-        try:
-            frame = wire.receive(control)
-        except (OSError, wire.WireError):
-            return None
-        return frame if frame is not None and frame[0].get("to") == self._number else None
+    def _ready(self, waiting: dict[socket.socket, int], seconds: float) -> list[socket.socket]:
+        """The sockets that have something to say, after at most so many seconds; what ranks print is read on the way."""
+        printing = {self._ranks[rank].output: rank for rank in waiting.values() if not self._ranks[rank].ended}
+        sources: list[Any] = [*waiting, *printing]
+        ready, _, _ = select.select(sources, [], [], seconds)
+        for descriptor in printing.keys() & set(ready):
+            self._ranks[printing[descriptor]].drain()
+        return [source for source in ready if source in waiting]
 
     def _reject_failures(self, outcome: Outcome) -> None:
         for header, _ in outcome.frames.values():
@@ -285,7 +343,7 @@ class Pool:
         ended = {}
         for rank in dead:
             status = self._ranks[rank].host.status(self._ranks[rank].pid, 1.0)
-            ended[rank] = "sent something that is no evidence" if status is None else _how(status)
+            ended[rank] = "closed its connection or sent what is no evidence" if status is None else _how(status)
         stacks = {rank: self._ranks[rank].printed() + _threads(self._ranks[rank].pid) for rank in hung | dead}
         waiting = dict.fromkeys(hung, f"gave no answer within {seconds:.1f} s")
         said = {rank: self._ranks[rank].words.read(self._number) for rank in hung | dead}
@@ -301,7 +359,7 @@ class Pool:
                 try:
                     evidence = rank_evidence(*outcome.frames[rank], layouts)
                 except EvidenceError as error:
-                    incident = Incident("died", {rank: str(error)}, {rank: self._ranks[rank].printed()}, 0.0)
+                    incident = outcome.incident = Incident("died", {rank: str(error)}, {rank: self._ranks[rank].printed()}, 0.0)
             ranks.append(evidence)
         return TrainingEvidence(case, tuple(ranks), incident)
 
@@ -311,12 +369,7 @@ class Pool:
         """The process of a rank, started if there is none."""
         if rank not in self._ranks:
             host = self._hosts[rank % len(self._hosts)]
-            ours, theirs = socket.socketpair()
-            output = os.memfd_create(f"rank{rank}")
-            words = os.memfd_create(f"words{rank}")
-            os.ftruncate(words, WORDS_SIZE)
-            with theirs:
-                self._ranks[rank] = Process(host, host.fork(rank, theirs, output), ours, output, words, LastWords(words))
+            self._ranks[rank] = Process.start(host, rank)
         return self._ranks[rank]
 
     def _meet(self, ranks: tuple[int, ...]) -> _Meeting:

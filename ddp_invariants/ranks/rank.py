@@ -7,6 +7,7 @@ import gc
 import json
 import os
 import random
+import resource
 import signal
 import socket
 import sys
@@ -25,6 +26,7 @@ from ddp_invariants.ranks.driving import Driver
 from ddp_invariants.ranks.group import Connections, Log, Session, Timing
 from ddp_invariants.ranks.naming import LoadError
 from ddp_invariants.ranks.sampling import SamplerMaker
+from ddp_invariants.ranks.surroundings import SIZES, Surroundings, child_processes, kernel_counts
 from ddp_invariants.trace import LastWords
 
 GLOO_TIMEOUT = 300.0
@@ -37,7 +39,7 @@ class Rank:
     def __init__(self, control: socket.socket) -> None:
         self.control = control
         self.connections: dict[str, Connections] = {}
-        self.surroundings: dict[str, Any] = {}
+        self.surroundings: Surroundings | None = None
         self._drivers: dict[str, Driver] = {}
         self._samplers: dict[str, SamplerMaker] = {}
         self._mapped: dict[str, LastWords] = {}
@@ -65,11 +67,21 @@ class Rank:
             self._connect(request)
             return {}, b""
         if verb == "describe":
+            return self._describe(request), b""
+        return self._shards(request), b""
+
+    def _describe(self, request: dict[str, Any]) -> dict[str, Any]:
+        """What an implementation is, loaded on first use; and what importing it changed, which is its own affair."""
+        before, self.surroundings = Surroundings(), None
+        try:
             loaded = self.driver(request["ddp"]) if "ddp" in request else self.sampler(request["sampler"])
-            return {**asdict(loaded.describe()), "torch": torch.__version__}, b""
-        case = cases.from_plain(request["case"])
-        assert isinstance(case, cases.ShardCase)
-        return sharding.shards(case, self.sampler(request["sampler"]), disturb=request["disturb"]), b""
+            described = asdict(loaded.describe())
+        except LoadError:
+            raise
+        except BaseException as error:
+            raised = training.told(error, "describe", 0)
+            raise LoadError(f"loading it raised {raised['type']}: {raised['message']}") from error
+        return {**described, "torch": torch.__version__, "changed": before.changed()}
 
     def _connect(self, request: dict[str, Any]) -> None:
         self.connections[request["name"]] = Connections.through_file(request["path"], request["rank"], request["world_size"],
@@ -82,28 +94,33 @@ class Rank:
                 self._mapped[path] = LastWords(file.fileno())
         return self._mapped[path]
 
+    def _shards(self, request: dict[str, Any]) -> dict[str, Any]:
+        case = cases.from_plain(request["case"])
+        assert isinstance(case, cases.ShardCase)
+        sampler = self.sampler(request["sampler"])
+        self.surroundings, counts = self.surroundings or Surroundings(), kernel_counts()
+        answer = sharding.shards(case, sampler, disturb=request["disturb"])
+        return {**answer, "changed": _changed(self.surroundings, counts)}
+
     def _train(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         case = cases.from_plain(request["case"])
         assert isinstance(case, cases.TrainingCase)
         driver = self.driver(request["ddp"])
         everyone = self.connections[request["everyone"]]
-        os.environ.update(dict.fromkeys(_SIZES, str(case.ranks_needed)))
+        os.environ.update(dict.fromkeys(SIZES, str(case.ranks_needed)))
         log = Log(self._words(request["words"]), request["number"])
+        self.surroundings = self.surroundings or Surroundings()
+        counts = kernel_counts()  # Taken here: connections made since the last case have brought theirs.
         left: list[list[int]] = []
-        threads = _threads()  # Counted here: connections made since the last case have brought theirs.
         for number in range(case.rounds):
             record, session, quiescent = self._round(case, request, driver, log, number)
             if case.rounds > 1:
                 if session.branched:
                     _meet(session.store, everyone)
                 gc.collect()
-                left.append(_left())
-        before, self.surroundings = self.surroundings, _surroundings()
-        # The first case starts what torch starts on first use.
-        changed = [name for name, value in self.surroundings.items() if before and before[name] != value]
-        changed += ["threads"] if before and _threads() != threads else []
-        header = {**record.header(), "sent": session.sent(), "groups": session.members, "quiescent": quiescent,
-                  "changed": changed, "left": left}
+                left.append([*kernel_counts().values(), child_processes()])
+        header = {**record.header(), "sent": session.sent(), "groups": session.members, "quiescent": quiescent, "left": left,
+                  "changed": _changed(self.surroundings, counts)}
         return header, bytes(record.blob)
 
     def _round(self, case: cases.TrainingCase, request: dict[str, Any], driver: Driver, log: Log,
@@ -121,7 +138,7 @@ class Rank:
         session.end()
         # Plain groups close their connections when destroyed, which would end another rank's wait with an error; their
         # processes are ended by the controller once all ranks have answered.
-        return record, session, not request["plain"] and session.close()
+        return record, session, not request["plain"] and _closed(session)
 
 
 def _meet(store: Any, connections: Connections) -> None:
@@ -131,20 +148,11 @@ def _meet(store: Any, connections: Connections) -> None:
         store.wait([f"over/{rank}" for rank in range(connections.world_size)], dt.timedelta(seconds=5))
 
 
-def _left() -> list[int]:
-    """How many threads, open descriptors and child processes this process has."""
-    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii").split()
-    return [_threads(), len(os.listdir("/proc/self/fd")), len(children)]  # noqa: PTH208 - as below
-
-
 def _timing(case: cases.TrainingCase, rank: int) -> Timing:
     """What the case does to the timing of a rank's collectives, in the default group's numbering."""
     plan = case.perturbation
     sentinel = float("nan") if plan.sentinel == "nan" else cases.SENTINEL
     return Timing(plan.kind == "withheld", sentinel, draws.delays(case, rank - case.outside))
-
-
-_SIZES = ("WORLD_SIZE", "LOCAL_WORLD_SIZE")
 
 
 def _seed(number: int) -> None:
@@ -154,28 +162,47 @@ def _seed(number: int) -> None:
     torch.manual_seed(number)
 
 
-def _threads() -> int:
-    return len(os.listdir("/proc/self/task"))  # noqa: PTH208 - ten times faster than pathlib, and on every case's way
+def _closed(session: Session) -> bool:
+    """Whether the session could be closed with nothing in flight; an implementation may have broken what closing needs."""
+    try:
+        return session.close()
+    except Exception:  # noqa: BLE001 - whatever it is, these processes are not to be used again
+        return False
 
 
-def _surroundings() -> dict[str, Any]:
-    """What a case must leave as it was, or the next one would run in another world."""
-    return {
-        "default dtype": torch.get_default_dtype(),
-        "grad mode": torch.is_grad_enabled(),
-        "torch threads": torch.get_num_threads(),
-        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
-        "working directory": os.getcwd(),  # noqa: PTH109 - ten times faster than pathlib, and on every case's way
-        "environment": {name: value for name, value in os.environ.items() if name not in _SIZES},
-        "default device": torch.get_default_device(),
-        "exception hook": sys.excepthook,
-    }
+def _changed(surroundings: Surroundings, counts: dict[str, int]) -> list[str]:
+    """What the case left changed; an implementation may have broken what finding out needs."""
+    try:
+        return surroundings.changed() + [name for name, count in kernel_counts().items() if count != counts[name]]
+    except Exception as error:  # noqa: BLE001 - as above
+        return [f"what tells ({type(error).__name__})"]
 
 
-def serve(control: socket.socket, rank: int) -> int:
-    """Answer requests until the controller closes the connection. Returns the process's exit status."""
-    faulthandler.register(signal.SIGUSR1, all_threads=True)
-    faulthandler.enable()
+def _bound_memory() -> None:
+    """Let this process take so much memory more than it has: a larger demand raises here and takes nobody else's.
+
+    RLIMIT_DATA rather than RLIMIT_AS, which also counts libraries that are mapped and addresses that are only reserved.
+    """
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5])
+    most = pages * resource.getpagesize() + training.MEMORY
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+
+
+def serve(control: socket.socket, rank: int, stacks: int) -> int:
+    """Answer requests until the controller closes the connection.
+
+    Args:
+        control: The connection.
+        rank: This process's number.
+        stacks: Descriptor of the file that takes stacks, of a crash or on SIGUSR1.
+
+    Returns:
+        The process's exit status.
+    """
+    faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
+    faulthandler.enable(file=stacks)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # What is printed belongs to the case that printed it.
+    _bound_memory()
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
     torch.set_num_threads(1)
     state = Rank(control)

@@ -1,6 +1,7 @@
 """How a sampler is asked: map-style, over batches, over items, or a function; its rank given, or read from its surroundings."""
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -120,6 +121,7 @@ def _as_rank(rank: int, world_size: int) -> Iterator[None]:
     before = {name: os.environ.get(name) for name in here}
     os.environ.update(here)
     possible = 0 <= rank < world_size
+    exception_hook = sys.excepthook  # torch wraps it at every initialisation and never takes the wrapper off.
     try:
         if possible:
             lone_rank(rank, world_size)
@@ -127,6 +129,7 @@ def _as_rank(rank: int, world_size: int) -> Iterator[None]:
     finally:
         if possible:
             dist.destroy_process_group()
+            sys.excepthook = exception_hook
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)

@@ -68,7 +68,7 @@ def _dealt(case: ShardCase, make: SamplerMaker, disturb: int) -> dict[str, Any]:
         if case.loader:
             phase = "DataLoader"
             answer["batches"] = [one.batches() for one in asked]
-    except Exception as error:  # noqa: BLE001 - the implementation on trial may raise anything; it is evidence
+    except BaseException as error:  # noqa: BLE001 - the implementation on trial may raise anything; it is evidence
         return {"raised": told(error, phase, 0)}
     return answer
 
@@ -86,7 +86,7 @@ def _orders(case: ShardCase, make: SamplerMaker) -> list[list[int]]:
 def _refusal(case: ShardCase, make: SamplerMaker, world_size: int, rank: int) -> str | None:
     try:
         _made(case, make, world_size, rank, 0)
-    except Exception as error:  # noqa: BLE001 - which exception it is, is the evidence
+    except BaseException as error:  # noqa: BLE001 - which exception it is, is the evidence
         return type(error).__name__
     return None
 

@@ -23,6 +23,16 @@ from ddp_invariants.ranks.model import Replica, count_values, loss_of
 _Slot = tuple[str, str, list[int]] | tuple[str, None, None]
 
 
+MEMORY = 4 << 30
+"""Bytes a rank may take beyond what it starts with. Of a default run's cases none takes a hundredth of it."""
+MOST_EVIDENCE = 64 << 20
+"""Bytes a rank may note in a case. The largest case of a thorough run notes less than a hundredth of it."""
+
+
+class TooMuchEvidence(Exception):
+    """What is to be noted exceeds any case's due; the run ends here, and nothing follows for the implementation."""
+
+
 class Record:
     """What one rank saw: tensors as raw bits by moment and step, everything else as plain data.
 
@@ -45,6 +55,10 @@ class Record:
                 slots.append((name, None, None))
                 continue
             slots.append((name, tensor.dtype, tensor.shape))
+            # Counted before it is taken: an expanded tensor has a few bytes until it is copied.
+            if len(self.blob) + tensor.numel() * tensor.element_size() > MOST_EVIDENCE:
+                raise TooMuchEvidence(f"{moment} {name!r} of shape {tuple(tensor.shape)} makes what this rank noted larger "
+                                      f"than {MOST_EVIDENCE >> 20} MiB")
             self.blob += _bits(tensor)
         layout = self.layouts.setdefault(tuple(slots), len(self.layouts))
         self.records.append((moment, step, layout, start, len(self.blob) - start))
@@ -95,7 +109,9 @@ def train(case: TrainingCase, rank: int, driver: Driver, session: Session) -> Re
     run = _Run(case, rank, driver, session)
     try:
         run.all(driver)
-    except Exception as error:  # noqa: BLE001 - the implementation on trial may raise anything; it is evidence
+    except TooMuchEvidence as error:
+        run.record.facts["raised"] = told(error, "evidence", run.step)
+    except BaseException as error:  # noqa: BLE001 - the implementation on trial may raise anything; it is evidence
         run.record.facts["raised"] = told(error, run.phase, run.step)
     return run.record
 
@@ -103,9 +119,11 @@ def train(case: TrainingCase, rank: int, driver: Driver, session: Session) -> Re
 def told(error: BaseException, phase: str, step: int) -> dict[str, Any]:
     """An exception as plain data. `str` of a foreign exception may itself raise."""
     try:
-        message = str(error)
-    except Exception as unprintable:  # noqa: BLE001 - any code may stand in a foreign __str__
+        message = str(error).encode(errors="backslashreplace").decode()
+    except BaseException as unprintable:  # noqa: BLE001 - any code may stand in a foreign __str__
         message = f"(its message raised {type(unprintable).__name__})"
+    if isinstance(error, MemoryError) or "can't allocate memory" in message:
+        message = f"{message[:1900]} (a rank may take {MEMORY >> 30} GiB)".lstrip()
     return {"phase": phase, "step": step, "type": type(error).__name__, "message": message[:2000],
             "traceback": "".join(traceback.format_tb(error.__traceback__))[-4000:]}
 

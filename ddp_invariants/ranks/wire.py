@@ -10,8 +10,10 @@ import struct
 from typing import Any
 
 _PREFIX = struct.Struct("<II")
-LARGEST_FRAME = 1 << 30
-"""Bytes. A rank that sends more is broken or hostile; reading on would take the controller's memory."""
+LARGEST_FRAME = 1 << 28
+"""Bytes, four times what a rank may note (`training.MOST_EVIDENCE`). A rank that sends more is broken or hostile; reading
+on would take the controller's memory."""
+_PIECE = 1 << 16
 
 
 class WireError(RuntimeError):
@@ -28,6 +30,36 @@ def send(connection: socket.socket, header: dict[str, Any], blob: bytes | bytear
     connection.sendall(_PREFIX.pack(len(text), len(blob)) + text + blob)
 
 
+class Incoming:
+    """A frame that comes in piece by piece, so that no peer can hold up who waits for several of them."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def take(self, connection: socket.socket) -> tuple[dict[str, Any], bytes] | None:
+        """Take what the connection has without waiting for more; the frame once it is complete, None before.
+
+        Raises:
+            WireError: The connection closed, or what came is no frame.
+            OSError: The connection was reset.
+        """
+        try:
+            piece = connection.recv(_PIECE, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return None
+        if not piece:
+            raise WireError("the connection closed")
+        self._bytes += piece
+        if len(self._bytes) < _PREFIX.size:
+            return None
+        sizes = _sizes(self._bytes)
+        if len(self._bytes) < _PREFIX.size + sum(sizes):
+            return None
+        if len(self._bytes) > _PREFIX.size + sum(sizes):
+            raise WireError("bytes behind the frame")
+        return _frame(bytes(memoryview(self._bytes)[_PREFIX.size :]), sizes[0])
+
+
 def receive(connection: socket.socket) -> tuple[dict[str, Any], bytes] | None:
     """Receive one frame; None when the peer closed the connection between frames.
 
@@ -38,15 +70,25 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any], bytes] | None:
     prefix = _exactly(connection, _PREFIX.size)
     if not prefix:
         return None
-    text_size, blob_size = _PREFIX.unpack(prefix)
+    sizes = _sizes(prefix)
+    body = _exactly(connection, sum(sizes))
+    if len(body) < sum(sizes):
+        raise WireError("the connection closed inside a frame")
+    return _frame(body, sizes[0])
+
+
+def _sizes(prefix: bytes | bytearray) -> tuple[int, int]:
+    """Bytes of a frame's header and of what follows it."""
+    text_size, blob_size = _PREFIX.unpack_from(prefix)
     if text_size + blob_size > LARGEST_FRAME:
         raise WireError(f"a frame of {text_size + blob_size} bytes, at most {LARGEST_FRAME} are taken")
-    body = _exactly(connection, text_size + blob_size)
-    if len(body) < text_size + blob_size:
-        raise WireError("the connection closed inside a frame")
+    return text_size, blob_size
+
+
+def _frame(body: bytes, text_size: int) -> tuple[dict[str, Any], bytes]:
     try:
         header = json.loads(body[:text_size])
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise WireError(f"a frame's header is not JSON: {error}") from error
     if not isinstance(header, dict):
         raise WireError("a frame's header is not an object")

@@ -1,0 +1,160 @@
+"""Whether a long session grows, and whether a killed one leaves anything: 20,000 cases in one worker, 50 killed controllers.
+
+`python benchmarks/endurance.py [--cases 20000] [--kills 50] [--seed 0]`. The first part runs the reference at world sizes 1
+to 3 on one pool, renewed every 500 cases as always, and prints resident memory, descriptors and
+threads: of the controller and of both hosts after the first 1,000 cases and at the end, and of the ranks that live for
+the first and the last 400 cases of a renewal. The second part kills a controller that runs cases (SIGKILL) at random
+moments of its life, the start included, and looks for whatever of it is left one second later. Exits with status 1 when
+descriptors or threads have grown, memory by more than the slack below, or anything was left.
+"""
+
+import argparse
+import random
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+
+import psutil
+
+from ddp_invariants.case import Data, Layer, Model, TrainingCase
+from ddp_invariants.implementation import Ddp
+from ddp_invariants.invariants import judge
+from ddp_invariants.ranks.hosts import Hosts
+from ddp_invariants.ranks.pool import RENEWAL, Pool
+
+SLACK = {"controller": 16.0, "host": 2.0, "rank": 8.0}
+"""MiB a process may grow: the allocators' own unevenness. A leak of one kB a case would show twenty MiB after 20,000 cases,
+and a rank lives for 500."""
+WARM = 1000
+"""Cases after which the controller and the hosts have taken what they take once."""
+SETTLED = 100
+"""Cases after which a rank has."""
+CASE = TrainingCase(model=Model(2, (Layer("linear", 3, bias=True),)), steps=2, data=Data(samples=6, batch_size=2))
+
+CONTROLLER = """
+import sys
+from ddp_invariants.case import Layer, Model, TrainingCase
+from ddp_invariants.implementation import Ddp
+from ddp_invariants.ranks.hosts import Hosts
+from ddp_invariants.ranks.pool import Pool
+print("started", flush=True)
+with Hosts() as hosts, Pool(hosts.addresses) as pool:
+    case = TrainingCase(model=Model(1, (Layer("linear"),)), world_size=3)
+    pool.train(case, Ddp())
+    print("ready", flush=True)
+    while True:
+        pool.train(case, Ddp(), fresh=len(sys.argv) > 1)
+"""
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a process holds: resident memory in MiB, descriptors, threads."""
+
+    memory: float
+    descriptors: int
+    threads: int
+
+    @classmethod
+    def by(cls, pid: int) -> "Held":
+        """What a process holds now."""
+        process = psutil.Process(pid)
+        return cls(process.memory_info().rss / 2**20, process.num_fds(), process.num_threads())
+
+    def grown(self, now: "Held", slack: float) -> bool:
+        """Whether it holds more now than slack (MiB) explains."""
+        return now.memory > self.memory + slack or now.descriptors > self.descriptors or now.threads > self.threads
+
+    def __str__(self) -> str:
+        return f"{self.memory:8.1f} MiB {self.descriptors:4} descriptors {self.threads:4} threads"
+
+
+def compare(who: str, kind: str, before: Held, now: Held) -> bool:
+    """Print two moments of a process; whether it has grown."""
+    grown = before.grown(now, SLACK[kind])
+    print(f"{who:28} {before}\n{'':28} {now}{'   GROWN' if grown else ''}", flush=True)
+    return grown
+
+
+def run(count: int, seed: int) -> bool:
+    """The first part; whether anything has grown."""
+    draw, grown = random.Random(seed), False
+    with Hosts() as hosts, Pool(hosts.addresses) as pool:
+        everyone = {"controller": psutil.Process().pid, **{f"host {n}": p.pid for n, p in enumerate(hosts._processes)}}
+        warm: dict[str, Held] = {}
+        young: dict[int, Held] = {}
+        started, renewals = time.monotonic(), 0
+        for number in range(1, count + 1):
+            case = replace(CASE, world_size=draw.randint(1, 3))
+            findings = judge(pool.train(case, Ddp()))
+            wrong = [finding.breach for finding in findings.values() if finding.breach is not None]
+            if wrong:
+                sys.exit(f"case {number}: {wrong}")
+            ranks = {process.pid: rank for rank, process in pool._ranks.items()}
+            place = number % RENEWAL
+            if place == SETTLED and len(ranks) == 3:
+                young = {pid: Held.by(pid) for pid in ranks}
+            if place == RENEWAL - 1:
+                renewals += 1
+                if set(young) != set(ranks):
+                    print(f"case {number}: ranks were replaced between renewals")
+                if renewals == 1 or number + RENEWAL > count:
+                    grown |= sum(compare(f"rank {ranks[pid]}, cases to {number}", "rank", held, Held.by(pid))
+                                 for pid, held in young.items() if pid in ranks) > 0
+            if number == min(WARM, count // 2):
+                warm = {who: Held.by(pid) for who, pid in everyone.items()}
+        took = time.monotonic() - started
+        print(f"{count} cases in {took:.0f} s, {took / count * 1e3:.1f} ms each; {renewals} renewals")
+        return grown | (sum(compare(who, who.split()[0], warm[who], Held.by(pid)) for who, pid in everyone.items()) > 0)
+
+
+def below(pid: int) -> list[psutil.Process]:
+    """Everything below a process."""
+    found: list[psutil.Process] = psutil.Process(pid).children(recursive=True)
+    return found
+
+
+def left(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Those that run one second later."""
+    _, alive = psutil.wait_procs(processes, timeout=1.0)
+    return [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+
+
+def kill(count: int, seed: int) -> bool:
+    """The second part; whether anything was left."""
+    draw, survived = random.Random(seed), 0
+    for number in range(count):
+        # A third while the hosts start, a third while cases run, a third while ranks come and go as well.
+        way = ("starting", "running", "renewing")[number % 3]
+        command = [sys.executable, "-c", CONTROLLER, *(["fresh"] if way == "renewing" else [])]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as controller:
+            assert controller.stdout is not None
+            controller.stdout.readline()
+            if way != "starting":
+                controller.stdout.readline()
+            time.sleep(draw.uniform(0.0, 3.0 if way == "starting" else 0.3))
+            everyone = below(controller.pid)
+            controller.kill()
+            alive = left(everyone)
+            survived += len(alive)
+            print(f"kill {number + 1} of {count}, {way}: {len(everyone)} processes below"
+                  + (f", LEFT {alive}" if alive else ""), flush=True)
+    print(f"{count} controllers killed, {survived} processes left one second later")
+    return survived > 0
+
+
+def main() -> None:
+    """Run both parts."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=20000)
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    grown = options.cases > 0 and run(options.cases, options.seed)
+    survived = options.kills > 0 and kill(options.kills, options.seed)
+    sys.exit(int(grown or survived))
+
+
+if __name__ == "__main__":
+    main()

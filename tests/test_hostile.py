@@ -1,0 +1,334 @@
+"""Nothing escapes and nothing breaks the suite: every hostile implementation gets its verdict, and the next one is judged."""
+
+import getpass
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from conftest import FAULTS
+from ddp_invariants.case import Data, Layer, Model, ShardCase, TrainingCase
+from ddp_invariants.evidence import TrainingEvidence
+from ddp_invariants.implementation import Ddp, Sampler
+from ddp_invariants.invariants import judge
+from ddp_invariants.ranks.hosts import Hosts
+from ddp_invariants.ranks.pool import LoadFailure, Pool
+
+HOSTILE = str(Path(__file__).with_name("hostile.py"))
+CASE = TrainingCase(model=Model(2, (Layer("linear", 3, bias=True),)), world_size=2, steps=1, data=Data(samples=4, batch_size=2))
+DEADLINE = 1.5
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the hosts' and ranks' temporary files would be."""
+    return tmp_path_factory.mktemp("temporary")
+
+
+@pytest.fixture(scope="module")
+def hosts(folder: Path) -> Iterator[Hosts]:
+    """Hosts of this module's own, so that whatever is below them is of its making."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(folder))
+        hosts = Hosts()
+    with hosts:
+        yield hosts
+
+
+@pytest.fixture(scope="module")
+def pool(hosts: Hosts) -> Iterator[Pool]:
+    """One pool for all of them, one after the other."""
+    with Pool(hosts.addresses) as pool:
+        pool.train(CASE, Ddp())  # The hosts import torch.
+        pool.deadline = DEADLINE
+        yield pool
+
+
+def below(hosts: Hosts) -> set[int]:
+    """Everything that runs below the hosts."""
+    found = [process for host in hosts._processes for process in psutil.Process(host.pid).children(recursive=True)]
+    alive = set()
+    for process in found:
+        try:
+            if process.status() != psutil.STATUS_ZOMBIE:
+                alive.add(process.pid)
+        except psutil.NoSuchProcess:
+            continue
+    return alive
+
+
+def left_behind(hosts: Hosts, pool: Pool, within: float = 1.0) -> set[int]:
+    """What runs below the hosts after a while and is no rank."""
+    until = time.monotonic() + within
+    left = {0}
+    while left and time.monotonic() < until:
+        left = below(hosts) - {process.pid for process in pool._ranks.values()}
+        time.sleep(0.01)
+    return left
+
+
+def held() -> tuple[int, int, int]:
+    """The controller's descriptors, threads and memory in units of 50 MB."""
+    process = psutil.Process()
+    return process.num_fds(), threading.active_count(), process.memory_info().rss // 50_000_000
+
+
+def seen(evidence: TrainingEvidence) -> tuple[str, str]:
+    """The verdict on a case: the rules breached, or `unjudged` by LIVE-1, or `right`; and all words that go with it."""
+    findings = judge(evidence)
+    breaches = {rule: finding.breach for rule, finding in findings.items() if finding.breach is not None}
+    words = " ".join(f"{b.fact} {b.got} {b.perhaps} {b.notes}" for b in breaches.values())
+    if breaches:
+        return " ".join(sorted(breaches)), words
+    if findings["LIVE-1"].unjudged:
+        return "unjudged", findings["LIVE-1"].unjudged
+    assert findings["GRAD-2"].compared > 0
+    return "right", " ".join(name for rank in evidence.ranks for name in rank.changed)
+
+
+HUNG = r"a rank hung.*rank 1 gave no answer within 1\.\d s"
+DIED = "a rank died.*rank 1 "
+GALLERY = [
+    ("LoopsInPython", "LIVE-1", HUNG + ".*in attack"),
+    ("LoopsInC", "LIVE-1", HUNG + ".*in attack"),
+    ("SleepsWithTheGil", "LIVE-1", HUNG + ".*in attack"),
+    ("StopsItself", "LIVE-1", HUNG),
+    ("FloodsForEver", "LIVE-1", HUNG + ".*in attack.*flood flood"),
+    ("DeafAndLooping", "LIVE-1", HUNG),
+    ("DribblesIntoTheSocket", "LIVE-1", "rank 1 gave no answer within|no evidence"),
+    ("EndsQuietly", "LIVE-1", DIED + "ended with exit status 0"),
+    ("EndsLoudly", "LIVE-1", DIED + "ended with exit status 1"),
+    ("EndsAndLeavesAChild", "LIVE-1", DIED + "ended with exit status 3"),
+    ("SegmentationFault", "LIVE-1", DIED + "was ended by SIGSEGV.*in attack"),
+    ("Aborts", "LIVE-1", DIED + "was ended by SIGABRT.*in attack"),
+    ("ClosesDescriptors", "LIVE-1", DIED),
+    ("CallsSysExit", "LIVE-1", "a rank hung while another raised.*rank 1 raised SystemExit in backward of step 0: enough"),
+    ("RaisesOnOneRank", "LIVE-1", "a rank hung while another raised.*rank 1 raised ValueError in backward.*: only here"),
+    ("RaisesTheUnpicklable", "unjudged", "raised Unpicklable in backward of step 0"),
+    ("RaisesTheUnprintable", "unjudged", r"Unprintable in backward of step 0: \(its message raised SystemExit\)"),
+    ("RaisesHalfACharacter", "unjudged", r"half \\ud800"),
+    ("AllocatesForEver", "unjudged", "allocate memory.*a rank may take 4 GiB"),
+    ("HandsBackGigabytes", "unjudged", r"reduced 'layers\.0\.weight' of shape \(1073741824,\) makes .* larger than 64 MiB"),
+    ("OtherCollective", "LIVE-1", ""),
+    ("OtherDtype", "LIVE-1", ""),
+    ("OtherShape", "LIVE-1", ""),
+    ("OtherOperation", "COMM-1", ""),
+    ("Floods", "right", ""),
+    ("LeavesThreads", "right", "Python threads"),
+    ("LeavesAFork", "right", "child processes"),
+    ("LeavesAProcess", "right", "child processes"),
+    ("LeavesACommand", "right", "child processes"),
+    ("LeavesADaemon", "right", ""),
+    ("LeavesAFamily", "right", "child processes"),
+    ("ForksAndGoesOn", "right", "child processes"),
+    ("LeaksDescriptors", "right", "open descriptors"),
+    ("LeavesACollective", "COMM-1", ""),
+    ("DestroysTheGroup", "right", ""),
+    ("ChangesSettings", "right", "default dtype.*grad mode.*torch threads.*deterministic.*subnormal.*directory.*environment"),
+    ("LosesItsFolder", "right", "working directory"),
+    ("ReseedsGenerators", "right", ""),
+    ("PatchesDistributed", "right", "names in torch.distributed"),
+    ("PatchesTensor", "right", "names in Tensor"),
+    ("PatchesModule", "right", "names in Linear"),
+    ("BreaksTheHarness", "right", "what tells"),
+    ("HooksEveryModule", "right", "global hooks"),
+    ("HandlesSignals", "right", "signal handlers"),
+    ("LeavesItsSession", "right", "session"),
+    ("Traces", "right", "tracing.*standard streams"),
+]
+
+
+@pytest.mark.parametrize(("name", "verdict", "words"), GALLERY, ids=[name for name, _, _ in GALLERY])
+def test_a_hostile_implementation_gets_its_verdict_and_leaves_nothing(
+        hosts: Hosts, pool: Pool, folder: Path, name: str, verdict: str, words: str) -> None:
+    """The verdict is right, the next implementation on the same pool is judged as if nothing had been, nothing is left."""
+    pool.train(CASE, Ddp())
+    before, started = held(), time.monotonic()
+    got, told = seen(pool.train(CASE, Ddp(f"{HOSTILE}:{name}")))
+    assert time.monotonic() - started < DEADLINE + 3.0
+    assert verdict in got.split(), told
+    assert re.search(words, told, re.DOTALL), told
+    assert seen(pool.train(CASE, Ddp())) == ("right", "")
+    assert left_behind(hosts, pool) == set()
+    assert held() == before
+    assert {path.name for path in folder.iterdir()} <= {f"torchinductor_{getpass.getuser()}"}  # torch's own, by name
+
+
+def test_a_deadlock_at_one_world_size_is_told_and_the_others_are_judged(hosts: Hosts, pool: Pool) -> None:
+    """Only the case of three ranks hangs."""
+    name = Ddp(f"{FAULTS}:HangsOnThree")
+    assert seen(pool.train(CASE, name)) == ("right", "")
+    verdict, words = seen(pool.train(replace(CASE, world_size=3, data=Data(samples=6, batch_size=2)), name))
+    assert verdict == "LIVE-1"
+    assert "rank 0 gave no answer" in words
+    assert seen(pool.train(CASE, name)) == ("right", "")
+    assert left_behind(hosts, pool) == set()
+
+
+def test_a_flood_takes_no_memory(pool: Pool) -> None:
+    """What is printed is read and forgotten but for its end, in the controller as in the ranks; the stacks survive it."""
+    pool.train(CASE, Ddp())
+    before = psutil.Process().memory_info().rss
+    evidence = pool.train(CASE, Ddp(f"{HOSTILE}:FloodsForEver"))
+    assert evidence.incident is not None
+    assert len(evidence.incident.stacks[1]) < 20_000
+    assert psutil.Process().memory_info().rss - before < 20 * 2**20
+
+
+ALTERING = """
+import ddp_invariants.reference.ddp as ddp
+import torch.nn as nn
+nn.Linear.__call__ = lambda self, x: 0 * nn.functional.linear(x, self.weight, self.bias)
+class DDP(ddp.DistributedDataParallel):
+    pass
+"""
+CHILD_ON_IMPORT = """
+import subprocess
+from ddp_invariants.reference.ddp import DistributedDataParallel as DDP
+subprocess.Popen(["sleep", "1000"])
+"""
+
+
+@pytest.mark.parametrize("source", [ALTERING, CHILD_ON_IMPORT], ids=["patches_torch", "starts_a_process"])
+def test_what_importing_one_implementation_changes_is_not_the_next_ones_world(
+        hosts: Hosts, pool: Pool, tmp_path: Path, source: str) -> None:
+    """It keeps its ranks from case to case, and the next implementation gets others."""
+    path = tmp_path / "mine.py"
+    path.write_text(source)
+    mine = Ddp(f"{path}:DDP")
+    pool.train(CASE, mine)
+    ranks = {process.pid for process in pool._ranks.values()}
+    pool.train(CASE, mine)
+    assert {process.pid for process in pool._ranks.values()} == ranks
+    assert seen(pool.train(CASE, Ddp())) == ("right", "")
+    assert not {process.pid for process in pool._ranks.values()} & ranks
+    assert left_behind(hosts, pool) == set()
+
+
+BAD = "class Bad(BaseException):\n    def __str__(self): raise self\nraise Bad"
+
+
+@pytest.mark.parametrize("source", [BAD, "raise KeyboardInterrupt"], ids=["unprintable", "interrupt"])
+def test_whatever_importing_raises_is_one_sentence(pool: Pool, tmp_path: Path, source: str) -> None:
+    """Never a failure of the harness."""
+    path = tmp_path / "mine.py"
+    path.write_text(source)
+    with pytest.raises(LoadFailure, match=r"raised (Bad|KeyboardInterrupt)"):
+        pool.describe(Ddp(f"{path}:DDP"))
+
+
+def test_what_is_no_command_does_not_end_a_host(hosts: Hosts, pool: Pool) -> None:
+    """What is on trial can reach the host's socket; it can neither break the host nor kill another pool's ranks."""
+    pool.train(CASE, Ddp())
+    victim = pool._ranks[0].pid
+    for message in (b"kill", b"fork 1", b"\xff\xfe", b"fork one", b"kill 1 2", f"kill {victim}".encode()):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as intruder:
+            intruder.connect("\0" + hosts.addresses[0])
+            intruder.sendall(message)
+            time.sleep(0.02)
+    assert seen(pool.train(CASE, Ddp())) == ("right", "")
+    assert pool._ranks[0].pid == victim
+
+
+ABANDONED = """
+import sys, time
+sys.path[:0] = {path!r}
+from test_hostile import CASE, HOSTILE
+from ddp_invariants.implementation import Ddp, Sampler
+from ddp_invariants.ranks.hosts import Hosts
+from ddp_invariants.ranks.pool import Pool
+hosts = Hosts()
+pool = Pool(hosts.addresses)
+pool.train(CASE, Ddp(HOSTILE + ":LeavesADaemon"))
+pool._ask({{0: {{"do": "describe", "ddp": Ddp({child!r}).to_plain()}}}}, 20.0)
+print("ready", flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("ending", ["killed", "closed"])
+def test_descendants_of_ranks_end_with_the_controller(tmp_path: Path, ending: str) -> None:
+    """SIGKILL to the controller, or closing its hosts, ends what ranks have started in sessions of their own as well."""
+    path = tmp_path / "mine.py"
+    path.write_text(CHILD_ON_IMPORT.replace('"1000"]', '"1000"], start_new_session=True'))
+    source = ABANDONED.format(path=[str(Path(__file__).parent)], child=f"{path}:DDP")
+    if ending == "closed":
+        source = source.replace("time.sleep(1000)", "sys.stdin.read(); hosts.close()")
+    with subprocess.Popen([sys.executable, "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as controller:
+        assert controller.stdout is not None
+        assert controller.stdin is not None
+        assert controller.stdout.readline() == b"ready\n"
+        everyone = psutil.Process(controller.pid).children(recursive=True)
+        assert "sleep" in {process.name() for process in everyone}
+        if ending == "killed":
+            controller.kill()
+        controller.stdin.close()
+        controller.wait(10)
+        _, alive = psutil.wait_procs(everyone, timeout=1.0)
+        assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
+
+
+SAMPLERS = [
+    ("SamplerCallsSysExit", "unjudged", "SystemExit"),
+    ("SamplerLeavesACommand", "right", "child processes"),
+    ("SamplerPatchesRandom", "right", "names in random"),
+]
+
+
+@pytest.mark.parametrize(("name", "verdict", "words"), SAMPLERS, ids=[name for name, _, _ in SAMPLERS])
+def test_a_hostile_sampler_gets_its_verdict_and_leaves_nothing(
+        hosts: Hosts, pool: Pool, name: str, verdict: str, words: str) -> None:
+    """The same for samplers, which share their processes with the cases that follow."""
+    case = ShardCase(world_size=2, data=Data(samples=6, batch_size=2))
+    pool.shards(case, Sampler())
+    evidence = pool.shards(case, Sampler(f"{HOSTILE}:{name}"))
+    assert evidence.incident is None
+    raised = [answer["raised"]["type"] for answer in evidence.answers if "raised" in answer]
+    assert ("unjudged" if raised else "right") == verdict
+    assert words in str(raised or [answer["changed"] for answer in evidence.answers])
+    again = pool.shards(case, Sampler())
+    assert all(finding.breach is None for finding in judge(again).values())
+    assert [answer["changed"] for answer in again.answers] == [[], []]
+    assert left_behind(hosts, pool) == set()
+
+
+HURRIED = """
+import pytest
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config):
+    from ddp_invariants import discovery, trial
+    from ddp_invariants.ranks import pool
+    trial.HUNG_DEADLINE = discovery.HUNG_PATIENCE = 0.7
+    pool.Pool.__init__.__defaults__ = (1.0,)
+"""
+RUNS = [
+    ("SleepsWithTheGil", 1, {"SHARD-1": "holds", "GRAD-3": "inconclusive", "LIVE-1": "violated"}),
+    ("Floods", 0, {"SHARD-1": "holds", "GRAD-3": "holds", "LIVE-1": "holds"}),
+]
+
+
+@pytest.mark.parametrize(("name", "status", "verdicts"), RUNS, ids=[name for name, _, _ in RUNS])
+def test_a_whole_run_ends_by_itself_with_every_property_judged(
+        tmp_path: Path, name: str, status: int, verdicts: dict[str, str]) -> None:
+    """As a user starts it, with shorter deadlines: the hang is told once, the sampler beside it is judged."""
+    (tmp_path / "hurried.py").write_text(HURRIED)
+    root = Path(__file__).parent.parent
+    command = [sys.executable, "-m", "pytest", str(root / "properties"), "-p", "hurried", "-p", "no:cacheprovider",
+               "--ddp", f"{HOSTILE}:{name}", "--cases", "3", "--max-world-size", "2", "--seed", "1", "-k",
+               " or ".join(rule.replace("-", "").lower() for rule in verdicts)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(tmp_path)])}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as run:
+        said, _ = run.communicate(timeout=120)
+    for rule, verdict in verdicts.items():
+        assert re.search(rf"^{rule} +{verdict} ", said, re.MULTILINE), said
+    assert run.returncode == status, said

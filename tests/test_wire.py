@@ -1,0 +1,66 @@
+"""Frames: taken whole however they come, and nothing else taken for one."""
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from ddp_invariants.ranks import wire
+
+Ends = tuple[socket.socket, socket.socket]
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    """Two connected sockets."""
+    one, other = socket.socketpair()
+    with one, other:
+        yield one, other
+
+
+def taken(connection: socket.socket) -> object:
+    """What comes of taking until there is a frame or nothing is left to take."""
+    incoming = wire.Incoming()
+    for _ in range(1000):
+        frame = incoming.take(connection)
+        if frame is not None:
+            return frame
+    return None
+
+
+def test_a_frame_arrives_as_it_was_sent(ends: Ends) -> None:
+    """Header and bits, whichever way they are received."""
+    for receive in (taken, wire.receive):
+        wire.send(ends[0], {"to": 1}, b"bits")
+        assert receive(ends[1]) == ({"to": 1}, b"bits")
+
+
+def test_half_a_frame_keeps_nobody_waiting(ends: Ends) -> None:
+    """Taking returns at once, and the frame is there when its last byte is."""
+    incoming = wire.Incoming()
+    wire.send(ends[0], {"to": 1}, b"bits")
+    whole = ends[1].recv(100)
+    for byte in whole[:-1]:
+        ends[0].send(bytes([byte]))
+        assert incoming.take(ends[1]) is None
+    assert incoming.take(ends[1]) is None
+    ends[0].send(whole[-1:])
+    assert incoming.take(ends[1]) == ({"to": 1}, b"bits")
+
+
+NONSENSE = [
+    (b"\xff" * 16, "at most 268435456 are taken"),
+    (b"\x02\0\0\0\0\0\0\0[]", "not an object"),
+    (b"\x02\0\0\0\0\0\0\0{x", "not JSON"),
+    (b"\x02\0\0\0\0\0\0\0{}more", "behind the frame"),
+    (b"\x02\0\0\0\x01\0\0\0{}", "closed"),
+]
+
+
+@pytest.mark.parametrize(("sent", "message"), NONSENSE, ids=[message for _, message in NONSENSE])
+def test_nonsense_is_told_as_such(ends: Ends, sent: bytes, message: str) -> None:
+    """By the one exception that means a broken peer."""
+    ends[0].sendall(sent)
+    ends[0].close()
+    with pytest.raises(wire.WireError, match=message):
+        taken(ends[1])
