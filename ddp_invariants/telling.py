@@ -14,7 +14,9 @@ from ddp_invariants.scope import Scope
 _SIZES = ((0, 1, 1), (1, 1, 1), (0, 4, 1), (1, 4, 16), (1, 4, 1), (2, 4, 16))
 """Ranks more, widths times, bucket cap times: so that a parameter stays above the cap or below it, whichever it was."""
 _SAMPLES = 48
-"""Enough for the ranks' batches to differ at every step, and for two shuffles to be equal by no chance."""
+"""Enough for the ranks' batches to differ at every step."""
+_DEALT = 240
+"""Enough for nothing random to be equal, or disjoint, by chance."""
 
 
 def telling(case: Case, scope: Scope) -> Iterator[Case]:
@@ -23,8 +25,9 @@ def telling(case: Case, scope: Scope) -> Iterator[Case]:
         for ranks, odd in ((0, 1), (1, 1), (0, 0), (2, 2)):
             size = case.world_size + ranks
             fewer = odd if case.data.samples % case.world_size else 0
-            data = replace(case.data, samples=size * (_SAMPLES // size + 1) - fewer)
-            yield scope.fit_shards(replace(case, world_size=size, data=data))
+            data = replace(case.data, samples=size * (_DEALT // size + 1) - fewer)
+            epochs = tuple(dict.fromkeys((*case.epochs, 0, 1)))
+            yield scope.fit_shards(replace(case, world_size=size, data=data, epochs=epochs))
         return
     for number, (ranks, widths, cap) in enumerate(_SIZES):
         if case.ranks_needed + ranks <= scope.max_world_size:
@@ -37,6 +40,7 @@ def telling(case: Case, scope: Scope) -> Iterator[Case]:
 def _larger(case: TrainingCase, number: int, ranks: int, widths: int, cap: int) -> TrainingCase:
     layers = tuple(replace(layer, outputs=layer.outputs * widths) for layer in case.model.layers)
     return replace(
-        case, world_size=case.world_size + ranks, model=Model(case.model.inputs * widths, layers), values="real",
+        case, world_size=case.world_size + ranks, steps=case.steps + 2 * ranks,
+        model=Model(case.model.inputs * widths, layers), values="real",
         bucket_cap=None if case.bucket_cap is None else case.bucket_cap * cap,
         data=replace(case.data, samples=max(case.data.samples, _SAMPLES)), seed=(case.seed + number) % 2**31)

@@ -17,14 +17,23 @@ from ddp_invariants.verdict import Breach, Cause
 
 def of_gradient(hearing: Hearing, breach: Breach, step: int, rank: int, name: str) -> Breach:
     """A breach about a parameter's gradient on a rank, with what may have caused it."""
+    return caused(breach, causes(hearing, step, rank, name))
+
+
+def causes(hearing: Hearing, step: int, rank: int, name: str) -> list[Cause]:
+    """What a parameter's gradient on a rank may be wrong by; empty where nothing fits, or it is right."""
     try:
         asked = _asked(hearing, step, name)
-        if asked is None:
-            return breach
-        found = [prediction for prediction in predictions(asked) if asked.fits(prediction)]
-        return caused(breach, [Cause(one.kind, _told(asked, one, rank), _affected(hearing, step, one)) for one in found])
+        found = [] if asked is None else [prediction for prediction in predictions(asked) if asked.fits(prediction)]
+        return [Cause(one.kind, _told(asked, one, rank), _affected(hearing, step, one)) for one in found if asked is not None]
     except (KeyError, ValueError, IndexError):
-        return breach  # The evidence is as odd as the gradient; the breach stands without a cause.
+        return []  # The evidence is as odd as the gradient; the breach stands without a cause.
+
+
+def is_wrong(hearing: Hearing, step: int, name: str) -> bool:
+    """Whether a rank holds another gradient of a parameter than it must."""
+    asked = _asked(hearing, step, name)
+    return asked is not None and bool(asked.wrong_W.any())
 
 
 def _flat_roundoff(tensors: Tensors, name: str) -> float:

@@ -60,19 +60,20 @@ class Asked:
     @cached_property
     def right(self) -> FloatArray:
         """What every rank must hold."""
-        return self.mean * len(self.g_W) if self.summed else self.mean
+        right: FloatArray = self.mean * len(self.g_W) if self.summed else self.mean
+        return right
 
     @cached_property
     def tolerance(self) -> FloatArray:
         """What a prediction may be off by: as the mean in `balls.mean_over_ranks`, of terms added up and not divided."""
-        most = np.abs(self.fresh_KW).sum((0, 1)) + np.abs(self.left_W).sum(0)
+        most: FloatArray = np.abs(self.fresh_KW).sum((0, 1)) + np.abs(self.left_W).sum(0)
         return (len(self.g_W) + len(self.fresh_KW) + 2) * self.roundoff * most
 
     @cached_property
     def wrong_W(self) -> NDArray[np.bool_]:
         """Which ranks hold a wrong value. NaN counts."""
-        right_W: NDArray[np.bool_] = np.abs(self.held_W - self.right) <= self.tolerance
-        return ~right_W.reshape(len(right_W), -1).all(1)
+        error_W = np.abs(self.held_W - self.right)
+        return np.array([not (error <= self.tolerance).all() for error in error_W])
 
     def fits(self, prediction: Prediction) -> bool:
         """Whether it predicts what every wrong rank holds."""
