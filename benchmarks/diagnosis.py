@@ -1,4 +1,4 @@
-"""Which cause is named for each planted fault: right, wrong or unknown. `python benchmarks/diagnosis.py [--seeds N] [--only NAME]`.
+"""Which cause is named for each planted fault. `python benchmarks/diagnosis.py [--seeds N] [--only NAME]`.
 
 Each fault of `tests/planted.py` with an expected cause is judged by the rule that must notice it, on small cases and as many
 seeds as asked for. Right: the one cause named is the expected one. Unknown: none is named, or two that cannot be told apart.
@@ -18,8 +18,8 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))  # The faults and their table are the tests'.
 
-from cases import cases_for
-from planted import SAMPLERS, WRAPPERS, Planted
+from cases import cases_for  # type: ignore[import-not-found]  # mypy checks tests/ by itself
+from planted import SAMPLERS, WRAPPERS, Planted  # type: ignore[import-not-found]  # as above
 
 from ddp_invariants.discovery import discover
 from ddp_invariants.implementation import Ddp, Sampler
@@ -55,7 +55,7 @@ def named(pool: Pool, fault: Planted, seed: int, store: Path) -> Named:
         trial.certify(fault.rule, cases_for(fault.rule, trial.scope))
     except Violation as violation:
         breach = violation.breach
-        if not breach.perhaps or len(breach.causes) > 1:
+        if not breach.perhaps or len({cause.words for cause in breach.causes}) > 1:
             return Named(breach.rule, breach.perhaps, "unknown")
         return Named(breach.rule, breach.perhaps, "right" if fault.cause in breach.perhaps else "wrong")
     except Inconclusive as reason:
@@ -86,8 +86,8 @@ def main(seeds: int, only: str) -> None:
                           " / ".join(str(counts[outcome]) for outcome in ("right", "wrong", "unknown")))
     Console(width=128).print(table)
     trials = sum(totals.values())
-    print(f"\n{trials} trials: {totals['right']} right ({100 * totals['right'] / max(trials, 1):.0f} %), {totals['wrong']} wrong, "
-          f"{totals['unknown']} unknown")
+    share = f"{100 * totals['right'] / max(trials, 1):.0f} %"
+    print(f"\n{trials} trials: {totals['right']} right ({share}), {totals['wrong']} wrong, {totals['unknown']} unknown")
 
 
 if __name__ == "__main__":

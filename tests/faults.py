@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sized
 from contextlib import suppress
 from copy import deepcopy
 from functools import partial
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import torch
@@ -16,7 +17,6 @@ from torch import Tensor, nn
 from ddp_invariants.reference.ddp import Bucket
 from ddp_invariants.reference.ddp import DistributedDataParallel as Reference
 from ddp_invariants.reference.sampler import DistributedSampler
-
 
 _SUM = dist.all_reduce
 """As it is before a fault puts another in its place for a call."""
@@ -385,12 +385,10 @@ class OneStepLate(WritesBack):
 
 
 class SwapsEqualShapes(WritesBack):
-    """Two parameters of equal shape in a bucket get each other's mean: unpacked in another order than packed
-    (deepspeedai/DeepSpeed#2343). GRAD-2.
-    """
+    """Two parameters of equal shape in a bucket get each other's mean (two packing orders: DeepSpeed#2343). GRAD-2."""
 
     def _spoil(self, parameters: list[nn.Parameter]) -> None:
-        for one, other in zip(parameters, parameters[1:], strict=False):
+        for one, other in pairwise(parameters):
             if one.shape == other.shape and one.grad is not None and other.grad is not None:
                 kept = one.grad.clone()
                 one.grad.copy_(other.grad)
@@ -399,7 +397,7 @@ class SwapsEqualShapes(WritesBack):
 
 
 class DividesByMicroSteps(WritesBack):
-    """An accumulated gradient is divided by the number of micro-steps, as the loss was (huggingface/transformers#35210). GRAD-8."""
+    """An accumulated gradient is divided by the micro-steps, as the loss was (huggingface/transformers#35210). GRAD-8."""
 
     passes = 0
 
@@ -452,7 +450,7 @@ class _TwoSteps(torch.optim.Optimizer):
 
 
 def updates_twice(module: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """The optimizer's step is made once by a hook and once by the loop (huggingface/accelerate#2926 has the scheduler's). PARAM-3."""
+    """The update is made twice, by a hook and by the loop (huggingface/accelerate#2926 for the scheduler). PARAM-3."""
     return Reference(module), _TwoSteps(optimizer)
 
 
@@ -568,16 +566,9 @@ class IgnoresRank(DistributedSampler):
 class ShardsTwice(DistributedSampler):
     """A shard of a shard (accelerate#3520). SHARD-2."""
 
-    def order(self) -> list[int]:
-        mine = super().order()[self.rank :: self.num_replicas]
-        return mine[self.rank :: self.num_replicas]
-
     def __iter__(self) -> Iterator[int]:
-        return iter(self.order())
-
-    def __len__(self) -> int:
-        size = super().__len__()
-        return max(0, -(-(size - self.rank) // self.num_replicas))
+        mine = self.order()[self.rank :: self.num_replicas]
+        return iter(mine[self.rank :: self.num_replicas])
 
 
 class PadsWithTheLast(DistributedSampler):

@@ -95,7 +95,7 @@ def equal_lengths_in_range(deal: Deal, tally: Tally) -> Breach | None:
             if said != len(shard):
                 breach = Breach("SHARD-1", "len(sampler) is not the number of indices it yields",
                                 f"rank {rank}, {deal.where(epoch)}", f"len {said}, yields {len(shard)}")
-                return caused(breach, shards_of.of_length(deal.dealt, shard))
+                return caused(breach, shards_of.of_length(deal.dealt, shards, shard))
             bad = [index for index in shard if not 0 <= index < data.samples]
             if bad:
                 return Breach("SHARD-1", "an index lies outside the dataset", f"rank {rank}, {deal.where(epoch)}", f"{bad[:5]}")
@@ -169,10 +169,10 @@ def shards_are_determined(deal: Deal, tally: Tally) -> Breach | None:
         tally.compared += len(before)
         if again != before:
             return Breach("SHARD-4", "iterating again in the same epoch gives other indices",
-                          f"rank {rank}, {deal.where(last)}", f"{again[:8]}, before {before[:8]}")
+                          f"rank {rank}, {deal.where(last)}", f"{again[:8]}, before {before[:8]}", _drawn(deal))
     if deal.answer["touched"]:
         return Breach("SHARD-4", "iterating advances a global random generator", deal.where(last),
-                      ", ".join(deal.answer["touched"]), "it draws from that generator instead of one of its own")
+                      ", ".join(deal.answer["touched"]), _drawn(deal))
     tally.met.add("two processes")
     for (epoch, ours), theirs in zip(deal.epochs, answers[1]["shards"], strict=True):
         for rank, (one, other) in enumerate(zip(ours, theirs, strict=True)):
@@ -181,6 +181,12 @@ def shards_are_determined(deal: Deal, tally: Tally) -> Breach | None:
                               f"rank {rank}, {deal.where(epoch)}", f"{other[:8]}, the first process {one[:8]}",
                               "the order depends on the hash seed or on a global random generator")
     return None
+
+
+def _drawn(deal: Deal) -> str:
+    """Where the order comes from, if a global generator was seen to move."""
+    touched = " and ".join(deal.answer["touched"])
+    return f"it draws from the global generator of {touched} instead of one of its own" if touched else ""
 
 
 @sharding.rule("SHARD-5", "With shuffle, set_epoch changes the order; without, it does not.", ("shuffle", "no shuffle"))

@@ -4,7 +4,7 @@ Suffixes: W ranks, K micro-steps; the dots after them stand for one parameter's 
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import permutations
 
 import numpy as np
@@ -24,24 +24,34 @@ class Prediction:
         held_W: Shape (W, …).
         words: The cause in words, given the rank that is told about.
         others_W: Further values it allows, elementwise, such as those of other orders of summation.
+        slack: What it may be off by besides, where it is made of other numbers than the right value is.
+        common: Whether no rank can hold anything else, not even the right value.
     """
 
     kind: str
     held_W: FloatArray
     words: Callable[[int], str]
-    others_W: tuple[FloatArray, ...] = field(default=())
+    others_W: tuple[FloatArray, ...] = ()
+    slack: FloatArray | float = 0.0
+    common: bool = False
 
     def close(self, held_W: FloatArray, tolerance: FloatArray) -> NDArray[np.bool_]:
         """Which elements it predicts. Shape (W, …)."""
+        tolerance = tolerance + self.slack
         close: NDArray[np.bool_] = np.abs(held_W - self.held_W) <= tolerance
         for other_W in self.others_W:
             close |= np.abs(held_W - other_W) <= tolerance
         return close
 
 
-def everywhere(kind: str, value: FloatArray, world_size: int, words: str) -> Prediction:
+def everywhere(kind: str, value: FloatArray, world_size: int, words: str, slack: FloatArray | float = 0.0) -> Prediction:
     """The same value on all ranks."""
-    return Prediction(kind, np.broadcast_to(value, (world_size, *value.shape)), lambda _: words)
+    return Prediction(kind, np.broadcast_to(value, (world_size, *value.shape)), lambda _: words, slack=slack)
+
+
+def copied(kind: str, value_W: FloatArray, source: int, words: str) -> Prediction:
+    """One rank's value on all ranks."""
+    return Prediction(kind, np.broadcast_to(value_W[source], value_W.shape), lambda _: words, common=True)
 
 
 def reordered(value: FloatArray) -> Iterator[tuple[FloatArray, str]]:

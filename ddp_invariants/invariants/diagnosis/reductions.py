@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ddp_invariants.case import SENTINEL
 from ddp_invariants.evidence import ROUNDOFF, FloatArray
-from ddp_invariants.invariants.diagnosis.predictions import LOW, Prediction, everywhere, reordered, rounded_means
+from ddp_invariants.invariants.diagnosis.predictions import LOW, Prediction, copied, everywhere, reordered, rounded_means
 from ddp_invariants.invariants.hearing import Hearing
 
 
@@ -78,7 +78,7 @@ class Asked:
     def fits(self, prediction: Prediction) -> bool:
         """Whether it predicts what every wrong rank holds."""
         close_W = prediction.close(self.held_W, self.tolerance)
-        return bool(self.wrong_W.any() and close_W[self.wrong_W].all())
+        return bool(self.wrong_W.any() and (close_W if prediction.common else close_W[self.wrong_W]).all())
 
     def shows(self, prediction: Prediction) -> bool:
         """Whether what it predicts is not the right value."""
@@ -107,8 +107,7 @@ def _of_one_rank(asked: Asked) -> Iterator[Prediction]:
         f"it equals rank {rank}'s own local gradient / {world_size}: divided, but not reduced or not waited for"))
     yield everywhere("zero", np.zeros_like(asked.mean), world_size, "it is zero: the gradient was lost")
     for source in range(world_size):
-        yield everywhere("broadcast", g_W[source], world_size,
-                         f"it equals rank {source}'s local gradient: broadcast instead of reduced")
+        yield copied("broadcast", g_W, source, f"it equals rank {source}'s local gradient: broadcast instead of reduced")
 
 
 def _of_another_divisor(asked: Asked) -> Iterator[Prediction]:
@@ -173,9 +172,10 @@ def _of_another_operation(asked: Asked) -> Iterator[Prediction]:
         return
     for kind, reduced in (("maximum", g_W.max(0)), ("minimum", g_W.min(0)), ("product", g_W.prod(0)),
                           ("sum of squares", (g_W**2).sum(0))):
-        yield everywhere(kind, reduced, world_size, f"it is the {kind} over the ranks: reduced by another operation")
+        slack = 2 * world_size * asked.roundoff * np.abs(reduced)
+        yield everywhere(kind, reduced, world_size, f"it is the {kind} over the ranks: reduced by another operation", slack)
         yield everywhere(kind, reduced / world_size, world_size,
-                         f"it is the {kind} over the ranks / {world_size}: reduced by another operation, then divided")
+                         f"it is the {kind} over the ranks / {world_size}: reduced by another operation, then divided", slack)
 
 
 def _of_accumulation(asked: Asked) -> Iterator[Prediction]:
@@ -256,9 +256,9 @@ def _of_a_part(asked: Asked) -> Iterator[Prediction]:
     inside[first : last + 1] = True
     mask = inside.reshape(asked.right.shape)
     for kind, own_W, words in (
-            ("part never reduced", asked.g_W, "equal rank {}'s own local gradient: never reduced"),
-            ("part divided only", asked.g_W / world_size, "equal rank {}'s own local gradient / W: never reduced"),
-            ("part lost", np.zeros_like(asked.g_W), "are zero: lost")):
+            ("never reduced", asked.g_W, "equal rank {}'s own local gradient: never reduced"),
+            ("divided, not reduced", asked.g_W / world_size, "equal rank {}'s own local gradient / W: never reduced"),
+            ("zero", np.zeros_like(asked.g_W), "are zero: lost")):
         # Outside the range it must show that what is inside did not happen there, or all of it might as well have.
         if (np.abs(own_W - asked.right)[:, ~mask] > np.broadcast_to(asked.tolerance, mask.shape)[~mask]).any():
             yield Prediction(kind, np.where(mask, own_W, asked.right), lambda rank, words=words: (  # type: ignore[misc]
@@ -273,7 +273,9 @@ def _of_another_parameter(asked: Asked) -> Iterator[Prediction]:
             continue
         mean = np.sum([np.mean([t.by_name[other] for t in record], axis=0) for record in local], axis=0)
         if np.any(mean):
-            yield everywhere("swapped", mean, world_size, f"it equals the mean of {other!r}, of equal shape: swapped")
+            most = np.sum([np.sum([np.abs(t.by_name[other]) for t in record], axis=0) for record in local], axis=0)
+            yield everywhere("swapped", mean, world_size, f"it equals the mean of {other!r}, of equal shape: swapped",
+                             (world_size + len(local) + 2) * asked.roundoff * most)
 
 
 def _of_withholding(asked: Asked) -> Iterator[Prediction]:

@@ -50,19 +50,19 @@ def of_lengths(dealt: Dealt, shards: Shards) -> list[Cause]:
     repeated = sum(counts) - len({index for shard in shards for index in shard})
     found = []
     if sum(counts) == n and not repeated and not dealt.case.data.drop_last:
-        found.append(Cause("no padding", f"no padding: the {n} indices are dealt out once each, and the longer ranks would wait "
-                           "for ever"))
+        found.append(Cause("no padding", f"no padding: the {n} indices are dealt out once each, and the longer ranks would "
+                           "wait for ever"))
     if 2 * n < dealt.total and counts == [len(range(rank, 2 * n, w)) for rank in range(w)]:
         found.append(Cause("padding short", f"the order is padded with one slice of itself, which holds N = {n} indices: "
                            f"{2 * n} in all, where {dealt.total} are to be dealt out"))
-    return found
+    return [*found, *_of_slices(dealt, shards)]
 
 
-def of_length(dealt: Dealt, shard: list[int]) -> list[Cause]:
-    """Why `len` does not say how many indices there are."""
+def of_length(dealt: Dealt, shards: Shards, shard: list[int]) -> list[Cause]:
+    """Why `len` does not say how many indices a rank's shard has."""
     bound = 4 * (dealt.samples + dealt.case.world_size * dealt.case.data.batch_size) + 1000
     endless = Cause("endless", f"it yields without end: it was left alone after {len(shard)} indices")
-    return [endless] if len(shard) == bound else []
+    return [endless] if len(shard) == bound else list(_of_slices(dealt, shards))
 
 
 def of_batches(dealt: Dealt, batches: list[int]) -> list[Cause]:
@@ -134,6 +134,10 @@ def _of_slices(dealt: Dealt, shards: Shards) -> Iterator[Cause]:
         chunks = not data.shuffle and n // w > 1 and flat == list(range(len(flat)))
         yield Cause("tail dropped", f"each rank yields N // W = {n // w} indices{', a contiguous chunk' * chunks}, none twice: "
                     f"the last N mod W = {n % w} samples are dropped although drop_last is off")
+    twice = [range(dealt.total)[rank::w][rank::w] for rank in range(w)]
+    if w > 1 and (shards == [[place % n for place in places] for places in twice] if n and not data.shuffle else
+                  counts == [len(places) for places in twice] and not _repeats(flat)):
+        yield Cause("sharded twice", f"rank r yields order[r::W][r::W], {counts} indices: sharded twice")
     if data.shuffle or not n:
         return
     order, size = [index % n for index in range(dealt.total)], dealt.share
@@ -145,8 +149,6 @@ def _of_slices(dealt: Dealt, shards: Shards) -> Iterator[Cause]:
     for words, predicted in wrong.items():
         if shards == predicted:
             yield Cause("off by one", f"rank r yields {words}: off by one")
-    if w > 1 and shards == [order[rank::w][rank::w] for rank in range(w)]:
-        yield Cause("sharded twice", "rank r yields order[r::W][r::W]: sharded twice")
     extra = Counter(flat) - Counter(range(n))
     if len(extra) == 1 and len(flat) == dealt.total and next(iter(extra.values())) > ceil(dealt.total / n) - 1:
         yield Cause("padding repeats one", f"all padding is index {next(iter(extra))}")

@@ -10,7 +10,7 @@ import numpy as np
 from ddp_invariants.evidence import ROUNDOFF, FloatArray, Tensors
 from ddp_invariants.invariants.diagnosis import affected
 from ddp_invariants.invariants.diagnosis.causes import caused
-from ddp_invariants.invariants.diagnosis.predictions import Prediction, everywhere, reordered
+from ddp_invariants.invariants.diagnosis.predictions import Prediction, copied, everywhere, reordered
 from ddp_invariants.invariants.hearing import Hearing
 from ddp_invariants.verdict import Breach, Cause
 
@@ -40,7 +40,8 @@ def _wrong_ranks(held_W: FloatArray, built_W: FloatArray) -> list[int]:
 def _fits(prediction: Prediction, held_W: FloatArray, built_W: FloatArray) -> bool:
     """Whether it predicts what every rank holds that does not hold what it must."""
     wrong = _wrong_ranks(held_W, built_W)
-    return bool(wrong and prediction.close(held_W, _tolerance(prediction, built_W))[wrong].all())
+    close_W = prediction.close(held_W, _tolerance(prediction, built_W))
+    return bool(wrong and (close_W if prediction.common else close_W[wrong]).all())
 
 
 def _tolerance(prediction: Prediction, built_W: FloatArray) -> FloatArray:
@@ -55,8 +56,8 @@ def _predictions(hearing: Hearing, name: str, built: Records, built_W: FloatArra
     world_size = len(built_W)
     yield Prediction("never broadcast", built_W, lambda rank: f"rank {rank} still holds what it built: never broadcast")
     for source in range(1, world_size):
-        yield everywhere("another source", built_W[source], world_size,
-                         f"it is what rank {source} built: the broadcast's source is rank {source} of the group, not rank 0")
+        yield copied("another source", built_W, source, f"it is what rank {source} built: the broadcast's source is rank {source} "
+                     "of the group, not rank 0")
     yield everywhere("averaged", built_W.mean(0), world_size,
                      "it is the mean of what the ranks built: averaged instead of broadcast")
     yield everywhere("summed", built_W.sum(0), world_size, "it is the sum of what the ranks built: reduced, not broadcast")

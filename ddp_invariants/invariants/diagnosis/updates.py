@@ -12,7 +12,7 @@ import numpy as np
 from ddp_invariants.case import Optimizer
 from ddp_invariants.evidence import ROUNDOFF, FloatArray, Moment, Tensors
 from ddp_invariants.invariants.diagnosis import gradients
-from ddp_invariants.invariants.diagnosis.causes import caused, unique, words
+from ddp_invariants.invariants.diagnosis.causes import caused, words
 from ddp_invariants.invariants.hearing import Hearing
 from ddp_invariants.verdict import Breach, Cause
 
@@ -41,10 +41,10 @@ def _differs(records: tuple[Tensors, ...], name: str) -> bool:
 
 def _of_its_gradient(hearing: Hearing, step: int, rank: int, name: str, rule: str) -> Cause:
     """That the gradient is what is wrong, and with what, where that is known."""
-    found = unique(gradients.causes(hearing, step, rank, name))
+    found = tuple(gradients.causes(hearing, step, rank, name))
     why = words(found)
     told = f"the gradient of step {step} is wrong already ({rule}), and the update follows from it"
-    kind = f"gradient: {found[0].kind}" if len(found) == 1 else "gradient"
+    kind = f"gradient: {found[0].kind}" if len({cause.kind for cause in found}) == 1 else "gradient"
     return Cause(kind, told + (f": {why}" if why else ""))
 
 
@@ -64,7 +64,9 @@ def of_a_move(hearing: Hearing, breach: Breach, name: str) -> Breach:
         return breach  # The evidence is as odd as the parameter; the breach stands without a cause.
     moved = [causes for causes in fits if causes is not None]
     kinds = set.intersection(*({cause.kind for cause in causes} for causes in moved)) if moved else set()
-    return caused(breach, [cause for cause in (moved[0] or () if moved else ()) if cause.kind in kinds])
+    if {"update undone", "start restored"} <= kinds:
+        kinds.remove("update undone")  # Both are so where the first step's start is that of every step.
+    return caused(breach, [cause for cause in (moved[0] if moved else ()) if cause.kind in kinds])
 
 
 def _of_one_move(hearing: Hearing, step: int, name: str) -> list[Cause] | None:
@@ -80,7 +82,7 @@ def _of_one_move(hearing: Hearing, step: int, name: str) -> list[Cause] | None:
     roundoff = ROUNDOFF["bfloat16" if "bfloat16" in hearing.every_rank("forward", 0)[0].layout.dtypes else "float32"]
     slack, exact = 4 * len(now_W) * roundoff * np.abs(left_W).sum(0), np.zeros_like(now_W[0])
     guesses = [
-        ("update undone", f"it is what step {step - 1} started from: that step's update was undone", then_W, exact),
+        ("update undone", f"it is what step {step - 1} started from: a step's update is undone", then_W, exact),
         ("start restored", "it is what the first step started from: every update is undone", first_W, exact),
         ("overwritten", f"it is what rank 0 held after step {step - 1}: overwritten by it", left_W[:1], exact),
         ("averaged", f"it is the mean of what the ranks held after step {step - 1}: parameters were averaged",
