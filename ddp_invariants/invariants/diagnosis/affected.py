@@ -72,4 +72,5 @@ def only(hearing: Hearing, wrong: AbstractSet[str], right: AbstractSet[str]) -> 
     if not common:
         return ""
     told = ", ".join(repr(name) for name in names if name in wrong)
-    return f"only {count} of {len(names)} parameters, {told}: {' and '.join(common)}"
+    listed = " and ".join([*([", ".join(common[:-1])] if common[:-1] else []), common[-1]])
+    return f"only {count} of {len(names)} parameters, {told}: {listed}"

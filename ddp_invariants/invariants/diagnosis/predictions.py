@@ -24,7 +24,7 @@ class Prediction:
         held_W: Shape (W, …).
         words: The cause in words, given the rank that is told about.
         others_W: Further values it allows, elementwise, such as those of other orders of summation.
-        slack: What it may be off by besides, where it is made of other numbers than the right value is.
+        slack: What it may be off by, where that is not what a sum of the ranks' gradients may be: 0 for a copy.
         common: Whether no rank can hold anything else, not even the right value.
     """
 
@@ -32,19 +32,20 @@ class Prediction:
     held_W: FloatArray
     words: Callable[[int], str]
     others_W: tuple[FloatArray, ...] = ()
-    slack: FloatArray | float = 0.0
+    slack: FloatArray | float | None = None
     common: bool = False
 
     def close(self, held_W: FloatArray, tolerance: FloatArray) -> NDArray[np.bool_]:
         """Which elements it predicts. Shape (W, …)."""
-        tolerance = tolerance + self.slack
+        tolerance = tolerance if self.slack is None else np.asarray(self.slack)
         close: NDArray[np.bool_] = np.abs(held_W - self.held_W) <= tolerance
         for other_W in self.others_W:
             close |= np.abs(held_W - other_W) <= tolerance
         return close
 
 
-def everywhere(kind: str, value: FloatArray, world_size: int, words: str, slack: FloatArray | float = 0.0) -> Prediction:
+def everywhere(kind: str, value: FloatArray, world_size: int, words: str,
+               slack: FloatArray | float | None = None) -> Prediction:
     """The same value on all ranks."""
     return Prediction(kind, np.broadcast_to(value, (world_size, *value.shape)), lambda _: words, slack=slack)
 

@@ -105,7 +105,7 @@ def _of_one_rank(asked: Asked) -> Iterator[Prediction]:
     yield Prediction("never reduced", g_W, lambda rank: f"it equals rank {rank}'s own local gradient: never reduced")
     yield Prediction("divided, not reduced", g_W / world_size, lambda rank: (
         f"it equals rank {rank}'s own local gradient / {world_size}: divided, but not reduced or not waited for"))
-    yield everywhere("zero", np.zeros_like(asked.mean), world_size, "it is zero: the gradient was lost")
+    yield everywhere("zero", np.zeros_like(asked.mean), world_size, "it is zero: the gradient was lost", 0.0)
     for source in range(world_size):
         yield copied("broadcast", g_W, source, f"it equals rank {source}'s local gradient: broadcast instead of reduced")
 
@@ -163,7 +163,7 @@ def _of_subgroups(asked: Asked, size: int) -> Iterator[Prediction]:
         means_W = np.stack([g_W[group].mean(0) for group in np.array(groups)])
         yield Prediction("subgroup", means_W, lambda rank, groups=groups: (  # type: ignore[misc]
             f"it is the mean over ranks {[other for other, same in enumerate(groups[rank]) if same]} alone: reduced in a part "
-            "of the group"))
+            "of the group"), common=True)
 
 
 def _of_another_operation(asked: Asked) -> Iterator[Prediction]:
@@ -208,7 +208,7 @@ def _of_the_step_before(asked: Asked) -> Iterator[Prediction]:
     if asked.before_W is None:
         return
     before = asked.step - 1
-    yield Prediction("stale", asked.before_W, lambda _: f"it equals step {before}'s gradient: stale")
+    yield Prediction("stale", asked.before_W, lambda _: f"it equals step {before}'s gradient: stale", slack=0.0)
     more = "once more than was left on purpose" if asked.left_W.any() else "not cleared"
     yield Prediction("not cleared", asked.right + asked.before_W, lambda _: (
         f"it is the mean plus step {before}'s gradient: {more}"))

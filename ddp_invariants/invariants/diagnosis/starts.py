@@ -56,8 +56,8 @@ def _predictions(hearing: Hearing, name: str, built: Records, built_W: FloatArra
     world_size = len(built_W)
     yield Prediction("never broadcast", built_W, lambda rank: f"rank {rank} still holds what it built: never broadcast")
     for source in range(1, world_size):
-        yield copied("another source", built_W, source, f"it is what rank {source} built: the broadcast's source is rank {source} "
-                     "of the group, not rank 0")
+        yield copied("another source", built_W, source, f"it is what rank {source} built: the broadcast's source is rank "
+                     f"{source} of the group, not rank 0")
     yield everywhere("averaged", built_W.mean(0), world_size,
                      "it is the mean of what the ranks built: averaged instead of broadcast")
     yield everywhere("summed", built_W.sum(0), world_size, "it is the sum of what the ranks built: reduced, not broadcast")
