@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 import click
 from rich.box import SIMPLE
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))  # The faults and their table are the tests'.
@@ -77,12 +78,13 @@ def main(seeds: int, only: str) -> None:
                 continue
             found = [named(pool, fault, seed, Path(folder)) for seed in range(seeds)]
             counts = Counter(one.outcome for one in found)
+            print(fault.name, *(one.outcome for one in found), file=sys.stderr, flush=True)
             totals += counts
             # What is not right is shown rather than what is.
             shown = min(found, key=lambda one: ("wrong", "unknown", "right").index(one.outcome))
-            rules = sorted({one.rule or "nothing" for one in found})
-            caught = ", ".join(rule if rule == fault.rule else f"{rule}, not {fault.rule}" for rule in rules)
-            table.add_row(fault.name, caught, shown.cause or "none",
+            rules = Counter(one.rule or f"no rule ({fault.rule} must)" for one in found)
+            caught = ", ".join(f"{rule}{f' in {times} of {seeds}' * (times < seeds)}" for rule, times in rules.items())
+            table.add_row(fault.name, caught, escape(shown.cause) or "none",
                           " / ".join(str(counts[outcome]) for outcome in ("right", "wrong", "unknown")))
     Console(width=128).print(table)
     trials = sum(totals.values())
