@@ -108,6 +108,16 @@ def _head(case: TrainingCase, outputs_WBO: Ball, batch: Batch) -> tuple[Ball, Ba
     return times(totals_W, share, "float64"), times(doubled, part, "float64")
 
 
+def outputs(case: TrainingCase, parameters: Mapping[str, FloatArray], batch: Batch) -> Ball:
+    """What the model makes of every rank's inputs. Shape (W, B, O)."""
+    return _Stack(case, parameters).forward(batch.inputs_WBI)[0]
+
+
+def losses(case: TrainingCase, outputs_WBO: Ball, batch: Batch) -> Ball:
+    """The losses of such outputs against every rank's own targets. Shape (W,)."""
+    return _head(case, outputs_WBO, batch)[0]
+
+
 @dataclass(frozen=True)
 class _Entered:
     """What a layer's backward needs of its forward: its input in its dtype, the dtype it came in, its activation's factor."""

@@ -21,11 +21,13 @@ from ddp_invariants.case import Case, Perturbation, ShardCase, TrainingCase, cas
 from ddp_invariants.evidence import ShardEvidence, TrainingEvidence
 from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.invariants import ALL_RULES, judge
+from ddp_invariants.invariants.diagnosis.causes import narrowed
 from ddp_invariants.ledger import Ledger
 from ddp_invariants.ranks.hosts import HarnessError
 from ddp_invariants.ranks.pool import Pool
 from ddp_invariants.scope import Scope
 from ddp_invariants.simpler import simpler
+from ddp_invariants.telling import telling
 from ddp_invariants.verdict import Breach, Finding, Inconclusive, NotJudged, Violation, violation_class
 
 Isolation = Literal["pooled", "fresh"]
@@ -213,8 +215,9 @@ class Trial:
             self.ledger[breach.rule].inconclusive = True
             raise Inconclusive(report.not_repeated(breach, name, case, runs=runs, repeat=repeat))
         self.ledger[breach.rule].confirmed += 1
-        text = report.violation(seen[0], name, case, repeated=(len(seen), runs), repeat=repeat)
-        violation = violation_class(breach.rule)(text, seen[0], case)
+        told = self._told_apart(seen[0], case)
+        text = report.violation(told, name, case, repeated=(len(seen), runs), repeat=repeat)
+        violation = violation_class(breach.rule)(text, told, case)
         if breach.rule == "LIVE-1":
             self._live = violation
         raise violation
@@ -223,6 +226,11 @@ class Trial:
         """The breaches of a rule that so many runs of a case in fresh processes show."""
         found = [self.findings(case, confirming=True, rule=rule)[rule].breach for _ in range(runs)]
         return [breach for breach in found if breach is not None]
+
+    def _told_apart(self, breach: Breach, case: Case) -> Breach:
+        """A breach with those of its causes that larger cases do not rule out ([Note: causes])."""
+        larger = (self.findings(one)[breach.rule].breach for one in (telling(case, self.scope) if breach.causes else ()))
+        return narrowed(breach, [one for one in larger if one is not None])
 
     def _store(self, case: Case, name: str) -> Path:
         path = self.options.store / f"{case_id(case, name)}.json"

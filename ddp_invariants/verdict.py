@@ -20,6 +20,21 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True)
+class Cause:
+    """What may be wrong, because it predicts what was found.
+
+    Attributes:
+        kind: What tells it from other causes, the same in every case it shows in.
+        words: The cause with the numbers of this case.
+        affected: Which parameters alone are wrong with it; empty where that says nothing.
+    """
+
+    kind: str
+    words: str
+    affected: str = ""
+
+
+@dataclass(frozen=True)
 class Breach:
     """One rule broken in one place.
 
@@ -30,6 +45,7 @@ class Breach:
         got: What was found, what was expected, and how much is allowed.
         perhaps: A probable cause with the number that shows it; empty when none is recognised.
         notes: Longer material, such as stacks.
+        causes: Everything that predicts what was found. `perhaps` names one only where it is the only one.
     """
 
     rule: str
@@ -38,6 +54,7 @@ class Breach:
     got: str
     perhaps: str = ""
     notes: str = ""
+    causes: tuple[Cause, ...] = ()
 
 
 @dataclass(frozen=True)

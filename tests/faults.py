@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sized
 from contextlib import suppress
 from copy import deepcopy
 from functools import partial
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import torch
@@ -16,6 +17,9 @@ from torch import Tensor, nn
 from ddp_invariants.reference.ddp import Bucket
 from ddp_invariants.reference.ddp import DistributedDataParallel as Reference
 from ddp_invariants.reference.sampler import DistributedSampler
+
+_SUM = dist.all_reduce
+"""As it is before a fault puts another in its place for a call."""
 
 
 class NoBroadcast(Reference):
@@ -244,6 +248,212 @@ class RaisesOnWrap(Reference):
         raise NotImplementedError("to be written")
 
 
+class SourceIsRankOne(Reference):
+    """The broadcast's source is the group's rank 1 (no public incident found). INIT-1."""
+
+    def _broadcast_state(self, tensors: Iterable[Tensor]) -> None:
+        for tensor in tensors:
+            flat = tensor.detach().clone(memory_format=torch.contiguous_format)
+            dist.broadcast(flat, group_src=1 if dist.get_world_size(self.group) > 1 else 0, group=self.group)
+            tensor.detach().copy_(flat)
+
+
+class AveragesAtTheStart(Reference):
+    """Parameters are averaged at construction instead of broadcast (no public incident found). INIT-1."""
+
+    def _broadcast_state(self, tensors: Iterable[Tensor]) -> None:
+        for tensor in tensors:
+            if tensor.is_floating_point():
+                flat = tensor.detach().clone(memory_format=torch.contiguous_format)
+                dist.all_reduce(flat, group=self.group)
+                tensor.detach().copy_(flat / self.world_size)
+            else:
+                super()._broadcast_state([tensor])
+
+
+class ReducesByAnother(Reference):
+    """Buckets are reduced in another way than by the sum of what they hold; base of the next six."""
+
+    def _all_reduce(self, flat: Tensor) -> Any:
+        raise NotImplementedError
+
+    def _launch(self, bucket: Bucket) -> None:
+        if bucket.work is None:
+            plain, dist.all_reduce = dist.all_reduce, lambda flat, **_: self._all_reduce(flat)
+            try:
+                super()._launch(bucket)
+            finally:
+                dist.all_reduce = plain
+
+
+class RoundsToBfloat16(ReducesByAnother):
+    """Every bucket travels in bfloat16, whatever it holds (facebookresearch/fairscale#583). GRAD-2."""
+
+    def _all_reduce(self, flat: Tensor) -> Any:
+        low = flat.bfloat16()
+        work = _SUM(low, group=self.group, async_op=True)
+        work.wait()
+        flat.copy_(low)
+        return work
+
+
+class TakesTheMaximum(ReducesByAnother):
+    """The maximum over the ranks instead of the sum (an operation mistyped; pytorch#154928 is its like). GRAD-2."""
+
+    def _all_reduce(self, flat: Tensor) -> Any:
+        return _SUM(flat, op=dist.ReduceOp.MAX, group=self.group, async_op=True)
+
+
+class LeavesTheLastRankOut(ReducesByAnother):
+    """The last rank's gradients count as zero (a rank without data that sends an empty bucket). GRAD-2."""
+
+    def _all_reduce(self, flat: Tensor) -> Any:
+        if dist.get_rank(self.group) == dist.get_world_size(self.group) - 1 > 0:
+            flat.zero_()
+        return _SUM(flat, group=self.group, async_op=True)
+
+
+class CountsRankZeroTwice(ReducesByAnother):
+    """Rank 0 adds its own gradients to a sum that holds them already (pytorch/tutorials#1039's ring). GRAD-2."""
+
+    def _all_reduce(self, flat: Tensor) -> Any:
+        if dist.get_rank(self.group) == 0 and dist.get_world_size(self.group) > 1:
+            flat *= 2
+        return _SUM(flat, group=self.group, async_op=True)
+
+
+class ForgetsTheTail(ReducesByAnother):
+    """What a bucket holds beyond a multiple of the world size is not sent (NVIDIA/Megatron-LM#561). GRAD-1."""
+
+    def _all_reduce(self, flat: Tensor) -> Any:
+        count = len(flat) - len(self._buckets[0].parameters)  # Gradients, then flags.
+        sent = flat[: count - count % self.world_size].clone()
+        work = _SUM(sent, group=self.group, async_op=True)
+        work.wait()
+        flat[len(sent) : count] *= self.world_size  # It stays what it is, divided at the end like the rest.
+        flat[: len(sent)] = sent
+        return work
+
+    def _launch(self, bucket: Bucket) -> None:
+        self._buckets.sort(key=lambda one: one is not bucket)
+        super()._launch(bucket)
+
+
+class WritesBack(Reference):
+    """Results are written back wrongly; base of the next five."""
+
+    def _write_back(self, bucket: Bucket) -> None:
+        super()._write_back(bucket)
+        self._spoil([p for p in bucket.parameters if p.grad is not None])
+
+    def _spoil(self, parameters: list[nn.Parameter]) -> None:
+        raise NotImplementedError
+
+
+class DoublesTheMean(WritesBack):
+    """The mean is stored in .grad, and added to it once more (course solutions whose hooks return what they store). GRAD-2."""
+
+    def _spoil(self, parameters: list[nn.Parameter]) -> None:
+        for parameter in parameters:
+            assert parameter.grad is not None
+            parameter.grad.mul_(2)
+
+
+class LosesTheGradient(WritesBack):
+    """Results go to a buffer that .grad is no view of, and .grad is cleared (facebookresearch/fairscale#354). GRAD-2."""
+
+    def _spoil(self, parameters: list[nn.Parameter]) -> None:
+        for parameter in parameters:
+            assert parameter.grad is not None
+            parameter.grad.zero_()
+
+
+class OneStepLate(WritesBack):
+    """From the second step on, .grad gets the results of the step before (NVIDIA/Megatron-LM#4609 has such left). GRAD-5."""
+
+    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None,
+                 bucket_cap_mb: float = 25.0) -> None:
+        super().__init__(module, process_group, bucket_cap_mb)
+        self._before: dict[nn.Parameter, Tensor] = {}
+
+    def _spoil(self, parameters: list[nn.Parameter]) -> None:
+        for parameter in parameters:
+            assert parameter.grad is not None
+            fresh = parameter.grad.clone()
+            parameter.grad.copy_(self._before.get(parameter, fresh))
+            self._before[parameter] = fresh
+
+
+class SwapsEqualShapes(WritesBack):
+    """Two parameters of equal shape in a bucket get each other's mean (two packing orders: DeepSpeed#2343). GRAD-2."""
+
+    def _spoil(self, parameters: list[nn.Parameter]) -> None:
+        for one, other in pairwise(parameters):
+            if one.shape == other.shape and one.grad is not None and other.grad is not None:
+                kept = one.grad.clone()
+                one.grad.copy_(other.grad)
+                other.grad.copy_(kept)
+                return
+
+
+class DividesByMicroSteps(WritesBack):
+    """An accumulated gradient is divided by the micro-steps, as the loss was (huggingface/transformers#35210). GRAD-8."""
+
+    passes = 0
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self.passes += torch.is_grad_enabled()
+        return super().forward(*args, **kwargs)
+
+    def _finish(self) -> None:
+        super()._finish()
+        self.passes = 0
+
+    def _spoil(self, parameters: list[nn.Parameter]) -> None:
+        for parameter in parameters:
+            assert parameter.grad is not None
+            parameter.grad.div_(self.passes)
+
+
+class ReducesTheFirstStepOnly(Reference):
+    """The callback at a backward's end is queued once and never again (a classic; picotron after an exception). GRAD-1."""
+
+    begun = False
+
+    def _backward_begins(self, gradient: Tensor) -> None:
+        if not self.begun:
+            self.begun = True
+            super()._backward_begins(gradient)
+
+
+class BroadcastsTheResult(Reference):
+    """The forward gives every rank the first one's result, so that all log the same (a logging idiom misplaced). LOSS-1."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        result = super().forward(*args, **kwargs)
+        with torch.no_grad():
+            dist.broadcast(result, group_src=0, group=self.group)
+        return result
+
+
+class _TwoSteps(torch.optim.Optimizer):
+    """Steps another optimizer twice."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+        super().__init__(optimizer.param_groups, {})
+        self.state, self.param_groups = optimizer.state, optimizer.param_groups
+
+    def step(self, closure: Any = None) -> Any:
+        self.optimizer.step(closure)
+        return self.optimizer.step(closure)
+
+
+def updates_twice(module: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """The update is made twice, by a hook and by the loop (huggingface/accelerate#2926 for the scheduler). PARAM-3."""
+    return Reference(module), _TwoSteps(optimizer)
+
+
 class RanksShuffleDifferently(DistributedSampler):
     """The shuffle's seed contains the rank (mlcommons/training#625). SHARD-3."""
 
@@ -336,6 +546,37 @@ class UnequalBatches(DistributedSampler):
         indices = list(super().__iter__())
         return iter(indices[:-1] if self.rank == self.num_replicas - 1 and self.num_replicas > 1 else indices)
 
+
+
+class ShardShiftedByOne(DistributedSampler):
+    """Contiguous shards start one index late: the first is lost (no public incident found). SHARD-1."""
+
+    def __iter__(self) -> Iterator[int]:
+        size = len(self)
+        return iter(self.order()[self.rank * size + 1 : (self.rank + 1) * size + 1])
+
+
+class IgnoresRank(DistributedSampler):
+    """Every rank gets the first one's shard: the rank is taken from elsewhere, and is 0 (Lightning#21122). SHARD-2."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.order()[:: self.num_replicas])
+
+
+class ShardsTwice(DistributedSampler):
+    """A shard of a shard (accelerate#3520). SHARD-2."""
+
+    def __iter__(self) -> Iterator[int]:
+        mine = self.order()[self.rank :: self.num_replicas]
+        return iter(mine[self.rank :: self.num_replicas])
+
+
+class PadsWithTheLast(DistributedSampler):
+    """All padding is the last index (galilai-group/stable-pretraining#222 repeats one). SHARD-3."""
+
+    def order(self) -> list[int]:
+        order = super().order()
+        return order[: self.length] + [self.length - 1] * (len(order) - self.length)
 
 
 class NeverEnds(DistributedSampler):

@@ -442,34 +442,6 @@ def test_poisoned_steps_are_left_to_grad7() -> None:
     assert findings["GRAD-2"].compared < judge(right())["GRAD-2"].compared
 
 
-@pytest.mark.parametrize(("change", "cause"), [
-    (lambda mean, _: 2 * mean, "got / expected = 2 = world size: summed, never divided"),
-    (lambda mean, _: mean / 2, "got / expected = 1/2 = 1 / world size: divided twice"),
-    (lambda _, local: local[0], "it equals rank 0's own local gradient: never reduced"),
-    (lambda _, local: local[1], "it equals rank 1's local gradient: broadcast instead of reduced"),
-    (lambda mean, _: 0 * mean, "it is zero: the gradient was lost"),
-    (lambda mean, _: 3 * mean + 1, ""),
-])
-def test_diagnosis_names_a_cause_only_where_it_predicts_every_element(
-        change: Callable[[Array, list[Array]], Array], cause: str) -> None:
-    """The probable cause is the one whose value is held; unknown stays unknown."""
-    evidence = right()
-    local = [rank.tensors["local", 0].by_name[WEIGHT] for rank in evidence.ranks]
-    wrong = everywhere(evidence, "reduced", 0, WEIGHT, lambda v: change(v, local).astype(np.float32))
-    breach = judge(wrong)["GRAD-2"].breach
-    assert breach is not None
-    assert breach.perhaps == cause
-
-
-def test_diagnosis_sees_last_steps_gradient_and_a_swap() -> None:
-    """A stale gradient is the step before's; a swapped one is another parameter's of equal shape."""
-    evidence = right()
-    stale = evidence.ranks[0].tensors["reduced", 0].by_name[WEIGHT].astype(np.float32)
-    breach = judge(everywhere(evidence, "reduced", 1, WEIGHT, lambda _: stale))["GRAD-2"].breach
-    assert breach is not None
-    assert breach.perhaps == "it equals step 0's gradient: stale"
-
-
 def test_missing_evidence_is_unjudged_never_a_pass_or_an_accusation() -> None:
     """A rank that noted nothing leaves every comparing rule without a verdict, with the reason."""
     evidence = right()

@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 from ddp_invariants import oracle
 from ddp_invariants.balls import Ball
 from ddp_invariants.evidence import ITEM_SIZE, FloatArray, Layout, Tensors
-from ddp_invariants.invariants import diagnosis
 from ddp_invariants.invariants.compare import number, outside, parted
+from ddp_invariants.invariants.diagnosis import gradients
+from ddp_invariants.invariants.diagnosis.causes import caused
 from ddp_invariants.invariants.hearing import Hearing, flat_by_name, training
 from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
 from ddp_invariants.verdict import Breach
@@ -38,8 +39,9 @@ def _against(hearing: Hearing, tally: Tally, rule: str, fact: str, step: int, ex
         held_P = flat_by_name(reduced[rank], local[rank].layout)
         difference = outside(local[rank], held_P, expected, tally)
         if difference is not None:
-            return Breach(rule, fact, f"rank {rank} of {hearing.case.world_size}, step {step}, {difference.place}",
-                          difference.words, diagnosis.of_gradient(hearing, step, rank, difference.name))
+            breach = Breach(rule, fact, f"rank {rank} of {hearing.case.world_size}, step {step}, {difference.place}",
+                            difference.words)
+            return gradients.of_gradient(hearing, breach, step, rank, difference.name)
     return None
 
 
@@ -97,9 +99,9 @@ def identical_on_all_ranks(hearing: Hearing, tally: Tally) -> Breach | None:
             tally.compared += sum(tensors.layout.sizes)
             difference = parted(reduced[0], tensors, "rank 0 holds")
             if difference is not None:
-                return Breach("GRAD-1", "gradients differ between ranks after synchronisation",
-                              f"rank {rank} of {len(reduced)}, step {step}, {difference.place}", difference.words,
-                              diagnosis.of_gradient(hearing, step, rank, difference.name))
+                breach = Breach("GRAD-1", "gradients differ between ranks after synchronisation",
+                                f"rank {rank} of {len(reduced)}, step {step}, {difference.place}", difference.words)
+                return gradients.of_gradient(hearing, breach, step, rank, difference.name)
     return None
 
 
@@ -237,11 +239,11 @@ def what_is_not_finite_spreads(hearing: Hearing, tally: Tally) -> Breach | None:
         if wrong.any():
             first = int(np.argmax(wrong))
             slot, index = local[0].layout.locate(first)
-            return Breach("GRAD-7", "a value that is not finite did not reach every rank",
-                          f"rank {rank} of {hearing.case.world_size}, step {poison.step}, parameter {slot.name!r} {slot.shape}",
-                          f"{number(held_P[first])} at {index}, expected {number(summed_P[first])}; "
-                          f"{int(wrong.sum())} of {int(poisoned.sum())} such elements differ",
-                          f"{poison.value} arose on rank {poison.rank} and was scrubbed or not reduced")
+            where = f"rank {rank} of {hearing.case.world_size}, step {poison.step}, parameter {slot.name!r} {slot.shape}"
+            breach = Breach("GRAD-7", "a value that is not finite did not reach every rank", where,
+                            f"{number(held_P[first])} at {index}, expected {number(summed_P[first])}; "
+                            f"{int(wrong.sum())} of {int(poisoned.sum())} such elements differ")
+            return caused(breach, gradients.of_scrubbing(hearing, rank, summed_P, local_WP, held_P, wrong))
     return None
 
 

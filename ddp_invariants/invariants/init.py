@@ -1,10 +1,9 @@
 """INIT: all ranks start from the source rank's parameters and buffers, and wrapping changes nothing else."""
 
-import numpy as np
-
 from ddp_invariants.declarations import SHARDED
 from ddp_invariants.evidence import Moment
 from ddp_invariants.invariants.compare import parted
+from ddp_invariants.invariants.diagnosis import starts
 from ddp_invariants.invariants.hearing import Hearing, training
 from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
 from ddp_invariants.verdict import Breach
@@ -21,22 +20,11 @@ def _like_the_source(hearing: Hearing, tally: Tally, rule: str, what: str, befor
         tally.compared += sum(tensors.layout.sizes)
         difference = parted(built[0], tensors, "rank 0 built")
         if difference is not None:
-            own = rank > 0 and difference.name in tensors.by_name and np.array_equal(
-                built[rank].by_name[difference.name], tensors.by_name[difference.name], equal_nan=True)
-            perhaps = f"rank {rank} still holds what it built: never broadcast" if own else _strided(hearing, difference.name)
             place = difference.place if what == "parameters" else difference.place.replace("parameter", "buffer", 1)
-            return Breach(rule, f"{what} differ from rank 0's when the first forward starts",
-                          f"rank {rank} of {len(started)}, step 0, {place}", difference.words, perhaps)
+            breach = Breach(rule, f"{what} differ from rank 0's when the first forward starts",
+                            f"rank {rank} of {len(started)}, step 0, {place}", difference.words)
+            return starts.of_start(hearing, breach, rank, difference.name, built, started)
     return None
-
-
-def _strided(hearing: Hearing, name: str) -> str:
-    """The usual cause where a tensor is not contiguous; empty where it is."""
-    number = name.split(".")[1] if name.startswith("layers.") else ""
-    if not number.isdigit() or hearing.case.model.layers[int(number)].layout == "contiguous" or not name.endswith("weight"):
-        return ""
-    return ("the parameter is not contiguous, and a collective on it as it lies ignores its strides (pytorch#192920): "
-            "broadcast a contiguous copy and copy it back")
 
 
 @training.rule("INIT-1", "When the first forward starts, every parameter on every rank is what rank 0 built.", (DIFFERED,))

@@ -7,6 +7,7 @@ import numpy as np
 from ddp_invariants.balls import gamma
 from ddp_invariants.evidence import LARGEST, ROUNDOFF
 from ddp_invariants.invariants.compare import number
+from ddp_invariants.invariants.diagnosis import losses
 from ddp_invariants.invariants.hearing import Hearing, training
 from ddp_invariants.invariants.rule import Tally
 from ddp_invariants.verdict import Breach
@@ -27,8 +28,10 @@ def loss_is_the_twins(hearing: Hearing, tally: Tally) -> Breach | None:
             half = len(tensors.bits) // 2
             if tensors.bits[:half] != tensors.bits[half:]:
                 wrapped, twin = tensors.values_P
-                return Breach("LOSS-1", "a rank's loss is not its own forward's", f"rank {rank} of {hearing.case.world_size}, "
-                              f"{_at(hearing, micro)}", f"{number(wrapped)}, the unwrapped twin's is {number(twin)}")
+                breach = Breach("LOSS-1", "a rank's loss is not its own forward's",
+                                f"rank {rank} of {hearing.case.world_size}, {_at(hearing, micro)}",
+                                f"{number(wrapped)}, the unwrapped twin's is {number(twin)}")
+                return losses.of_loss(hearing, breach, micro, tensors.layout.slots[0].dtype)
     return None
 
 

@@ -4,6 +4,7 @@ import numpy as np
 
 from ddp_invariants.evidence import Moment
 from ddp_invariants.invariants.compare import outside, parted
+from ddp_invariants.invariants.diagnosis import updates
 from ddp_invariants.invariants.grad import TWO_RANKS
 from ddp_invariants.invariants.hearing import Hearing, training
 from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
@@ -18,8 +19,9 @@ def _identical(hearing: Hearing, tally: Tally, rule: str, fact: str, moment: Mom
             tally.compared += sum(tensors.layout.sizes)
             difference = parted(records[0], tensors, "rank 0 holds")
             if difference is not None:
-                return Breach(rule, fact, f"rank {rank} of {len(records)}, after step {step}, {difference.place}",
-                              difference.words)
+                breach = Breach(rule, fact, f"rank {rank} of {len(records)}, after step {step}, {difference.place}",
+                                difference.words)
+                return updates.of_difference(hearing, breach, step, rank, difference.name)
     return None
 
 
@@ -44,8 +46,9 @@ def _moved_between(hearing: Hearing, tally: Tally, step: int) -> Breach | None:
         tally.compared += sum(started.layout.sizes)
         difference = parted(left, started, f"step {step - 1} left")
         if difference is not None:
-            return Breach("PARAM-3", "parameters change between one step's update and the next step's forward",
-                          f"rank {rank} of {hearing.case.world_size}, step {step}, {difference.place}", difference.words)
+            breach = Breach("PARAM-3", "parameters change between one step's update and the next step's forward",
+                            f"rank {rank} of {hearing.case.world_size}, step {step}, {difference.place}", difference.words)
+            return updates.of_a_move(hearing, breach, difference.name)
     return None
 
 
@@ -68,9 +71,10 @@ def trajectory_of_single_process_training(hearing: Hearing, tally: Tally) -> Bre
                 raise Unjudged("the parameters after the step are not those before it")
             difference = outside(local, held_P, truth, tally)
             if difference is not None:
-                return Breach("PARAM-3", "parameters do not move as in single-process training on the global batch",
-                              f"rank {rank} of {hearing.case.world_size}, after step {step}, {difference.place}",
-                              difference.words)
+                breach = Breach("PARAM-3", "parameters do not move as in single-process training on the global batch",
+                                f"rank {rank} of {hearing.case.world_size}, after step {step}, {difference.place}",
+                                difference.words)
+                return updates.of_update(hearing, breach, step, rank, difference.name)
         tally.met |= {name for name, is_met in met.items() if is_met}
     return None
 

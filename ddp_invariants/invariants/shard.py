@@ -11,8 +11,10 @@ from typing import Any
 
 from ddp_invariants.declarations import SamplerDeclarations
 from ddp_invariants.evidence import ShardEvidence
+from ddp_invariants.invariants.diagnosis import shards as shards_of
+from ddp_invariants.invariants.diagnosis.causes import caused
 from ddp_invariants.invariants.rule import Chapter, NotAbout, Tally, Unjudged
-from ddp_invariants.verdict import Breach
+from ddp_invariants.verdict import Breach, Cause
 
 CHANCE_FREE = 13
 """Dataset length from which two random permutations are equal with a chance below 1e-9 (1 / 13! = 1.6e-10)."""
@@ -58,6 +60,11 @@ class Deal:
             unit *= self.case.data.batch_size
         return unit * (n // unit) if self.case.data.drop_last else unit * ceil(n / unit)
 
+    @property
+    def dealt(self) -> shards_of.Dealt:
+        """What was dealt, for whoever looks for a cause."""
+        return shards_of.Dealt(self.case, self.epochs, self.total)
+
     def where(self, epoch: int) -> str:
         """A place in words."""
         data = self.case.data
@@ -79,15 +86,16 @@ def equal_lengths_in_range(deal: Deal, tally: Tally) -> Breach | None:
         tally.met |= {"N < W"} if data.samples < w else set()
         counts = [len(shard) for shard in shards]
         if len(set(counts)) > 1 and deal.declared.padding != "none":
-            return Breach("SHARD-1", "ranks yield different numbers of indices", deal.where(epoch), f"{counts}",
-                          "no padding: the longer ranks would wait for ever" if not data.drop_last else "")
+            breach = Breach("SHARD-1", "ranks yield different numbers of indices", deal.where(epoch), f"{counts}")
+            return caused(breach, shards_of.of_lengths(deal.dealt, shards))
         if max(counts) > ceil(data.samples / w) and deal.declared.padding == "none":
             return Breach("SHARD-1", "a rank yields more than its share", deal.where(epoch),
                           f"{counts}, expected at most {ceil(data.samples / w)}")
         for rank, (shard, said) in enumerate(zip(shards, deal.answer["lengths"], strict=True)):
             if said != len(shard):
-                return Breach("SHARD-1", "len(sampler) is not the number of indices it yields",
-                              f"rank {rank}, {deal.where(epoch)}", f"len {said}, yields {len(shard)}")
+                breach = Breach("SHARD-1", "len(sampler) is not the number of indices it yields",
+                                f"rank {rank}, {deal.where(epoch)}", f"len {said}, yields {len(shard)}")
+                return caused(breach, shards_of.of_length(deal.dealt, shards, shard))
             bad = [index for index in shard if not 0 <= index < data.samples]
             if bad:
                 return Breach("SHARD-1", "an index lies outside the dataset", f"rank {rank}, {deal.where(epoch)}", f"{bad[:5]}")
@@ -104,26 +112,20 @@ def shards_cover_the_dataset(deal: Deal, tally: Tally) -> Breach | None:
         tally.compared += len(union)
         tally.met.add("drop_last" if data.drop_last else "padding" if data.samples % deal.case.world_size else "even")
         if data.drop_last and len(union) != deal.total:
-            return Breach("SHARD-2", "with drop_last the shards do not hold W * floor(N / W) distinct indices",
-                          deal.where(epoch), f"{len(union)} distinct, expected {deal.total}; shards {_brief(shards)}")
+            breach = Breach("SHARD-2", "with drop_last the shards do not hold W * floor(N / W) distinct indices",
+                            deal.where(epoch), f"{len(union)} distinct, expected {deal.total}; shards {_brief(shards)}")
+            return caused(breach, shards_of.of_overlap_or_loss(deal.dealt, epoch, shards))
         missing = sorted(set(range(data.samples)) - union)
         if not data.drop_last and missing:
-            return Breach("SHARD-2", "samples are lost", deal.where(epoch),
-                          f"indices {missing[:8]} are in no shard ({len(missing)} of {data.samples}); shards {_brief(shards)}",
-                          _lost(missing, data.samples, deal.case.world_size))
+            breach = Breach("SHARD-2", "samples are lost", deal.where(epoch), f"indices {missing[:8]} are in no shard "
+                            f"({len(missing)} of {data.samples}); shards {_brief(shards)}")
+            return caused(breach, shards_of.of_overlap_or_loss(deal.dealt, epoch, shards))
     return None
 
 
 def _brief(shards: list[list[int]]) -> str:
     text = str(shards)
     return text if len(text) < 200 else text[:200] + "…"
-
-
-def _lost(missing: list[int], samples: int, world_size: int) -> str:
-    tail = samples % world_size
-    if tail and missing == list(range(samples - tail, samples)):
-        return f"the last N mod W = {tail} samples are dropped although drop_last is off"
-    return ""
 
 
 @sharding.rule("SHARD-3", "Shards are disjoint but for padding: total - N repetitions, none of an index more often than "
@@ -144,10 +146,10 @@ def shards_are_disjoint(deal: Deal, tally: Tally) -> Breach | None:
         most_allowed = 1 if data.drop_last or data.samples == 0 else ceil(deal.total / data.samples)
         owners = [rank for rank, shard in enumerate(shards) if index in shard]
         if repeated > allowed or most > most_allowed:
-            return Breach("SHARD-3", "shards overlap beyond padding", deal.where(epoch),
-                          f"{repeated} repetitions, {allowed} allowed; index {index} occurs {most} times on ranks {owners}; "
-                          f"shards {_brief(shards)}", "the ranks shuffle differently (a seed that contains the rank, or the "
-                          "global generator)" if data.shuffle else "")
+            breach = Breach("SHARD-3", "shards overlap beyond padding", deal.where(epoch),
+                            f"{repeated} repetitions, {allowed} allowed; index {index} occurs {most} times on ranks {owners}; "
+                            f"shards {_brief(shards)}")
+            return caused(breach, shards_of.of_overlap_or_loss(deal.dealt, epoch, shards))
     return None
 
 
@@ -167,10 +169,10 @@ def shards_are_determined(deal: Deal, tally: Tally) -> Breach | None:
         tally.compared += len(before)
         if again != before:
             return Breach("SHARD-4", "iterating again in the same epoch gives other indices",
-                          f"rank {rank}, {deal.where(last)}", f"{again[:8]}, before {before[:8]}")
+                          f"rank {rank}, {deal.where(last)}", f"{again[:8]}, before {before[:8]}", _drawn(deal))
     if deal.answer["touched"]:
         return Breach("SHARD-4", "iterating advances a global random generator", deal.where(last),
-                      ", ".join(deal.answer["touched"]), "it draws from that generator instead of one of its own")
+                      ", ".join(deal.answer["touched"]), _drawn(deal))
     tally.met.add("two processes")
     for (epoch, ours), theirs in zip(deal.epochs, answers[1]["shards"], strict=True):
         for rank, (one, other) in enumerate(zip(ours, theirs, strict=True)):
@@ -179,6 +181,12 @@ def shards_are_determined(deal: Deal, tally: Tally) -> Breach | None:
                               f"rank {rank}, {deal.where(epoch)}", f"{other[:8]}, the first process {one[:8]}",
                               "the order depends on the hash seed or on a global random generator")
     return None
+
+
+def _drawn(deal: Deal) -> str:
+    """Where the order comes from, if a global generator was seen to move."""
+    touched = " and ".join(deal.answer["touched"])
+    return f"it draws from the global generator of {touched} instead of one of its own" if touched else ""
 
 
 @sharding.rule("SHARD-5", "With shuffle, set_epoch changes the order; without, it does not.", ("shuffle", "no shuffle"))
@@ -193,8 +201,9 @@ def epochs_change_the_order(deal: Deal, tally: Tally) -> Breach | None:
         tally.compared += 1
         tally.met.add("shuffle" if data.shuffle else "no shuffle")
         if data.shuffle and shards == others:
-            return Breach("SHARD-5", "set_epoch does not change the order", f"epochs {one} and {other}, {deal.where(other)}",
-                          f"both {_brief(shards)}", "the epoch is ignored")
+            breach = Breach("SHARD-5", "set_epoch does not change the order", f"epochs {one} and {other}, {deal.where(other)}",
+                            f"both {_brief(shards)}")
+            return caused(breach, [Cause("epoch ignored", "the epoch is ignored")])
         if not data.shuffle and shards != others:
             return Breach("SHARD-5", "set_epoch changes the order though shuffle is off",
                           f"epochs {one} and {other}, {deal.where(other)}", f"{_brief(others)}, before {_brief(shards)}")
@@ -213,8 +222,10 @@ def equal_numbers_of_batches(deal: Deal, tally: Tally) -> Breach | None:
     tally.met |= {"last batch short"} if per_rank % size else set()
     expected = ceil(per_rank / size)
     if set(batches) != {expected}:
-        return Breach("SHARD-6", "ranks get different numbers of batches, or a wrong one",
-                      f"batch size {size}, {deal.where(deal.case.epochs[-1])}", f"{batches}, expected {expected} on every rank")
+        where = f"batch size {size}, {deal.where(deal.case.epochs[-1])}"
+        breach = Breach("SHARD-6", "ranks get different numbers of batches, or a wrong one", where,
+                        f"{batches}, expected {expected} on every rank")
+        return caused(breach, shards_of.of_batches(deal.dealt, batches))
     return None
 
 
@@ -228,7 +239,8 @@ def impossible_arguments_are_refused(deal: Deal, tally: Tally) -> Breach | None:
     for situation, error in deal.evidence.answers[0]["refused"].items():
         tally.compared += 1
         if error is None:
-            return Breach("SHARD-7", "impossible arguments are silently accepted", situation, "no exception was raised")
+            breach = Breach("SHARD-7", "impossible arguments are silently accepted", situation, "no exception was raised")
+            return caused(breach, shards_of.of_acceptance(deal.evidence.answers[0]["refused"]))
     return None
 
 

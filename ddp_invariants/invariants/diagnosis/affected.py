@@ -1,0 +1,76 @@
+"""Which parameters are wrong together, where that is a class of them: only the frozen ones, only those above the cap."""
+
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+
+from ddp_invariants.evidence import ITEM_SIZE
+from ddp_invariants.invariants.hearing import Hearing
+
+_Facts = tuple[str, str, tuple[int, ...], bool, str]
+"""A parameter: its name, dtype, shape, whether it is trained, and the name of the layer's memory layout."""
+
+
+def _facts(hearing: Hearing) -> dict[str, _Facts]:
+    """What is known of each parameter, tied ones once, in registration order."""
+    layers = hearing.case.model.layers
+    known: dict[str, _Facts] = {}
+    for name, dtype, shape, trained, first, kind in hearing.evidence.ranks[0].structure_before:
+        if kind == "parameter" and name == first:
+            number = name.split(".")[1] if name.startswith("layers.") else ""
+            laid = number.isdigit() and int(number) < len(layers) and name.endswith(".weight")
+            known[name] = (name, dtype, tuple(shape), trained, layers[int(number)].layout if laid else "contiguous")
+    return known
+
+
+def _nbytes(facts: _Facts) -> int:
+    size = ITEM_SIZE.get(facts[1], 0)
+    for length in facts[2]:
+        size *= length
+    return size
+
+
+def _classes(hearing: Hearing, known: dict[str, _Facts]) -> dict[str, Callable[[_Facts], bool]]:
+    """What parameters may have in common, in words."""
+    tied = {row[4] for row in hearing.evidence.ranks[0].structure_before if row[0] != row[4]}
+    classes: dict[str, Callable[[_Facts], bool]] = {
+        "frozen": lambda facts: not facts[3],
+        "tied": lambda facts: facts[0] in tied,
+        "0-d": lambda facts: facts[2] == (),
+        "vectors": lambda facts: len(facts[2]) == 1,
+    }
+    for layout in {facts[4] for facts in known.values()} - {"contiguous"}:
+        classes[f"{layout} in memory"] = lambda facts, layout=layout: facts[4] == layout  # type: ignore[misc]
+    classes["not contiguous"] = lambda facts: facts[4] != "contiguous"
+    for dtype in {facts[1] for facts in known.values()}:
+        classes[f"of dtype {dtype}"] = lambda facts, dtype=dtype: facts[1] == dtype  # type: ignore[misc]
+    cap = hearing.case.bucket_cap
+    if cap is not None:
+        classes[f"larger than the bucket cap of {cap} bytes"] = lambda facts: _nbytes(facts) > cap
+    return classes
+
+
+def only(hearing: Hearing, wrong: AbstractSet[str], right: AbstractSet[str]) -> str:
+    """What the wrong parameters have in common that no right one has; empty where there is nothing of the kind.
+
+    Args:
+        hearing: Of the case.
+        wrong: Names of parameters with a wrong value.
+        right: Those with a right value that would show it if they were wrong.
+    """
+    known = {name: facts for name, facts in _facts(hearing).items() if name in wrong | right}
+    if not wrong or not right or not wrong <= known.keys():
+        return ""
+    common = [words for words, holds in _classes(hearing, known).items()
+              if all(holds(facts) == (name in wrong) for name, facts in known.items())]
+    # In what "not contiguous" says of one layout, the layout's own name says more.
+    common = [words for words in common if words != "not contiguous" or not any(w.endswith("in memory") for w in common)]
+    names, count = list(known), len(wrong)
+    for place, some in (("first", names[:count]), ("last", names[-count:])):
+        if set(some) == wrong:
+            common.append(f"the {place} in registration order" if count == 1
+                          else f"the {place} {count} in registration order")
+    if not common:
+        return ""
+    told = ", ".join(repr(name) for name in names if name in wrong)
+    listed = " and ".join([*([", ".join(common[:-1])] if common[:-1] else []), common[-1]])
+    return f"only {count} of {len(names)} parameters, {told}: {listed}"

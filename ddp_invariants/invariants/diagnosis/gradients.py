@@ -1,0 +1,121 @@
+"""What a wrong gradient equals instead of the mean of the ranks' local gradients.
+
+Suffixes: W ranks, K micro-steps; the dots after them stand for one parameter's shape.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddp_invariants.evidence import FloatArray, Tensors
+from ddp_invariants.invariants.diagnosis import affected
+from ddp_invariants.invariants.diagnosis.causes import caused
+from ddp_invariants.invariants.diagnosis.predictions import Prediction
+from ddp_invariants.invariants.diagnosis.reductions import Asked, predictions
+from ddp_invariants.invariants.hearing import Hearing
+from ddp_invariants.verdict import Breach, Cause
+
+
+def of_gradient(hearing: Hearing, breach: Breach, step: int, rank: int, name: str) -> Breach:
+    """A breach about a parameter's gradient on a rank, with what may have caused it."""
+    return caused(breach, causes(hearing, step, rank, name))
+
+
+def causes(hearing: Hearing, step: int, rank: int, name: str) -> list[Cause]:
+    """What a parameter's gradient on a rank may be wrong by; empty where nothing fits, or it is right."""
+    try:
+        asked = _asked(hearing, step, name)
+        found = [] if asked is None else [prediction for prediction in predictions(asked) if asked.fits(prediction)]
+        return [Cause(one.kind, _told(asked, one, rank), _affected(hearing, step, one)) for one in found if asked is not None]
+    except (KeyError, ValueError, IndexError):
+        return []  # The evidence is as odd as the gradient; the breach stands without a cause.
+
+
+def is_wrong(hearing: Hearing, step: int, name: str) -> bool:
+    """Whether a rank holds another gradient of a parameter than it must."""
+    asked = _asked(hearing, step, name)
+    return asked is not None and bool(asked.wrong_W.any())
+
+
+def _flat_roundoff(tensors: Tensors, name: str) -> float:
+    number = [slot.name for slot in tensors.layout.slots].index(name)
+    start = tensors.layout.starts[number]
+    return float(tensors.layout.roundoff_P[start]) if tensors.layout.sizes[number] else 0.0
+
+
+def _asked(hearing: Hearing, step: int, name: str) -> Asked | None:
+    """The question about a parameter; None where a rank has no gradient of it, or one of another shape or not finite."""
+    local = [hearing.noted("local", number) for number in hearing.micro_steps(step)]
+    reduced = hearing.noted("reduced", step)
+    if None in local or reduced is None:
+        return None
+    held = [tensors.by_name.get(name) for tensors in reduced]
+    fresh = [tensors.by_name.get(name) for record in local if record is not None for tensors in record]
+    shapes = {None if one is None else one.shape for one in (*held, *fresh)}
+    if None in shapes or len(shapes) > 1 or not all(np.isfinite(one).all() for one in fresh if one is not None):
+        return None
+    held_W = np.stack([one for one in held if one is not None])
+    fresh_KW = np.stack([one for one in fresh if one is not None]).reshape(len(local), *held_W.shape)
+    before = hearing.noted("reduced", step - 1) if step else None
+    before_W = None
+    if before is not None and all(name in tensors.by_name for tensors in before):
+        before_W = np.stack([tensors.by_name[name] for tensors in before])
+    kept = hearing.case.zero_grad == "never" and before_W is not None
+    left_W = before_W if kept and before_W is not None else np.zeros_like(held_W)
+    return Asked(hearing, step, name, held_W, fresh_KW, left_W, before_W, _flat_roundoff(reduced[0], name))
+
+
+def _told(asked: Asked, prediction: Prediction, rank: int) -> str:
+    """The cause in words, about the rank of the breach or, where that one is right, about the first wrong one."""
+    if asked.wrong_W[rank]:
+        return prediction.words(rank)
+    wrong = int(np.argmax(asked.wrong_W))
+    return prediction.words(wrong).replace("it ", f"rank {wrong}'s ", 1)
+
+
+def _affected(hearing: Hearing, step: int, cause: Prediction) -> str:
+    """Which parameters are wrong with it, where that says something."""
+    wrong, right = set(), set()
+    for slot in hearing.layout(step).slots:
+        asked = _asked(hearing, step, slot.name) if slot.elements else None
+        if asked is None:
+            continue
+        if asked.wrong_W.any():
+            wrong.add(slot.name)
+        elif any(one.kind == cause.kind and asked.shows(one) for one in predictions(asked)):
+            right.add(slot.name)
+    return affected.only(hearing, wrong, right)
+
+
+def of_scrubbing(hearing: Hearing, rank: int, summed_P: FloatArray, local_WP: FloatArray, held_P: FloatArray,
+                 wrong: NDArray[np.bool_]) -> list[Cause]:
+    """Why a value that is not finite did not arrive.
+
+    Args:
+        hearing: Of the case.
+        rank: Whose gradient is judged.
+        summed_P: What IEEE arithmetic makes of the sum.
+        local_WP: The twins' gradients.
+        held_P: What the rank holds.
+        wrong: The elements at which that is not what the sum is.
+    """
+    poison = hearing.case.poison
+    if poison is None:
+        return []
+    largest = float(np.finfo(np.float32).max)
+    zeroed = np.where(np.isfinite(local_WP), local_WP, 0.0).mean(0)
+    limited = np.nan_to_num(local_WP, nan=0.0, posinf=largest, neginf=-largest)
+    arose = f"{poison.value} arose on rank {poison.rank}"
+    scrubbed = "scrubbed", f"{arose} and was scrubbed: it counts as zero, or as the largest number, in the mean"
+    alone = "never reduced", f"it equals rank {rank}'s own local gradient: {arose} and was not reduced"
+    mean = limited.sum(0)
+    explained = [(scrubbed, zeroed), (scrubbed, limited.mean(0)),
+                 (scrubbed, np.where(np.abs(mean) > largest, np.copysign(np.inf, mean), mean / len(local_WP))),
+                 (alone, local_WP[rank]),
+                 (("zero", "it is zero: the gradient was lost"), np.zeros_like(summed_P))]
+
+    def equals(value_P: FloatArray) -> bool:
+        held, value = held_P[wrong], value_P[wrong]
+        return bool(((held == value) | (np.abs(held - value) <= 2.0**-18 * np.abs(value)) | (
+            np.isnan(held) & np.isnan(value))).all())
+
+    return [Cause(*cause) for cause, value_P in explained if equals(value_P)]

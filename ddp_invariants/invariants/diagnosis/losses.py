@@ -1,0 +1,75 @@
+"""What a rank's loss equals instead of its own forward's.
+
+Suffixes: W ranks, B batch, O outputs.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ddp_invariants import oracle
+from ddp_invariants.balls import Ball
+from ddp_invariants.evidence import ROUNDOFF, FloatArray
+from ddp_invariants.invariants.diagnosis.causes import caused
+from ddp_invariants.invariants.hearing import Hearing
+from ddp_invariants.verdict import Breach, Cause
+
+_Guess = tuple[Cause, FloatArray, FloatArray | float]
+"""A cause, the losses it predicts, shape (W,), and how far off it may be."""
+
+
+def of_loss(hearing: Hearing, breach: Breach, micro: int, dtype: str | None) -> Breach:
+    """A breach about the ranks' losses at a micro-step, with what may have caused it."""
+    pairs = np.stack([tensors.values_P for tensors in hearing.every_rank("loss", micro)])
+    if pairs.shape[1] != 2 or not np.isfinite(pairs).all():
+        return breach
+    held_W, twins_W = pairs.T
+    roundoff = 4 * len(held_W) * ROUNDOFF.get(dtype or "float64", 0.0) * np.abs(twins_W).sum()
+    wrong_W = held_W != twins_W
+    try:
+        guesses = [*_of_the_losses(twins_W, float(roundoff)), *_of_the_outputs(hearing, micro, float(roundoff))]
+    except (KeyError, ValueError, IndexError):
+        return breach  # The evidence is as odd as the loss; the breach stands without a cause.
+    return caused(breach, [cause for cause, expected_W, slack in guesses
+                           if (np.abs(held_W - expected_W) <= slack)[wrong_W].all()
+                           and (np.abs(twins_W - expected_W) > slack)[wrong_W].any()])
+
+
+def _of_the_losses(twins_W: FloatArray, roundoff: float) -> Iterator[_Guess]:
+    world_size = len(twins_W)
+    mean = np.full(world_size, twins_W.mean())
+    yield Cause("loss averaged", "it is the mean of the ranks' losses: averaged over the ranks"), mean, roundoff
+    yield Cause("loss summed", "it is the sum of the ranks' losses"), mean * world_size, roundoff
+    yield (Cause("loss divided", f"got / expected = 1/{world_size} = 1 / world size: divided by the number of ranks"),
+           twins_W / world_size, roundoff)
+    yield (Cause("loss multiplied", f"got / expected = {world_size} = world size: multiplied by the number of ranks"),
+           twins_W * world_size, roundoff)
+    for source in range(world_size):
+        yield (Cause("loss of another", f"it is rank {source}'s loss: broadcast to all ranks, or all were given its batch"),
+               np.full(world_size, twins_W[source]), roundoff)
+    yield Cause("loss lost", "it is zero"), np.zeros(world_size), 0.0
+
+
+def _of_the_outputs(hearing: Hearing, micro: int, roundoff: float) -> Iterator[_Guess]:
+    """The losses of outputs that were exchanged between the ranks, against each rank's own targets."""
+    case, step, batch = hearing.case, micro // hearing.case.accumulation, hearing.batches[micro]
+    held = hearing.every_rank("forward", step)
+    if step >= hearing.clean_steps or any(tensors != held[0] for tensors in held):
+        return
+    own_WBO = oracle.outputs(case, held[0].by_name, batch)
+    shape = own_WBO.centre.shape
+
+    def losses(centre: FloatArray, radius: FloatArray) -> tuple[FloatArray, FloatArray]:
+        exchanged = Ball(np.broadcast_to(centre, shape), np.broadcast_to(radius, shape), 0.0)
+        found_W = oracle.losses(case, exchanged, batch)
+        return found_W.centre, found_W.radius + roundoff
+
+    # Both dtypes a result may have are covered by the lower one's rounding.
+    rounding = 2 * len(shape) * ROUNDOFF["float32" if "bfloat16" not in held[0].layout.dtypes else "bfloat16"]
+    mean, radius = own_WBO.centre.mean(0), own_WBO.radius.sum(0) + rounding * np.abs(own_WBO.centre).sum(0)
+    for kind, words, factor in (("outputs averaged", "the forward's results were averaged over the ranks", 1),
+                                ("outputs summed", "the forward's results were summed over the ranks", shape[0])):
+        yield Cause(kind, f"it is the loss of other results: {words}"), *losses(mean * factor, radius * factor)
+    for source in range(shape[0]):
+        yield (Cause("outputs of another", f"it is the loss of rank {source}'s results: broadcast to all ranks"),
+               *losses(own_WBO.centre[source], own_WBO.radius[source]))

@@ -1,0 +1,287 @@
+"""What each explanation of a wrong gradient predicts that the ranks hold.
+
+Suffixes: W ranks, K micro-steps; the dots after them stand for one parameter's shape.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddp_invariants.case import SENTINEL
+from ddp_invariants.evidence import ROUNDOFF, FloatArray
+from ddp_invariants.invariants.diagnosis.predictions import LOW, Prediction, copied, everywhere, reordered, rounded_means
+from ddp_invariants.invariants.hearing import Hearing
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One parameter's gradient on all ranks, and what it is made of.
+
+    Attributes:
+        hearing: Of the case.
+        step: Which.
+        name: The parameter's.
+        held_W: What the ranks hold, shape (W, …).
+        fresh_KW: What their twins computed, shape (K, W, …).
+        left_W: What was left in place on purpose, shape (W, …); zero where gradients are cleared.
+        before_W: What the ranks held after the step before; None at the first.
+        roundoff: Unit roundoff of its dtype.
+    """
+
+    hearing: Hearing
+    step: int
+    name: str
+    held_W: FloatArray
+    fresh_KW: FloatArray
+    left_W: FloatArray
+    before_W: FloatArray | None
+    roundoff: float
+
+    @cached_property
+    def g_W(self) -> FloatArray:
+        """What is to be reduced."""
+        total: FloatArray = self.left_W + self.fresh_KW.sum(0)
+        return total
+
+    @cached_property
+    def mean(self) -> FloatArray:
+        """The mean over the ranks."""
+        mean: FloatArray = self.g_W.mean(0)
+        return mean
+
+    @property
+    def summed(self) -> bool:
+        """Whether a sum is declared."""
+        return self.hearing.declared.reduction == "sum"
+
+    @cached_property
+    def right(self) -> FloatArray:
+        """What every rank must hold."""
+        right: FloatArray = self.mean * len(self.g_W) if self.summed else self.mean
+        return right
+
+    @cached_property
+    def tolerance(self) -> FloatArray:
+        """What a prediction may be off by: as the mean in `balls.mean_over_ranks`, of terms added up and not divided."""
+        most: FloatArray = np.abs(self.fresh_KW).sum((0, 1)) + np.abs(self.left_W).sum(0)
+        return (len(self.g_W) + len(self.fresh_KW) + 2) * self.roundoff * most
+
+    @cached_property
+    def wrong_W(self) -> NDArray[np.bool_]:
+        """Which ranks hold a wrong value. NaN counts."""
+        error_W = np.abs(self.held_W - self.right)
+        return np.array([not (error <= self.tolerance).all() for error in error_W])
+
+    def fits(self, prediction: Prediction) -> bool:
+        """Whether it predicts what every wrong rank holds."""
+        close_W = prediction.close(self.held_W, self.tolerance)
+        return bool(self.wrong_W.any() and (close_W if prediction.common else close_W[self.wrong_W]).all())
+
+    def shows(self, prediction: Prediction) -> bool:
+        """Whether what it predicts is not the right value."""
+        return bool((np.abs(prediction.held_W - self.right) > self.tolerance).any())
+
+
+def predictions(asked: Asked) -> Iterator[Prediction]:
+    """All explanations known. The order does not decide."""
+    yield from _of_one_rank(asked)
+    yield from _of_another_divisor(asked)
+    yield from _of_some_ranks(asked)
+    yield from _of_another_operation(asked)
+    yield from _of_accumulation(asked)
+    yield from _of_the_step_before(asked)
+    yield from _of_the_element_order(asked)
+    yield from _of_low_precision(asked)
+    yield from _of_a_part(asked)
+    yield from _of_another_parameter(asked)
+    yield from _of_withholding(asked)
+
+
+def _of_one_rank(asked: Asked) -> Iterator[Prediction]:
+    g_W, world_size = asked.g_W, len(asked.g_W)
+    yield Prediction("never reduced", g_W, lambda rank: f"it equals rank {rank}'s own local gradient: never reduced")
+    yield Prediction("divided, not reduced", g_W / world_size, lambda rank: (
+        f"it equals rank {rank}'s own local gradient / {world_size}: divided, but not reduced or not waited for"))
+    yield everywhere("zero", np.zeros_like(asked.mean), world_size, "it is zero: the gradient was lost", 0.0)
+    for source in range(world_size):
+        yield copied("broadcast", g_W, source, f"it equals rank {source}'s local gradient: broadcast instead of reduced")
+
+
+def _of_another_divisor(asked: Asked) -> Iterator[Prediction]:
+    mean, world_size = asked.mean, len(asked.g_W)
+    if asked.summed:
+        yield everywhere("divided", mean, world_size,
+                         f"got / expected = 1/{world_size} = 1 / world size: divided, though a sum is declared")
+        yield everywhere("summed twice", mean * world_size**2, world_size,
+                         f"got / expected = {world_size} = world size: summed twice")
+        return
+    yield everywhere("summed", mean * world_size, world_size,
+                     f"got / expected = {world_size} = world size: summed, never divided")
+    yield everywhere("divided twice", mean / world_size, world_size,
+                     f"got / expected = 1/{world_size} = 1 / world size: divided twice")
+    yield everywhere("doubled", 2 * mean, world_size, "got / expected = 2: accumulated once too often")
+    for divisor in range(2, 9):
+        if divisor != world_size:
+            factor = world_size / divisor
+            yield everywhere(f"divided by {divisor}", mean * factor, world_size,
+                             f"got / expected = {factor:.4g} = world size / {divisor}: the sum was divided by {divisor}, "
+                             f"not by {world_size}")
+    for more, told in ((-1, "one rank too few"), (1, "one rank too many")):
+        if world_size + more > 1:
+            yield everywhere(f"divided by {told}", mean * world_size / (world_size + more), world_size,
+                             f"got / expected = {world_size} / {world_size + more}: the sum was divided by "
+                             f"{world_size + more}, {told}")
+
+
+def _of_some_ranks(asked: Asked) -> Iterator[Prediction]:
+    """Means over other ranks than all: a subgroup, one left out, one counted twice."""
+    g_W, world_size = asked.g_W, len(asked.g_W)
+    for rank in range(world_size):
+        rest = asked.mean - g_W[rank] / world_size
+        yield everywhere("left out", rest, world_size, f"it is the mean with rank {rank}'s gradient left out (counted as zero)")
+        twice = asked.mean + g_W[rank] / world_size
+        yield everywhere("counted twice", twice, world_size, f"it is the mean with rank {rank}'s gradient counted twice")
+        yield everywhere("counted twice", twice * world_size / (world_size + 1), world_size,
+                         f"it is the mean with rank {rank}'s gradient counted twice")
+        if world_size > 2:
+            others = [other for other in range(world_size) if other != rank]
+            yield everywhere("left out", g_W[others].mean(0), world_size,
+                             f"it is the mean over ranks {others} alone: rank {rank}'s gradient is left out")
+    for size in range(2, world_size) if world_size <= 6 else ():
+        yield from _of_subgroups(asked, size)
+
+
+def _of_subgroups(asked: Asked, size: int) -> Iterator[Prediction]:
+    """Neighbours in groups of a size, or every so many ranks; the rest alone."""
+    g_W, world_size = asked.g_W, len(asked.g_W)
+    neighbours = [[rank // size == other // size for other in range(world_size)] for rank in range(world_size)]
+    every = [[rank % size == other % size for other in range(world_size)] for rank in range(world_size)]
+    for groups in (neighbours, every):
+        means_W = np.stack([g_W[group].mean(0) for group in np.array(groups)])
+        yield Prediction("subgroup", means_W, lambda rank, groups=groups: (  # type: ignore[misc]
+            f"it is the mean over ranks {[other for other, same in enumerate(groups[rank]) if same]} alone: reduced in a part "
+            "of the group"), common=True)
+
+
+def _of_another_operation(asked: Asked) -> Iterator[Prediction]:
+    g_W, world_size = asked.g_W, len(asked.g_W)
+    if world_size == 1:
+        return
+    for kind, reduced in (("maximum", g_W.max(0)), ("minimum", g_W.min(0)), ("product", g_W.prod(0)),
+                          ("sum of squares", (g_W**2).sum(0))):
+        slack = 2 * world_size * asked.roundoff * np.abs(reduced)
+        yield everywhere(kind, reduced, world_size, f"it is the {kind} over the ranks: reduced by another operation", slack)
+        yield everywhere(kind, reduced / world_size, world_size,
+                         f"it is the {kind} over the ranks / {world_size}: reduced by another operation, then divided", slack)
+
+
+def _of_accumulation(asked: Asked) -> Iterator[Prediction]:
+    fresh_KW, world_size, count = asked.fresh_KW, len(asked.g_W), len(asked.fresh_KW)
+    if count == 1:
+        return
+    means_K = fresh_KW.mean(1)
+    yield Prediction("last micro-step only", asked.left_W + fresh_KW[:-1].sum(0) + means_K[-1], lambda rank: (
+        f"only the last micro-step was reduced: what was accumulated before is still rank {rank}'s own"))
+    yield Prediction("first micro-step only", asked.left_W + means_K[0] + fresh_KW[1:].sum(0), lambda rank: (
+        f"only the first micro-step was reduced: what was accumulated after it is still rank {rank}'s own"))
+    left = asked.left_W.mean(0)
+    yield everywhere("micro-steps lost", left + means_K[-1], world_size,
+                     "it is the mean of the last micro-step alone: the earlier ones were lost")
+    yield everywhere("last micro-step lost", left + means_K[:-1].sum(0), world_size,
+                     "it is the mean of all micro-steps but the last, which is lost")
+    yield everywhere("micro-steps divided", asked.mean / count, world_size,
+                     f"got / expected = 1/{count} = 1 / micro-steps: divided by their number once more")
+    yield everywhere("micro-steps multiplied", asked.mean * count, world_size,
+                     f"got / expected = {count} = micro-steps: each counts in full, their number was not divided by")
+    sizes_K = np.array([asked.hearing.batches[number].inputs_WBI.shape[1] for number in asked.hearing.micro_steps(asked.step)])
+    if len(set(sizes_K.tolist())) > 1:
+        shares_K = sizes_K / sizes_K.sum() * count
+        weighted = np.tensordot(shares_K, means_K, 1)
+        yield everywhere("weighted by size", left + weighted, world_size,
+                         f"micro-steps are weighted by their batch sizes {sizes_K.tolist()}")
+
+
+def _of_the_step_before(asked: Asked) -> Iterator[Prediction]:
+    if asked.before_W is None:
+        return
+    before = asked.step - 1
+    yield Prediction("stale", asked.before_W, lambda _: f"it equals step {before}'s gradient: stale", slack=0.0)
+    more = "once more than was left on purpose" if asked.left_W.any() else "not cleared"
+    yield Prediction("not cleared", asked.right + asked.before_W, lambda _: (
+        f"it is the mean plus step {before}'s gradient: {more}"))
+    if asked.left_W.any():
+        yield Prediction("cleared", asked.right - asked.left_W.mean(0), lambda _: (
+            f"it is the mean without what step {before} left in place on purpose: cleared or overwritten"))
+
+
+def _of_the_element_order(asked: Asked) -> Iterator[Prediction]:
+    world_size = len(asked.g_W)
+    for value, order in reordered(asked.right):
+        yield everywhere("reordered", value, world_size, f"it is the mean with its elements {order}: packed as they lie in "
+                         "memory and unpacked by index, or the reverse")
+    for wrong in np.flatnonzero(asked.wrong_W):
+        # Any order, where chance has no part in it: every value is another one, and there are at least four.
+        held, right = np.sort(asked.held_W[wrong].ravel()), np.sort(asked.right.ravel())
+        slack = float(asked.tolerance.max(initial=0.0))
+        if held.size < 4 or np.min(np.diff(right)) <= 2 * slack or not (np.abs(held - right) <= slack).all():
+            return
+    if asked.wrong_W.any():
+        yield Prediction("reordered", asked.held_W, lambda _: "it holds the mean's elements in another order")
+
+
+def _of_low_precision(asked: Asked) -> Iterator[Prediction]:
+    for dtype in LOW:
+        if ROUNDOFF[dtype] > asked.roundoff and len(asked.g_W) > 1:
+            values = [value * (len(asked.g_W) if asked.summed else 1) for value in rounded_means(asked.g_W, asked.mean, dtype)]
+            stacked = [np.broadcast_to(value, asked.held_W.shape) for value in values]
+            error = np.abs(asked.held_W - asked.right).max(initial=0.0)
+            yield Prediction(dtype, stacked[0], lambda _, dtype=dtype, error=error: (  # type: ignore[misc]
+                f"it is the mean rounded to {dtype} on the way: off by {error:.2g} at most"), tuple(stacked[1:]))
+
+
+def _of_a_part(asked: Asked) -> Iterator[Prediction]:
+    """A range of elements that was left out, the rest being right."""
+    if asked.right.size < 2:
+        return
+    world_size = len(asked.g_W)
+    right_W = np.abs(asked.held_W - asked.right) <= asked.tolerance
+    wrong = np.flatnonzero((~right_W[asked.wrong_W]).any(0).ravel()) if asked.wrong_W.any() else np.arange(0)
+    if not 0 < wrong.size < asked.right.size:
+        return
+    first, last, size = int(wrong[0]), int(wrong[-1]), asked.right.size
+    inside = np.zeros(size, bool)
+    inside[first : last + 1] = True
+    mask = inside.reshape(asked.right.shape)
+    for kind, own_W, words in (
+            ("never reduced", asked.g_W, "equal rank {}'s own local gradient: never reduced"),
+            ("divided, not reduced", asked.g_W / world_size, "equal rank {}'s own local gradient / W: never reduced"),
+            ("zero", np.zeros_like(asked.g_W), "are zero: lost")):
+        # Outside the range it must show that what is inside did not happen there, or all of it might as well have.
+        if (np.abs(own_W - asked.right)[:, ~mask] > np.broadcast_to(asked.tolerance, mask.shape)[~mask]).any():
+            yield Prediction(kind, np.where(mask, own_W, asked.right), lambda rank, words=words: (  # type: ignore[misc]
+                f"it is right but for elements {first} to {last} of {size}, which {words.format(rank)}"))
+
+
+def _of_another_parameter(asked: Asked) -> Iterator[Prediction]:
+    hearing, world_size = asked.hearing, len(asked.g_W)
+    local = [hearing.every_rank("local", number) for number in hearing.micro_steps(asked.step)]
+    for other in local[0][0].by_name:
+        if other == asked.name or any(t.by_name[other].shape != asked.mean.shape for t in local[0]):
+            continue
+        mean = np.sum([np.mean([t.by_name[other] for t in record], axis=0) for record in local], axis=0)
+        if np.any(mean):
+            most = np.sum([np.sum([np.abs(t.by_name[other]) for t in record], axis=0) for record in local], axis=0)
+            yield everywhere("swapped", mean, world_size, f"it equals the mean of {other!r}, of equal shape: swapped",
+                             (world_size + len(local) + 2) * asked.roundoff * most)
+
+
+def _of_withholding(asked: Asked) -> Iterator[Prediction]:
+    if asked.hearing.case.perturbation.kind != "withheld":
+        return
+    world_size = len(asked.g_W)
+    for factor in (1, world_size, 1 / world_size):
+        yield everywhere("withheld", np.full_like(asked.mean, SENTINEL * factor), world_size,
+                         "it is what a buffer holds while its result is withheld: read before it was waited for")

@@ -1,0 +1,161 @@
+"""Why shards overlap, miss samples or are of unequal lengths.
+
+Words: N dataset length, W world size, L indices per rank; total = W * L. Unlike a gradient's, these causes need not predict
+every index: one fits unless what was dealt is impossible under it, or a chance below 1e-9.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil, log, log1p
+
+from ddp_invariants.case import ShardCase
+from ddp_invariants.verdict import Cause
+
+Shards = list[list[int]]
+
+_IMPOSSIBLE = log(1e-9)
+_MANY = 40
+"""Dataset length from which two ranks' halves of different permutations overlap but for a chance of 1e-10."""
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """What a sampler dealt.
+
+    Attributes:
+        case: What it was asked.
+        epochs: Each epoch with every rank's indices.
+        total: Indices all ranks together should have.
+    """
+
+    case: ShardCase
+    epochs: list[tuple[int, Shards]]
+    total: int
+
+    @property
+    def samples(self) -> int:
+        """N."""
+        return self.case.data.samples
+
+    @property
+    def share(self) -> int:
+        """L, as it should be."""
+        return self.total // self.case.world_size
+
+
+def of_lengths(dealt: Dealt, shards: Shards) -> list[Cause]:
+    """Why ranks yield different numbers of indices."""
+    n, w, counts = dealt.samples, dealt.case.world_size, [len(shard) for shard in shards]
+    repeated = sum(counts) - len({index for shard in shards for index in shard})
+    found = []
+    if sum(counts) == n and not repeated and not dealt.case.data.drop_last:
+        found.append(Cause("no padding", f"no padding: the {n} indices are dealt out once each, and the longer ranks would "
+                           "wait for ever"))
+    if 2 * n < dealt.total and counts == [len(range(rank, 2 * n, w)) for rank in range(w)]:
+        found.append(Cause("padding short", f"the order is padded with one slice of itself, which holds N = {n} indices: "
+                           f"{2 * n} in all, where {dealt.total} are to be dealt out"))
+    return [*found, *_of_slices(dealt, shards)]
+
+
+def of_length(dealt: Dealt, shards: Shards, shard: list[int]) -> list[Cause]:
+    """Why `len` does not say how many indices a rank's shard has."""
+    bound = 4 * (dealt.samples + dealt.case.world_size * dealt.case.data.batch_size) + 1000
+    endless = Cause("endless", f"it yields without end: it was left alone after {len(shard)} indices")
+    return [endless] if len(shard) == bound else list(_of_slices(dealt, shards))
+
+
+def of_batches(dealt: Dealt, batches: list[int]) -> list[Cause]:
+    """Why ranks get different numbers of batches from a DataLoader."""
+    size, counts = dealt.case.data.batch_size, [len(shard) for shard in dealt.epochs[-1][1]]
+    if batches != [ceil(count / size) for count in counts]:
+        return []
+    unlike = [f"rank {rank} yields {count}" for rank, count in enumerate(counts) if count != dealt.share]
+    return [Cause("uneven shards", f"{', '.join(unlike)} indices where a share is {dealt.share}, whatever len says")]
+
+
+def of_overlap_or_loss(dealt: Dealt, epoch: int, shards: Shards) -> list[Cause]:
+    """Why samples are lost or dealt out twice."""
+    return [*_of_the_ranks(dealt, shards), *_of_random_orders(dealt, epoch), *_of_slices(dealt, shards)]
+
+
+def _of_the_ranks(dealt: Dealt, shards: Shards) -> Iterator[Cause]:
+    n, w = dealt.samples, dealt.case.world_size
+    if w > 1 and n > 1 and all(shard == shards[0] for shard in shards) and not _repeats(shards[0]):
+        if len(shards[0]) == n:
+            yield Cause("not sharded", f"every rank yields the whole dataset of {n}: nothing is dealt out")
+        elif shards[0]:
+            yield Cause("rank ignored", f"every rank yields the same {len(shards[0])} indices: the rank is ignored")
+
+
+def _repeats(indices: list[int]) -> bool:
+    return len(set(indices)) < len(indices)
+
+
+def _excess(dealt: Dealt, shards: Shards) -> int:
+    """Repetitions beyond padding."""
+    indices = [index for shard in shards for index in shard]
+    return len(indices) - len(set(indices)) - max(0, 0 if dealt.case.data.drop_last else dealt.total - dealt.samples)
+
+
+def _of_random_orders(dealt: Dealt, epoch: int) -> Iterator[Cause]:
+    n, w, first = dealt.samples, dealt.case.world_size, dict(dealt.epochs)
+    every = [shard for _, shards in dealt.epochs for shard in shards]
+    if not dealt.case.data.shuffle or any(not 0 <= index < n for shard in every for index in shard):
+        return
+    inside = [shard for shard in every if _repeats(shard)]
+    if all(len(shard) <= n for shard in every):
+        # The chance that as many draws with replacement are all different; log1p(-k / N) summed over the draws.
+        chance = sum(log1p(-k / n) for shard in every for k in range(len(shard)) if k < n)
+        if inside:
+            twice = Counter(inside[0]).most_common(1)[0]
+            yield Cause("with replacement", f"one rank's shard of {len(inside[0])} holds index {twice[0]} {twice[1]} times, "
+                        f"as no part of a permutation of {n} can: drawn with replacement")
+        elif chance > _IMPOSSIBLE:
+            yield Cause("with replacement", "indices are drawn with replacement")
+    if inside or w == 1:
+        return
+    constant = [rank for rank in range(w) if len({tuple(shards[rank]) for _, shards in dealt.epochs}) == 1]
+    agreed = [one for one, shards in dealt.epochs if _excess(dealt, shards) <= 0]
+    if n < _MANY or not agreed:
+        yield Cause("shuffled differently", f"each rank's shard in epoch {epoch} is part of a permutation, but not of the same "
+                    "one: the ranks shuffle differently (a seed that contains the rank, or the global generator)")
+    if constant and (len(constant) < w if len(first) > 1 else 0 not in first) and (0 not in first or 0 in agreed):
+        moving = [rank for rank in range(w) if rank not in constant]
+        yield Cause("epoch on some ranks", f"the orders of ranks {moving} change with the epoch, those of ranks {constant} do "
+                    "not: set_epoch reaches only some ranks")
+
+
+def _of_slices(dealt: Dealt, shards: Shards) -> Iterator[Cause]:
+    """Wrong parts of a right order."""
+    n, w, counts = dealt.samples, dealt.case.world_size, [len(shard) for shard in shards]
+    flat, data = [index for shard in shards for index in shard], dealt.case.data
+    if n % w and counts == [n // w] * w and not _repeats(flat) and not data.drop_last:
+        chunks = not data.shuffle and n // w > 1 and flat == list(range(len(flat)))
+        yield Cause("tail dropped", f"each rank yields N // W = {n // w} indices{', a contiguous chunk' * chunks}, none twice: "
+                    f"the last N mod W = {n % w} samples are dropped although drop_last is off")
+    twice = [range(dealt.total)[rank::w][rank::w] for rank in range(w)]
+    if w > 1 and (shards == [[place % n for place in places] for places in twice] if n and not data.shuffle else
+                  counts == [len(places) for places in twice] and not _repeats(flat)):
+        yield Cause("sharded twice", f"rank r yields order[r::W][r::W], {counts} indices: sharded twice")
+    if data.shuffle or not n:
+        return
+    order, size = [index % n for index in range(dealt.total)], dealt.share
+    wrong = {"order[r + 1 :: W]": [order[rank + 1 :: w] for rank in range(w)],
+             "order[max(r - 1, 0) :: W]": [order[max(rank - 1, 0) :: w] for rank in range(w)],
+             "order[r * L + 1 : (r + 1) * L + 1]": [order[rank * size + 1 : (rank + 1) * size + 1] for rank in range(w)],
+             "order[r * L : (r + 1) * L - 1]": [order[rank * size : (rank + 1) * size - 1] for rank in range(w)],
+             "order[r * L : (r + 1) * L + 1]": [order[rank * size : (rank + 1) * size + 1] for rank in range(w)]}
+    for words, predicted in wrong.items():
+        if shards == predicted:
+            yield Cause("off by one", f"rank r yields {words}: off by one")
+    extra = Counter(flat) - Counter(range(n))
+    if len(extra) == 1 and len(flat) == dealt.total and next(iter(extra.values())) > ceil(dealt.total / n) - 1:
+        yield Cause("padding repeats one", f"all padding is index {next(iter(extra))}")
+
+
+def of_acceptance(refused: dict[str, str | None]) -> list[Cause]:
+    """Why impossible arguments are accepted."""
+    accepted = [situation for situation, error in refused.items() if error is None]
+    words = "no argument is checked" if len(accepted) == len(refused) else f"not checked: {', '.join(accepted)}"
+    return [Cause("unchecked", words)]

@@ -1,0 +1,211 @@
+"""What a parameter that an optimizer step left wrong equals instead.
+
+The optimizers are computed again in float64, from what the ranks held when each step's forward started and from a gradient: the
+one they held, their own, or none.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ddp_invariants.case import Optimizer
+from ddp_invariants.evidence import ROUNDOFF, FloatArray, Moment, Tensors
+from ddp_invariants.invariants.diagnosis import gradients
+from ddp_invariants.invariants.diagnosis.causes import caused, words
+from ddp_invariants.invariants.hearing import Hearing
+from ddp_invariants.verdict import Breach, Cause
+
+
+def of_difference(hearing: Hearing, breach: Breach, step: int, rank: int, name: str) -> Breach:
+    """A breach about parameters (or an optimizer's state) that differ between ranks after a step, with what came before."""
+    started = hearing.noted("forward", step)
+    names = [name] if started is not None and name in started[0].by_name else []
+    if started is not None and any(_differs(started, one) for one in names or started[0].by_name):
+        when = "INIT-1" if step == 0 else "PARAM-3: they moved after the step before"
+        return caused(breach, [Cause("started different", f"they differ already when step {step}'s forward starts ({when})")])
+    reduced = hearing.noted("reduced", step)
+    if reduced is not None:
+        held = names or sorted({one for tensors in reduced for one in tensors.by_name})
+        wrong = next((one for one in held if _differs(reduced, one)), None)
+        if wrong is not None:
+            return caused(breach, [_of_its_gradient(hearing, step, rank, wrong, "GRAD-1")])
+    return of_update(hearing, breach, step, rank, name) if names else breach
+
+
+def _differs(records: tuple[Tensors, ...], name: str) -> bool:
+    held = [tensors.by_name.get(name) for tensors in records]
+    return any((one is None) != (held[0] is None) or (one is not None and held[0] is not None and not np.array_equal(
+        one, held[0], equal_nan=True)) for one in held)
+
+
+def _of_its_gradient(hearing: Hearing, step: int, rank: int, name: str, rule: str) -> Cause:
+    """That the gradient is what is wrong, and with what, where that is known."""
+    found = tuple(gradients.causes(hearing, step, rank, name))
+    why = words(found)
+    told = f"the gradient of step {step} is wrong already ({rule}), and the update follows from it"
+    kind = f"gradient: {found[0].kind}" if len({cause.kind for cause in found}) == 1 else "gradient"
+    return Cause(kind, told + (f": {why}" if why else ""))
+
+
+def of_update(hearing: Hearing, breach: Breach, step: int, rank: int, name: str) -> Breach:
+    """A breach about a parameter after a step, with what may have caused it."""
+    try:
+        return caused(breach, _of_update(hearing, step, rank, name))
+    except (KeyError, ValueError, IndexError):
+        return breach  # The evidence is as odd as the parameter; the breach stands without a cause.
+
+
+def of_a_move(hearing: Hearing, breach: Breach, name: str) -> Breach:
+    """A breach about a parameter that changed between an update and the next forward, at whatever steps of the run."""
+    try:
+        fits = [_of_one_move(hearing, step, name) for step in hearing.steps("forward")[1:]]
+    except (KeyError, ValueError):
+        return breach  # The evidence is as odd as the parameter; the breach stands without a cause.
+    moved = [causes for causes in fits if causes is not None]
+    kinds = set.intersection(*({cause.kind for cause in causes} for causes in moved)) if moved else set()
+    if {"update undone", "start restored"} <= kinds:
+        kinds.remove("update undone")  # Both are so where the first step's start is that of every step.
+    return caused(breach, [cause for cause in (moved[0] if moved else ()) if cause.kind in kinds])
+
+
+def _of_one_move(hearing: Hearing, step: int, name: str) -> list[Cause] | None:
+    """What explains a parameter's values at a step's start; None where they are what the step before left."""
+    def held(moment: Moment, number: int) -> FloatArray:
+        return np.stack([tensors.by_name[name] for tensors in hearing.every_rank(moment, number)])
+
+    now_W, left_W = held("forward", step), held("updated", step - 1)
+    then_W, first_W = held("forward", step - 1), held("forward", 0)
+    wrong = [one for one in range(len(now_W)) if not np.array_equal(now_W[one], left_W[one], equal_nan=True)]
+    if not wrong:
+        return None
+    roundoff = ROUNDOFF["bfloat16" if "bfloat16" in hearing.every_rank("forward", 0)[0].layout.dtypes else "float32"]
+    slack, exact = 4 * len(now_W) * roundoff * np.abs(left_W).sum(0), np.zeros_like(now_W[0])
+    guesses = [
+        ("update undone", f"it is what step {step - 1} started from: a step's update is undone", then_W, exact),
+        ("start restored", "it is what the first step started from: every update is undone", first_W, exact),
+        ("overwritten", f"it is what rank 0 held after step {step - 1}: overwritten by it", left_W[:1], exact),
+        ("averaged", f"it is the mean of what the ranks held after step {step - 1}: parameters were averaged",
+         left_W.mean(0, keepdims=True), slack)]
+    return [Cause(kind, told) for kind, told, value_W, off in guesses
+            if (np.abs(now_W - value_W) <= off)[wrong].all() and (np.abs(left_W - value_W) > off)[wrong].any()]
+
+
+@dataclass(frozen=True)
+class _Past:
+    """What a rank's parameter went through up to a step.
+
+    Attributes:
+        plan: The optimizer.
+        starts_T: What it was when each step's forward started.
+        gradients_T: Its gradient at each step.
+    """
+
+    plan: Optimizer
+    starts_T: list[FloatArray]
+    gradients_T: list[FloatArray]
+
+    def updated(self, *, last: int = 1, forgets: bool = False) -> tuple[FloatArray, FloatArray]:
+        """The parameter after the last step, and the magnitude of what was added up for it.
+
+        Args:
+            last: How often the last update is made.
+            forgets: Whether the optimizer's state is lost before the last step.
+        """
+        plan, state, steps = self.plan, _State(np.zeros_like(self.starts_T[0]), np.zeros_like(self.starts_T[0])), 0
+        p = most = self.starts_T[0]
+        for number, (start, g) in enumerate(zip(self.starts_T, self.gradients_T, strict=True)):
+            final = number == len(self.starts_T) - 1
+            if final and forgets:
+                state, steps = _State(np.zeros_like(start), np.zeros_like(start)), 0
+            p, most = start, np.abs(start)
+            for _ in range(last if final else 1):
+                steps += 1
+                before = p
+                p, state = (_sgd if plan.kind == "sgd" else _adamw)(plan, p, g, state, steps)
+                most = most + np.abs(p - before) + plan.lr * (np.abs(g) + np.abs(state.first) if plan.kind == "sgd" else 1.0)
+        return p, most
+
+
+@dataclass(frozen=True)
+class _State:
+    """An optimizer's state of one parameter: momentum, or Adam's moments."""
+
+    first: FloatArray
+    second: FloatArray
+
+
+def _sgd(plan: Optimizer, p: FloatArray, g: FloatArray, state: _State, steps: int) -> tuple[FloatArray, _State]:
+    del steps
+    first = plan.momentum * state.first + g + plan.weight_decay * p
+    return p - plan.lr * first, _State(first, state.second)
+
+
+def _adamw(plan: Optimizer, p: FloatArray, g: FloatArray, state: _State, steps: int) -> tuple[FloatArray, _State]:
+    """With torch's defaults, as in `oracle.Optimization`."""
+    first, second = 0.9 * state.first + 0.1 * g, 0.999 * state.second + 0.001 * g * g
+    denominator = np.sqrt(second / (1 - 0.999**steps)) + 1e-8
+    return p * (1 - plan.lr * plan.weight_decay) - plan.lr / (1 - 0.9**steps) * first / denominator, _State(first, second)
+
+
+def _of_update(hearing: Hearing, step: int, rank: int, name: str) -> list[Cause]:
+    numbers = range(step + 1)
+    records = [hearing.noted("reduced", number) for number in numbers]
+    starts_T = [hearing.every_rank("forward", number)[rank].by_name[name] for number in numbers]
+    own_T = [np.sum([hearing.every_rank("local", micro)[rank].by_name[name] for micro in hearing.micro_steps(number)], axis=0)
+             for number in numbers]
+    means_T = [hearing.local_means(number) for number in numbers]
+    right_T = [_part(hearing, number, name, mean.centre) for number, mean in zip(numbers, means_T, strict=True)]
+    known = all(record is not None and name in record[rank].by_name for record in records)
+    held_T = [record[rank].by_name[name] for record in records if record is not None] if known else right_T
+    after = hearing.every_rank("updated", step)[rank].by_name[name]
+    slot = next(slot for slot in hearing.every_rank("updated", step)[rank].layout.slots if slot.name == name)
+    roundings = 32 * ROUNDOFF.get(slot.dtype or "", np.nan)
+    past = _Past(hearing.case.optimizer, starts_T, held_T)
+    right, right_most = replace(past, gradients_T=right_T).updated()
+
+    def equals(predicted: tuple[FloatArray, FloatArray]) -> bool:
+        slack = roundings * predicted[1]
+        return bool((np.abs(after - predicted[0]) <= slack).all() and (
+            np.abs(right - predicted[0]) > slack + roundings * right_most).any())
+
+    if known and gradients.is_wrong(hearing, step, name) and equals(past.updated()):
+        return [_of_its_gradient(hearing, step, rank, name, "GRAD-2")]
+    return [cause for cause, predicted in _guesses(past, own_T, rank, hearing.case.world_size) if equals(predicted())]
+
+
+def _part(hearing: Hearing, step: int, name: str, flat_P: FloatArray) -> FloatArray:
+    """One parameter's elements of a record's."""
+    layout = hearing.layout(step)
+    number = [slot.name for slot in layout.slots].index(name)
+    return flat_P[layout.starts[number] : layout.starts[number + 1]].reshape(layout.slots[number].shape)
+
+
+def _guesses(past: _Past, own_T: list[FloatArray], rank: int, world_size: int) -> Iterator[tuple[
+        Cause, Callable[[], tuple[FloatArray, FloatArray]]]]:
+    plan, g_T = past.plan, past.gradients_T
+    before = len(g_T) - 2
+    start = past.starts_T[-1]
+
+    def with_last(g: FloatArray) -> Callable[[], tuple[FloatArray, FloatArray]]:
+        return replace(past, gradients_T=[*g_T[:-1], g]).updated
+
+    yield Cause("no update", "it is what the step started from: no update was made"), lambda: (start, np.zeros_like(start))
+    yield Cause("updated twice", "the update was made twice with the same gradient"), lambda: past.updated(last=2)
+    own = Cause("own gradient", f"it was updated with rank {rank}'s own local gradient")
+    yield own, replace(past, gradients_T=own_T).updated
+    yield own, with_last(own_T[-1])
+    if world_size > 1:
+        yield (Cause("summed", f"it was updated with {world_size} times the gradient: summed, never divided"),
+               replace(past, gradients_T=[world_size * g for g in g_T]).updated)
+        yield (Cause("divided twice", f"it was updated with 1/{world_size} of the gradient: divided twice"),
+               replace(past, gradients_T=[g / world_size for g in g_T]).updated)
+    yield Cause("ascended", "the update has the wrong sign"), replace(past, gradients_T=[-g for g in g_T]).updated
+    if plan.weight_decay:
+        yield (Cause("weight decay twice", f"weight decay {plan.weight_decay} was applied twice"),
+               replace(past, plan=replace(plan, weight_decay=2 * plan.weight_decay)).updated)
+        yield (Cause("weight decay lost", f"weight decay {plan.weight_decay} was not applied"),
+               replace(past, plan=replace(plan, weight_decay=0.0)).updated)
+    if before >= 0:
+        yield Cause("stale gradient", f"it was updated with step {before}'s gradient: one step late"), with_last(g_T[before])
+        yield Cause("state lost", "the optimizer's state of the steps before was lost"), lambda: past.updated(forgets=True)
