@@ -16,7 +16,7 @@ from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase
 from hypothesis.errors import Flaky
 from hypothesis.strategies import SearchStrategy
 
-from ddp_invariants import report
+from ddp_invariants import record, report
 from ddp_invariants.case import Case, ShardCase, TrainingCase, case_id, to_json
 from ddp_invariants.evidence import ShardEvidence, TrainingEvidence
 from ddp_invariants.implementation import Ddp, Sampler
@@ -72,7 +72,7 @@ class Options:
         seed: Of the search; together with a property's rule it fixes what is drawn.
         isolation: `pooled` keeps ranks between cases, `fresh` makes new processes and groups for each.
         replay: A case to judge instead of drawing any.
-        store: Folder for the cases of violations.
+        store: Folder for violations.
         database: Folder of Hypothesis' example database; None for none, so that the seed alone decides.
         command: How the user started this, for the line that repeats a violation.
     """
@@ -81,7 +81,7 @@ class Options:
     seed: int = 0
     isolation: Isolation = "pooled"
     replay: Case | None = None
-    store: Path = Path(".ddp-invariants")
+    store: Path = record.FOLDER
     database: Path | None = None
     command: str = "pytest properties/"
 
@@ -101,6 +101,8 @@ class Trial:
         # A hang costs a whole deadline, so the second and later ones of a session get a shorter one; a confirmation never.
         self._hung = False
         self._live: Violation | None = None
+        self._evidence: TrainingEvidence | ShardEvidence | None = None
+        """What the last run gave, for a violation that is stored."""
 
     @property
     def scope(self) -> Scope:
@@ -123,6 +125,7 @@ class Trial:
             evidence = self.pool.train(case, self.on_trial.ddp, fresh=fresh, observed=observed, patience=patience)
         else:
             evidence = self.pool.shards(case, self.on_trial.sampler, fresh=fresh, patience=patience)
+        self._evidence = evidence
         self._hung |= evidence.incident is not None and evidence.incident.kind == "hung"
         return judge(evidence, self.scope.declared, self.scope.sampler)
 
@@ -191,30 +194,38 @@ class Trial:
 
     def _confirm(self, rule: str, breach: Breach, case: Case) -> None:
         """Repeat a minimal counterexample in fresh processes with plain groups, and report what came of it."""
-        name = self.on_trial.named(case)
-        path = self._store(case, name)
+        name, path = self.on_trial.named(case), self._path(case, breach.rule)
         repeat = self._repeat(breach.rule, rule, path)
         if breach.rule == "LIVE-1" != rule and self._live is not None:
             # Reported in full once; every other rule only lacks its evidence.
+            repeat = self._repeat("LIVE-1", rule, self._path(self._live.case, "LIVE-1"))
             raise Inconclusive(report.without_life(rule, name, self._live.breach, self._live.case, repeat=repeat))
         runs = 1 if breach.rule == "LIVE-1" else CONFIRMATIONS  # A hang takes its whole deadline to confirm.
-        again = [self.findings(case, confirming=True, rule=breach.rule)[breach.rule].breach for _ in range(runs)]
-        seen = [one for one in again if one is not None]
+        seen: list[tuple[Breach, TrainingEvidence | ShardEvidence | None]] = []
+        for _ in range(runs):
+            again = self.findings(case, confirming=True, rule=breach.rule)[breach.rule].breach
+            seen += [(again, self._evidence)] if again is not None else []
+        found, evidence = seen[0] if seen else (breach, None)
+        self._store(case, found, (len(seen), runs), evidence, repeat)
         if not seen:
             self._hung = False
             self.ledger[breach.rule].inconclusive = True
             raise Inconclusive(report.not_repeated(breach, name, case, runs=runs, repeat=repeat))
         self.ledger[breach.rule].confirmed += 1
-        text = report.violation(seen[0], name, case, repeated=(len(seen), runs), repeat=repeat)
-        violation = violation_class(breach.rule)(text, seen[0], case)
+        text = report.violation(found, name, case, repeated=(len(seen), runs), repeat=repeat)
+        violation = violation_class(breach.rule)(text, found, case)
         if breach.rule == "LIVE-1":
             self._live = violation
         raise violation
 
-    def _store(self, case: Case, name: str) -> Path:
-        path = self.options.store / f"{case_id(case, name)}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(to_json(case) + "\n", encoding="utf-8")
+    def _path(self, case: Case, rule: str) -> Path:
+        return self.options.store / f"{record.identifier(case, rule, self.on_trial.named(case))}.json"
+
+    def _store(self, case: Case, breach: Breach, confirmed: tuple[int, int],
+               evidence: TrainingEvidence | ShardEvidence | None, repeat: str) -> Path:
+        path = self._path(case, breach.rule)
+        record.write(record.of(case, breach, self.on_trial.ddp, self.on_trial.sampler, confirmed=confirmed, repeat=repeat,
+                               evidence=evidence), path)
         return path
 
     def _repeat(self, found: str, tested: str, path: Path) -> str:
@@ -284,9 +295,11 @@ class _Search:
         name = self.trial.on_trial.named(case)
         if breach is not None:
             self.trial.ledger[breach.rule].confirmed += 1
-            path = self.trial._store(case, name)
-            text = report.violation(breach, name, case, repeated=(1, 1),
-                                    repeat=self.trial._repeat(breach.rule, self.rule, path))
+            path = self.trial._path(case, breach.rule)
+            repeat = self.trial._repeat(breach.rule, self.rule, path)
+            if not path.exists():  # What is there already was confirmed more often.
+                self.trial._store(case, breach, (1, 1), self.trial._evidence, repeat)
+            text = report.violation(breach, name, case, repeated=(1, 1), repeat=repeat)
             raise violation_class(breach.rule)(text, breach, case)
         own = findings.get(self.rule)
         if own is None or not own.about:

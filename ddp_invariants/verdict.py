@@ -6,8 +6,9 @@ violation to a common one's.
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any, ClassVar
 
-from ddp_invariants.case import Case
+from ddp_invariants.case import STRICT, Case
 
 
 class Verdict(Enum):
@@ -31,6 +32,8 @@ class Breach:
         perhaps: A probable cause with the number that shows it; empty when none is recognised.
         notes: Longer material, such as stacks.
     """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     rule: str
     fact: str
