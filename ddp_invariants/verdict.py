@@ -70,6 +70,39 @@ class Finding:
     crashed: bool = False
 
 
+class Outcome(Enum):
+    """What became of a violation; the value is the command's exit status."""
+
+    FIXED = 0
+    VIOLATED = 1
+    INCONCLUSIVE = 2
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What came of running a case again.
+
+    Attributes:
+        outcome: All in all.
+        implementation: What it was run on.
+        case: The case.
+        rules: Those that were asked for and are about it.
+        breaches: The first breach of each rule, in the order of the specification.
+        seen: In how many runs one was seen.
+        runs: How many there were.
+        reason: Why it is inconclusive; empty where it is not.
+    """
+
+    outcome: Outcome
+    implementation: str
+    case: Case
+    rules: tuple[str, ...]
+    breaches: tuple[Breach, ...] = ()
+    seen: int = 0
+    runs: int = 0
+    reason: str = ""
+
+
 class Violation(AssertionError):
     """A rule is violated. The message is the full report; the breach and its case are kept."""
 
