@@ -135,3 +135,32 @@ def _merged(stored: Named, named: Named, given: set[str], name: str) -> Named:
     changed = {_FIELDS.get(option, option) for option in given}
     changes: dict[str, Any] = {one.name: getattr(named, one.name) for one in fields(named) if one.name in changed}
     return replace(stored, **changes)
+
+
+@main.command()
+@click.argument("violation", metavar="ID")
+@click.option("--unchecked", is_flag=True, help="print the script without having seen it fail")
+@click.pass_context
+def export(context: click.Context, /, violation: str, *, unchecked: bool) -> None:
+    """Write a stored violation as a script of plain torch: ddp-invariants export ID > repro.py.
+
+    The script needs neither this package nor pytest. It is run once before it is printed, and not printed where it does not
+    show the violation. It loads what the file names, as --ddp does.
+    """
+    # Imported here: the other commands do without.
+    from ddp_invariants import export as exporting
+
+    try:
+        stored = casefile.read_any(record.find(violation))
+        if not isinstance(stored, record.StoredViolation):
+            raise CaseError(f"{violation} holds a bare case, which nothing is said to violate; replay it first")
+        with Hosts() as hosts, Pool(hosts.addresses) as pool:
+            text = exporting.script(pool, stored)
+        unseen = "" if unchecked else exporting.not_shown(text, stored)
+    except (*UNUSABLE_INPUT, exporting.ExportError) as error:
+        click.echo(f"ddp-invariants: {error}", err=True)
+        context.exit(UNUSABLE)
+    if unseen:
+        click.echo(f"ddp-invariants: {report.not_exported(stored, unseen)}", err=True)
+        context.exit(UNUSABLE)
+    click.echo(text, nl=False)

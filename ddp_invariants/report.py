@@ -3,10 +3,11 @@
 import textwrap
 from collections.abc import Iterable
 
-from ddp_invariants.case import Case, describe
+from ddp_invariants.case import Case, TrainingCase, describe
 from ddp_invariants.declarations import CAPABILITIES, Declarations, SamplerDeclarations, to_toml
 from ddp_invariants.discovery import Discovery, Standing
 from ddp_invariants.ledger import Entry, Ledger
+from ddp_invariants.record import StoredViolation
 from ddp_invariants.verdict import Breach, Outcome, Replayed, Verdict
 
 _WIDTH = 118
@@ -89,6 +90,14 @@ def replayed(found: Replayed, repeat: str) -> str:
              violation(first, found.implementation, found.case, repeated=(found.seen, found.runs), repeat=repeat)]
     lines += [_field("also", f"{one.rule}: {one.fact}; {one.where}") for one in others]
     return "\n".join(lines)
+
+
+def not_exported(stored: StoredViolation, reason: str) -> str:
+    """Why a script is not handed out."""
+    perturbed = isinstance(stored.case, TrainingCase) and stored.case.perturbation.kind != "none"
+    why = "; the case changes the timing of collectives, which a script does for Python calls at most" if perturbed else ""
+    return (f"a script of {stored.breach.rule} was written, but it does not show the violation: {reason}{why}. --unchecked "
+            "prints it all the same")
 
 
 def summary(ledger: Ledger, order: list[str]) -> str:

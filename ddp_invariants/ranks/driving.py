@@ -199,6 +199,7 @@ class Driver:
                          "first": "wrapped" if first in ("model", "module") else "optimizer" if first in OPTIMIZERS else
                          "list(model.parameters())"}
         return {"wrap": None if self.call is None else self.call.source(),
+                "module": isinstance(self.thing, type) and issubclass(self.thing, nn.Module),
                 "takes_optimizer": self.call is not None and self.call.takes_optimizer,
                 "methods": sorted(self.methods), "adapter": {name: spelled(text) for name, text in self.ddp.arguments},
                 "setup": setup, "optimizer": optimizer,
@@ -348,8 +349,9 @@ class Drive:
         self._finish = self._named("finish", wrapped, ddp.finish, FINISHERS)
         self.found["accumulation"] = self._accumulation(wrapped)
         if self.found["accumulation"] == "no_sync" and "accumulate" not in self.driver.methods:
+            holders = wrapped, getattr(wrapped, "_orig_mod", None)
             self.found["without communication"] = next(
-                (name for name in QUIET if hasattr(wrapped, name) or hasattr(getattr(wrapped, "_orig_mod", None), name)), QUIET[0])
+                (name for name in QUIET if any(hasattr(holder, name) for holder in holders)), QUIET[0])
         return wrapped, self.make_optimizer(wrapped, self.context)
 
     def _named(self, what: str, wrapped: Any, given: str, usual: tuple[str, ...]) -> str | None:
