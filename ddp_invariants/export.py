@@ -190,7 +190,8 @@ def _driven(pool: Pool, stored: StoredViolation, declared: Declarations) -> Mapp
         ExportError: No small run gets as far.
     """
     scope = Scope(declared=declared, without=frozenset(declared.unsupported))
-    for case in (BASE, replace(BASE, world_size=1)):
+    own = [stored.case] if isinstance(stored.case, TrainingCase) and stored.breach.rule != "LIVE-1" else []
+    for case in (*own, BASE, replace(BASE, world_size=1)):
         evidence = pool.train(scope.fit(case), stored.ddp, fresh=True)
         if evidence.ranks[0].driven:
             return evidence.ranks[0].driven

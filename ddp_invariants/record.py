@@ -5,7 +5,6 @@ executes nothing.
 """
 
 import base64
-import binascii
 import difflib
 import importlib.metadata
 import json
@@ -61,7 +60,7 @@ class StoredTensor:
         """
         try:
             return base64.b64decode(self.bits, validate=True)
-        except binascii.Error as error:
+        except ValueError as error:  # Of characters beyond ASCII, too, which no `binascii.Error` tells.
             raise CaseError(f"the bits of {self.name!r} are no base64: {error}") from error
 
 
