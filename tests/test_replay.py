@@ -342,13 +342,20 @@ def test_the_commands_find_a_violation_by_its_id_and_torchrun_runs_the_script(
     assert "GRAD-2: rank 0 of 2, step 0, 'layers.0.weight': -48.0 at element 0, expected -24.0" in launched.stdout
 
 
-def test_a_script_that_shows_nothing_is_not_handed_out(pool: Pool, command: Command) -> None:
-    """A violation that is fixed since: status 2, a sentence, and nothing on stdout."""
+def test_a_script_that_shows_nothing_is_not_handed_out(
+        pool: Pool, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that ends well, one that fails for another reason, one that never ends: status 2, a sentence, nothing on stdout."""
     stored = stored_violation(pool, SMALLEST, "GRAD-2", ddp=f"{FAULTS}:NeverDivides")
-    record.write(replace(stored, ddp=Ddp()), Path("fixed.json"))
-    done = command("export", "fixed.json")
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert "does not show the violation: it ended with status 0 and said 'not reproduced'" in done.stderr
+    record.write(stored, Path("one.json"))
+    for text, told in (("print('not reproduced')", "it ended with status 0 and said 'not reproduced'"),
+                       ("raise KeyError('GRAD-3: ')", "it ended with status 1 and said \"KeyError: 'GRAD-3: '\""),
+                       ("while True: pass", "it did not end within 1 s")):
+        monkeypatch.setattr(export, "script", lambda *_, text=text: text)
+        monkeypatch.setattr(export, "CHECK_SECONDS", 1.0 if "while" in text else 60.0)
+        done = command("export", "one.json")
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert f"does not show the violation: {told}" in done.stderr
+        assert command("export", "one.json", "--unchecked").stdout == text
     Path("bare.json").write_text(to_json(SMALLEST))
     done = command("export", "bare.json")
     assert (done.exit_code, done.stdout) == (2, "")
