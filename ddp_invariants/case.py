@@ -53,7 +53,7 @@ def _between(field: str, got: int, low: int, high: int) -> None:
     _require(low <= got <= high, field, got, f"an integer from {low} to {high}")
 
 
-_STRICT = {"extra": "forbid", "strict": True}
+STRICT = {"extra": "forbid", "strict": True}
 """How a case file is read (pydantic's configuration; plain data, so that nothing is imported here)."""
 
 
@@ -74,7 +74,7 @@ class Layer:
         tied: Index of an earlier linear layer whose weight this one uses, None for its own.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     kind: LayerKind
     outputs: int = 1
@@ -97,7 +97,7 @@ class Layer:
 class Model:
     """A stack of layers over an input of width `inputs`."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     inputs: int
     layers: tuple[Layer, ...]
@@ -145,7 +145,7 @@ class Data:
         seed: The sampler's seed.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     samples: int = 2
     batch_size: int = 1
@@ -163,7 +163,7 @@ class Data:
 class Optimizer:
     """The optimizer of every rank and of the oracle. `lr` is a power of two, 2**log2_lr, so that steps can be exact."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     kind: OptimizerKind = "sgd"
     log2_lr: int = -6
@@ -186,7 +186,7 @@ class Optimizer:
 class Poison:
     """A value that is not finite, put into the first input of one rank's batch at one step."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     rank: int
     step: int
@@ -209,7 +209,7 @@ class Perturbation:
         milliseconds: The late rank's delay, or the longest of the others.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     kind: PerturbationKind = "none"
     sentinel: Sentinel = "finite"
@@ -243,7 +243,7 @@ class Mishap:
         rank: Who dies.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     kind: MishapKind
     step: int = 0
@@ -278,7 +278,7 @@ class TrainingCase:
         seed: Of parameters, samples and targets.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     model: Model
     world_size: int = 2
@@ -346,7 +346,7 @@ class ShardCase:
         loader: Whether a torch DataLoader is run over the sampler as well, to count its batches.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     world_size: int = 2
     data: Data = Data()

@@ -7,8 +7,9 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
+from ddp_invariants.case import STRICT
 from ddp_invariants.declarations import DeclarationFile, read
 
 Arguments = tuple[tuple[str, str], ...]
@@ -47,6 +48,8 @@ class Ddp:
         optimizer_arguments: Passed to it.
         declares: Declarations in a file, which win over those it brings.
     """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     name: str = "reference"
     arguments: Arguments = ()
@@ -87,6 +90,8 @@ class Ddp:
 @dataclass(frozen=True)
 class Sampler:
     """A sampler on trial: its name, what is passed to it, and declarations in a file."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     name: str = "reference"
     arguments: Arguments = ()

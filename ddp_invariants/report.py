@@ -7,7 +7,8 @@ from ddp_invariants.case import Case, TrainingCase, describe
 from ddp_invariants.declarations import CAPABILITIES, Declarations, SamplerDeclarations, to_toml
 from ddp_invariants.discovery import Discovery, Standing
 from ddp_invariants.ledger import Entry, Ledger
-from ddp_invariants.verdict import Breach, Verdict
+from ddp_invariants.record import StoredViolation
+from ddp_invariants.verdict import Breach, Outcome, Replayed, Verdict
 
 _WIDTH = 118
 _LABELS = 10
@@ -69,6 +70,36 @@ def unproved(rule: str, implementation: str, judged: int, missing: Iterable[str]
         lines.append(_field("perhaps", "too few cases, or too small a world size: raise --cases or --max-world-size"))
     lines += [_field("unjudged", reason) for reason in reasons]
     return "\n".join(lines)
+
+
+def replayed(found: Replayed, repeat: str) -> str:
+    """What became of a stored violation, or of a case that was handed in.
+
+    Args:
+        found: The outcome.
+        repeat: The command that repeats it.
+    """
+    about = found.rules[0] if len(found.rules) == 1 else f"{len(found.rules)} rules"
+    times = f"{found.runs} run{'s' if found.runs > 1 else ''} in fresh processes"
+    if found.outcome is Outcome.FIXED:
+        how = f"{about} {'holds' if len(found.rules) == 1 else 'hold'} for {found.implementation} in all of {times}"
+        return "\n".join([f"FIXED: {how}", _field("case", describe(found.case))])
+    if found.outcome is Outcome.INCONCLUSIVE:
+        return "\n".join([f"INCONCLUSIVE: {about} cannot be judged for {found.implementation}",
+                          _field("because", found.reason), _field("case", describe(found.case))])
+    first, *others = found.breaches
+    lines = [f"STILL VIOLATED in {found.seen} of {times}",
+             violation(first, found.implementation, found.case, repeated=(found.seen, found.runs), repeat=repeat)]
+    lines += [_field("also", f"{one.rule}: {one.fact}; {one.where}") for one in others]
+    return "\n".join(lines)
+
+
+def not_exported(stored: StoredViolation, reason: str) -> str:
+    """Why a script is not handed out."""
+    perturbed = isinstance(stored.case, TrainingCase) and stored.case.perturbation.kind != "none"
+    why = "; the case changes the timing of collectives, which a script does for Python calls at most" if perturbed else ""
+    return (f"a script of {stored.breach.rule} was written, but it does not show the violation: {reason}{why}. --unchecked "
+            "prints it all the same")
 
 
 def summary(ledger: Ledger, order: list[str]) -> str:

@@ -16,7 +16,7 @@ from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase
 from hypothesis.errors import Flaky
 from hypothesis.strategies import SearchStrategy
 
-from ddp_invariants import report
+from ddp_invariants import record, report
 from ddp_invariants.case import Case, Perturbation, ShardCase, TrainingCase, case_id, to_json
 from ddp_invariants.evidence import ShardEvidence, TrainingEvidence
 from ddp_invariants.implementation import Ddp, Sampler
@@ -74,7 +74,7 @@ class Options:
         seed: Of the search; together with a property's rule it fixes what is drawn.
         isolation: `pooled` keeps ranks between cases, `fresh` makes new processes and groups for each.
         replay: A case to judge instead of drawing any.
-        store: Folder for the cases of violations.
+        store: Folder for violations.
         database: Folder of Hypothesis' example database; None for none, so that the seed alone decides.
         command: How the user started this, for the line that repeats a violation.
     """
@@ -83,7 +83,7 @@ class Options:
     seed: int = 0
     isolation: Isolation = "pooled"
     replay: Case | None = None
-    store: Path = Path(".ddp-invariants")
+    store: Path = record.FOLDER
     database: Path | None = None
     command: str = "pytest properties/"
 
@@ -103,6 +103,8 @@ class Trial:
         # A hang costs a whole deadline, so the second and later ones of a session get a shorter one; a confirmation never.
         self._hung = False
         self._live: Violation | None = None
+        self._evidence: TrainingEvidence | ShardEvidence | None = None
+        """What the last run gave, for a violation that is stored."""
 
     @property
     def scope(self) -> Scope:
@@ -129,6 +131,7 @@ class Trial:
                 evidence = replace(evidence, unperturbed=plain)
         else:
             evidence = self.pool.shards(case, self.on_trial.sampler, fresh=fresh, patience=patience)
+        self._evidence = evidence
         self._hung |= evidence.incident is not None and evidence.incident.kind == "hung"
         return judge(evidence, self.scope.declared, self.scope.sampler)
 
@@ -200,7 +203,7 @@ class Trial:
         name = self.on_trial.named(case)
         if breach.rule == "LIVE-1" != rule and self._live is not None:
             # Reported in full once; every other rule only lacks its evidence.
-            repeat = self._repeat(breach.rule, rule, self._store(case, name))
+            repeat = self._repeat("LIVE-1", rule, self._path(self._live.case, "LIVE-1"))
             raise Inconclusive(report.without_life(rule, name, self._live.breach, self._live.case, repeat=repeat))
         runs = 1 if breach.rule == "LIVE-1" else CONFIRMATIONS  # A hang takes its whole deadline to confirm.
         seen = self._again(breach.rule, case, runs)
@@ -208,34 +211,42 @@ class Trial:
             # It comes and goes: a wait that is missing shows every time where results are withheld until they are waited for.
             surely = self._again(breach.rule, withheld, runs)
             case, seen = (withheld, surely) if len(surely) > len(seen) else (case, seen)
-        path = self._store(case, name)
-        repeat = self._repeat(breach.rule, rule, path)
+        found, evidence = seen[0] if seen else (breach, None)
+        found = self._told_apart(found, case) if seen else found
+        repeat = self._repeat(breach.rule, rule, self._path(case, breach.rule))
+        self._store(case, found, (len(seen), runs), evidence, repeat)
         if not seen:
             self._hung = False
             self.ledger[breach.rule].inconclusive = True
             raise Inconclusive(report.not_repeated(breach, name, case, runs=runs, repeat=repeat))
         self.ledger[breach.rule].confirmed += 1
-        told = self._told_apart(seen[0], case)
-        text = report.violation(told, name, case, repeated=(len(seen), runs), repeat=repeat)
-        violation = violation_class(breach.rule)(text, told, case)
+        text = report.violation(found, name, case, repeated=(len(seen), runs), repeat=repeat)
+        violation = violation_class(breach.rule)(text, found, case)
         if breach.rule == "LIVE-1":
             self._live = violation
         raise violation
 
-    def _again(self, rule: str, case: Case, runs: int) -> list[Breach]:
-        """The breaches of a rule that so many runs of a case in fresh processes show."""
-        found = [self.findings(case, confirming=True, rule=rule)[rule].breach for _ in range(runs)]
-        return [breach for breach in found if breach is not None]
+    def _again(self, rule: str, case: Case, runs: int) -> list[tuple[Breach, TrainingEvidence | ShardEvidence | None]]:
+        """The breaches of a rule that so many runs of a case in fresh processes show, with their evidence."""
+        seen = []
+        for _ in range(runs):
+            breach = self.findings(case, confirming=True, rule=rule)[rule].breach
+            seen += [(breach, self._evidence)] if breach is not None else []
+        return seen
 
     def _told_apart(self, breach: Breach, case: Case) -> Breach:
         """A breach with those of its causes that larger cases do not rule out ([Note: causes])."""
         larger = (self.findings(one)[breach.rule].breach for one in (telling(case, self.scope) if breach.causes else ()))
         return narrowed(breach, [one for one in larger if one is not None])
 
-    def _store(self, case: Case, name: str) -> Path:
-        path = self.options.store / f"{case_id(case, name)}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(to_json(case) + "\n", encoding="utf-8")
+    def _path(self, case: Case, rule: str) -> Path:
+        return self.options.store / f"{record.identifier(case, rule, self.on_trial.named(case))}.json"
+
+    def _store(self, case: Case, breach: Breach, confirmed: tuple[int, int],
+               evidence: TrainingEvidence | ShardEvidence | None, repeat: str) -> Path:
+        path = self._path(case, breach.rule)
+        record.write(record.of(case, breach, self.on_trial.ddp, self.on_trial.sampler, confirmed=confirmed, repeat=repeat,
+                               evidence=evidence), path)
         return path
 
     def _repeat(self, found: str, tested: str, path: Path) -> str:
@@ -318,9 +329,11 @@ class _Search:
         name = self.trial.on_trial.named(case)
         if breach is not None:
             self.trial.ledger[breach.rule].confirmed += 1
-            path = self.trial._store(case, name)
-            text = report.violation(breach, name, case, repeated=(1, 1),
-                                    repeat=self.trial._repeat(breach.rule, self.rule, path))
+            path = self.trial._path(case, breach.rule)
+            repeat = self.trial._repeat(breach.rule, self.rule, path)
+            if not path.exists():  # What is there already was confirmed more often.
+                self.trial._store(case, breach, (1, 1), self.trial._evidence, repeat)
+            text = report.violation(breach, name, case, repeated=(1, 1), repeat=repeat)
             raise violation_class(breach.rule)(text, breach, case)
         own = findings.get(self.rule)
         if own is None or not own.about:

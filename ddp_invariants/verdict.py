@@ -6,8 +6,9 @@ violation to a common one's.
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any, ClassVar
 
-from ddp_invariants.case import Case
+from ddp_invariants.case import STRICT, Case
 
 
 class Verdict(Enum):
@@ -48,6 +49,8 @@ class Breach:
         causes: Everything that predicts what was found. `perhaps` names one only where it is the only one.
     """
 
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
     rule: str
     fact: str
     where: str
@@ -82,6 +85,39 @@ class Finding:
     about: bool = True
     observed: tuple[float, ...] = ()
     crashed: bool = False
+
+
+class Outcome(Enum):
+    """What became of a violation; the value is the command's exit status."""
+
+    FIXED = 0
+    VIOLATED = 1
+    INCONCLUSIVE = 2
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What came of running a case again.
+
+    Attributes:
+        outcome: All in all.
+        implementation: What it was run on.
+        case: The case.
+        rules: Those that were asked for and are about it.
+        breaches: The first breach of each rule, in the order of the specification.
+        seen: In how many runs one was seen.
+        runs: How many there were.
+        reason: Why it is inconclusive; empty where it is not.
+    """
+
+    outcome: Outcome
+    implementation: str
+    case: Case
+    rules: tuple[str, ...]
+    breaches: tuple[Breach, ...] = ()
+    seen: int = 0
+    runs: int = 0
+    reason: str = ""
 
 
 class Violation(AssertionError):

@@ -85,7 +85,7 @@ BAD: list[tuple[str, str]] = [
     ("", "not a JSON object"),
     ("[1]", "not a JSON object"),
     ("{nonsense", "not a JSON object"),
-    ("{}", "kind is None, expected 'training' or 'shard'"),
+    ("{}", "kind is None, expected 'training', 'shard' or 'violation'"),
     ('{"kind": "shard", "world_size": "two"}', "world_size: Input should be a valid integer"),
     ('{"kind": "shard", "world_size": 0}', "world_size is 0, expected an integer from 1 to 4096"),
     ('{"kind": "shard", "ranks": 2}', "ranks: Unexpected keyword argument"),

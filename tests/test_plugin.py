@@ -72,10 +72,11 @@ def test_a_violation_is_reported_and_its_repeat_line_repeats_it(tmp_path: Path) 
     case = repeat[1].split()[repeat[1].split().index("--replay") + 1]
     fixed = run("properties/", "--replay", case, "-k", "grad2")
     assert fixed.returncode == 0, said(fixed)
-    (tmp_path / "wrong.json").write_text(json.dumps({**json.loads((ROOT / case).read_text()), "steps": "many"}))
+    stored = json.loads((ROOT / case).read_text())
+    (tmp_path / "wrong.json").write_text(json.dumps({**stored, "case": {**stored["case"], "steps": "many"}}))
     wrong = run("properties/", "--replay", str(tmp_path / "wrong.json"))
     assert wrong.returncode == 2
-    assert "steps: Input should be a valid integer" in said(wrong)
+    assert "case.steps: Input should be a valid integer" in said(wrong)
 
 
 def test_what_is_seen_while_another_rule_is_tested_fails_the_session() -> None:

@@ -10,18 +10,18 @@ import torch
 
 from ddp_invariants.adapter import Context
 from ddp_invariants.implementation import Arguments
-from ddp_invariants.ranks.naming import LoadError, first, required, signature, values_of
+from ddp_invariants.ranks.naming import LoadError, first, required, signature, spelled, values_of
 
 _MIB = 2.0**20
 _ELEMENT = 4
 """Bytes of an element, where a capacity is given in elements: float32."""
-BUCKET_CAPS: dict[str, tuple[str, Callable[[int], float]]] = {
-    **dict.fromkeys(("bucket_cap_mb", "bucket_size_mb", "bucket_mb"), ("MiB", lambda size: size / _MIB)),
-    **dict.fromkeys(("bucket_cap_bytes", "bucket_size_bytes", "bucket_bytes"), ("bytes", lambda size: size)),
+BUCKET_CAPS: dict[str, tuple[str, Callable[[int], float], str]] = {
+    **dict.fromkeys(("bucket_cap_mb", "bucket_size_mb", "bucket_mb"), ("MiB", lambda size: size / _MIB, "BUCKET_CAP / 2**20")),
+    **dict.fromkeys(("bucket_cap_bytes", "bucket_size_bytes", "bucket_bytes"), ("bytes", lambda size: size, "BUCKET_CAP")),
     **dict.fromkeys(("bucket_size", "bucket_numel", "buffer_size", "reduce_buffer_size", "reduce_bucket_size"),
-                    ("elements", lambda size: max(1, size // _ELEMENT))),
+                    ("elements", lambda size: max(1, size // _ELEMENT), f"max(1, BUCKET_CAP // {_ELEMENT})")),
 }
-"""How a bucket capacity in bytes is passed, by the name of the argument that takes it."""
+"""How a bucket capacity in bytes is passed, by the name of the argument that takes it: unit, value, and source text."""
 
 GROUPS = ("process_group", "dp_process_group", "data_parallel_group", "dp_group", "group", "pg")
 RANKS = ("rank", "local_rank", "dp_rank", "data_parallel_rank")
@@ -50,6 +50,7 @@ class Call:
         self.first, *rest = parameters
         needed = {*required(parameters.values()), *OPTIMIZER_CLASSES}
         self.given = values_of(given, parameters, option)
+        self._texts = dict(given)
         self.cap, self.group = first(BUCKET_CAPS, parameters), first(GROUPS, parameters)
         self.any_keyword = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
         self.wanted = [name for name in rest if name in needed and name not in self.given]
@@ -104,3 +105,29 @@ class Call:
                  **{known: dict(context.optimizer_arguments) for known in OPTIMIZER_ARGUMENTS},
                  "device": torch.device("cpu"), "lr": context.lr, "seed": context.seed, "module": module, "model": module}
         return fixed[name] if name in fixed else list(module.parameters())
+
+    def source(self, module: str = "model") -> list[list[str]]:
+        """How it is called, as the source text of an exported script: rows [argument, expression, when].
+
+        `when` is `cap` for what is passed only where a case sets a bucket capacity, `group` where it trains in a subgroup,
+        empty for what is always passed. Expressions are in the names of the script (templates/training.py.j2).
+
+        Args:
+            module: The name of what stands for the module.
+        """
+        rows = [[name, spelled(text), ""] for name, text in self._texts.items()]
+        if self.cap is not None and self.cap not in self.given:
+            rows.append([self.cap, BUCKET_CAPS[self.cap][2], "" if self.cap in self.wanted else "cap"])
+        if self.group is not None:
+            rows.append([self.group, "group", "" if self.group in self.wanted else "group"])
+        written = {**dict.fromkeys(OPTIMIZER_CLASSES, "OPTIMIZER"),
+                   **dict.fromkeys(OPTIMIZER_ARGUMENTS, "dict(OPTIMIZER_ARGUMENTS)"),
+                   **dict.fromkeys(RANKS, "rank"), **dict.fromkeys(WORLD_SIZES, "WORLD_SIZE"),
+                   **dict.fromkeys((name for name in OPTIMIZERS if name not in OPTIMIZER_CLASSES), "optimizer"),
+                   **dict.fromkeys(PARAMETERS, f"list({module}.parameters())"), **dict.fromkeys(("module", "model"), module),
+                   "device": 'torch.device("cpu")', "lr": 'OPTIMIZER_ARGUMENTS["lr"]', "seed": "SEED"}
+        known = {row[0] for row in rows}
+        rows += [[name, written[name], ""] for name in self.wanted if name not in known]
+        if self.takes_class and self.any_keyword and not any(name in OPTIMIZER_ARGUMENTS for name in self.wanted):
+            rows.append(["**", "OPTIMIZER_ARGUMENTS", ""])
+        return rows

@@ -25,6 +25,7 @@ from ddp_invariants.ranks.naming import (
     resolve,
     setup_call,
     signature,
+    spelled,
     target_of,
     values_of,
     version,
@@ -41,6 +42,9 @@ STARTERS = ("on_train_batch_start", "start_gradient_synchronization", "zero_grad
 """Calls made before a step's batch where the wrapper has one."""
 BROADCASTS = ("broadcast_params", "broadcast_parameters", "sync_params", "sync_parameters")
 """Calls made once after wrapping where the wrapper has one."""
+
+QUIET = ("no_sync", "set_requires_gradient_sync", "require_backward_grad_sync")
+"""How a wrapper is told to run a backward without communication, the first of these it has."""
 
 METHODS = {name: member for name, member in vars(Adapter).items() if inspect.isfunction(member) and not name.startswith("_")}
 """The methods an adapter may bring, by name."""
@@ -59,6 +63,7 @@ class Description:
         declares: Its declarations, as plain data.
         lacks: Capabilities its arguments show that it does not have.
         driven: How it is driven, a line each.
+        source: How it is called, for an exported script: plain data with pieces of source text (export.py).
     """
 
     name: str
@@ -67,6 +72,7 @@ class Description:
     declares: dict[str, Any] = field(default_factory=dict)
     lacks: tuple[str, ...] = ()
     driven: tuple[str, ...] = ()
+    source: dict[str, Any] = field(default_factory=dict)
 
 
 class Driver:
@@ -177,7 +183,27 @@ class Driver:
             lacks += ["no_sync", "bucket_cap", "zero_in_place", "never_zeroed"]
         about = self.optimizer.thing if self.thing is None and self.optimizer is not None else self.thing
         target = "no wrapper" if self.ddp.name == "none" else target_of(self.ddp.name, "ddp")
-        return Description(str(self.ddp), target, version(about), vars(self.declared), tuple(lacks), tuple(self.lines))
+        return Description(str(self.ddp), target, version(about), vars(self.declared), tuple(lacks), tuple(self.lines),
+                           self._source())
+
+    def _source(self) -> dict[str, Any]:
+        """How it is called, as source text in the names of an exported script."""
+        setup = [[text.partition("(")[0], {name: {"WORLD": "WORLD_SIZE", "RANK": "rank"}[value] if isinstance(value, str)
+                                          else repr(value[0]) for name, value in values.items()}]
+                 for text, (_, values) in zip(self.ddp.setup, self.setup, strict=True)]
+        optimizer = None
+        if self.optimizer is not None:
+            first = self.optimizer.first
+            optimizer = {"target": self.ddp.optimizer, "rows": self.optimizer.source("wrapped"),
+                         "needs": first in OPTIMIZERS or self.optimizer.takes_optimizer,
+                         "first": "wrapped" if first in ("model", "module") else "optimizer" if first in OPTIMIZERS else
+                         "list(model.parameters())"}
+        return {"wrap": None if self.call is None else self.call.source(),
+                "module": isinstance(self.thing, type) and issubclass(self.thing, nn.Module),
+                "takes_optimizer": self.call is not None and self.call.takes_optimizer,
+                "methods": sorted(self.methods), "adapter": {name: spelled(text) for name, text in self.ddp.arguments},
+                "setup": setup, "optimizer": optimizer,
+                "after": None if self.after is None else {"target": self.ddp.after, "rows": self.after.source("wrapped")}}
 
     def start(self, context: Context, replica: nn.Module) -> "Drive":
         """What drives one case."""
@@ -322,6 +348,10 @@ class Drive:
         self._start = self._named("start", wrapped, ddp.start, STARTERS)
         self._finish = self._named("finish", wrapped, ddp.finish, FINISHERS)
         self.found["accumulation"] = self._accumulation(wrapped)
+        if self.found["accumulation"] == "no_sync" and "accumulate" not in self.driver.methods:
+            holders = wrapped, getattr(wrapped, "_orig_mod", None)
+            self.found["without communication"] = next(
+                (name for name in QUIET if any(hasattr(holder, name) for holder in holders)), QUIET[0])
         return wrapped, self.make_optimizer(wrapped, self.context)
 
     def _named(self, what: str, wrapped: Any, given: str, usual: tuple[str, ...]) -> str | None:

@@ -243,6 +243,12 @@ def _value(text: str) -> Any:
         return getattr(torch, name) if text.startswith("torch.") and name.isidentifier() and hasattr(torch, name) else text
 
 
+def spelled(text: str) -> str:
+    """The Python source of an argument given as text; what is of torch by its name."""
+    value = _value(text)
+    return repr(value) if isinstance(value, str) or not text.startswith("torch.") else text
+
+
 def setup_call(text: str) -> tuple[Any, dict[str, str | tuple[Any]]]:
     """A `--setup` call: what to call and its keyword arguments, in which WORLD and RANK stand for themselves.
 

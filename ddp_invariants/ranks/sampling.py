@@ -13,7 +13,7 @@ from ddp_invariants.declarations import DeclarationError, SamplerDeclarations, d
 from ddp_invariants.implementation import Sampler
 from ddp_invariants.ranks.driving import Description
 from ddp_invariants.ranks.group import lone_rank
-from ddp_invariants.ranks.naming import LoadError, first, required, resolve, signature, target_of, values_of, version
+from ddp_invariants.ranks.naming import LoadError, first, required, resolve, signature, spelled, target_of, values_of, version
 
 DATASETS = ("dataset", "data_source", "data", "samples", "indices")
 BATCH_SAMPLERS = ("batch_sampler",)
@@ -84,7 +84,18 @@ class SamplerMaker:
                  f"rank as {self.names['rank']!r}"]
         lines += [f"{ours.replace('_', ' ')} as {theirs!r}" for ours, theirs in self.names.items() if theirs and ours != "rank"]
         return Description(str(self.sampler), target_of(self.sampler.name, "sampler"), version(self.make), vars(self.declared),
-                           tuple(lacks), tuple(lines))
+                           tuple(lacks), tuple(lines), self._source_text())
+
+    def _source_text(self) -> dict[str, Any]:
+        """How one is made, as source text in the names of an exported script."""
+        dealt = {"batches": "BatchSampler(SequentialSampler(range(SAMPLES)), BATCH_SIZE, DROP_LAST)",
+                 "sampler": "SequentialSampler(range(SAMPLES))", "size": "SAMPLES"}.get(self.source_kind, "range(SAMPLES)")
+        told = {"world_size": "world_size", "rank": "rank", "shuffle": "SHUFFLE", "seed": "SEED", "drop_last": "DROP_LAST",
+                "batch_size": "BATCH_SIZE", "epoch": "epoch"}
+        rows = [[self.source, dealt]]
+        rows += [[theirs, told[ours]] for ours, theirs in self.names.items() if theirs is not None and theirs not in self.given]
+        rows += [[name, spelled(text)] for name, text in self.sampler.arguments if name != self.source]
+        return {"rows": rows, "asks": self.asks, "remade": self.remade_each_epoch}
 
     def surroundings(self, rank: int, world_size: int) -> AbstractContextManager[object]:
         """The rank's surroundings, for a sampler that reads its rank from them."""

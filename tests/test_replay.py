@@ -1,0 +1,429 @@
+"""A stored violation is run again, and exported as a script that shows it on what is wrong and not on what is right."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from conftest import FAULTS
+from ddp_invariants import casefile, cli, export, record, report
+from ddp_invariants.case import (
+    Case,
+    CaseError,
+    Data,
+    Layer,
+    Model,
+    Optimizer,
+    Perturbation,
+    Poison,
+    ShardCase,
+    TrainingCase,
+    to_json,
+)
+from ddp_invariants.implementation import Ddp, Sampler
+from ddp_invariants.ranks.pool import Pool
+from ddp_invariants.replay import replay
+from ddp_invariants.trial import OnTrial, Options, Trial
+from ddp_invariants.verdict import Outcome
+
+ROOT = Path(__file__).parent.parent
+RIGHT = {"ddp": "ddp_invariants.reference.ddp:DistributedDataParallel",
+         "sampler": "ddp_invariants.reference.sampler:DistributedSampler"}
+
+SMALLEST = TrainingCase(model=Model(1, (Layer("linear"),)))
+TWO_STEPS = replace(SMALLEST, steps=2, data=Data(samples=4))
+ACCUMULATED = replace(SMALLEST, accumulation=2, data=Data(samples=4))
+WITHHELD = replace(SMALLEST, perturbation=Perturbation("withheld"))
+CAPPED = replace(SMALLEST, bucket_cap=1, seed=1)
+RICH = TrainingCase(
+    model=Model(4, (Layer("linear", 4, bias=True, activation="relu", layout="transposed"), Layer("linear", 4, layout="strided"),
+                    Layer("scale"), Layer("empty"), Layer("statistics"), Layer("linear", 4, tied=0, bias=True),
+                    Layer("linear", 4, layout="channels_last", activation="gelu"),
+                    Layer("linear", 2, dtype="float64", bias=True), Layer("linear", 2, dtype="bfloat16", frozen=True))),
+    world_size=3, outside=1, steps=2, data=Data(samples=5, batch_size=2, shuffle=True), bucket_cap=64, values="real",
+    optimizer=Optimizer("adamw", weight_decay=0.25), zero_grad="zero", seed=7)
+"""Every kind of layer, layout and dtype, in a subgroup."""
+
+
+def stored_violation(pool: Pool, case: Case, rule: str, *, ddp: str | Ddp = "reference",
+                     sampler: str = "reference") -> record.StoredViolation:
+    """What a trial stores of a case that breaches a rule."""
+    named = (Ddp(ddp) if isinstance(ddp, str) else ddp), Sampler(sampler)
+    trial = Trial(pool, OnTrial(*named), Options())
+    breach = trial.findings(case, confirming=True, rule=rule)[rule].breach
+    assert breach is not None
+    return record.of(case, breach, *named, confirmed=(1, 1), repeat="", evidence=trial._evidence)
+
+
+Run = Callable[[str], tuple[int, str]]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """Runs a script and returns its exit status and output."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    for name in ("RANK", "WORLD_SIZE"):
+        environment.pop(name, None)
+    with subprocess.Popen([sys.executable, str(ROOT / "tests" / "scripts.py")], cwd=ROOT, env=environment, text=True,
+                          stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        def run_one(text: str) -> tuple[int, str]:
+            path = tmp_path_factory.mktemp("script") / "repro.py"
+            path.write_text(text)
+            assert server.stdin is not None
+            assert server.stdout is not None
+            server.stdin.write(f"{path}\n")
+            server.stdin.flush()
+            status, said = json.loads(server.stdout.readline())
+            return status, said
+
+        yield run_one
+        assert server.stdin is not None
+        server.stdin.close()
+
+
+def on_the_right_one(text: str, side: str) -> str:
+    """A script with the one line changed that says what is on trial."""
+    changed, times = re.subn(r"(?m)^ON_TRIAL = '[^']*'", f"ON_TRIAL = {RIGHT[side]!r}", text)
+    assert times == 1
+    return changed
+
+
+DDPS: list[tuple[str, str, TrainingCase, str]] = [
+    ("NoBroadcast", "INIT-1", SMALLEST, "rank 1 of 2, step 0, 'layers.0.weight': -1.0 at element 0, rank 0 built -2.0"),
+    ("NoBufferBroadcast", "INIT-2", replace(SMALLEST, model=Model(1, (Layer("linear"), Layer("statistics")))),
+     "'layers.1.running'"),
+    ("NeverDivides", "GRAD-2", SMALLEST, "-48.0 at element 0, expected -24.0"),
+    ("NeverDivides", "GRAD-8", ACCUMULATED, "rank 0 of 2, step 0, 'layers.0.weight'"),
+    ("NeverDivides", "PARAM-3", replace(TWO_STEPS, optimizer=Optimizer(momentum=0.5), zero_grad="never"), "step 0, after it"),
+    ("DividesByTwo", "GRAD-2", replace(SMALLEST, world_size=3, data=Data(samples=3)), "rank 0 of 3"),
+    ("LargeParameterSkipped", "GRAD-1", CAPPED, "rank 1 of 2, step 0, 'layers.0.weight'"),
+    ("LargeParameterSkipped", "PARAM-1", CAPPED, "step 0, after it, 'layers.0.weight'"),
+    ("LeftoverBuffer", "GRAD-5", TWO_STEPS, "rank 0 of 2, step 1"),
+    ("Forgets", "PARAM-3", TWO_STEPS, "step 1, when it starts"),
+    ("ScrubsNaN", "GRAD-7", replace(SMALLEST, poison=Poison(1, 0)), "expected nan"),
+    ("AveragesTheLoss", "LOSS-1", SMALLEST, "the loss is"),
+    ("ReducesInTwoWays", "COMM-1", SMALLEST, "rank 1 of 2, step 0, call"),
+    ("NoWait", "COMM-3", WITHHELD, "is not waited for"),
+    ("DividesInFlight", "COMM-3", WITHHELD, "written to while in flight"),
+]
+
+
+@pytest.mark.parametrize(("fault", "rule", "case", "words"), DDPS, ids=[f"{one[0]}_{one[1]}" for one in DDPS])
+def test_a_script_of_a_ddp_fails_with_the_fault_and_passes_without(
+        pool: Pool, run: Run, fault: str, rule: str, case: TrainingCase, words: str) -> None:
+    """With status 1 and the words of the rule, and with 0 once the one line names what is right."""
+    text = export.script(pool, stored_violation(pool, case, rule, ddp=f"{FAULTS}:{fault}"))
+    assert "import ddp_invariants" not in text
+    assert "from ddp_invariants" not in text
+    status, said = run(text)
+    assert (status, said.partition(":")[0]) == (1, rule), said
+    assert words in said
+    assert run(on_the_right_one(text, "ddp")) == (0, "not reproduced\n")
+
+
+SAMPLERS: list[tuple[str, str, ShardCase, str]] = [
+    ("RanksShuffleDifferently", "SHARD-3", ShardCase(data=Data(samples=8, shuffle=True)), "repetitions, 0 allowed"),
+    ("IgnoresEpoch", "SHARD-5", ShardCase(epochs=(0, 1), data=Data(samples=13, shuffle=True)), "epochs 0 and 1 have the same"),
+    ("DropsTheTail", "SHARD-2", ShardCase(data=Data(samples=3)), "indices [2] are in no shard"),
+    ("NoPadding", "SHARD-1", ShardCase(data=Data(samples=3)), "ranks yield [2, 1] indices"),
+    ("AcceptsAnyRank", "SHARD-7", ShardCase(data=Data(samples=2)), "rank -1 of 2 is accepted"),
+]
+
+
+@pytest.mark.parametrize(("fault", "rule", "case", "words"), SAMPLERS, ids=[f"{one[0]}_{one[1]}" for one in SAMPLERS])
+def test_a_script_of_a_sampler_fails_with_the_fault_and_passes_without(
+        pool: Pool, run: Run, fault: str, rule: str, case: ShardCase, words: str) -> None:
+    """It prints the shards, then what is wrong with them."""
+    text = export.script(pool, stored_violation(pool, case, rule, sampler=f"{FAULTS}:{fault}"))
+    status, said = run(text)
+    assert status == 1, said
+    assert f"{rule}: " in said
+    assert words in said
+    status, said = run(on_the_right_one(text, "sampler"))
+    assert status == 0, said
+    assert said.endswith("not reproduced\n")
+
+
+def test_a_script_of_a_hang_ends_itself_and_shows_where_it_hung(pool: Pool, run: Run) -> None:
+    """By its watchdog, with the stacks of all ranks."""
+    deadline, pool.deadline = pool.deadline, 2.0
+    case = replace(SMALLEST, world_size=3, data=Data(samples=3))
+    try:
+        text = export.script(pool, stored_violation(pool, case, "LIVE-1", ddp=f"{FAULTS}:HangsOnThree"))
+    finally:
+        pool.deadline = deadline
+    assert "PATIENCE = 10 " in text
+    status, said = run(text.replace("PATIENCE = 10 ", "PATIENCE = 3 "))
+    assert status == 1
+    assert "Timeout (0:00:03)!" in said
+    assert "in wait" in said or "_wait" in said
+    assert run(on_the_right_one(text, "ddp")) == (0, "not reproduced\n")
+
+
+def test_a_script_builds_the_model_the_case_describes(pool: Pool, run: Run) -> None:
+    """Every kind of layer, layout and dtype, tied and frozen, in a subgroup: the script sees the number that was stored."""
+    stored = stored_violation(pool, RICH, "GRAD-2", ddp=f"{FAULTS}:NeverDivides")
+    text = export.script(pool, stored)
+    status, said = run(text)
+    assert status == 1, said
+    names, numbers = re.findall(r"'(layers\.\S+)'", said), re.findall(r"(-?[\d.e-]+) at element", said)
+    assert f"parameter {names[0]!r}" in stored.breach.where
+    got = re.match(r"(-?[\d.e+-]+) at", stored.breach.got)
+    assert got is not None
+    assert float(numbers[0]) == pytest.approx(float(got[1]), rel=1e-3)
+    assert run(on_the_right_one(text, "ddp")) == (0, "not reproduced\n")
+
+
+OWN = '''
+from contextlib import nullcontext
+import torch.distributed as dist
+from ddp_invariants.reference.ddp import DistributedDataParallel as Right
+
+class Loud(Right):
+    """Communicates inside no_sync, too."""
+    def no_sync(self):
+        return nullcontext()
+
+class Called(Right):
+    """Sums, by a call after backward that is found by its name, and is told its rank."""
+    def __init__(self, model, rank, bucket_bytes=1 << 20, *, flavour):
+        super().__init__(model)
+        assert (rank, flavour, bucket_bytes) == (dist.get_rank(), "plain", 64)
+
+    def sync_gradients(self):
+        for parameter in self.parameters():
+            parameter.grad.mul_(2)
+
+class Adapter:
+    """Brings methods of its own."""
+    def wrap(self, module, context):
+        assert context.world_size == 2
+        return Right(module)
+
+    def after_backward(self, wrapped, optimizer):
+        for parameter in wrapped.parameters():
+            parameter.grad.mul_(2)
+'''
+
+
+@pytest.mark.parametrize(("name", "rule", "case", "words"), [
+    ("Loud", "GRAD-8", ACCUMULATED, "inside no_sync, 'layers.0.weight'"),
+    ("Called", "GRAD-2", replace(SMALLEST, bucket_cap=64), ""),
+    ("Adapter", "GRAD-2", SMALLEST, "")])
+def test_a_script_calls_as_the_suite_does(pool: Pool, run: Run, tmp_path: Path, name: str, rule: str, case: TrainingCase,
+                                          words: str) -> None:
+    """no_sync, arguments by the usual names and given ones, units, a method after backward, an adapter's methods."""
+    (tmp_path / "own.py").write_text(OWN)
+    ddp = Ddp(f"{tmp_path}/own.py:{name}", (("flavour", "plain"),) if name == "Called" else ())
+    status, said = run(export.script(pool, stored_violation(pool, case, rule, ddp=ddp)))
+    assert status == 1, said
+    assert said.startswith(f"{rule}: ")
+    assert words in said
+
+
+def test_what_cannot_be_shown_by_a_script_is_refused_in_one_sentence(pool: Pool, tmp_path: Path) -> None:
+    """Course functions, numbers by the thousand, a sampler that asks its surroundings, a script that shows nothing."""
+    stored = stored_violation(pool, SMALLEST, "GRAD-2", ddp=f"{FAULTS}:NeverDivides")
+    with pytest.raises(export.ExportError, match=r"it has 13,\d+ numbers, more than the 4,000 a script spells out"):
+        export.script(pool, replace(stored, case=replace(SMALLEST, model=Model(80, (Layer("linear", 80),)))))
+    with pytest.raises(export.ExportError, match="through a course's functions"):
+        export.script(pool, replace(stored, ddp=Ddp("course:tests/shapes.py#bucketed")))
+    (tmp_path / "own.py").write_text("class Whole:\n    declares = {'stack': {}}\n\n"
+                                     "    def train_step(self, parameters, inputs, targets, context): ...\n")
+    with pytest.raises(export.ExportError, match=r"train_step"):
+        export.script(pool, replace(stored, ddp=Ddp(f"{tmp_path}/own.py:Whole")))
+    asking = replace(stored, case=ShardCase(), sampler=Sampler("tests/shapes.py:AsksTorch"))
+    with pytest.raises(export.ExportError, match="reads its rank from"):
+        export.script(pool, asking)
+
+
+def test_what_is_in_a_file_enters_a_script_as_text_alone(pool: Pool, run: Run) -> None:
+    """Quotes, backslashes and line ends of a hostile file end up in the docstring, not in the program."""
+    stored = stored_violation(pool, SMALLEST, "GRAD-2", ddp=f"{FAULTS}:NeverDivides")
+    hostile = '"""\nraise SystemExit(7)\n"""\\'
+    text = export.script(pool, replace(stored, breach=replace(stored.breach, where=hostile, got=hostile), torch=hostile))
+    assert run(text)[0] == 1
+
+
+# Replay.
+
+
+def outcome(pool: Pool, stored: record.StoredViolation, ddp: str) -> tuple[Outcome, str]:
+    """What came of a replay, and how it is told."""
+    found = replay(pool, stored.case, Ddp(ddp), Sampler(), stored.breach.rule)
+    return found.outcome, report.replayed(found, "the command")
+
+
+def test_a_replay_says_fixed_still_violated_or_inconclusive(pool: Pool) -> None:
+    """On what is right, on what it was found with, and on what refuses; a hang leaves every other rule open."""
+    stored = stored_violation(pool, replace(SMALLEST, world_size=3, data=Data(samples=3)), "GRAD-2",
+                              ddp=f"{FAULTS}:NeverDivides")
+    status, said = outcome(pool, stored, "reference")
+    assert status is Outcome.FIXED
+    assert said.splitlines() == ["FIXED: GRAD-2 holds for reference in all of 3 runs in fresh processes",
+                                 "  case      world_size=3 model=1->linear data=(samples=3)"]
+    status, said = outcome(pool, stored, f"{FAULTS}:NeverDivides")
+    assert status is Outcome.VIOLATED
+    assert said.startswith(f"STILL VIOLATED in 3 of 3 runs in fresh processes\nGRAD-2 violated by {FAULTS}:NeverDivides: ")
+    assert said.endswith("repeat    the command")
+    status, said = outcome(pool, stored, f"{FAULTS}:RaisesOnWrap")
+    assert status is Outcome.INCONCLUSIVE
+    assert "raised NotImplementedError in wrap of step 0: to be written" in said
+    deadline, pool.deadline = pool.deadline, 2.0
+    try:
+        status, said = outcome(pool, stored, f"{FAULTS}:HangsOnThree")
+    finally:
+        pool.deadline = deadline
+    assert status is Outcome.INCONCLUSIVE
+    assert "a rank hung (LIVE-1)" in said
+
+
+def test_a_bare_case_is_judged_by_every_rule(pool: Pool) -> None:
+    """All of them hold for what is right; the first that is breached is reported in full, the others are named."""
+    found = replay(pool, SMALLEST, Ddp(), Sampler())
+    assert found.outcome is Outcome.FIXED
+    assert {"INIT-1", "GRAD-2", "COMM-1", "LIVE-1"} <= set(found.rules)
+    found = replay(pool, SMALLEST, Ddp(f"{FAULTS}:NeverDivides"), Sampler())
+    assert found.outcome is Outcome.VIOLATED
+    said = report.replayed(found, "")
+    assert "GRAD-2 violated by" in said
+    assert re.search(r"also +PARAM-3: ", said)
+    assert replay(pool, ShardCase(), Ddp(), Sampler(f"{FAULTS}:AcceptsAnyRank")).breaches[0].rule == "SHARD-7"
+
+
+Command = Callable[..., Any]
+
+
+@pytest.fixture
+def command(host_addresses: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
+    """The command line as it is given in a folder, on the hosts at hand."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "Hosts", lambda: nullcontext(SimpleNamespace(addresses=host_addresses)))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    return lambda *words: CliRunner().invoke(cli.main, words)
+
+
+def test_the_commands_find_a_violation_by_its_id_and_torchrun_runs_the_script(
+        pool: Pool, command: Command, tmp_path: Path) -> None:
+    """Exit statuses 1 and 0, options that name another, an id that is misspelt, a script that fails under torchrun, too."""
+    stored = stored_violation(pool, SMALLEST, "GRAD-2", ddp=f"{FAULTS}:NeverDivides")
+    path = record.FOLDER / f"{stored.id}.json"
+    record.write(stored, path)
+    still = command("replay", stored.id)
+    assert (still.exit_code, still.stdout.splitlines()[0]) == (1, "STILL VIOLATED in 3 of 3 runs in fresh processes")
+    assert still.stdout.endswith(f"repeat    ddp-invariants replay {stored.id}\n")
+    fixed = command("replay", str(path), "--ddp", "reference")
+    assert (fixed.exit_code, fixed.stdout.splitlines()[0]) == (
+        0, "FIXED: GRAD-2 holds for reference in all of 3 runs in fresh processes")
+    refused = command("replay", stored.id, "--ddp", f"{FAULTS}:RaisesOnWrap")
+    assert (refused.exit_code, refused.stdout.partition(":")[0]) == (2, "INCONCLUSIVE")
+    none = command("replay", stored.id, "--ddp", f"{FAULTS}:Nothing")
+    assert (none.exit_code, none.stdout) == (2, "")
+    assert none.stderr.startswith(f"ddp-invariants: --ddp {FAULTS}:Nothing: ")
+    misspelt = command("export", stored.id[:-1] + "x")
+    assert misspelt.exit_code == 2
+    assert misspelt.stderr.endswith(f"no such file; did you mean {stored.id}?\n")
+    script = command("export", stored.id)
+    assert script.exit_code == 0, script.stderr
+    (tmp_path / "repro.py").write_text(script.stdout)
+    launched = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "repro.py"],
+                              capture_output=True, text=True, timeout=120, check=False)
+    assert launched.returncode == 1
+    assert "GRAD-2: rank 0 of 2, step 0, 'layers.0.weight': -48.0 at element 0, expected -24.0" in launched.stdout
+
+
+def test_a_script_that_shows_nothing_is_not_handed_out(
+        pool: Pool, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that ends well, one that fails for another reason, one that never ends: status 2, a sentence, nothing on stdout."""
+    stored = stored_violation(pool, SMALLEST, "GRAD-2", ddp=f"{FAULTS}:NeverDivides")
+    record.write(stored, Path("one.json"))
+    for text, told in (("print('not reproduced')", "it ended with status 0 and said 'not reproduced'"),
+                       ("raise KeyError('GRAD-3: ')", "it ended with status 1 and said \"KeyError: 'GRAD-3: '\""),
+                       ("while True: pass", "it did not end within 1 s")):
+        monkeypatch.setattr(export, "script", lambda *_, text=text: text)
+        monkeypatch.setattr(export, "CHECK_SECONDS", 1.0 if "while" in text else 60.0)
+        done = command("export", "one.json")
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert f"does not show the violation: {told}" in done.stderr
+        assert command("export", "one.json", "--unchecked").stdout == text
+    Path("bare.json").write_text(to_json(SMALLEST))
+    done = command("export", "bare.json")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "holds a bare case, which nothing is said to violate" in done.stderr
+
+
+def test_a_stored_violation_is_read_as_it_was_written(pool: Pool, tmp_path: Path) -> None:
+    """With the bits of every moment; where a case alone is wanted, its case; evidence that is too long is left out."""
+    stored = stored_violation(pool, SMALLEST, "GRAD-2", ddp=f"{FAULTS}:NeverDivides")
+    path = tmp_path / "one.json"
+    record.write(stored, path)
+    assert casefile.read_any(path) == stored
+    assert casefile.read(path) == stored.case
+    assert stored.evidence is not None
+    noted = {(one.moment, one.step): one.tensors for one in stored.evidence.ranks[1].moments}
+    reduced = noted["reduced", 0][0]
+    assert (reduced.name, reduced.dtype, reduced.shape) == ("layers.0.weight", "float32", (1, 1))
+    assert reduced.raw().hex() == "000040c2"  # -48
+    large = stored_violation(pool, replace(SMALLEST, model=Model(300, (Layer("linear", 300),))), "GRAD-2",
+                             ddp=f"{FAULTS}:NeverDivides")
+    assert large.evidence is None
+    assert re.match(r"the evidence has \d\.\d MiB, more than the 1 MiB that are stored", large.left_out)
+    record.write(large, path)
+    assert path.stat().st_size < 10_000
+
+
+def _wrong(plain: dict[str, Any]) -> dict[str, tuple[Any, str]]:
+    """Files somebody else may have written, and what is said of each."""
+    tensor = {"name": "w", "dtype": "float32", "shape": [2], "bits": "AAAA"}
+
+    def holding(tensor: dict[str, Any]) -> dict[str, Any]:
+        rank = {"moments": [{"moment": "built", "step": 0, "tensors": [tensor]}]}
+        return {**plain, "evidence": {"ranks": [rank]}}
+
+    return {
+        "truncated": (json.dumps(plain)[:500], "not a JSON object"), "empty": ("", "not a JSON object"),
+        "a list": ([plain], "not a JSON object"), "foreign": ({"kind": "pickle"}, "kind is 'pickle', expected 'training'"),
+        "deep": ('{"kind":' * 2000 + "1" + "}" * 2000, "not a JSON object"),
+        "no case": ({**plain, "case": 1}, "case.kind is None"),
+        "missing": ({"kind": "violation", "case": plain["case"]}, "breach: Field required"),
+        "unknown": ({**plain, "run": "rm"}, "run: Unexpected keyword argument"),
+        "bad case": ({**plain, "case": {**plain["case"], "world_size": 0}}, "case: world_size is 0, expected an integer"),
+        "bad type": ({**plain, "case": {**plain["case"], "steps": "2"}}, "case.steps: Input should be a valid integer"),
+        "bad ddp": ({**plain, "ddp": {"name": 1}}, "ddp.name: Input should be a valid string"),
+        "short bits": (holding(tensor), "'w' has 3 bytes, its dtype and shape 8"),
+        "no bits": (holding({**tensor, "bits": "§"}), "are no base64"),
+        "bad dtype": (holding({**tensor, "dtype": "object"}), "unknown dtype 'object'"),
+    }
+
+
+def test_a_bad_file_gets_one_sentence(pool: Pool, tmp_path: Path) -> None:
+    """Truncated, foreign, hostile or merely wrong: the file and the field are named."""
+    stored = stored_violation(pool, SMALLEST, "GRAD-2", ddp=f"{FAULTS}:NeverDivides")
+    path = tmp_path / "wrong.json"
+    record.write(stored, path)
+    for name, (content, told) in _wrong(json.loads(path.read_text())).items():
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+        with pytest.raises(CaseError) as raised:
+            casefile.read_any(path)
+        assert str(raised.value).startswith(f"{path}: "), name
+        assert told in str(raised.value), (name, str(raised.value))
+        assert "\n" not in str(raised.value), name
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(CaseError, match="not a text file"):
+        casefile.read_any(path)
+    path.write_text(to_json(SMALLEST))
+    assert casefile.read_any(path) == SMALLEST
+    with path.open("w") as file:
+        file.truncate(record.MOST_READ + 1)
+    with pytest.raises(CaseError, match="more than any violation that is stored"):
+        casefile.read_any(path)
