@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from ddp_invariants.case import Case, TrainingCase
 from ddp_invariants.declarations import Declarations, SamplerDeclarations, declare
+from ddp_invariants.discovery import discover
 from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.ranks.pool import Pool
@@ -29,7 +30,7 @@ def replay(pool: Pool, case: Case, ddp: Ddp, sampler: Sampler, rule: str = "") -
         LoadFailure: What is on trial does not load.
         HarnessError: The harness failed.
     """
-    on_trial = OnTrial(ddp, sampler, _scope(pool, case, ddp, sampler))
+    on_trial = OnTrial(ddp, sampler, _scope(pool, case, ddp, sampler, rule))
     trial, name = Trial(pool, on_trial, Options()), on_trial.named(case)
     asked = [rule] if rule else list(ALL_RULES)
     excluded = {one: on_trial.scope.excluded(one) for one in asked}
@@ -44,13 +45,15 @@ def replay(pool: Pool, case: Case, ddp: Ddp, sampler: Sampler, rule: str = "") -
     return _summed_up(name, case, runs, _lifeless(found, rule))
 
 
-def _scope(pool: Pool, case: Case, ddp: Ddp, sampler: Sampler) -> Scope:
-    """What is declared of the one the case is about."""
+def _scope(pool: Pool, case: Case, ddp: Ddp, sampler: Sampler, rule: str) -> Scope:
+    """What is declared of the one the case is about; for rules about what is sent, what is seen of it."""
+    if rule in ("COMM-4", "COMM-5"):
+        return discover(pool, ddp, sampler, max(4, case.ranks_needed) if isinstance(case, TrainingCase) else 4).scope(4)
     described = pool.describe(ddp if isinstance(case, TrainingCase) else sampler)
     without = frozenset(described["lacks"])
     if isinstance(case, TrainingCase):
         declared = declare(Declarations, described["declares"])
-        return Scope(without=without | frozenset(declared.unsupported), declared=declared)
+        return Scope(without=without | frozenset(declared.unsupported) | {"bucketing", "overlap"}, declared=declared)
     dealt = declare(SamplerDeclarations, described["declares"])
     return Scope(without=without | frozenset(dealt.unsupported), sampler=dealt)
 

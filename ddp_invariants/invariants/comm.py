@@ -15,6 +15,20 @@ WITHHELD = ("allreduce", "reduce", "broadcast", "recv", "_allgather_base", "all_
 NOT_OBSERVED = "not observed: no collective went through torch.distributed, as far as this process group's own code goes"
 
 
+def _require_observed(ranks: Iterable[RankEvidence]) -> None:
+    """Insist that the ranks' groups saw something.
+
+    Raises:
+        NotAbout: The groups are plain ones, which note nothing.
+        Unjudged: Nothing went through them.
+    """
+    sent = [rank.sent for rank in ranks]
+    if not any(sent):
+        raise NotAbout("the groups are plain ones, which note nothing")
+    if not any(calls for groups in sent for calls in groups):
+        raise Unjudged(NOT_OBSERVED)
+
+
 def _groups(hearing: Hearing) -> dict[tuple[tuple[int, ...], int], dict[int, list[Call]]]:
     """The collectives of each group by rank; a group is known by its members and how many with the same were made before."""
     outside, found = hearing.case.outside, dict[tuple[tuple[int, ...], int], dict[int, list[Call]]]()
@@ -39,8 +53,7 @@ def same_sequence_on_all_ranks(hearing: Hearing, tally: Tally) -> Breach | None:
         return _so_far(hearing, tally)
     if hearing.cut_short:
         raise Unjudged(hearing.cut_short)
-    if not any(rank.sent and any(rank.sent) for rank in hearing.evidence.ranks):
-        raise Unjudged(NOT_OBSERVED)
+    _require_observed(hearing.evidence.ranks)
     tally.met.add("more than one rank")
     for (members, _), calls in _groups(hearing).items():
         trained = [rank for rank in (member - hearing.case.outside for member in members) if 0 <= rank < world_size]
@@ -98,8 +111,7 @@ def same_whatever_the_timing(hearing: Hearing, tally: Tally) -> Breach | None:
     other = Hearing(plain, hearing.declared)
     if hearing.incident is not None or plain.incident is not None:
         raise Unjudged(hearing.cut_short or other.cut_short)
-    if not any(calls for rank in hearing.evidence.ranks for calls in rank.sent):
-        raise Unjudged(NOT_OBSERVED)
+    _require_observed(hearing.evidence.ranks)
     for rank, (perturbed, before) in enumerate(zip(hearing.evidence.ranks, plain.ranks, strict=True)):
         for (moment, step), tensors in before.tensors.items():
             found = perturbed.tensors.get((moment, step))
@@ -127,10 +139,11 @@ def nothing_is_left_in_flight(hearing: Hearing, tally: Tally) -> Breach | None:
     if hearing.case.world_size == 1:
         raise NotAbout("one rank")
     for rank, evidence in enumerate(hearing.evidence.ranks):
-        calls = sum(call.kind in WITHHELD for group in evidence.sent for call in group)
+        calls = sum(call.kind in WITHHELD for call in evidence.calls)
         if not calls:
-            raise Unjudged(hearing.cut_short or NOT_OBSERVED if not any(evidence.sent) else
-                           "no collective was observed whose result could be withheld")
+            if not hearing.cut_short:
+                _require_observed([evidence])
+            raise Unjudged(hearing.cut_short or "no collective was observed whose result could be withheld")
         tally.compared += calls
         tally.met.add("results withheld")
         for step, sent, what in evidence.in_flight:
@@ -195,8 +208,7 @@ def buckets_are_filled_to_the_cap(hearing: Hearing, tally: Tally) -> Breach | No
         raise NotAbout("no bucket capacity" if cap is None else "one rank")
     hearing.every_rank("reduced", 0)
     for rank, evidence in enumerate(hearing.evidence.ranks):
-        if not any(evidence.sent):
-            raise Unjudged(NOT_OBSERVED)
+        _require_observed([evidence])
         for step in range(len(evidence.backwards)):
             breach = _wrongly_filled(hearing, tally, rank, step, cap)
             if breach is not None:
@@ -244,8 +256,7 @@ def reduction_overlaps_backward(hearing: Hearing, tally: Tally) -> Breach | None
         raise NotAbout("one rank")
     hearing.every_rank("reduced", 0)
     for rank, evidence in enumerate(hearing.evidence.ranks):
-        if not any(evidence.sent):
-            raise Unjudged(NOT_OBSERVED)
+        _require_observed([evidence])
         for step, (began, _, arrived) in enumerate(evidence.backwards):
             reductions = _reductions(evidence, step)
             if len(reductions) < 2 or not arrived or len(hearing.layout(step).dtypes) > 1:
