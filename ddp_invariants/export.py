@@ -160,6 +160,7 @@ def _of_training(pool: Pool, stored: StoredViolation, case: TrainingCase) -> dic
             rule, ["model.named_parameters()", "*model.named_buffers()"]),
         "wrapping": calls.wrapping(), "before_step": calls.before_step(), "micro": calls.micro_step(),
         "after_backward": calls.after_backward(), "gradients": calls.gradients(), "stepping": calls.step(),
+        "mishap": case.mishap, "failing": _mishap(case, calls) if case.mishap is not None else [],
         "last_forward": calls.forward() if rule == "LIVE-1" else "",
     }
 
@@ -170,17 +171,29 @@ def _too_much(rule: str, case: TrainingCase, declared: Declarations, source: Map
     widths = case.model.widths()
     numbers += case.world_size * sum((widths[i] + 1) * layer.outputs for i, layer in enumerate(case.model.layers))
     reasons = {
-        "what is observed or counted, not compared, is not for a script": rule in ("COMM-6", "MEM-1"),
+        "what is observed or counted, not compared, is not for a script": rule in (
+            "COMM-4", "COMM-5", "COMM-6", "MEM-1"),
+        "it is about two runs of the case, or many": rule in ("COMM-2", "LIVE-4"),
         "it is driven through a course's functions": stored.ddp.name.startswith("course:"),
         "its adapter does whole steps by itself (train_step), which leaves no place to look": "train_step" in source["methods"],
         "parameters are sharded, so no rank holds what a script could compare": declared.zero >= SHARDED,
         "only the owner of a parameter holds its gradient": declared.gradients == "owner" and rule.startswith("GRAD"),
         "the optimizer updates a copy of the parameters": bool(declared.main) and rule == "PARAM-3",
-        "the case contains a mishap, which only the suite stages": case.mishap is not None,
+        "a rank is killed in the middle": case.mishap is not None and case.mishap.kind == "death",
+        "an exception is caught in a step of several micro-steps": case.mishap is not None and case.accumulation > 1,
         "the case repeats the run in the same processes": case.rounds > 1,
         f"it has {numbers:,} numbers, more than the {MOST_NUMBERS:,} a script spells out": numbers > MOST_NUMBERS,
     }
     return next((reason for reason, applies in reasons.items() if applies), "")
+
+
+def _mishap(case: TrainingCase, calls: Calls) -> list[str]:
+    """The attempt at a step in which the user's own exception is raised and caught."""
+    assert case.mishap is not None
+    tried = [f"    {line}" for line in calls.micro_step()]
+    return [*calls.before_step(), f"model.failing = {case.mishap.kind.partition(' ')[0]!r}", "try:",
+            "    inputs, *rest = batch(step, rank)", *tried, "    surfaced = False", "except Exception:  # The user's own.",
+            "    surfaced = True", 'model.failing = ""']
 
 
 def _driven(pool: Pool, stored: StoredViolation, declared: Declarations) -> Mapping[str, str]:
@@ -199,7 +212,7 @@ def _driven(pool: Pool, stored: StoredViolation, declared: Declarations) -> Mapp
                       "cannot be found out")
 
 
-_MEAN = ("GRAD-2", "GRAD-3", "GRAD-5", "GRAD-6", "GRAD-8", "GRAD-12")
+_MEAN = ("GRAD-2", "GRAD-3", "GRAD-5", "GRAD-6", "GRAD-8", "GRAD-12", "LIVE-2")
 _CHECKS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("INIT-1", "INIT-2", "INIT-4"), ("start",)), "INIT-3": ("structure",),
     **dict.fromkeys(_MEAN, ("twin", "mean", "gradients", "held")), "GRAD-1": ("equal_gradients", "held"), "GRAD-4": ("fit",),

@@ -76,9 +76,9 @@ def _field(name: str, plain: object, probe: TrainingCase, *situations: str, valu
 
 
 def _mishap(kind: MishapKind, *situations: str) -> Capability:
-    """A capability about what goes wrong on purpose."""
+    """A capability about what goes wrong on purpose; probed in the first step, where some are wrong who refuse it later."""
     return Capability(lambda case: case.mishap is not None and case.mishap.kind == kind,
-                      lambda case: replace(case, mishap=None), replace(BASE, mishap=Mishap(kind, 1), steps=3),
+                      lambda case: replace(case, mishap=None), replace(BASE, mishap=Mishap(kind), steps=3),
                       frozenset(situations))
 
 

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from ddp_invariants import oracle
 from ddp_invariants.balls import Ball
+from ddp_invariants.case import Perturbation
 from ddp_invariants.evidence import ITEM_SIZE, FloatArray, Layout, Tensors
 from ddp_invariants.invariants.compare import number, outside, parted
 from ddp_invariants.invariants.diagnosis import gradients
@@ -279,6 +280,7 @@ def batch_arithmetic(hearing: Hearing, tally: Tally) -> Breach | None:
     case = hearing.case
     if case.accumulation == 1:
         raise NotAbout("one micro-step per step")
+    alone = replace(case, world_size=1, accumulation=1, perturbation=Perturbation(), mishap=None)
     for step in hearing.steps("reduced"):
         parts = [hearing.batches[number] for number in hearing.micro_steps(step)]
         if len({part.inputs_WBI.shape for part in parts}) > 1 or (case.zero_grad == "never" and step):
@@ -286,8 +288,7 @@ def batch_arithmetic(hearing: Hearing, tally: Tally) -> Breach | None:
         tally.met |= {"several micro-steps"} | ({TWO_RANKS} if case.world_size > 1 else set())
         truth = hearing.truth(step).gradient
         joined = oracle.joined(parts)
-        found = oracle.gradients(replace(case, world_size=1, accumulation=1), hearing.every_rank("forward", step)[0].by_name,
-                                 joined)
+        found = oracle.gradients(alone, hearing.every_rank("forward", step)[0].by_name, joined)
         balls = [found.by_name[slot.name] for slot in hearing.layout(step).slots if slot.dtype is not None]
         centre_P = np.concatenate([ball.centre[0].ravel() for ball in balls])
         factor = case.world_size if hearing.declared.reduction == "sum" else 1
