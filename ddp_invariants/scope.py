@@ -109,7 +109,7 @@ TRAINING: dict[str, Capability] = {
                        (Layer("linear", 2, layout="strided"),)),
     "channels_last": _layers(lambda layer: layer.layout == "channels_last",
                              lambda layer: replace(layer, layout="contiguous") if layer.layout == "channels_last" else layer,
-                             (Layer("linear", 2, layout="channels_last"),)),
+                             (Layer("linear", 2, layout="channels_last"),), "channels_last parameter"),
     "buffers": _kind("statistics"),
     "bias": _layers(lambda layer: layer.bias, lambda layer: replace(layer, bias=False), (Layer("linear", 2, bias=True),)),
     "float64": Capability(
@@ -137,7 +137,7 @@ TRAINING: dict[str, Capability] = {
     # Last: what cannot do with these often hangs, and hangs are costly.
     "few": Capability(lambda case: _trained(case) < case.world_size, _enough,
                       replace(BASE, model=Model(4, (Layer("linear", 2),)))),
-    "subgroup": _field("outside", 0, replace(BASE, outside=1)),
+    "subgroup": _field("outside", 0, replace(BASE, outside=1), "a group without rank 0"),
 }
 """Training capabilities by name, in the order they are probed. `SHOWN` are none of them."""
 

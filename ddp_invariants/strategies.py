@@ -3,6 +3,7 @@
 What may be drawn at all is a `Scope` (scope.py), to which every case is fitted.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from hypothesis import strategies as st
@@ -25,6 +26,7 @@ from ddp_invariants.case import (
     TrainingCase,
     ZeroGrad,
 )
+from ddp_invariants.evidence import ITEM_SIZE
 from ddp_invariants.scope import Scope
 
 _BUCKET_CAPS = (None, 1, 16, 64, 256, 1 << 20)
@@ -97,6 +99,20 @@ def _fitting(layout: Layout, inputs: int) -> Layout:
     return "contiguous" if layout == "channels_last" and inputs % 4 else layout
 
 
+def _bytes(model: Model) -> Iterator[int]:
+    """Bytes of each trained parameter, in the order of registration."""
+    for layer, width in zip(model.layers, model.widths(), strict=False):
+        item = ITEM_SIZE[layer.dtype]
+        if layer.frozen:
+            continue
+        if layer.kind == "scale":
+            yield item
+        if layer.kind == "linear" and layer.tied is None:
+            yield layer.outputs * width * item
+        if layer.kind == "linear" and layer.bias:
+            yield layer.outputs * item
+
+
 @st.composite
 def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...] = (2, 3, 4, 1), least_steps: int = 1,
                    capped: bool = False, poisoned: bool = False, buffers: bool = False,
@@ -123,7 +139,7 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
     """
     world_size = draw(st.sampled_from([w for w in world_sizes if w <= scope.max_world_size] or [scope.max_world_size]))
     steps = draw(st.integers(least_steps, least_steps + 3))
-    cap = draw(st.sampled_from(_BUCKET_CAPS[1:] if capped else _BUCKET_CAPS))
+    cap, fitting = draw(st.sampled_from(_BUCKET_CAPS[1:] if capped else _BUCKET_CAPS)), draw(st.sampled_from((0, 0, 2, 3)))
     # Of their own properties only, since what is wrong about accumulation would otherwise be told of every rule; but of all
     # where gradients are hidden, and no rule of its own can judge it.
     micro_steps = (2, 4, 3) if accumulated else (1, 1, 2, 3) if scope.declared.gradients == "hidden" else (1,)
@@ -138,8 +154,12 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
     drop_last = draw(_ONE_IN_FOUR)
     data = Data(samples=(world_size if drop_last else 1) + draw(_SAMPLES), batch_size=draw(st.integers(1, 4)),
                 shuffle=draw(_COINS), drop_last=drop_last, seed=draw(_SMALL))
+    model = draw(models(buffers=buffers, every_kind=every_kind))
+    if capped and fitting:
+        # What just fits into a bucket tells a capacity that is a little less, as MB for MiB.
+        cap = max(1, sum(list(_bytes(model))[-fitting:]))
     return scope.fit(TrainingCase(
-        model=draw(models(buffers=buffers, every_kind=every_kind)),
+        model=model,
         world_size=world_size,
         outside=int(outside),
         data=data,

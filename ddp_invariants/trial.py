@@ -120,7 +120,7 @@ class Trial:
             rule: What is asked: rules about collectives need an observed group, and one a second run.
         """
         fresh = confirming or self.options.isolation == "fresh"
-        patience = HUNG_DEADLINE if self._hung and not confirming else None
+        patience = min(HUNG_DEADLINE, self.pool.deadline) if self._hung and not confirming else None
         evidence: TrainingEvidence | ShardEvidence
         if isinstance(case, TrainingCase):
             observed = not fresh or _is_observed(rule, case)
@@ -276,6 +276,7 @@ class _Search:
         self.met: set[str] = set()
         self.judged, self.runs_since, self.found_at = 0, 0, 0.0
         self.reasons: dict[str, int] = {}
+        self.by_meaning = False
 
     def look_at(self, case: Case) -> None:
         """Judge one case; raises the rule's violation when it is breached."""
@@ -287,10 +288,13 @@ class _Search:
 
     def _breach(self, case: Case, key: str) -> Breach | None:
         if self.failing:
-            self.runs_since += 1
-            reported = self.trial._live is not None and next(iter(self.failing.values()))[0].rule == "LIVE-1" != self.rule
-            if reported or self.runs_since > SHRINK_RUNS or time.monotonic() - self.found_at > SHRINK_SECONDS:
+            lifeless = next(iter(self.failing.values()))[0].rule == "LIVE-1"
+            reported = self.trial._live is not None and lifeless and self.rule != "LIVE-1"
+            # Every hang costs a deadline: such a case is made simpler by what it means, not choice by choice.
+            costly = lifeless and self.trial._hung and not self.by_meaning
+            if reported or costly or self.runs_since >= SHRINK_RUNS or time.monotonic() - self.found_at > SHRINK_SECONDS:
                 return None
+            self.runs_since += 1
         own = self._enter(case, self.trial.findings(case, rule=self.rule))
         if own is not None:
             self.found_at = self.found_at or time.monotonic()
@@ -349,8 +353,9 @@ class _Search:
         """
         if not self.failing:
             raise HarnessError(f"{self.rule}: the search ended with a failure that no case showed")
-        breach, case = min(self.failing.values(), key=lambda seen: len(to_json(seen[1])))
-        improved = True
+        # A world of one rank is no simpler than one of two.
+        breach, case = min(self.failing.values(), key=lambda seen: (len(to_json(seen[1])), seen[1].world_size == 1))
+        improved = self.by_meaning = True
         while improved:
             improved = False
             for candidate in simpler(case):

@@ -3,11 +3,13 @@
 Every class says in a sentence what is wrong, where it really happened, and which rule must notice.
 """
 
+import time
 from collections.abc import Iterable, Iterator, Sized
 from contextlib import suppress
 from copy import deepcopy
 from functools import partial
 from itertools import pairwise
+from threading import Event, Thread
 from typing import Any, ClassVar
 
 import torch
@@ -634,3 +636,72 @@ class RaisesInOneProcess(DistributedSampler):
         if hash("salted by the process") % 2 == 0 and self.length % 3 == 0:
             raise RuntimeError("unlucky")
         return super().order()
+
+
+class NeverArmedAgain(Reference):
+    """A reduction that a backward left half way is never taken back: no other starts (picotron after an exception). LIVE-2."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self._reducing, reducing = False, self._reducing
+        try:
+            return super().forward(*args, **kwargs)
+        finally:
+            self._reducing = reducing
+
+
+class SwallowsErrors(Reference):
+    """The forward catches what the module raises and returns the last result that went well. LIVE-2."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        with suppress(Exception):
+            self._result = super().forward(*args, **kwargs)
+        return getattr(self, "_result", torch.zeros(1, 1, requires_grad=True))
+
+
+class GoesOnAlone(Reference):
+    """A reduction that fails is let pass, and the local gradient taken (error handling around the wait). LIVE-3."""
+
+    def _wait(self, bucket: Bucket) -> None:
+        with suppress(RuntimeError):
+            super()._wait(bucket)
+
+
+class LeavesAThread(Reference):
+    """Every wrapper starts a thread that never ends (a heartbeat without a stop). LIVE-4."""
+
+    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None,
+                 bucket_cap_mb: float = 25.0) -> None:
+        super().__init__(module, process_group, bucket_cap_mb)
+        Thread(target=Event().wait, daemon=True).start()
+
+
+class TakesWhatHasArrived(Reference):
+    """A result that is not there after some milliseconds is done without, and the local gradient kept. COMM-2."""
+
+    def _wait(self, bucket: Bucket) -> None:
+        assert bucket.work is not None
+        until = time.monotonic() + 0.004
+        while not bucket.work.is_completed() and time.monotonic() < until:
+            time.sleep(0.0001)
+        self._too_late = time.monotonic() >= until
+        super()._wait(bucket)
+
+    def _write_back(self, bucket: Bucket) -> None:
+        if not self._too_late:
+            super()._write_back(bucket)
+
+
+class CapInMillions(Reference):
+    """A MiB of bucket capacity is taken for a million bytes (NVIDIA/recsys-examples#374). COMM-4."""
+
+    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None,
+                 bucket_cap_mb: float = 25.0) -> None:
+        super().__init__(module, process_group, bucket_cap_mb * 1e6 / 2**20)
+
+
+class TiedHoldsUpAll(Reference):
+    """With a tied parameter nothing is sent before backward has ended: its bucket waits for a second gradient. COMM-5."""
+
+    def _gradient_ready(self, parameter: nn.Parameter) -> None:
+        if len(list(self.module.named_parameters(remove_duplicate=False))) == len(list(self.module.parameters())):
+            super()._gradient_ready(parameter)

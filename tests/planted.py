@@ -57,6 +57,17 @@ WRAPPERS = (
     Planted("updates_twice", "PARAM-3", "the update was made twice"),
     Planted("RaisesLater", "LIVE-1"),
     Planted("ReducesInTwoWays", "COMM-1"),
+    Planted("TakesWhatHasArrived", "COMM-2", "it changes when"),
+    Planted("NoWait", "COMM-3", "a wait is missing"),
+    Planted("WaitsForTheLastOnly", "COMM-3", "a wait is missing"),
+    Planted("ForgetsOneWait", "COMM-3", "a wait is missing"),
+    Planted("DividesInFlight", "COMM-3", "a buffer is used before its wait"),
+    Planted("CapInMillions", "COMM-4"),
+    Planted("TiedHoldsUpAll", "COMM-5"),
+    Planted("NeverArmedAgain", "LIVE-2", "never reduced"),
+    Planted("SwallowsErrors", "LIVE-2"),
+    Planted("GoesOnAlone", "LIVE-3"),
+    Planted("LeavesAThread", "LIVE-4"),
 )
 
 SAMPLERS = (

@@ -9,8 +9,10 @@ from cases import cases_for
 from planted import SAMPLERS, WRAPPERS, Planted
 
 from conftest import FAULTS, TrialMaker
+from ddp_invariants import trial as trials
 from ddp_invariants.case import ShardCase, TrainingCase
 from ddp_invariants.invariants.shard import CHANCE_FREE
+from ddp_invariants.ranks.pool import Pool
 from ddp_invariants.strategies import shard_cases, training_cases
 from ddp_invariants.trial import Trial
 from ddp_invariants.verdict import Inconclusive, Violation, violation_class
@@ -31,10 +33,11 @@ def test_fault(make_trial: TrialMaker, fault: Planted) -> None:
     violation = caught(make_trial(ddp=f"{FAULTS}:{fault.name}"), fault.rule)
     assert violation.report.startswith(f"{fault.rule} violated by {FAULTS}:{fault.name}: ")
     assert fault.cause in violation.breach.perhaps
-    assert re.search(r"confirmed in (\d) of \1 runs in fresh processes", violation.report)
+    times = "[123] of 3" if fault.name == "TakesWhatHasArrived" else r"(\d) of \1"  # What depends on timing alone has a rate.
+    assert re.search(f"confirmed in {times} runs in fresh processes", violation.report)
     assert isinstance(violation.case, TrainingCase)
-    assert violation.case.world_size == (3 if fault.name in ("DividesByTwo", "ForgetsTheTail") else 2)
-    assert len(violation.case.model.layers) <= 2
+    assert violation.case.world_size == 2 or fault.name in ("DividesByTwo", "ForgetsTheTail", "TakesWhatHasArrived")
+    assert len(violation.case.model.layers) <= (3 if fault.name == "TiedHoldsUpAll" else 2)
 
 
 @pytest.mark.parametrize("fault", SAMPLERS, ids=[f"{fault.name}_violates_{fault.rule}" for fault in SAMPLERS])
@@ -52,28 +55,33 @@ def test_every_fault_is_in_the_table_or_has_a_test_of_its_own() -> None:
     module = ast.parse(Path(FAULTS).read_text(encoding="utf-8"))
     planted = {node.name for node in module.body if isinstance(node, ast.ClassDef | ast.FunctionDef)
                and "; base of the next" not in (ast.get_docstring(node) or "") and not node.name.startswith("_")}
-    tested = {"NoWait", "WaitsForTheLastOnly", "ForgetsOneWait", "DividesInFlight", "HangsOnThree", "DiesInBackward",
-              "NeverEnds", "RaisesOnWrap", "TrainsACopy"}
+    tested = {"HangsOnThree", "DiesInBackward", "NeverEnds", "RaisesOnWrap", "TrainsACopy"}
     assert planted == {fault.name for fault in (*WRAPPERS, *SAMPLERS)} | tested
 
 
 @pytest.mark.parametrize("fault", ["HangsOnThree", "DiesInBackward"])
-def test_fault_that_does_not_end_violates_live1_with_ranks_and_stacks(make_trial: TrialMaker, fault: str) -> None:
+def test_fault_that_does_not_end_violates_live1_with_ranks_and_stacks(
+        make_trial: TrialMaker, pool: Pool, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     """A hang or a death is LIVE-1's, names the ranks, shows where they were, and the ranks after it are usable."""
+    pool.deadline = 1.5
+    monkeypatch.setattr(trials, "SHRINK_SECONDS", 8.0)
     trial = make_trial(ddp=f"{FAULTS}:{fault}", cases=20)
-    trial.pool.deadline = 3.0
     violation = caught(trial, "LIVE-1")
     assert "rank 1" in violation.report
     assert "faults.py" in violation.report or "ddp.py" in violation.report
+    assert isinstance(violation.case, TrainingCase)
+    assert violation.case.world_size == (3 if fault == "HangsOnThree" else 2)
     assert ("SIGABRT" in violation.report) == (fault == "DiesInBackward")
     trial = make_trial(cases=10)
     trial.certify("LIVE-1", training_cases(trial.scope))
 
 
-def test_a_sampler_that_does_not_end_violates_live1(make_trial: TrialMaker) -> None:
+def test_a_sampler_that_does_not_end_violates_live1(
+        make_trial: TrialMaker, pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever rule was asked, within a few short deadlines."""
+    pool.deadline = 1.5
+    monkeypatch.setattr(trials, "SHRINK_SECONDS", 4.0)
     trial = make_trial(sampler=f"{FAULTS}:NeverEnds", cases=20)
-    trial.pool.deadline = 2.0
     with pytest.raises(violation_class("LIVE-1"), match=r"faults\.py:NeverEnds: a rank hung"):
         trial.certify("SHARD-3", shard_cases(trial.scope))
 

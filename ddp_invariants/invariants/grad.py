@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from ddp_invariants import oracle
 from ddp_invariants.balls import Ball
-from ddp_invariants.case import Perturbation
+from ddp_invariants.case import Model, Perturbation
 from ddp_invariants.evidence import ITEM_SIZE, FloatArray, Layout, Tensors
 from ddp_invariants.invariants.compare import number, outside, parted
 from ddp_invariants.invariants.diagnosis import gradients
@@ -21,6 +21,7 @@ NOT_THE_MEAN = {"mean": "the gradient is not the mean of the ranks' local gradie
                 "sum": "the gradient is not the sum of the ranks' local gradients, which is declared"}
 TWO_RANKS = "more than one rank"
 LOCAL_DIFFERED = "local gradients differed between ranks"
+CHANNELS_LAST = "channels_last parameter"
 
 
 def _distinct(records: tuple[Tensors, ...]) -> list[int]:
@@ -106,12 +107,19 @@ def identical_on_all_ranks(hearing: Hearing, tally: Tally) -> Breach | None:
     return None
 
 
+def _permuted(model: Model) -> bool:
+    """Whether a trained parameter lies in another order than it is read in: one channel lies as it is read."""
+    return any(layer.layout == "channels_last" and width > 4 and not layer.frozen
+               for width, layer in zip(model.widths(), model.layers, strict=False))
+
+
 @training.rule("GRAD-2", "The gradient is the mean of the ranks' local gradients: to the last bit where that is exact, "
-               "otherwise within the rounding bound for W terms.", (TWO_RANKS, LOCAL_DIFFERED, "three ranks"))
+               "otherwise within the rounding bound for W terms.", (TWO_RANKS, LOCAL_DIFFERED, "three ranks", CHANNELS_LAST))
 def mean_of_the_local_gradients(hearing: Hearing, tally: Tally) -> Breach | None:
     """Against the exact mean of what unwrapped twins computed on the same batches."""
     tally.met |= {TWO_RANKS} if hearing.case.world_size > 1 else set()
     tally.met |= {"three ranks"} if hearing.case.world_size == 3 else set()
+    tally.met |= {CHANNELS_LAST} if _permuted(hearing.case.model) else set()
     for step in hearing.steps("reduced"):
         if step >= hearing.clean_steps:
             break

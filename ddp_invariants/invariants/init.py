@@ -16,6 +16,8 @@ def _like_the_source(hearing: Hearing, tally: Tally, rule: str, what: str, befor
     built, started = hearing.every_rank(before), hearing.every_rank(after)
     if any(tensors != built[0] for tensors in built[1:]):
         tally.met.add(DIFFERED)
+    if hearing.case.outside:
+        tally.met.add("a group without rank 0")
     for rank, tensors in enumerate(started):
         tally.compared += sum(tensors.layout.sizes)
         difference = parted(built[0], tensors, "rank 0 built")
@@ -27,7 +29,8 @@ def _like_the_source(hearing: Hearing, tally: Tally, rule: str, what: str, befor
     return None
 
 
-@training.rule("INIT-1", "When the first forward starts, every parameter on every rank is what rank 0 built.", (DIFFERED,))
+@training.rule("INIT-1", "When the first forward starts, every parameter on every rank is what rank 0 built.",
+               (DIFFERED, "a group without rank 0"))
 def parameters_are_the_sources(hearing: Hearing, tally: Tally) -> Breach | None:
     """Bitwise, from ranks that were built differently on purpose."""
     if hearing.case.init == "equal":
