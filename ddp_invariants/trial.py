@@ -213,6 +213,8 @@ class Trial:
             case, seen = (withheld, surely) if len(surely) > len(seen) else (case, seen)
         found, evidence = seen[0] if seen else (breach, None)
         found = self._told_apart(found, case) if seen else found
+        # Plain groups note nothing of what was sent; the same case on observed ones did.
+        found = replace(found, event=found.event or breach.event)
         repeat = self._repeat(breach.rule, rule, self._path(case, breach.rule))
         self._store(case, found, (len(seen), runs), evidence, repeat)
         if not seen:

@@ -46,6 +46,7 @@ class Breach:
         got: What was found, what was expected, and how much is allowed.
         perhaps: A probable cause with the number that shows it; empty when none is recognised.
         notes: Longer material, such as stacks.
+        event: What the trace shows of it: which reduction carried it, or that none did; empty where groups were plain.
         causes: Everything that predicts what was found. `perhaps` names one only where it is the only one.
     """
 
@@ -57,6 +58,7 @@ class Breach:
     got: str
     perhaps: str = ""
     notes: str = ""
+    event: str = ""
     causes: tuple[Cause, ...] = ()
 
 

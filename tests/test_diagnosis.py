@@ -16,6 +16,7 @@ from ddp_invariants.invariants.diagnosis.causes import narrowed
 from ddp_invariants.invariants.diagnosis.predictions import lowered
 from ddp_invariants.scope import Scope
 from ddp_invariants.telling import telling
+from ddp_invariants.trace import Call
 from ddp_invariants.verdict import Breach, Cause
 
 WEIGHT, BIAS, SCALE = "layers.0.weight", "layers.0.bias", "layers.4.factor"
@@ -355,3 +356,29 @@ def test_larger_cases_keep_what_a_smaller_one_is_about() -> None:
                and one.values == "real" for one in larger)
     assert all(one.world_size == 2 for one in telling(case, Scope(2)))
     assert {one.world_size for one in telling(ShardCase(), Scope())} == {2, 3, 4}
+
+
+SENT_TOGETHER = [Call("allreduce", "float32", 7, "SUM", site="ddp.py:3", launched=0.7, waited=0.8)]
+AMBIGUOUS = [Call("allreduce", "float32", 2, "SUM", site="ddp.py:3", launched=0.5),
+             Call("allreduce", "float32", 2, "SUM", site="ddp.py:3", launched=0.7)]
+
+
+@pytest.mark.parametrize(("calls", "name", "event"), [
+    (None, WEIGHT, "it travelled in reduction 2 of 2 of step 0 on rank 0, all_reduce (float32 x 4 SUM) at ddp.py:1, started "
+                   "600.0 ms into the backward and waited for after 700.0 ms"),
+    (None, SCALE, "it travelled in reduction 1 of 2 of step 0 on rank 0, all_reduce (float32 x 3 SUM) at ddp.py:1"),
+    (SENT_TOGETHER, BIAS, "it travelled in the one reduction of step 0"),
+    (AMBIGUOUS, WEIGHT, "in step 0 rank 0 sent all_reduce (float32 x 2 SUM) at ddp.py:3, all_reduce (float32 x 2 SUM) at "
+                        "ddp.py:3; its float32 gradients have 7 elements"),
+    ([], WEIGHT, "rank 0 reduced nothing of float32 in step 0's backward or after it")])
+def test_a_wrong_gradient_is_told_with_the_reduction_that_carried_it(
+        calls: list[Call] | None, name: str, event: str) -> None:
+    """Where every way to fill buckets says the same; otherwise with what was sent."""
+    evidence = everywhere(right(), "reduced", 0, name, lambda value: value + value.dtype.type(1))
+    if calls is not None:
+        # Something else was sent, before: the group is observed.
+        sent = [[Call("broadcast", "float32", 8, "from 0"), *calls]]
+        evidence = replace(evidence, ranks=tuple(replace(rank, sent=sent) for rank in evidence.ranks))
+    breach = judge(evidence)["GRAD-2"].breach
+    assert breach is not None
+    assert breach.event.startswith(event)

@@ -156,7 +156,7 @@ def nothing_is_left_in_flight(hearing: Hearing, tally: Tally) -> Breach | None:
 _REDUCTIONS = ("allreduce", "allreduce_coalesced", "reduce", "reduce_scatter", "_reduce_scatter_base", "reduce_scatter_single")
 
 
-def _reductions(evidence: RankEvidence, step: int) -> list[Call]:
+def reductions(evidence: RankEvidence, step: int) -> list[Call]:
     """The reductions of the gradients of a step, in the order they were started."""
     began, ended, _ = evidence.backwards[step]
     return [call for call in evidence.calls if call.kind in _REDUCTIONS and began <= call.launched <= ended]
@@ -164,14 +164,14 @@ def _reductions(evidence: RankEvidence, step: int) -> list[Call]:
 
 def reductions_per_step(evidence: TrainingEvidence) -> list[int]:
     """How many reductions the first rank started in each step's backward."""
-    return [len(_reductions(evidence.ranks[0], step)) for step in range(len(evidence.ranks[0].backwards))]
+    return [len(reductions(evidence.ranks[0], step)) for step in range(len(evidence.ranks[0].backwards))]
 
 
 def overlapping(evidence: TrainingEvidence) -> bool:
     """Whether a step had several reductions, and in each such step every rank started one before the last gradient came."""
     steps = [(rank, step, arrived) for rank in evidence.ranks for step, (_, _, arrived) in enumerate(rank.backwards)
-             if len(_reductions(rank, step)) > 1]
-    return bool(steps) and all(bool(arrived) and _reductions(rank, step)[0].launched < arrived[-1][1]
+             if len(reductions(rank, step)) > 1]
+    return bool(steps) and all(bool(arrived) and reductions(rank, step)[0].launched < arrived[-1][1]
                                for rank, step, arrived in steps)
 
 
@@ -192,7 +192,7 @@ def filled(sizes: Iterable[int], cap: int, *, reach: bool = False) -> int:
     return buckets
 
 
-def _orders(layout: Layout, evidence: RankEvidence, step: int) -> list[list[str]]:
+def orders(layout: Layout, evidence: RankEvidence, step: int) -> list[list[str]]:
     """Orders buckets may have been filled in: registration, the reverse, and as gradients came, in this step or before."""
     names = [slot.name for slot in layout.slots if slot.dtype is not None]
     came = [[name for name, _ in evidence.backwards[number][2]] for number in {0, max(step - 1, 0), step}]
@@ -220,16 +220,16 @@ def _wrongly_filled(hearing: Hearing, tally: Tally, rank: int, step: int, cap: i
     evidence, layout = hearing.evidence.ranks[rank], hearing.layout(step)
     reach = hearing.declared.buckets == "reach"
     slots = {slot.name: slot for slot in layout.slots if slot.dtype is not None}
-    orders, reductions = _orders(layout, evidence, step), _reductions(evidence, step)
+    sent = reductions(evidence, step)
     for dtype in sorted(layout.dtypes):
         item = ITEM_SIZE[dtype]
         sizes = {name: slot.elements * item for name, slot in slots.items() if slot.dtype == dtype}
         # A tensor without elements may be left out.
         counts = [filled([sizes[name] for name in order if name in sizes and (sizes[name] or empty)], cap, reach=reach)
-                  for order in orders for empty in (True, False)]
+                  for order in orders(layout, evidence, step) for empty in (True, False)]
         # A first step may come before the plan.
         least, most = 1 if step == 0 else min(counts), max(counts)
-        carried = [call for call in reductions if call.dtype == dtype]
+        carried = [call for call in sent if call.dtype == dtype]
         tally.compared += 1
         tally.met |= {"one bucket"} if most == 1 else {"several buckets"} if least > 1 else set()
         where = f"rank {rank} of {hearing.case.world_size}, step {step}, {dtype} gradients"
@@ -258,17 +258,17 @@ def reduction_overlaps_backward(hearing: Hearing, tally: Tally) -> Breach | None
     for rank, evidence in enumerate(hearing.evidence.ranks):
         _require_observed([evidence])
         for step, (began, _, arrived) in enumerate(evidence.backwards):
-            reductions = _reductions(evidence, step)
-            if len(reductions) < 2 or not arrived or len(hearing.layout(step).dtypes) > 1:
+            sent = reductions(evidence, step)
+            if len(sent) < 2 or not arrived or len(hearing.layout(step).dtypes) > 1:
                 continue
             tally.compared += 1
             tally.met.add("two buckets")
             name, last = arrived[-1]
-            if reductions[0].launched > last:
-                first = reductions[0]
+            first = sent[0]
+            if first.launched > last:
                 return Breach("COMM-5", "communication waits for the whole backward",
                               f"rank {rank} of {hearing.case.world_size}, step {step}",
-                              f"the first of {len(reductions)} reductions, {first.at}, starts after "
+                              f"the first of {len(sent)} reductions, {first.at}, starts after "
                               f"{(first.launched - began) * 1e3:.2f} ms of the backward, the last gradient, of {name!r}, is "
                               f"computed after {(last - began) * 1e3:.2f} ms")
     if not tally.compared:

@@ -3,11 +3,13 @@
 Suffixes: W ranks, K micro-steps; the dots after them stand for one parameter's shape.
 """
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
 from ddp_invariants.evidence import FloatArray, Tensors
-from ddp_invariants.invariants.diagnosis import affected
+from ddp_invariants.invariants.diagnosis import affected, events
 from ddp_invariants.invariants.diagnosis.causes import caused
 from ddp_invariants.invariants.diagnosis.predictions import Prediction
 from ddp_invariants.invariants.diagnosis.reductions import Asked, predictions
@@ -16,8 +18,9 @@ from ddp_invariants.verdict import Breach, Cause
 
 
 def of_gradient(hearing: Hearing, breach: Breach, step: int, rank: int, name: str) -> Breach:
-    """A breach about a parameter's gradient on a rank, with what may have caused it."""
-    return caused(breach, causes(hearing, step, rank, name))
+    """A breach about a parameter's gradient on a rank, with what may have caused it and what was sent of it."""
+    told = replace(breach, event=events.of_gradient(hearing, step, rank, name))
+    return caused(told, causes(hearing, step, rank, name))
 
 
 def causes(hearing: Hearing, step: int, rank: int, name: str) -> list[Cause]:

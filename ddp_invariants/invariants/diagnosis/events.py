@@ -1,0 +1,57 @@
+"""Which reduction carried a gradient: the event of the trace that a wrong one points to."""
+
+from collections.abc import Iterator
+
+from ddp_invariants.evidence import RankEvidence
+from ddp_invariants.invariants.comm import orders, reductions
+from ddp_invariants.invariants.hearing import Hearing
+from ddp_invariants.trace import Call
+
+
+def of_gradient(hearing: Hearing, step: int, rank: int, name: str) -> str:
+    """What a rank sent of a parameter's gradient in a step, and when; empty where nothing was observed.
+
+    Which reduction carried it is said only where every way to fill buckets that fits what was sent says the same.
+    """
+    evidence = hearing.evidence.ranks[rank]
+    if step >= len(evidence.backwards) or not any(evidence.sent):
+        return ""
+    layout = hearing.layout(step)
+    dtype = next((slot.dtype for slot in layout.slots if slot.name == name), None)
+    sizes = {slot.name: slot.elements for slot in layout.slots if slot.dtype == dtype}
+    carried = [call for call in reductions(evidence, step) if call.dtype == dtype]
+    if not carried:
+        return f"rank {rank} reduced nothing of {dtype} in step {step}'s backward or after it"
+    fillings = [tuple(map(tuple, buckets)) for order in orders(layout, evidence, step) for flags in (0, 1)
+                for buckets in _filled([one for one in order if one in sizes], sizes, carried, flags)]
+    places = {next((number for number, bucket in enumerate(buckets) if name in bucket), None) for buckets in fillings}
+    if len(places) == 1:
+        return _told(evidence, step, rank, places.pop(), carried)
+    listed = ", ".join(call.at for call in carried[:3]) + (" …" if len(carried) > 3 else "")
+    return f"in step {step} rank {rank} sent {listed}; its {dtype} gradients have {sum(sizes.values())} elements"
+
+
+def _filled(order: list[str], sizes: dict[str, int], carried: list[Call], flags: int) -> Iterator[list[list[str]]]:
+    """The parameters each reduction carried, filled in an order with so many elements beside each; none where they misfit."""
+    buckets: list[list[str]] = []
+    rest = list(order)
+    for call in carried:
+        bucket: list[str] = []
+        left = call.elements
+        while rest and left >= sizes[rest[0]] + flags and left:
+            left -= sizes[rest[0]] + flags
+            bucket.append(rest.pop(0))
+        if left:
+            return
+        buckets.append(bucket)
+    yield buckets
+
+
+def _told(evidence: RankEvidence, step: int, rank: int, number: int | None, carried: list[Call]) -> str:
+    if number is None:
+        return f"none of the {len(carried)} reductions of step {step} on rank {rank} carried it"
+    call, began = carried[number], evidence.backwards[step][0]
+    place = "the one reduction" if len(carried) == 1 else f"reduction {number + 1} of {len(carried)}"
+    waited = "never waited for" if call.waited is None else f"waited for after {(call.waited - began) * 1e3:.1f} ms"
+    return (f"it travelled in {place} of step {step} on rank {rank}, {call.at}, started {(call.launched - began) * 1e3:.1f} ms "
+            f"into the backward and {waited}")
