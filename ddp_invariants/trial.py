@@ -186,7 +186,8 @@ class Trial:
             about = hashlib.blake2b(self.on_trial.about(name).encode(), digest_size=4).hexdigest()
             database = DirectoryBasedExampleDatabase(self.options.database / about / name)
         bounded = settings(
-            max_examples=self.options.cases, database=database, deadline=None, report_multiple_bugs=False,
+            max_examples=-(-self.options.cases // ALL_RULES[name.partition("/")[0]].costs), database=database, deadline=None,
+            report_multiple_bugs=False,
             # No explain phase: it runs hundreds of cases more and says less than a diagnosis. The deadline is the pool's:
             # Hypothesis' cannot end a hang.
             phases=(Phase.reuse, Phase.generate, Phase.shrink), suppress_health_check=list(HealthCheck), print_blob=False,

@@ -32,7 +32,7 @@ def options_of(entry: dict[str, Any]) -> dict[str, Any]:
     """The command-line options an entry stands for, all of them."""
     given = {name.removeprefix("--").replace("-", "_"): [] if option.repeatable else option.default
              for name, option in OPTIONS.items()}
-    return {**given, **{name: value for name, value in entry.items() if name in given}}
+    return {**given, **{name.replace("-", "_"): value for name, value in entry.items() if f"--{name}" in OPTIONS}}
 
 
 def judged(entry: dict[str, Any], pool: Pool, store: Path, *, cases: int) -> Judged:
@@ -56,7 +56,8 @@ def judged(entry: dict[str, Any], pool: Pool, store: Path, *, cases: int) -> Jud
 
 def command_of(entry: dict[str, Any]) -> str:
     """The command that judges a system."""
-    words = [f"--{name} {value}" for name, value in entry.items() if f"--{name}" in OPTIONS]
+    words = [f"--{name} {value}" for name, values in entry.items() if f"--{name}" in OPTIONS
+             for value in (values if isinstance(values, list) else [values])]
     return f"pytest -n auto properties/ {' '.join(words)}"
 
 

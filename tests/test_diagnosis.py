@@ -364,12 +364,12 @@ AMBIGUOUS = [Call("allreduce", "float32", 2, "SUM", site="ddp.py:3", launched=0.
 
 
 @pytest.mark.parametrize(("calls", "name", "event"), [
-    (None, WEIGHT, "it travelled in reduction 2 of 2 of step 0 on rank 0, all_reduce (float32 x 4 SUM) at ddp.py:1, started "
-                   "600.0 ms into the backward and waited for after 700.0 ms"),
+    (None, WEIGHT, ("it travelled in reduction 2 of 2 of step 0 on rank 0, all_reduce (float32 x 4 SUM) at ddp.py:1, started "
+                    "600.0 ms into the backward and waited for after 700.0 ms")),
     (None, SCALE, "it travelled in reduction 1 of 2 of step 0 on rank 0, all_reduce (float32 x 3 SUM) at ddp.py:1"),
     (SENT_TOGETHER, BIAS, "it travelled in the one reduction of step 0"),
-    (AMBIGUOUS, WEIGHT, "in step 0 rank 0 sent all_reduce (float32 x 2 SUM) at ddp.py:3, all_reduce (float32 x 2 SUM) at "
-                        "ddp.py:3; its float32 gradients have 7 elements"),
+    (AMBIGUOUS, WEIGHT, ("in step 0 rank 0 sent all_reduce (float32 x 2 SUM) at ddp.py:3, all_reduce (float32 x 2 SUM) at "
+                         "ddp.py:3; its float32 gradients have 7 elements")),
     ([], WEIGHT, "rank 0 reduced nothing of float32 in step 0's backward or after it")])
 def test_a_wrong_gradient_is_told_with_the_reduction_that_carried_it(
         calls: list[Call] | None, name: str, event: str) -> None:

@@ -100,7 +100,7 @@ def _side_by_side(one: list[Call], other: list[Call], number: int, first: int, r
 
 
 @training.rule("COMM-2", "No answer depends on luck: with results withheld until they are waited for, and with delays, the "
-               "evidence is bitwise the same.", ("results withheld", "collectives delayed"))
+               "evidence is bitwise the same.", ("results withheld", "collectives delayed"), costs=2)
 def same_whatever_the_timing(hearing: Hearing, tally: Tally) -> Breach | None:
     """Against the same case run without its perturbation."""
     plan, plain = hearing.case.perturbation, hearing.evidence.unperturbed

@@ -132,7 +132,7 @@ def a_caught_exception_does_no_harm(hearing: Hearing, tally: Tally) -> Breach | 
 
 
 @training.rule("LIVE-3", "A rank that dies makes the others fail with an error, never hang, never finish with wrong "
-               "parameters.", ("a rank died",))
+               "parameters.", ("a rank died",), costs=4)
 def a_death_is_told_to_the_others(hearing: Hearing, tally: Tally) -> Breach | None:
     """On cases in which a rank is killed as a step starts: nobody else can have that step's mean.
 
@@ -169,7 +169,8 @@ ENOUGH_ROUNDS = 4
 """Repetitions after which what grew every time is said to grow for ever; the first is not counted, nor is what grew once."""
 
 
-@training.rule("LIVE-4", "Nothing is left behind: no thread, file descriptor or process more than before.", ("repeated",))
+@training.rule("LIVE-4", "Nothing is left behind: no thread, file descriptor or process more than before.", ("repeated",),
+               costs=4)
 def nothing_is_left_behind(hearing: Hearing, tally: Tally) -> Breach | None:
     """On cases that repeat the whole run in the same processes: what is more after every single round is left behind."""
     if hearing.case.rounds < ENOUGH_ROUNDS:

@@ -43,12 +43,14 @@ class Rule(Generic[Subject]):
         requirement: What must hold, in one sentence.
         needs: Situations without which the rule has proved nothing in a run.
         judge: Looks at one case's evidence, counts into a tally and returns the first breach.
+        costs: How many ordinary cases one of its own takes as long as; its property draws so many fewer.
     """
 
     id: str
     requirement: str
     needs: tuple[str, ...]
     judge: Callable[[Subject, Tally], Breach | None]
+    costs: int = 1
 
     def find(self, subject: Subject) -> Finding:
         """Judge one case."""
@@ -74,10 +76,10 @@ class Chapter(Generic[Subject]):
     def __init__(self) -> None:
         self.rules: dict[str, Rule[Subject]] = {}
 
-    def rule(self, identifier: str, requirement: str, needs: tuple[str, ...] = ()) -> Callable[
+    def rule(self, identifier: str, requirement: str, needs: tuple[str, ...] = (), *, costs: int = 1) -> Callable[
             [Callable[[Subject, Tally], Breach | None]], Callable[[Subject, Tally], Breach | None]]:
         """Register a judge as a rule."""
         def register(judge: Callable[[Subject, Tally], Breach | None]) -> Callable[[Subject, Tally], Breach | None]:
-            self.rules[identifier] = Rule(identifier, requirement, needs, judge)
+            self.rules[identifier] = Rule(identifier, requirement, needs, judge, costs)
             return judge
         return register
