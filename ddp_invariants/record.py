@@ -189,13 +189,14 @@ def of(case: Case, breach: Breach, ddp: Ddp, sampler: Sampler, *, confirmed: tup
 def _incident(incident: Incident) -> dict[str, Any]:
     return {"kind": incident.kind, "ranks": {str(rank): how for rank, how in incident.ranks.items()},
             "stacks": {str(rank): text for rank, text in incident.stacks.items()}, "seconds": incident.seconds,
-            "calls": {str(rank): calls for rank, calls in incident.calls.items()}}
+            "calls": {str(rank): json.loads(json.dumps(calls)) for rank, calls in incident.calls.items()}}
 
 
 def _rank(evidence: RankEvidence) -> StoredRank:
     moments = tuple(StoredMoment(moment, step, tuple(_tensors(noted))) for (moment, step), noted in evidence.tensors.items())
-    return StoredRank(moments, evidence.sent, evidence.groups, evidence.raised, evidence.in_flight, evidence.backwards,
-                      evidence.surfaced, evidence.left, dict(evidence.driven))
+    sent, in_flight, backwards = json.loads(json.dumps((evidence.sent, evidence.in_flight, evidence.backwards)))
+    return StoredRank(moments, sent, evidence.groups, evidence.raised, in_flight, backwards, evidence.surfaced, evidence.left,
+                      dict(evidence.driven))
 
 
 def _tensors(tensors: Tensors) -> Iterator[StoredTensor]:

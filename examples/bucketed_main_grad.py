@@ -13,6 +13,7 @@ Verdict: `AsDescribed` is right only where `.grad` is set to None between steps 
   - `reset()` zeroes, through the same alias, a gradient that was kept on purpose.
   - The main gradient of a float64 parameter has float32 precision.
   - A parameter without a gradient leaves its bucket waiting; backward then ends with an error.
+  - A backward that raises half way, and is caught, leaves the callback marked as queued: nothing is ever handed back again.
 `Corrected` is right; a parameter without a gradient counts as zero.
 """
 
@@ -152,7 +153,17 @@ class AsDescribed(nn.Module):
 
 
 class Corrected(AsDescribed):
-    """Hands back copies, keeps float64, and does not wait for gradients that never come."""
+    """Hands back copies, keeps float64, waits for no gradient that never comes, and forgets what a backward left half done."""
+
+    def forward(self, *inputs: Any) -> Any:
+        """The module's; what is in flight from a backward that raised is awaited, and forgotten."""
+        if self.callback_queued:
+            self.callback_queued = False
+            for bucket in self.buckets:
+                if bucket.work is not None:
+                    bucket.work.wait()
+                bucket.waiting, bucket.work = set(bucket.parameters), None
+        return super().forward(*inputs)
 
     def _main_dtype(self, parameter: Tensor) -> torch.dtype:
         return torch.promote_types(parameter.dtype, torch.float32)

@@ -200,7 +200,7 @@ def zero2(module: nn.Module, optimizer_class: type[torch.optim.Optimizer], proce
     # Reversed, because backward reaches the last layer first.
     plan = buckets(list(reversed(list(module.parameters()))), bucket_cap_mb * 2**20)
     shards = [Shard(bucket, process_group, main_dtype) for bucket in plan]
-    ReduceDuringBackward(shards)
+    ReduceDuringBackward(module, shards)
     optimizer = optimizer_class([shard.owned for shard in shards], **optimizer_arguments)
 
     def gather(*_: Any) -> None:
@@ -220,13 +220,21 @@ class ReduceDuringBackward:
     Always in index order: the n-th collective of one rank meets the n-th of the others.
     """
 
-    def __init__(self, shards: list[Shard]) -> None:
+    def __init__(self, module: nn.Module, shards: list[Shard]) -> None:
         self.shards = shards
         self.next = 0
         self.ready: set[Tensor] = set()
+        module.register_forward_pre_hook(self._forget)
         for shard in shards:
             for parameter in shard.parameters:
                 parameter.register_post_accumulate_grad_hook(self._gradient_ready)
+
+    def _forget(self, *_: Any) -> None:
+        """A backward that raised half way has no end: what it began must not be taken for a part of the next."""
+        for parameter in self.ready:
+            parameter.grad = None
+        self.next = 0
+        self.ready.clear()
 
     def _gradient_ready(self, parameter: Tensor) -> None:
         if not self.ready:

@@ -202,7 +202,10 @@ def orders(layout: Layout, evidence: RankEvidence, step: int) -> list[list[str]]
 @training.rule("COMM-4", "No bucket exceeds the capacity unless it holds one parameter, and a step takes as many reductions "
                "as a greedy filling makes.", ("one bucket", "several buckets"))
 def buckets_are_filled_to_the_cap(hearing: Hearing, tally: Tally) -> Breach | None:
-    """By the number of reductions of each dtype; flags or padding beside the gradients are allowed for."""
+    """By the number of reductions; a flag beside each gradient is allowed for.
+
+    Where all gradients are of one dtype, and travel in it: how gradients of several dtypes share buckets is not said.
+    """
     cap, world_size = hearing.case.bucket_cap, hearing.case.world_size
     if cap is None or world_size == 1:
         raise NotAbout("no bucket capacity" if cap is None else "one rank")
@@ -213,39 +216,37 @@ def buckets_are_filled_to_the_cap(hearing: Hearing, tally: Tally) -> Breach | No
             breach = _wrongly_filled(hearing, tally, rank, step, cap)
             if breach is not None:
                 return breach
+    if not tally.compared:
+        raise NotAbout("gradients of several dtypes, or in another than their own")
     return None
 
 
 def _wrongly_filled(hearing: Hearing, tally: Tally, rank: int, step: int, cap: int) -> Breach | None:
-    evidence, layout = hearing.evidence.ranks[rank], hearing.layout(step)
-    reach = hearing.declared.buckets == "reach"
-    slots = {slot.name: slot for slot in layout.slots if slot.dtype is not None}
+    evidence, layout, reach = hearing.evidence.ranks[rank], hearing.layout(step), hearing.declared.buckets == "reach"
     sent = reductions(evidence, step)
-    for dtype in sorted(layout.dtypes):
-        item = ITEM_SIZE[dtype]
-        sizes = {name: slot.elements * item for name, slot in slots.items() if slot.dtype == dtype}
-        # A tensor without elements may be left out.
-        counts = [filled([sizes[name] for name in order if name in sizes and (sizes[name] or empty)], cap, reach=reach)
-                  for order in orders(layout, evidence, step) for empty in (True, False)]
-        # A first step may come before the plan.
-        least, most = 1 if step == 0 else min(counts), max(counts)
-        carried = [call for call in sent if call.dtype == dtype]
-        tally.compared += 1
-        tally.met |= {"one bucket"} if most == 1 else {"several buckets"} if least > 1 else set()
-        where = f"rank {rank} of {hearing.case.world_size}, step {step}, {dtype} gradients"
-        if not least <= len(carried) <= most and any(sizes.values()):
-            expected = str(least) if least == most else f"{least} to {most}"
-            return Breach("COMM-4", "buckets are not filled to their capacity", where,
-                          f"{len(carried)} reductions, expected {expected}: tensors of {', '.join(map(str, sizes.values()))} "
-                          f"bytes under a capacity of {cap}")
-        # The last tensor of a bucket that is filled until it has reached the capacity may exceed it.
-        beyond = max(sizes.values()) if reach else 0
-        for call in carried if step else ():
-            payload = (call.elements - len(sizes)) * item
-            if payload > max(cap + beyond, *sizes.values()):
-                return Breach("COMM-4", "a bucket exceeds its capacity", where, f"{call.at}: {call.elements * item} bytes "
-                              f"under a capacity of {cap}, the largest tensor having {max(sizes.values())}")
-    return None
+    if {call.dtype for call in sent} != layout.dtypes or len(layout.dtypes) > 1:
+        return None
+    item = ITEM_SIZE[next(iter(layout.dtypes))]
+    sizes = {slot.name: slot.elements * item for slot in layout.slots if slot.dtype is not None}
+    largest = max(sizes.values())
+    # A tensor without elements may be left out.
+    counts = [filled([sizes[name] for name in order if name in sizes and (sizes[name] or empty)], cap, reach=reach)
+              for order in orders(layout, evidence, step) for empty in (True, False)]
+    # A first step may come before the plan.
+    least, most = 1 if step == 0 else min(counts), max(counts)
+    tally.compared += 1
+    tally.met |= {"one bucket"} if most == 1 else {"several buckets"} if least > 1 else set()
+    where = f"rank {rank} of {hearing.case.world_size}, step {step}"
+    if not least <= len(sent) <= most:
+        expected = str(least) if least == most else f"{least} to {most}"
+        return Breach("COMM-4", "buckets are not filled to their capacity", where,
+                      f"{len(sent)} reductions, expected {expected}: gradients of {', '.join(map(str, sizes.values()))} bytes "
+                      f"under a capacity of {cap}")
+    # The last tensor of a bucket that is filled until it has reached the capacity may exceed it.
+    allowed = max(cap + (largest if reach else 0), largest)
+    over = next((call for call in sent if step and (call.elements - len(sizes)) * item > allowed), None)
+    return over and Breach("COMM-4", "a bucket exceeds its capacity", where, f"{over.at}: {over.elements * item} bytes under a "
+                           f"capacity of {cap}, the largest gradient having {largest}")
 
 
 @training.rule("COMM-5", "With at least two buckets the first reduction starts before the last gradient is computed.",

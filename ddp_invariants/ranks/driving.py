@@ -180,7 +180,7 @@ class Driver:
         if "wrap" in self.methods:  # Whether it looks at the context's is for the adapter to say.
             lacks += [name for name in ("bucket_cap", "subgroup") if name not in self.declared.supports]
         if "train_step" in self.methods:
-            lacks += ["no_sync", "bucket_cap", "zero_in_place", "never_zeroed"]
+            lacks += ["no_sync", "bucket_cap", "zero_in_place", "never_zeroed", "forward_error", "backward_error"]
         about = self.optimizer.thing if self.thing is None and self.optimizer is not None else self.thing
         target = "no wrapper" if self.ddp.name == "none" else target_of(self.ddp.name, "ddp")
         return Description(str(self.ddp), target, version(about), vars(self.declared), tuple(lacks), tuple(self.lines),

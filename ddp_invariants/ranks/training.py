@@ -360,7 +360,7 @@ class _Run:
         parameters = dict(self.named)
         for step, dealt in enumerate(draws.batches(self.case)):
             self.step = step
-            if self.case.mishap is not None and self.case.mishap.step == step:
+            if self.case.mishap is not None and (self.case.mishap.kind, self.case.mishap.step) == ("death", step):
                 self._die(self.case.mishap.rank)
             inputs, targets, tags = self._batch(dealt[self.rank], self.step)
             self.watching = True
