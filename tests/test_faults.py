@@ -115,7 +115,11 @@ def test_a_refusal_is_neither_a_violation_nor_a_pass(make_trial: TrialMaker) -> 
 @pytest.mark.parametrize("fault", ["NoWait", "WaitsForTheLastOnly", "ForgetsOneWait"])
 def test_what_comes_and_goes_is_shown_every_time_by_withholding(make_trial: TrialMaker, fault: str) -> None:
     """A rule about values catches a missing wait too, and says that timing decides."""
-    violation = caught(make_trial(ddp=f"{FAULTS}:{fault}", cases=40), "GRAD-2")
+    trial = make_trial(ddp=f"{FAULTS}:{fault}", cases=40)
+    with pytest.raises(violation_class("GRAD-2")) as raised:
+        trial.certify("GRAD-2", training_cases(trial.scope, world_sizes=(2, 3), perturbed=("none", "withheld"), capped=True))
+    violation = raised.value
+    assert isinstance(violation, Violation)
     assert re.search(r"confirmed in ([23]) of 3 runs", violation.report)
     assert isinstance(violation.case, TrainingCase)
     if violation.case.perturbation.kind == "withheld":

@@ -24,7 +24,7 @@ _SPEC.loader.exec_module(program)
 @pytest.mark.parametrize("entry", VERDICTS.values(), ids=VERDICTS)
 def test_a_system_comes_out_with_the_verdict_beside_it(pool: Pool, tmp_path: Path, entry: dict[str, Any]) -> None:
     """The rule named is violated, with its cause, and besides at most its consequences; of a right one every rule holds."""
-    found = judged(entry, pool, tmp_path, cases=25)
+    found = judged(entry, pool, tmp_path, cases=16)
     told = {rule: str(violation) for rule, violation in found.violations.items()}
     assert found.inconclusive == {}
     if "violated" not in entry:
