@@ -23,9 +23,10 @@ from ddp_invariants import draws
 from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.ranks import sharding, training, wire
 from ddp_invariants.ranks.driving import Driver
-from ddp_invariants.ranks.group import Connections, Log, Session, Timing
+from ddp_invariants.ranks.group import Connections, Log, Timing
 from ddp_invariants.ranks.naming import LoadError
 from ddp_invariants.ranks.sampling import SamplerMaker
+from ddp_invariants.ranks.session import Session
 from ddp_invariants.ranks.surroundings import SIZES, Surroundings, child_processes, kernel_counts
 from ddp_invariants.trace import LastWords
 

@@ -17,8 +17,8 @@ from ddp_invariants.case import TrainingCase
 from ddp_invariants.declarations import SHARDED
 from ddp_invariants.ranks import held
 from ddp_invariants.ranks.driving import Driver
-from ddp_invariants.ranks.group import Session
 from ddp_invariants.ranks.model import Replica, count_values, loss_of
+from ddp_invariants.ranks.session import Session
 
 _Slot = tuple[str, str, list[int]] | tuple[str, None, None]
 
