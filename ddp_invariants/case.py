@@ -238,7 +238,7 @@ class Mishap:
     Attributes:
         kind: An exception of the user's own in the middle of the module's forward, or of its backward, on every rank; it is
             caught, gradients are cleared, and the step is run again. Or the `death` of one rank's process as the step's forward
-            starts.
+            starts, from the second on: what is set up in the first may wait for everybody as long as it likes.
         step: When.
         rank: Who dies.
     """
@@ -327,6 +327,8 @@ class TrainingCase:
                      "another where a step is run again: what the first attempt left must be cleared")
             _require(self.mishap.kind != "death" or self.perturbation.kind == "none", "perturbation.kind",
                      self.perturbation.kind, "'none' where a rank dies: what is withheld then is the harness's own trouble")
+            _require(self.mishap.kind != "death" or self.mishap.step > 0, "mishap.step", self.mishap.step,
+                     "from 1 where a rank dies")
             _require(self.mishap.kind != "death" or self.rounds == 1, "rounds", self.rounds, "1 where a rank dies")
 
     @property

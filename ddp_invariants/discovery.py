@@ -10,7 +10,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Any
 
-from ddp_invariants.case import Data, ShardCase, TrainingCase
+from ddp_invariants.case import Data, Layer, Model, ShardCase, TrainingCase
 from ddp_invariants.declarations import CAPABILITIES, Buckets, Declarations, SamplerDeclarations, declare
 from ddp_invariants.evidence import ShardEvidence, TrainingEvidence
 from ddp_invariants.implementation import Ddp, Sampler
@@ -218,6 +218,10 @@ class _Probes:
             counts = reductions_per_step(small)[1:], reductions_per_step(large)[1:]
             found = next((how for how, expected in _SHOWS.items() if counts == ([expected] * 2, [1, 1])), "")
             overlaps = overlapping(small)
+            # Some keep what belongs to a layer together, which shows only where layers have two parameters.
+            biased = replace(BASE, model=Model(4, (Layer("linear", 4, bias=True),) * 4), bucket_cap=_BETWEEN - 30, steps=3)
+            scope = replace(self.scope, declared=replace(declared, buckets=found), without=self.scope.without - {"bucketing"})
+            found = "" if not found or _breach(self.run(biased), scope, ("COMM-4",)) else found
         unknown = Standing.UNKNOWN if any(one.standing is Standing.UNKNOWN for one in probed) else Standing.ABSENT
         standings = [("bucketing", found and found == (declared.buckets or found)), ("overlap", overlaps)]
         one, other = (Probed(name, Standing.RIGHT if seen else unknown if name in declared.supports else Standing.ABSENT,

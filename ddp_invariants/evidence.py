@@ -199,7 +199,9 @@ class Incident:
         ranks: Which ranks did so, with how they ended or where they were.
         stacks: The end of each rank's output, Python stacks included, by rank.
         seconds: How long the harness waited.
-        calls: What each rank that gave no answer is known to have issued.
+        calls: What each rank that gave no answer is known to have issued; nothing where groups were plain.
+        statuses: Exit status of each rank whose process ended, negative for a signal; None where it did not end but said
+            nothing that makes sense. A rank that is not among them hung.
     """
 
     kind: Literal["hung", "died"]
@@ -207,6 +209,7 @@ class Incident:
     stacks: dict[int, str]
     seconds: float
     calls: dict[int, LastCalls] = field(default_factory=dict)
+    statuses: dict[int, int | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -217,7 +220,7 @@ class TrainingEvidence:
         case: The case they ran.
         ranks: Of the ranks that train, in order; an empty RankEvidence for one that never answered.
         incident: None when every rank answered.
-        unperturbed: The evidence of the same case without its perturbation, where a rule compares the two.
+        unperturbed: The evidence of the same case without its perturbation and mishap, where a rule compares the two.
     """
 
     case: TrainingCase

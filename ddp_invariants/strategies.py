@@ -148,7 +148,13 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
     if poisoned:
         poison = Poison(draw(_SMALL) % world_size, draw(_SMALL) % steps, draw(st.sampled_from(("nan", "inf", "-inf"))))
     mishaps = tuple(kind for kind in mishaps if kind == "death" or scope.has(kind.replace(" ", "_")))
-    mishap = Mishap(draw(st.sampled_from(mishaps)), draw(_SMALL) % steps, draw(_SMALL) % world_size) if mishaps else None
+    mishap = None
+    if mishaps:
+        kind, step = draw(st.sampled_from(mishaps)), draw(_SMALL)
+        # What is set up in a first step may wait for everybody as long as it likes.
+        step = step % steps if kind != "death" else 1 + step % max(steps - 1, 1)
+        steps = max(steps, step + 1)
+        mishap = Mishap(kind, step, draw(_SMALL) % world_size)
     clearing: tuple[ZeroGrad, ...] = ("set_to_none", "zero", "never") if mishap is None else ("set_to_none", "zero")
     outside = draw(_ONE_IN_EIGHT) and world_size < scope.max_world_size
     drop_last = draw(_ONE_IN_FOUR)

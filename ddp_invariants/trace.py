@@ -3,14 +3,20 @@
 Standard library only: both sides import this module.
 """
 
+import contextlib
+import hashlib
 import mmap
 import struct
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
 POINT_TO_POINT = ("send", "recv", "recv_anysource")
 """Calls that differ between ranks by their nature."""
+
+UNEVEN = ("alltoall", "alltoall_base", "all_to_all_single", "allgather", "reduce_scatter")
+"""Collectives in which ranks may have tensors of different sizes."""
 
 _SPOKEN = {
     "allreduce": "all_reduce", "allreduce_coalesced": "all_reduce_coalesced", "allgather": "all_gather",
@@ -33,6 +39,7 @@ class Call(NamedTuple):
         site: File and line of the implementation; `torch` where its own code issued it.
         launched: When, in seconds since the case began.
         waited: When somebody first waited for it, or took its future; None when nobody did.
+        aside: Whether a thread other than the main one issued it.
     """
 
     kind: str
@@ -43,11 +50,12 @@ class Call(NamedTuple):
     site: str = ""
     launched: float = 0.0
     waited: float | None = None
+    aside: bool = False
 
     @property
     def agreed(self) -> tuple[str, str, int, str]:
         """What must be the same on all ranks."""
-        return self[:4]
+        return agreed(*self[:4])
 
     def told(self, number: int = 0) -> str:
         """As a user would call it, with its number where one is given."""
@@ -61,7 +69,17 @@ class Call(NamedTuple):
         return f"{self.told()} at {self.site}" if self.site else self.told()
 
 
-WAITED = Call._fields.index("waited")
+ASYNCHRONOUS, WAITED = Call._fields.index("asynchronous"), Call._fields.index("waited")
+
+
+def agreed(kind: str, dtype: str, elements: int, operation: str) -> tuple[str, str, int, str]:
+    """What all ranks must issue alike of a call."""
+    return kind, dtype, -1 if kind in UNEVEN else elements, operation
+
+
+def label(members: Sequence[int], occurrence: int) -> str:
+    """A group's name that all its ranks know: who is in it, and how many of the same ranks were made before it."""
+    return hashlib.blake2b(f"{sorted(members)}/{occurrence}".encode(), digest_size=4).hexdigest()
 
 
 class Difference(NamedTuple):
@@ -106,16 +124,19 @@ class LastCalls(NamedTuple):
     Attributes:
         issued: How many collectives.
         waiting: The number, from 1, of the one it waits for; 0 when it waits for none.
-        calls: The last ones: (number from 1, group number, call).
+        calls: The last ones: (number from 1, the group's `label`, call).
     """
 
     issued: int
     waiting: int
-    calls: tuple[tuple[int, int, Call], ...]
+    calls: tuple[tuple[int, str, Call], ...]
 
-    def of_group(self, group: int) -> list[Call]:
-        """The calls in a group from its first on; none where the first is no longer known."""
-        return [call for _, number, call in self.calls if number == group] if self.issued <= len(self.calls) else []
+    def by_group(self) -> dict[str, list[Call]]:
+        """Each group's calls from its first on; nothing where the first is no longer known."""
+        found: dict[str, list[Call]] = {}
+        for _, group, call in self.calls if self.issued <= len(self.calls) else ():
+            found.setdefault(group, []).append(call)
+        return found
 
     def call(self, number: int) -> Call | None:
         """A call by its number, where it is still known."""
@@ -130,7 +151,8 @@ class LastWords:
 
     def __init__(self, descriptor: int) -> None:
         self._memory = mmap.mmap(descriptor, WORDS_SIZE)
-        self._case = self._issued = 0
+        self._case = self._issued = self._waiting = 0
+        self._lock = threading.Lock()
 
     def close(self) -> None:
         """Unmap it."""
@@ -140,21 +162,33 @@ class LastWords:
 
     def begin(self, case: int) -> None:
         """A case starts."""
-        self._case, self._issued = case, 0
-        _HEAD.pack_into(self._memory, 0, case, 0, 0)
+        self._case, self._issued, self._waiting = case, 0, 0
+        self._say()
 
-    def issue(self, group: int, row: list[Any]) -> int:
+    def issue(self, group: str, row: list[Any]) -> int:
         """A collective is issued. Returns its number in the case, from 1."""
-        start = _HEAD.size + self._issued % _SLOTS * _SLOT
         text = f"{group}\t{row[0]}\t{row[1]}\t{row[2]}\t{row[3]}\t{row[5]}\n".encode()[-_SLOT:]
-        self._memory[start : start + len(text)] = text
-        self._issued += 1
-        _HEAD.pack_into(self._memory, 0, self._case, self._issued, 0)
-        return self._issued
+        with self._lock:
+            start = _HEAD.size + self._issued % _SLOTS * _SLOT
+            self._memory[start : start + len(text)] = text
+            self._issued += 1
+            self._say()
+            return self._issued
 
-    def wait(self, number: int) -> None:
-        """The rank waits for a collective, by number; 0: it does so no longer."""
-        _HEAD.pack_into(self._memory, 0, self._case, self._issued, number)
+    @contextlib.contextmanager
+    def waiting(self, number: int) -> Iterator[None]:
+        """The rank waits for a collective, by number. Of several threads that wait, the last to begin is told."""
+        self._waiting = number
+        self._say()
+        try:
+            yield
+        finally:
+            if self._waiting == number:
+                self._waiting = 0
+                self._say()
+
+    def _say(self) -> None:
+        _HEAD.pack_into(self._memory, 0, self._case, self._issued, self._waiting)
 
     # The controller's side.
 
@@ -169,7 +203,7 @@ class LastWords:
             line, _, _ = self._memory[start : start + _SLOT].partition(b"\n")
             try:
                 group, kind, dtype, elements, operation, site = line.decode(errors="replace").split("\t")
-                calls.append((number + 1, int(group), Call(kind, dtype, int(elements), operation, site=site)))
+                calls.append((number + 1, group, Call(kind, dtype, int(elements), operation, site=site)))
             except ValueError:  # An implementation wrote here, or the call's name was too long.
                 return None
         return LastCalls(issued, waiting, tuple(calls))

@@ -125,9 +125,10 @@ class Trial:
         if isinstance(case, TrainingCase):
             observed = not fresh or _is_observed(rule, case)
             evidence = self.pool.train(case, self.on_trial.ddp, fresh=fresh, observed=observed, patience=patience)
-            if rule == "COMM-2" and case.perturbation.kind != "none" and evidence.incident is None:
-                plain = self.pool.train(replace(case, perturbation=Perturbation()), self.on_trial.ddp, fresh=fresh,
-                                        patience=patience)
+            twice = {"COMM-2": case.perturbation.kind != "none", "LIVE-2": case.mishap is not None}
+            if twice.get(rule) and evidence.incident is None:
+                undisturbed = replace(case, perturbation=Perturbation(), mishap=None)
+                plain = self.pool.train(undisturbed, self.on_trial.ddp, fresh=fresh, observed=observed, patience=patience)
                 evidence = replace(evidence, unperturbed=plain)
         else:
             evidence = self.pool.shards(case, self.on_trial.sampler, fresh=fresh, patience=patience)
@@ -215,7 +216,9 @@ class Trial:
         found, evidence = seen[0] if seen else (breach, None)
         found = self._told_apart(found, case) if seen else found
         # Plain groups note nothing of what was sent; the same case on observed ones did.
-        found = replace(found, event=found.event or breach.event)
+        same = found.fact == breach.fact
+        found = replace(found, event=found.event or breach.event,
+                        got=breach.got if same and found.rule.startswith("LIVE") else found.got)
         repeat = self._repeat(breach.rule, rule, self._path(case, breach.rule))
         self._store(case, found, (len(seen), runs), evidence, repeat)
         if not seen:

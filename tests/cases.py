@@ -8,7 +8,8 @@ from ddp_invariants.scope import Scope
 from ddp_invariants.strategies import PERTURBATIONS, shard_cases, training_cases
 
 _PERTURBED: dict[str, tuple[PerturbationKind, ...]] = {
-    "COMM-2": ("withheld", "late", "delays"), "COMM-3": ("withheld",), "LIVE-3": ("none",)}
+    "COMM-2": ("withheld", "late", "delays"), "COMM-3": ("withheld",), "COMM-5": ("none",),
+    "LIVE-3": ("none",)}
 _MISHAPS: dict[str, tuple[MishapKind, ...]] = {"LIVE-2": ("forward error", "backward error"), "LIVE-3": ("death",)}
 _EVERY_KIND = ("INIT-3", "GRAD-4", "PARAM-5", "COMM-5")
 _ANY_WORLD = ("LOSS-1", "LOSS-3", "GRAD-3", "PARAM-3", "LIVE-1")

@@ -1,5 +1,6 @@
 """Implementations that use process groups in every way, to see that observing them changes nothing and misses nothing."""
 
+import os
 from typing import Any
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 from torch.distributed import _functional_collectives as functional
 from torch.distributed import new_group
 
+from ddp_invariants.reference.ddp import Bucket
 from ddp_invariants.reference.ddp import DistributedDataParallel as Reference
 
 
@@ -91,3 +93,97 @@ class Unseen(Reference):
                 total = parameter.grad.detach().clone(memory_format=torch.contiguous_format)
                 self.own.allreduce([total]).wait()
                 parameter.grad.copy_(total / self.own.size())
+
+
+class Uneven(Reference):
+    """Right: every rank owns an uneven part of the gradients, gets it by an uneven all-to-all, sums it and broadcasts it."""
+
+    def _plan(self) -> None:
+        """Nothing is sent during backward."""
+
+    def finish_gradient_synchronization(self) -> None:
+        """Exchange the gradients, those of one dtype together."""
+        parameters = [p for p in self.module.parameters() if p.grad is not None]
+        for dtype in sorted({p.dtype for p in parameters}, key=str):
+            self._exchange([p for p in parameters if p.dtype == dtype])
+
+    def _exchange(self, parameters: list[nn.Parameter]) -> None:
+        gradients = [p.grad.reshape(-1) for p in parameters if p.grad is not None]
+        flat, rank = torch.cat(gradients), dist.get_rank(self.group)
+        sizes = [len(piece) for piece in flat.tensor_split(self.world_size)]
+        received = flat.new_empty(sizes[rank] * self.world_size)
+        dist.all_to_all_single(received, flat, [sizes[rank]] * self.world_size, sizes, group=self.group)
+        pieces = list(flat.split(sizes))
+        pieces[rank] = received.view(self.world_size, -1).sum(0) / self.world_size
+        for source, piece in enumerate(pieces):
+            dist.broadcast(piece, group_src=source, group=self.group)
+        for parameter, mean in zip(parameters, torch.cat(pieces).split([len(g) for g in gradients]), strict=True):
+            assert parameter.grad is not None
+            parameter.grad.copy_(mean.view_as(parameter))
+
+
+class PadsBuckets(Reference):
+    """Right: what is sent is padded to a multiple of the world size, as a ring likes it."""
+
+    def _launch(self, bucket: Bucket) -> None:
+        if bucket.work is not None:
+            return
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket.parameters]
+        flags = torch.tensor([p.grad is not None for p in bucket.parameters]).to(gradients[0])
+        flat = torch.cat([*(g.detach().reshape(-1) for g in gradients), flags])
+        bucket.flat = nn.functional.pad(flat, (0, -len(flat) % self.world_size))
+        bucket.work = dist.all_reduce(bucket.flat, group=self.group, async_op=True)
+
+    def _write_back(self, bucket: Bucket) -> None:
+        assert bucket.flat is not None
+        bucket.flat = bucket.flat[: sum(p.numel() + 1 for p in bucket.parameters)]
+        super()._write_back(bucket)
+
+
+class KeepsLayersTogether(Reference):
+    """Right: the parameters of a layer always travel in one bucket, however small the capacity."""
+
+    def _plan(self) -> None:
+        super()._plan()
+        order = [p for bucket in self._buckets for p in bucket.parameters]
+        layer = {p: number for number, one in enumerate(self.module.modules()) for p in one.parameters(recurse=False)}
+        self._buckets = []
+        for number in dict.fromkeys(layer[p] for p in order):
+            for dtype in dict.fromkeys(p.dtype for p in order):
+                unit = [p for p in order if (layer[p], p.dtype) == (number, dtype)]
+                room = [b for b in self._buckets[-1:] if b.parameters[0].dtype == dtype
+                        and sum(p.nbytes for p in (*b.parameters, *unit)) <= self.bucket_cap]
+                if room:
+                    room[0].parameters += unit
+                elif unit:
+                    self._buckets.append(Bucket(unit))
+
+
+class EndsTheProcess(Reference):
+    """Right: a failing reduction ends the process with a message, as a watchdog does."""
+
+    def _wait(self, bucket: Bucket) -> None:
+        try:
+            super()._wait(bucket)
+        except RuntimeError:
+            os._exit(1)
+
+
+class OwnGroupsDiffer(Reference):
+    """Wrong: on a group of its own the first rank sends three numbers, the others two."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__(module)
+        self.own: Any = dist.new_group(list(range(dist.get_world_size())))
+
+    def finish_gradient_synchronization(self) -> None:
+        """Send them."""
+        dist.all_reduce(torch.zeros(2 if dist.get_rank() else 3), group=self.own)
+
+
+class RefusesBatches(Reference):
+    """Refuses, in other words each time."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """No batch is taken."""
+        raise NotImplementedError(f"no batch is taken, said object {id(object())}")

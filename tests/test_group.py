@@ -6,8 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cases import cases_for
 
 from conftest import FAULTS, TrialMaker
+from ddp_invariants import trial as trials
 from ddp_invariants.case import Data, Layer, Model, Perturbation, PerturbationKind, TrainingCase
 from ddp_invariants.implementation import Ddp
 from ddp_invariants.invariants import judge
@@ -136,3 +138,59 @@ def test_a_perturbation_shrinks_to_the_one_that_is_needed(make_trial: TrialMaker
     with pytest.raises(AssertionError) as raised:
         trial.certify("GRAD-2", training_cases(trial.scope, world_sizes=(2, 3), perturbed=("late", "delays", "none")))
     assert "only when" not in str(raised.value)
+
+
+@pytest.mark.parametrize(("name", "rule"), [
+    ("Uneven", "COMM-1"), ("PadsBuckets", "COMM-4"), ("PadsBuckets", "COMM-5"), ("EndsTheProcess", "LIVE-3")])
+def test_what_is_unusual_and_right_is_not_accused(make_trial: TrialMaker, name: str, rule: str) -> None:
+    """Uneven exchanges, padding, and a process that ends itself when another has died."""
+    trial = make_trial(ddp=f"{GROUPS}:{name}", cases=20)
+    trial.certify(rule, cases_for(rule, trial.scope))
+    assert trial.ledger[rule].judged
+
+
+def test_buckets_of_whole_layers_are_not_said_to_be_filled_to_the_cap(make_trial: TrialMaker) -> None:
+    """What is seen to follow another plan claims none, and is judged by none."""
+    trial = make_trial(ddp=f"{GROUPS}:KeepsLayersTogether", cases=20)
+    assert trial.scope.excluded("COMM-4")
+    assert not trial.scope.excluded("COMM-5")
+
+
+def test_a_mismatch_on_a_group_of_its_own_is_told_although_the_run_did_not_end(pool: Pool) -> None:
+    """The ranks know the group by its members, the controller too."""
+    before, pool.deadline = pool.deadline, 2.0
+    try:
+        evidence = pool.train(CASE, Ddp(f"{GROUPS}:OwnGroupsDiffer"))
+    finally:
+        pool.deadline = before
+    assert evidence.incident is not None
+    breach = judge(evidence)["COMM-1"].breach
+    assert breach is not None
+    assert "all_reduce (float32 x 2 SUM) at groups.py" in breach.got
+    assert "all_reduce (float32 x 3 SUM) at groups.py" in breach.got
+
+
+@pytest.mark.parametrize("rule", ["COMM-2", "LIVE-4"])
+def test_a_refusal_never_holds(make_trial: TrialMaker, rule: str) -> None:
+    """Also where two runs refuse in different words."""
+    trial = make_trial(ddp=f"{GROUPS}:RefusesBatches", cases=8)
+    with pytest.raises(Inconclusive, match="NotImplementedError"):
+        trial.certify(rule, cases_for(rule, trial.scope))
+
+
+def test_an_exception_is_not_blamed_for_what_is_wrong_without_it(make_trial: TrialMaker) -> None:
+    """A wrapper that never divides is wrong before and after."""
+    trial = make_trial(ddp=f"{FAULTS}:NeverDivides", cases=12)
+    with pytest.raises(Inconclusive, match="wrong without the exception, too"):
+        trial.certify("LIVE-2", cases_for("LIVE-2", trial.scope))
+
+
+def test_a_confirmed_hang_is_told_as_it_was_seen(make_trial: TrialMaker, pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is confirmed on plain groups, which note nothing; the report has what the observed ones noted."""
+    monkeypatch.setattr(trials, "SHRINK_SECONDS", 4.0)
+    pool.deadline = 1.5
+    trial = make_trial(ddp=f"{FAULTS}:HangsOnThree", cases=12)
+    with pytest.raises(AssertionError) as raised:
+        trial.certify("LIVE-1", training_cases(trial.scope, world_sizes=(3,)))
+    assert "rank 0 waits in all_reduce #" in str(raised.value)
+    assert "rank 2 went on to the end, having issued" in str(raised.value)

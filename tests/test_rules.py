@@ -17,7 +17,7 @@ from ddp_invariants.invariants.comm import WITHHELD
 from ddp_invariants.invariants.hearing import Hearing, training
 from ddp_invariants.invariants.shard import UNDECLARED
 from ddp_invariants.ledger import Ledger
-from ddp_invariants.trace import Call, LastCalls
+from ddp_invariants.trace import Call, LastCalls, label
 from ddp_invariants.verdict import Finding, Verdict
 
 WEIGHT, SCALE = "layers.0.weight", "layers.4.factor"
@@ -280,7 +280,7 @@ def test_comm1_compares_each_group_among_its_members(groups: tuple[list[list[int
 @pytest.mark.parametrize(("theirs", "fires"), [(CALLS[:1], False), ([CALLS[0], WIDER], True)])
 def test_comm1_of_a_hang_tells_calls_that_differ_and_not_what_is_missing(theirs: list[Call], *, fires: bool) -> None:
     """A rank that hangs may have been about to issue the rest."""
-    said = LastCalls(len(theirs), 0, tuple((number, 0, call) for number, call in enumerate(theirs, start=1)))
+    said = LastCalls(len(theirs), 0, tuple((number, label([0, 1], 0), call) for number, call in enumerate(theirs, start=1)))
     incident = Incident("hung", {1: "gave no answer within 3.0 s"}, {}, 3.0, {1: said})
     evidence = replace(right(), ranks=(replace(right().ranks[0], sent=[CALLS]), RankEvidence({})), incident=incident)
     finding = judge(evidence)["COMM-1"]
@@ -327,7 +327,7 @@ def reduced(*pieces: tuple[int, float]) -> list[Call]:
     (16, reduced((3, 0.5), (4, 0.7)), "within", False), (16, reduced((7, 0.7)), "within", True),
     (16, reduced((1, 0.3), (2, 0.5), (4, 0.7)), "within", True), (1 << 20, reduced((7, 0.7)), "within", False),
     (1 << 20, reduced((3, 0.5), (4, 0.7)), "within", True), (8, reduced((3, 0.5), (4, 0.7)), "reach", False),
-    (8, reduced((1, 0.2), (1, 0.3), (1, 0.4), (4, 0.7)), "reach", True), (16, reduced((2, 0.5), (12, 0.7)), "within", True)])
+    (8, reduced((1, 0.2), (1, 0.3), (1, 0.4), (4, 0.7)), "reach", True), (16, reduced((2, 0.5), (60, 0.7)), "within", True)])
 def test_comm4_wants_the_buckets_of_a_greedy_filling(
         cap: int, calls: list[Call], declared: Buckets, *, fires: bool) -> None:
     """Tensors of 4, 0, 8 and 16 bytes: as many reductions as the capacity makes, none of them too large."""

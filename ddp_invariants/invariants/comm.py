@@ -6,7 +6,7 @@ from ddp_invariants.evidence import ITEM_SIZE, Layout, RankEvidence, TrainingEvi
 from ddp_invariants.invariants.compare import parted
 from ddp_invariants.invariants.hearing import Hearing, training
 from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
-from ddp_invariants.trace import Call, collectives, difference
+from ddp_invariants.trace import Call, collectives, difference, label
 from ddp_invariants.verdict import Breach
 
 WITHHELD = ("allreduce", "reduce", "broadcast", "recv", "_allgather_base", "all_gather_single", "_reduce_scatter_base",
@@ -67,15 +67,21 @@ def same_sequence_on_all_ranks(hearing: Hearing, tally: Tally) -> Breach | None:
 
 def _so_far(hearing: Hearing, tally: Tally) -> Breach | None:
     """Of a run that did not end, what each rank is known to have issued: a call that differs is told, a missing one is not."""
-    incident, outside = hearing.incident, hearing.case.outside
+    incident, outside, world_size = hearing.incident, hearing.case.outside, hearing.case.world_size
     assert incident is not None
-    known = {rank: evidence.sent[0] if evidence.sent else [] for rank, evidence in enumerate(hearing.evidence.ranks)}
-    known |= {rank - outside: calls.of_group(0) for rank, calls in incident.calls.items() if rank >= outside}
-    for rank in range(1, len(known)):
-        breach = _mismatch(collectives(known[0]), collectives(known[rank]), 0, rank, len(known), so_far=True)
-        if breach is not None:
-            tally.compared += 1
-            return breach
+    known: dict[str, dict[int, list[Call]]] = {}
+    for (members, occurrence), by_rank in _groups(hearing).items():
+        known.setdefault(label(members, occurrence - 1), {}).update(by_rank)
+    for number, said in incident.calls.items():
+        for group, calls in said.by_group().items() if number >= outside else ():
+            known.setdefault(group, {})[number - outside] = calls
+    for by_rank in known.values():
+        first, *others = sorted(by_rank)
+        for rank in others:
+            breach = _mismatch(collectives(by_rank[first]), collectives(by_rank[rank]), first, rank, world_size, so_far=True)
+            if breach is not None:
+                tally.compared += 1
+                return breach
     raise Unjudged(hearing.cut_short)
 
 
@@ -97,6 +103,12 @@ def _side_by_side(one: list[Call], other: list[Call], number: int, first: int, r
     for index in range(max(0, number - 3), min(number + 2, max(len(one), len(other)))):
         left, right = (calls[index].at if index < len(calls) else "-" for calls in (one, other))
         yield f" {'>' if index == number - 1 else ' '} {index + 1:>4}   {left:<52} {right}"
+
+
+def _raised(evidence: TrainingEvidence) -> list[tuple[str, str, int] | None]:
+    """What ended each rank's run, and where; not in which words, which may hold addresses and ports."""
+    return [None if rank.raised is None else (rank.raised["type"], rank.raised["phase"], rank.raised["step"])
+            for rank in evidence.ranks]
 
 
 @training.rule("COMM-2", "No answer depends on luck: with results withheld until they are waited for, and with delays, the "
@@ -122,10 +134,13 @@ def same_whatever_the_timing(hearing: Hearing, tally: Tally) -> Breach | None:
             if difference is not None:
                 return Breach("COMM-2", "the answer depends on timing", f"rank {rank} of {len(plain.ranks)}, {moment} of step "
                               f"{step}, {difference.place}", difference.words, f"it changes when {plan.words}")
-    if hearing.cut_short != other.cut_short:
+    if _raised(hearing.evidence) != _raised(plain):
         return Breach("COMM-2", "whether it raises depends on timing", f"world size {len(plain.ranks)}",
                       f"{hearing.cut_short or 'nothing raised'}; without that {other.cut_short or 'nothing raised'}",
                       f"it changes when {plan.words}")
+    if hearing.cut_short:
+        tally.compared = 0
+        raise Unjudged(hearing.cut_short)
     tally.met.add("results withheld" if plan.kind == "withheld" else "collectives delayed")
     return None
 
@@ -145,7 +160,9 @@ def nothing_is_left_in_flight(hearing: Hearing, tally: Tally) -> Breach | None:
                 _require_observed([evidence])
             raise Unjudged(hearing.cut_short or "no collective was observed whose result could be withheld")
         tally.compared += calls
-        tally.met.add("results withheld")
+        # Of what is sent before the first step alone nothing is to be ready at a step's end.
+        if any(call.kind in WITHHELD for starts, ends in evidence.marks for call in evidence.sent_between(starts, ends)):
+            tally.met.add("results withheld")
         for step, sent, what in evidence.in_flight:
             return Breach("COMM-3", f"the result of a collective is {what}",
                           f"rank {rank} of {len(hearing.evidence.ranks)}, step {step} of {hearing.case.steps}", sent.at,
@@ -154,6 +171,11 @@ def nothing_is_left_in_flight(hearing: Hearing, tally: Tally) -> Breach | None:
 
 
 _REDUCTIONS = ("allreduce", "allreduce_coalesced", "reduce", "reduce_scatter", "_reduce_scatter_base", "reduce_scatter_single")
+
+
+_PADDING = 32
+"""Elements a bucket may be padded to a multiple of, where that is more than the world size: how many are sent tells that the
+filling is right, and this only what no padding explains."""
 
 
 def reductions(evidence: RankEvidence, step: int) -> list[Call]:
@@ -168,9 +190,15 @@ def reductions_per_step(evidence: TrainingEvidence) -> list[int]:
 
 
 def overlapping(evidence: TrainingEvidence) -> bool:
-    """Whether a step had several reductions, and in each such step every rank started one before the last gradient came."""
+    """Whether steps had several reductions, and in each of them every rank started one before the last gradient came.
+
+    The first step aside, which may come before the plan; and not where a thread of its own communicates, whose time is the
+    scheduler's affair.
+    """
     steps = [(rank, step, arrived) for rank in evidence.ranks for step, (_, _, arrived) in enumerate(rank.backwards)
-             if len(reductions(rank, step)) > 1]
+             if step and len(reductions(rank, step)) > 1]
+    if any(call.aside for rank in evidence.ranks for call in rank.calls):
+        return False
     return bool(steps) and all(bool(arrived) and reductions(rank, step)[0].launched < arrived[-1][1]
                                for rank, step, arrived in steps)
 
@@ -202,7 +230,7 @@ def orders(layout: Layout, evidence: RankEvidence, step: int) -> list[list[str]]
 @training.rule("COMM-4", "No bucket exceeds the capacity unless it holds one parameter, and a step takes as many reductions "
                "as a greedy filling makes.", ("one bucket", "several buckets"))
 def buckets_are_filled_to_the_cap(hearing: Hearing, tally: Tally) -> Breach | None:
-    """By the number of reductions; a flag beside each gradient is allowed for.
+    """By the number of reductions; a flag beside each gradient is allowed for, and padding.
 
     Where all gradients are of one dtype, and travel in it: how gradients of several dtypes share buckets is not said.
     """
@@ -227,6 +255,8 @@ def _wrongly_filled(hearing: Hearing, tally: Tally, rank: int, step: int, cap: i
     if {call.dtype for call in sent} != layout.dtypes or len(layout.dtypes) > 1:
         return None
     item = ITEM_SIZE[next(iter(layout.dtypes))]
+    if evidence.driven.get("bucket capacity") == "elements":
+        cap = cap * item // ITEM_SIZE["float32"]  # What was given were as many elements as float32 has in that many bytes.
     sizes = {slot.name: slot.elements * item for slot in layout.slots if slot.dtype is not None}
     largest = max(sizes.values())
     # A tensor without elements may be left out.
@@ -244,7 +274,8 @@ def _wrongly_filled(hearing: Hearing, tally: Tally, rank: int, step: int, cap: i
                       f"under a capacity of {cap}")
     # The last tensor of a bucket that is filled until it has reached the capacity may exceed it.
     allowed = max(cap + (largest if reach else 0), largest)
-    over = next((call for call in sent if step and (call.elements - len(sizes)) * item > allowed), None)
+    spare = len(sizes) + max(hearing.case.world_size, _PADDING) - 1
+    over = next((call for call in sent if step and (call.elements - spare) * item > allowed), None)
     return over and Breach("COMM-4", "a bucket exceeds its capacity", where, f"{over.at}: {over.elements * item} bytes under a "
                            f"capacity of {cap}, the largest gradient having {largest}")
 
@@ -252,16 +283,21 @@ def _wrongly_filled(hearing: Hearing, tally: Tally, rank: int, step: int, cap: i
 @training.rule("COMM-5", "With at least two buckets the first reduction starts before the last gradient is computed.",
                ("two buckets",))
 def reduction_overlaps_backward(hearing: Hearing, tally: Tally) -> Breach | None:
-    """Where all gradients are of one dtype: buckets of several interleave, and the first may wait for the last gradient."""
-    if hearing.case.world_size == 1:
-        raise NotAbout("one rank")
+    """Where all gradients are of one dtype: buckets of several interleave, and the first may wait for the last gradient.
+
+    The first step aside, which may come before the plan.
+    """
+    if hearing.case.world_size == 1 or hearing.case.perturbation.kind in ("late", "delays"):
+        raise NotAbout("one rank" if hearing.case.world_size == 1 else "collectives are delayed")
     hearing.every_rank("reduced", 0)
     for rank, evidence in enumerate(hearing.evidence.ranks):
         _require_observed([evidence])
         for step, (began, _, arrived) in enumerate(evidence.backwards):
             sent = reductions(evidence, step)
-            if len(sent) < 2 or not arrived or len(hearing.layout(step).dtypes) > 1:
+            if not step or len(sent) < 2 or not arrived or len(hearing.layout(step).dtypes) > 1:
                 continue
+            if any(call.aside for call in sent):
+                raise NotAbout("a thread of its own communicates: when is the scheduler's affair")
             tally.compared += 1
             tally.met.add("two buckets")
             name, last = arrived[-1]
@@ -273,7 +309,7 @@ def reduction_overlaps_backward(hearing: Hearing, tally: Tally) -> Breach | None
                               f"{(first.launched - began) * 1e3:.2f} ms of the backward, the last gradient, of {name!r}, is "
                               f"computed after {(last - began) * 1e3:.2f} ms")
     if not tally.compared:
-        raise NotAbout("fewer than two buckets, or gradients of several dtypes")
+        raise NotAbout("fewer than two buckets after the first step, or gradients of several dtypes")
     return None
 
 

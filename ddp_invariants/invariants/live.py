@@ -66,8 +66,8 @@ def _told(incident: Incident | None, world_size: int, perhaps: str, ranks: tuple
     notes = "\n".join(f"rank {rank} printed:\n{_of_the_implementation(text)}" for rank, text in incident.stacks.items() if text)
     verb = "hung" if incident.kind == "hung" else "died"
     told = [_whereabouts(incident, rank) for rank in sorted(incident.ranks)]
-    told += [f"rank {number + outside} issued {len(evidence.calls)} and ended" for number, evidence in enumerate(ranks)
-             if evidence.sent and evidence.raised is None]
+    told += [f"rank {number + outside} went on to the end{f', having issued {len(rank.calls)}' if rank.sent else ''}"
+             for number, rank in enumerate(ranks) if rank.tensors and rank.raised is None]
     return Breach("LIVE-1", f"a rank {verb}{' while another raised' if perhaps else ''}",
                   f"world size {world_size}, after {incident.seconds:.1f} s", "; ".join(told), perhaps, notes)
 
@@ -75,14 +75,16 @@ def _told(incident: Incident | None, world_size: int, perhaps: str, ranks: tuple
 def _whereabouts(incident: Incident, rank: int) -> str:
     """Where a rank that gave no answer was, by what it had issued and by its stack."""
     how, said = incident.ranks[rank], incident.calls.get(rank)
-    if said is None or how.startswith("gave no answer") is False:
+    if rank in incident.statuses:
         return f"rank {rank} {how}" + (f" after {said.issued} collectives" if said is not None else "")
-    waiting, last = said.call(said.waiting), said.call(said.issued)
     place = _place(incident.stacks.get(rank, ""))
+    at = f"{'and ' if said is not None else ''}is at {place}" if place else f"{'and ' if said is not None else ''}{how}"
+    if said is None:
+        return f"rank {rank} {at}"
+    waiting, last = said.call(said.waiting), said.call(said.issued)
     if waiting is not None:
         return f"rank {rank} waits in {waiting.told(said.waiting)} at {waiting.site}"
-    issued = f"rank {rank} issued {said.issued}" + (f", the last {last.told(said.issued)} at {last.site}," if last else "")
-    return f"{issued} and is at {place}" if place else f"{issued} and {how}"
+    return f"rank {rank} issued {said.issued}{f', the last {last.told(said.issued)} at {last.site},' if last else ''} {at}"
 
 
 _FRAME = re.compile(r'  File "(?P<path>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
@@ -110,9 +112,9 @@ FORWARD_ERROR, BACKWARD_ERROR = "an exception in forward", "an exception in back
 
 
 @training.rule("LIVE-2", "An exception in the user's forward or backward reaches the user, and after it has been caught on all "
-               "ranks the next step is right.", (FORWARD_ERROR, BACKWARD_ERROR))
+               "ranks the next step is right.", (FORWARD_ERROR, BACKWARD_ERROR), costs=2)
 def a_caught_exception_does_no_harm(hearing: Hearing, tally: Tally) -> Breach | None:
-    """On cases with such an exception: that it surfaced, and that every step is what it is without."""
+    """On cases with such an exception: that it surfaced, and that every step is what it must be, as it is without."""
     plan = hearing.case.mishap
     if plan is None or plan.kind == "death":
         raise NotAbout("nothing goes wrong")
@@ -125,8 +127,13 @@ def a_caught_exception_does_no_harm(hearing: Hearing, tally: Tally) -> Breach | 
                           f"{plan.step}", f"the {plan.kind.split()[0]} raised, and the call returned")
     tally.met.add(FORWARD_ERROR if plan.kind == "forward error" else BACKWARD_ERROR)
     hidden = hearing.declared.gradients == "hidden" or hearing.declared.exactness == "lossy"
-    breach = (param.trajectory_of_single_process_training if hidden else grad.mean_of_the_local_gradients)(hearing, tally)
+    judge = param.trajectory_of_single_process_training if hidden else grad.mean_of_the_local_gradients
+    breach, without = judge(hearing, tally), hearing.evidence.unperturbed
+    if breach is not None and without is not None and judge(Hearing(without, hearing.declared), Tally()) is not None:
+        tally.compared = 0
+        raise Unjudged(f"wrong without the exception, too ({breach.rule})")
     if breach is None and hearing.cut_short:
+        tally.compared = 0
         raise Unjudged(hearing.cut_short)
     return breach and replace(breach, rule="LIVE-2", fact=f"after an exception was caught, {breach.fact}")
 
@@ -149,9 +156,11 @@ def a_death_is_told_to_the_others(hearing: Hearing, tally: Tally) -> Breach | No
             continue
         tally.compared += 1
         number = rank + hearing.case.outside
-        if number in incident.ranks:
+        if number in incident.ranks and number not in incident.statuses:
             return Breach("LIVE-3", "a rank does not notice that another died", where, _whereabouts(incident, number), "",
                           incident.stacks.get(number, ""))
+        if incident.statuses.get(number):
+            continue  # It ended its process with an error: that is to fail, too.
         if evidence.raised is None:
             return Breach("LIVE-3", "a rank finishes without one that died", where,
                           f"rank {rank} went on to the end and raised nothing")
@@ -184,4 +193,7 @@ def nothing_is_left_behind(hearing: Hearing, tally: Tally) -> Breach | None:
             if all(before < after for before, after in pairwise(counts)):
                 return Breach("LIVE-4", f"every run leaves {kind} behind", f"rank {rank} of {hearing.case.world_size}",
                               f"{' then '.join(map(str, counts))} {kind} after each of {len(counts)} runs in one process")
+    if hearing.cut_short:
+        tally.compared = 0
+        raise Unjudged(hearing.cut_short)
     return None

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ddp_invariants.adapter import Adapter, Context
 from ddp_invariants.declarations import DeclarationError, Declarations, declare
 from ddp_invariants.implementation import Ddp
-from ddp_invariants.ranks.calling import OPTIMIZERS, Call
+from ddp_invariants.ranks.calling import BUCKET_CAPS, OPTIMIZERS, Call
 from ddp_invariants.ranks.course import COURSE, CourseAdapter, kinds_of
 from ddp_invariants.ranks.naming import (
     LoadError,
@@ -348,6 +348,8 @@ class Drive:
         self._start = self._named("start", wrapped, ddp.start, STARTERS)
         self._finish = self._named("finish", wrapped, ddp.finish, FINISHERS)
         self.found["accumulation"] = self._accumulation(wrapped)
+        if self.driver.call is not None and self.driver.call.cap is not None:
+            self.found["bucket capacity"] = BUCKET_CAPS[self.driver.call.cap][0]
         if self.found["accumulation"] == "no_sync" and "accumulate" not in self.driver.methods:
             holders = wrapped, getattr(wrapped, "_orig_mod", None)
             self.found["without communication"] = next(

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from ddp_invariants.case import SENTINEL
-from ddp_invariants.trace import WAITED, LastWords
+from ddp_invariants.trace import ASYNCHRONOUS, UNEVEN, WAITED, LastWords
 
 _c10d: Any = torch._C._distributed_c10d  # Its classes are public names of torch.distributed without type stubs.
 _GLOO = _c10d.ProcessGroup.BackendType.GLOO
@@ -86,21 +86,16 @@ class Log:
 
     def __init__(self, words: LastWords, case: int) -> None:
         self.words, self._case = words, case
-        self.begin()
+        self._began = time.perf_counter()
 
     def begin(self) -> None:
-        """A run starts."""
-        self.groups, self._began = 0, time.perf_counter()
+        """A run starts whose groups are observed; of another nothing is said."""
+        self._began = time.perf_counter()
         self.words.begin(self._case)
 
     def now(self) -> float:
         """Seconds since the case began."""
         return time.perf_counter() - self._began
-
-    def enter(self) -> int:
-        """A group's number in the case."""
-        self.groups += 1
-        return self.groups - 1
 
 
 class ObservedWork(_c10d.Work):  # type: ignore[misc]  # the base class has no type stubs
@@ -121,18 +116,19 @@ class ObservedWork(_c10d.Work):  # type: ignore[misc]  # the base class has no t
     def wait(self, timeout: Any = None) -> bool:
         """Wait for the result."""
         self._waited()
-        self._log.words.wait(self._number)
-        done = bool(self.inner.wait(timeout) if timeout else self.inner.wait())
-        self._log.words.wait(0)
-        return done
+        with self._log.words.waiting(self._number):
+            return bool(self.inner.wait(timeout) if timeout else self.inner.wait())
 
     def synchronize(self) -> None:
         """The same, by another name."""
         self.wait()
 
     def is_completed(self) -> bool:
-        """Whether it is done."""
-        return bool(self.inner.is_completed())
+        """Whether it is done; who is told so need not wait."""
+        done = bool(self.inner.is_completed())
+        if done:
+            self._waited()
+        return done
 
     def is_success(self) -> bool:
         """Whether it is done, and well."""
@@ -176,11 +172,11 @@ class WithheldWork(ObservedWork):
                 tensor.detach().fill_(sentinel if tensor.is_floating_point() or tensor.is_complex() else 77)
         self._snapshots = [tensor.detach().clone() for tensor in tensors]
 
-    def _hand_over(self) -> None:
+    def _hand_over(self, timeout: Any = None) -> None:
         with self._lock:
             if self.done:
                 return
-            self.inner.wait()
+            _ = self.inner.wait(timeout) if timeout else self.inner.wait()
             with torch.no_grad():
                 for tensor, snapshot, result in zip(self._tensors, self._snapshots, self._results, strict=True):
                     self.overwritten |= not _same(tensor.detach(), snapshot)
@@ -198,11 +194,9 @@ class WithheldWork(ObservedWork):
 
     def wait(self, timeout: Any = None) -> bool:
         """Wait for the result and hand it over."""
-        del timeout
         self._waited()
-        self._log.words.wait(self._number)
-        self._hand_over()
-        self._log.words.wait(0)
+        with self._log.words.waiting(self._number):
+            self._hand_over(timeout)
         return True
 
     def is_completed(self) -> bool:
@@ -252,7 +246,7 @@ class ObservedGroup(_c10d.ProcessGroup):  # type: ignore[misc]  # the base class
     def __init__(self, connections: Connections, log: "Log", timing: Timing) -> None:
         super().__init__(connections.rank, connections.world_size)
         self._log, self._timing = log, timing
-        self._number = log.enter()
+        self.label = ""
         self._set_default_backend(_GLOO)
         self._register_backend(_CPU, _GLOO, connections.gloo)
         self._inner = _c10d.ProcessGroup(connections.rank, connections.world_size)
@@ -261,6 +255,7 @@ class ObservedGroup(_c10d.ProcessGroup):  # type: ignore[misc]  # the base class
         self._connections = connections  # Kept as long as the group is: the connections of a subgroup are nobody else's.
         self._name, self._description = "", "undefined"
         self.calls: list[Row] = []
+        self._looked_at = 0
         self._works: list[Any] = []
         self._silent_works: list[Any] = []
         self._withheld: list[WithheldWork] = []
@@ -269,6 +264,10 @@ class ObservedGroup(_c10d.ProcessGroup):  # type: ignore[misc]  # the base class
         """Withheld collectives that are not as they should be now: nobody waited for them, or their buffer was written."""
         found = [(work.row, "written to while in flight" if work.overwritten else "not waited for")
                  for work in self._withheld if work.overwritten or not work.done]
+        # Of those whose results are not withheld: nobody has asked for them.
+        fresh, self._looked_at = self.calls[self._looked_at :], len(self.calls)
+        found += [(row, "not waited for") for row in fresh if row[ASYNCHRONOUS] and row[WAITED] is None
+                  and row[0] in (*UNEVEN, "allreduce_coalesced", "gather", "scatter")]
         self._withheld = [work for work in self._withheld if not work.done]
         return found
 
@@ -286,7 +285,8 @@ class ObservedGroup(_c10d.ProcessGroup):  # type: ignore[misc]  # the base class
         return all(_waited(work, until - time.monotonic()) for work in self._silent_works)
 
     def _issue(self, kind: str, arguments: tuple[Any, ...]) -> tuple[Row, int]:
-        """Note a collective as it starts, late where that is asked for. Returns it and its number in the case."""
+        """Note a collective as it is asked for, and start it late where that is wanted. Returns it and its number."""
+        asked = self._log.now()
         if self._timing.delays:
             time.sleep(self._timing.delays[len(self.calls) % len(self._timing.delays)])
         # A gather's outputs are empty on all ranks but one: its input tells.
@@ -299,9 +299,10 @@ class ObservedGroup(_c10d.ProcessGroup):  # type: ignore[misc]  # the base class
                 operation = f"from {argument.rootRank}"
             asynchronous = getattr(argument, "asyncOp", asynchronous)
         dtype, elements = ("", 0) if tensor is None else (str(tensor.dtype)[6:], tensor.numel())
-        row = [kind, dtype, elements, operation, asynchronous, _site(), self._log.now(), None]
+        aside = threading.get_ident() != threading.main_thread().ident
+        row = [kind, dtype, elements, operation, asynchronous, _site(), asked, None, aside]
         self.calls.append(row)
-        return row, self._log.words.issue(self._number, row)
+        return row, self._log.words.issue(self.label, row)
 
     # Names, which torch asks for both through C++ virtuals and through Python attributes.
 

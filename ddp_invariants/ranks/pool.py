@@ -25,7 +25,7 @@ from ddp_invariants.evidence import (
 from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.ranks import wire
 from ddp_invariants.ranks.hosts import HarnessError, HostClient
-from ddp_invariants.trace import WORDS_SIZE, LastWords
+from ddp_invariants.trace import WORDS_SIZE, LastWords, agreed
 
 DEADLINE = 10.0
 """Seconds a case may take. The slowest right case of a default run takes under one."""
@@ -340,15 +340,14 @@ class Pool:
             _signal(self._ranks[rank].pid, signal.SIGUSR1)
         if hung:
             time.sleep(0.1)  # faulthandler writes the stacks from a signal handler, in under 50 ms.
-        ended = {}
-        for rank in dead:
-            status = self._ranks[rank].host.status(self._ranks[rank].pid, 1.0)
-            ended[rank] = "closed its connection or sent what is no evidence" if status is None else _how(status)
+        statuses = {rank: self._ranks[rank].host.status(self._ranks[rank].pid, 1.0) for rank in dead}
+        ended = {rank: "closed its connection or sent what is no evidence" if status is None else _how(status)
+                 for rank, status in statuses.items()}
         stacks = {rank: self._ranks[rank].printed() + _threads(self._ranks[rank].pid) for rank in hung | dead}
         waiting = dict.fromkeys(hung, f"gave no answer within {seconds:.1f} s")
         said = {rank: self._ranks[rank].words.read(self._number) for rank in hung | dead}
         return Incident("died" if dead else "hung", {**waiting, **ended}, stacks, seconds,
-                        {rank: calls for rank, calls in said.items() if calls is not None})
+                        {rank: calls for rank, calls in said.items() if calls is not None}, statuses)
 
     def _evidence(self, case: TrainingCase, outcome: Outcome) -> TrainingEvidence:
         ranks, incident = [], outcome.incident
@@ -418,7 +417,7 @@ def _quiescent(ranks: list[int], outcome: Outcome, kept: int) -> bool:
 
 def _agreed(header: dict[str, Any], groups: int) -> list[list[list[Any]]]:
     """What a rank issued in its first groups, as far as all ranks must have issued the same."""
-    return [[row[:4] for row in calls] for calls in header["sent"][:groups]]
+    return [[list(agreed(*row[:4])) for row in calls] for calls in header["sent"][:groups]]
 
 
 def _threads(pid: int) -> str:

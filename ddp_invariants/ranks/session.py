@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch.distributed import device_mesh
 
 from ddp_invariants.ranks.group import Connections, Log, ObservedGroup, Row, Timing
+from ddp_invariants.trace import label
 
 _c10d: Any = torch._C._distributed_c10d  # Its classes are public names of torch.distributed without type stubs.
 
@@ -111,7 +112,8 @@ class Session:
         self.groups: list[ObservedGroup] = []
         self.members: list[list[int]] = []
         self._timing, self.log = timing, log
-        log.begin()
+        if not plain:
+            log.begin()
         # torch wraps it at every initialisation and never takes the wrapper off.
         self._exception_hook = sys.excepthook
         self.store = store = _c10d.PrefixStore(name, connections.store)
@@ -138,8 +140,10 @@ class Session:
         """Take in a group torch has made, unless this rank is none of its members."""
         if not isinstance(group, ObservedGroup):
             return
+        members = sorted(dist.get_process_group_ranks(group))
+        group.label = label(members, self.members.count(members))
         self.groups.append(group)
-        self.members.append(sorted(dist.get_process_group_ranks(group)))
+        self.members.append(members)
         # So that implementations which ask for the backend are told what really carries their data.
         made_with = dist.distributed_c10d._world.pg_map
         made_with[group] = ("gloo", made_with[group][1])
