@@ -38,7 +38,7 @@ def main() -> None:
     """Find out whether data-parallel training is right."""
 
 
-@main.command()
+@main.command(short_help="Probe what an implementation takes.")
 @naming
 @click.option("--max-world-size", type=click.IntRange(1, LARGEST_WORLD_SIZE), default=4, show_default=True,
               help="most ranks a probe may need")
@@ -58,10 +58,10 @@ def discover(context: click.Context, /, max_world_size: int, pin: Path | None, *
         context.exit(UNUSABLE)
     click.echo("\n".join([*report.on_trial(found, verbose=True), report.capabilities(found)]))
     if pin is not None:
-        click.echo(f"pinned in {pin}: a capability that changes will be told")
+        click.echo(report.pinned(found, pin))
 
 
-@main.command()
+@main.command(short_help="Run a stored violation again.")
 @click.argument("violation", metavar="ID")
 @naming
 @click.pass_context
@@ -137,7 +137,7 @@ def _merged(stored: Named, named: Named, given: set[str], name: str) -> Named:
     return replace(stored, **changes)
 
 
-@main.command()
+@main.command(short_help="Write a stored violation as a script of plain torch.")
 @click.argument("violation", metavar="ID")
 @click.option("--unchecked", is_flag=True, help="print the script without having seen it fail")
 @click.pass_context

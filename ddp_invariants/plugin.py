@@ -21,7 +21,7 @@ from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.ledger import Ledger
 from ddp_invariants.ranks.hosts import HarnessError, Hosts
 from ddp_invariants.ranks.pool import LoadFailure, Pool
-from ddp_invariants.report import capabilities, on_trial, summary
+from ddp_invariants.report import capabilities, on_trial, seen_in_passing, summary
 from ddp_invariants.trial import OnTrial, Options, Trial
 from ddp_invariants.verdict import Inconclusive, NotJudged, Violation
 
@@ -210,6 +210,9 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.section("data-parallel invariants")
         terminalreporter.write_line(summary(config.stash[_KEY].ledger, list(ALL_RULES)))
         terminalreporter.write_line(capabilities(config.stash[_KEY].discovery))
+        told = seen_in_passing(config.stash[_KEY].ledger)
+        if told:
+            terminalreporter.write_line(told)
 
 
 @pytest.hookimpl(hookwrapper=True)

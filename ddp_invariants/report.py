@@ -65,10 +65,11 @@ def without_life(rule: str, implementation: str, breach: Breach, case: Case, *, 
 
 def unproved(rule: str, implementation: str, judged: int, missing: Iterable[str], reasons: Iterable[str]) -> str:
     """Why a rule cannot be certified though nothing was found against it."""
-    lines = [f"{rule} inconclusive for {implementation}: it was judged on {judged} cases"]
+    lines = [f"{rule} inconclusive for {implementation}: it was judged on {judged} of its own cases"]
     missing, reasons = list(missing), list(reasons)
     if missing and not any(" raised " in reason for reason in reasons):  # A refusal is its own reason.
         lines.append(_field("never met", "; ".join(missing)))
+    if missing and not reasons:
         lines.append(_field("perhaps", "too few cases, or too small a world size: raise --cases or --max-world-size"))
     lines += [_field("unjudged", reason) for reason in reasons]
     return "\n".join(lines)
@@ -102,6 +103,25 @@ def not_exported(stored: StoredViolation, reason: str) -> str:
     why = "; the case changes the timing of collectives, which a script does for Python calls at most" if perturbed else ""
     return (f"a script of {stored.breach.rule} was written, but it does not show the violation: {reason}{why}. --unchecked "
             "prints it all the same")
+
+
+def pinned(found: Discovery, path: object) -> str:
+    """What a pin means for what was found silently wrong."""
+    wrong = [one.capability for one in (*found.probed, *found.dealt) if one.standing is Standing.WRONG]
+    told = [f"pinned in {path}: a capability that changes will be told"]
+    told += [f"{name} is silently wrong, and declared unsupported there: it is printed, and no longer judged; take it out of "
+             "the file to have it judged" for name in wrong]
+    return "\n".join(told)
+
+
+def seen_in_passing(ledger: Ledger) -> str:
+    """Why a session fails though no test of it did; empty where one did, or nothing was seen."""
+    rules = [rule for rule, entry in ledger.entries.items() if entry.seen]
+    if not rules or any(entry.confirmed for entry in ledger.entries.values()):
+        return ""
+    keys = " or ".join(rule.replace("-", "").lower() for rule in rules)
+    return (f"the session fails: breaches of {', '.join(rules)} were seen in cases drawn for other rules; run with "
+            f"-k \"{keys}\" to have them judged and shrunk")
 
 
 def summary(ledger: Ledger, order: list[str]) -> str:

@@ -187,3 +187,12 @@ class RefusesBatches(Reference):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """No batch is taken."""
         raise NotImplementedError(f"no batch is taken, said object {id(object())}")
+
+
+class GathersAndForgets(Reference):
+    """Wrong: an asynchronous gather, into tensors nobody withholds, is never waited for."""
+
+    def finish_gradient_synchronization(self) -> None:
+        """Start it."""
+        self.gathered = [torch.empty(2) for _ in range(self.world_size)]
+        dist.all_gather(self.gathered, torch.ones(2), async_op=True)

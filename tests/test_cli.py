@@ -33,6 +33,7 @@ def test_what_is_discovered_is_printed_and_pinned_and_a_pin_is_held_to(tmp_path:
     assert "given: flavour='plain'" in found.stdout
     assert "silently wrong strided" in found.stdout
     assert "not offered bucket_cap" in found.stdout
+    assert "strided is silently wrong, and declared unsupported there: it is printed, and no longer judged" in found.stdout
     declared = tomllib.loads(pin.read_text())
     assert "strided" in declared["ddp"]["unsupported"]
     assert "tied" in declared["ddp"]["supports"]

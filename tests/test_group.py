@@ -194,3 +194,11 @@ def test_a_confirmed_hang_is_told_as_it_was_seen(make_trial: TrialMaker, pool: P
         trial.certify("LIVE-1", training_cases(trial.scope, world_sizes=(3,)))
     assert "rank 0 waits in all_reduce #" in str(raised.value)
     assert "rank 2 went on to the end, having issued" in str(raised.value)
+
+
+def test_a_gather_nobody_waits_for_is_told_though_its_result_is_not_withheld(pool: Pool) -> None:
+    """COMM-3 looks at who asked for the result."""
+    evidence = pool.train(replace(CASE, perturbation=Perturbation("withheld")), Ddp(f"{GROUPS}:GathersAndForgets"))
+    breach = judge(evidence)["COMM-3"].breach
+    assert breach is not None
+    assert "all_gather (float32 x 2) at groups.py" in breach.got

@@ -85,6 +85,8 @@ def test_what_is_seen_while_another_rule_is_tested_fails_the_session() -> None:
     assert "1 passed" in done.stdout
     assert done.returncode == 1
     assert re.search(r"GRAD-2 +inconclusive .*seen in \d+ cases while other rules were tested", done.stdout)
+    why = r"the session fails: breaches of .*GRAD-2.* were seen in cases drawn for other rules; run with -k .*grad2"
+    assert re.search(why, done.stdout)
 
 
 def test_a_constructor_that_raises_is_inconclusive_under_xdist_too() -> None:
