@@ -18,6 +18,10 @@ ROOT = Path(__file__).parent.parent
 VERDICTS: dict[str, dict[str, Any]] = tomllib.loads((ROOT / "examples" / "verdicts.toml").read_text(encoding="utf-8"))
 
 
+ASKED = ("INIT-1", "INIT-4", "GRAD-2", "PARAM-3", "COMM-2", "LIVE-2", "LIVE-3", "MEM-1")
+"""Rules a system is held to by cases of their own, beside those its entry names; all others see those cases, too."""
+
+
 @dataclass(frozen=True)
 class Judged:
     """A system's verdicts: the violation of each rule violated, what was inconclusive, and what it holds by."""
@@ -36,14 +40,15 @@ def options_of(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def judged(entry: dict[str, Any], pool: Pool, store: Path, *, cases: int) -> Judged:
-    """Judge a system by every rule that is about it."""
+    """Judge a system by the rules its entry names, and those asked of all; a sampler by every rule that is about it."""
     ddp, sampler = named(options_of(entry))
     found = discover(pool, ddp, sampler, 4)
     trial = Trial(pool, OnTrial(ddp, sampler, found.scope(4)), Options(cases=cases, store=store))
     violations, inconclusive = {}, {}
     about_sampler = "sampler" in entry
+    asked = {*ASKED, entry.get("violated", ""), *entry.get("consequences", ())}
     for rule in ALL_RULES:
-        if rule.startswith("SHARD") != about_sampler or trial.scope.excluded(rule):
+        if rule.startswith("SHARD") != about_sampler or trial.scope.excluded(rule) or not (about_sampler or rule in asked):
             continue
         try:
             trial.certify(rule, cases_for(rule, trial.scope))
