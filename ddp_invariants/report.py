@@ -69,7 +69,6 @@ def unproved(rule: str, implementation: str, judged: int, missing: Iterable[str]
     missing, reasons = list(missing), list(reasons)
     if missing and not any(" raised " in reason for reason in reasons):  # A refusal is its own reason.
         lines.append(_field("never met", "; ".join(missing)))
-    if missing and not reasons:
         lines.append(_field("perhaps", "too few cases, or too small a world size: raise --cases or --max-world-size"))
     lines += [_field("unjudged", reason) for reason in reasons]
     return "\n".join(lines)

@@ -273,7 +273,8 @@ def test_descendants_of_ranks_end_with_the_controller(tmp_path: Path, ending: st
             controller.kill()
         controller.stdin.close()
         controller.wait(10)
-        _, alive = psutil.wait_procs(everyone, timeout=1.0)
+        # One second on a quiet machine, to which `benchmarks/endurance.py` holds it; here other tests run beside.
+        _, alive = psutil.wait_procs(everyone, timeout=5.0)
         assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
 
 

