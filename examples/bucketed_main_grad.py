@@ -156,13 +156,9 @@ class Corrected(AsDescribed):
     """Hands back copies, keeps float64, waits for no gradient that never comes, and forgets what a backward left half done."""
 
     def forward(self, *inputs: Any) -> Any:
-        """The module's; what is in flight from a backward that raised is awaited, and forgotten."""
+        """The module's; what a backward that raised has left is forgotten first."""
         if self.callback_queued:
-            self.callback_queued = False
-            for bucket in self.buckets:
-                if bucket.work is not None:
-                    bucket.work.wait()
-                bucket.waiting, bucket.work = set(bucket.parameters), None
+            self.reset()
         return super().forward(*inputs)
 
     def _main_dtype(self, parameter: Tensor) -> torch.dtype:
@@ -171,8 +167,13 @@ class Corrected(AsDescribed):
     def reset(self) -> None:
         """Clear what `no_sync` accumulated and nobody synchronised; to be called before each step's first batch."""
         for bucket in self.buckets:
+            if self.callback_queued:  # A backward that raised: what is in flight would be written over what is cleared.
+                if bucket.work is not None:
+                    bucket.work.wait()
+                bucket.waiting, bucket.work = set(bucket.parameters), None
             # Not 0.0: a gradient of -0.0 added to that would change sign, added to -0.0 every gradient stays what it is.
             bucket.main.fill_(-0.0)
+        self.callback_queued = False
 
     def _finish(self) -> None:
         for bucket in self.buckets:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -118,7 +119,11 @@ def test_fresh_isolation_certifies_too() -> None:
 def test_a_session_that_is_interrupted_or_killed_leaves_no_process(number: signal.Signals) -> None:
     """Hosts and ranks of main process and workers end with it."""
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", "2", "properties/", "--cases", "5000"]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as session:
+    # What runs in the background of a shell ignores SIGINT, and so would the session.
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                          preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: PLW1509 - the child runs one line
+                          ) as session, ExitStack() as ending:
+        ending.callback(session.kill)  # Whatever fails below.
         below: list[psutil.Process] = []
         until = time.monotonic() + 30
         while len(below) < 8 and time.monotonic() < until:
