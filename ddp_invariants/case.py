@@ -332,6 +332,11 @@ class TrainingCase:
             _require(self.mishap.kind != "death" or self.rounds == 1, "rounds", self.rounds, "1 where a rank dies")
 
     @property
+    def kills(self) -> bool:
+        """Whether a rank is killed on purpose."""
+        return self.mishap is not None and self.mishap.kind == "death"
+
+    @property
     def ranks_needed(self) -> int:
         """Processes this case occupies."""
         return self.world_size + self.outside

@@ -179,7 +179,7 @@ def _too_much(rule: str, case: TrainingCase, declared: Declarations, source: Map
         "parameters are sharded, so no rank holds what a script could compare": declared.zero >= SHARDED,
         "only the owner of a parameter holds its gradient": declared.gradients == "owner" and rule.startswith("GRAD"),
         "the optimizer updates a copy of the parameters": bool(declared.main) and rule == "PARAM-3",
-        "a rank is killed in the middle": case.mishap is not None and case.mishap.kind == "death",
+        "a rank is killed in the middle": case.kills,
         "an exception is caught in a step of several micro-steps": case.mishap is not None and case.accumulation > 1,
         "the case repeats the run in the same processes": case.rounds > 1,
         f"it has {numbers:,} numbers, more than the {MOST_NUMBERS:,} a script spells out": numbers > MOST_NUMBERS,

@@ -263,7 +263,7 @@ class Trial:
 def _withheld(case: Case) -> TrainingCase | None:
     """The case with results withheld until they are waited for; None where that can change nothing."""
     if not isinstance(case, TrainingCase) or case.perturbation.kind == "withheld" or case.world_size == 1 \
-            or (case.mishap is not None and case.mishap.kind == "death"):
+            or case.kills:
         return None
     return replace(case, perturbation=Perturbation("withheld"))
 

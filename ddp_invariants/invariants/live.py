@@ -29,7 +29,7 @@ _REQUIREMENT = "Every case ends within its deadline on every rank."
 @training.rule("LIVE-1", _REQUIREMENT)
 def every_case_ends(hearing: Hearing, tally: Tally) -> Breach | None:
     """A rank that hangs or dies; one that raises is seen to have ended."""
-    if _dies(hearing):
+    if hearing.case.kills:
         raise NotAbout("a rank is killed on purpose")
     tally.compared += len(hearing.evidence.ranks)
     ranks = hearing.evidence.ranks
@@ -102,10 +102,6 @@ def _place(stacks: str) -> str:
             if not ours:
                 return f"{path.rpartition('/')[2]}:{frame['line']}"
     return ""
-
-
-def _dies(hearing: Hearing) -> bool:
-    return hearing.case.mishap is not None and hearing.case.mishap.kind == "death"
 
 
 FORWARD_ERROR, BACKWARD_ERROR = "an exception in forward", "an exception in backward"

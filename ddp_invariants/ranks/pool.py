@@ -233,9 +233,8 @@ class Pool:
         training = self._meet(tuple(ranks[case.outside :])) if case.outside else everyone
         request = {"do": "train", "case": case, "ddp": ddp.to_plain(), "everyone": everyone.name, "training": training.name,
                    "number": self._number + 1, "plain": not observed}
-        dying = case.mishap is not None and case.mishap.kind == "death"
         outcome = self._ask({rank: {**request, "words": self._ranks[rank].words_path} for rank in ranks},
-                            patience or self.deadline, mortal=dying)
+                            patience or self.deadline, mortal=case.kills)
         evidence = self._evidence(case, outcome)
         if fresh or not _quiescent(ranks, outcome, kept=2 if case.outside else 1):
             self._retire()

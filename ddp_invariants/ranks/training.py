@@ -224,10 +224,8 @@ class _Run:
     def _mishap(self, wrapped: Any, optimizer: Any, indices: Any) -> None:
         """What goes wrong at this step: death, or an exception of the user's own, who catches it and clears gradients."""
         plan = self.case.mishap
-        if plan is None or plan.step != self.step:
-            return
-        if plan.kind == "death":
-            self._die(plan.rank)
+        self._die_in_time()
+        if plan is None or plan.step != self.step or self.case.kills:
             return
         drive, surfaced = self.drive, ""
         drive.before_batch(wrapped, optimizer)
@@ -244,8 +242,9 @@ class _Run:
         self.record.facts["surfaced"] = surfaced
         drive.zero_grad(wrapped, optimizer, True)  # noqa: FBT003 - as above
 
-    def _die(self, rank: int) -> None:
-        if rank == self.rank:
+    def _die_in_time(self) -> None:
+        plan = self.case.mishap
+        if plan is not None and self.case.kills and (plan.step, plan.rank) == (self.step, self.rank):
             os.kill(os.getpid(), signal.SIGKILL)
 
     def _require_own_parameters(self, wrapped: Any) -> None:
@@ -360,8 +359,7 @@ class _Run:
         parameters = dict(self.named)
         for step, dealt in enumerate(draws.batches(self.case)):
             self.step = step
-            if self.case.mishap is not None and (self.case.mishap.kind, self.case.mishap.step) == ("death", step):
-                self._die(self.case.mishap.rank)
+            self._die_in_time()
             inputs, targets, tags = self._batch(dealt[self.rank], self.step)
             self.watching = True
             self._at_forward()

@@ -39,10 +39,10 @@ def _classes(hearing: Hearing, known: dict[str, _Facts]) -> dict[str, Callable[[
         "vectors": lambda facts: len(facts[2]) == 1,
     }
     for layout in {facts[4] for facts in known.values()} - {"contiguous"}:
-        classes[f"{layout} in memory"] = lambda facts, layout=layout: facts[4] == layout  # type: ignore[misc]
+        classes[f"{layout} in memory"] = lambda facts, layout=layout: facts[4] == layout  # type: ignore[misc]  # bound by default
     classes["not contiguous"] = lambda facts: facts[4] != "contiguous"
     for dtype in {facts[1] for facts in known.values()}:
-        classes[f"of dtype {dtype}"] = lambda facts, dtype=dtype: facts[1] == dtype  # type: ignore[misc]
+        classes[f"of dtype {dtype}"] = lambda facts, dtype=dtype: facts[1] == dtype  # type: ignore[misc]  # bound by default
     cap = hearing.case.bucket_cap
     if cap is not None:
         classes[f"larger than the bucket cap of {cap} bytes"] = lambda facts: _nbytes(facts) > cap

@@ -161,7 +161,7 @@ def _of_subgroups(asked: Asked, size: int) -> Iterator[Prediction]:
     every = [[rank % size == other % size for other in range(world_size)] for rank in range(world_size)]
     for groups in (neighbours, every):
         means_W = np.stack([g_W[group].mean(0) for group in np.array(groups)])
-        yield Prediction("subgroup", means_W, lambda rank, groups=groups: (  # type: ignore[misc]
+        yield Prediction("subgroup", means_W, lambda rank, groups=groups: (  # type: ignore[misc]  # bound by default
             f"it is the mean over ranks {[other for other, same in enumerate(groups[rank]) if same]} alone: reduced in a part "
             "of the group"), common=True)
 
@@ -238,7 +238,7 @@ def _of_low_precision(asked: Asked) -> Iterator[Prediction]:
             values = [value * (len(asked.g_W) if asked.summed else 1) for value in rounded_means(asked.g_W, asked.mean, dtype)]
             stacked = [np.broadcast_to(value, asked.held_W.shape) for value in values]
             error = np.abs(asked.held_W - asked.right).max(initial=0.0)
-            yield Prediction(dtype, stacked[0], lambda _, dtype=dtype, error=error: (  # type: ignore[misc]
+            yield Prediction(dtype, stacked[0], lambda _, dtype=dtype, error=error: (  # type: ignore[misc]  # bound by default
                 f"it is the mean rounded to {dtype} on the way: off by {error:.2g} at most"), tuple(stacked[1:]))
 
 
@@ -261,7 +261,7 @@ def _of_a_part(asked: Asked) -> Iterator[Prediction]:
             ("zero", np.zeros_like(asked.g_W), "are zero: lost")):
         # Outside the range it must show that what is inside did not happen there, or all of it might as well have.
         if (np.abs(own_W - asked.right)[:, ~mask] > np.broadcast_to(asked.tolerance, mask.shape)[~mask]).any():
-            yield Prediction(kind, np.where(mask, own_W, asked.right), lambda rank, words=words: (  # type: ignore[misc]
+            yield Prediction(kind, np.where(mask, own_W, asked.right), lambda rank, words=words: (  # type: ignore[misc]  # bound by default
                 f"it is right but for elements {first} to {last} of {size}, which {words.format(rank)}"))
 
 
