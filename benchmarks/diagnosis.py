@@ -19,13 +19,13 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))  # The faults and their table are the tests'.
 
-from cases import cases_for  # type: ignore[import-not-found]  # mypy checks tests/ by itself
 from planted import SAMPLERS, WRAPPERS, Planted  # type: ignore[import-not-found]  # as above
 
 from ddp_invariants.discovery import discover
 from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.ranks.hosts import Hosts
 from ddp_invariants.ranks.pool import Pool
+from ddp_invariants.strategies import cases_for
 from ddp_invariants.trial import OnTrial, Options, Trial
 from ddp_invariants.verdict import Inconclusive, Violation
 

@@ -34,6 +34,8 @@ def violation(breach: Breach, implementation: str, case: Case, *, repeated: tupl
               _field("got", breach.got)]
     if breach.perhaps:
         fields.append(_field("perhaps", breach.perhaps))
+    if breach.first:
+        fields.append(_field("read first", f"{breach.first}: of the same case, and explains this"))
     if breach.event:
         fields.append(_field("sent", breach.event))
     if isinstance(case, TrainingCase) and case.perturbation.words:

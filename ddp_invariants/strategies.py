@@ -3,10 +3,12 @@
 What may be drawn at all is a `Scope` (scope.py), to which every case is fitted.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
 
 from ddp_invariants.case import (
     Activation,
@@ -27,6 +29,7 @@ from ddp_invariants.case import (
     ZeroGrad,
 )
 from ddp_invariants.evidence import ITEM_SIZE
+from ddp_invariants.invariants.shard import CHANCE_FREE
 from ddp_invariants.scope import Scope
 
 _BUCKET_CAPS = (None, 1, 16, 64, 256, 1 << 20)
@@ -39,10 +42,12 @@ _COINS = st.booleans()
 _ONE_IN_FOUR = st.sampled_from((False, False, False, True))
 _ONE_IN_EIGHT = st.sampled_from((False,) * 7 + (True,))
 _WIDTHS = st.sampled_from((1, 2, 3, 4, 8, 8))
-_KINDS: st.SearchStrategy[LayerKind] = st.sampled_from(("linear", "linear", "scale", "statistics", "empty"))
-_DTYPES: st.SearchStrategy[Dtype] = st.sampled_from(("float32", "float32", "float32", "float64"))
-_LAYOUTS: st.SearchStrategy[Layout] = st.sampled_from(("contiguous", "contiguous", "transposed", "strided", "channels_last"))
-_ACTIVATIONS: st.SearchStrategy[Activation] = st.sampled_from(("none", "none", "none", "relu"))
+_FIRST_OUTPUTS = st.sampled_from((0, 0, 0, 1, 2, 3, 4, 8))
+"""0: as wide as the input. A first layer that is square often has a twin: only of equal shapes can one pass for another."""
+_KINDS: SearchStrategy[LayerKind] = st.sampled_from(("linear", "linear", "scale", "statistics", "empty"))
+_DTYPES: SearchStrategy[Dtype] = st.sampled_from(("float32", "float32", "float32", "float64"))
+_LAYOUTS: SearchStrategy[Layout] = st.sampled_from(("contiguous", "contiguous", "transposed", "strided", "channels_last"))
+_ACTIVATIONS: SearchStrategy[Activation] = st.sampled_from(("none", "none", "none", "relu"))
 _OPTIMIZERS = st.sampled_from((
     Optimizer(), Optimizer(momentum=0.5), Optimizer(weight_decay=0.25), Optimizer("adamw", weight_decay=0.25),
     Optimizer(momentum=0.5, weight_decay=0.25), Optimizer("adamw"), Optimizer(log2_lr=-2),
@@ -67,7 +72,8 @@ def models(draw: st.DrawFn, *, buffers: bool = False, every_kind: bool = False) 
         every_kind: Add, each in every other case, a tied pair, a frozen, a 0-d and a zero-element parameter. For rules
             about them: left to the layers above, a short run would often never meet them all.
     """
-    inputs, width, dtype = draw(_WIDTHS), draw(_WIDTHS), draw(_DTYPES)
+    inputs, outputs, dtype = draw(_WIDTHS), draw(_FIRST_OUTPUTS), draw(_DTYPES)
+    width = outputs or inputs
     layers = [Layer("linear", width, bias=draw(_COINS), activation=draw(_ACTIVATIONS), dtype=dtype,
                     layout=_fitting(draw(_LAYOUTS), inputs))]
     owners: dict[int, list[int]] = {inputs: [0]}
@@ -202,3 +208,38 @@ def shard_cases(draw: st.DrawFn, scope: Scope, *, loader: bool = False, least_sa
                 shuffle=draw(_COINS), drop_last=drop_last, seed=draw(_SMALL))
     epochs = draw(st.sampled_from(((0,), (0, 1), (1, 0), (0, 1, 2), (3, 0))))
     return scope.fit_shards(ShardCase(world_size=world_size, data=data, epochs=epochs, loader=loader))
+
+
+_PERTURBED: dict[str, tuple[PerturbationKind, ...]] = {
+    "COMM-2": ("withheld", "late", "delays"), "COMM-3": ("withheld",), "COMM-5": ("none",), "LIVE-3": ("none",)}
+_MISHAPS: dict[str, tuple[MishapKind, ...]] = {"LIVE-2": ("forward error", "backward error"), "LIVE-3": ("death",)}
+_EVERY_KIND = ("INIT-3", "GRAD-4", "PARAM-5", "COMM-5")
+_ANY_WORLD = ("INIT-3", "LOSS-1", "LOSS-3", "GRAD-3", "GRAD-4", "PARAM-3", "PARAM-5", "LIVE-1")
+_FEW_RANKS = ("COMM-4", "COMM-5", "LIVE-2", "LIVE-3", "LIVE-4")
+"""Rules whose cases cost more with every rank, and show nothing more."""
+
+
+def cases_for(rule: str, scope: Scope) -> SearchStrategy[TrainingCase] | SearchStrategy[ShardCase]:
+    """What the property of a rule draws from: its own situations often, and little that another rule tells better."""
+    return (shard_cases if rule.startswith("SHARD") else training_cases)(scope, **_situations(rule))
+
+
+def _situations(rule: str) -> dict[str, Any]:
+    """What is asked of the cases of a rule's property."""
+    if rule.startswith("SHARD"):
+        return {"least_samples": CHANCE_FREE if rule == "SHARD-5" else 0, "loader": rule == "SHARD-6"}
+    return {"world_sizes": (2, 3, 4, 1) if rule in _ANY_WORLD else (2, 3) if rule in _FEW_RANKS else
+            (1,) if rule == "PARAM-4" else (2, 3, 4),
+            "least_steps": 2 if rule in ("GRAD-5", "PARAM-3", "COMM-4", "COMM-5") else 1,
+            "buffers": rule == "INIT-2", "poisoned": rule == "GRAD-7", "every_kind": rule in _EVERY_KIND,
+            "perturbed": _PERTURBED.get(rule, PERTURBATIONS), "mishaps": _MISHAPS.get(rule, ()),
+            "rounds": 4 if rule == "LIVE-4" else 1, "capped": rule in ("GRAD-6", "COMM-4", "COMM-5"),
+            "accumulated": rule in ("GRAD-8", "GRAD-12")}
+
+
+def unlike(rules: Iterable[str]) -> list[str]:
+    """Of rules whose properties draw alike, the first: a search for anything need not draw the same cases twenty times."""
+    first: dict[str, str] = {}
+    for rule in rules:
+        first.setdefault(repr(_situations(rule)), rule)
+    return list(first.values())

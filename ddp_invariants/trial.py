@@ -6,12 +6,14 @@ returns. What a property asks is its own rule; the others are judged on the same
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
 from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase
 from hypothesis.errors import Flaky
 from hypothesis.strategies import SearchStrategy
@@ -20,15 +22,16 @@ from ddp_invariants import record, report
 from ddp_invariants.case import Case, Perturbation, ShardCase, TrainingCase, case_id, to_json
 from ddp_invariants.evidence import ShardEvidence, TrainingEvidence
 from ddp_invariants.implementation import Ddp, Sampler
-from ddp_invariants.invariants import ALL_RULES, judge
+from ddp_invariants.invariants import ALL_RULES, judge, telling_most
 from ddp_invariants.invariants.diagnosis.causes import narrowed
 from ddp_invariants.ledger import Ledger
 from ddp_invariants.ranks.hosts import HarnessError
 from ddp_invariants.ranks.pool import Pool
 from ddp_invariants.scope import Scope
 from ddp_invariants.simpler import simpler
+from ddp_invariants.strategies import cases_for, unlike
 from ddp_invariants.telling import telling
-from ddp_invariants.verdict import Breach, Finding, Inconclusive, NotJudged, Violation, violation_class
+from ddp_invariants.verdict import Breach, Finding, Inconclusive, NotJudged, Sighting, Surveyed, Violation, violation_class
 
 Isolation = Literal["pooled", "fresh"]
 
@@ -138,12 +141,12 @@ class Trial:
         self._hung |= evidence.incident is not None and evidence.incident.kind == "hung"
         return judge(evidence, self.scope.declared, self.scope.sampler)
 
-    def certify(self, rule: str, cases: SearchStrategy[TrainingCase] | SearchStrategy[ShardCase]) -> None:
+    def certify(self, rule: str, cases: SearchStrategy[TrainingCase] | SearchStrategy[ShardCase] | None = None) -> None:
         """Judge a rule on drawn cases (or on the one to replay).
 
         Args:
             rule: Its id.
-            cases: What to draw from.
+            cases: What to draw from; None for what the rule's own property draws from.
 
         Raises:
             Violation: Of the rule's own class (or LIVE-1's), with the smallest case found, confirmed in fresh processes.
@@ -157,7 +160,7 @@ class Trial:
             raise NotJudged(f"{rule} is not claimed: {reason}")
         self.ledger.tested.add(rule)
         try:
-            self._certify(rule, cases)
+            self._certify(rule, cases_for(rule, self.scope) if cases is None else cases)
         except (Violation, NotJudged):
             raise
         except BaseException:
@@ -170,9 +173,11 @@ class Trial:
         if replay is not None:
             search.judge_alone(replay)
             return
+        asked: SearchStrategy[Asked] = cases.map(lambda case: Asked(rule, case))
+        count = -(-self.options.cases // ALL_RULES[rule].costs)
         try:
             for number in range(ROUNDS):
-                self._drive(f"{rule}/{number}", cases, search.look_at)
+                self._drive(f"{rule}/{number}", asked, search.look_at, count)
                 if not search.missing() or not search.judged:
                     break
         except (Violation, Flaky):
@@ -180,8 +185,37 @@ class Trial:
             self._confirm(rule, *search.simplest())
         search.require_proof()
 
-    def _drive(self, name: str, cases: SearchStrategy[TrainingCase] | SearchStrategy[ShardCase],
-               look_at: Callable[[Case], None]) -> None:
+    def survey(self, rules: Sequence[str], cases: int) -> Surveyed:
+        """Search for anything that is wrong: cases of all rules in turn, each judged by all of them, until one shows a breach.
+
+        The smallest case that shows any breach is what is shrunk to and confirmed; of the breaches in it, the one that
+        explains the others is named.
+
+        Args:
+            rules: Whose properties to draw from, all about DDPs or all about samplers.
+            cases: How many to draw at most.
+
+        Raises:
+            HarnessError: The harness failed.
+        """
+        search = _Search(self, "")
+        asked = st.sampled_from(unlike(rule for rule in rules if not self.scope.excluded(rule))).flatmap(
+            lambda rule: cases_for(rule, self.scope).map(lambda case: Asked(rule, case)))
+        try:
+            self._drive("survey", asked, search.look_at, cases)
+        except (Violation, Flaky):
+            first = search.sighting
+            breach, case = search.simplest()
+            breach, case = self._underlying(breach, self._repeated(breach.rule, case)[0])
+            try:
+                self._confirm(breach.rule, breach, case)
+            except Violation as violation:
+                return Surveyed(search.cases.total(), first, violation)
+            except Inconclusive as reason:
+                return Surveyed(search.cases.total(), first, reason=str(reason))
+        return Surveyed(search.cases.total())
+
+    def _drive(self, name: str, asked: SearchStrategy["Asked"], look_at: Callable[["Asked"], None], count: int) -> None:
         """Have Hypothesis draw, and shrink what raises; the name tells this search from every other."""
         database: ExampleDatabase | None = None
         if self.options.database is not None:
@@ -189,18 +223,17 @@ class Trial:
             about = hashlib.blake2b(self.on_trial.about(name).encode(), digest_size=4).hexdigest()
             database = DirectoryBasedExampleDatabase(self.options.database / about / name)
         bounded = settings(
-            max_examples=-(-self.options.cases // ALL_RULES[name.partition("/")[0]].costs), database=database, deadline=None,
-            report_multiple_bugs=False,
+            max_examples=count, database=database, deadline=None, report_multiple_bugs=False,
             # No explain phase: it runs hundreds of cases more and says less than a diagnosis. The deadline is the pool's:
             # Hypothesis' cannot end a hang.
             phases=(Phase.reuse, Phase.generate, Phase.shrink), suppress_health_check=list(HealthCheck), print_blob=False,
         )
         digest = hashlib.blake2b(f"{self.options.seed}/{name}".encode(), digest_size=8).digest()
 
-        def property_(case: Case) -> None:
-            look_at(case)
+        def property_(asked: "Asked") -> None:
+            look_at(asked)
 
-        bounded(seed(int.from_bytes(digest, "big"))(given(cases)(property_)))()
+        bounded(seed(int.from_bytes(digest, "big"))(given(_independent(asked))(property_)))()
 
     def _confirm(self, rule: str, breach: Breach, case: Case) -> None:
         """Repeat a minimal counterexample in fresh processes with plain groups, and report what came of it."""
@@ -209,18 +242,14 @@ class Trial:
             # Reported in full once; every other rule only lacks its evidence.
             repeat = self._repeat("LIVE-1", rule, self._path(self._live.case, "LIVE-1"))
             raise Inconclusive(report.without_life(rule, name, self._live.breach, self._live.case, repeat=repeat))
-        runs = 1 if breach.rule == "LIVE-1" else CONFIRMATIONS  # A hang takes its whole deadline to confirm.
-        seen = self._again(breach.rule, case, runs)
-        # What comes and goes may show every time under another timing.
-        for surer in _surer(case) if len(seen) < runs else ():
-            surely = self._again(breach.rule, surer, runs)
-            case, seen = (surer, surely) if len(surely) > len(seen) else (case, seen)
-            if len(seen) == runs:
-                break
+        case, seen = self._repeated(breach.rule, case)
+        runs = _runs(breach.rule)
         found, evidence = seen[0] if seen else (breach, None)
         found = self._told_apart(found, case) if seen else found
         # Plain groups note nothing of what was sent; the same case on observed ones did.
         same = found.fact == breach.fact
+        lead, _ = self._underlying(breach, case)
+        found = replace(found, first=f"{lead.rule}: {lead.fact}" if lead.rule != breach.rule else "")
         found = replace(found, event=found.event or breach.event,
                         got=breach.got if same and found.rule.startswith("LIVE") else found.got)
         repeat = self._repeat(breach.rule, rule, self._path(case, breach.rule))
@@ -236,7 +265,44 @@ class Trial:
             self._live = violation
         raise violation
 
-    def _again(self, rule: str, case: Case, runs: int) -> list[tuple[Breach, TrainingEvidence | ShardEvidence | None]]:
+    def _underlying(self, breach: Breach, case: Case) -> tuple[Breach, Case]:
+        """Of the breaches of a case the one that explains the others, and the case that shows it best.
+
+        What luck decides makes anything wrong, and shows for what it is where a case is run under two timings: a wait that is
+        missing where results are withheld.
+        """
+        if breach.rule == "LIVE-1":
+            return breach, case
+        lead = telling_most([breach, *self._breaches(self.findings(case, rule=breach.rule), case)]) or breach
+        withheld = next(_surer(case), None)
+        if withheld is None or lead.rule.startswith(("COMM", "LIVE")):
+            return lead, case
+        perturbed = isinstance(case, TrainingCase) and case.perturbation.kind != "none"
+        for timed in (withheld, case) if perturbed else (withheld,):
+            findings = self.findings(timed, rule="COMM-2")
+            lucky = telling_most(found.breach for found in map(findings.get, ("COMM-2", "COMM-3")) if found and found.breach)
+            if lucky is not None:
+                return lucky, timed
+        return lead, case
+
+    def _breaches(self, findings: dict[str, Finding], case: Case) -> list[Breach]:
+        """Those that count: of rules about what is on trial; what comes of a mishap is told by the rules about mishaps."""
+        staged = isinstance(case, TrainingCase) and case.mishap is not None
+        return [found.breach for rule, found in findings.items() if found.breach is not None
+                and not self.scope.excluded(rule) and (not staged or rule.startswith("LIVE"))]
+
+    def _repeated(self, rule: str, case: Case) -> tuple[Case, "list[Seen]"]:
+        """A case, or it under another timing, where what comes and goes shows more often; and what its runs showed."""
+        runs = _runs(rule)
+        seen = self._again(rule, case, runs)
+        for surer in _surer(case) if len(seen) < runs else ():
+            surely = self._again(rule, surer, runs)
+            case, seen = (surer, surely) if len(surely) > len(seen) else (case, seen)
+            if len(seen) == runs:
+                break
+        return case, seen
+
+    def _again(self, rule: str, case: Case, runs: int) -> "list[Seen]":
         """The breaches of a rule that so many runs of a case in fresh processes show, with their evidence."""
         seen = []
         for _ in range(runs):
@@ -264,6 +330,15 @@ class Trial:
         return f"{self.options.command} --replay {path} -k {which.replace('-', '').lower()}"
 
 
+Seen = tuple[Breach, TrainingEvidence | ShardEvidence | None]
+"""What a run in fresh processes showed, and its evidence."""
+
+
+def _runs(rule: str) -> int:
+    """How often a breach is to be seen again; a hang takes its whole deadline each time."""
+    return 1 if rule == "LIVE-1" else CONFIRMATIONS
+
+
 def _surer(case: Case) -> Iterator[TrainingCase]:
     """The case under the timings that leave least to luck; none where timing can change nothing, or is not to be disturbed.
 
@@ -282,42 +357,65 @@ def _is_observed(rule: str, case: TrainingCase) -> bool:
     return rule.startswith("COMM") or rule == "GRAD-8" or case.perturbation.kind != "none" or case.rounds > 1
 
 
+def _independent(asked: SearchStrategy["Asked"]) -> SearchStrategy["Asked"]:
+    """The same cases, each drawn by itself.
+
+    Hypothesis follows each case it draws with up to five that copy parts of it over one another. Of equal coins and small
+    numbers this makes cases that are alike: of a hundred some twenty are independent. It leaves alone what lies within a
+    collection of unique elements, so that is where a case is drawn.
+    """
+    return st.lists(asked, min_size=1, max_size=1, unique_by=lambda _: None).map(lambda drawn: drawn[0])
+
+
+class Asked(NamedTuple):
+    """A case, and the rule whose property drew it."""
+
+    rule: str
+    case: Case
+
+
 class _Search:
-    """One property's look at cases: its rule's findings, and a bounded effort to shrink what it found."""
+    """A look at cases: one rule's findings, or with none named those of all; and a bounded effort to shrink what it found."""
 
     def __init__(self, trial: Trial, rule: str) -> None:
         self.trial, self.rule = trial, rule
-        self.failing: dict[str, tuple[Breach, Case]] = {}
+        self.failing: dict[Asked, Breach] = {}
+        self.cases, self.began = Counter[str](), time.monotonic()
+        self.sighting: Sighting | None = None
         self.met: set[str] = set()
         self.judged, self.runs_since, self.found_at = 0, 0, 0.0
         self.reasons: dict[str, int] = {}
         self.by_meaning = False
 
-    def look_at(self, case: Case) -> None:
+    def look_at(self, asked: Asked) -> None:
         """Judge one case; raises the rule's violation when it is breached."""
-        key = to_json(case)
         # What was seen to fail fails again without a run, so that a rare failure is no `Flaky` to Hypothesis.
-        breach = self.failing[key][0] if key in self.failing else self._breach(case, key)
+        breach = self.failing[asked] if asked in self.failing else self._breach(asked)
         if breach is not None:
-            raise violation_class(breach.rule)(breach.fact, breach, case)
+            # One class for whatever is found where anything is looked for, so that all of it is shrunk as one.
+            raise (violation_class(breach.rule) if self.rule else Violation)(breach.fact, breach, asked.case)
 
-    def _breach(self, case: Case, key: str) -> Breach | None:
+    def _breach(self, asked: Asked) -> Breach | None:
         if self.failing:
-            lifeless = next(iter(self.failing.values()))[0].rule == "LIVE-1"
+            lifeless = next(iter(self.failing.values())).rule == "LIVE-1"
             reported = self.trial._live is not None and lifeless and self.rule != "LIVE-1"
             # Every hang costs a deadline: such a case is made simpler by what it means, not choice by choice.
             costly = lifeless and self.trial._hung and not self.by_meaning
             if reported or costly or self.runs_since >= SHRINK_RUNS or time.monotonic() - self.found_at > SHRINK_SECONDS:
                 return None
             self.runs_since += 1
-        own = self._enter(case, self.trial.findings(case, rule=self.rule))
+        else:
+            self.cases[asked.rule] += 1
+        own = self._enter(asked.case, self.trial.findings(asked.case, rule=asked.rule))
         if own is not None:
-            self.found_at = self.found_at or time.monotonic()
-            self.failing[key] = own, case
+            if not self.failing:
+                self.found_at = time.monotonic()
+                self.sighting = Sighting(own, asked.case, self.found_at - self.began, self.cases[asked.rule])
+            self.failing[asked] = own
         return own
 
     def _enter(self, case: Case, findings: dict[str, Finding]) -> Breach | None:
-        """Account for one case's findings; the breach this property is to report, if any."""
+        """Account for one case's findings; the breach that is to be reported, if any."""
         ledger = self.trial.ledger
         ledger.cases += 1
         identifier = case_id(case, self.trial.on_trial.named(case))
@@ -326,6 +424,8 @@ class _Search:
         for name, finding in findings.items():
             if not self.trial.scope.excluded(name) and (not staged or name.startswith("LIVE")):
                 ledger[name].add(finding, identifier)
+        if not self.rule:
+            return telling_most(self.trial._breaches(findings, case))
         own = findings.get(self.rule, Finding(self.rule, unjudged="the case is of another kind"))
         if own.unjudged:
             self.reasons[own.unjudged] = self.reasons.get(own.unjudged, 0) + 1
@@ -371,14 +471,15 @@ class _Search:
         if not self.failing:
             raise HarnessError(f"{self.rule}: the search ended with a failure that no case showed")
         # A world of one rank is no simpler than one of two.
-        breach, case = min(self.failing.values(), key=lambda seen: (len(to_json(seen[1])), seen[1].world_size == 1))
+        (rule, case), breach = min(self.failing.items(),
+                                   key=lambda seen: (len(to_json(seen[0].case)), seen[0].case.world_size == 1))
         improved = self.by_meaning = True
         while improved:
             improved = False
             for candidate in simpler(case):
-                key = to_json(candidate)
-                found = self.failing[key][0] if key in self.failing else self._breach(candidate, key)
-                if found is not None and found.rule == breach.rule:
+                asked = Asked(rule, candidate)
+                found = self.failing[asked] if asked in self.failing else self._breach(asked)
+                if found is not None and (found.rule == breach.rule or not self.rule):
                     breach, case, improved = found, candidate, True
                     break
         return breach, case

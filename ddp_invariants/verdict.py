@@ -48,6 +48,7 @@ class Breach:
         notes: Longer material, such as stacks.
         event: What the trace shows of it: which reduction carried it, or that none did; empty where groups were plain.
         causes: Everything that predicts what was found. `perhaps` names one only where it is the only one.
+        first: Of the same case, the breach that explains this one, as "RULE: fact"; empty where this one tells most.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -60,6 +61,7 @@ class Breach:
     notes: str = ""
     event: str = ""
     causes: tuple[Cause, ...] = ()
+    first: str = ""
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,40 @@ class Inconclusive(AssertionError):
 
 class NotJudged(Exception):
     """A rule is not about what is on trial, or not about the case handed in for replay."""
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """The first breach a search came upon, as it was before anything was shrunk.
+
+    Attributes:
+        breach: Of those of the case, the one that explains the others.
+        case: As drawn.
+        seconds: From the search's start.
+        of_its_kind: Cases drawn until then that were drawn for the same rule.
+    """
+
+    breach: Breach
+    case: Case
+    seconds: float
+    of_its_kind: int
+
+
+@dataclass(frozen=True)
+class Surveyed:
+    """What a search for anything wrong came to.
+
+    Attributes:
+        cases: Drawn until the first breach, its own included; all of them where there was none.
+        sighting: The first breach; None where there was none.
+        violation: What became of it: the smallest case, confirmed; None where there is none.
+        reason: Why a breach that was seen is no violation.
+    """
+
+    cases: int
+    sighting: Sighting | None = None
+    violation: Violation | None = None
+    reason: str = ""
 
 
 _CLASSES: dict[str, type[Violation]] = {}

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cases import cases_for
-
 from ddp_invariants.discovery import Discovery, discover
 from ddp_invariants.implementation import OPTIONS, named
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.ranks.pool import Pool
+from ddp_invariants.strategies import cases_for
 from ddp_invariants.trial import OnTrial, Options, Trial
 from ddp_invariants.verdict import Inconclusive, Violation
 

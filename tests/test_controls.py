@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from cases import cases_for
 
 from conftest import TrialMaker
 from ddp_invariants.invariants.hearing import training
 from ddp_invariants.invariants.shard import sharding
+from ddp_invariants.strategies import cases_for
 from ddp_invariants.verdict import Verdict
 
 CONTROLS = str(Path(__file__).with_name("controls.py"))

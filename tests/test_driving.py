@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cases import cases_for
 
 from conftest import TrialMaker
 from ddp_invariants.case import Data, Layer, Model, TrainingCase
@@ -14,6 +13,7 @@ from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.invariants import judge
 from ddp_invariants.invariants.shard import sharding
 from ddp_invariants.ranks.pool import LoadFailure, Pool
+from ddp_invariants.strategies import cases_for
 
 CASE = TrainingCase(model=Model(2, (Layer("linear", 2), Layer("linear", 1))), steps=2, accumulation=2, bucket_cap=8,
                     data=Data(samples=8, batch_size=2))

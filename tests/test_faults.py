@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 
 import pytest
-from cases import cases_for
 from planted import SAMPLERS, WRAPPERS, Planted
 
 from conftest import FAULTS, TrialMaker
@@ -13,7 +12,7 @@ from ddp_invariants import trial as trials
 from ddp_invariants.case import ShardCase, TrainingCase
 from ddp_invariants.invariants.shard import CHANCE_FREE
 from ddp_invariants.ranks.pool import Pool
-from ddp_invariants.strategies import shard_cases, training_cases
+from ddp_invariants.strategies import cases_for, shard_cases, training_cases
 from ddp_invariants.trial import Trial
 from ddp_invariants.verdict import Inconclusive, Violation, violation_class
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cases import cases_for
 
 from conftest import FAULTS, TrialMaker
 from ddp_invariants import trial as trials
@@ -14,7 +13,7 @@ from ddp_invariants.case import Data, Layer, Model, Perturbation, PerturbationKi
 from ddp_invariants.implementation import Ddp
 from ddp_invariants.invariants import judge
 from ddp_invariants.ranks.pool import Pool
-from ddp_invariants.strategies import training_cases
+from ddp_invariants.strategies import cases_for, training_cases
 from ddp_invariants.verdict import Inconclusive
 
 GROUPS = str(Path(__file__).with_name("groups.py"))

@@ -4,18 +4,21 @@ A rule sees one case's evidence and says: nothing wrong among so many comparison
 breach here, or that it lacks its evidence. Add a rule to the module of its invariant.
 """
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from ddp_invariants.declarations import Declarations, SamplerDeclarations
 from ddp_invariants.evidence import ShardEvidence, TrainingEvidence
 from ddp_invariants.invariants import comm, grad, init, live, loss, mem, param
+from ddp_invariants.invariants.diagnosis.reductions import OF_STEPS
 from ddp_invariants.invariants.hearing import UNDECLARED, Hearing, training
 from ddp_invariants.invariants.rule import Rule
 from ddp_invariants.invariants.shard import UNDECLARED as UNDECLARED_SAMPLER
 from ddp_invariants.invariants.shard import Deal, sharding
-from ddp_invariants.verdict import Finding
+from ddp_invariants.verdict import Breach, Finding
 
-__all__ = ["ALL_RULES", "comm", "grad", "init", "judge", "live", "loss", "mem", "param"]
+__all__ = ["ALL_RULES", "comm", "grad", "init", "judge", "live", "loss", "mem", "param", "telling_most"]
 
 _ORDER = ("INIT", "SHARD", "LOSS", "GRAD", "PARAM", "COMM", "LIVE", "MEM")
 _RULES: dict[str, Rule[Hearing] | Rule[Deal]] = {**training.rules, **sharding.rules}
@@ -34,3 +37,28 @@ def judge(evidence: TrainingEvidence | ShardEvidence, declared: Declarations = U
     # A run may diverge: what overflows is told from what does not by its value, not by a warning.
     with np.errstate(all="ignore"):
         return {identifier: rule.find(hearing) for identifier, rule in training.rules.items()}
+
+
+_CAUSES_FIRST = (
+    "COMM-1", "LIVE-2", "LIVE-3", "LIVE-1",
+    "COMM-3", "COMM-2",  # What luck decides is wrong in any of the ways below.
+    "INIT-1", "INIT-2", "INIT-4", "INIT-3", "LOSS-1", "LOSS-2", "LOSS-3",
+    "GRAD-4", "GRAD-7", "GRAD-8", "GRAD-1", "GRAD-5", "GRAD-2", "GRAD-3", "GRAD-6", "GRAD-12",
+    "PARAM-5", "PARAM-1", "PARAM-2", "PARAM-3", "PARAM-4", "COMM-4", "COMM-5", "LIVE-4", "MEM-1",
+    "SHARD-7", "SHARD-4", "SHARD-1", "SHARD-6", "SHARD-2", "SHARD-3", "SHARD-5", "SHARD-8",
+)
+"""Rules in the order in which the breach of one explains those of later ones, in one and the same case. Of two about the same
+values the narrower comes first: in the smallest case that shows a fault, its situation is there because the fault needs it."""
+
+assert set(_CAUSES_FIRST) | {"COMM-6"} == set(ALL_RULES)
+
+
+def telling_most(breaches: Iterable[Breach]) -> Breach | None:
+    """Of the breaches of one case, the one that explains the others; None of none."""
+    return min(breaches, key=_depth, default=None)
+
+
+def _depth(breach: Breach) -> float:
+    """How far down the causes a breach is. What is wrong later for a reason that knows of no steps is not left over."""
+    timeless = breach.causes and not any(cause.kind in OF_STEPS for cause in breach.causes)
+    return _CAUSES_FIRST.index("GRAD-2") + 0.5 if breach.rule == "GRAD-5" and timeless else _CAUSES_FIRST.index(breach.rule)

@@ -65,11 +65,14 @@ def _told(incident: Incident | None, world_size: int, perhaps: str, ranks: tuple
         return None
     notes = "\n".join(f"rank {rank} printed:\n{_of_the_implementation(text)}" for rank, text in incident.stacks.items() if text)
     verb = "hung" if incident.kind == "hung" else "died"
+    another = " while another raised" if perhaps else ""
     told = [_whereabouts(incident, rank) for rank in sorted(incident.ranks)]
     told += [f"rank {number + outside} went on to the end{f', having issued {len(rank.calls)}' if rank.sent else ''}"
              for number, rank in enumerate(ranks) if rank.tensors and rank.raised is None]
-    return Breach("LIVE-1", f"a rank {verb}{' while another raised' if perhaps else ''}",
-                  f"world size {world_size}, after {incident.seconds:.1f} s", "; ".join(told), perhaps, notes)
+    if verb == "died" and perhaps:  # That others get an error then is as it should be, and no cause.
+        told, perhaps = [*told, perhaps], ""
+    return Breach("LIVE-1", f"a rank {verb}{another}", f"world size {world_size}, after {incident.seconds:.1f} s",
+                  "; ".join(told), perhaps, notes)
 
 
 def _whereabouts(incident: Incident, rank: int) -> str:

@@ -1,0 +1,246 @@
+"""The judge, measured: which planted faults it catches, by which rule, how soon, with which cause; and whom it accuses falsely.
+
+Each fault is searched for as a whole session would find it: cases of all rules' properties in turn, each judged by all rules.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Literal
+
+from ddp_invariants.case import Case, ShardCase, TrainingCase, describe
+from ddp_invariants.catalogue import Planted
+from ddp_invariants.discovery import discover
+from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.ranks.pool import Pool
+from ddp_invariants.scope import TRAINING
+from ddp_invariants.trial import OnTrial, Options, Trial
+
+CASES = 100
+"""Cases per rule of a search, as in the default profile."""
+MAX_WORLD_SIZE = 4
+
+Diagnosis = Literal["right", "wrong", "unknown"]
+
+
+@dataclass(frozen=True)
+class Detection:
+    """What one search came to.
+
+    Attributes:
+        planted: What was on trial.
+        seed: Of the search.
+        cases: Drawn until the first breach, its own included; all where there was none.
+        of_its_kind: Of these, those drawn as the first breach's was: what a property of their own would have drawn.
+        seconds: Until then; 0 where there was none.
+        sighted: The rule that explains the first breach, before it was shrunk; empty where there was none.
+        rule: The one of the smallest case, confirmed in fresh processes; empty where nothing was confirmed.
+        confirmed: How often it was seen again there, of three (or of one, where a rank hangs).
+        cause: What is named; empty where nothing is, or two causes cannot be told apart.
+        case: The smallest case in words.
+        size: What it takes: ranks, layers and steps, or ranks and samples.
+        needs: What a case can contain that this one does (`contents`).
+        reason: Why a breach that was seen is no violation.
+    """
+
+    planted: Planted
+    seed: int
+    cases: int
+    of_its_kind: int = 0
+    seconds: float = 0.0
+    sighted: str = ""
+    rule: str = ""
+    cause: str = ""
+    case: str = ""
+    size: str = ""
+    needs: tuple[str, ...] = ()
+    reason: str = ""
+
+    @property
+    def is_caught(self) -> bool:
+        """By whichever rule."""
+        return bool(self.rule)
+
+    @property
+    def is_right_rule(self) -> bool:
+        """Whether the rule that names the fact is the one that was named."""
+        return self.is_caught and self.rule == self.planted.rule
+
+    @property
+    def diagnosis(self) -> Diagnosis:
+        """Whether the cause is the one that was planted."""
+        if not self.cause:
+            return "unknown"
+        return "right" if self.planted.cause and self.planted.cause in self.cause else "wrong"
+
+
+def search(pool: Pool, planted: Planted, seed: int, store: Path, cases: int = CASES) -> Detection:
+    """Search for what is wrong with an implementation.
+
+    Args:
+        pool: Ranks.
+        planted: What is on trial.
+        seed: Of the search.
+        store: Folder for violations.
+        cases: Cases per rule.
+    """
+    ddp, sampler = planted.on_trial
+    scope = discover(pool, ddp, sampler, MAX_WORLD_SIZE).scope(MAX_WORLD_SIZE)
+    trial = Trial(pool, OnTrial(ddp, sampler, scope), Options(seed=seed, store=store))
+    rules = [rule for rule in ALL_RULES if rule.startswith("SHARD") == planted.is_sampler and rule != "COMM-6"]
+    found = trial.survey(rules, cases * len(rules))
+    if found.sighting is None:
+        return Detection(planted, seed, found.cases)
+    seen = partial(Detection, planted, seed, found.cases, found.sighting.of_its_kind, found.sighting.seconds,
+                   found.sighting.breach.rule)
+    if found.violation is None:
+        return seen(case=describe(found.sighting.case), reason=found.reason)
+    breach, case = found.violation.breach, found.violation.case
+    named = "" if len({cause.words for cause in breach.causes}) > 1 else breach.perhaps
+    return seen(rule=breach.rule, cause=named, case=describe(case), size=size(case), needs=contents(case))
+
+
+def size(case: Case) -> str:
+    """What a case takes, in a few words."""
+    if isinstance(case, ShardCase):
+        return f"W={case.world_size}, N={case.data.samples}"
+    return f"W={case.world_size}, {_several(len(case.model.layers), 'layer')}, {_several(case.steps, 'step')}"
+
+
+def _several(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
+_CONTENTS: dict[str, Callable[[TrainingCase], bool]] = {
+    "three ranks or more": lambda case: case.world_size > 2,
+    **{name: capability.present for name, capability in TRAINING.items() if name not in ("sgd", "few")},
+    "two layers or more": lambda case: len(case.model.layers) > 1,
+    "two steps or more": lambda case: case.steps > 1,
+    "activation": lambda case: any(layer.activation != "none" for layer in case.model.layers),
+    "batch above one": lambda case: case.data.batch_size > 1,
+    "shuffled data": lambda case: case.data.shuffle,
+    "fractions": lambda case: case.values == "real",
+    "large or small values": lambda case: case.log2_scale != 0,
+    "withheld results": lambda case: case.perturbation.kind == "withheld",
+    "delayed collectives": lambda case: case.perturbation.kind in ("delays", "late"),
+    "a rank's death": lambda case: case.kills,
+    "repeated runs": lambda case: case.rounds > 1,
+}
+_DEALT: dict[str, Callable[[ShardCase], bool]] = {
+    "one rank": lambda case: case.world_size == 1,
+    "three ranks or more": lambda case: case.world_size > 2,
+    "shuffle": lambda case: case.data.shuffle,
+    "drop_last": lambda case: case.data.drop_last,
+    "N not divisible by W": lambda case: case.data.samples % case.world_size != 0,
+    "N < W": lambda case: case.data.samples < case.world_size,
+    "no samples": lambda case: case.data.samples == 0,
+    "batch above one": lambda case: case.data.batch_size > 1,
+    "several epochs": lambda case: len(case.epochs) > 1,
+    "an epoch above 0": lambda case: any(case.epochs),
+    "a seed above 0": lambda case: case.data.seed > 0,
+    "a DataLoader": lambda case: case.loader,
+}
+
+
+def contents(case: Case) -> tuple[str, ...]:
+    """What a case contains of all that can be drawn: in a smallest case, what the fault needs to show."""
+    if isinstance(case, ShardCase):
+        return tuple(name for name, is_there in _DEALT.items() if is_there(case))
+    return tuple(name for name, is_there in _CONTENTS.items() if is_there(case))
+
+
+DIMENSIONS = (*_CONTENTS, *(name for name in _DEALT if name not in _CONTENTS))
+"""All that a case can contain beyond the simplest, by name."""
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What a set of searches adds up to.
+
+    Attributes:
+        searches: For planted faults.
+        caught: Of these, by whichever rule.
+        right_rule: By the rule that names the fact.
+        right, wrong, unknown: Of those caught, by the cause named.
+        median_cases: Drawn until the first breach, over what was caught.
+        median_seconds: The same in seconds.
+        control_cases: Cases judged of controls.
+        accused: Controls with a confirmed violation.
+    """
+
+    searches: int = 0
+    caught: int = 0
+    right_rule: int = 0
+    right: int = 0
+    wrong: int = 0
+    unknown: int = 0
+    median_cases: float = 0.0
+    median_seconds: float = 0.0
+    control_cases: int = 0
+    accused: int = 0
+
+
+def totals(detections: Iterable[Detection]) -> Totals:
+    """Add up."""
+    detections = list(detections)
+    faults = [one for one in detections if one.planted.rule]
+    controls = [one for one in detections if not one.planted.rule]
+    caught = [one for one in faults if one.is_caught]
+    causes = Counter(one.diagnosis for one in caught)
+    return Totals(
+        len(faults), len(caught), sum(one.is_right_rule for one in caught), causes["right"], causes["wrong"], causes["unknown"],
+        median(one.cases for one in caught) if caught else 0.0, median(one.seconds for one in caught) if caught else 0.0,
+        sum(one.cases for one in controls), sum(one.is_caught for one in controls))
+
+
+@dataclass(frozen=True)
+class Job:
+    """One search to be made: whom to search, with which seed, with how many cases per rule."""
+
+    planted: Planted
+    seed: int
+    cases: int = CASES
+
+
+class _Searcher:
+    """A process that searches, with ranks of its own; made once in each."""
+
+    def __init__(self, addresses: list[str]) -> None:
+        self.pool = Pool(addresses)
+        self.store = TemporaryDirectory()
+
+    def __call__(self, job: Job) -> Detection:
+        return search(self.pool, job.planted, job.seed, Path(self.store.name), job.cases)
+
+
+_searcher: list[_Searcher] = []
+
+
+def _open(addresses: list[str]) -> None:
+    _searcher.append(_Searcher(addresses))
+
+
+def _search(job: Job) -> Detection:
+    return _searcher[0](job)
+
+
+def measure(addresses: list[str], jobs: Iterable[Job], workers: int) -> Iterator[Detection]:
+    """Make many searches at once, in processes of their own; what each came to, in the order they end.
+
+    Args:
+        addresses: Of the hosts.
+        jobs: The searches.
+        workers: Processes; each drives ranks of its own.
+    """
+    executor = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_open, initargs=(addresses,))
+    try:
+        for done in as_completed([executor.submit(_search, job) for job in jobs]):
+            yield done.result()
+    finally:
+        executor.shutdown(cancel_futures=True)

@@ -1,0 +1,401 @@
+"""Host: the bucketed reference. What goes wrong in packing, reducing, dividing and writing back."""
+
+from itertools import combinations
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ddp_invariants.reference.ddp import Bucket
+from ddp_invariants.reference.ddp import DistributedDataParallel as Reference
+
+_SUM = dist.all_reduce
+"""As it is before a fault puts another in its place for a call."""
+
+
+class ReducesParameters(Reference):
+    """The hook reduces the parameter instead of its gradient (a well-known small trainer).
+
+    GRAD-1: own local gradient: never reduced.
+    """
+
+    def _plan(self) -> None:
+        for parameter in self._trainable():
+            parameter.register_post_accumulate_grad_hook(self._average)
+
+    def _average(self, parameter: nn.Parameter) -> None:
+        dist.all_reduce(parameter.data, group=self.group)
+        parameter.data /= self.world_size
+
+
+class _DividesBy(Reference):
+    """The sum is divided by a number of its own; a base."""
+
+    divisor: ClassVar[float]
+
+    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None,
+                 bucket_cap_mb: float = 25.0) -> None:
+        super().__init__(module, process_group, bucket_cap_mb)
+        self.world_size = self._divisor(self.world_size)
+
+    def _divisor(self, world_size: int) -> int:
+        raise NotImplementedError
+
+
+class NeverDivides(_DividesBy):
+    """Summed, never divided (goodfire-ai/spd#658). GRAD-2: summed, never divided."""
+
+    def _divisor(self, world_size: int) -> int:
+        del world_size
+        return 1
+
+
+class DividesByTwo(_DividesBy):
+    """Divided by two whatever the world size, which passes at W = 2 (a course solution). GRAD-2: divided by 2, not by."""
+
+    def _divisor(self, world_size: int) -> int:
+        return min(world_size, 2)
+
+
+class DividesTwice(_DividesBy):
+    """Averaged twice (apache/singa#65). GRAD-2: divided twice."""
+
+    def _divisor(self, world_size: int) -> int:
+        return world_size**2
+
+
+class LastBucketNotFlushed(Reference):
+    """The last bucket, which the cap did not fill, is never added to the list (facebookresearch/fairscale#435).
+
+    GRAD-1: own local gradient: never reduced.
+    """
+
+    def _plan(self) -> None:
+        super()._plan()
+        if len(self._buckets) > 1:
+            self._buckets.pop()
+
+
+class LargeParameterSkipped(Reference):
+    """A parameter larger than the cap fits no bucket and is left out (facebookresearch/fairscale#222).
+
+    GRAD-1: own local gradient: never reduced.
+    """
+
+    def _plan(self) -> None:
+        super()._plan()
+        self._buckets = [b for b in self._buckets if sum(p.numel() * p.element_size() for p in b.parameters) <= self.bucket_cap]
+
+
+class FlattensByStorage(Reference):
+    """Gradients are packed in storage order and unpacked in logical order (guarded by pytorch's test_grad_layout_*).
+
+    GRAD-2: in channels_last order.
+    """
+
+    def _launch(self, bucket: Bucket) -> None:
+        if bucket.work is None:
+            for parameter in bucket.parameters:
+                if parameter.grad is not None and parameter.grad.dim() == 4:
+                    storage_order = parameter.grad.permute(0, 2, 3, 1).reshape(parameter.shape).clone()
+                    parameter.grad.copy_(storage_order)
+        super()._launch(bucket)
+
+
+class ScrubsNaN(Reference):
+    """Values that are not finite are replaced before the reduction (ecmwf/WeatherGenerator#2718). GRAD-7: was scrubbed."""
+
+    def _launch(self, bucket: Bucket) -> None:
+        if bucket.work is None:
+            for parameter in bucket.parameters:
+                if parameter.grad is not None:
+                    parameter.grad.nan_to_num_()
+        super()._launch(bucket)
+
+
+class AveragesTheLoss(Reference):
+    """The forward averages its result over the ranks, to report the global loss (no public incident found).
+
+    LOSS-1: the forward's results were averaged over the ranks.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        result = super().forward(*args, **kwargs)
+        with torch.no_grad():
+            dist.all_reduce(result, group=self.group)
+            result /= self.world_size
+        return result
+
+
+class LeftoverBuffer(Reference):
+    """Gradients are added to what the flat buffer held from the step before (NVIDIA/Megatron-LM#4609).
+
+    GRAD-5: it is the mean plus step 0's gradient.
+    """
+
+    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None,
+                 bucket_cap_mb: float = 25.0) -> None:
+        super().__init__(module, process_group, bucket_cap_mb)
+        self._left: dict[int, Tensor] = {}
+
+    def _write_back(self, bucket: Bucket) -> None:
+        assert bucket.flat is not None
+        number = self._buckets.index(bucket)
+        bucket.flat += self._left.get(number, torch.zeros_like(bucket.flat))
+        self._left[number] = bucket.flat.clone()
+        super()._write_back(bucket)
+
+
+class _ReducesByAnother(Reference):
+    """Buckets are reduced in another way than by the sum of what they hold; a base."""
+
+    def _all_reduce(self, flat: Tensor) -> Any:
+        raise NotImplementedError
+
+    def _launch(self, bucket: Bucket) -> None:
+        if bucket.work is None:
+            plain, dist.all_reduce = dist.all_reduce, lambda flat, **_: self._all_reduce(flat)
+            try:
+                super()._launch(bucket)
+            finally:
+                dist.all_reduce = plain
+
+
+class RoundsToBfloat16(_ReducesByAnother):
+    """Every bucket travels in bfloat16, whatever it holds (facebookresearch/fairscale#583). GRAD-2: rounded to bfloat16."""
+
+    def _all_reduce(self, flat: Tensor) -> Any:
+        low = flat.bfloat16()
+        work = _SUM(low, group=self.group, async_op=True)
+        work.wait()
+        flat.copy_(low)
+        return work
+
+
+class TakesTheMaximum(_ReducesByAnother):
+    """The maximum over the ranks instead of the sum (an operation mistyped; pytorch#154928 is its like).
+
+    GRAD-2: it is the maximum over the ranks.
+    """
+
+    def _all_reduce(self, flat: Tensor) -> Any:
+        return _SUM(flat, op=dist.ReduceOp.MAX, group=self.group, async_op=True)
+
+
+class LeavesTheLastRankOut(_ReducesByAnother):
+    """The last rank's gradients count as zero (a rank without data that sends an empty bucket).
+
+    GRAD-2: with rank 1's gradient left out.
+    """
+
+    def _all_reduce(self, flat: Tensor) -> Any:
+        if dist.get_rank(self.group) == dist.get_world_size(self.group) - 1 > 0:
+            flat.zero_()
+        return _SUM(flat, group=self.group, async_op=True)
+
+
+class CountsRankZeroTwice(_ReducesByAnother):
+    """Rank 0 adds its own gradients to a sum that holds them already (pytorch/tutorials#1039's ring).
+
+    GRAD-2: rank 0's gradient counted twice.
+    """
+
+    def _all_reduce(self, flat: Tensor) -> Any:
+        if dist.get_rank(self.group) == 0 and dist.get_world_size(self.group) > 1:
+            flat *= 2
+        return _SUM(flat, group=self.group, async_op=True)
+
+
+class ForgetsTheTail(_ReducesByAnother):
+    """What a bucket holds beyond a multiple of the world size is not sent (NVIDIA/Megatron-LM#561).
+
+    GRAD-1: own local gradient: never reduced.
+    """
+
+    def _all_reduce(self, flat: Tensor) -> Any:
+        count = len(flat) - len(self._buckets[0].parameters)  # Gradients, then flags.
+        sent = flat[: count - count % self.world_size].clone()
+        work = _SUM(sent, group=self.group, async_op=True)
+        work.wait()
+        flat[len(sent) : count] *= self.world_size  # It stays what it is, divided at the end like the rest.
+        flat[: len(sent)] = sent
+        return work
+
+    def _launch(self, bucket: Bucket) -> None:
+        self._buckets.sort(key=lambda one: one is not bucket)
+        super()._launch(bucket)
+
+
+class _WritesBack(Reference):
+    """Results are written back wrongly; a base."""
+
+    def _write_back(self, bucket: Bucket) -> None:
+        super()._write_back(bucket)
+        self._spoil([p for p in bucket.parameters if p.grad is not None])
+
+    def _spoil(self, parameters: list[nn.Parameter]) -> None:
+        raise NotImplementedError
+
+
+class DoublesTheMean(_WritesBack):
+    """The mean is stored in .grad, and added to it once more (course solutions whose hooks return what they store).
+
+    GRAD-2: accumulated once too often.
+    """
+
+    def _spoil(self, parameters: list[nn.Parameter]) -> None:
+        for parameter in parameters:
+            assert parameter.grad is not None
+            parameter.grad.mul_(2)
+
+
+class LosesTheGradient(_WritesBack):
+    """Results go to a buffer that .grad is no view of, and .grad is cleared (facebookresearch/fairscale#354).
+
+    GRAD-2: the gradient was lost.
+    """
+
+    def _spoil(self, parameters: list[nn.Parameter]) -> None:
+        for parameter in parameters:
+            assert parameter.grad is not None
+            parameter.grad.zero_()
+
+
+class OneStepLate(_WritesBack):
+    """From the second step on, .grad gets the results of the step before (NVIDIA/Megatron-LM#4609 has such left).
+
+    GRAD-5: it equals step 0's gradient: stale.
+    """
+
+    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None,
+                 bucket_cap_mb: float = 25.0) -> None:
+        super().__init__(module, process_group, bucket_cap_mb)
+        self._before: dict[nn.Parameter, Tensor] = {}
+
+    def _spoil(self, parameters: list[nn.Parameter]) -> None:
+        for parameter in parameters:
+            assert parameter.grad is not None
+            fresh = parameter.grad.clone()
+            parameter.grad.copy_(self._before.get(parameter, fresh))
+            self._before[parameter] = fresh
+
+
+class SwapsEqualShapes(_WritesBack):
+    """Two parameters of equal shape in a bucket get each other's mean (two packing orders: deepspeedai/DeepSpeed#2343).
+
+    GRAD-2: of equal shape: swapped.
+    """
+
+    def _spoil(self, parameters: list[nn.Parameter]) -> None:
+        for one, other in combinations(parameters, 2):
+            if one.shape == other.shape and one.grad is not None and other.grad is not None:
+                kept = one.grad.clone()
+                one.grad.copy_(other.grad)
+                other.grad.copy_(kept)
+                return
+
+
+class DividesByMicroSteps(_WritesBack):
+    """An accumulated gradient is divided by the micro-steps, as the loss was (huggingface/transformers#35210).
+
+    GRAD-8: divided by their number once more.
+    """
+
+    passes = 0
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self.passes += torch.is_grad_enabled()
+        return super().forward(*args, **kwargs)
+
+    def _finish(self) -> None:
+        super()._finish()
+        self.passes = 0
+
+    def _spoil(self, parameters: list[nn.Parameter]) -> None:
+        for parameter in parameters:
+            assert parameter.grad is not None
+            parameter.grad.div_(self.passes)
+
+
+class ReducesTheFirstStepOnly(Reference):
+    """The callback at a backward's end is queued once and never again (a classic; picotron after an exception).
+
+    GRAD-1: own local gradient: never reduced.
+    """
+
+    begun = False
+
+    def _backward_begins(self, gradient: Tensor) -> None:
+        if not self.begun:
+            self.begun = True
+            super()._backward_begins(gradient)
+
+
+class BroadcastsTheResult(Reference):
+    """The forward gives every rank the first one's result, so that all log the same (a logging idiom misplaced).
+
+    LOSS-1: it is the loss of rank 0's results.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        result = super().forward(*args, **kwargs)
+        with torch.no_grad():
+            dist.broadcast(result, group_src=0, group=self.group)
+        return result
+
+
+class _TwoSteps(torch.optim.Optimizer):
+    """Steps another optimizer twice."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+        super().__init__(optimizer.param_groups, {})
+        self.state, self.param_groups = optimizer.state, optimizer.param_groups
+
+    def step(self, closure: Any = None) -> Any:
+        self.optimizer.step(closure)
+        return self.optimizer.step(closure)
+
+
+def updates_twice(module: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """The update is made twice, by a hook and by the loop (huggingface/accelerate#2926 for the scheduler).
+
+    PARAM-3: the update was made twice.
+    """
+    return Reference(module), _TwoSteps(optimizer)
+
+
+class Forgets(Reference):
+    """Every forward starts from the first one's parameters: training never gets anywhere (no public incident found).
+
+    PARAM-3: it is what the first step started from.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if not hasattr(self, "_first"):
+            self._first = [p.detach().clone() for p in self.module.parameters()]
+        with torch.no_grad():
+            for parameter, first in zip(self.module.parameters(), self._first, strict=True):
+                parameter.copy_(first)
+        return super().forward(*args, **kwargs)
+
+
+class CapInMillions(Reference):
+    """A MiB of bucket capacity is taken for a million bytes (NVIDIA/recsys-examples#374). COMM-4."""
+
+    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None,
+                 bucket_cap_mb: float = 25.0) -> None:
+        super().__init__(module, process_group, bucket_cap_mb * 1e6 / 2**20)
+
+
+class TiedHoldsUpAll(Reference):
+    """With a tied parameter nothing is sent in backward: its bucket waits for a second gradient (no public incident found).
+
+    COMM-5.
+    """
+
+    def _gradient_ready(self, parameter: nn.Parameter) -> None:
+        if len(list(self.module.named_parameters(remove_duplicate=False))) == len(list(self.module.parameters())):
+            super()._gradient_ready(parameter)
+

@@ -1,0 +1,86 @@
+"""Host: the bucketed reference. What goes wrong when every rank is to start from one state."""
+
+from collections.abc import Iterable
+from contextlib import suppress
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ddp_invariants.reference.ddp import DistributedDataParallel as Reference
+
+_SUM = dist.all_reduce
+"""As it is before a fault puts another in its place for a call."""
+
+
+class NoBroadcast(Reference):
+    """Nothing is broadcast at construction; equality is left to equal seeds (picotron). INIT-1: never broadcast."""
+
+    def _broadcast_state(self, tensors: Iterable[Tensor]) -> None:
+        del tensors
+
+
+class TrainableOnlyBroadcast(Reference):
+    """Only parameters that require a gradient are broadcast (planted by a course's own tests). INIT-1: never broadcast."""
+
+    def _broadcast_state(self, tensors: Iterable[Tensor]) -> None:
+        super()._broadcast_state([t for t in tensors if t.requires_grad or not isinstance(t, nn.Parameter)])
+
+
+class NoBufferBroadcast(Reference):
+    """Buffers are not broadcast at construction (pytorch#111138). INIT-2: never broadcast."""
+
+    def _broadcast_state(self, tensors: Iterable[Tensor]) -> None:
+        super()._broadcast_state([t for t in tensors if isinstance(t, nn.Parameter)])
+
+
+class StridedBroadcast(Reference):
+    """A strided parameter is broadcast as it lies: gloo writes the wrong elements (pytorch#192920).
+
+    INIT-1: ignores its strides.
+    """
+
+    def _broadcast_state(self, tensors: Iterable[Tensor]) -> None:
+        for tensor in tensors:
+            dist.broadcast(tensor.detach(), group_src=0, group=self.group)
+
+
+class SourceIsGlobalRankZero(Reference):
+    """The broadcast's source is rank 0 of the world, which the group need not contain (pytorch#53793).
+
+    INIT-1: never broadcast.
+    """
+
+    def _broadcast_state(self, tensors: Iterable[Tensor]) -> None:
+        with suppress(ValueError):  # The rank is not in the group, it says, and is not listened to.
+            for tensor in tensors:
+                flat = tensor.detach().clone(memory_format=torch.contiguous_format)
+                dist.broadcast(flat, src=0, group=self.group)
+                tensor.detach().copy_(flat)
+
+
+class SourceIsRankOne(Reference):
+    """The broadcast's source is the group's rank 1 (no public incident found). INIT-1: the broadcast's source is rank 1."""
+
+    def _broadcast_state(self, tensors: Iterable[Tensor]) -> None:
+        for tensor in tensors:
+            flat = tensor.detach().clone(memory_format=torch.contiguous_format)
+            dist.broadcast(flat, group_src=1 if dist.get_world_size(self.group) > 1 else 0, group=self.group)
+            tensor.detach().copy_(flat)
+
+
+class AveragesAtTheStart(Reference):
+    """Parameters are averaged at construction instead of broadcast (no public incident found).
+
+    INIT-1: averaged instead of broadcast.
+    """
+
+    def _broadcast_state(self, tensors: Iterable[Tensor]) -> None:
+        for tensor in tensors:
+            if tensor.is_floating_point():
+                flat = tensor.detach().clone(memory_format=torch.contiguous_format)
+                dist.all_reduce(flat, group=self.group)
+                tensor.detach().copy_(flat / self.world_size)
+            else:
+                super()._broadcast_state([tensor])
+

@@ -1,0 +1,159 @@
+"""Host: the bucketed reference. What goes wrong in waiting, ordering, failing and ending."""
+
+import time
+from contextlib import suppress
+from functools import partial
+from threading import Event, Thread
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ddp_invariants.reference.ddp import Bucket
+from ddp_invariants.reference.ddp import DistributedDataParallel as Reference
+
+_SUM = dist.all_reduce
+"""As it is before a fault puts another in its place for a call."""
+
+
+class NoWait(Reference):
+    """Results are written back without waiting for the collectives (no public incident found). COMM-3: a wait is missing."""
+
+    def _wait(self, bucket: Bucket) -> None:
+        del bucket
+
+
+class WaitsForTheLastOnly(Reference):
+    """Only the last handle is kept (a classic). COMM-3: a wait is missing."""
+
+    def _wait(self, bucket: Bucket) -> None:
+        if bucket is self._buckets[-1]:
+            super()._wait(bucket)
+
+
+class ForgetsOneWait(Reference):
+    """The first bucket's handle is never waited for (no public incident found). COMM-3: a wait is missing."""
+
+    def _wait(self, bucket: Bucket) -> None:
+        if bucket is not self._buckets[0]:
+            super()._wait(bucket)
+
+
+class DividesInFlight(Reference):
+    """The bucket is divided after its collective has started and before it has ended (no public incident found).
+
+    COMM-3: a buffer is used before its wait.
+    """
+
+    def _launch(self, bucket: Bucket) -> None:
+        started = bucket.work is not None
+        super()._launch(bucket)
+        if not started and bucket.flat is not None:
+            bucket.flat /= dist.get_world_size(self.group)
+            self.world_size = 1
+
+
+class ReducesInTwoWays(Reference):
+    """Rank 1 takes the maximum where the others take the sum: gloo says nothing (no public incident found). COMM-1."""
+
+    def _launch(self, bucket: Bucket) -> None:
+        if bucket.work is None and dist.get_rank(self.group) == 1:
+            plain, dist.all_reduce = dist.all_reduce, partial(dist.all_reduce, op=dist.ReduceOp.MAX)
+            try:
+                super()._launch(bucket)
+            finally:
+                dist.all_reduce = plain
+        super()._launch(bucket)
+
+
+class HangsOnThree(Reference):
+    """Rank 2 reduces nothing: the others wait for it for ever (no public incident found). LIVE-1."""
+
+    def _backward_begins(self, gradient: Tensor) -> None:
+        if dist.get_rank(self.group) != 2:
+            super()._backward_begins(gradient)
+
+
+class DiesInBackward(Reference):
+    """The second rank's process ends without a word (no public incident found). LIVE-1."""
+
+    def _backward_begins(self, gradient: Tensor) -> None:
+        if dist.get_rank(self.group) == 1:
+            torch._C._abort()  # type: ignore[attr-defined]  # a debugging aid of torch, without a stub
+        super()._backward_begins(gradient)
+
+
+class RaisesLater(Reference):
+    """The third forward raises, on every rank (no public incident found). LIVE-1."""
+
+    count = 0
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self.count += 1
+        if self.count == 3:
+            raise RuntimeError("out of buckets")
+        return super().forward(*args, **kwargs)
+
+
+class NeverArmedAgain(Reference):
+    """A reduction that a backward left half way is never taken back: no other starts (picotron after an exception).
+
+    LIVE-2: never reduced.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self._reducing, reducing = False, self._reducing
+        try:
+            return super().forward(*args, **kwargs)
+        finally:
+            self._reducing = reducing
+
+
+class SwallowsErrors(Reference):
+    """The forward catches what the module raises and returns the last result that went well (no public incident found).
+
+    LIVE-2.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        with suppress(Exception):
+            self._result = super().forward(*args, **kwargs)
+        return getattr(self, "_result", torch.zeros(1, 1, requires_grad=True))
+
+
+class GoesOnAlone(Reference):
+    """A reduction that fails is let pass, and the local gradient taken (error handling around the wait). LIVE-3."""
+
+    def _wait(self, bucket: Bucket) -> None:
+        with suppress(RuntimeError):
+            super()._wait(bucket)
+
+
+class LeavesAThread(Reference):
+    """Every wrapper starts a thread that never ends (a heartbeat without a stop). LIVE-4."""
+
+    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None,
+                 bucket_cap_mb: float = 25.0) -> None:
+        super().__init__(module, process_group, bucket_cap_mb)
+        Thread(target=Event().wait, daemon=True).start()
+
+
+class TakesWhatHasArrived(Reference):
+    """A result that is some milliseconds late is done without, and the local gradient kept (no public incident found).
+
+    COMM-2: it changes when.
+    """
+
+    def _wait(self, bucket: Bucket) -> None:
+        assert bucket.work is not None
+        until = time.monotonic() + 0.004
+        while not bucket.work.is_completed() and time.monotonic() < until:
+            time.sleep(0.0001)
+        self._too_late = time.monotonic() >= until
+        super()._wait(bucket)
+
+    def _write_back(self, bucket: Bucket) -> None:
+        if not self._too_late:
+            super()._write_back(bucket)
+
