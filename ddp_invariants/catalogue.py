@@ -5,7 +5,9 @@ is fixed (`faults/__init__.py`) and checked here.
 """
 
 import ast
+import difflib
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -52,7 +54,12 @@ class Planted:
     @property
     def target(self) -> str:
         """As `--ddp` or `--sampler` takes it."""
-        return f"{PACKAGE}.{self.host}:{self.name}"
+        return f"{PACKAGE}.{self.host}:{self.name}" if self.host != "shipped" else self.name
+
+    @property
+    def is_fault(self) -> bool:
+        """Whether something is wrong with it; a control else."""
+        return bool(self.rule)
 
     @property
     def on_trial(self) -> tuple[Ddp, Sampler]:
@@ -68,14 +75,35 @@ class Planted:
         return f"https://github.com/{found['owner'] or found['repository']}/{found['repository']}/issues/{found['number']}"
 
 
+SHIPPED = tuple(Planted("shipped", "what is judged by a short name", name, f"the {what} of {name}", is_sampler=is_sampler)
+                for name in ("reference", "torch") for what, is_sampler in (("DDP", False), ("sampler", True)))
+"""Controls that are not planted."""
+
+
+def chosen(names: Iterable[str]) -> list[Planted]:
+    """The entries that are called so, or lie in a module called so, or break a rule called so; all without a name.
+
+    Raises:
+        CatalogueError: A name is none of these.
+    """
+    entries, names = planted(), list(names)
+    known = [(one.name, one.host, one.rule) for one in entries]
+    for name in names:
+        if not any(name in about for about in known):
+            close = difflib.get_close_matches(name, {word for about in known for word in about}, 1)
+            raise CatalogueError(f"--only {name}: no fault or control, no module and no rule of the catalogue is called so"
+                                 + (f"; did you mean {close[0]}?" if close else ""))
+    return [one for one, about in zip(entries, known, strict=True) if not names or set(names).intersection(about)]
+
+
 @cache
 def planted() -> tuple[Planted, ...]:
-    """All of it, by module and then in the order of the source.
+    """All of it, by module and then in the order of the source; last the controls that are not planted.
 
     Raises:
         CatalogueError: A docstring has another form, or names a rule that does not exist.
     """
-    return tuple(one for path in sorted(_FOLDER.glob("*.py")) if path.stem != "__init__" for one in _of_module(path))
+    return tuple(one for path in sorted(_FOLDER.glob("*.py")) if path.stem != "__init__" for one in _of_module(path)) + SHIPPED
 
 
 def _of_module(path: Path) -> list[Planted]:

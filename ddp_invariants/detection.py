@@ -1,32 +1,17 @@
-"""The judge, measured: which planted faults it catches, by which rule, how soon, with which cause; and whom it accuses falsely.
-
-Each fault is searched for as a whole session would find it: cases of all rules' properties in turn, each judged by all rules.
-"""
+"""What the search for a planted fault came to, and what many such searches add up to."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
-from multiprocessing import get_context
-from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
-from typing import Literal
+from typing import Literal, get_args
 
-from ddp_invariants.case import Case, ShardCase, TrainingCase, describe
+from ddp_invariants.case import Case, ShardCase, TrainingCase
 from ddp_invariants.catalogue import Planted
-from ddp_invariants.discovery import discover
-from ddp_invariants.invariants import ALL_RULES
-from ddp_invariants.ranks.pool import Pool
 from ddp_invariants.scope import TRAINING
-from ddp_invariants.trial import OnTrial, Options, Trial
-
-CASES = 100
-"""Cases per rule of a search, as in the default profile."""
-MAX_WORLD_SIZE = 4
 
 Diagnosis = Literal["right", "wrong", "unknown"]
+DIAGNOSES: tuple[Diagnosis, ...] = get_args(Diagnosis)
 
 
 @dataclass(frozen=True)
@@ -41,8 +26,9 @@ class Detection:
         seconds: Until then; 0 where there was none.
         sighted: The rule that explains the first breach, before it was shrunk; empty where there was none.
         rule: The one of the smallest case, confirmed in fresh processes; empty where nothing was confirmed.
-        confirmed: How often it was seen again there, of three (or of one, where a rank hangs).
+        breached: All rules that the smallest case breaches.
         cause: What is named; empty where nothing is, or two causes cannot be told apart.
+        told: What the report says is the case, and what was got: where no cause is named, this may say enough.
         case: The smallest case in words.
         size: What it takes: ranks, layers and steps, or ranks and samples.
         needs: What a case can contain that this one does (`contents`).
@@ -56,7 +42,9 @@ class Detection:
     seconds: float = 0.0
     sighted: str = ""
     rule: str = ""
+    breached: tuple[str, ...] = ()
     cause: str = ""
+    told: str = ""
     case: str = ""
     size: str = ""
     needs: tuple[str, ...] = ()
@@ -75,35 +63,9 @@ class Detection:
     @property
     def diagnosis(self) -> Diagnosis:
         """Whether the cause is the one that was planted."""
-        if not self.cause:
-            return "unknown"
-        return "right" if self.planted.cause and self.planted.cause in self.cause else "wrong"
-
-
-def search(pool: Pool, planted: Planted, seed: int, store: Path, cases: int = CASES) -> Detection:
-    """Search for what is wrong with an implementation.
-
-    Args:
-        pool: Ranks.
-        planted: What is on trial.
-        seed: Of the search.
-        store: Folder for violations.
-        cases: Cases per rule.
-    """
-    ddp, sampler = planted.on_trial
-    scope = discover(pool, ddp, sampler, MAX_WORLD_SIZE).scope(MAX_WORLD_SIZE)
-    trial = Trial(pool, OnTrial(ddp, sampler, scope), Options(seed=seed, store=store))
-    rules = [rule for rule in ALL_RULES if rule.startswith("SHARD") == planted.is_sampler and rule != "COMM-6"]
-    found = trial.survey(rules, cases * len(rules))
-    if found.sighting is None:
-        return Detection(planted, seed, found.cases)
-    seen = partial(Detection, planted, seed, found.cases, found.sighting.of_its_kind, found.sighting.seconds,
-                   found.sighting.breach.rule)
-    if found.violation is None:
-        return seen(case=describe(found.sighting.case), reason=found.reason)
-    breach, case = found.violation.breach, found.violation.case
-    named = "" if len({cause.words for cause in breach.causes}) > 1 else breach.perhaps
-    return seen(rule=breach.rule, cause=named, case=describe(case), size=size(case), needs=contents(case))
+        if self.planted.cause and self.planted.cause in (self.cause or self.told):
+            return "right"
+        return "wrong" if self.cause else "unknown"
 
 
 def size(case: Case) -> str:
@@ -189,58 +151,11 @@ class Totals:
 def totals(detections: Iterable[Detection]) -> Totals:
     """Add up."""
     detections = list(detections)
-    faults = [one for one in detections if one.planted.rule]
-    controls = [one for one in detections if not one.planted.rule]
+    faults = [one for one in detections if one.planted.is_fault]
+    controls = [one for one in detections if not one.planted.is_fault]
     caught = [one for one in faults if one.is_caught]
     causes = Counter(one.diagnosis for one in caught)
     return Totals(
         len(faults), len(caught), sum(one.is_right_rule for one in caught), causes["right"], causes["wrong"], causes["unknown"],
         median(one.cases for one in caught) if caught else 0.0, median(one.seconds for one in caught) if caught else 0.0,
         sum(one.cases for one in controls), sum(one.is_caught for one in controls))
-
-
-@dataclass(frozen=True)
-class Job:
-    """One search to be made: whom to search, with which seed, with how many cases per rule."""
-
-    planted: Planted
-    seed: int
-    cases: int = CASES
-
-
-class _Searcher:
-    """A process that searches, with ranks of its own; made once in each."""
-
-    def __init__(self, addresses: list[str]) -> None:
-        self.pool = Pool(addresses)
-        self.store = TemporaryDirectory()
-
-    def __call__(self, job: Job) -> Detection:
-        return search(self.pool, job.planted, job.seed, Path(self.store.name), job.cases)
-
-
-_searcher: list[_Searcher] = []
-
-
-def _open(addresses: list[str]) -> None:
-    _searcher.append(_Searcher(addresses))
-
-
-def _search(job: Job) -> Detection:
-    return _searcher[0](job)
-
-
-def measure(addresses: list[str], jobs: Iterable[Job], workers: int) -> Iterator[Detection]:
-    """Make many searches at once, in processes of their own; what each came to, in the order they end.
-
-    Args:
-        addresses: Of the hosts.
-        jobs: The searches.
-        workers: Processes; each drives ranks of its own.
-    """
-    executor = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_open, initargs=(addresses,))
-    try:
-        for done in as_completed([executor.submit(_search, job) for job in jobs]):
-            yield done.result()
-    finally:
-        executor.shutdown(cancel_futures=True)

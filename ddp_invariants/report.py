@@ -1,14 +1,26 @@
 """The one place that turns verdicts into text."""
 
+import json
 import textwrap
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from statistics import median
+from typing import TYPE_CHECKING
 
+from ddp_invariants import __version__
 from ddp_invariants.case import Case, TrainingCase, describe
+from ddp_invariants.catalogue import Planted, planted
 from ddp_invariants.declarations import CAPABILITIES, Declarations, SamplerDeclarations, to_toml
+from ddp_invariants.detection import DIAGNOSES, Detection, Totals, totals
 from ddp_invariants.discovery import Discovery, Standing
 from ddp_invariants.ledger import Entry, Ledger
 from ddp_invariants.record import StoredViolation
 from ddp_invariants.verdict import Breach, Outcome, Replayed, Verdict
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _WIDTH = 118
 _LABELS = 10
@@ -129,7 +141,6 @@ def summary(ledger: Ledger, order: list[str]) -> str:
     """A table of the rules that were judged or tested, in the order of the specification."""
     # Imported here: it is needed once, at a session's end.
     from rich.box import SIMPLE
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=SIMPLE, show_edge=False, pad_edge=False)
@@ -147,11 +158,99 @@ def summary(ledger: Ledger, order: list[str]) -> str:
         judged_in_passing = entry.verdict is Verdict.HOLDS and rule not in ledger.tested
         verdict = "not tested" if judged_in_passing else "observed" if entry.observed else entry.verdict.value
         table.add_row(rule, verdict, f"{entry.judged:,}", f"{entry.compared:,}", worst, _notes(entry))
+    return "\n".join([f"{ledger.cases:,} cases judged", *_printed(table)])
+
+
+def _printed(table: "Table") -> list[str]:
+    """A table's lines, without colour."""
+    from rich.console import Console
+
     console = Console(width=_WIDTH, color_system=None)
     with console.capture() as capture:
-        console.print(f"{ledger.cases:,} cases judged", highlight=False)
         console.print(table)
-    return "\n".join(line.rstrip() for line in capture.get().rstrip().splitlines())
+    return [line.rstrip() for line in capture.get().rstrip().splitlines()]
+
+
+def detections(found: Sequence[Detection]) -> str:
+    """The table of planted faults, what is to be said of controls, and the totals.
+
+    Per fault, over its searches: the rule that must notice, those that were named for the smallest case and for the first one
+    seen; medians of the cases drawn until then, of those among them drawn for the rule that drew the telling one, and of
+    the seconds; the smallest case; and how often the cause named was right.
+    """
+    # Imported here, as above.
+    from rich.box import SIMPLE
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=SIMPLE, show_edge=False, pad_edge=False)
+    for title in ("fault", "must", "named", "seen by"):
+        table.add_column(title, no_wrap=title in ("fault", "must"))
+    for title in ("cases", "own", "seconds"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("smallest case")
+    table.add_column("cause")
+    host = ""
+    for fault, group in _grouped(one for one in found if one.planted.is_fault):
+        if fault.host != host:
+            host = fault.host
+            table.add_row(f"{host}.py", style="italic")
+        caught = [one for one in group if one.is_caught] or group
+        causes = Counter(one.diagnosis for one in group if one.is_caught)
+        table.add_row(
+            f"  {escape(fault.name)}", fault.rule,
+            _counted(one.rule or "nothing" for one in group),
+            _counted(one.sighted or "nothing" for one in group), f"{median(one.cases for one in caught):.0f}",
+            f"{median(one.of_its_kind for one in caught):.0f}", f"{median(one.seconds for one in caught):.2f}",
+            min(caught, key=lambda one: len(one.case)).size,
+            " ".join(f"{causes[one]} {one}" for one in DIAGNOSES if causes[one]))
+    return "\n".join([*(_printed(table) if table.rows else []), "", *_of_controls(found), *_sum(totals(found))])
+
+
+def detections_json(found: Sequence[Detection]) -> str:
+    """The same as JSON: `suite`, `torch`, `totals`, and under `searches` all that is known of each."""
+    searches = [{**asdict(one), "target": one.planted.target, "diagnosis": one.diagnosis, "caught": one.is_caught,
+                 "right_rule": one.is_right_rule} for one in found]
+    return json.dumps({"suite": __version__, "torch": version("torch"), "totals": asdict(totals(found)), "searches": searches},
+                      indent=1)
+
+
+def _grouped(found: Iterable[Detection]) -> list[tuple[Planted, list[Detection]]]:
+    """Searches by what was on trial, in the order of the catalogue."""
+    groups: dict[Planted, list[Detection]] = {}
+    for one in sorted(found, key=lambda one: one.seed):
+        groups.setdefault(one.planted, []).append(one)
+    order = planted()
+    return sorted(groups.items(), key=lambda group: order.index(group[0]))
+
+
+def _counted(rules: Iterable[str]) -> str:
+    """Rules, the most frequent first, with how often where there are several."""
+    counts = Counter(rules).most_common()
+    return counts[0][0] if len(counts) == 1 else ", ".join(f"{rule} {times}x" for rule, times in counts)
+
+
+def _of_controls(found: Iterable[Detection]) -> list[str]:
+    """What there is to say of controls that did not simply hold."""
+    told = []
+    for one in found:
+        if not one.planted.is_fault and one.is_caught:
+            told.append(_field("accused", f"{one.planted.target} (seed {one.seed}): {one.rule}, {one.cause or 'no cause'}; "
+                                          f"{one.case}"))
+        if one.reason:
+            told.append(_field("unproved", f"{one.planted.target} (seed {one.seed}): {' '.join(one.reason.split())}"))
+    return told
+
+
+def _sum(total: Totals) -> list[str]:
+    def share(part: int, whole: int) -> str:
+        return f"{part} ({100 * part / whole:.1f} %)" if whole else str(part)
+    whole = total.searches
+    return [(f"{whole} searches for planted faults: {share(total.caught, whole)} caught, {share(total.right_rule, whole)} by the "
+             f"right rule, {share(total.right, whole)} with the right cause, {total.wrong} with a wrong one, {total.unknown}"
+             " with none"),
+            f"until the first counterexample, in the median: {total.median_cases:.0f} cases, {total.median_seconds:.2f} s",
+            f"{total.control_cases:,} cases of controls: {total.accused} accusations"]
 
 
 def on_trial(found: Discovery, *, verbose: bool) -> list[str]:

@@ -207,10 +207,11 @@ class Trial:
             first = search.sighting
             breach, case = search.simplest()
             breach, case = self._underlying(breach, self._repeated(breach.rule, case)[0])
+            breached = [one.rule for one in self._breaches(self.findings(case, rule=breach.rule), case)]
             try:
                 self._confirm(breach.rule, breach, case)
             except Violation as violation:
-                return Surveyed(search.cases.total(), first, violation)
+                return Surveyed(search.cases.total(), first, violation, tuple(breached))
             except Inconclusive as reason:
                 return Surveyed(search.cases.total(), first, reason=str(reason))
         return Surveyed(search.cases.total())
@@ -280,10 +281,16 @@ class Trial:
         perturbed = isinstance(case, TrainingCase) and case.perturbation.kind != "none"
         for timed in (withheld, case) if perturbed else (withheld,):
             findings = self.findings(timed, rule="COMM-2")
-            lucky = telling_most(found.breach for found in map(findings.get, ("COMM-2", "COMM-3")) if found and found.breach)
-            if lucky is not None:
+            if unwaited := findings["COMM-3"].breach:
+                return unwaited, timed
+            if (lucky := findings["COMM-2"].breach) and not self._is_steady(lead.rule, timed):
                 return lucky, timed
         return lead, case
+
+    def _is_steady(self, rule: str, case: Case) -> bool:
+        """Whether a rule is breached with a case's perturbation and without: then it is not luck that decides it."""
+        timings = (case, replace(case, perturbation=Perturbation())) if isinstance(case, TrainingCase) else (case,)
+        return all(self.findings(timed, rule=rule)[rule].breach is not None for timed in timings)
 
     def _breaches(self, findings: dict[str, Finding], case: Case) -> list[Breach]:
         """Those that count: of rules about what is on trial; what comes of a mishap is told by the rules about mishaps."""

@@ -168,12 +168,14 @@ class Surveyed:
         cases: Drawn until the first breach, its own included; all of them where there was none.
         sighting: The first breach; None where there was none.
         violation: What became of it: the smallest case, confirmed; None where there is none.
+        breached: All rules that the smallest case breaches.
         reason: Why a breach that was seen is no violation.
     """
 
     cases: int
     sighting: Sighting | None = None
     violation: Violation | None = None
+    breached: tuple[str, ...] = ()
     reason: str = ""
 
 

@@ -382,7 +382,10 @@ class Forgets(Reference):
 
 
 class CapInMillions(Reference):
-    """A MiB of bucket capacity is taken for a million bytes (NVIDIA/recsys-examples#374). COMM-4."""
+    """A MiB of bucket capacity is taken for a million bytes (NVIDIA/recsys-examples#374).
+
+    COMM-4: buckets are not filled to their capacity.
+    """
 
     def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None,
                  bucket_cap_mb: float = 25.0) -> None:
@@ -392,7 +395,7 @@ class CapInMillions(Reference):
 class TiedHoldsUpAll(Reference):
     """With a tied parameter nothing is sent in backward: its bucket waits for a second gradient (no public incident found).
 
-    COMM-5.
+    COMM-5: communication waits for the whole backward.
     """
 
     def _gradient_ready(self, parameter: nn.Parameter) -> None:

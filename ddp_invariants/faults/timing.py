@@ -55,7 +55,10 @@ class DividesInFlight(Reference):
 
 
 class ReducesInTwoWays(Reference):
-    """Rank 1 takes the maximum where the others take the sum: gloo says nothing (no public incident found). COMM-1."""
+    """Rank 1 takes the maximum where the others take the sum: gloo says nothing (no public incident found).
+
+    COMM-1: ranks issue different collectives.
+    """
 
     def _launch(self, bucket: Bucket) -> None:
         if bucket.work is None and dist.get_rank(self.group) == 1:
@@ -68,7 +71,7 @@ class ReducesInTwoWays(Reference):
 
 
 class HangsOnThree(Reference):
-    """Rank 2 reduces nothing: the others wait for it for ever (no public incident found). LIVE-1."""
+    """Rank 2 reduces nothing: the others wait for it for ever (no public incident found). LIVE-1: rank 2 went on to the end."""
 
     def _backward_begins(self, gradient: Tensor) -> None:
         if dist.get_rank(self.group) != 2:
@@ -76,7 +79,7 @@ class HangsOnThree(Reference):
 
 
 class DiesInBackward(Reference):
-    """The second rank's process ends without a word (no public incident found). LIVE-1."""
+    """The second rank's process ends without a word (no public incident found). LIVE-1: rank 1 was ended by SIGABRT."""
 
     def _backward_begins(self, gradient: Tensor) -> None:
         if dist.get_rank(self.group) == 1:
@@ -85,7 +88,7 @@ class DiesInBackward(Reference):
 
 
 class RaisesLater(Reference):
-    """The third forward raises, on every rank (no public incident found). LIVE-1."""
+    """The third forward raises, on every rank (no public incident found). LIVE-1: out of buckets."""
 
     count = 0
 
@@ -113,7 +116,7 @@ class NeverArmedAgain(Reference):
 class SwallowsErrors(Reference):
     """The forward catches what the module raises and returns the last result that went well (no public incident found).
 
-    LIVE-2.
+    LIVE-2: an exception does not reach the user.
     """
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -123,7 +126,10 @@ class SwallowsErrors(Reference):
 
 
 class GoesOnAlone(Reference):
-    """A reduction that fails is let pass, and the local gradient taken (error handling around the wait). LIVE-3."""
+    """A reduction that fails is let pass, and the local gradient taken (error handling around the wait).
+
+    LIVE-3: a rank finishes without one that died.
+    """
 
     def _wait(self, bucket: Bucket) -> None:
         with suppress(RuntimeError):
@@ -131,7 +137,7 @@ class GoesOnAlone(Reference):
 
 
 class LeavesAThread(Reference):
-    """Every wrapper starts a thread that never ends (a heartbeat without a stop). LIVE-4."""
+    """Every wrapper starts a thread that never ends (a heartbeat without a stop). LIVE-4: leaves threads behind."""
 
     def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None,
                  bucket_cap_mb: float = 25.0) -> None:

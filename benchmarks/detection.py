@@ -1,0 +1,106 @@
+"""What the judge catches, as documents: `ddp-invariants faults --seeds 5 --json > FILE; python benchmarks/detection.py FILE`.
+
+Writes `docs/faults.md` (every planted fault and control, what caught it, which dimension of a case only which faults need) and
+`docs/faults.svg` (which rules the smallest case of each fault breaches).
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import click
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from matplotlib import rcParams
+from matplotlib.figure import Figure
+
+from ddp_invariants.catalogue import Planted, planted
+from ddp_invariants.detection import DIMENSIONS
+from ddp_invariants.invariants import ALL_RULES
+
+DOCS = Path(__file__).parent.parent / "docs"
+NAMED, RIGHT = "#0072b2", "#e69f00"
+"""Of Okabe and Ito's colours, which all eyes tell apart: a rule that is breached, and the one that was named."""
+
+
+def counted(rules: list[str]) -> str:
+    """Rules, the most frequent first, with how often where there are several."""
+    counts = Counter(rules).most_common()
+    return counts[0][0] if len(counts) == 1 else ", ".join(f"{rule} {times}×" for rule, times in counts)
+
+
+def row(entry: Planted, searches: list[dict[str, Any]]) -> dict[str, Any]:
+    """One fault's line of the table."""
+    caught = [one for one in searches if one["caught"]] or searches
+    causes = Counter(one["diagnosis"] for one in searches if one["caught"])
+    return {
+        "entry": entry, "caught": f"{sum(one['caught'] for one in searches)} of {len(searches)}",
+        "named": counted([one["rule"] or "nothing" for one in searches]),
+        "sighted": counted([one["sighted"] or "nothing" for one in searches]),
+        "cases": f"{median(one['cases'] for one in caught):.0f}", "own": f"{median(one['of_its_kind'] for one in caught):.0f}",
+        "seconds": f"{median(one['seconds'] for one in caught):.2f}",
+        "smallest": min((one["case"] for one in caught), key=len),
+        "cause": max((one["cause"] or one["told"] for one in caught), key=lambda cause: entry.cause in cause) if entry.cause else "",
+        "causes": ", ".join(f"{causes[one]} {one}" for one in ("right", "wrong", "unknown") if causes[one]),
+    }
+
+
+def revealed(searches: dict[str, list[dict[str, Any]]]) -> Iterator[tuple[str, list[str]]]:
+    """For each dimension of a case, the faults whose smallest case contains it whatever the seed."""
+    for dimension in DIMENSIONS:
+        yield dimension, [target.rpartition(":")[2] for target, found in searches.items()
+                          if all(dimension in one["needs"] for one in found)]
+
+
+def picture(rows: list[tuple[Planted, list[dict[str, Any]]]], path: Path) -> None:
+    """The matrix of faults and rules: which rules a fault's smallest cases breach, and which is named."""
+    rcParams.update({"svg.hashsalt": "faults", "font.family": "sans-serif", "svg.fonttype": "none"})
+    rules = [rule for rule in ALL_RULES if any(rule in one["breached"] for _, found in rows for one in found)]
+    figure = Figure(figsize=(0.26 * len(rules) + 3.2, 0.15 * len(rows) + 1.4))
+    axes = figure.add_axes((0.22, 0.02, 0.77, 0.93))
+    for y, (entry, found) in enumerate(rows):
+        share = Counter(rule for one in found for rule in {*one["breached"], one["rule"]} if rule in rules)
+        for rule, times in share.items():
+            named = sum(one["rule"] == rule for one in found)
+            axes.scatter(rules.index(rule), y, s=26 * times / len(found), marker="s" if named else "o",
+                         color=RIGHT if named else NAMED, linewidths=0)
+        if y and rows[y - 1][0].host != entry.host:
+            axes.axhline(y - 0.5, color="#999999", linewidth=0.5)
+    axes.set_xticks(range(len(rules)), rules, rotation=90, fontsize=6)
+    axes.set_yticks(range(len(rows)), [f"{entry.host}: {entry.name}" for entry, _ in rows], fontsize=5)
+    axes.xaxis.tick_top()
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.set_xlim(-0.6, len(rules) - 0.4)
+    axes.tick_params(length=0)
+    axes.grid(axis="x", color="#dddddd", linewidth=0.4)
+    axes.set_axisbelow(True)
+    figure.savefig(path, metadata={"Date": None}, facecolor="white")
+
+
+@click.command()
+@click.argument("measured", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def main(measured: Path) -> None:
+    """Write the documents."""
+    plain = json.loads(measured.read_text(encoding="utf-8"))
+    by_target: dict[str, list[dict[str, Any]]] = {}
+    for one in plain["searches"]:
+        by_target.setdefault(one["target"], []).append(one)
+    known = [entry for entry in planted() if entry.target in by_target]
+    faults = [(entry, by_target[entry.target]) for entry in known if entry.is_fault]
+    picture(faults, DOCS / "faults.svg")
+    hosts: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for entry, found in faults:
+        hosts.setdefault((entry.host, entry.style), []).append(row(entry, found))
+    environment = Environment(loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, autoescape=False,
+                              trim_blocks=True, lstrip_blocks=True)
+    text = environment.get_template("faults.md.j2").render(
+        plain=plain, totals=plain["totals"], hosts=hosts, seeds=len({one["seed"] for one in plain["searches"]}),
+        controls=[(entry, sum(one["cases"] for one in by_target[entry.target])) for entry in known if not entry.is_fault],
+        dimensions=list(revealed({entry.target: found for entry, found in faults})), faults=len(faults))
+    (DOCS / "faults.md").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""The judge, measured: which planted faults it catches, by which rule, how soon, with which cause; and whom it accuses falsely.
+
+Each fault is searched for as a whole session would find it: cases of all rules' properties in turn, each judged by all rules.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ddp_invariants.case import describe
+from ddp_invariants.catalogue import Planted
+from ddp_invariants.detection import Detection, contents, size
+from ddp_invariants.discovery import discover
+from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.ranks.pool import Pool
+from ddp_invariants.trial import OnTrial, Options, Trial
+
+CASES = 100
+"""Cases per rule of a search for a fault, as in the default profile."""
+MAX_WORLD_SIZE = 4
+
+
+
+@dataclass(frozen=True)
+class Job:
+    """One search to be made: on what, with which seed, and with how many cases at most; 0 for as many as a session draws."""
+
+    planted: Planted
+    seed: int
+    cases: int = 0
+
+
+def search(pool: Pool, job: Job, store: Path) -> Detection:
+    """Search for what is wrong with an implementation.
+
+    Args:
+        pool: Ranks.
+        job: What is on trial, and how to search.
+        store: Folder for violations.
+    """
+    planted, seed = job.planted, job.seed
+    ddp, sampler = planted.on_trial
+    scope = discover(pool, ddp, sampler, MAX_WORLD_SIZE).scope(MAX_WORLD_SIZE)
+    trial = Trial(pool, OnTrial(ddp, sampler, scope), Options(seed=seed, store=store))
+    rules = [rule for rule in ALL_RULES if rule.startswith("SHARD") == planted.is_sampler and rule != "COMM-6"]
+    found = trial.survey(rules, job.cases or CASES * len(rules))
+    if found.sighting is None:
+        return Detection(planted, seed, found.cases)
+    seen = partial(Detection, planted, seed, found.cases, found.sighting.of_its_kind, found.sighting.seconds,
+                   found.sighting.breach.rule)
+    if found.violation is None:
+        return seen(case=describe(found.sighting.case), reason=found.reason)
+    breach, case = found.violation.breach, found.violation.case
+    named = "" if len({cause.words for cause in breach.causes}) > 1 else breach.perhaps
+    return seen(rule=breach.rule, breached=found.breached, cause=named,
+                told="" if breach.causes else f"{breach.fact}; {breach.got}", case=describe(case), size=size(case),
+                needs=contents(case))
+
+
+def jobs(entries: Sequence[Planted], seeds: int, control_cases: int) -> list[Job]:
+    """The searches for faults, and of controls.
+
+    Args:
+        entries: Of the catalogue.
+        seeds: Searches for each, each with a seed of its own.
+        control_cases: Cases of all controls together.
+    """
+    controls = sum(not one.is_fault for one in entries)
+    share = -(-control_cases // max(controls * seeds, 1))
+    return [Job(one, seed, 0 if one.is_fault else share) for seed in range(seeds) for one in entries if one.is_fault or share]
+
+
+class _Searcher:
+    """A process that searches, with ranks of its own; made once in each."""
+
+    def __init__(self, addresses: list[str]) -> None:
+        self.pool = Pool(addresses)
+        self.store = TemporaryDirectory()
+
+    def __call__(self, job: Job) -> Detection:
+        return search(self.pool, job, Path(self.store.name))
+
+
+_searcher: list[_Searcher] = []
+
+
+def _open(addresses: list[str]) -> None:
+    _searcher.append(_Searcher(addresses))
+
+
+def _search(job: Job) -> Detection:
+    return _searcher[0](job)
+
+
+def measure(addresses: list[str], jobs: Iterable[Job], workers: int) -> Iterator[Detection]:
+    """Make many searches at once, in processes of their own; what each came to, in the order they end.
+
+    Args:
+        addresses: Of the hosts.
+        jobs: The searches.
+        workers: Processes; each drives ranks of its own.
+    """
+    executor = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_open, initargs=(addresses,))
+    try:
+        for done in as_completed([executor.submit(_search, job) for job in jobs]):
+            yield done.result()
+    finally:
+        executor.shutdown(cancel_futures=True)
