@@ -72,18 +72,15 @@ class MainGrad(nn.Module):
 
 
 class AliasesGrad(MainGrad):
-    """After the step .grad is the main gradient itself, so that autograd adds to both (picotron's bucket).
+    """Means are handed back by `.to`, which is no copy where dtypes agree: autograd then adds to both (picotron's bucket).
 
     GRAD-5: accumulated once too often.
     """
 
-    def zero_grad_buffer(self) -> None:
-        super().zero_grad_buffer()
+    def finish_grad_sync(self) -> None:
+        super().finish_grad_sync()
         for parameter, main_grad in self.main_grads.items():
-            if parameter.grad is None and parameter.dtype == main_grad.dtype and parameter in self._seen:
-                parameter.grad = main_grad
-
-    _seen: ClassVar[set[Tensor]] = set()
+            parameter.grad = main_grad.to(parameter.dtype)
 
 
 class NeverReset(MainGrad):
@@ -150,15 +147,58 @@ class Overwrites(MainGrad):
 
 
 class HooksInEveryForward(MainGrad):
-    """Hooks live from forward to the call after backward, and stay where backward raises in between (ShallowSpeed's layers).
+    """A forward registers hooks that remove themselves when they run, and they stay where backward raises (ShallowSpeed).
 
     LIVE-2: accumulated once too often.
     """
 
     def _hook(self) -> None:
-        self._handles: list[Any] = []
+        """Not yet."""
 
     def forward(self, *inputs: Any) -> Any:
-        self._handles += [p.register_post_accumulate_grad_hook(self._add) for p in self.main_grads]
-        self._handles += [p.register_post_accumulate_grad_hook(self._drop) for p in self.main_grads]
+        self._drop()
+        for parameter in self.main_grads:
+            self._hook_once(parameter)
         return super().forward(*inputs)
+
+    def _hook_once(self, parameter: nn.Parameter) -> None:
+        def add(parameter: Tensor) -> None:
+            handle.remove()
+            self._add(parameter)
+
+        handle = parameter.register_post_accumulate_grad_hook(add)
+
+    def _drop(self) -> None:
+        for parameter in self.main_grads:
+            parameter.grad = None
+
+    def finish_grad_sync(self) -> None:
+        self._drop()
+        super().finish_grad_sync()
+
+
+class SendsACopy(MainGrad):
+    """What is sent is cast to the parameter's dtype, and where that makes a copy the sum is lost (NVIDIA/Megatron-LM#5337).
+
+    GRAD-1: divided, but not reduced.
+    """
+
+    def finish_grad_sync(self) -> None:
+        for parameter, main_grad in self.main_grads.items():
+            dist.all_reduce(main_grad.to(parameter.dtype), group=self.group)
+            main_grad.div_(self.world_size)
+
+
+class RunsInBfloat16(MainGrad):
+    """The wrapper's forward runs under autocast, unasked (no public incident found). LOSS-1."""
+
+    def forward(self, *inputs: Any) -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            return super().forward(*inputs)
+
+
+class CastsTheModule(MainGrad):
+    """Parameters become bfloat16, since their main gradients are of float32 (no public incident found). INIT-3."""
+
+    def _prepare(self) -> None:
+        self.module.bfloat16()
