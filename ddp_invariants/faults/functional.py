@@ -194,6 +194,40 @@ def averages_buffers(module: nn.Module) -> None:
     _hook(module, _mean)
 
 
+def divides_the_result(module: nn.Module) -> None:
+    """The module's result is divided by the ranks, so that gradients need only be summed (lightly-ai/lightly#1977).
+
+    LOSS-1.
+    """
+    _start(module)
+    module.register_forward_hook(lambda _module, _inputs, result: result / dist.get_world_size())
+    _hook(module, _sum)
+
+
+def draws_again(module: nn.Module) -> None:
+    """Weights are drawn once more, of generators that ranks use differently (bigscience-workshop/Megatron-DeepSpeed#276).
+
+    INIT-4.
+    """
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(torch.randn_like(parameter))
+    _hook(module, _mean)
+
+
+draws_again.declares = {"init": "seed"}  # type: ignore[attr-defined]  # a function may have attributes
+
+
+@_hidden
+def sums_at_every_backward(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+    """Every backward sums all that has accumulated, and the step divides once (course solutions). PARAM-3."""
+    _start(module)
+    _hook(module, _sum)
+    optimizer.register_step_pre_hook(
+        lambda *_: _apply(list(module.parameters()), lambda gradient: gradient / dist.get_world_size()))
+    return module, optimizer
+
+
 @_hidden
 def averages_parameters(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
     """Ranks step by their own gradients and then average parameters: their momentum differs (no public incident found).
