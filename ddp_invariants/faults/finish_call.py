@@ -108,7 +108,7 @@ class KeepsTheLastHandle(FinishCall):
 
 
 class PoolsBuffersByShape(FinishCall):
-    """Buckets of equal shapes share a buffer, which the later one fills before the earlier is read (pytorch#43307).
+    """Buckets of equal shapes share a buffer, which the later fills before the earlier is read (pytorch#43307 for its like).
 
     GRAD-2: of equal shape: swapped.
     """
@@ -125,7 +125,7 @@ class PoolsBuffersByShape(FinishCall):
 
 
 class SendsOnce(FinishCall):
-    """What was sent is not forgotten at the end, so that every later step gets the first one's means (pytorch#43307).
+    """What was sent is not forgotten, so that every later step gets the first one's means (no public incident found).
 
     GRAD-5: stale.
     """
@@ -164,7 +164,7 @@ class SendsNothingNotFinite(FinishCall):
 
 
 class TravelsInFloat16(FinishCall):
-    """Buckets are compressed to float16, and nobody has declared so (pytorch#63375 for the reverse).
+    """Buckets are compressed to float16, and nobody has declared so (no public incident found).
 
     GRAD-2: rounded to float16.
     """
@@ -174,7 +174,7 @@ class TravelsInFloat16(FinishCall):
 
 
 class CutsToTheCap(FinishCall):
-    """A gradient above the cap is sent in pieces of it, without the last incomplete one (facebookresearch/fairscale#222).
+    """A gradient above the cap is sent in pieces of it, without the last incomplete one (fairscale#222 for its like).
 
     GRAD-6: never reduced.
     """

@@ -195,7 +195,7 @@ def averages_buffers(module: nn.Module) -> None:
 
 
 def divides_the_result(module: nn.Module) -> None:
-    """The module's result is divided by the ranks, so that gradients need only be summed (lightly-ai/lightly#1977).
+    """The module's result is divided by the ranks, so that gradients need only be summed (no public incident found).
 
     LOSS-1.
     """
@@ -256,7 +256,7 @@ def averages_after_the_step(module: nn.Module, optimizer: Optimizer) -> tuple[nn
 
 @_hidden
 def sums(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
-    """The optimizer steps by the sum over the ranks (deepspeedai/DeepSpeed#7773 sums micro-batches).
+    """The optimizer steps by the sum over the ranks (goodfire-ai/spd#658).
 
     PARAM-3: summed, never divided.
     """

@@ -94,7 +94,7 @@ class NeverReset(MainGrad):
 
 
 class FrozenToo(MainGrad):
-    """Frozen parameters have a main gradient as well, of zeros, and weight decay moves them (pytorch#28883). GRAD-4."""
+    """Frozen parameters have main gradients too, zeros that weight decay goes with (pytorch#28883 for unused ones). GRAD-4."""
 
     def _kept(self) -> list[nn.Parameter]:
         return list(self.module.parameters())
@@ -109,7 +109,7 @@ class FloatForAll(MainGrad):
 
 
 class BfloatForAll(MainGrad):
-    """Main gradients are made in bfloat16, the dtype that the forward was meant for (facebookresearch/fairscale#583).
+    """Main gradients are made in bfloat16, the dtype that the forward was meant for (fairscale#583 for its like).
 
     GRAD-2: rounded to bfloat16.
     """

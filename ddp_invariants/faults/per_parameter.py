@@ -148,7 +148,7 @@ class SkipsTheSmall(PerParameter):
 
 
 class SumsTiedTwice(PerParameter):
-    """A tied parameter is hooked once a name, summed as often, and divided once (NVIDIA/Megatron-LM#844 for its order).
+    """A tied parameter is hooked once a name, summed as often, and divided once (no public incident found).
 
     GRAD-2: summed, never divided.
     """
@@ -194,7 +194,7 @@ class BroadcastsFloatsOnly(PerParameter):
 
 
 class Unfreezes(PerParameter):
-    """Every parameter is made trainable, so that every one has a hook (NVIDIA/apex#46 lacks hooks). INIT-3."""
+    """Every parameter is made trainable, so that every one has a hook (no public incident found). INIT-3."""
 
     def _start(self) -> None:
         self.module.requires_grad_()

@@ -164,7 +164,7 @@ class GathersFirst(Sliced):
 
 
 class GathersWithoutWaiting(Sliced):
-    """The slices are gathered in the background, and handed out at once (NVIDIA/Megatron-LM#4609 for its like).
+    """The slices are gathered in the background, and handed out at once (meta-pytorch/torchrec#4421 for its like).
 
     COMM-3: a wait is missing.
     """
