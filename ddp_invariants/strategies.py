@@ -96,6 +96,8 @@ def models(draw: st.DrawFn, *, buffers: bool = False, every_kind: bool = False) 
         pairs = (replace(tied, tied=None), tied), (Layer("linear", width, dtype=dtype, frozen=True),), \
             (Layer("scale", dtype=dtype),), (Layer("empty", dtype=dtype),)
         layers += [layer for pair, wanted in zip(pairs, extras, strict=True) if wanted for layer in pair]
+    if draw(_ONE_IN_EIGHT):  # The last layer's gradient comes first, and decides what is decided by the first.
+        layers.append(Layer("linear", width, dtype="bfloat16"))
     if buffers:
         layers.append(Layer("statistics"))
     return Model(inputs, tuple(layers))

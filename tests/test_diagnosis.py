@@ -104,6 +104,19 @@ def test_a_gradients_cause_is_named_and_a_near_miss_of_it_is_not(kind: str, held
     assert near.perhaps == ""
 
 
+def test_what_overflows_a_lower_precision_is_told_as_rounded_to_it() -> None:
+    """An infinity, or the NaN that two of them make, has no distance to what is predicted, and equals it."""
+    evidence = right(THREE)
+    large_W = 2.0**20 * local(evidence)
+    with np.errstate(over="ignore", invalid="ignore"):
+        held = lowered(large_W, "float16").mean(0)
+    assert not np.isfinite(held).all()
+    rules = judge(on_ranks(on_ranks(evidence, "local", 0, WEIGHT, large_W), "reduced", 0, WEIGHT, alike(held)))
+    breach = rules["GRAD-2"].breach
+    assert breach is not None
+    assert kinds(breach) == {"float16"}
+
+
 @pytest.mark.parametrize(("kind", "held"), [
     ("last micro-step only", lambda a, b: a + b.mean(0)), ("first micro-step only", lambda a, b: a.mean(0) + b),
     ("micro-steps lost", lambda _, b: alike(b.mean(0))), ("last micro-step lost", lambda a, _: alike(a.mean(0)))])

@@ -38,9 +38,10 @@ class Prediction:
     def close(self, held_W: FloatArray, tolerance: FloatArray) -> NDArray[np.bool_]:
         """Which elements it predicts. Shape (W, …)."""
         tolerance = tolerance if self.slack is None else np.asarray(self.slack)
-        close: NDArray[np.bool_] = np.abs(held_W - self.held_W) <= tolerance
-        for other_W in self.others_W:
-            close |= np.abs(held_W - other_W) <= tolerance
+        close = np.zeros(held_W.shape, bool)
+        for predicted_W in (self.held_W, *self.others_W):
+            # What a lower precision overflows to has no distance, not even to itself.
+            close |= (np.abs(held_W - predicted_W) <= tolerance) | np.isclose(held_W, predicted_W, 0, 0, equal_nan=True)
         return close
 
 

@@ -1,0 +1,190 @@
+"""All gradients of one dtype in one buffer, which is reduced once, when backward has ended."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd import Variable
+
+from ddp_invariants.faults._start import broadcast
+
+
+class Flattened(nn.Module):
+    """Right: a callback at the end of backward lays the gradients of a dtype end to end, averages and hands them back."""
+
+    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
+        super().__init__()
+        self.module, self.group = module, process_group
+        self.world_size = dist.get_world_size(process_group)
+        self.syncing, self._queued = True, False
+        self._prepare()
+        broadcast([*module.parameters(), *module.buffers()], process_group)
+        # Later layers first, as backward reaches them.
+        self.parameters_of = self._by_dtype([p for p in reversed(list(module.parameters())) if p.requires_grad])
+        for parameters in self.parameters_of.values():
+            for parameter in parameters:
+                parameter.register_post_accumulate_grad_hook(self._ready)
+
+    def _prepare(self) -> None:
+        """What else is done to the module first: nothing."""
+
+    def _by_dtype(self, parameters: list[nn.Parameter]) -> dict[torch.dtype, list[nn.Parameter]]:
+        return {dtype: [p for p in parameters if p.dtype == dtype] for dtype in dict.fromkeys(p.dtype for p in parameters)}
+
+    def forward(self, *inputs: Any) -> Any:
+        self._queued = False  # A backward that raised never came to its callback.
+        return self.module(*inputs)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        before, self.syncing = self.syncing, False
+        try:
+            yield
+        finally:
+            self.syncing = before
+
+    def _ready(self, _parameter: Tensor) -> None:
+        if self.syncing and not self._queued:
+            self._queued = True
+            Variable._execution_engine.queue_callback(self._finish)
+
+    def _finish(self) -> None:
+        self._queued = False
+        for parameters in self.parameters_of.values():
+            used = [p for p in parameters if p.grad is not None]
+            if used:
+                flat = self._flatten([p.grad for p in used if p.grad is not None])
+                self._average(flat)
+                self._unflatten(flat, used)
+
+    def _flatten(self, gradients: list[Tensor]) -> Tensor:
+        return torch.cat([gradient.reshape(-1) for gradient in gradients])
+
+    def _average(self, flat: Tensor) -> None:
+        dist.all_reduce(flat, group=self.group)
+        flat /= self.world_size
+
+    def _unflatten(self, flat: Tensor, parameters: list[nn.Parameter]) -> None:
+        for parameter, piece in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+            assert parameter.grad is not None
+            parameter.grad.copy_(piece.view(parameter.shape))
+
+
+class FirstDtypeForAll(Flattened):
+    """The one buffer has the first gradient's dtype, whatever lies behind it (facebookresearch/fairscale#583).
+
+    GRAD-2: rounded to bfloat16.
+    """
+
+    def _by_dtype(self, parameters: list[nn.Parameter]) -> dict[torch.dtype, list[nn.Parameter]]:
+        return {parameters[0].dtype: parameters}
+
+    def _flatten(self, gradients: list[Tensor]) -> Tensor:
+        return torch.cat([gradient.reshape(-1).to(gradients[0].dtype) for gradient in gradients])
+
+
+class FirstDtypeOnly(Flattened):
+    """Only the buffer of the first dtype is reduced (no public incident found). GRAD-1: never reduced."""
+
+    def _by_dtype(self, parameters: list[nn.Parameter]) -> dict[torch.dtype, list[nn.Parameter]]:
+        return {parameters[0].dtype: [p for p in parameters if p.dtype == parameters[0].dtype]}
+
+
+class InStorageOrder(Flattened):
+    """Gradients are laid out as they lie in memory and read back by index (guarded by pytorch's test_grad_layout_*).
+
+    GRAD-2: packed as they lie in memory.
+    """
+
+    def _flatten(self, gradients: list[Tensor]) -> Tensor:
+        return torch.cat([gradient.as_strided((gradient.numel(),), (1,)) for gradient in gradients])
+
+
+class CountFirst(Flattened):
+    """A count of ranks travels in front of the gradients, and is read back as the first of them (no public incident found).
+
+    GRAD-2.
+    """
+
+    def _flatten(self, gradients: list[Tensor]) -> Tensor:
+        return torch.cat([gradients[0].new_ones(1), super()._flatten(gradients)])
+
+    def _unflatten(self, flat: Tensor, parameters: list[nn.Parameter]) -> None:
+        super()._unflatten(flat[:-1], parameters)
+
+
+class AddsToTheBuffer(Flattened):
+    """The buffer is kept for the next step, and gradients are added to what it holds (NVIDIA/Megatron-LM#4609).
+
+    GRAD-5: not cleared.
+    """
+
+    def _flatten(self, gradients: list[Tensor]) -> Tensor:
+        if not hasattr(self, "_kept"):
+            self._kept: dict[torch.dtype, Tensor] = {}
+        flat = super()._flatten(gradients)
+        if flat.dtype in self._kept:
+            flat += self._kept[flat.dtype]
+        self._kept[flat.dtype] = flat
+        return flat
+
+
+class ReducesItsOwnViews(Flattened):
+    """Gradients are views of the buffer until zero_grad puts None in their place (facebookresearch/fairscale#354).
+
+    GRAD-1: never reduced.
+    """
+
+    def _finish(self) -> None:
+        for flat in self._buffers_of.values():
+            self._average(flat)
+
+    def forward(self, *inputs: Any) -> Any:
+        if not hasattr(self, "_buffers_of"):
+            self._buffers_of = {dtype: torch.zeros(sum(p.numel() for p in parameters), dtype=dtype)
+                                for dtype, parameters in self.parameters_of.items()}
+            for dtype, parameters in self.parameters_of.items():
+                for p, piece in zip(parameters, self._buffers_of[dtype].split([p.numel() for p in parameters]), strict=True):
+                    p.grad = piece.view(p.shape)
+        return super().forward(*inputs)
+
+
+class ReadsBeforeWaiting(Flattened):
+    """The sum is started, divided and handed back, and only then waited for (meta-pytorch/torchrec#4421 waits late).
+
+    COMM-2: it changes when results are withheld.
+    """
+
+    def _average(self, flat: Tensor) -> None:
+        self._work = dist.all_reduce(flat, group=self.group, async_op=True)
+
+    def _unflatten(self, flat: Tensor, parameters: list[nn.Parameter]) -> None:
+        super()._unflatten(flat / self.world_size, parameters)
+        self._work.wait()
+
+
+class Counts(Flattened):
+    """Gradients are counted, and a backward that raises leaves the count where it was (picotron after an exception).
+
+    LIVE-2: never reduced.
+    """
+
+    _count = 0
+
+    def _ready(self, _parameter: Tensor) -> None:
+        self._count += self.syncing
+        if self._count == sum(map(len, self.parameters_of.values())):
+            self._count = 0
+            self._finish()
+
+
+class PartsTiedParameters(Flattened):
+    """Parameters are made anew, one for every name, and what was tied no longer is (no public incident found). INIT-3."""
+
+    def _prepare(self) -> None:
+        for layer in self.module.modules():
+            for name, parameter in list(layer.named_parameters(recurse=False)):
+                setattr(layer, name, nn.Parameter(parameter.detach().clone(), parameter.requires_grad))

@@ -1,0 +1,204 @@
+"""Gradients live in `.main_grad`, of float32 at least, to which hooks add; `.grad` is a way station.
+
+Shoeybi et al. 2019, arXiv:1909.08053. The loop calls `zero_grad_buffer` before a step's first batch and `finish_grad_sync`
+after its last backward; accumulation is local by itself, so `no_sync` has nothing to do.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ddp_invariants.faults._start import broadcast
+
+
+class MainGrad(nn.Module):
+    """Right: hooks add each gradient to a main gradient, the call after backward averages those."""
+
+    declares: ClassVar[dict[str, Any]] = {"unsupported": ["never_zeroed"]}
+
+    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
+        super().__init__()
+        self.module, self.group = module, process_group
+        self.world_size = dist.get_world_size(process_group)
+        self._prepare()
+        broadcast([*module.parameters(), *module.buffers()], process_group)
+        self.main_grads = {p: torch.zeros_like(p, dtype=self._main_dtype(p)) for p in self._kept()}
+        for parameter, main_grad in self.main_grads.items():
+            parameter.main_grad = main_grad  # type: ignore[attr-defined]  # as Megatron does
+        self._hook()
+
+    def _prepare(self) -> None:
+        """What else is done to the module first: nothing."""
+
+    def _kept(self) -> list[nn.Parameter]:
+        return [p for p in self.module.parameters() if p.requires_grad]
+
+    def _main_dtype(self, parameter: Tensor) -> torch.dtype:
+        return torch.promote_types(parameter.dtype, torch.float32)
+
+    def _hook(self) -> None:
+        for parameter in self.main_grads:
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(self._ready)
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.module(*inputs)
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def zero_grad_buffer(self) -> None:
+        for main_grad in self.main_grads.values():
+            main_grad.zero_()
+
+    def _ready(self, parameter: Any) -> None:
+        self._add(parameter)
+        parameter.grad = None
+
+    def _add(self, parameter: Any) -> None:
+        self.main_grads[parameter] += parameter.grad
+
+    def finish_grad_sync(self) -> None:
+        for main_grad in self.main_grads.values():
+            self._average(main_grad)
+
+    def _average(self, main_grad: Tensor) -> None:
+        total = main_grad.contiguous()
+        dist.all_reduce(total, group=self.group)
+        main_grad.copy_(total / self.world_size)
+
+
+class AliasesGrad(MainGrad):
+    """Means are handed back by `.to`, which is no copy where dtypes agree: autograd then adds to both (picotron's bucket).
+
+    GRAD-5: accumulated once too often.
+    """
+
+    def finish_grad_sync(self) -> None:
+        super().finish_grad_sync()
+        for parameter, main_grad in self.main_grads.items():
+            parameter.grad = main_grad.to(parameter.dtype)
+
+
+class NeverReset(MainGrad):
+    """Main gradients are never cleared: the optimizer's zero_grad clears .grad alone (NVIDIA/Megatron-LM#4609 has such left).
+
+    GRAD-5: not cleared.
+    """
+
+    def zero_grad_buffer(self) -> None:
+        pass
+
+
+class FrozenToo(MainGrad):
+    """Frozen parameters have main gradients too, zeros that weight decay goes with (pytorch#28883 for unused ones). GRAD-4."""
+
+    def _kept(self) -> list[nn.Parameter]:
+        return list(self.module.parameters())
+
+
+class FloatForAll(MainGrad):
+    """Main gradients are of float32 also where parameters have more (facebookresearch/fairscale#583 for its like). GRAD-2."""
+
+    def _main_dtype(self, parameter: Tensor) -> torch.dtype:
+        del parameter
+        return torch.float32
+
+
+class BfloatForAll(MainGrad):
+    """Main gradients are made in bfloat16, the dtype that the forward was meant for (fairscale#583 for its like).
+
+    GRAD-2: rounded to bfloat16.
+    """
+
+    def _main_dtype(self, parameter: Tensor) -> torch.dtype:
+        del parameter
+        return torch.bfloat16
+
+
+class AddsOncePerName(MainGrad):
+    """Hooks are registered by name: what has two names is added twice (no public incident found).
+
+    GRAD-2: accumulated once too often.
+    """
+
+    def _hook(self) -> None:
+        for _, parameter in self.module.named_parameters(remove_duplicate=False):
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(self._add)
+        for parameter in self.main_grads:
+            parameter.register_post_accumulate_grad_hook(self._drop)
+
+    def _drop(self, parameter: Any) -> None:
+        parameter.grad = None
+
+
+class Overwrites(MainGrad):
+    """A gradient is copied into the main gradient instead of added to it (no public incident found).
+
+    GRAD-8: the earlier ones were lost.
+    """
+
+    def _add(self, parameter: Any) -> None:
+        self.main_grads[parameter].copy_(parameter.grad)
+
+
+class HooksInEveryForward(MainGrad):
+    """A forward registers hooks that remove themselves when they run, and they stay where backward raises (ShallowSpeed).
+
+    LIVE-2: accumulated once too often.
+    """
+
+    def _hook(self) -> None:
+        """Not yet."""
+
+    def forward(self, *inputs: Any) -> Any:
+        self._drop()
+        for parameter in self.main_grads:
+            self._hook_once(parameter)
+        return super().forward(*inputs)
+
+    def _hook_once(self, parameter: nn.Parameter) -> None:
+        def add(parameter: Tensor) -> None:
+            handle.remove()
+            self._add(parameter)
+
+        handle = parameter.register_post_accumulate_grad_hook(add)
+
+    def _drop(self) -> None:
+        for parameter in self.main_grads:
+            parameter.grad = None
+
+    def finish_grad_sync(self) -> None:
+        self._drop()
+        super().finish_grad_sync()
+
+
+class SendsACopy(MainGrad):
+    """What is sent is cast to the parameter's dtype, and where that makes a copy the sum is lost (NVIDIA/Megatron-LM#5337).
+
+    GRAD-1: divided, but not reduced.
+    """
+
+    def finish_grad_sync(self) -> None:
+        for parameter, main_grad in self.main_grads.items():
+            dist.all_reduce(main_grad.to(parameter.dtype), group=self.group)
+            main_grad.div_(self.world_size)
+
+
+class RunsInBfloat16(MainGrad):
+    """The wrapper's forward runs under autocast, unasked (no public incident found). LOSS-1."""
+
+    def forward(self, *inputs: Any) -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            return super().forward(*inputs)
+
+
+class CastsTheModule(MainGrad):
+    """Parameters become bfloat16, since their main gradients are of float32 (no public incident found). INIT-3."""
+
+    def _prepare(self) -> None:
+        self.module.bfloat16()

@@ -1,0 +1,250 @@
+"""A hook per parameter: each gradient travels alone, as soon as it is there.
+
+Li et al. 2020, section 3.2, arXiv:2006.15704, without the buckets.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd import Variable
+
+from ddp_invariants.faults._start import broadcast
+
+
+class PerParameter(nn.Module):
+    """Right: a hook averages each gradient, blocking, once autograd has added to it."""
+
+    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
+        super().__init__()
+        self.module, self.group = module, process_group
+        self.world_size = dist.get_world_size(process_group)
+        self._quiet = 0
+        self._start()
+        for parameter in module.parameters():
+            if parameter.requires_grad:
+                self._hook(parameter)
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.module(*inputs)
+
+    @contextmanager
+    def _accumulating(self) -> Iterator[None]:
+        self._quiet += 1
+        try:
+            yield
+        finally:
+            self._quiet -= 1
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        return self._accumulating()
+
+    def _start(self) -> None:
+        broadcast([*self.module.parameters(), *self.module.buffers()], self.group)
+
+    def _hook(self, parameter: nn.Parameter) -> None:
+        parameter.register_post_accumulate_grad_hook(self._ready)
+
+    def _ready(self, parameter: Tensor) -> None:
+        if not self._quiet:
+            self._reduce(parameter)
+
+    def _reduce(self, parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        parameter.grad.copy_(self._mean(parameter.grad))
+
+    def _mean(self, gradient: Tensor) -> Tensor:
+        total = gradient.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total, group=self.group)
+        return total / self.world_size
+
+
+class Overlapped(PerParameter):
+    """Right: the sums are started by the hooks, and awaited and written back by a callback at the end of backward."""
+
+    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
+        super().__init__(module, process_group)
+        self._pending: list[tuple[Tensor, Tensor, Any]] = []
+
+    def forward(self, *inputs: Any) -> Any:
+        self._forget()
+        return super().forward(*inputs)
+
+    def _forget(self) -> None:
+        """Await what a backward that raised has left in flight, and drop it."""
+        for _, _, work in self._pending:
+            work.wait()
+        self._pending.clear()
+
+    def _reduce(self, parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        if not self._pending:
+            Variable._execution_engine.queue_callback(self._finish)
+        total = parameter.grad.clone(memory_format=torch.contiguous_format)
+        self._pending.append((parameter, total, dist.all_reduce(total, group=self.group, async_op=True)))
+
+    def _finish(self) -> None:
+        for parameter, total, work in self._pending:
+            self._wait(work)
+            assert parameter.grad is not None
+            parameter.grad.copy_(total / self.world_size)
+        self._pending.clear()
+
+    def _wait(self, work: Any) -> None:
+        work.wait()
+
+
+class ReducesTheIncomingGradient(PerParameter):
+    """A tensor hook averages what comes in, and so leaves what was accumulated before local (picotron before d0efdcc).
+
+    GRAD-8: only the last micro-step was reduced.
+    """
+
+    def _hook(self, parameter: nn.Parameter) -> None:
+        parameter.register_hook(lambda incoming: incoming if self._quiet else self._mean(incoming))
+
+
+class StoresAndReturns(PerParameter):
+    """A tensor hook adds the mean to .grad and returns it too, so that autograd adds it again (course solutions).
+
+    GRAD-2: accumulated once too often.
+    """
+
+    def _hook(self, parameter: nn.Parameter) -> None:
+        def store(incoming: Tensor) -> Tensor:
+            mean = self._mean(incoming)
+            parameter.grad = mean.clone() if parameter.grad is None else parameter.grad + mean
+            return mean
+
+        parameter.register_hook(store)
+
+
+class LosesWhatIsNotContiguous(PerParameter):
+    """The sum of a gradient that is not contiguous goes to a temporary and is lost (NVIDIA/Megatron-LM#5337).
+
+    GRAD-1: divided, but not reduced.
+    """
+
+    def _reduce(self, parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        dist.all_reduce(parameter.grad.contiguous(), group=self.group)
+        parameter.grad /= self.world_size
+
+
+class SkipsTheSmall(PerParameter):
+    """Gradients of fewer than four elements are not worth a message, and stay local (no public incident found).
+
+    GRAD-1: never reduced.
+    """
+
+    def _reduce(self, parameter: Tensor) -> None:
+        if parameter.numel() >= 4:
+            super()._reduce(parameter)
+
+
+class SumsTiedTwice(PerParameter):
+    """A tied parameter is hooked once a name, summed as often, and divided once (no public incident found).
+
+    GRAD-2: summed, never divided.
+    """
+
+    def _hook(self, parameter: nn.Parameter) -> None:
+        names = [name for name, one in self.module.named_parameters(remove_duplicate=False) if one is parameter]
+        for _ in names:
+            parameter.register_post_accumulate_grad_hook(self._ready)
+        parameter.register_post_accumulate_grad_hook(self._divide)
+
+    def _reduce(self, parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        total = parameter.grad.contiguous()
+        dist.all_reduce(total, group=self.group)
+        parameter.grad.copy_(total)
+
+    def _divide(self, parameter: Tensor) -> None:
+        if not self._quiet:
+            assert parameter.grad is not None
+            parameter.grad /= self.world_size
+
+
+class BroadcastsWithoutWaiting(PerParameter):
+    """The broadcasts at the start are asynchronous, and nobody waits for them (no public incident found).
+
+    COMM-3: a wait is missing.
+    """
+
+    def _start(self) -> None:
+        for tensor in (*self.module.parameters(), *self.module.buffers()):
+            dist.broadcast(tensor.detach().contiguous(), group_src=0, group=self.group, async_op=True)
+
+
+class BroadcastsFloatsOnly(PerParameter):
+    """Buffers are broadcast only where they hold fractions: counts and masks stay local (pytorch#111138 for all buffers).
+
+    INIT-2: never broadcast.
+    """
+
+    def _start(self) -> None:
+        buffers = [buffer for buffer in self.module.buffers() if buffer.is_floating_point()]
+        broadcast([*self.module.parameters(), *buffers], self.group)
+
+
+class Unfreezes(PerParameter):
+    """Every parameter is made trainable, so that every one has a hook (no public incident found). INIT-3."""
+
+    def _start(self) -> None:
+        self.module.requires_grad_()
+        super()._start()
+
+
+class NoSyncUnheard(PerParameter):
+    """What no_sync sets is read when the hooks are made, not when they run (karpathy/build-nanogpt#30 for its like). GRAD-8."""
+
+    def _hook(self, parameter: nn.Parameter) -> None:
+        if not self._quiet:
+            parameter.register_post_accumulate_grad_hook(self._reduce)
+
+
+class NoSyncForGood(PerParameter):
+    """Entering no_sync switches synchronisation off, and leaving it does not switch it on (picotron after an exception).
+
+    GRAD-8: never reduced.
+    """
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        self._quiet += 1
+        return nullcontext()
+
+
+class AwaitsAtTheNextForward(Overlapped):
+    """The sums are awaited when the next forward starts, after the optimizer's step (meta-pytorch/torchrec#4421).
+
+    COMM-3: a wait is missing.
+    """
+
+    def _forget(self) -> None:
+        super()._finish()
+
+    def _finish(self) -> None:
+        pass
+
+
+class SkipsZeros(PerParameter):
+    """A rank does not send a gradient that is zero, and so falls out of step (no public incident found). LIVE-1."""
+
+    def _reduce(self, parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        if parameter.grad.any():
+            super()._reduce(parameter)
+
+
+class OpensALog(PerParameter):
+    """A wrapper's log is closed once it is collected, which is never: hooks hold it (no public incident found). LIVE-4."""
+
+    def _start(self) -> None:
+        self._log = Path(os.devnull).open("a", encoding="utf-8")  # noqa: SIM115 - that nobody closes it is the fault
+        super()._start()

@@ -1,0 +1,274 @@
+"""ZeRO's first stage: every rank holds every parameter, and the optimizer's state for its share of them alone.
+
+Rajbhandari et al. 2020, arXiv:1910.02054. Adapters, since the optimizer is made over shares. They know the default group alone.
+Suffixes: W ranks, P elements of the trained parameters of one dtype.
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ddp_invariants.faults._start import broadcast
+
+
+class _Share:
+    """Parameters of one dtype laid end to end, of which this rank updates one of W equal slices.
+
+    Attributes:
+        size: Elements of a slice.
+        own: The slice. Shape (size,).
+        slices: All ranks', to be gathered. Shape (W, size).
+    """
+
+    def __init__(self, parameters: list[nn.Parameter], size: int) -> None:
+        self.parameters, self.size = parameters, size
+        self.own = nn.Parameter(self.owned(self.flat([p.detach() for p in parameters])))
+        self.slices = self.own.detach().new_zeros(dist.get_world_size(), size)
+
+    def flat(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Shape (P,)."""
+        return torch.cat([tensor.reshape(-1) for tensor in tensors])
+
+    def owned(self, flat_P: Tensor) -> Tensor:
+        """What of it this rank updates; beyond the end, zeros."""
+        mine = flat_P[dist.get_rank() * self.size :][: self.size]
+        return torch.cat([mine, mine.new_zeros(self.size - mine.numel())])
+
+    @torch.no_grad()
+    def hand_out(self) -> None:
+        """Give the parameters what the slices hold."""
+        flat_P, gathered = self.flat(self.parameters), self.slices.view(-1)[: sum(p.numel() for p in self.parameters)]
+        flat_P[: gathered.numel()] = gathered
+        for parameter, piece in zip(self.parameters, flat_P.split([p.numel() for p in self.parameters]), strict=True):
+            parameter.copy_(piece.view(parameter.shape))
+
+
+@torch.no_grad()
+def _mean(gradient: Tensor) -> Tensor:
+    total = gradient.contiguous()
+    dist.all_reduce(total)
+    return total / dist.get_world_size()
+
+
+class Sliced:
+    """Right: gradients are averaged, a slice of the parameters laid end to end is updated, and all slices are gathered."""
+
+    declares: ClassVar[dict[str, Any]] = {"zero": 1, "gradients": "hidden"}
+
+    def wrap(self, module: nn.Module, context: Any) -> nn.Module:
+        self.context = context
+        broadcast([*module.parameters(), *module.buffers()])
+        trained = self._trained(module)
+        alike = [[p for p in trained if p.dtype == dtype] for dtype in dict.fromkeys(p.dtype for p in trained)]
+        self.shares = [_Share(parameters, self._size(sum(p.numel() for p in parameters))) for parameters in alike]
+        return module
+
+    def _trained(self, module: nn.Module) -> list[nn.Parameter]:
+        return [p for p in module.parameters() if p.requires_grad]
+
+    def _size(self, elements: int) -> int:
+        return -(-elements // dist.get_world_size())
+
+    def make_optimizer(self, wrapped: nn.Module, context: Any) -> Any:
+        del wrapped
+        return context.optimizer([share.own for share in self.shares])
+
+    def zero_grad(self, wrapped: nn.Module, optimizer: Optimizer, set_to_none: bool) -> None:
+        del optimizer
+        wrapped.zero_grad(set_to_none)
+
+    def step(self, wrapped: nn.Module, optimizer: Optimizer) -> None:
+        del wrapped
+        for share in self.shares:
+            share.own.grad = self._gradient(share)
+        optimizer.step()
+        self._hand_out()
+
+    def _gradient(self, share: _Share) -> Tensor:
+        return share.owned(_mean(share.flat([torch.zeros_like(p) if p.grad is None else p.grad for p in share.parameters])))
+
+    def _hand_out(self) -> None:
+        for share in self.shares:
+            if share.size:
+                self._gather(share)
+            share.hand_out()
+
+    def _gather(self, share: _Share) -> None:
+        dist.all_gather(list(share.slices.unbind()), share.own.detach())
+
+
+class Dealt:
+    """Right: whole parameters are dealt out in turn; their owners update them by the mean gradient and broadcast them."""
+
+    declares: ClassVar[dict[str, Any]] = {"zero": 1, "gradients": "hidden", "partition": "parameters"}
+
+    def wrap(self, module: nn.Module, context: Any) -> nn.Module:
+        del context
+        self.trained = [p for p in module.parameters() if p.requires_grad]
+        self.owners = {p: number % dist.get_world_size() for number, p in enumerate(self.trained)}
+        self._start(module)
+        return module
+
+    def _start(self, module: nn.Module) -> None:
+        broadcast([*module.parameters(), *module.buffers()])
+
+    def make_optimizer(self, wrapped: nn.Module, context: Any) -> Any:
+        del wrapped
+        # An optimizer wants a parameter, also where there are more ranks than parameters.
+        return context.optimizer([p for p in self.trained if self.owners[p] == dist.get_rank()]
+                                 or [nn.Parameter(torch.zeros(0))])
+
+    def zero_grad(self, wrapped: nn.Module, optimizer: Optimizer, set_to_none: bool) -> None:
+        del optimizer
+        wrapped.zero_grad(set_to_none)
+
+    def step(self, wrapped: nn.Module, optimizer: Optimizer) -> None:
+        del wrapped
+        kept = {p: p.grad for p in self.trained}
+        for parameter, gradient in kept.items():
+            parameter.grad = None if gradient is None else self._gradient(gradient)
+        optimizer.step()
+        for parameter, gradient in kept.items():
+            parameter.grad = gradient  # A loop that leaves gradients in place adds to its own.
+            self._hand_out(parameter)
+
+    def _gradient(self, gradient: Tensor) -> Tensor:
+        return _mean(gradient.clone(memory_format=torch.contiguous_format)).view_as(gradient)
+
+    def _hand_out(self, parameter: nn.Parameter) -> None:
+        whole = parameter.detach().contiguous()
+        dist.broadcast(whole, src=self.owners[parameter])
+        parameter.data.copy_(whole)
+
+
+class LosesTheRemainder(Sliced):
+    """Slices have P // W elements, and what is left over is nobody's (NVIDIA/Megatron-LM#561). PARAM-3."""
+
+    def _size(self, elements: int) -> int:
+        return elements // dist.get_world_size()
+
+
+class GathersFirst(Sliced):
+    """Slices are gathered before they are updated (no public incident found). PARAM-3: no update was made."""
+
+    def step(self, wrapped: nn.Module, optimizer: Optimizer) -> None:
+        del wrapped
+        for share in self.shares:
+            share.own.grad = self._gradient(share)
+        self._hand_out()
+        optimizer.step()
+
+
+class GathersWithoutWaiting(Sliced):
+    """The slices are gathered in the background, and handed out at once (meta-pytorch/torchrec#4421 for its like).
+
+    COMM-3: a wait is missing.
+    """
+
+    def _gather(self, share: _Share) -> None:
+        self._work = dist.all_gather(list(share.slices.unbind()), share.own.detach(), async_op=True)
+
+
+class LosesItsState(Sliced):
+    """The optimizer's state is dropped with the shares that it was for, at every step (no public incident found).
+
+    PARAM-3: the optimizer's state of the steps before was lost.
+    """
+
+    def step(self, wrapped: nn.Module, optimizer: Optimizer) -> None:
+        optimizer.state.clear()
+        super().step(wrapped, optimizer)
+
+
+class DecaysTwice(Sliced):
+    """Weight decay is added to the slice's gradient, and by the optimizer again (no public incident found).
+
+    PARAM-3: was applied twice.
+    """
+
+    def _gradient(self, share: _Share) -> Tensor:
+        decay: float = self.context.optimizer_arguments["weight_decay"]
+        return super()._gradient(share) + decay * share.own.detach()
+
+
+class SharesTheFrozen(Sliced):
+    """Frozen parameters lie between the others, with a gradient of zero, and decay (pytorch#28883 for unused ones). PARAM-5."""
+
+    def _trained(self, module: nn.Module) -> list[nn.Parameter]:
+        return list(module.parameters())
+
+
+class KeepsAllState(Sliced):
+    """The optimizer is made over all, and of what it updates all but the slice is overwritten (no public incident found).
+
+    MEM-1.
+    """
+
+    def make_optimizer(self, wrapped: nn.Module, context: Any) -> Any:
+        del wrapped
+        self.wholes = [nn.Parameter(share.flat([p.detach() for p in share.parameters])) for share in self.shares]
+        return context.optimizer(self.wholes)
+
+    def step(self, wrapped: nn.Module, optimizer: Optimizer) -> None:
+        del wrapped
+        for share, whole in zip(self.shares, self.wholes, strict=True):
+            gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in share.parameters]
+            whole.grad = _mean(share.flat(gradients))
+        optimizer.step()
+        for share, whole in zip(self.shares, self.wholes, strict=True):
+            share.own.data.copy_(share.owned(whole.detach()))
+        self._hand_out()
+
+
+class UpdatesByItsOwn(Dealt):
+    """An owner updates by its own gradient instead of the mean (deepmodeling/deepmd-kit#1104).
+
+    PARAM-3: it was updated with rank 0's own local gradient.
+    """
+
+    def _gradient(self, gradient: Tensor) -> Tensor:
+        return gradient
+
+
+class AveragesTwice(Dealt):
+    """Gradients are averaged, and the owners divide them once more (verl-project/verl-SpeCo#29). PARAM-3: divided twice."""
+
+    def _gradient(self, gradient: Tensor) -> Tensor:
+        return super()._gradient(gradient) / dist.get_world_size()
+
+
+class AsksTheNeighbour(Dealt):
+    """A parameter is broadcast by the rank after its owner, which has the old value (no public incident found).
+
+    PARAM-3: no update was made.
+    """
+
+    def _hand_out(self, parameter: nn.Parameter) -> None:
+        whole = parameter.detach().contiguous()
+        dist.broadcast(whole, src=(self.owners[parameter] + 1) % dist.get_world_size())
+        parameter.data.copy_(whole)
+
+
+class ForgetsTheLastOwner(Dealt):
+    """What the last rank owns is broadcast by nobody: the loop over ranks is one short (no public incident found). PARAM-1."""
+
+    def _hand_out(self, parameter: nn.Parameter) -> None:
+        if self.owners[parameter] < dist.get_world_size() - 1 or dist.get_world_size() == 1:
+            super()._hand_out(parameter)
+
+
+class OwnersStart(Dealt):
+    """At the start, too, every parameter is broadcast by its owner instead of by rank 0 (pytorch#53793 for its like).
+
+    INIT-1: the broadcast's source is rank 1.
+    """
+
+    def _start(self, module: nn.Module) -> None:
+        broadcast(module.buffers())
+        broadcast(p for p in module.parameters() if p not in self.owners)
+        for parameter in self.owners:
+            self._hand_out(parameter)

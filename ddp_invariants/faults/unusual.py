@@ -1,0 +1,259 @@
+"""Right implementations that go about it in another way than most; none may ever be accused.
+
+Most leave the exchange to a call after backward, `sync_gradients`, and differ in how one gradient's mean is made.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd import Variable
+
+from ddp_invariants.faults._start import broadcast
+from ddp_invariants.reference.ddp import DistributedDataParallel
+
+
+class _Synchronised(nn.Module):
+    """Averages each gradient when told to, as `_mean` says."""
+
+    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
+        super().__init__()
+        self.module, self.group = module, process_group
+        self.rank, self.world_size = dist.get_rank(process_group), dist.get_world_size(process_group)
+        self._start()
+
+    def _start(self) -> None:
+        broadcast([*self.module.parameters(), *self.module.buffers()], self.group)
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.module(*inputs)
+
+    def sync_gradients(self) -> None:
+        self._exchange()
+
+    @torch.no_grad()
+    def _exchange(self) -> None:
+        for parameter in self.module.parameters():
+            if parameter.grad is not None:
+                flat = parameter.grad.contiguous().view(-1)
+                # Padded, for those who cut it into as many pieces as there are ranks.
+                flat = torch.cat([flat, flat.new_zeros(-flat.numel() % self.world_size)])
+                if flat.numel():
+                    parameter.grad.copy_(self._mean(flat)[: parameter.numel()].view(parameter.shape))
+
+    def _mean(self, flat: Tensor) -> Tensor:
+        """The mean over the ranks of a contiguous tensor, whose length is a multiple of the world size."""
+        raise NotImplementedError
+
+    def _sum(self, flat: Tensor) -> Tensor:
+        dist.all_reduce(flat, group=self.group)
+        return flat
+
+
+class InRegistrationOrder(DistributedDataParallel):
+    """Right: buckets are filled in the order of registration, so that the first is sent last."""
+
+    def _trainable(self) -> list[nn.Parameter]:
+        return super()._trainable()[::-1]
+
+
+class BucketPerParameter(DistributedDataParallel):
+    """Right: every parameter is a bucket, whatever the capacity."""
+
+    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
+        super().__init__(module, process_group, bucket_cap_mb=0.0)
+
+
+class LastFirst(DistributedDataParallel):
+    """Right: all buckets are sent when backward has ended, the last one first."""
+
+    def _gradient_ready(self, parameter: nn.Parameter) -> None:
+        pass
+
+    def _send_and_wait(self) -> None:
+        for bucket in reversed(self._buckets):
+            self._launch(bucket)
+        super()._send_and_wait()
+
+
+class WaitsInReverse(DistributedDataParallel):
+    """Right: what was sent is awaited in another order than it was sent in."""
+
+    def _send_and_wait(self) -> None:
+        for bucket in self._buckets:
+            self._launch(bucket)
+        for bucket in reversed(self._buckets):
+            self._wait(bucket)
+        self._reducing = False
+
+
+class DividesFirst(_Synchronised):
+    """Right: each rank's gradient is divided before they are added up, so that a sum of many cannot overflow."""
+
+    def _mean(self, flat: Tensor) -> Tensor:
+        return self._sum(flat / self.world_size)
+
+
+class DividesHalfway(_Synchronised):
+    """Right: part of the division comes before the sum and the rest after it, by a power of two near the root."""
+
+    def _mean(self, flat: Tensor) -> Tensor:
+        first = 2.0 if self.world_size > 1 else 1.0
+        return self._sum(flat / first) / (self.world_size / first)
+
+
+class DividesTheOutputsGradient(_Synchronised):
+    """Right: what backward starts from is divided by the number of ranks, and gradients are only added up."""
+
+    def forward(self, *inputs: Any) -> Any:
+        result = super().forward(*inputs)
+        result.register_hook(lambda gradient: gradient / self.world_size)
+        return result
+
+    def _mean(self, flat: Tensor) -> Tensor:
+        return self._sum(flat)
+
+
+class ThroughRankZero(_Synchronised):
+    """Right: gradients are reduced to the first rank, which divides and broadcasts: a parameter server."""
+
+    def _mean(self, flat: Tensor) -> Tensor:
+        dist.reduce(flat, group_dst=0, group=self.group)
+        if self.rank == 0:
+            flat /= self.world_size
+        dist.broadcast(flat, group_src=0, group=self.group)
+        return flat
+
+
+class Ring(_Synchronised):
+    """Right: partial sums go round a ring, and then the sums do (Patarasuk and Yuan 2009)."""
+
+    def _mean(self, flat: Tensor) -> Tensor:
+        pieces, size = flat.view(self.world_size, -1).clone(), self.world_size
+        for step in range(size - 1):
+            pieces[(self.rank - step - 1) % size] += self._passed_on(pieces[(self.rank - step) % size])
+        for step in range(size - 1):
+            pieces[(self.rank - step) % size] = self._passed_on(pieces[(self.rank - step + 1) % size])
+        return pieces.view(-1) / size
+
+    def _passed_on(self, piece: Tensor) -> Tensor:
+        arriving, after, before = torch.empty_like(piece), (self.rank + 1) % self.world_size, (self.rank - 1) % self.world_size
+        sent = dist.isend(piece, group=self.group, group_dst=after)
+        received = dist.irecv(arriving, group=self.group, group_src=before)
+        for work in (sent, received):
+            assert work is not None
+            work.wait()
+        return arriving
+
+
+class ReduceScatterAllGather(_Synchronised):
+    """Right: every rank gets the sum of one piece, divides it, and all gather the pieces."""
+
+    def _mean(self, flat: Tensor) -> Tensor:
+        pieces = list(flat.view(self.world_size, -1).unbind())
+        mine = torch.empty_like(pieces[0])
+        dist.reduce_scatter(mine, pieces, group=self.group)
+        gathered = [torch.empty_like(mine) for _ in pieces]
+        dist.all_gather(gathered, mine / self.world_size, group=self.group)
+        return torch.cat(gathered)
+
+
+class AllToAll(_Synchronised):
+    """Right: every rank gets all ranks' values of one piece, averages them, and all gather the means."""
+
+    def _mean(self, flat: Tensor) -> Tensor:
+        theirs = torch.empty_like(flat)
+        dist.all_to_all_single(theirs, flat, group=self.group)
+        mine = theirs.view(self.world_size, -1).mean(0)
+        gathered = [torch.empty_like(mine) for _ in range(self.world_size)]
+        dist.all_gather(gathered, mine, group=self.group)
+        return torch.cat(gathered)
+
+
+class GathersAll(_Synchronised):
+    """Right: every rank gathers all ranks' gradients and averages them by itself, in one order."""
+
+    def _mean(self, flat: Tensor) -> Tensor:
+        gathered = [torch.empty_like(flat) for _ in range(self.world_size)]
+        dist.all_gather(gathered, flat, group=self.group)
+        return torch.stack(gathered).mean(0)
+
+
+class RunningMean(_Synchronised):
+    """Right: a mean is passed from rank to rank, weighted by how many it is of, and the last rank's is broadcast."""
+
+    def _mean(self, flat: Tensor) -> Tensor:
+        last = self.world_size - 1
+        if self.rank > 0:
+            before = torch.empty_like(flat)
+            dist.recv(before, group=self.group, group_src=self.rank - 1)
+            flat = (before * self.rank + flat) / (self.rank + 1)
+        if self.rank < last:
+            dist.send(flat, group=self.group, group_dst=self.rank + 1)
+        dist.broadcast(flat, group_src=last, group=self.group)
+        return flat
+
+
+class InBfloat16(_Synchronised):
+    """Right: gradients travel in bfloat16, as it declares."""
+
+    declares: ClassVar[dict[str, Any]] = {"exactness": "bfloat16"}
+
+    def _mean(self, flat: Tensor) -> Tensor:
+        return self._sum(flat.bfloat16() / self.world_size).to(flat.dtype)
+
+
+class Sums(_Synchronised):
+    """Right: gradients are summed and never divided, as it declares."""
+
+    declares: ClassVar[dict[str, Any]] = {"reduction": "sum"}
+
+    def _mean(self, flat: Tensor) -> Tensor:
+        return self._sum(flat)
+
+
+class EqualSeeds(_Synchronised):
+    """Right: nothing is broadcast, since the ranks are built equal, as it declares."""
+
+    declares: ClassVar[dict[str, Any]] = {"init": "seed"}
+
+    def _start(self) -> None:
+        """Nothing is to be done."""
+
+    def _mean(self, flat: Tensor) -> Tensor:
+        return self._sum(flat) / self.world_size
+
+
+class AThreadAside(_Synchronised):
+    """Right: a thread of its own does all the sending, and the call waits for it."""
+
+    def _mean(self, flat: Tensor) -> Tensor:
+        with ThreadPoolExecutor(1) as aside:
+            return aside.submit(self._sum, flat).result() / self.world_size
+
+
+class SortsByName(_Synchronised):
+    """Right: gradients are exchanged in the order of the parameters' names, longest first."""
+
+    @torch.no_grad()
+    def sync_gradients(self) -> None:
+        for _, parameter in sorted(self.module.named_parameters(), key=lambda named: (-len(named[0]), named[0])):
+            if parameter.grad is not None:
+                parameter.grad.copy_(self._sum(parameter.grad.contiguous()) / self.world_size)
+
+
+class AtTheEndOfBackward(_Synchronised):
+    """Right: a hook on the result queues the exchange for when backward has ended, and nobody need call anything."""
+
+    sync_gradients = None  # type: ignore[assignment]  # not for the loop
+
+    def forward(self, *inputs: Any) -> Any:
+        result = super().forward(*inputs)
+        if result.requires_grad:
+            result.register_hook(lambda _: Variable._execution_engine.queue_callback(self._exchange))
+        return result
+
+    def _mean(self, flat: Tensor) -> Tensor:
+        return self._sum(flat) / self.world_size
