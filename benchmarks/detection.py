@@ -42,7 +42,7 @@ def row(entry: Planted, searches: list[dict[str, Any]]) -> dict[str, Any]:
         "cases": f"{median(one['cases'] for one in caught):.0f}", "own": f"{median(one['of_its_kind'] for one in caught):.0f}",
         "seconds": f"{median(one['seconds'] for one in caught):.2f}",
         "smallest": min((one["case"] for one in caught), key=len),
-        "cause": max((one["cause"] or one["told"] for one in caught), key=lambda words: bool(entry.cause) and entry.cause in words),
+        "cause": max((one["cause"] or one["told"] for one in caught), key=lambda words: entry.cause in words),
         "causes": ", ".join(f"{causes[one]} {one}" for one in ("right", "wrong", "unknown") if causes[one]),
     }
 

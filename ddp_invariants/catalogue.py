@@ -8,7 +8,7 @@ import ast
 import difflib
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -17,7 +17,6 @@ from ddp_invariants.invariants import ALL_RULES
 
 PACKAGE = "ddp_invariants.faults"
 _FOLDER = Path(__file__).with_name("faults")
-_HOST = re.compile(r"(Host|Sampler): (?P<style>[^.]+)\.")
 _CONTROL = re.compile(r"Right: (?P<what>.+)\.")
 _FAULT = re.compile(r"(?P<what>.+) \((?P<where>(?:[^()]|\([^()]*\))+)\)\. (?P<rule>[A-Z]+-\d+)(?:: (?P<cause>.+))?\.")
 _ISSUE = re.compile(r"(?:(?P<owner>[\w.-]+)/)?(?P<repository>[\w.-]+)#(?P<number>\d+)")
@@ -33,7 +32,7 @@ class Planted:
 
     Attributes:
         host: The module of `faults/` it is in.
-        style: What that holds, in a few words.
+        style: What that holds: the first line of its docstring.
         name: Of the class or function.
         what: What is wrong with it, or what it is.
         where: Where that really happened; empty for a control.
@@ -103,26 +102,27 @@ def planted() -> tuple[Planted, ...]:
     Raises:
         CatalogueError: A docstring has another form, or names a rule that does not exist.
     """
-    return tuple(one for path in sorted(_FOLDER.glob("*.py")) if path.stem != "__init__" for one in _of_module(path)) + SHIPPED
+    return tuple(one for path in sorted(_FOLDER.glob("*.py")) if not path.stem.startswith("_") for one in _of_module(path)) + SHIPPED
 
 
 def _of_module(path: Path) -> list[Planted]:
     module = ast.parse(path.read_text(encoding="utf-8"))
-    host = _HOST.match(ast.get_docstring(module) or "")
-    if host is None:
-        raise CatalogueError(f"{path.name}: its docstring starts with neither 'Host: style.' nor 'Sampler: style.'")
-    return [_entry(path, node, host["style"], is_sampler=host[1] == "Sampler") for node in module.body
-            if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_")]
+    style = (ast.get_docstring(module) or "").partition("\n")[0].rstrip(".")
+    entries = [_entry(path, node, style) for node in module.body
+               if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_")]
+    # What is right says nothing of rules: it is what the faults beside it are.
+    of_samplers = any(one.rule.startswith("SHARD") for one in entries)
+    return [replace(one, is_sampler=of_samplers) for one in entries]
 
 
-def _entry(path: Path, node: ast.ClassDef | ast.FunctionDef, style: str, *, is_sampler: bool) -> Planted:
+def _entry(path: Path, node: ast.ClassDef | ast.FunctionDef, style: str) -> Planted:
     text = " ".join((ast.get_docstring(node) or "").split())
     control, fault = _CONTROL.fullmatch(text), _FAULT.fullmatch(text)
     if control is not None:
-        return Planted(path.stem, style, node.name, control["what"], is_sampler=is_sampler)
+        return Planted(path.stem, style, node.name, control["what"])
     if fault is None:
         raise CatalogueError(f"{path.name}:{node.name}: its docstring is {text!r}, expected 'Right: what it is.' or 'What is "
                              "wrong (where it happened). RULE: words of the cause.'")
-    if fault["rule"] not in ALL_RULES or (fault["rule"].startswith("SHARD") != is_sampler and fault["rule"] != "LIVE-1"):
-        raise CatalogueError(f"{path.name}:{node.name}: no rule about such as it is called {fault['rule']}")
-    return Planted(path.stem, style, node.name, fault["what"], fault["where"], fault["rule"], fault["cause"] or "", is_sampler)
+    if fault["rule"] not in ALL_RULES:
+        raise CatalogueError(f"{path.name}:{node.name}: no rule is called {fault['rule']}")
+    return Planted(path.stem, style, node.name, fault["what"], fault["where"], fault["rule"], fault["cause"] or "")

@@ -247,8 +247,8 @@ def _sum(total: Totals) -> list[str]:
         return f"{part} ({100 * part / whole:.1f} %)" if whole else str(part)
     whole = total.searches
     return [(f"{whole} searches for planted faults: {share(total.caught, whole)} caught, {share(total.right_rule, whole)} by "
-             f"the right rule, {share(total.right, whole)} with the right cause, {total.wrong} with a wrong one, {total.unknown}"
-             " with none"),
+             f"the right rule, {share(total.right, whole)} with the right cause, {total.wrong} with a wrong one, "
+             f"{total.unknown} with none"),
             f"until the first counterexample, in the median: {total.median_cases:.0f} cases, {total.median_seconds:.2f} s",
             f"{total.control_cases:,} cases of controls: {total.accused} accusations"]
 

@@ -1,4 +1,4 @@
-"""Host: the bucketed reference. What goes wrong in packing, reducing, dividing and writing back."""
+"""The bucketed reference: packing, reducing, dividing, writing back."""
 
 from itertools import combinations
 from typing import Any, ClassVar

@@ -1,4 +1,4 @@
-"""Host: the bucketed reference. What goes wrong when every rank is to start from one state."""
+"""The bucketed reference, where every rank is to start from one state."""
 
 from collections.abc import Iterable
 from contextlib import suppress

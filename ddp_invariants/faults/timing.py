@@ -1,4 +1,4 @@
-"""Host: the bucketed reference. What goes wrong in waiting, ordering, failing and ending."""
+"""The bucketed reference: waiting, ordering, failing, ending."""
 
 import time
 from contextlib import suppress
