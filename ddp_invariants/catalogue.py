@@ -102,7 +102,8 @@ def planted() -> tuple[Planted, ...]:
     Raises:
         CatalogueError: A docstring has another form, or names a rule that does not exist.
     """
-    return tuple(one for path in sorted(_FOLDER.glob("*.py")) if not path.stem.startswith("_") for one in _of_module(path)) + SHIPPED
+    modules = [path for path in sorted(_FOLDER.glob("*.py")) if not path.stem.startswith("_")]
+    return (*(one for path in modules for one in _of_module(path)), *SHIPPED)
 
 
 def _of_module(path: Path) -> list[Planted]:
