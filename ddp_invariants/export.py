@@ -244,6 +244,6 @@ def _of_a_sampler(pool: Pool, stored: StoredViolation, case: ShardCase) -> dict[
                           "torch.distributed or the environment, which one process cannot set up for all ranks")
     total = Deal(ShardEvidence(case, ()), declared).total
     return {**_shared(stored, described["target"]), "data": case.data, "remade": source["remade"], "total": total,
-            "padding": declared.padding, "layout": declared.layout,
+            "padding": declared.padding, "layout": declared.layout, "saves": declared.saves,
             "batches": ceil(total // case.world_size / case.data.batch_size),
             "call": ", ".join(f"{name}={text}" for name, text in source["rows"])}

@@ -20,7 +20,7 @@ def cases_for(rule: str, scope: Scope) -> SearchStrategy[TrainingCase] | SearchS
     if rule == "SHARD-5":
         return shard_cases(scope, least_samples=CHANCE_FREE)
     if rule.startswith("SHARD"):
-        return shard_cases(scope, loader=rule == "SHARD-6")
+        return shard_cases(scope, loader=rule == "SHARD-6", saved=rule == "SHARD-9")
     world_sizes = (2, 3, 4, 1) if rule in _ANY_WORLD or rule in _EVERY_KIND else (1,) if rule == "PARAM-4" else (2, 3, 4)
     return training_cases(scope, world_sizes=world_sizes,
                           least_steps=2 if rule in ("GRAD-5", "PARAM-3", "COMM-4", "COMM-5") else 1,

@@ -11,6 +11,7 @@ from typing import Any
 
 from ddp_invariants.declarations import SamplerDeclarations
 from ddp_invariants.evidence import ShardEvidence
+from ddp_invariants.invariants.diagnosis import resumption
 from ddp_invariants.invariants.diagnosis import shards as shards_of
 from ddp_invariants.invariants.diagnosis.causes import caused
 from ddp_invariants.invariants.rule import Chapter, NotAbout, Tally, Unjudged
@@ -265,3 +266,66 @@ def declared_layout(deal: Deal, tally: Tally) -> Breach | None:
                                   f"rank {rank}, {deal.where(epoch)}",
                                   f"{shard[:8]}, expected {[order[p] for p in places[:8] if p < len(order)]}")
     return None
+
+
+@sharding.rule("SHARD-9", "State saved after k batches and loaded into a new sampler goes on with exactly the rest of the "
+               "epoch, on every rank; the epoch after it is whole again.",
+               ("resumed in the middle", "more than one rank", "shuffle", "a later epoch"))
+def resumed_with_the_rest(deal: Deal, tally: Tally) -> Breach | None:
+    """A state saved after a resumption counts alike. Going on in another world size, where claimed, is not judged."""
+    raised = deal.evidence.answers[0].get("raised") if deal.evidence.answers else None
+    if deal.case.saved_after is not None and raised is not None and raised["phase"] == "resuming":
+        return Breach("SHARD-9", "saving or loading a state raises", deal.where(deal.case.epochs[-1]),
+                      f"{raised['type']}: {raised['message']}")
+    if deal.case.saved_after is None or deal.answer["resumed"] is None:
+        raise NotAbout("no state is saved" if deal.case.saved_after is None else "it offers no state")
+    for rank, (plain, whole) in enumerate(zip(deal.answer["resumed"], deal.answer["shards"][-1], strict=True)):
+        seen = resumption.Resumed(**plain, whole=whole, rank=rank)
+        if deal.answer["again"][rank] != whole:
+            raise Unjudged("it yields other indices whenever it is iterated (SHARD-4): there is no rest to go on with")
+        if not seen.rest:
+            continue  # Whether a state saved at the end is that epoch's or the next one's, nobody says.
+        tally.compared += len(seen.rest)
+        tally.met |= _met(deal)
+        breach = _resumption(deal, seen)
+        if breach is not None:
+            return breach
+    if not tally.compared:
+        raise NotAbout("the epoch was over when the state was saved")
+    return None
+
+
+def _met(deal: Deal) -> set[str]:
+    """The situations of a resumption."""
+    met = {"more than one rank": deal.case.world_size > 1, "shuffle": deal.case.data.shuffle,
+           "a later epoch": deal.case.epochs[-1] > 0, "resumed in the middle": True}
+    return {situation for situation, there in met.items() if there}
+
+
+def _resumption(deal: Deal, seen: resumption.Resumed) -> Breach | None:
+    """What is wrong with one rank's resumption: the earliest of what depends on one another."""
+    where = f"rank {seen.rank}, {deal.where(deal.case.epochs[-1])}, saved after {len(seen.taken)} of {len(seen.whole)} indices"
+    if seen.taken + seen.rest != seen.whole:
+        return Breach("SHARD-9", "saving the state changes what is yielded in the same epoch", where,
+                      f"{_brief([seen.taken, seen.rest])} before and after it, unsaved {_brief([seen.whole])}")
+    if seen.loaded != seen.rest:
+        breach = Breach("SHARD-9", "a saved state does not go on with the rest of the epoch", where,
+                        f"{_brief([seen.loaded])}, expected {_brief([seen.rest])}{_off(seen.loaded, seen)}")
+        return caused(breach, resumption.of_the_rest(seen, deal.answer["shards"][-1], deal.case))
+    left = seen.rest[len(seen.taken_again):]
+    if left and seen.twice != left:
+        breach = Breach("SHARD-9", "a state saved after a resumption does not go on with the rest of the epoch",
+                        f"{where}, and once more after {len(seen.taken_again)}",
+                        f"{_brief([seen.twice])}, expected {_brief([left])}")
+        return caused(breach, resumption.of_the_second(seen))
+    if seen.following[1] != seen.following[0]:
+        breach = Breach("SHARD-9", "the epoch after a resumed one is not that of an uninterrupted run", where,
+                        f"{_brief([seen.following[1]])}, uninterrupted {_brief([seen.following[0]])}")
+        return caused(breach, resumption.of_the_next_epoch(seen))
+    return None
+
+
+def _off(loaded: list[int], seen: resumption.Resumed) -> str:
+    """How many of the indices were yielded before the state was saved, and how many never are."""
+    before, after = (Counter(loaded) & Counter(seen.taken)).total(), (Counter(seen.rest) - Counter(loaded)).total()
+    return f"; {before} of the {len(seen.taken)} taken before come again, {after} of the {len(seen.rest)} left are lost"
