@@ -283,9 +283,9 @@ def resumed_with_the_rest(deal: Deal, tally: Tally) -> Breach | None:
         seen = resumption.Resumed(**plain, whole=whole, rank=rank)
         if deal.answer["again"][rank] != whole:
             raise Unjudged("it yields other indices whenever it is iterated (SHARD-4): there is no rest to go on with")
-        if not seen.rest:
+        if len(seen.taken) >= len(whole):
             continue  # Whether a state saved at the end is that epoch's or the next one's, nobody says.
-        tally.compared += len(seen.rest)
+        tally.compared += len(whole) - len(seen.taken)
         tally.met |= _met(deal)
         breach = _resumption(deal, seen)
         if breach is not None:
@@ -321,7 +321,7 @@ def _resumption(deal: Deal, seen: resumption.Resumed) -> Breach | None:
     if seen.following[1] != seen.following[0]:
         breach = Breach("SHARD-9", "the epoch after a resumed one is not that of an uninterrupted run", where,
                         f"{_brief([seen.following[1]])}, uninterrupted {_brief([seen.following[0]])}")
-        return caused(breach, resumption.of_the_next_epoch(seen))
+        return caused(breach, resumption.of_the_next_epoch(seen, deal.case))
     return None
 
 

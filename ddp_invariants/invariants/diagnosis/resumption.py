@@ -10,6 +10,9 @@ from itertools import chain, zip_longest
 from ddp_invariants.case import ShardCase
 from ddp_invariants.verdict import Cause
 
+_LONG = 13
+"""Indices from which two orders are equal by chance less often than 1e-9 (1 / 13! = 1.6e-10)."""
+
 
 @dataclass(frozen=True)
 class Resumed:
@@ -47,13 +50,16 @@ def of_the_rest(seen: Resumed, shards: list[list[int]], case: ShardCase) -> list
         case: The case.
     """
     found = [Cause(kind, words) for kind, words, predicted in _predictions(seen, shards, case) if seen.loaded == predicted]
-    if found or len(seen.loaded) != len(seen.rest):
+    if len(seen.loaded) != len(seen.rest) or (found and len(seen.loaded) >= _LONG):
         return found
-    if sorted(seen.loaded) == sorted(seen.rest):
-        return [Cause("rest reordered", "it yields the rest in another order")]
-    if case.data.shuffle:
-        return [Cause("order lost", f"it goes on after {len(seen.taken)} indices of another order: what fixes it is lost")]
-    return []
+    same = sorted(seen.loaded) == sorted(seen.rest)
+    found += [Cause("rest reordered", "it yields the rest in another order")] * same
+    lost = case.data.shuffle and not (same and len(seen.loaded) >= _LONG)
+    return [*found, _order_lost(len(seen.taken))] if lost else found
+
+
+def _order_lost(consumed: int) -> Cause:
+    return Cause("order lost", f"it goes on after {consumed} indices of another order: what fixes it is lost")
 
 
 def _predictions(seen: Resumed, shards: list[list[int]], case: ShardCase) -> Iterator[tuple[str, str, list[int]]]:
@@ -67,6 +73,8 @@ def _predictions(seen: Resumed, shards: list[list[int]], case: ShardCase) -> Ite
     if fresh != whole:
         yield "nothing restored", "nothing of the state is restored: it yields what a new sampler does", fresh
         yield "epoch lost", f"the saved epoch is lost: it goes on after {c} indices of a new sampler's first epoch", fresh[c:]
+    if seen.following[0] != whole:
+        yield "epoch ahead", f"it goes on after {c} indices of the next epoch's order", seen.following[0][c:]
     if w > 1:
         yield "times the world", f"what was consumed is multiplied by the world size: {skipped(c * w)}", whole[c * w :]
         counted = f"one rank's count is taken for that of all ranks: it goes on after {c} indices of all {w} together"
@@ -75,13 +83,12 @@ def _predictions(seen: Resumed, shards: list[list[int]], case: ShardCase) -> Ite
         yield "counted for all", counted, whole[c // w :]
     yield "counted twice", f"what was consumed is counted twice: {skipped(2 * c)}", whole[2 * c :]
     yield "a batch ahead", f"a batch that was read ahead counts as consumed: {skipped(c + b)}", whole[c + b :]
-    if c > b:
-        yield "a batch behind", f"the last batch consumed is not counted: its {b} indices are yielded again", whole[c - b :]
-    if b > 1:
-        yield "one ahead", f"off by one: {skipped(c + 1)}", whole[c + 1 :]
-        yield "one behind", "off by one: the last index consumed is yielded again", whole[c - 1 :]
-        yield "batches for indices", f"batches are counted as indices: it goes on after {c // b} of {c}", whole[c // b :]
-        yield "indices for batches", f"indices are counted as batches: {skipped(c * b)}", whole[c * b :]
+    again = f"the last batch consumed is not counted: its {min(b, c)} indices are yielded again"
+    yield "a batch behind", again, whole[max(c - b, 0) :]
+    yield "one ahead", f"off by one: {skipped(c + 1)}", whole[c + 1 :]
+    yield "one behind", "off by one: the last index consumed is yielded again", whole[max(c - 1, 0) :]
+    yield "batches for indices", f"batches are counted as indices: it goes on after {c // b} of {c}", whole[c // b :]
+    yield "indices for batches", f"indices are counted as batches: {skipped(c * b)}", whole[c * b :]
     yield "rest skipped", "all that was left of the epoch is skipped", []
 
 
@@ -92,9 +99,11 @@ def of_the_second(seen: Resumed) -> list[Cause]:
     return [anew] if seen.twice == seen.whole[since:] else []
 
 
-def of_the_next_epoch(seen: Resumed) -> list[Cause]:
+def of_the_next_epoch(seen: Resumed, case: ShardCase) -> list[Cause]:
     """Why the epoch after a resumed one is another than without a resumption."""
     plain, found = seen.following
+    lost = case.data.shuffle and len(found) == len(plain) and (found != seen.whole or len(found) < _LONG)
     stays = Cause("skip stays", f"the skip stays for the next epoch: its first {len(seen.taken)} indices are left out, too")
     epoch = Cause("epoch stays", "set_epoch changes nothing after a state was loaded: it is the resumed epoch again")
-    return [stays] * (found == plain[len(seen.taken):]) + [epoch] * (found == seen.whole)
+    causes = (stays, found == plain[len(seen.taken):]), (epoch, found == seen.whole), (_order_lost(len(seen.taken)), lost)
+    return [cause for cause, fits in causes if fits]
