@@ -29,10 +29,10 @@ def telling(case: Case, scope: Scope) -> Iterator[Case]:
             size = case.world_size + ranks
             fewer = odd if case.data.samples % case.world_size else 0
             data = replace(case.data, samples=size * (_DEALT // size + 1) - fewer)
-            epochs = tuple(dict.fromkeys((*case.epochs, 0, 1)))
+            epochs = tuple(dict.fromkeys((*case.epochs, 0, 1, 2)))
             larger = replace(case, world_size=size, data=data, epochs=epochs)
             if case.saved_after is not None:  # Nine indices: neither two batches, nor a batch for each of two or four ranks.
-                larger = replace(larger, saved_after=3, data=replace(data, batch_size=3), epochs=(*epochs, 2))
+                larger = replace(larger, saved_after=3, data=replace(data, batch_size=3))
             yield scope.fit_shards(larger)
         return
     for number, (ranks, widths, cap) in enumerate(_SIZES):

@@ -170,7 +170,8 @@ def test_a_script_saves_and_loads_a_samplers_state(pool: Pool, run: Run, fault: 
     assert "SHARD-9: " in said
     assert words in said
     assert f"resumable:{fault}'" in text
-    right = run(text.replace(f"resumable:{fault}'", "resumable:KeepsTheRest'" if "num_replicas" in text else "resumable:Slices'"))
+    host = "KeepsTheRest" if "num_replicas" in text else "Slices"
+    right = run(text.replace(f"resumable:{fault}'", f"resumable:{host}'"))
     assert right[0] == 0, right
     assert right[1].endswith("not reproduced\n")
 

@@ -103,7 +103,7 @@ class Replays(Slices):
 
 
 class ForgetsAll(Slices):
-    """What is loaded is kept, and read by nothing (modelscope/ms-swift#9658). SHARD-9: from the beginning."""
+    """What is loaded is kept, and read by nothing (PrimeIntellect-ai/prime-rl#832). SHARD-9: from the beginning."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.loaded = state

@@ -90,13 +90,14 @@ def equal_lengths_in_range(deal: Deal, tally: Tally) -> Breach | None:
             breach = Breach("SHARD-1", "ranks yield different numbers of indices", deal.where(epoch), f"{counts}")
             return caused(breach, shards_of.of_lengths(deal.dealt, shards))
         if max(counts) > ceil(data.samples / w) and deal.declared.padding == "none":
-            return Breach("SHARD-1", "a rank yields more than its share", deal.where(epoch),
-                          f"{counts}, expected at most {ceil(data.samples / w)}")
+            breach = Breach("SHARD-1", "a rank yields more than its share", deal.where(epoch),
+                            f"{counts}, expected at most {ceil(data.samples / w)}")
+            return caused(breach, shards_of.of_length(deal.dealt, shards, shards[counts.index(max(counts))]))
         for rank, (shard, said) in enumerate(zip(shards, deal.answer["lengths"], strict=True)):
-            if said != len(shard):
-                breach = Breach("SHARD-1", "len(sampler) is not the number of indices it yields",
-                                f"rank {rank}, {deal.where(epoch)}", f"len {said}, yields {len(shard)}")
-                return caused(breach, shards_of.of_length(deal.dealt, shards, shard))
+            if said not in (None, len(shard)) or len(shard) >= deal.dealt.endless:  # What is iterated need have no len.
+                fact = "len(sampler) is not the number of indices it yields" if said is not None else "iterating does not end"
+                breach = Breach("SHARD-1", fact, f"rank {rank}, {deal.where(epoch)}", f"len {said}, yields {len(shard)}")
+                return caused(breach, shards_of.of_length(deal.dealt, shards, shard, said))
             bad = [index for index in shard if not 0 <= index < data.samples]
             if bad:
                 return Breach("SHARD-1", "an index lies outside the dataset", f"rank {rank}, {deal.where(epoch)}", f"{bad[:5]}")
@@ -169,11 +170,22 @@ def shards_are_determined(deal: Deal, tally: Tally) -> Breach | None:
     for rank, (again, before) in enumerate(zip(deal.answer["again"], deal.answer["shards"][-1], strict=True)):
         tally.compared += len(before)
         if again != before:
-            return Breach("SHARD-4", "iterating again in the same epoch gives other indices",
-                          f"rank {rank}, {deal.where(last)}", f"{again[:8]}, before {before[:8]}", _drawn(deal))
+            breach = Breach("SHARD-4", "iterating again in the same epoch gives other indices",
+                            f"rank {rank}, {deal.where(last)}", f"{again[:8]}, before {before[:8]}")
+            return caused(breach, _of_generators(deal))
     if deal.answer["touched"]:
-        return Breach("SHARD-4", "iterating advances a global random generator", deal.where(last),
-                      ", ".join(deal.answer["touched"]), _drawn(deal))
+        breach = Breach("SHARD-4", "iterating advances a global random generator", deal.where(last),
+                        ", ".join(deal.answer["touched"]))
+        return caused(breach, _of_generators(deal))
+    for rank, (afresh, before) in enumerate(zip(deal.answer["afresh"], deal.answer["shards"][-1], strict=True)):
+        if afresh != before:
+            return Breach("SHARD-4", "a new sampler gives other indices of the same epoch", f"rank {rank}, {deal.where(last)}",
+                          f"{afresh[:8]}, the one that was asked for epochs {list(deal.case.epochs)} {before[:8]}",
+                          "" if len(deal.case.epochs) == 1 else "an epoch's order depends on those before it")
+    reseeded = deal.answer["reseeded"]
+    if deal.case.data.shuffle and deal.case.data.samples >= CHANCE_FREE and reseeded == deal.answer["shards"][-1]:
+        return Breach("SHARD-4", "another seed gives the same order", deal.where(last), f"{_brief(reseeded)} with seeds "
+                      f"{deal.case.data.seed} and {deal.case.data.seed + 1}", "the seed is ignored")
     tally.met.add("two processes")
     for (epoch, ours), theirs in zip(deal.epochs, answers[1]["shards"], strict=True):
         for rank, (one, other) in enumerate(zip(ours, theirs, strict=True)):
@@ -184,10 +196,17 @@ def shards_are_determined(deal: Deal, tally: Tally) -> Breach | None:
     return None
 
 
-def _drawn(deal: Deal) -> str:
-    """Where the order comes from, if a global generator was seen to move."""
-    touched = " and ".join(deal.answer["touched"])
-    return f"it draws from the global generator of {touched} instead of one of its own" if touched else ""
+def _of_generators(deal: Deal) -> list[Cause]:
+    """What is done with the global generators that were seen to move: what draws from them is another order each time."""
+    touched, answer = " and ".join(deal.answer["touched"]), deal.answer
+    if not touched:
+        return []
+    fixed = answer["again"] == answer["afresh"] == answer["shards"][-1] == deal.evidence.answers[1]["shards"][-1]
+    drawn = Cause("draws", f"it draws from the global generator of {touched} instead of one of its own")
+    seeded = Cause("seeds", f"it seeds the global generator of {touched}, which is everybody's, instead of one of its own")
+    if not fixed:
+        return [drawn]
+    return [seeded] if deal.case.data.samples >= CHANCE_FREE else [drawn, seeded]
 
 
 @sharding.rule("SHARD-5", "With shuffle, set_epoch changes the order; without, it does not.", ("shuffle", "no shuffle"))
@@ -204,11 +223,23 @@ def epochs_change_the_order(deal: Deal, tally: Tally) -> Breach | None:
         if data.shuffle and shards == others:
             breach = Breach("SHARD-5", "set_epoch does not change the order", f"epochs {one} and {other}, {deal.where(other)}",
                             f"both {_brief(shards)}")
-            return caused(breach, [Cause("epoch ignored", "the epoch is ignored")])
+            return caused(breach, _of_the_same_order(deal, shards))
         if not data.shuffle and shards != others:
             return Breach("SHARD-5", "set_epoch changes the order though shuffle is off",
                           f"epochs {one} and {other}, {deal.where(other)}", f"{_brief(others)}, before {_brief(shards)}")
     return None
+
+
+def _of_the_same_order(deal: Deal, shards: list[list[int]]) -> list[Cause]:
+    """Why two epochs have one order: which may also be one that adds up, or lags behind."""
+    if deal.answer["again"] != deal.answer["shards"][-1]:
+        return []
+    if deal.answer["afresh"] != deal.answer["shards"][-1]:
+        kept = all(others == shards for _, others in deal.epochs)
+        return [Cause("first order kept", "the first epoch's order is kept")] * kept
+    if all(shard[:-1] == sorted(shard[:-1]) for shard in shards) and len(shards[0]) > 3:
+        return [Cause("shuffle ignored", "the order is that of the dataset: shuffle is ignored")]
+    return [Cause("epoch ignored", "the epoch is ignored")]
 
 
 @sharding.rule("SHARD-6", "A DataLoader over the sampler yields the same number of batches on every rank.",

@@ -33,10 +33,11 @@ def shards(case: ShardCase, make: SamplerMaker, *, disturb: int) -> dict[str, An
             another state. Two processes asked with different ones must answer alike (SHARD-4).
 
     Returns:
-        `lengths[rank]`, `shards[epoch number][rank]`, `again[rank]` (the last epoch iterated once more),
-        `touched` (global generators that iterating advanced), `batches[rank]`, `orders[epoch number]` where a layout is
-        declared, `resumed[rank]` where a state is saved, or `raised`; and `refused`, the type of the exception per impossible
-        situation, None when none was raised; empty where the sampler is not told its rank.
+        `lengths[rank]`, `shards[epoch number][rank]`, `again[rank]` (the last epoch iterated once more), `afresh[rank]` (that
+        epoch of a sampler that saw no other), `reseeded[rank]` (the same under another seed, where one is taken), `touched`
+        (global generators that iterating advanced), `batches[rank]`, `orders[epoch number]` where a layout is declared,
+        `resumed[rank]` where a state is saved, or `raised`; and `refused`, the type of the exception per impossible situation,
+        None when none was raised; empty where the sampler is not told its rank.
     """
     refused = {} if make.asks else {situation: _refusal(case, make, world_size, rank)
                                     for situation, (world_size, rank) in _impossible(case.world_size).items()}
@@ -60,7 +61,8 @@ def _dealt(case: ShardCase, make: SamplerMaker, disturb: int) -> dict[str, Any]:
         again = [one.indices() for one in asked]
         after = _global_generators()
         answer: dict[str, Any] = {
-            "lengths": [one.length() for one in asked], "shards": dealt, "again": again,
+            "lengths": [one.length() for one in asked], "shards": dealt, "again": again, "afresh": _afresh(case, make),
+            "reseeded": _afresh(_reseeded(case), make) if make.names["seed"] else None,
             "touched": [name for name in before if before[name] != after[name]],
             "batches": None, "orders": None, "resumed": None,
         }
@@ -86,6 +88,18 @@ def _orders(case: ShardCase, make: SamplerMaker) -> list[list[int]]:
         alone.set_epoch(epoch)
         orders.append(alone.indices())
     return orders
+
+
+def _reseeded(case: ShardCase) -> ShardCase:
+    return replace(case, data=replace(case.data, seed=(case.data.seed + 1) % 2**31))
+
+
+def _afresh(case: ShardCase, make: SamplerMaker) -> list[list[int]]:
+    """Every rank's indices of the last epoch, of samplers that are made for it."""
+    made = [_Asked(case, make, rank) for rank in range(case.world_size)]
+    for one in made:
+        one.set_epoch(case.epochs[-1])
+    return [one.indices() for one in made]
 
 
 def resumed(case: ShardCase, make: SamplerMaker, known: "_Asked", disturb: int) -> dict[str, Any]:
