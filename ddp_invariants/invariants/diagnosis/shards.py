@@ -69,10 +69,9 @@ def of_length(dealt: Dealt, shards: Shards, shard: list[int], said: int | None =
         return [Cause("endless", f"it yields without end: it was left alone after {len(shard)} indices")]
     found = [*_of_the_ranks(dealt, shards), *_of_slices(dealt, shards)]
     if said is not None and len(shard) == dealt.share:
-        if said == dealt.samples:
-            found.append(Cause("len of the dataset", f"len is that of the whole dataset, {said}"))
-        elif said == ceil(dealt.samples / dealt.case.data.batch_size):
-            found.append(Cause("len of all batches", f"len is that of all ranks' batches, {said}"))
+        found += [Cause("len of the dataset", f"len is that of the whole dataset, {said}")] * (said == dealt.samples)
+        batches = ceil(dealt.total / dealt.case.data.batch_size)
+        found += [Cause("len of all batches", f"len is that of all ranks' batches, {said}")] * (said == batches)
     return found
 
 
@@ -148,6 +147,9 @@ def _of_slices(dealt: Dealt, shards: Shards) -> Iterator[Cause]:
     cut = n - n % dealt.case.data.batch_size
     if cut < n and set(flat) == set(range(cut)) and not (data.drop_last or data.shuffle):
         yield Cause("short batch lost", f"the last batch, a short one, is lost: {n} mod {data.batch_size} samples")
+    short = dealt.share % data.batch_size
+    if short and counts == [dealt.share - short] * w and not _repeats(flat):
+        yield Cause("short batches lost", f"each rank's last batch, a short one, is lost: {short} of {dealt.share} indices")
     if data.drop_last and n % w and counts == [ceil(n / w)] * w and set(flat) == set(range(n)):
         yield Cause("drop_last ignored", f"each rank yields {ceil(n / w)} indices, as without drop_last: it is ignored")
     twice = [range(dealt.total)[rank::w][rank::w] for rank in range(w)]
