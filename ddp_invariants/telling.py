@@ -28,8 +28,8 @@ def telling(case: Case, scope: Scope) -> Iterator[Case]:
         for ranks, odd in ((0, 1), (1, 1), (0, 0), (2, 2)):
             size = case.world_size + ranks
             fewer = odd if case.data.samples % case.world_size else 0
-            # A last batch that is short by one, and three batches of three: as many indices as neither two batches have, nor one
-            # batch of each of two or four ranks.
+            # Every share is 2 mod 3, so that batches of three leave a short one; what is saved after three of them is neither
+            # two batches, nor a batch of each of two or four ranks.
             share = _DEALT // size + (2 - _DEALT // size) % 3
             data = replace(case.data, samples=size * share - fewer, batch_size=3)
             epochs = tuple(dict.fromkeys((*case.epochs, 0, 1, 2)))

@@ -91,7 +91,7 @@ def of_overlap_or_loss(dealt: Dealt, epoch: int, shards: Shards) -> list[Cause]:
 
 def _of_the_ranks(dealt: Dealt, shards: Shards) -> Iterator[Cause]:
     n, w = dealt.samples, dealt.case.world_size
-    if w > 1 and n > 1 and all(shard == shards[0] for shard in shards) and not _repeats(shards[0]):
+    if w > 1 and n and all(shard == shards[0] for shard in shards) and not _repeats(shards[0]):
         if len(shards[0]) == n:
             yield Cause("not sharded", f"every rank yields the whole dataset of {n}: nothing is dealt out")
         elif shards[0]:
