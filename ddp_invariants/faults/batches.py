@@ -44,7 +44,7 @@ class DealtBatches(BatchSampler):
 
 
 class BatchedShard(BatchSampler):
-    """Right: batches of what a distributed sampler deals to the rank, whose epoch is passed on."""
+    """Right: batches of what a distributed sampler deals to the rank, to which the epoch and a saved state are passed on."""
 
     def __init__(self, dataset: Sized, batch_size: int, num_replicas: int, rank: int, shuffle: bool = True, seed: int = 0,
                  drop_last: bool = False) -> None:
@@ -54,6 +54,14 @@ class BatchedShard(BatchSampler):
     def set_epoch(self, epoch: int) -> None:
         """Choose the next iteration's order."""
         self.inner.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, int]:
+        """Where the sampler within is: it is asked for no more than the batches that were handed out."""
+        return self.inner.state_dict()
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on from there at the next iteration."""
+        self.inner.load_state_dict(state)
 
 
 class NotSharded(DealtBatches):
@@ -180,3 +188,34 @@ class RanksShuffleDifferently(DealtBatches):
         batches = self.filled()
         random.Random(self.rank).shuffle(batches)
         return batches[self.rank :: self.world_size]
+
+
+class ReadsABatchAhead(BatchedShard):
+    """The next batch is made before one is handed out, and counts as consumed (no public incident found). SHARD-9: read ahead
+    counts as consumed."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        batches = super().__iter__()
+        ahead = next(batches, None)
+        while ahead is not None:
+            batch, ahead = ahead, next(batches, None)
+            yield batch
+
+
+class SkipsBatchesForEver(BatchedShard):
+    """Batches to be skipped once are skipped in every later epoch (huggingface/accelerate#1451). SHARD-9: the skip stays."""
+
+    taken, skip = 0, 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for number, batch in enumerate(super().__iter__(), start=1):
+            self.taken = number
+            if number > self.skip:
+                yield batch
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self.inner.epoch, "batches": self.taken}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.inner.set_epoch(state["epoch"])
+        self.skip = state["batches"]

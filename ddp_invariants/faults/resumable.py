@@ -94,6 +94,18 @@ class KeepsTheRest:
         self.epoch, self.left, self.resumes = state["epoch"], list(state["left"]), True
 
 
+class PlaceAlone(Slices):
+    """Right: the state is the place alone, and set_epoch is to be called before it is loaded."""
+
+    declares: ClassVar[dict[str, str]] = {"layout": "contiguous", "saves": "place"}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"taken": self.taken}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.taken = self.start = state["taken"]
+
+
 class Replays(Slices):
     """The state holds the epoch alone, so that a resumed epoch starts over (huggingface/transformers#40691). SHARD-9: the rest
     starts from the beginning."""
