@@ -351,6 +351,8 @@ class ShardCase:
         data: Dataset length, per-rank batch size and the sampler's arguments.
         epochs: Epochs asked for, in this order, by `set_epoch`.
         loader: Whether a torch DataLoader is run over the sampler as well, to count its batches.
+        saved_after: Batches each rank takes of the last epoch before its sampler's state is saved, to be loaded into another
+            one; None where nothing is saved.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -359,6 +361,7 @@ class ShardCase:
     data: Data = Data()
     epochs: tuple[int, ...] = (0,)
     loader: bool = False
+    saved_after: int | None = None
     kind: Literal["shard"] = "shard"
 
     def __post_init__(self) -> None:
@@ -366,6 +369,7 @@ class ShardCase:
         _require(len(self.epochs) > 0, "epochs", self.epochs, "at least one epoch")
         for index, epoch in enumerate(self.epochs):
             _between(f"epochs[{index}]", epoch, 0, 2**31 - 1)
+        _require(self.saved_after is None or self.saved_after >= 1, "saved_after", self.saved_after, "null or batches from 1")
 
 
 Case = TrainingCase | ShardCase

@@ -27,6 +27,7 @@ Loss = Literal["tagged", "mse"]
 Activation = Literal["none", "relu", "gelu"]
 Padding = Literal["wrap", "batch", "none"]
 ShardLayout = Literal["", "strided", "contiguous"]
+Saves = Literal["epoch", "place"]
 
 
 MOST_LAYERS = 64
@@ -117,17 +118,20 @@ class SamplerDeclarations:
         padding: How unequal shards become equal: by at most W - 1 repeated indices (`wrap`), by whole batches
             (`batch`), or not at all (`none`: exact and unequal).
         layout: Which part of the order a rank holds; empty: not said, not judged.
+        saves: What a saved state holds: the `epoch` and how much of it was taken, or the `place` alone, so that `set_epoch`
+            is called before it is loaded.
         supports: Capabilities claimed.
         unsupported: Capabilities not claimed.
     """
 
     padding: Padding = "wrap"
     layout: ShardLayout = ""
+    saves: Saves = "epoch"
     supports: tuple[str, ...] = ()
     unsupported: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _check(self, {"padding": Padding, "layout": ShardLayout})
+        _check(self, {"padding": Padding, "layout": ShardLayout, "saves": Saves})
 
 
 Declared = TypeVar("Declared", Declarations, SamplerDeclarations)
@@ -185,6 +189,7 @@ CAPABILITIES = {
     "uneven": "a dataset length not divisible by the world size",
     "short": "a dataset shorter than the world",
     "no_samples": "an empty dataset",
+    "resume": "a state to save and to go on from, in the middle of an epoch",
 }
 """What an implementation may claim or not claim, by name."""
 

@@ -269,6 +269,7 @@ _QUESTIONS = {
     "uneven": ShardCase(world_size=2, epochs=(0, 1), data=Data(samples=7)),
     "short": ShardCase(world_size=3, data=Data(samples=2)),
     "no_samples": ShardCase(world_size=2, data=Data(samples=0)),
+    "resume": ShardCase(world_size=2, data=Data(samples=8), saved_after=2),
 }
 
 
@@ -294,8 +295,11 @@ def _deal(pool: Pool, sampler: Sampler, lacking: frozenset[str], declared: Sampl
             first = raised[0]
             probed.append(Probed(name, Standing.REFUSED, f"{first['type']}: {first['message']}", excused))
             continue
+        if name == "resume" and all(answer.get("resumed") is None for answer in evidence.answers):
+            probed.append(Probed(name, Standing.ABSENT, declared=excused))
+            continue
         # What depends on the length: all else shows whatever it is.
-        breach = _breach(evidence, scope, ("SHARD-1", "SHARD-2", "SHARD-3"))
+        breach = _breach(evidence, scope, ("SHARD-9",) if name == "resume" else ("SHARD-1", "SHARD-2", "SHARD-3"))
         probed.append(Probed(name, Standing.WRONG if breach else Standing.RIGHT, breach, excused))
     return probed
 

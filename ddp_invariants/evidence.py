@@ -240,9 +240,9 @@ class ShardEvidence:
 
     Attributes:
         case: What it was asked.
-        answers: Each process's answer: lengths, shards[epoch number][rank], again[rank], touched, batches and orders (of
-            each epoch in a world of one rank), or raised; always refused: impossible arguments to exception type, None
-            where none was raised.
+        answers: Each process's answer (`ranks.sharding.shards`): lengths, shards[epoch number][rank], again[rank],
+            afresh[rank], reseeded[rank], touched, batches, orders (of each epoch in a world of one rank) and resumed[rank], or
+            raised; always refused: impossible arguments to exception type, None where none was raised.
         incident: None when both processes answered.
     """
 

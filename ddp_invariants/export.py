@@ -20,7 +20,7 @@ from ddp_invariants import __version__, draws
 from ddp_invariants.case import SENTINEL, ShardCase, TrainingCase, describe
 from ddp_invariants.declarations import SHARDED, Declarations, SamplerDeclarations, declare
 from ddp_invariants.evidence import ShardEvidence
-from ddp_invariants.invariants.shard import Deal
+from ddp_invariants.invariants.shard import CHANCE_FREE, Deal
 from ddp_invariants.ranks.pool import Pool
 from ddp_invariants.record import StoredViolation
 from ddp_invariants.scope import BASE, Scope
@@ -244,6 +244,7 @@ def _of_a_sampler(pool: Pool, stored: StoredViolation, case: ShardCase) -> dict[
                           "torch.distributed or the environment, which one process cannot set up for all ranks")
     total = Deal(ShardEvidence(case, ()), declared).total
     return {**_shared(stored, described["target"]), "data": case.data, "remade": source["remade"], "total": total,
-            "padding": declared.padding, "layout": declared.layout,
+            "padding": declared.padding, "layout": declared.layout, "saves": declared.saves,
+            "seeded": any(text == "SEED" for _, text in source["rows"]), "chance_free": CHANCE_FREE,
             "batches": ceil(total // case.world_size / case.data.batch_size),
             "call": ", ".join(f"{name}={text}" for name, text in source["rows"])}

@@ -194,22 +194,28 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
 
 
 @st.composite
-def shard_cases(draw: st.DrawFn, scope: Scope, *, loader: bool = False, least_samples: int = 0) -> ShardCase:
+def shard_cases(draw: st.DrawFn, scope: Scope, *, loader: bool = False, saved: bool = False,
+                least_samples: int = 0) -> ShardCase:
     """Questions to a sampler: dataset lengths dense in 0 … 3W and beyond, one to three epochs.
 
     Args:
         draw: Hypothesis'.
         scope: What the sampler takes.
         loader: Always run a DataLoader over it as well.
+        saved: Always save a state in the middle of the last epoch, and load it.
         least_samples: Shortest dataset.
     """
     # No process is needed for a rank of a sampler: twice as many are asked for.
     world_size = draw(st.integers(1, 2 * scope.max_world_size))
     drop_last, size = draw(_ONE_IN_FOUR), draw(st.integers(1, 4))
+    saved_after = draw(st.integers(1, 3)) if saved else None
+    if saved_after is not None:  # So many that something is left to go on with.
+        least_samples = max(least_samples, world_size * (saved_after * size + 1))
     data = Data(samples=least_samples + draw(_SAMPLES), batch_size=size,
                 shuffle=draw(_COINS), drop_last=drop_last, seed=draw(_SMALL))
     epochs = draw(st.sampled_from(((0,), (0, 1), (1, 0), (0, 1, 2), (3, 0))))
-    return scope.fit_shards(ShardCase(world_size=world_size, data=data, epochs=epochs, loader=loader))
+    return scope.fit_shards(ShardCase(world_size=world_size, data=data, epochs=epochs, loader=loader,
+                                      saved_after=saved_after))
 
 
 _PERTURBED: dict[str, tuple[PerturbationKind, ...]] = {
@@ -229,7 +235,8 @@ def cases_for(rule: str, scope: Scope) -> SearchStrategy[TrainingCase] | SearchS
 def _situations(rule: str) -> dict[str, Any]:
     """What is asked of the cases of a rule's property."""
     if rule.startswith("SHARD"):
-        return {"least_samples": CHANCE_FREE if rule == "SHARD-5" else 0, "loader": rule == "SHARD-6"}
+        return {"least_samples": CHANCE_FREE if rule == "SHARD-5" else 0, "loader": rule == "SHARD-6",
+                "saved": rule == "SHARD-9"}
     return {"world_sizes": (2, 3, 4, 1) if rule in _ANY_WORLD else (2, 3) if rule in _FEW_RANKS else
             (1,) if rule == "PARAM-4" else (2, 3, 4),
             "least_steps": 2 if rule in ("GRAD-5", "PARAM-3", "COMM-4", "COMM-5") else 1,

@@ -28,9 +28,13 @@ def telling(case: Case, scope: Scope) -> Iterator[Case]:
         for ranks, odd in ((0, 1), (1, 1), (0, 0), (2, 2)):
             size = case.world_size + ranks
             fewer = odd if case.data.samples % case.world_size else 0
-            data = replace(case.data, samples=size * (_DEALT // size + 1) - fewer)
-            epochs = tuple(dict.fromkeys((*case.epochs, 0, 1)))
-            yield scope.fit_shards(replace(case, world_size=size, data=data, epochs=epochs))
+            # Every share is 2 mod 3, so that batches of three leave a short one; what is saved after three of them is neither
+            # two batches, nor a batch of each of two or four ranks.
+            share = _DEALT // size + (2 - _DEALT // size) % 3
+            data = replace(case.data, samples=size * share - fewer, batch_size=3)
+            epochs = tuple(dict.fromkeys((*case.epochs, 0, 1, 2)))
+            saved_after = None if case.saved_after is None else 3
+            yield scope.fit_shards(replace(case, world_size=size, data=data, epochs=epochs, saved_after=saved_after))
         return
     for number, (ranks, widths, cap) in enumerate(_SIZES):
         if case.ranks_needed + ranks <= scope.max_world_size:

@@ -41,3 +41,8 @@ def test_shard7_impossible_arguments_are_refused(trial: Trial) -> None:
 def test_shard8_each_rank_holds_the_declared_part_of_the_order(trial: Trial) -> None:
     """Every W-th index where the sampler declares `strided`, one slice where it declares `contiguous`."""
     trial.certify("SHARD-8")
+
+
+def test_shard9_a_saved_state_goes_on_with_exactly_the_rest_of_the_epoch(trial: Trial) -> None:
+    """Saved after some batches and loaded into a sampler made anew, twice over; the epoch after it is whole again."""
+    trial.certify("SHARD-9")

@@ -26,7 +26,7 @@ from ddp_invariants.simpler import simpler
 from ddp_invariants.strategies import shard_cases, training_cases
 
 SIMPLEST = TrainingCase(model=Model(1, (Layer("linear"),)))
-ANY = training_cases(Scope(), poisoned=True) | training_cases(Scope()) | shard_cases(Scope())
+ANY = training_cases(Scope(), poisoned=True) | training_cases(Scope()) | shard_cases(Scope()) | shard_cases(Scope(), saved=True)
 
 
 @given(ANY)
@@ -42,6 +42,15 @@ def test_a_case_survives_a_file(tmp_path: Path, case: Case) -> None:
     """Through the strict way for files others wrote."""
     path = tmp_path / "case.json"
     path.write_text(to_json(case))
+    assert casefile.read(path) == case
+
+
+def test_a_file_from_before_states_were_saved_is_read(tmp_path: Path) -> None:
+    """A question to a sampler that says nothing of a saved state saves none."""
+    case = ShardCase(data=Data(samples=3))
+    older = {name: value for name, value in json.loads(to_json(case)).items() if name != "saved_after"}
+    path = tmp_path / "case.json"
+    path.write_text(json.dumps(older))
     assert casefile.read(path) == case
 
 
@@ -136,6 +145,7 @@ def test_missing_and_binary_files_get_one_sentence(tmp_path: Path) -> None:
     (lambda: Model(1, (Layer("linear"), Layer("linear", tied=1))), r"layers\[1\].tied is 1"),
     (lambda: Model(1, (Layer("linear", 2), Layer("linear", 2, tied=0))), "the same shape"),
     (lambda: ShardCase(epochs=()), "at least one epoch"),
+    (lambda: ShardCase(saved_after=0), "null or batches from 1"),
 ])
 def test_a_case_that_cannot_be_run_is_refused_where_it_is_made(make: object, message: str) -> None:
     """The message names the field, what it holds and what it may hold."""

@@ -309,11 +309,13 @@ def test_why_a_nan_did_not_arrive_is_named(held: Callable[[Array], Array], kind:
 
 
 def deal(rule: str, shards: list[list[list[int]]], *, samples: int, shuffle: bool = False, epochs: tuple[int, ...] = (0,),
-         **answer: object) -> Breach | None:
+         drop_last: bool = False, batch_size: int = 1, **answer: object) -> Breach | None:
     """A rule's breach by a sampler that dealt these shards."""
-    case = ShardCase(world_size=len(shards[0]), data=Data(samples=samples, shuffle=shuffle), epochs=epochs)
-    plain = {"lengths": [len(s) for s in shards[0]], "shards": shards, "again": shards[-1], "touched": [], "batches": None,
-             "orders": None, "refused": {"rank below 0": "ValueError", "world size 0": "ValueError"}, **answer}
+    case = ShardCase(world_size=len(shards[0]), epochs=epochs,
+                     data=Data(samples, batch_size, shuffle=shuffle, drop_last=drop_last))
+    plain = {"lengths": [len(s) for s in shards[0]], "shards": shards, "again": shards[-1], "afresh": shards[-1],
+             "reseeded": None, "touched": [], "batches": None, "orders": None,
+             "refused": {"rank below 0": "ValueError", "world size 0": "ValueError"}, **answer}
     return judge(ShardEvidence(case, (plain, plain)))[rule].breach
 
 
@@ -346,6 +348,22 @@ _DRAWN = np.random.default_rng(0).integers(0, _N, (2, 2, _N // 2)).tolist()
     ("SHARD-6", "uneven shards", lambda rule: deal(rule, [[[0, 2], [1]]], samples=4, batches=[2, 1])),
     ("SHARD-7", "unchecked", lambda rule: deal(rule, [[[0], [1]]], samples=2, refused={"rank below 0": None})),
     ("SHARD-2", None, lambda rule: deal(rule, [[[0, 5], [3, 6]]], samples=8)),
+    ("SHARD-1", "len of the dataset", lambda rule: deal(rule, [[[0, 2], [1, 3]]], samples=4, batch_size=2, lengths=[4, 4])),
+    ("SHARD-1", "len of all batches", lambda rule: deal(rule, [[[0, 2], [1, 3]]], samples=4, batch_size=4, lengths=[1, 1])),
+    ("SHARD-2", "short batches lost", lambda rule: deal(rule, [[[0, 1, 2], [5, 6, 7]]], samples=10, batch_size=3)),
+    ("SHARD-1", "endless", lambda rule: deal(rule, [[[0] * 1016, [1] * 1016]], samples=2, lengths=[None, None])),
+    ("SHARD-2", "drop_last ignored", lambda rule: deal(rule, [[[0, 2], [1, 0]]], samples=3, drop_last=True)),
+    ("SHARD-2", "short batch lost", lambda rule: deal(rule, [[[0, 1], [2, 3]]], samples=7, batch_size=4)),
+    ("SHARD-2", "off by one", lambda rule: deal(rule, [[[0, 2], [1, 3]]], samples=6)),
+    ("SHARD-5", "epoch ignored", lambda rule: deal(rule, [[_ORDERS[0]]] * 2, samples=_N, shuffle=True, epochs=(0, 1))),
+    ("SHARD-5", "shuffle ignored", lambda rule: deal(rule, [[list(range(_N))]] * 2, samples=_N, shuffle=True, epochs=(0, 1))),
+    ("SHARD-5", "first order kept", lambda rule: deal(rule, [[_ORDERS[0]]] * 2, samples=_N, shuffle=True, epochs=(1, 0),
+                                                      afresh=[_ORDERS[1]])),
+    ("SHARD-5", None, lambda rule: deal(rule, [[_ORDERS[0]], [_ORDERS[0]], [_ORDERS[1]]], samples=_N, shuffle=True,
+                                        epochs=(1, 0, 2), afresh=[_ORDERS[2]])),
+    ("SHARD-4", "seeds", lambda rule: deal(rule, [[_ORDERS[0]]], samples=_N, shuffle=True, touched=["torch"])),
+    ("SHARD-4", "draws", lambda rule: deal(rule, [[_ORDERS[0]]], samples=_N, shuffle=True, touched=["torch"],
+                                           afresh=[_ORDERS[1]])),
 ])
 def test_a_samplers_cause_is_named(rule: str, kind: str | None, breach: Callable[[str], Breach | None]) -> None:
     """Where what was dealt is impossible under every other, or a chance below 1e-9."""

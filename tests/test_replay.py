@@ -154,6 +154,28 @@ def test_a_script_of_a_sampler_fails_with_the_fault_and_passes_without(
     assert said.endswith("not reproduced\n")
 
 
+@pytest.mark.parametrize(("fault", "case", "words"), [
+    ("Replays", ShardCase(data=Data(samples=6), saved_after=2), "rank 0 goes on with [0, 1, 2] after [0, 1], expected [2]"),
+    ("CountsAnew", ShardCase(data=Data(samples=6), saved_after=1), "saved once more, goes on with [1, 2], expected [2]"),
+    ("SkipsInEveryEpoch", ShardCase(data=Data(samples=6), saved_after=1),
+     "epoch 1: rank 0 yields [1, 2] after a resumption, without one [0, 1, 2]"),
+    ("ForgetsTheEpoch", ShardCase(data=Data(samples=9, shuffle=True), epochs=(1,), saved_after=1), "rank 0 goes on with"),
+    ("DrainsWhatIsLeft", ShardCase(data=Data(samples=6), saved_after=1), "[0], and [] after its state was saved"),
+])
+def test_a_script_saves_and_loads_a_samplers_state(pool: Pool, run: Run, fault: str, case: ShardCase, words: str) -> None:
+    """In the middle of the last epoch, once more after a batch, and looks at the next epoch."""
+    text = export.script(pool, stored_violation(pool, case, "SHARD-9", sampler=f"ddp_invariants.faults.resumable:{fault}"))
+    status, said = run(text)
+    assert status == 1, said
+    assert "SHARD-9: " in said
+    assert words in said
+    assert f"resumable:{fault}'" in text
+    host = "KeepsTheRest" if "num_replicas" in text else "Slices"
+    right = run(text.replace(f"resumable:{fault}'", f"resumable:{host}'"))
+    assert right[0] == 0, right
+    assert right[1].endswith("not reproduced\n")
+
+
 def test_a_script_of_a_hang_ends_itself_and_shows_where_it_hung(pool: Pool, run: Run) -> None:
     """By its watchdog, with the stacks of all ranks."""
     deadline, pool.deadline = pool.deadline, 2.0

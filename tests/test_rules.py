@@ -497,8 +497,9 @@ def dealt(shards: list[list[list[int]]], *, data: Data, epochs: tuple[int, ...] 
           declared: SamplerDeclarations = UNDECLARED, **answer: object) -> dict[str, Finding]:
     """Findings about a sampler that dealt these shards, in every process the same unless said otherwise."""
     case = ShardCase(world_size=len(shards[0]), data=data, epochs=epochs)
-    plain = {"lengths": [len(s) for s in shards[0]], "shards": shards, "again": shards[-1], "touched": [],
-             "batches": [2] * len(shards[0]), "orders": None, "refused": {"rank below 0": "ValueError"}, **answer}
+    plain = {"lengths": [len(s) for s in shards[0]], "shards": shards, "again": shards[-1], "afresh": shards[-1],
+             "reseeded": None, "touched": [], "batches": [2] * len(shards[0]), "orders": None,
+             "refused": {"rank below 0": "ValueError"}, **answer}
     other = {**plain, "shards": answer.get("elsewhere", shards)}
     return judge(ShardEvidence(case, (plain, other)), sampler=declared)
 
@@ -529,6 +530,8 @@ SHARD_BREACHES: list[tuple[str, str, Callable[[], dict[str, Finding]]]] = [
     ("SHARD-4", "re-iteration differs", lambda: dealt([[[0, 2], [1, 0]]], data=PADDED, again=[[2, 0], [1, 0]])),
     ("SHARD-4", "touches a generator", lambda: dealt([[[0, 2], [1, 0]]], data=PADDED, touched=["torch"])),
     ("SHARD-4", "another process differs", lambda: dealt([[[0, 2], [1, 0]]], data=PADDED, elsewhere=[[[2, 0], [1, 0]]])),
+    ("SHARD-4", "depends on earlier epochs", lambda: dealt([[[0, 2], [1, 0]]], data=PADDED, afresh=[[2, 0], [1, 0]])),
+    ("SHARD-4", "the seed is ignored", lambda: dealt([[ORDER]], data=SHUFFLED, reseeded=[ORDER])),
     ("SHARD-5", "epoch ignored", lambda: dealt([[ORDER], [ORDER]], data=SHUFFLED, epochs=(0, 1))),
     ("SHARD-5", "changes unshuffled", lambda: dealt([[ORDER], [ORDER[::-1]]], data=Data(samples=13), epochs=(0, 1))),
     ("SHARD-6", "unequal batches", lambda: dealt([[[0, 2], [1, 0]]], data=PADDED, batches=[2, 1])),
@@ -545,6 +548,12 @@ def test_shard_rule_fires(rule: str, what: str, judged: Callable[[], dict[str, F
     assert judged()[rule].breach is not None, what
 
 
+def test_what_has_no_len_is_not_asked_for_one() -> None:
+    """An iterable need not have any; what it yields is judged all the same."""
+    assert dealt([[[0, 2], [1, 0]]], data=PADDED, lengths=[None, None])["SHARD-1"].breach is None
+    assert dealt([[[0, 2], [1]]], data=PADDED, lengths=[None, None])["SHARD-1"].breach is not None
+
+
 def test_what_a_sampler_declares_is_what_it_is_judged_by() -> None:
     """Unequal shards where no padding is declared, whole batches of padding where those are, and the layout."""
     exact = dealt([[[0, 2], [1]]], data=PADDED, declared=SamplerDeclarations(padding="none"))
@@ -559,6 +568,81 @@ def test_what_a_sampler_declares_is_what_it_is_judged_by() -> None:
     strided = dealt([[[0, 2], [1, 0]]], data=PADDED, orders=[[0, 1, 2]], declared=SamplerDeclarations(layout="strided"))
     assert strided["SHARD-8"].breach is None
     assert strided["SHARD-8"].compared == 4
+
+
+WHOLE, LATER, NEXT = [3, 1, 6, 0, 7, 4], [5, 2, 8, 9, 10, 11], [8, 1, 4, 7, 2, 6]
+"""Two ranks' shards of epoch 1, shuffled, and the next epoch's of rank 0."""
+
+
+def went_on(rank: int, answer: dict[str, object], raised: dict[str, str] | None = None) -> Finding:
+    """SHARD-9's finding about a sampler whose rank answered so after a resumption, and rightly where nothing is said."""
+    case = ShardCase(world_size=2, data=Data(samples=12, batch_size=2, shuffle=True), epochs=(1,), saved_after=1)
+    rows: list[dict[str, object]] = [
+        {"taken": whole[:2], "rest": whole[2:], "loaded": whole[2:], "taken_again": whole[2:4], "twice": whole[4:],
+         "fresh": whole[::-1], "following": [NEXT, NEXT]} for whole in (WHOLE, LATER)]
+    rows[rank] |= answer
+    plain: dict[str, object] = {"lengths": [6, 6], "shards": [[WHOLE, LATER]], "again": [WHOLE, LATER], "resumed": rows}
+    plain = {"refused": {}, **(plain if raised is None else {"raised": raised})}
+    return judge(ShardEvidence(case, (plain, plain)))["SHARD-9"]
+
+
+def test_shard9_holds_where_the_rest_is_yielded_and_the_next_epoch_is_whole() -> None:
+    """And meets the middle of a later, shuffled epoch of several ranks."""
+    finding = went_on(0, {})
+    assert finding.breach is None
+    assert finding.met == set(ALL_RULES["SHARD-9"].needs)
+    assert finding.compared == 8
+
+
+@pytest.mark.parametrize(("fact", "cause", "answer"), [
+    ("does not go on with the rest", "from the beginning: the 2 indices that were consumed are yielded again",
+     {"loaded": WHOLE}),
+    ("does not go on with the rest", "nothing of the state is restored", {"loaded": WHOLE[::-1]}),
+    ("does not go on with the rest", "the saved epoch is lost", {"loaded": WHOLE[::-1][2:]}),
+    ("does not go on with the rest", "off by one: the 1 indices after the 2 consumed are skipped", {"loaded": WHOLE[3:]}),
+    ("does not go on with the rest", "all that was left of the epoch is skipped", {"loaded": []}),
+    ("does not go on with the rest", "the rest in another order", {"loaded": WHOLE[:1:-1]}),
+    ("does not go on with the rest", "of another order: what fixes it is lost", {"loaded": [9, 2, 5, 8]}),
+    ("state saved after a resumption does not", "the count starts anew", {"twice": WHOLE[2:]}),
+    ("after a resumed one is not that of an uninterrupted run", "the skip stays for the next epoch",
+     {"following": [NEXT, NEXT[2:]]}),
+    ("after a resumed one is not that of an uninterrupted run", "it is the resumed epoch again", {"following": [NEXT, WHOLE]}),
+    ("saving the state changes what is yielded", "", {"rest": [WHOLE[-1]]}),
+    ("saving the state changes what is yielded", "", {"rest": WHOLE[3:]}),
+])
+def test_shard9_fires(fact: str, cause: str, answer: dict[str, object]) -> None:
+    """With what was lost and what came again, and the cause where the evidence shows one."""
+    breach = went_on(0, answer).breach
+    assert breach is not None
+    assert fact in breach.fact
+    assert cause in breach.perhaps
+    assert bool(cause) == bool(breach.perhaps)
+    assert "rank 0, 12 samples over 2 ranks, epoch 1, saved after 2 of 6 indices" in breach.where
+
+
+def test_shard9_tells_the_count_of_one_rank_from_all_and_a_batch_from_the_world() -> None:
+    """What a short case leaves open is left open."""
+    breach = went_on(1, {"loaded": LATER[4:]}).breach
+    assert breach is not None
+    assert breach.perhaps == ""
+    assert {cause.kind for cause in breach.causes} == {
+        "times the world", "counted twice", "a batch ahead", "indices for batches"}
+    assert "rank 1" in breach.where
+    assert "0 of the 2 taken before come again, 2 of the 4 left are lost" in breach.got
+    assert {cause.kind for cause in went_on(1, {"loaded": LATER[1:]}).breach.causes} == {  # type: ignore[union-attr]  # there is one
+        "counted for all", "one behind", "batches for indices"}
+
+
+def test_shard9_is_not_judged_where_nothing_is_left_and_accuses_what_raises() -> None:
+    """A state saved at an epoch's end may be either epoch's; an exception is the rule's own affair."""
+    assert went_on(0, {"taken": WHOLE, "rest": [], "loaded": WHOLE}).compared == 4  # Rank 1's alone.
+    breach = went_on(0, {}, {"type": "KeyError", "phase": "resuming", "message": "'epoch'"}).breach
+    assert breach is not None
+    assert breach.fact == "saving or loading a state raises"
+    assert breach.got == "KeyError: 'epoch'"
+    elsewhere = went_on(0, {}, {"type": "KeyError", "phase": "iteration", "message": "3"})
+    assert elsewhere.breach is None
+    assert elsewhere.unjudged
 
 
 def test_shard5_is_not_judged_where_chance_could_repeat_an_order() -> None:

@@ -45,7 +45,7 @@ _CAUSES_FIRST = (
     "INIT-1", "INIT-2", "INIT-4", "INIT-3", "LOSS-1", "LOSS-2", "LOSS-3",
     "GRAD-4", "GRAD-7", "GRAD-8", "GRAD-1", "GRAD-5", "GRAD-2", "GRAD-3", "GRAD-6", "GRAD-12",
     "PARAM-5", "PARAM-1", "PARAM-2", "PARAM-3", "PARAM-4", "COMM-4", "COMM-5", "LIVE-4", "MEM-1",
-    "SHARD-7", "SHARD-4", "SHARD-1", "SHARD-6", "SHARD-2", "SHARD-3", "SHARD-5", "SHARD-8",
+    "SHARD-7", "SHARD-4", "SHARD-1", "SHARD-6", "SHARD-2", "SHARD-3", "SHARD-5", "SHARD-8", "SHARD-9",
 )
 """Rules in the order in which the breach of one explains those of later ones, in one and the same case. Of two about the same
 values the narrower comes first: in the smallest case that shows a fault, its situation is there because the fault needs it."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from ddp_invariants.declarations import SamplerDeclarations
 from ddp_invariants.evidence import ShardEvidence
+from ddp_invariants.invariants.diagnosis import resumption
 from ddp_invariants.invariants.diagnosis import shards as shards_of
 from ddp_invariants.invariants.diagnosis.causes import caused
 from ddp_invariants.invariants.rule import Chapter, NotAbout, Tally, Unjudged
@@ -89,13 +90,14 @@ def equal_lengths_in_range(deal: Deal, tally: Tally) -> Breach | None:
             breach = Breach("SHARD-1", "ranks yield different numbers of indices", deal.where(epoch), f"{counts}")
             return caused(breach, shards_of.of_lengths(deal.dealt, shards))
         if max(counts) > ceil(data.samples / w) and deal.declared.padding == "none":
-            return Breach("SHARD-1", "a rank yields more than its share", deal.where(epoch),
-                          f"{counts}, expected at most {ceil(data.samples / w)}")
+            breach = Breach("SHARD-1", "a rank yields more than its share", deal.where(epoch),
+                            f"{counts}, expected at most {ceil(data.samples / w)}")
+            return caused(breach, shards_of.of_length(deal.dealt, shards, shards[counts.index(max(counts))]))
         for rank, (shard, said) in enumerate(zip(shards, deal.answer["lengths"], strict=True)):
-            if said != len(shard):
-                breach = Breach("SHARD-1", "len(sampler) is not the number of indices it yields",
-                                f"rank {rank}, {deal.where(epoch)}", f"len {said}, yields {len(shard)}")
-                return caused(breach, shards_of.of_length(deal.dealt, shards, shard))
+            if said not in (None, len(shard)) or len(shard) >= deal.dealt.endless:  # What is iterated need have no len.
+                fact = "len(sampler) is not the number of indices it yields" if said is not None else "iterating does not end"
+                breach = Breach("SHARD-1", fact, f"rank {rank}, {deal.where(epoch)}", f"len {said}, yields {len(shard)}")
+                return caused(breach, shards_of.of_length(deal.dealt, shards, shard, said))
             bad = [index for index in shard if not 0 <= index < data.samples]
             if bad:
                 return Breach("SHARD-1", "an index lies outside the dataset", f"rank {rank}, {deal.where(epoch)}", f"{bad[:5]}")
@@ -168,11 +170,22 @@ def shards_are_determined(deal: Deal, tally: Tally) -> Breach | None:
     for rank, (again, before) in enumerate(zip(deal.answer["again"], deal.answer["shards"][-1], strict=True)):
         tally.compared += len(before)
         if again != before:
-            return Breach("SHARD-4", "iterating again in the same epoch gives other indices",
-                          f"rank {rank}, {deal.where(last)}", f"{again[:8]}, before {before[:8]}", _drawn(deal))
+            breach = Breach("SHARD-4", "iterating again in the same epoch gives other indices",
+                            f"rank {rank}, {deal.where(last)}", f"{again[:8]}, before {before[:8]}")
+            return caused(breach, _of_generators(deal))
     if deal.answer["touched"]:
-        return Breach("SHARD-4", "iterating advances a global random generator", deal.where(last),
-                      ", ".join(deal.answer["touched"]), _drawn(deal))
+        breach = Breach("SHARD-4", "iterating advances a global random generator", deal.where(last),
+                        ", ".join(deal.answer["touched"]))
+        return caused(breach, _of_generators(deal))
+    for rank, (afresh, before) in enumerate(zip(deal.answer["afresh"], deal.answer["shards"][-1], strict=True)):
+        if afresh != before:
+            return Breach("SHARD-4", "a new sampler gives other indices of the same epoch", f"rank {rank}, {deal.where(last)}",
+                          f"{afresh[:8]}, the one that was asked for epochs {list(deal.case.epochs)} {before[:8]}",
+                          "" if len(deal.case.epochs) == 1 else "an epoch's order depends on those before it")
+    reseeded = deal.answer["reseeded"]
+    if deal.case.data.shuffle and deal.case.data.samples >= CHANCE_FREE and reseeded == deal.answer["shards"][-1]:
+        return Breach("SHARD-4", "another seed gives the same order", deal.where(last), f"{_brief(reseeded)} with seeds "
+                      f"{deal.case.data.seed} and {deal.case.data.seed + 1}", "the seed is ignored")
     tally.met.add("two processes")
     for (epoch, ours), theirs in zip(deal.epochs, answers[1]["shards"], strict=True):
         for rank, (one, other) in enumerate(zip(ours, theirs, strict=True)):
@@ -183,10 +196,17 @@ def shards_are_determined(deal: Deal, tally: Tally) -> Breach | None:
     return None
 
 
-def _drawn(deal: Deal) -> str:
-    """Where the order comes from, if a global generator was seen to move."""
-    touched = " and ".join(deal.answer["touched"])
-    return f"it draws from the global generator of {touched} instead of one of its own" if touched else ""
+def _of_generators(deal: Deal) -> list[Cause]:
+    """What is done with the global generators that were seen to move: what draws from them is another order each time."""
+    touched, answer = " and ".join(deal.answer["touched"]), deal.answer
+    if not touched:
+        return []
+    fixed = answer["again"] == answer["afresh"] == answer["shards"][-1] == deal.evidence.answers[1]["shards"][-1]
+    drawn = Cause("draws", f"it draws from the global generator of {touched} instead of one of its own")
+    seeded = Cause("seeds", f"it seeds the global generator of {touched}, which is everybody's, instead of one of its own")
+    if not fixed:
+        return [drawn]
+    return [seeded] if deal.case.data.samples >= CHANCE_FREE else [drawn, seeded]
 
 
 @sharding.rule("SHARD-5", "With shuffle, set_epoch changes the order; without, it does not.", ("shuffle", "no shuffle"))
@@ -203,11 +223,23 @@ def epochs_change_the_order(deal: Deal, tally: Tally) -> Breach | None:
         if data.shuffle and shards == others:
             breach = Breach("SHARD-5", "set_epoch does not change the order", f"epochs {one} and {other}, {deal.where(other)}",
                             f"both {_brief(shards)}")
-            return caused(breach, [Cause("epoch ignored", "the epoch is ignored")])
+            return caused(breach, _of_the_same_order(deal, shards))
         if not data.shuffle and shards != others:
             return Breach("SHARD-5", "set_epoch changes the order though shuffle is off",
                           f"epochs {one} and {other}, {deal.where(other)}", f"{_brief(others)}, before {_brief(shards)}")
     return None
+
+
+def _of_the_same_order(deal: Deal, shards: list[list[int]]) -> list[Cause]:
+    """Why two epochs have one order: which may also be one that adds up, or lags behind."""
+    if deal.answer["again"] != deal.answer["shards"][-1]:
+        return []
+    if deal.answer["afresh"] != deal.answer["shards"][-1]:
+        kept = all(others == shards for _, others in deal.epochs)
+        return [Cause("first order kept", "the first epoch's order is kept")] * kept
+    if all(shard[:-1] == sorted(shard[:-1]) for shard in shards) and len(shards[0]) > 3:
+        return [Cause("shuffle ignored", "the order is that of the dataset: shuffle is ignored")]
+    return [Cause("epoch ignored", "the epoch is ignored")]
 
 
 @sharding.rule("SHARD-6", "A DataLoader over the sampler yields the same number of batches on every rank.",
@@ -265,3 +297,66 @@ def declared_layout(deal: Deal, tally: Tally) -> Breach | None:
                                   f"rank {rank}, {deal.where(epoch)}",
                                   f"{shard[:8]}, expected {[order[p] for p in places[:8] if p < len(order)]}")
     return None
+
+
+@sharding.rule("SHARD-9", "State saved after k batches and loaded into a new sampler goes on with exactly the rest of the "
+               "epoch, on every rank; the epoch after it is whole again.",
+               ("resumed in the middle", "more than one rank", "shuffle", "a later epoch"))
+def resumed_with_the_rest(deal: Deal, tally: Tally) -> Breach | None:
+    """A state saved after a resumption counts alike. Going on in another world size, where claimed, is not judged."""
+    raised = deal.evidence.answers[0].get("raised") if deal.evidence.answers else None
+    if deal.case.saved_after is not None and raised is not None and raised["phase"] == "resuming":
+        return Breach("SHARD-9", "saving or loading a state raises", deal.where(deal.case.epochs[-1]),
+                      f"{raised['type']}: {raised['message']}")
+    if deal.case.saved_after is None or deal.answer["resumed"] is None:
+        raise NotAbout("no state is saved" if deal.case.saved_after is None else "it offers no state")
+    for rank, (plain, whole) in enumerate(zip(deal.answer["resumed"], deal.answer["shards"][-1], strict=True)):
+        seen = resumption.Resumed(**plain, whole=whole, rank=rank)
+        if deal.answer["again"][rank] != whole:
+            raise Unjudged("it yields other indices whenever it is iterated (SHARD-4): there is no rest to go on with")
+        if len(seen.taken) >= len(whole):
+            continue  # Whether a state saved at the end is that epoch's or the next one's, nobody says.
+        tally.compared += len(whole) - len(seen.taken)
+        tally.met |= _met(deal)
+        breach = _resumption(deal, seen)
+        if breach is not None:
+            return breach
+    if not tally.compared:
+        raise NotAbout("the epoch was over when the state was saved")
+    return None
+
+
+def _met(deal: Deal) -> set[str]:
+    """The situations of a resumption."""
+    met = {"more than one rank": deal.case.world_size > 1, "shuffle": deal.case.data.shuffle,
+           "a later epoch": deal.case.epochs[-1] > 0, "resumed in the middle": True}
+    return {situation for situation, there in met.items() if there}
+
+
+def _resumption(deal: Deal, seen: resumption.Resumed) -> Breach | None:
+    """What is wrong with one rank's resumption: the earliest of what depends on one another."""
+    where = f"rank {seen.rank}, {deal.where(deal.case.epochs[-1])}, saved after {len(seen.taken)} of {len(seen.whole)} indices"
+    if seen.taken + seen.rest != seen.whole:
+        return Breach("SHARD-9", "saving the state changes what is yielded in the same epoch", where,
+                      f"{_brief([seen.taken, seen.rest])} before and after it, unsaved {_brief([seen.whole])}")
+    if seen.loaded != seen.rest:
+        breach = Breach("SHARD-9", "a saved state does not go on with the rest of the epoch", where,
+                        f"{_brief([seen.loaded])}, expected {_brief([seen.rest])}{_off(seen.loaded, seen)}")
+        return caused(breach, resumption.of_the_rest(seen, deal.answer["shards"][-1], deal.case))
+    left = seen.rest[len(seen.taken_again):]
+    if left and seen.twice != left:
+        breach = Breach("SHARD-9", "a state saved after a resumption does not go on with the rest of the epoch",
+                        f"{where}, and once more after {len(seen.taken_again)}",
+                        f"{_brief([seen.twice])}, expected {_brief([left])}")
+        return caused(breach, resumption.of_the_second(seen))
+    if seen.following[1] != seen.following[0]:
+        breach = Breach("SHARD-9", "the epoch after a resumed one is not that of an uninterrupted run", where,
+                        f"{_brief([seen.following[1]])}, uninterrupted {_brief([seen.following[0]])}")
+        return caused(breach, resumption.of_the_next_epoch(seen, deal.case))
+    return None
+
+
+def _off(loaded: list[int], seen: resumption.Resumed) -> str:
+    """How many of the indices were yielded before the state was saved, and how many never are."""
+    before, after = (Counter(loaded) & Counter(seen.taken)).total(), (Counter(seen.rest) - Counter(loaded)).total()
+    return f"; {before} of the {len(seen.taken)} taken before come again, {after} of the {len(seen.rest)} left are lost"

@@ -2,7 +2,9 @@
 
 import itertools
 import random
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -31,10 +33,11 @@ def shards(case: ShardCase, make: SamplerMaker, *, disturb: int) -> dict[str, An
             another state. Two processes asked with different ones must answer alike (SHARD-4).
 
     Returns:
-        `lengths[rank]`, `shards[epoch number][rank]`, `again[rank]` (the last epoch iterated once more),
-        `touched` (global generators that iterating advanced), `batches[rank]`, `orders[epoch number]` where a layout is
-        declared, or `raised`; and `refused`, the type of the exception per impossible situation, None when none was raised;
-        empty where the sampler is not told its rank.
+        `lengths[rank]`, `shards[epoch number][rank]`, `again[rank]` (the last epoch iterated once more), `afresh[rank]` (that
+        epoch of a sampler that saw no other), `reseeded[rank]` (the same under another seed, where one is taken), `touched`
+        (global generators that iterating advanced), `batches[rank]`, `orders[epoch number]` where a layout is declared,
+        `resumed[rank]` where a state is saved, or `raised`; and `refused`, the type of the exception per impossible situation,
+        None when none was raised; empty where the sampler is not told its rank.
     """
     refused = {} if make.asks else {situation: _refusal(case, make, world_size, rank)
                                     for situation, (world_size, rank) in _impossible(case.world_size).items()}
@@ -58,9 +61,10 @@ def _dealt(case: ShardCase, make: SamplerMaker, disturb: int) -> dict[str, Any]:
         again = [one.indices() for one in asked]
         after = _global_generators()
         answer: dict[str, Any] = {
-            "lengths": [one.length() for one in asked], "shards": dealt, "again": again,
+            "lengths": [one.length() for one in asked], "shards": dealt, "again": again, "afresh": _afresh(case, make),
+            "reseeded": _afresh(_reseeded(case), make) if make.names["seed"] else None,
             "touched": [name for name in before if before[name] != after[name]],
-            "batches": None, "orders": None,
+            "batches": None, "orders": None, "resumed": None,
         }
         if make.declared.layout:
             phase = "a world of one rank"
@@ -68,6 +72,9 @@ def _dealt(case: ShardCase, make: SamplerMaker, disturb: int) -> dict[str, Any]:
         if case.loader:
             phase = "DataLoader"
             answer["batches"] = [one.batches() for one in asked]
+        if case.saved_after is not None and all(one.saves for one in asked):
+            phase = "resuming"
+            answer["resumed"] = [resumed(case, make, one, disturb) for one in asked]
     except BaseException as error:  # noqa: BLE001 - the implementation on trial may raise anything; it is evidence
         return {"raised": told(error, phase, 0)}
     return answer
@@ -81,6 +88,49 @@ def _orders(case: ShardCase, make: SamplerMaker) -> list[list[int]]:
         alone.set_epoch(epoch)
         orders.append(alone.indices())
     return orders
+
+
+def _reseeded(case: ShardCase) -> ShardCase:
+    return replace(case, data=replace(case.data, seed=(case.data.seed + 1) % 2**31))
+
+
+def _afresh(case: ShardCase, make: SamplerMaker) -> list[list[int]]:
+    """Every rank's indices of the last epoch, of samplers that are made for it."""
+    made = [_Asked(case, make, rank) for rank in range(case.world_size)]
+    for one in made:
+        one.set_epoch(case.epochs[-1])
+    return [one.indices() for one in made]
+
+
+def resumed(case: ShardCase, make: SamplerMaker, known: "_Asked", disturb: int) -> dict[str, Any]:
+    """What a rank yields when its state is saved in the last epoch, and loaded into a sampler made anew.
+
+    Args:
+        case: The case, which says after how many batches.
+        make: The sampler on trial.
+        known: The rank's sampler, as it was asked before.
+        disturb: Seed of what the global generators hold when the state is loaded: another process's hold something else.
+
+    Returns:
+        `taken` (indices before the state was saved), `rest` (what the saved sampler yields after that), `loaded` (what a new
+        one with the state does, which is saved once more after one batch), `taken_again` (indices of that batch), `twice`
+        (what a new one with that state yields), `fresh` (what a new one does without a state), and `following` (the next
+        epoch's indices of the saved and of the loaded one).
+    """
+    assert case.saved_after is not None
+    epoch = case.epochs[-1]
+    saving, loading, once_more, fresh = (_Asked(case, make, known.rank, in_batches=known.in_batches) for _ in range(4))
+    saving.set_epoch(epoch)
+    taken, state, rest = saving.saved(case.saved_after)
+    _disturb(disturb + 1)
+    loading.load(state, epoch)
+    taken_again, state, rest_again = loading.saved(1)
+    once_more.load(state, epoch)
+    twice = once_more.indices()
+    saving.set_epoch(epoch + 1)
+    loading.set_epoch(epoch + 1)
+    return {"taken": taken, "rest": rest, "loaded": taken_again + rest_again, "taken_again": taken_again, "twice": twice,
+            "fresh": fresh.indices(), "following": [saving.indices(), loading.indices()]}
 
 
 def _refusal(case: ShardCase, make: SamplerMaker, world_size: int, rank: int) -> str | None:
@@ -100,8 +150,8 @@ def _made(case: ShardCase, make: SamplerMaker, world_size: int, rank: int, epoch
 class _Asked:
     """One rank's sampler, and how it is asked: whether it yields indices or batches of them shows when it does."""
 
-    def __init__(self, case: ShardCase, make: SamplerMaker, rank: int) -> None:
-        self.case, self.make, self.rank, self.in_batches = case, make, rank, False
+    def __init__(self, case: ShardCase, make: SamplerMaker, rank: int, *, in_batches: bool = False) -> None:
+        self.case, self.make, self.rank, self.in_batches = case, make, rank, in_batches
         with self._as_rank():
             self.sampler = _made(case, make, case.world_size, rank, case.epochs[0])
 
@@ -115,17 +165,43 @@ class _Asked:
             elif hasattr(self.sampler, "set_epoch"):
                 self.sampler.set_epoch(epoch)
 
+    @property
+    def _bound(self) -> int:
+        """Most that is taken: a sampler that never ends is seen to yield too many instead of taking all memory."""
+        return 4 * (self.case.data.samples + self.case.world_size * self.case.data.batch_size) + 1000
+
     def _yielded(self) -> list[Any]:
-        # Bounded: a sampler that never ends is seen to yield too many instead of taking all memory.
-        bound = 4 * (self.case.data.samples + self.case.world_size * self.case.data.batch_size) + 1000
         with self._as_rank():
-            return list(itertools.islice(self.sampler, bound))
+            return list(itertools.islice(self.sampler, self._bound))
 
     def indices(self) -> list[int]:
         """All indices, batches laid end to end."""
         yielded = self._yielded()
         self.in_batches = bool(yielded) and isinstance(yielded[0], list | tuple)
+        return self._flat(yielded)
+
+    def _flat(self, yielded: Iterable[Any]) -> list[int]:
         return [int(index) for one in yielded for index in (one if self.in_batches else [one])]
+
+    @property
+    def saves(self) -> bool:
+        """Whether it offers a state to save and to load."""
+        return all(callable(getattr(self.sampler, name, None)) for name in ("state_dict", "load_state_dict"))
+
+    def saved(self, batches: int) -> tuple[list[int], Any, list[int]]:
+        """The indices of that many batches, the state after them, and what is yielded after it was saved."""
+        with self._as_rank():
+            running = iter(self.sampler)
+            taken = self._flat(itertools.islice(running, batches * (1 if self.in_batches else self.case.data.batch_size)))
+            state = deepcopy(self.sampler.state_dict())  # As written to a file: it may not change any more.
+            return taken, state, self._flat(itertools.islice(running, self._bound))
+
+    def load(self, state: Any, epoch: int) -> None:
+        """Hand it a saved state; the epoch is told first only where it is no part of that."""
+        if self.make.remade_each_epoch or self.make.declared.saves == "place":
+            self.set_epoch(epoch)
+        with self._as_rank():
+            self.sampler.load_state_dict(state)
 
     def length(self) -> int | None:
         """What `len` says; in indices, also where it counts batches."""

@@ -39,6 +39,11 @@ class Dealt:
         return self.case.data.samples
 
     @property
+    def endless(self) -> int:
+        """Indices after which a rank was left alone (`ranks.sharding`)."""
+        return 4 * (self.samples + self.case.world_size * self.case.data.batch_size) + 1000
+
+    @property
     def share(self) -> int:
         """L, as it should be."""
         return self.total // self.case.world_size
@@ -58,11 +63,16 @@ def of_lengths(dealt: Dealt, shards: Shards) -> list[Cause]:
     return [*found, *_of_slices(dealt, shards)]
 
 
-def of_length(dealt: Dealt, shards: Shards, shard: list[int]) -> list[Cause]:
-    """Why `len` does not say how many indices a rank's shard has."""
-    bound = 4 * (dealt.samples + dealt.case.world_size * dealt.case.data.batch_size) + 1000
-    endless = Cause("endless", f"it yields without end: it was left alone after {len(shard)} indices")
-    return [endless] if len(shard) == bound else list(_of_slices(dealt, shards))
+def of_length(dealt: Dealt, shards: Shards, shard: list[int], said: int | None = None) -> list[Cause]:
+    """Why `len` does not say how many indices a rank's shard has, or it has more than its share."""
+    if len(shard) >= dealt.endless:
+        return [Cause("endless", f"it yields without end: it was left alone after {len(shard)} indices")]
+    found = [*_of_the_ranks(dealt, shards), *_of_slices(dealt, shards)]
+    if said is not None and len(shard) == dealt.share:
+        found += [Cause("len of the dataset", f"len is that of the whole dataset, {said}")] * (said == dealt.samples)
+        batches = ceil(dealt.total / dealt.case.data.batch_size)
+        found += [Cause("len of all batches", f"len is that of all ranks' batches, {said}")] * (said == batches)
+    return found
 
 
 def of_batches(dealt: Dealt, batches: list[int]) -> list[Cause]:
@@ -81,7 +91,7 @@ def of_overlap_or_loss(dealt: Dealt, epoch: int, shards: Shards) -> list[Cause]:
 
 def _of_the_ranks(dealt: Dealt, shards: Shards) -> Iterator[Cause]:
     n, w = dealt.samples, dealt.case.world_size
-    if w > 1 and n > 1 and all(shard == shards[0] for shard in shards) and not _repeats(shards[0]):
+    if w > 1 and n and all(shard == shards[0] for shard in shards) and not _repeats(shards[0]):
         if len(shards[0]) == n:
             yield Cause("not sharded", f"every rank yields the whole dataset of {n}: nothing is dealt out")
         elif shards[0]:
@@ -134,6 +144,14 @@ def _of_slices(dealt: Dealt, shards: Shards) -> Iterator[Cause]:
         chunks = not data.shuffle and n // w > 1 and flat == list(range(len(flat)))
         yield Cause("tail dropped", f"each rank yields N // W = {n // w} indices{', a contiguous chunk' * chunks}, none twice: "
                     f"the last N mod W = {n % w} samples are dropped although drop_last is off")
+    cut = n - n % dealt.case.data.batch_size
+    if cut < n and set(flat) == set(range(cut)) and not (data.drop_last or data.shuffle):
+        yield Cause("short batch lost", f"the last batch, a short one, is lost: {n} mod {data.batch_size} samples")
+    short = dealt.share % data.batch_size
+    if short and counts == [dealt.share - short] * w and not _repeats(flat):
+        yield Cause("short batches lost", f"each rank's last batch, a short one, is lost: {short} of {dealt.share} indices")
+    if data.drop_last and n % w and counts == [ceil(n / w)] * w and set(flat) == set(range(n)):
+        yield Cause("drop_last ignored", f"each rank yields {ceil(n / w)} indices, as without drop_last: it is ignored")
     twice = [range(dealt.total)[rank::w][rank::w] for rank in range(w)]
     if w > 1 and (shards == [[place % n for place in places] for places in twice] if n and not data.shuffle else
                   counts == [len(places) for places in twice] and not _repeats(flat)):
@@ -141,7 +159,8 @@ def _of_slices(dealt: Dealt, shards: Shards) -> Iterator[Cause]:
     if data.shuffle or not n:
         return
     order, size = [index % n for index in range(dealt.total)], dealt.share
-    wrong = {"order[r + 1 :: W]": [order[rank + 1 :: w] for rank in range(w)],
+    wrong = {"order[r :: W][:-1]": [order[rank::w][:-1] for rank in range(w)],
+             "order[r + 1 :: W]": [order[rank + 1 :: w] for rank in range(w)],
              "order[max(r - 1, 0) :: W]": [order[max(rank - 1, 0) :: w] for rank in range(w)],
              "order[r * L + 1 : (r + 1) * L + 1]": [order[rank * size + 1 : (rank + 1) * size + 1] for rank in range(w)],
              "order[r * L : (r + 1) * L - 1]": [order[rank * size : (rank + 1) * size - 1] for rank in range(w)],

@@ -1,0 +1,167 @@
+"""Data sets that are iterated and not indexed, split by rank as they pass; what goes wrong.
+
+Words: N items in all, W world size.
+"""
+
+import random
+from collections.abc import Iterable, Iterator
+from itertools import cycle, islice
+from typing import ClassVar
+
+
+class Split:
+    """Right: rank r takes every W-th item from the r-th on; exact, so that some ranks have one more than others."""
+
+    declares: ClassVar[dict[str, str]] = {"padding": "none", "layout": "strided"}
+
+    def __init__(self, iterable: Iterable[int], rank: int, world_size: int) -> None:
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank {rank} of {world_size}")
+        self.iterable, self.rank, self.world_size = iterable, rank, world_size
+
+    def __iter__(self) -> Iterator[int]:
+        return islice(self.iterable, self.rank, None, self.world_size)
+
+
+def _rounds(items: Iterable[int], size: int) -> Iterator[tuple[int, ...]]:
+    """So many items at a time, at the end those that are left."""
+    passing = iter(items)
+    while taken := tuple(islice(passing, size)):
+        yield taken
+
+
+class Filled:
+    """Right: items go round the ranks, and the first ones fill up a last round that does not reach all of them."""
+
+    declares: ClassVar[dict[str, str]] = {"layout": "strided"}
+
+    def __init__(self, iterable: Iterable[int], rank: int, world_size: int) -> None:
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank {rank} of {world_size}")
+        self.iterable, self.rank, self.world_size = iterable, rank, world_size
+
+    def rounds(self) -> Iterator[tuple[int, ...]]:
+        """W items each, the last round fewer."""
+        return _rounds(self.iterable, self.world_size)
+
+    def filled(self, short: tuple[int, ...], first: tuple[int, ...]) -> tuple[int, ...]:
+        """A last round of W items, filled from the first round, which starts over where it is itself too short."""
+        return (*short, *islice(cycle(first), self.world_size - len(short)))
+
+    def __iter__(self) -> Iterator[int]:
+        first: tuple[int, ...] = ()
+        for items in self.rounds():
+            first = first or items
+            yield self.filled(items, first)[self.rank]
+
+
+class NotSplit(Split):
+    """Every rank reads every item (huggingface/datasets#5360). SHARD-3: every rank yields the whole dataset."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.iterable)
+
+
+class SplitTwice(Split):
+    """What was split by rank is split by rank (huggingface/transformers#11254). SHARD-2: sharded twice."""
+
+    def __iter__(self) -> Iterator[int]:
+        return islice(super().__iter__(), self.rank, None, self.world_size)
+
+
+class StartsOneLate(Split):
+    """An item is taken off to see what items look like, and not put back (no public incident found). SHARD-2: off by one."""
+
+    def __iter__(self) -> Iterator[int]:
+        items = iter(self.iterable)
+        next(items, None)
+        return islice(items, self.rank, None, self.world_size)
+
+
+class StopsOneEarly(Split):
+    """An item is handed out when the next one is there, so that the last never is (no public incident found). SHARD-2: off by
+    one."""
+
+    def __iter__(self) -> Iterator[int]:
+        items = super().__iter__()
+        ahead = next(items, None)
+        for item in items:
+            assert ahead is not None
+            yield ahead
+            ahead = item
+
+
+class ReadsAheadAndLoses(Split):
+    """Items are read two at a time, and a pair that is not full is never handed out (no public incident found). SHARD-2."""
+
+    def __iter__(self) -> Iterator[int]:
+        for pair in _rounds(super().__iter__(), 2):
+            if len(pair) == 2:
+                yield from pair
+
+
+class WholeRoundsOnly(Split):
+    """A last round that does not reach all ranks is left out, unasked (no public incident found). SHARD-2: samples are dropped
+    although drop_last is off."""
+
+    def __iter__(self) -> Iterator[int]:
+        for items in _rounds(self.iterable, self.world_size):
+            if len(items) == self.world_size:
+                yield items[self.rank]
+
+
+class SplitsByTwo(Split):
+    """The world size is written down as 2 (no public incident found). SHARD-2."""
+
+    def __iter__(self) -> Iterator[int]:
+        return islice(self.iterable, self.rank, None, 2)
+
+
+class UsedUp(Split):
+    """The iterator is made once, and empty from the second epoch on (no public incident found). SHARD-4."""
+
+    def __init__(self, iterable: Iterable[int], rank: int, world_size: int) -> None:
+        super().__init__(iterable, rank, world_size)
+        self.items = iter(iterable)
+
+    def __iter__(self) -> Iterator[int]:
+        return islice(self.items, self.rank, None, self.world_size)
+
+
+class ShufflesBeforeTheSplit(Split):
+    """A buffer is shuffled by a seed of each rank's own before it is split (mlcommons/training#625). SHARD-2."""
+
+    def __iter__(self) -> Iterator[int]:
+        buffer = list(self.iterable)
+        random.Random(self.rank).shuffle(buffer)
+        return islice(buffer, self.rank, None, self.world_size)
+
+
+class TakesAnyRank(Split):
+    """The rank and the world size are not checked (no public incident found). SHARD-7: no argument is checked."""
+
+    def __init__(self, iterable: Iterable[int], rank: int, world_size: int) -> None:
+        super().__init__(iterable, 0, 1)
+        self.rank, self.world_size = rank, world_size
+
+
+class NeverFilled(Filled):
+    """A last round that does not reach all ranks is dealt out as it is (huggingface/datasets#3423). SHARD-1: no padding."""
+
+    def __iter__(self) -> Iterator[int]:
+        return islice(self.iterable, self.rank, None, self.world_size)
+
+
+class FilledWithTheLast(Filled):
+    """A last round is filled with its last item (galilai-group/stable-pretraining#222). SHARD-3: all padding is index."""
+
+    def filled(self, short: tuple[int, ...], first: tuple[int, ...]) -> tuple[int, ...]:
+        return super().filled(short, short[-1:] or first)
+
+
+class CyclesForEver(Filled):
+    """Items start over so that no rank ends before another, and none ever does (NVIDIA-NeMo/Megatron-Bridge#5944). SHARD-1:
+    it yields without end."""
+
+    def rounds(self) -> Iterator[tuple[int, ...]]:
+        return _rounds(cycle(self.iterable), self.world_size)
