@@ -47,11 +47,10 @@ def row(entry: Planted, searches: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def revealed(searches: dict[str, list[dict[str, Any]]]) -> Iterator[tuple[str, list[str]]]:
+def revealed(faults: list[tuple[Planted, list[dict[str, Any]]]]) -> Iterator[tuple[str, list[str]]]:
     """For each dimension of a case, the faults whose smallest case contains it whatever the seed."""
     for dimension in DIMENSIONS:
-        yield dimension, [target.rpartition(":")[2] for target, found in searches.items()
-                          if all(dimension in one["needs"] for one in found)]
+        yield dimension, [entry.name for entry, found in faults if all(dimension in one["needs"] for one in found)]
 
 
 def picture(rows: list[tuple[Planted, list[dict[str, Any]]]], path: Path) -> None:
@@ -84,11 +83,11 @@ def picture(rows: list[tuple[Planted, list[dict[str, Any]]]], path: Path) -> Non
 def main(measured: Path) -> None:
     """Write the documents."""
     plain = json.loads(measured.read_text(encoding="utf-8"))
-    by_target: dict[str, list[dict[str, Any]]] = {}
+    searches: dict[Planted, list[dict[str, Any]]] = {}
     for one in plain["searches"]:
-        by_target.setdefault(one["target"], []).append(one)
-    known = [entry for entry in planted() if entry.target in by_target]
-    faults = [(entry, by_target[entry.target]) for entry in known if entry.is_fault]
+        searches.setdefault(Planted(**one["planted"]), []).append(one)
+    known = [entry for entry in planted() if entry in searches]
+    faults = [(entry, searches[entry]) for entry in known if entry.is_fault]
     picture(faults, DOCS / "faults.svg")
     hosts: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for entry, found in faults:
@@ -97,8 +96,8 @@ def main(measured: Path) -> None:
                               trim_blocks=True, lstrip_blocks=True)
     text = environment.get_template("faults.md.j2").render(
         plain=plain, totals=plain["totals"], hosts=hosts, seeds=len({one["seed"] for one in plain["searches"]}),
-        controls=[(entry, sum(one["cases"] for one in by_target[entry.target])) for entry in known if not entry.is_fault],
-        dimensions=list(revealed({entry.target: found for entry, found in faults})), faults=len(faults))
+        controls=[(entry, sum(one["cases"] for one in searches[entry])) for entry in known if not entry.is_fault],
+        dimensions=list(revealed(faults)), faults=len(faults))
     (DOCS / "faults.md").write_text(text, encoding="utf-8")
 
 

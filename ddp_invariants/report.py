@@ -209,7 +209,7 @@ def detections(found: Sequence[Detection]) -> str:
 
 def detections_json(found: Sequence[Detection]) -> str:
     """The same as JSON: `suite`, `torch`, `totals`, and under `searches` all that is known of each."""
-    searches = [{**asdict(one), "target": one.planted.target, "diagnosis": one.diagnosis, "caught": one.is_caught,
+    searches = [{**asdict(one), "diagnosis": one.diagnosis, "caught": one.is_caught,
                  "right_rule": one.is_right_rule} for one in found]
     return json.dumps({"suite": __version__, "torch": version("torch"), "totals": asdict(totals(found)), "searches": searches},
                       indent=1)

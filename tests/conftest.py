@@ -5,13 +5,22 @@ from pathlib import Path
 
 import pytest
 
+from ddp_invariants import faults
+from ddp_invariants.catalogue import planted
 from ddp_invariants.discovery import discover
 from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.ranks.pool import Pool
 from ddp_invariants.scope import Scope
 from ddp_invariants.trial import OnTrial, Options, Trial
 
-FAULTS = str(Path(__file__).with_name("faults.py"))
+
+def fault_of(name: str) -> str:
+    """A planted fault of the reference, or one that cannot be judged, as a file's: `path/to/timing.py:NoWait`."""
+    if name in ("RaisesOnWrap", "TrainsACopy"):
+        return str(Path(__file__).with_name("unjudged.py")) + f":{name}"
+    host = next((one.host for one in planted() if one.name == name and one.host in ("starts", "bucketed", "timing", "strided")),
+                "bucketed")
+    return str(Path(faults.__path__[0]) / f"{host}.py:{name}")
 
 
 @pytest.fixture(scope="session")

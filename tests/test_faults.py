@@ -1,61 +1,95 @@
-"""Every planted fault is caught, by the rule that names it, in a case that shrinks; no control is accused."""
+"""The catalogue of planted faults is whole, and the judge catches a sample of it; the whole is measured by a command."""
 
-import ast
 import re
 from pathlib import Path
 
 import pytest
-from planted import SAMPLERS, WRAPPERS, Planted
 
-from conftest import FAULTS, TrialMaker
+from conftest import TrialMaker, fault_of
+from ddp_invariants import catalogue
 from ddp_invariants import trial as trials
-from ddp_invariants.case import ShardCase, TrainingCase
-from ddp_invariants.invariants.shard import CHANCE_FREE
+from ddp_invariants.case import TrainingCase
+from ddp_invariants.catalogue import CatalogueError, Planted, chosen, planted
+from ddp_invariants.measure import Job, search
 from ddp_invariants.ranks.pool import Pool
-from ddp_invariants.strategies import cases_for, shard_cases, training_cases
+from ddp_invariants.strategies import training_cases
 from ddp_invariants.trial import Trial
 from ddp_invariants.verdict import Inconclusive, Violation, violation_class
+
+FAULTS = [one for one in planted() if one.is_fault]
+SAMPLE = [one for one in FAULTS if one.name not in ("HangsOnThree", "NeverEnds")][::4]
+"""Enough to notice that the judge has become worse; what hangs takes its deadline, and has a test of its own."""
+
+
+@pytest.mark.parametrize("fault", SAMPLE, ids=[f"{one.host}_{one.name}" for one in SAMPLE])
+def test_a_planted_fault_is_caught_and_told_as_what_it_is(pool: Pool, tmp_path: Path, fault: Planted) -> None:
+    """In a search for anything, by the rule that names the fact, with no cause that was not planted."""
+    found = search(pool, Job(fault, seed=0), tmp_path)
+    assert found.is_right_rule, found
+    assert found.diagnosis != "wrong", found
+
+
+def test_the_catalogue_is_whole() -> None:
+    """A hundred faults and more, of every style; each style has a right one; names are unique in their module."""
+    assert len(FAULTS) >= 100
+    hosts = {one.host for one in FAULTS}
+    assert len(hosts) >= 11
+    controlled = {one.host for one in planted() if not one.is_fault}
+    assert hosts - controlled <= {"starts", "bucketed", "timing"}  # Whose right one is the reference.
+    assert len({(one.target, one.is_sampler) for one in planted()}) == len(planted())
+    assert {one.rule for one in FAULTS} >= {"INIT-1", "SHARD-1", "LOSS-1", "GRAD-1", "PARAM-1", "COMM-1", "LIVE-1", "MEM-1"}
+
+
+def test_every_source_is_an_address_or_says_what_it_is() -> None:
+    """An issue becomes a link."""
+    assert all(one.where for one in FAULTS)
+    linked = [one for one in FAULTS if one.link]
+    assert len(linked) > len(FAULTS) / 3
+    assert Planted("", "", "", "", "pytorch#49172").link == "https://github.com/pytorch/pytorch/issues/49172"
+    assert Planted("", "", "", "", "huggingface/accelerate#4122, and others").link.endswith("accelerate/issues/4122")
+
+
+@pytest.mark.parametrize(("source", "words"), [
+    ('"""A style."""\nclass A:\n    """Something."""', "expected 'Right: what it is.' or"),
+    ('"""A style."""\ndef a():\n    """Wrong (somewhere). GRAD-99."""', "no rule is called GRAD-99"),
+    ('"""A style."""\nclass A:\n    pass', "its docstring is ''"),
+])
+def test_a_docstring_that_is_no_record_is_refused(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, words: str) -> None:
+    """With the name of the entry, and the form."""
+    (tmp_path / "odd.py").write_text(source, encoding="utf-8")
+    monkeypatch.setattr(catalogue, "_FOLDER", tmp_path)
+    with pytest.raises(CatalogueError, match=re.escape(words)) as refused:
+        planted.__wrapped__()
+    assert str(refused.value).startswith("odd.py:")
+
+
+def test_entries_are_chosen_by_name_module_or_rule() -> None:
+    """And a name that is none of these is refused, with a close one."""
+    assert chosen([]) == list(planted())
+    assert {one.name for one in chosen(["NoWait"])} == {"NoWait"}
+    assert {one.rule for one in chosen(["COMM-3"])} == {"COMM-3"}
+    assert {one.host for one in chosen(["timing", "starts"])} == {"timing", "starts"}
+    with pytest.raises(CatalogueError, match=r"--only timming: .* did you mean timing"):
+        chosen(["timming"])
 
 
 def caught(trial: Trial, rule: str) -> Violation:
     """The violation a trial ends with."""
     with pytest.raises(violation_class(rule)) as raised:
-        trial.certify(rule, cases_for(rule, trial.scope))
+        trial.certify(rule)
     violation = raised.value
     assert isinstance(violation, Violation)
     return violation
 
 
-@pytest.mark.parametrize("fault", WRAPPERS, ids=[f"{fault.name}_violates_{fault.rule}" for fault in WRAPPERS])
-def test_fault(make_trial: TrialMaker, fault: Planted) -> None:
-    """The fault's rule fires, with its cause where one is recognisable, and the case is small and confirmed."""
-    violation = caught(make_trial(ddp=f"{FAULTS}:{fault.name}"), fault.rule)
-    assert violation.report.startswith(f"{fault.rule} violated by {FAULTS}:{fault.name}: ")
-    assert fault.cause in violation.breach.perhaps
-    times = "[123] of 3" if fault.name == "TakesWhatHasArrived" else r"(\d) of \1"  # What depends on timing alone has a rate.
-    assert re.search(f"confirmed in {times} runs in fresh processes", violation.report)
-    assert isinstance(violation.case, TrainingCase)
-    assert violation.case.world_size == 2 or fault.name in ("DividesByTwo", "ForgetsTheTail", "TakesWhatHasArrived")
-    assert len(violation.case.model.layers) <= (3 if fault.name == "TiedHoldsUpAll" else 2)
-
-
-@pytest.mark.parametrize("fault", SAMPLERS, ids=[f"{fault.name}_violates_{fault.rule}" for fault in SAMPLERS])
-def test_sampler_fault(make_trial: TrialMaker, fault: Planted) -> None:
-    """The fault's rule fires on a short dataset, with its cause."""
-    violation = caught(make_trial(sampler=f"{FAULTS}:{fault.name}"), fault.rule)
-    assert fault.cause in violation.breach.perhaps
-    assert isinstance(violation.case, ShardCase)
-    assert violation.case.world_size <= 3
-    assert violation.case.data.samples <= CHANCE_FREE
-
-
-def test_every_fault_is_in_the_table_or_has_a_test_of_its_own() -> None:
-    """Bases aside, whose docstrings say that they are."""
-    module = ast.parse(Path(FAULTS).read_text(encoding="utf-8"))
-    planted = {node.name for node in module.body if isinstance(node, ast.ClassDef | ast.FunctionDef)
-               and "; base of the next" not in (ast.get_docstring(node) or "") and not node.name.startswith("_")}
-    tested = {"HangsOnThree", "DiesInBackward", "NeverEnds", "RaisesOnWrap", "TrainsACopy"}
-    assert planted == {fault.name for fault in (*WRAPPERS, *SAMPLERS)} | tested
+def test_a_violation_says_which_of_its_cases_violations_to_read_first(make_trial: TrialMaker) -> None:
+    """A sum that is never divided moves parameters wrongly; a missing wait makes anything wrong."""
+    told = caught(make_trial(ddp=fault_of("NeverDivides"), cases=20), "PARAM-3").report
+    assert "read first GRAD-2: the gradient is not the mean" in told
+    assert "read first" not in caught(make_trial(ddp=fault_of("NeverDivides"), cases=20), "GRAD-2").report
+    told = caught(make_trial(ddp=fault_of("NoWait"), cases=20), "GRAD-2").report
+    assert "read first COMM-3: the result of a collective is not waited for" in told
 
 
 @pytest.mark.parametrize("fault", ["HangsOnThree", "DiesInBackward"])
@@ -64,15 +98,15 @@ def test_fault_that_does_not_end_violates_live1_with_ranks_and_stacks(
     """A hang or a death is LIVE-1's, names the ranks, shows where they were, and the ranks after it are usable."""
     pool.deadline = 1.5
     monkeypatch.setattr(trials, "SHRINK_SECONDS", 8.0)
-    trial = make_trial(ddp=f"{FAULTS}:{fault}", cases=20)
+    trial = make_trial(ddp=fault_of(fault), cases=20)
     violation = caught(trial, "LIVE-1")
     assert "rank 1" in violation.report
-    assert "faults.py" in violation.report or "ddp.py" in violation.report
+    assert "timing.py" in violation.report or "ddp.py" in violation.report
     assert isinstance(violation.case, TrainingCase)
     assert violation.case.world_size == (3 if fault == "HangsOnThree" else 2)
     assert ("SIGABRT" in violation.report) == (fault == "DiesInBackward")
     trial = make_trial(cases=10)
-    trial.certify("LIVE-1", training_cases(trial.scope))
+    trial.certify("LIVE-1")
 
 
 def test_a_sampler_that_does_not_end_violates_live1(
@@ -80,16 +114,16 @@ def test_a_sampler_that_does_not_end_violates_live1(
     """Whatever rule was asked, within a few short deadlines."""
     pool.deadline = 1.5
     monkeypatch.setattr(trials, "SHRINK_SECONDS", 4.0)
-    trial = make_trial(sampler=f"{FAULTS}:NeverEnds", cases=20)
-    with pytest.raises(violation_class("LIVE-1"), match=r"faults\.py:NeverEnds: a rank hung"):
-        trial.certify("SHARD-3", shard_cases(trial.scope))
+    trial = make_trial(sampler=fault_of("NeverEnds"), cases=20)
+    with pytest.raises(violation_class("LIVE-1"), match=r"strided\.py:NeverEnds: a rank hung"):
+        trial.certify("SHARD-3")
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("fault", ["NoWait", "WaitsForTheLastOnly", "ForgetsOneWait", "DividesInFlight"])
 def test_a_missing_wait_is_caught_whatever_the_timing(make_trial: TrialMaker, fault: str, seed: int) -> None:
     """With results withheld until they are waited for, no luck hides it; the report says what withholding showed."""
-    trial = make_trial(ddp=f"{FAULTS}:{fault}", cases=20, seed=seed)
+    trial = make_trial(ddp=fault_of(fault), cases=20, seed=seed)
     violation = caught(trial, "COMM-3")
     assert "confirmed in 3 of 3 runs" in violation.report
     assert isinstance(violation.case, TrainingCase)
@@ -99,22 +133,22 @@ def test_a_missing_wait_is_caught_whatever_the_timing(make_trial: TrialMaker, fa
 
 def test_a_wrapper_that_trains_a_copy_cannot_be_judged_and_is_told_so(make_trial: TrialMaker) -> None:
     """What is watched must be what is trained."""
-    trial = make_trial(ddp=f"{FAULTS}:TrainsACopy", cases=10)
+    trial = make_trial(ddp=fault_of("TrainsACopy"), cases=10)
     with pytest.raises(Inconclusive, match=r"it\s+trains\s+a\s+copy"):
-        trial.certify("GRAD-2", training_cases(trial.scope))
+        trial.certify("GRAD-2")
 
 
 def test_a_refusal_is_neither_a_violation_nor_a_pass(make_trial: TrialMaker) -> None:
     """An implementation that raises on every rank cannot be certified, and is not accused."""
-    trial = make_trial(ddp=f"{FAULTS}:RaisesOnWrap", cases=10)
+    trial = make_trial(ddp=fault_of("RaisesOnWrap"), cases=10)
     with pytest.raises(Inconclusive, match="NotImplementedError in wrap of step 0"):
-        trial.certify("GRAD-2", training_cases(trial.scope))
+        trial.certify("GRAD-2")
 
 
 @pytest.mark.parametrize("fault", ["NoWait", "WaitsForTheLastOnly", "ForgetsOneWait"])
 def test_what_comes_and_goes_is_shown_every_time_by_withholding(make_trial: TrialMaker, fault: str) -> None:
     """A rule about values catches a missing wait too, and says that timing decides."""
-    trial = make_trial(ddp=f"{FAULTS}:{fault}", cases=40)
+    trial = make_trial(ddp=fault_of(fault), cases=40)
     with pytest.raises(violation_class("GRAD-2")) as raised:
         trial.certify("GRAD-2", training_cases(trial.scope, world_sizes=(2, 3), perturbed=("none", "withheld"), capped=True))
     violation = raised.value
@@ -127,5 +161,5 @@ def test_what_comes_and_goes_is_shown_every_time_by_withholding(make_trial: Tria
 
 def test_timing_that_changes_an_answer_violates_comm2(make_trial: TrialMaker) -> None:
     """The case is run with and without its perturbation, and the report says which it needs."""
-    violation = caught(make_trial(ddp=f"{FAULTS}:NoWait", cases=40), "COMM-2")
+    violation = caught(make_trial(ddp=fault_of("NoWait"), cases=40), "COMM-2")
     assert re.search(r"only when (results are withheld|rank \d starts its collectives|collectives start)", violation.report)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import FAULTS, TrialMaker
+from conftest import TrialMaker, fault_of
 from ddp_invariants import trial as trials
 from ddp_invariants.case import Data, Layer, Model, Perturbation, PerturbationKind, TrainingCase
 from ddp_invariants.implementation import Ddp
@@ -133,7 +133,7 @@ def test_what_goes_past_torch_distributed_is_not_observed_and_never_holds(make_t
 
 def test_a_perturbation_shrinks_to_the_one_that_is_needed(make_trial: TrialMaker) -> None:
     """None where none is needed; the least one otherwise, named in the report."""
-    trial = make_trial(ddp=f"{FAULTS}:NeverDivides", cases=20)
+    trial = make_trial(ddp=fault_of("NeverDivides"), cases=20)
     with pytest.raises(AssertionError) as raised:
         trial.certify("GRAD-2", training_cases(trial.scope, world_sizes=(2, 3), perturbed=("late", "delays", "none")))
     assert "only when" not in str(raised.value)
@@ -179,7 +179,7 @@ def test_a_refusal_never_holds(make_trial: TrialMaker, rule: str) -> None:
 
 def test_an_exception_is_not_blamed_for_what_is_wrong_without_it(make_trial: TrialMaker) -> None:
     """A wrapper that never divides is wrong before and after."""
-    trial = make_trial(ddp=f"{FAULTS}:NeverDivides", cases=12)
+    trial = make_trial(ddp=fault_of("NeverDivides"), cases=12)
     with pytest.raises(Inconclusive, match="wrong without the exception, too"):
         trial.certify("LIVE-2", cases_for("LIVE-2", trial.scope))
 
@@ -188,7 +188,7 @@ def test_a_confirmed_hang_is_told_as_it_was_seen(make_trial: TrialMaker, pool: P
     """It is confirmed on plain groups, which note nothing; the report has what the observed ones noted."""
     monkeypatch.setattr(trials, "SHRINK_SECONDS", 4.0)
     pool.deadline = 1.5
-    trial = make_trial(ddp=f"{FAULTS}:HangsOnThree", cases=12)
+    trial = make_trial(ddp=fault_of("HangsOnThree"), cases=12)
     with pytest.raises(AssertionError) as raised:
         trial.certify("LIVE-1", training_cases(trial.scope, world_sizes=(3,)))
     assert "rank 0 waits in all_reduce #" in str(raised.value)

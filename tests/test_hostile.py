@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from conftest import FAULTS
+from conftest import fault_of
 from ddp_invariants.case import Data, Layer, Model, ShardCase, TrainingCase
 from ddp_invariants.evidence import TrainingEvidence
 from ddp_invariants.implementation import Ddp, Sampler
@@ -165,7 +165,7 @@ def test_a_hostile_implementation_gets_its_verdict_and_leaves_nothing(
 
 def test_a_deadlock_at_one_world_size_is_told_and_the_others_are_judged(hosts: Hosts, pool: Pool) -> None:
     """Only the case of three ranks hangs."""
-    name = Ddp(f"{FAULTS}:HangsOnThree")
+    name = Ddp(fault_of("HangsOnThree"))
     assert seen(pool.train(CASE, name)) == ("right", "")
     verdict, words = seen(pool.train(replace(CASE, world_size=3, data=Data(samples=6, batch_size=2)), name))
     assert verdict == "LIVE-1"

@@ -15,7 +15,7 @@ import pytest
 from ddp_invariants.case import Layer, Model, TrainingCase, to_json
 
 ROOT = Path(__file__).parent.parent
-NEVER_DIVIDES = "tests/faults.py:NeverDivides"
+NEVER_DIVIDES = "ddp_invariants/faults/bucketed.py:NeverDivides"
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -69,7 +69,7 @@ def test_a_violation_is_reported_and_its_repeat_line_repeats_it(tmp_path: Path) 
     assert repeat is not None
     again = run(*repeat[1].split())
     assert again.returncode == 1
-    assert "GRAD-2 violated by tests/faults.py:NeverDivides" in again.stdout
+    assert "GRAD-2 violated by ddp_invariants/faults/bucketed.py:NeverDivides" in again.stdout
     case = repeat[1].split()[repeat[1].split().index("--replay") + 1]
     fixed = run("properties/", "--replay", case, "-k", "grad2")
     assert fixed.returncode == 0, said(fixed)
@@ -92,11 +92,11 @@ def test_what_is_seen_while_another_rule_is_tested_fails_the_session() -> None:
 
 def test_a_constructor_that_raises_is_inconclusive_under_xdist_too() -> None:
     """Never a pass, never a violation; the reason is shown; the header says who is on trial."""
-    done = run("properties/test_grad.py", "-n", "2", "--ddp", "tests/faults.py:RaisesOnWrap", "--cases", "5", "--seed", "7")
+    done = run("properties/test_grad.py", "-n", "2", "--ddp", "tests/unjudged.py:RaisesOnWrap", "--cases", "5", "--seed", "7")
     assert done.returncode == 1
     assert "rank 0 raised NotImplementedError in wrap of step 0: to be" in done.stdout
     assert " violated" not in done.stdout
-    assert "ddp on trial: tests/faults.py:RaisesOnWrap" in done.stdout
+    assert "ddp on trial: tests/unjudged.py:RaisesOnWrap" in done.stdout
     assert "seed 7, profile default, 5 cases per property" in done.stdout
     assert re.search(r"GRAD-2 +inconclusive", done.stdout)
 

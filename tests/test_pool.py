@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from conftest import FAULTS
+from conftest import fault_of
 from ddp_invariants.case import Data, Layer, Model, ShardCase, TrainingCase
 from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.invariants import judge
@@ -126,10 +126,10 @@ def test_quiet_ranks_are_kept_and_loud_ones_replaced(pool: Pool) -> None:
     pids = [process.pid for process in pool._ranks.values()]
     pool.train(CASE, Ddp("torch"))
     assert [process.pid for process in pool._ranks.values()] == pids
-    pool.train(CASE, Ddp(f"{FAULTS}:NoWait"))
+    pool.train(CASE, Ddp(fault_of("NoWait")))
     pool.train(CASE, Ddp())
     before, pool.deadline = pool.deadline, 1.0
-    evidence = pool.train(CASE, Ddp(f"{FAULTS}:HangsOnThree"))
+    evidence = pool.train(CASE, Ddp(fault_of("HangsOnThree")))
     pool.deadline = before
     assert evidence.incident is not None
     pool.train(CASE, Ddp())

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from conftest import FAULTS
+from conftest import fault_of
 from ddp_invariants import casefile, cli, export, record, report
 from ddp_invariants.case import (
     Case,
@@ -122,7 +122,7 @@ DDPS: list[tuple[str, str, TrainingCase, str]] = [
 def test_a_script_of_a_ddp_fails_with_the_fault_and_passes_without(
         pool: Pool, run: Run, fault: str, rule: str, case: TrainingCase, words: str) -> None:
     """With status 1 and the words of the rule, and with 0 once the one line names what is right."""
-    text = export.script(pool, stored_violation(pool, case, rule, ddp=f"{FAULTS}:{fault}"))
+    text = export.script(pool, stored_violation(pool, case, rule, ddp=fault_of(fault)))
     assert "import ddp_invariants" not in text
     assert "from ddp_invariants" not in text
     status, said = run(text)
@@ -144,7 +144,7 @@ SAMPLERS: list[tuple[str, str, ShardCase, str]] = [
 def test_a_script_of_a_sampler_fails_with_the_fault_and_passes_without(
         pool: Pool, run: Run, fault: str, rule: str, case: ShardCase, words: str) -> None:
     """It prints the shards, then what is wrong with them."""
-    text = export.script(pool, stored_violation(pool, case, rule, sampler=f"{FAULTS}:{fault}"))
+    text = export.script(pool, stored_violation(pool, case, rule, sampler=fault_of(fault)))
     status, said = run(text)
     assert status == 1, said
     assert f"{rule}: " in said
@@ -181,7 +181,7 @@ def test_a_script_of_a_hang_ends_itself_and_shows_where_it_hung(pool: Pool, run:
     deadline, pool.deadline = pool.deadline, 2.0
     case = replace(SMALLEST, world_size=3, data=Data(samples=3))
     try:
-        text = export.script(pool, stored_violation(pool, case, "LIVE-1", ddp=f"{FAULTS}:HangsOnThree"))
+        text = export.script(pool, stored_violation(pool, case, "LIVE-1", ddp=fault_of("HangsOnThree")))
     finally:
         pool.deadline = deadline
     assert "PATIENCE = 10 " in text
@@ -194,7 +194,7 @@ def test_a_script_of_a_hang_ends_itself_and_shows_where_it_hung(pool: Pool, run:
 
 def test_a_script_builds_the_model_the_case_describes(pool: Pool, run: Run) -> None:
     """Every kind of layer, layout and dtype, tied and frozen, in a subgroup: the script sees the number that was stored."""
-    stored = stored_violation(pool, RICH, "GRAD-2", ddp=f"{FAULTS}:NeverDivides")
+    stored = stored_violation(pool, RICH, "GRAD-2", ddp=fault_of("NeverDivides"))
     text = export.script(pool, stored)
     status, said = run(text)
     assert status == 1, said
@@ -255,7 +255,7 @@ def test_a_script_calls_as_the_suite_does(pool: Pool, run: Run, tmp_path: Path, 
 
 def test_what_cannot_be_shown_by_a_script_is_refused_in_one_sentence(pool: Pool, tmp_path: Path) -> None:
     """Course functions, numbers by the thousand, a sampler that asks its surroundings, a script that shows nothing."""
-    stored = stored_violation(pool, SMALLEST, "GRAD-2", ddp=f"{FAULTS}:NeverDivides")
+    stored = stored_violation(pool, SMALLEST, "GRAD-2", ddp=fault_of("NeverDivides"))
     with pytest.raises(export.ExportError, match=r"it has 13,\d+ numbers, more than the 4,000 a script spells out"):
         export.script(pool, replace(stored, case=replace(SMALLEST, model=Model(80, (Layer("linear", 80),)))))
     with pytest.raises(export.ExportError, match="through a course's functions"):
@@ -271,7 +271,7 @@ def test_what_cannot_be_shown_by_a_script_is_refused_in_one_sentence(pool: Pool,
 
 def test_what_is_in_a_file_enters_a_script_as_text_alone(pool: Pool, run: Run) -> None:
     """Quotes, backslashes and line ends of a hostile file end up in the docstring, not in the program."""
-    stored = stored_violation(pool, SMALLEST, "GRAD-2", ddp=f"{FAULTS}:NeverDivides")
+    stored = stored_violation(pool, SMALLEST, "GRAD-2", ddp=fault_of("NeverDivides"))
     hostile = '"""\nraise SystemExit(7)\n"""\\'
     text = export.script(pool, replace(stored, breach=replace(stored.breach, where=hostile, got=hostile), torch=hostile))
     assert run(text)[0] == 1
@@ -289,21 +289,21 @@ def outcome(pool: Pool, stored: record.StoredViolation, ddp: str) -> tuple[Outco
 def test_a_replay_says_fixed_still_violated_or_inconclusive(pool: Pool) -> None:
     """On what is right, on what it was found with, and on what refuses; a hang leaves every other rule open."""
     stored = stored_violation(pool, replace(SMALLEST, world_size=3, data=Data(samples=3)), "GRAD-2",
-                              ddp=f"{FAULTS}:NeverDivides")
+                              ddp=fault_of("NeverDivides"))
     status, said = outcome(pool, stored, "reference")
     assert status is Outcome.FIXED
     assert said.splitlines() == ["FIXED: GRAD-2 holds for reference in all of 3 runs in fresh processes",
                                  "  case      world_size=3 model=1->linear data=(samples=3)"]
-    status, said = outcome(pool, stored, f"{FAULTS}:NeverDivides")
+    status, said = outcome(pool, stored, fault_of("NeverDivides"))
     assert status is Outcome.VIOLATED
-    assert said.startswith(f"STILL VIOLATED in 3 of 3 runs in fresh processes\nGRAD-2 violated by {FAULTS}:NeverDivides: ")
+    assert said.startswith(f"STILL VIOLATED in 3 of 3 runs in fresh processes\nGRAD-2 violated by {fault_of('NeverDivides')}: ")
     assert said.endswith("repeat    the command")
-    status, said = outcome(pool, stored, f"{FAULTS}:RaisesOnWrap")
+    status, said = outcome(pool, stored, fault_of("RaisesOnWrap"))
     assert status is Outcome.INCONCLUSIVE
     assert "raised NotImplementedError in wrap of step 0: to be written" in said
     deadline, pool.deadline = pool.deadline, 2.0
     try:
-        status, said = outcome(pool, stored, f"{FAULTS}:HangsOnThree")
+        status, said = outcome(pool, stored, fault_of("HangsOnThree"))
     finally:
         pool.deadline = deadline
     assert status is Outcome.INCONCLUSIVE
@@ -315,12 +315,12 @@ def test_a_bare_case_is_judged_by_every_rule(pool: Pool) -> None:
     found = replay(pool, SMALLEST, Ddp(), Sampler())
     assert found.outcome is Outcome.FIXED
     assert {"INIT-1", "GRAD-2", "COMM-1", "LIVE-1"} <= set(found.rules)
-    found = replay(pool, SMALLEST, Ddp(f"{FAULTS}:NeverDivides"), Sampler())
+    found = replay(pool, SMALLEST, Ddp(fault_of("NeverDivides")), Sampler())
     assert found.outcome is Outcome.VIOLATED
     said = report.replayed(found, "")
     assert "GRAD-2 violated by" in said
     assert re.search(r"also +PARAM-3: ", said)
-    assert replay(pool, ShardCase(), Ddp(), Sampler(f"{FAULTS}:AcceptsAnyRank")).breaches[0].rule == "SHARD-7"
+    assert replay(pool, ShardCase(), Ddp(), Sampler(fault_of("AcceptsAnyRank"))).breaches[0].rule == "SHARD-7"
 
 
 Command = Callable[..., Any]
@@ -338,7 +338,7 @@ def command(host_addresses: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path
 def test_the_commands_find_a_violation_by_its_id_and_torchrun_runs_the_script(
         pool: Pool, command: Command, tmp_path: Path) -> None:
     """Exit statuses 1 and 0, options that name another, an id that is misspelt, a script that fails under torchrun, too."""
-    stored = stored_violation(pool, SMALLEST, "GRAD-2", ddp=f"{FAULTS}:NeverDivides")
+    stored = stored_violation(pool, SMALLEST, "GRAD-2", ddp=fault_of("NeverDivides"))
     path = record.FOLDER / f"{stored.id}.json"
     record.write(stored, path)
     still = command("replay", stored.id)
@@ -347,11 +347,11 @@ def test_the_commands_find_a_violation_by_its_id_and_torchrun_runs_the_script(
     fixed = command("replay", str(path), "--ddp", "reference")
     assert (fixed.exit_code, fixed.stdout.splitlines()[0]) == (
         0, "FIXED: GRAD-2 holds for reference in all of 3 runs in fresh processes")
-    refused = command("replay", stored.id, "--ddp", f"{FAULTS}:RaisesOnWrap")
+    refused = command("replay", stored.id, "--ddp", fault_of("RaisesOnWrap"))
     assert (refused.exit_code, refused.stdout.partition(":")[0]) == (2, "INCONCLUSIVE")
-    none = command("replay", stored.id, "--ddp", f"{FAULTS}:Nothing")
+    none = command("replay", stored.id, "--ddp", fault_of("Nothing"))
     assert (none.exit_code, none.stdout) == (2, "")
-    assert none.stderr.startswith(f"ddp-invariants: --ddp {FAULTS}:Nothing: ")
+    assert none.stderr.startswith(f"ddp-invariants: --ddp {fault_of('Nothing')}: ")
     misspelt = command("export", stored.id[:-1] + "x")
     assert misspelt.exit_code == 2
     assert misspelt.stderr.endswith(f"no such file; did you mean {stored.id}?\n")
@@ -367,7 +367,7 @@ def test_the_commands_find_a_violation_by_its_id_and_torchrun_runs_the_script(
 def test_a_script_that_shows_nothing_is_not_handed_out(
         pool: Pool, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that ends well, one that fails for another reason, one that never ends: status 2, a sentence, nothing on stdout."""
-    stored = stored_violation(pool, SMALLEST, "GRAD-2", ddp=f"{FAULTS}:NeverDivides")
+    stored = stored_violation(pool, SMALLEST, "GRAD-2", ddp=fault_of("NeverDivides"))
     record.write(stored, Path("one.json"))
     for text, told in (("print('not reproduced')", "it ended with status 0 and said 'not reproduced'"),
                        ("raise KeyError('GRAD-3: ')", "it ended with status 1 and said \"KeyError: 'GRAD-3: '\""),
@@ -386,7 +386,7 @@ def test_a_script_that_shows_nothing_is_not_handed_out(
 
 def test_a_stored_violation_is_read_as_it_was_written(pool: Pool, tmp_path: Path) -> None:
     """With the bits of every moment; where a case alone is wanted, its case; evidence that is too long is left out."""
-    stored = stored_violation(pool, SMALLEST, "GRAD-2", ddp=f"{FAULTS}:NeverDivides")
+    stored = stored_violation(pool, SMALLEST, "GRAD-2", ddp=fault_of("NeverDivides"))
     path = tmp_path / "one.json"
     record.write(stored, path)
     assert casefile.read_any(path) == stored
@@ -397,7 +397,7 @@ def test_a_stored_violation_is_read_as_it_was_written(pool: Pool, tmp_path: Path
     assert (reduced.name, reduced.dtype, reduced.shape) == ("layers.0.weight", "float32", (1, 1))
     assert reduced.raw().hex() == "000040c2"  # -48
     large = stored_violation(pool, replace(SMALLEST, model=Model(300, (Layer("linear", 300),))), "GRAD-2",
-                             ddp=f"{FAULTS}:NeverDivides")
+                             ddp=fault_of("NeverDivides"))
     assert large.evidence is None
     assert re.match(r"the evidence has \d\.\d MiB, more than the 1 MiB that are stored", large.left_out)
     record.write(large, path)
@@ -430,7 +430,7 @@ def _wrong(plain: dict[str, Any]) -> dict[str, tuple[Any, str]]:
 
 def test_a_bad_file_gets_one_sentence(pool: Pool, tmp_path: Path) -> None:
     """Truncated, foreign, hostile or merely wrong: the file and the field are named."""
-    stored = stored_violation(pool, SMALLEST, "GRAD-2", ddp=f"{FAULTS}:NeverDivides")
+    stored = stored_violation(pool, SMALLEST, "GRAD-2", ddp=fault_of("NeverDivides"))
     path = tmp_path / "wrong.json"
     record.write(stored, path)
     for name, (content, told) in _wrong(json.loads(path.read_text())).items():

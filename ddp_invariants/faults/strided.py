@@ -495,3 +495,12 @@ class AcceptsANegativeWorld(_Checked):
 
     def possible(self) -> bool:
         return 0 <= self.rank < abs(self.num_replicas)
+
+
+class NeverEnds(DistributedSampler):
+    """Iterating goes on for ever (karpathy/nanochat's loader with fewer row groups than ranks). LIVE-1: a rank hung."""
+
+    def __iter__(self) -> Iterator[int]:
+        while self.length:
+            pass
+        yield 0
