@@ -276,21 +276,15 @@ class Trial:
             return breach, case
         lead = telling_most([breach, *self._breaches(self.findings(case, rule=breach.rule), case)]) or breach
         withheld = next(_surer(case), None)
-        if withheld is None or lead.rule.startswith(("COMM", "LIVE")):
+        if withheld is None or lead.rule.startswith(("COMM", "LIVE", "INIT")):  # What starts wrong waits for nothing.
             return lead, case
         perturbed = isinstance(case, TrainingCase) and case.perturbation.kind != "none"
         for timed in (withheld, case) if perturbed else (withheld,):
             findings = self.findings(timed, rule="COMM-2")
-            if unwaited := findings["COMM-3"].breach:
-                return unwaited, timed
-            if (lucky := findings["COMM-2"].breach) and not self._is_steady(lead.rule, timed):
+            lucky = findings["COMM-3"].breach or findings["COMM-2"].breach
+            if lucky is not None:
                 return lucky, timed
         return lead, case
-
-    def _is_steady(self, rule: str, case: Case) -> bool:
-        """Whether a rule is breached with a case's perturbation and without: then it is not luck that decides it."""
-        timings = (case, replace(case, perturbation=Perturbation())) if isinstance(case, TrainingCase) else (case,)
-        return all(self.findings(timed, rule=rule)[rule].breach is not None for timed in timings)
 
     def _breaches(self, findings: dict[str, Finding], case: Case) -> list[Breach]:
         """Those that count: of rules about what is on trial; what comes of a mishap is told by the rules about mishaps."""

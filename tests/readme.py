@@ -11,7 +11,7 @@ from gallery import table
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
-DOCUMENTS = (README, ROOT / "examples" / "README.md", ROOT / "docs" / "diagnosis.md")
+DOCUMENTS = (README, ROOT / "examples" / "README.md")
 BLOCK = re.compile(r"<!-- output of: (?P<command>[^\n]+) -->\n```text\n(?P<output>.*?)```", re.DOTALL)
 FILE = re.compile(r"<!-- file: (?P<path>\S+) from: (?P<start>[^\n]+) -->\n```python\n(?P<text>.*?)```", re.DOTALL)
 TABLE = re.compile(r"<!-- table -->\n(?P<table>.*?)<!-- end -->", re.DOTALL)

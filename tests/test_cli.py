@@ -1,5 +1,6 @@
 """The command line, the files it writes, and what a package ships, as a user meets them."""
 
+import json
 import os
 import subprocess
 import sys
@@ -78,3 +79,27 @@ def test_a_package_ships_its_adapter_as_an_entry_point(tmp_path: Path) -> None:
     (tmp_path / "mine.UsualCall.toml").write_text('[ddp]\nunsupported = ["strided", "channels_last"]\n')
     declared = pytest_on("--ddp", f"{beside}:UsualCall")
     assert 'declared  unsupported = ["strided", "channels_last"]' in declared.stdout
+
+
+def test_faults_are_searched_for_and_counted() -> None:
+    """As a table with totals; the exit status says whether the judge did well."""
+    done = run("ddp_invariants", "faults", "--only", "NeverDivides", "--only", "unchanged_order", "--only", "SHARD-7",
+               "--workers", "2", "--control-cases", "60")
+    assert done.returncode == 2
+    assert "--only unchanged_order: no fault or control, no module and no rule of the catalogue is called so" in done.stderr
+    done = run("ddp_invariants", "faults", "--only", "NeverDivides", "--only", "reference", "--control-cases", "60")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert any(line.split()[:4] == ["NeverDivides", "GRAD-2", "GRAD-2", "GRAD-2"] for line in lines), done.stdout
+    assert lines[-3].startswith("1 searches for planted faults: 1 (100.0 %) caught, 1 (100.0 %) by the right rule")
+    assert lines[-1] == "60 cases of controls: 0 accusations"
+
+
+def test_what_faults_came_to_is_json_too() -> None:
+    """Everything that is known of each search, and the totals."""
+    done = run("ddp_invariants", "faults", "--only", "NeverDivides", "--json", "--seeds", "2")
+    plain = json.loads(done.stdout)
+    assert plain["totals"]["caught"] == plain["totals"]["right_rule"] == plain["totals"]["searches"] == 2
+    assert [one["seed"] for one in sorted(plain["searches"], key=lambda one: one["seed"])] == [0, 1]
+    assert plain["searches"][0]["planted"]["name"] == "NeverDivides"
+    assert "GRAD-2" in plain["searches"][0]["breached"]

@@ -14,6 +14,7 @@ from ddp_invariants.invariants import judge
 from ddp_invariants.invariants.shard import sharding
 from ddp_invariants.ranks.pool import LoadFailure, Pool
 from ddp_invariants.strategies import cases_for
+from ddp_invariants.verdict import violation_class
 
 CASE = TrainingCase(model=Model(2, (Layer("linear", 2), Layer("linear", 1))), steps=2, accumulation=2, bucket_cap=8,
                     data=Data(samples=8, batch_size=2))
@@ -191,3 +192,29 @@ def test_sampler_shape_is_asked_without_glue(make_trial: TrialMaker, sampler: Sa
             trial.certify(rule, cases_for(rule, trial.scope))
     assert all(trial.ledger[rule].seen == 0 for rule in sharding.rules)
     assert trial.scope.has("uneven")
+
+
+RESUMABLE = "ddp_invariants.faults.resumable"
+
+
+@pytest.mark.parametrize(("sampler", "standing"), [
+    (Sampler("reference"), Standing.RIGHT), (Sampler("torch"), Standing.ABSENT), (Sampler(of("split")), Standing.ABSENT),
+    (Sampler(f"{RESUMABLE}:PlaceAlone"), Standing.RIGHT), (Sampler(f"{RESUMABLE}:Replays"), Standing.WRONG)])
+def test_a_state_to_go_on_from_is_found_where_it_is_offered(pool: Pool, sampler: Sampler, standing: Standing) -> None:
+    """And its rule not asked of a sampler that offers none; one that is wrong is judged, unless it is declared."""
+    found = discover(pool, Ddp(), sampler, 4)
+    assert [one.standing for one in found.dealt if one.capability == "resume"] == [standing]
+    scope = found.scope(4)
+    assert scope.excluded("SHARD-9") == ("" if scope.has("resume") else "goes on from no saved state")
+    assert scope.has("resume") == (standing is not Standing.ABSENT)
+    declared = discover(pool, Ddp(), Sampler(sampler.name, declares={"unsupported": ("resume",)}), 4)
+    assert declared.scope(4).excluded("SHARD-9")
+
+
+def test_whether_a_state_holds_the_epoch_is_declared(make_trial: TrialMaker) -> None:
+    """Where it holds the place alone, set_epoch is called before it is loaded; undeclared, the epoch is lost."""
+    trial = make_trial(sampler=Sampler(f"{RESUMABLE}:PlaceAlone"))
+    trial.certify("SHARD-9", cases_for("SHARD-9", trial.scope))
+    trial = make_trial(sampler=Sampler(f"{RESUMABLE}:PlaceAlone", declares={"saves": "epoch"}))
+    with pytest.raises(violation_class("SHARD-9"), match="the saved epoch is lost"):
+        trial.certify("SHARD-9", cases_for("SHARD-9", trial.scope))

@@ -145,11 +145,14 @@ class ClosesAtTheCap(FinishCall):
 
 
 class ChoosesItsDtype(FinishCall):
-    """A rank sends bfloat16 instead of float16 where its own gradients are large (pytorch#136009 scales by rank). COMM-1."""
+    """A rank sends float64 where its own gradients are large (pytorch#136009 scales by rank).
+
+    COMM-1: ranks issue different collectives.
+    """
 
     def _packed(self, bucket: Bucket) -> Tensor:
         flat = super()._packed(bucket)
-        return flat.bfloat16() if (flat.abs() > 1024).any() else flat.half()
+        return flat.double() if (flat.abs() > 16).any() else flat
 
 
 class SendsNothingNotFinite(FinishCall):
@@ -176,7 +179,7 @@ class TravelsInFloat16(FinishCall):
 class CutsToTheCap(FinishCall):
     """A gradient above the cap is sent in pieces of it, without the last incomplete one (fairscale#222 for its like).
 
-    GRAD-6: never reduced.
+    GRAD-1: never reduced.
     """
 
     def _reduce(self, flat: Tensor) -> Any:

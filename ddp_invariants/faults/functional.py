@@ -269,7 +269,7 @@ def sums(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]
 def steps_one_late(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
     """The sums are awaited at the next step, which then is one by the gradient before (no public incident found).
 
-    PARAM-3: one step late.
+    COMM-3: a wait is missing.
     """
     sent: dict[Tensor, tuple[Tensor, Any]] = {}
 

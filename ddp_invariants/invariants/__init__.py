@@ -43,8 +43,9 @@ _CAUSES_FIRST = (
     "COMM-1", "LIVE-2", "LIVE-3", "LIVE-1",
     "COMM-3", "COMM-2",  # What luck decides is wrong in any of the ways below.
     "INIT-1", "INIT-2", "INIT-4", "INIT-3", "LOSS-1", "LOSS-2", "LOSS-3",
+    "PARAM-4",  # In a world of one rank, which a smallest case has only where it needs it.
     "GRAD-4", "GRAD-7", "GRAD-8", "GRAD-1", "GRAD-5", "GRAD-2", "GRAD-3", "GRAD-6", "GRAD-12",
-    "PARAM-5", "PARAM-1", "PARAM-2", "PARAM-3", "PARAM-4", "COMM-4", "COMM-5", "LIVE-4", "MEM-1",
+    "PARAM-5", "PARAM-1", "PARAM-2", "PARAM-3", "COMM-4", "COMM-5", "LIVE-4", "MEM-1",
     "SHARD-7", "SHARD-4", "SHARD-1", "SHARD-6", "SHARD-2", "SHARD-3", "SHARD-5", "SHARD-8", "SHARD-9",
 )
 """Rules in the order in which the breach of one explains those of later ones, in one and the same case. Of two about the same
