@@ -205,7 +205,7 @@ class Trial:
             self._drive("survey", asked, search.look_at, cases)
         except (Violation, Flaky):
             first = search.sighting
-            breach, case = search.simplest()
+            breach, case = self._telling(*search.simplest())
             breach, case = self._underlying(breach, self._repeated(breach.rule, case)[0])
             breached = [one.rule for one in self._breaches(self.findings(case, rule=breach.rule), case)]
             try:
@@ -285,6 +285,14 @@ class Trial:
             if lucky is not None:
                 return lucky, timed
         return lead, case
+
+    def _telling(self, breach: Breach, case: Case) -> tuple[Breach, Case]:
+        """A smallest case, or it with fractions for values where these show more: two ranks' small integers may be equal."""
+        if not isinstance(case, TrainingCase) or case.values == "real" or breach.rule.startswith(("LIVE", "COMM")):
+            return breach, case
+        fractions = replace(case, values="real")
+        seen = telling_most([breach, *self._breaches(self.findings(fractions, rule=breach.rule), fractions)]) or breach
+        return (breach, case) if seen.rule == breach.rule else (seen, fractions)
 
     def _breaches(self, findings: dict[str, Finding], case: Case) -> list[Breach]:
         """Those that count: of rules about what is on trial; what comes of a mishap is told by the rules about mishaps."""

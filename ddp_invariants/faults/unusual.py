@@ -137,7 +137,8 @@ class DividesTheOutputsGradient(_Synchronised):
         return result
 
     def _mean_of_divided(self, incoming: Tensor) -> Tensor:
-        return self._sum(incoming.clone(memory_format=torch.contiguous_format)) * (self.first / self.world_size)
+        total: Tensor = self._sum(incoming.clone(memory_format=torch.contiguous_format))
+        return total * (self.first / self.world_size)
 
 
 class ThroughRankZero(_Synchronised):

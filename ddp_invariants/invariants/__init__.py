@@ -11,7 +11,7 @@ import numpy as np
 from ddp_invariants.declarations import Declarations, SamplerDeclarations
 from ddp_invariants.evidence import ShardEvidence, TrainingEvidence
 from ddp_invariants.invariants import comm, grad, init, live, loss, mem, param
-from ddp_invariants.invariants.diagnosis.reductions import OF_STEPS
+from ddp_invariants.invariants.diagnosis.predictions import LOW
 from ddp_invariants.invariants.hearing import UNDECLARED, Hearing, training
 from ddp_invariants.invariants.rule import Rule
 from ddp_invariants.invariants.shard import UNDECLARED as UNDECLARED_SAMPLER
@@ -42,7 +42,7 @@ def judge(evidence: TrainingEvidence | ShardEvidence, declared: Declarations = U
 _CAUSES_FIRST = (
     "COMM-1", "LIVE-2", "LIVE-3", "LIVE-1",
     "COMM-3", "COMM-2",  # What luck decides is wrong in any of the ways below.
-    "INIT-1", "INIT-2", "INIT-4", "INIT-3", "LOSS-1", "LOSS-2", "LOSS-3",
+    "INIT-3", "INIT-1", "INIT-2", "INIT-4", "LOSS-1", "LOSS-2", "LOSS-3",
     "PARAM-4",  # In a world of one rank, which a smallest case has only where it needs it.
     "GRAD-4", "GRAD-7", "GRAD-8", "GRAD-1", "GRAD-5", "GRAD-2", "GRAD-3", "GRAD-6", "GRAD-12",
     "PARAM-5", "PARAM-1", "PARAM-2", "PARAM-3", "COMM-4", "COMM-5", "LIVE-4", "MEM-1",
@@ -60,6 +60,10 @@ def telling_most(breaches: Iterable[Breach]) -> Breach | None:
 
 
 def _depth(breach: Breach) -> float:
-    """How far down the causes a breach is. What is wrong later for a reason that knows of no steps is not left over."""
-    timeless = breach.causes and not any(cause.kind in OF_STEPS for cause in breach.causes)
-    return _CAUSES_FIRST.index("GRAD-2") + 0.5 if breach.rule == "GRAD-5" and timeless else _CAUSES_FIRST.index(breach.rule)
+    """How far down the causes a breach is."""
+    after = breach.rule
+    if breach.rule == "INIT-3" and breach.fact == init.SOURCE_CHANGED:  # What all ranks got tells more.
+        after = "INIT-4"
+    if breach.rule == "GRAD-5" and any(cause.kind in LOW for cause in breach.causes):
+        after = "GRAD-2"  # It is not the step that matters, but that the first one's values happened to survive.
+    return _CAUSES_FIRST.index(after) + 0.5 * (after != breach.rule)

@@ -48,6 +48,10 @@ def buffers_are_the_sources(hearing: Hearing, tally: Tally) -> Breach | None:
     return _like_the_source(hearing, tally, "INIT-2", "buffers", "built buffers", "forward buffers")
 
 
+SOURCE_CHANGED = "wrapping changed a value on the source rank"
+"""What INIT-3 says where a value and nothing of the structure changed."""
+
+
 @training.rule("INIT-3", "Wrapping changes no name, shape, dtype, requires_grad flag or tying, and on rank 0 no value.",
                ("tied parameter", "frozen parameter"))
 def wrapping_changes_nothing_else(hearing: Hearing, tally: Tally) -> Breach | None:
@@ -83,7 +87,7 @@ def wrapping_changes_nothing_else(hearing: Hearing, tally: Tally) -> Breach | No
         assert wrapped is not None
         difference = parted(built, wrapped, "it built")
         if difference is not None:
-            return Breach("INIT-3", "wrapping changed a value on the source rank", f"rank 0, {difference.place}",
+            return Breach("INIT-3", SOURCE_CHANGED, f"rank 0, {difference.place}",
                           difference.words)
     return None
 

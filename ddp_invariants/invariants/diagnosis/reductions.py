@@ -15,9 +15,6 @@ from ddp_invariants.evidence import ROUNDOFF, FloatArray
 from ddp_invariants.invariants.diagnosis.predictions import LOW, Prediction, copied, everywhere, reordered, rounded_means
 from ddp_invariants.invariants.hearing import Hearing
 
-OF_STEPS = ("stale", "not cleared")
-"""Kinds of causes that are about an earlier step."""
-
 
 @dataclass(frozen=True)
 class Asked:
