@@ -138,7 +138,8 @@ class DividesTheOutputsGradient(_Synchronised):
 
     def _mean_of_divided(self, incoming: Tensor) -> Tensor:
         total: Tensor = self._sum(incoming.clone(memory_format=torch.contiguous_format))
-        return total * (self.first / self.world_size)
+        mean: Tensor = total * (self.first / self.world_size)
+        return mean
 
 
 class ThroughRankZero(_Synchronised):
