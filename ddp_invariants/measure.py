@@ -17,7 +17,8 @@ from ddp_invariants.detection import Detection, contents, size
 from ddp_invariants.discovery import discover
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.ranks.pool import Pool
-from ddp_invariants.trial import OnTrial, Options, Trial
+from ddp_invariants.scope import OnTrial
+from ddp_invariants.trial import Options, Trial
 
 CASES = 100
 """Cases per rule of a search for a fault, as in the default profile."""

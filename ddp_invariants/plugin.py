@@ -22,7 +22,8 @@ from ddp_invariants.ledger import Ledger
 from ddp_invariants.ranks.hosts import HarnessError, Hosts
 from ddp_invariants.ranks.pool import LoadFailure, Pool
 from ddp_invariants.report import capabilities, on_trial, seen_in_passing, summary
-from ddp_invariants.trial import OnTrial, Options, Trial
+from ddp_invariants.scope import OnTrial
+from ddp_invariants.trial import Options, Trial
 from ddp_invariants.verdict import Inconclusive, NotJudged, Violation
 
 PROFILES = {"quick": 30, "default": 100, "thorough": 1000}

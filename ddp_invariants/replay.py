@@ -8,8 +8,8 @@ from ddp_invariants.discovery import discover
 from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.ranks.pool import Pool
-from ddp_invariants.scope import Scope
-from ddp_invariants.trial import CONFIRMATIONS, OnTrial, Options, Trial
+from ddp_invariants.scope import OnTrial, Scope
+from ddp_invariants.trial import CONFIRMATIONS, Options, Trial
 from ddp_invariants.verdict import Breach, Finding, Outcome, Replayed
 
 _OBSERVED = "COMM-1"

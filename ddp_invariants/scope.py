@@ -7,8 +7,9 @@ nothing. A rule that is about something outside the scope is not claimed, and li
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from ddp_invariants.case import Data, Layer, Mishap, MishapKind, Model, Optimizer, Poison, ShardCase, TrainingCase
+from ddp_invariants.case import Case, Data, Layer, Mishap, MishapKind, Model, Optimizer, Poison, ShardCase, TrainingCase
 from ddp_invariants.declarations import CAPABILITIES, Declarations, SamplerDeclarations, Stack
+from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.simpler import without_layer
 
 _FOUR = (Layer("linear", 4),) * 4
@@ -213,6 +214,29 @@ class Scope:
     def excluded(self, rule: str) -> str:
         """Why a rule is not about what is on trial; empty where it is."""
         return next((reason for rules, applies, reason in _EXCLUSIONS if rule in rules and applies(self)), "")
+
+
+@dataclass(frozen=True)
+class OnTrial:
+    """What is judged.
+
+    Attributes:
+        ddp: The DDP.
+        sampler: The sampler.
+        scope: What cases may contain, from what the two accept and declare.
+    """
+
+    ddp: Ddp = field(default_factory=Ddp)
+    sampler: Sampler = field(default_factory=Sampler)
+    scope: Scope = field(default_factory=Scope)
+
+    def named(self, case: Case) -> str:
+        """The one a case is about."""
+        return str(self.ddp if isinstance(case, TrainingCase) else self.sampler)
+
+    def about(self, rule: str) -> str:
+        """The one a rule is about."""
+        return str(self.sampler if rule.startswith("SHARD") else self.ddp)
 
 
 def _stacked(case: TrainingCase, stack: Stack) -> TrainingCase:

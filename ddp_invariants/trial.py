@@ -5,12 +5,10 @@ returns. What a property asks is its own rule; the others are judged on the same
 """
 
 import hashlib
-import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
@@ -19,25 +17,20 @@ from hypothesis.errors import Flaky
 from hypothesis.strategies import SearchStrategy
 
 from ddp_invariants import record, report
-from ddp_invariants.case import Case, Perturbation, ShardCase, TrainingCase, case_id, to_json
+from ddp_invariants.case import Case, Perturbation, ShardCase, TrainingCase
 from ddp_invariants.evidence import ShardEvidence, TrainingEvidence
-from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.invariants import ALL_RULES, judge, telling_most
 from ddp_invariants.invariants.diagnosis.causes import narrowed
 from ddp_invariants.ledger import Ledger
-from ddp_invariants.ranks.hosts import HarnessError
 from ddp_invariants.ranks.pool import Pool
-from ddp_invariants.scope import Scope
-from ddp_invariants.simpler import simpler
+from ddp_invariants.scope import OnTrial, Scope
+from ddp_invariants.search import Asked, Search, independent
 from ddp_invariants.strategies import cases_for, unlike
 from ddp_invariants.telling import telling
-from ddp_invariants.verdict import Breach, Finding, Inconclusive, NotJudged, Sighting, Surveyed, Violation, violation_class
+from ddp_invariants.verdict import Breach, Finding, Inconclusive, NotJudged, Surveyed, Violation, violation_class
 
 Isolation = Literal["pooled", "fresh"]
 
-SHRINK_RUNS = 300
-"""Cases run after the first violation in a property, to shrink it. Runs that hang count for many."""
-SHRINK_SECONDS = 20.0
 HUNG_DEADLINE = 3.0
 """Seconds a case gets once another has hung: the slowest right case of a default run takes under one."""
 CONFIRMATIONS = 3
@@ -45,29 +38,6 @@ FAR_BEHIND = 50
 """Milliseconds a rank is late by where timing is to show every time."""
 ROUNDS = 5
 """Searches a property makes at most: one, and more of the same length as long as a situation its rule needs is unmet."""
-
-
-@dataclass(frozen=True)
-class OnTrial:
-    """What is judged.
-
-    Attributes:
-        ddp: The DDP.
-        sampler: The sampler.
-        scope: What cases may contain, from what the two accept and declare.
-    """
-
-    ddp: Ddp = field(default_factory=Ddp)
-    sampler: Sampler = field(default_factory=Sampler)
-    scope: Scope = field(default_factory=Scope)
-
-    def named(self, case: Case) -> str:
-        """The one a case is about."""
-        return str(self.ddp if isinstance(case, TrainingCase) else self.sampler)
-
-    def about(self, rule: str) -> str:
-        """The one a rule is about."""
-        return str(self.sampler if rule.startswith("SHARD") else self.ddp)
 
 
 @dataclass(frozen=True)
@@ -106,8 +76,8 @@ class Trial:
         self.pool, self.on_trial, self.options = pool, on_trial, options
         self.ledger = Ledger()
         # A hang costs a whole deadline, so the second and later ones of a session get a shorter one; a confirmation never.
-        self._hung = False
-        self._live: Violation | None = None
+        self.hung = False
+        self.lifeless: Violation | None = None
         self._evidence: TrainingEvidence | ShardEvidence | None = None
         """What the last run gave, for a violation that is stored."""
 
@@ -125,7 +95,7 @@ class Trial:
             rule: What is asked: rules about collectives need an observed group, and one a second run.
         """
         fresh = confirming or self.options.isolation == "fresh"
-        patience = min(HUNG_DEADLINE, self.pool.deadline) if self._hung and not confirming else None
+        patience = min(HUNG_DEADLINE, self.pool.deadline) if self.hung and not confirming else None
         evidence: TrainingEvidence | ShardEvidence
         if isinstance(case, TrainingCase):
             observed = not fresh or _is_observed(rule, case)
@@ -138,7 +108,7 @@ class Trial:
         else:
             evidence = self.pool.shards(case, self.on_trial.sampler, fresh=fresh, patience=patience)
         self._evidence = evidence
-        self._hung |= evidence.incident is not None and evidence.incident.kind == "hung"
+        self.hung |= evidence.incident is not None and evidence.incident.kind == "hung"
         return judge(evidence, self.scope.declared, self.scope.sampler)
 
     def certify(self, rule: str, cases: SearchStrategy[TrainingCase] | SearchStrategy[ShardCase] | None = None) -> None:
@@ -168,11 +138,10 @@ class Trial:
             raise
 
     def _certify(self, rule: str, cases: SearchStrategy[TrainingCase] | SearchStrategy[ShardCase]) -> None:
-        search = _Search(self, rule)
-        replay = self.options.replay
-        if replay is not None:
-            search.judge_alone(replay)
+        if self.options.replay is not None:
+            self._judge_alone(rule, self.options.replay)
             return
+        search = Search(self, rule)
         asked: SearchStrategy[Asked] = cases.map(lambda case: Asked(rule, case))
         count = -(-self.options.cases // ALL_RULES[rule].costs)
         try:
@@ -184,6 +153,31 @@ class Trial:
             # Flaky is not for Hypothesis to report: whether it repeats is found out now and said with its rate.
             self._confirm(rule, *search.simplest())
         search.require_proof()
+
+    def _judge_alone(self, rule: str, case: Case) -> None:
+        """Judge a case that was handed in, in fresh processes.
+
+        Raises:
+            Violation: The rule is breached.
+            Inconclusive: It lacks its evidence.
+            NotJudged: The case contains nothing it is about.
+        """
+        findings = self.findings(case, confirming=True, rule=rule)
+        breach = Search(self, rule).enter(case, findings)
+        name = self.on_trial.named(case)
+        if breach is not None:
+            self.ledger[breach.rule].confirmed += 1
+            path = self._path(case, breach.rule)
+            repeat = self._repeat(breach.rule, rule, path)
+            if not path.exists():  # What is there already was confirmed more often.
+                self._store(case, breach, (1, 1), self._evidence, repeat)
+            text = report.violation(breach, name, case, repeated=(1, 1), repeat=repeat)
+            raise violation_class(breach.rule)(text, breach, case)
+        own = findings.get(rule)
+        if own is None or not own.about:
+            raise NotJudged(f"{rule} is not about this case" + (f": {own.unjudged}" if own else ""))
+        if own.unjudged:
+            raise Inconclusive(report.unproved(rule, name, 0, (), [own.unjudged]))
 
     def survey(self, rules: Sequence[str], cases: int) -> Surveyed:
         """Search for anything that is wrong: cases of all rules in turn, each judged by all of them, until one shows a breach.
@@ -198,7 +192,7 @@ class Trial:
         Raises:
             HarnessError: The harness failed.
         """
-        search = _Search(self, "")
+        search = Search(self, "")
         asked = st.sampled_from(unlike(rule for rule in rules if not self.scope.excluded(rule))).flatmap(
             lambda rule: cases_for(rule, self.scope).map(lambda case: Asked(rule, case)))
         try:
@@ -207,7 +201,7 @@ class Trial:
             first = search.sighting
             breach, case = self._telling(*search.simplest())
             breach, case = self._underlying(breach, self._repeated(breach.rule, case)[0])
-            breached = [one.rule for one in self._breaches(self.findings(case, rule=breach.rule), case)]
+            breached = [one.rule for one in self.breaches(self.findings(case, rule=breach.rule), case)]
             try:
                 self._confirm(breach.rule, breach, case)
             except Violation as violation:
@@ -216,7 +210,7 @@ class Trial:
                 return Surveyed(search.cases.total(), first, reason=str(reason))
         return Surveyed(search.cases.total())
 
-    def _drive(self, name: str, asked: SearchStrategy["Asked"], look_at: Callable[["Asked"], None], count: int) -> None:
+    def _drive(self, name: str, asked: SearchStrategy[Asked], look_at: Callable[[Asked], None], count: int) -> None:
         """Have Hypothesis draw, and shrink what raises; the name tells this search from every other."""
         database: ExampleDatabase | None = None
         if self.options.database is not None:
@@ -231,18 +225,18 @@ class Trial:
         )
         digest = hashlib.blake2b(f"{self.options.seed}/{name}".encode(), digest_size=8).digest()
 
-        def property_(asked: "Asked") -> None:
+        def property_(asked: Asked) -> None:
             look_at(asked)
 
-        bounded(seed(int.from_bytes(digest, "big"))(given(_independent(asked))(property_)))()
+        bounded(seed(int.from_bytes(digest, "big"))(given(independent(asked))(property_)))()
 
     def _confirm(self, rule: str, breach: Breach, case: Case) -> None:
         """Repeat a minimal counterexample in fresh processes with plain groups, and report what came of it."""
         name = self.on_trial.named(case)
-        if breach.rule == "LIVE-1" != rule and self._live is not None:
+        if breach.rule == "LIVE-1" != rule and self.lifeless is not None:
             # Reported in full once; every other rule only lacks its evidence.
-            repeat = self._repeat("LIVE-1", rule, self._path(self._live.case, "LIVE-1"))
-            raise Inconclusive(report.without_life(rule, name, self._live.breach, self._live.case, repeat=repeat))
+            repeat = self._repeat("LIVE-1", rule, self._path(self.lifeless.case, "LIVE-1"))
+            raise Inconclusive(report.without_life(rule, name, self.lifeless.breach, self.lifeless.case, repeat=repeat))
         case, seen = self._repeated(breach.rule, case)
         runs = _runs(breach.rule)
         found, evidence = seen[0] if seen else (breach, None)
@@ -256,14 +250,14 @@ class Trial:
         repeat = self._repeat(breach.rule, rule, self._path(case, breach.rule))
         self._store(case, found, (len(seen), runs), evidence, repeat)
         if not seen:
-            self._hung = False
+            self.hung = False
             self.ledger[breach.rule].inconclusive = True
             raise Inconclusive(report.not_repeated(breach, name, case, runs=runs, repeat=repeat))
         self.ledger[breach.rule].confirmed += 1
         text = report.violation(found, name, case, repeated=(len(seen), runs), repeat=repeat)
         violation = violation_class(breach.rule)(text, found, case)
         if breach.rule == "LIVE-1":
-            self._live = violation
+            self.lifeless = violation
         raise violation
 
     def _underlying(self, breach: Breach, case: Case) -> tuple[Breach, Case]:
@@ -274,7 +268,7 @@ class Trial:
         """
         if breach.rule == "LIVE-1":
             return breach, case
-        lead = telling_most([breach, *self._breaches(self.findings(case, rule=breach.rule), case)]) or breach
+        lead = telling_most([breach, *self.breaches(self.findings(case, rule=breach.rule), case)]) or breach
         withheld = next(_surer(case), None)
         if withheld is None or lead.rule.startswith(("COMM", "LIVE", "INIT")):  # What starts wrong waits for nothing.
             return lead, case
@@ -291,10 +285,10 @@ class Trial:
         if not isinstance(case, TrainingCase) or case.values == "real" or breach.rule.startswith(("LIVE", "COMM")):
             return breach, case
         fractions = replace(case, values="real")
-        seen = telling_most([breach, *self._breaches(self.findings(fractions, rule=breach.rule), fractions)]) or breach
+        seen = telling_most([breach, *self.breaches(self.findings(fractions, rule=breach.rule), fractions)]) or breach
         return (breach, case) if seen.rule == breach.rule else (seen, fractions)
 
-    def _breaches(self, findings: dict[str, Finding], case: Case) -> list[Breach]:
+    def breaches(self, findings: dict[str, Finding], case: Case) -> list[Breach]:
         """Those that count: of rules about what is on trial; what comes of a mishap is told by the rules about mishaps."""
         staged = isinstance(case, TrainingCase) and case.mishap is not None
         return [found.breach for rule, found in findings.items() if found.breach is not None
@@ -364,153 +358,3 @@ def _surer(case: Case) -> Iterator[TrainingCase]:
 def _is_observed(rule: str, case: TrainingCase) -> bool:
     """Whether a case can be confirmed on observed groups only: plain ones show nothing, perturb nothing and serve once."""
     return rule.startswith("COMM") or rule == "GRAD-8" or case.perturbation.kind != "none" or case.rounds > 1
-
-
-def _independent(asked: SearchStrategy["Asked"]) -> SearchStrategy["Asked"]:
-    """The same cases, each drawn by itself.
-
-    Hypothesis follows each case it draws with up to five that copy parts of it over one another. Of equal coins and small
-    numbers this makes cases that are alike: of a hundred some twenty are independent. It leaves alone what lies within a
-    collection of unique elements, so that is where a case is drawn.
-    """
-    return st.lists(asked, min_size=1, max_size=1, unique_by=lambda _: None).map(lambda drawn: drawn[0])
-
-
-class Asked(NamedTuple):
-    """A case, and the rule whose property drew it."""
-
-    rule: str
-    case: Case
-
-
-class _Search:
-    """A look at cases: one rule's findings, or with none named those of all; and a bounded effort to shrink what it found."""
-
-    def __init__(self, trial: Trial, rule: str) -> None:
-        self.trial, self.rule = trial, rule
-        self.failing: dict[Asked, Breach] = {}
-        self.cases, self.began = Counter[str](), time.monotonic()
-        self.sighting: Sighting | None = None
-        self.met: set[str] = set()
-        self.judged, self.runs_since, self.found_at = 0, 0, 0.0
-        self.reasons: dict[str, int] = {}
-        self.by_meaning = False
-
-    def look_at(self, asked: Asked) -> None:
-        """Judge one case; raises the rule's violation when it is breached."""
-        # What was seen to fail fails again without a run, so that a rare failure is no `Flaky` to Hypothesis.
-        breach = self.failing[asked] if asked in self.failing else self._breach(asked)
-        if breach is not None:
-            # One class for whatever is found where anything is looked for, so that all of it is shrunk as one.
-            raise (violation_class(breach.rule) if self.rule else Violation)(breach.fact, breach, asked.case)
-
-    def _breach(self, asked: Asked) -> Breach | None:
-        if self.failing:
-            lifeless = next(iter(self.failing.values())).rule == "LIVE-1"
-            reported = self.trial._live is not None and lifeless and self.rule != "LIVE-1"
-            # Every hang costs a deadline: such a case is made simpler by what it means, not choice by choice.
-            costly = lifeless and self.trial._hung and not self.by_meaning
-            if reported or costly or self.runs_since >= SHRINK_RUNS or time.monotonic() - self.found_at > SHRINK_SECONDS:
-                return None
-            self.runs_since += 1
-        else:
-            self.cases[asked.rule] += 1
-        own = self._enter(asked.case, self.trial.findings(asked.case, rule=asked.rule))
-        if own is not None:
-            if not self.failing:
-                self.found_at = time.monotonic()
-                self.sighting = Sighting(own, asked.case, self.found_at - self.began, self.cases[asked.rule])
-            self.failing[asked] = own
-        return own
-
-    def _enter(self, case: Case, findings: dict[str, Finding]) -> Breach | None:
-        """Account for one case's findings; the breach that is to be reported, if any."""
-        ledger = self.trial.ledger
-        ledger.cases += 1
-        identifier = case_id(case, self.trial.on_trial.named(case))
-        # What comes of a mishap is told by the rules about mishaps: that gradients are wrong after one is said once.
-        staged = isinstance(case, TrainingCase) and case.mishap is not None
-        for name, finding in findings.items():
-            if not self.trial.scope.excluded(name) and (not staged or name.startswith("LIVE")):
-                ledger[name].add(finding, identifier)
-        if not self.rule:
-            return telling_most(self.trial._breaches(findings, case))
-        own = findings.get(self.rule, Finding(self.rule, unjudged="the case is of another kind"))
-        if own.unjudged:
-            self.reasons[own.unjudged] = self.reasons.get(own.unjudged, 0) + 1
-        else:
-            self.judged += 1
-            self.met |= own.met
-        if own.breach is not None or not own.unjudged:
-            return own.breach
-        # A hang or a death leaves every other rule without evidence: reported wherever it turns up.
-        return findings.get("LIVE-1", own).breach
-
-    def judge_alone(self, case: Case) -> None:
-        """Judge a case that was handed in, in fresh processes.
-
-        Raises:
-            Violation: The rule is breached.
-            Inconclusive: It lacks its evidence.
-            NotJudged: The case contains nothing it is about.
-        """
-        findings = self.trial.findings(case, confirming=True, rule=self.rule)
-        breach = self._enter(case, findings)
-        name = self.trial.on_trial.named(case)
-        if breach is not None:
-            self.trial.ledger[breach.rule].confirmed += 1
-            path = self.trial._path(case, breach.rule)
-            repeat = self.trial._repeat(breach.rule, self.rule, path)
-            if not path.exists():  # What is there already was confirmed more often.
-                self.trial._store(case, breach, (1, 1), self.trial._evidence, repeat)
-            text = report.violation(breach, name, case, repeated=(1, 1), repeat=repeat)
-            raise violation_class(breach.rule)(text, breach, case)
-        own = findings.get(self.rule)
-        if own is None or not own.about:
-            raise NotJudged(f"{self.rule} is not about this case" + (f": {own.unjudged}" if own else ""))
-        if own.unjudged:
-            raise Inconclusive(report.unproved(self.rule, name, 0, (), [own.unjudged]))
-
-    def simplest(self) -> tuple[Breach, Case]:
-        """The simplest case seen to fail, after trying what is simpler still.
-
-        Raises:
-            HarnessError: Nothing was seen to fail, though the search says so.
-        """
-        if not self.failing:
-            raise HarnessError(f"{self.rule}: the search ended with a failure that no case showed")
-        # A world of one rank is no simpler than one of two.
-        (rule, case), breach = min(self.failing.items(),
-                                   key=lambda seen: (len(to_json(seen[0].case)), seen[0].case.world_size == 1))
-        improved = self.by_meaning = True
-        while improved:
-            improved = False
-            for candidate in simpler(case):
-                asked = Asked(rule, candidate)
-                found = self.failing[asked] if asked in self.failing else self._breach(asked)
-                if found is not None and (found.rule == breach.rule or not self.rule):
-                    breach, case, improved = found, candidate, True
-                    break
-        return breach, case
-
-    def missing(self) -> list[str]:
-        """Situations the rule needs and has not met, of those that what is on trial offers."""
-        return sorted(set(ALL_RULES[self.rule].needs) - self.met - self.trial.scope.unclaimed)
-
-    def require_proof(self) -> None:
-        """Insist that the rule met what it is about.
-
-        Raises:
-            Inconclusive: It did not.
-        """
-        missing = self.missing()
-        unclaimed = sorted(self.trial.scope.unclaimed.intersection(ALL_RULES[self.rule].needs))
-        if unclaimed:
-            self.trial.ledger[self.rule].not_claimed = f"judged without {' and '.join(unclaimed)}, which it does not take"
-        # What a probe saw refused is not drawn: a refusal that turns up nevertheless leaves open what it hides.
-        refused = any(" raised " in reason for reason in self.reasons)
-        if self.judged and not missing and not refused:
-            return
-        self.trial.ledger[self.rule].inconclusive = True
-        reasons = [f"{count} times: {reason}" for reason, count in sorted(self.reasons.items(), key=lambda r: -r[1])[:3]]
-        raise Inconclusive(report.unproved(self.rule, self.trial.on_trial.about(self.rule), self.judged, missing, reasons))

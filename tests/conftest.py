@@ -10,8 +10,8 @@ from ddp_invariants.catalogue import planted
 from ddp_invariants.discovery import discover
 from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.ranks.pool import Pool
-from ddp_invariants.scope import Scope
-from ddp_invariants.trial import OnTrial, Options, Trial
+from ddp_invariants.scope import OnTrial, Scope
+from ddp_invariants.trial import Options, Trial
 
 
 def fault_of(name: str) -> str:

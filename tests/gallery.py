@@ -9,8 +9,9 @@ from ddp_invariants.discovery import Discovery, discover
 from ddp_invariants.implementation import OPTIONS, named
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.ranks.pool import Pool
+from ddp_invariants.scope import OnTrial
 from ddp_invariants.strategies import cases_for
-from ddp_invariants.trial import OnTrial, Options, Trial
+from ddp_invariants.trial import Options, Trial
 from ddp_invariants.verdict import Inconclusive, Violation
 
 ROOT = Path(__file__).parent.parent

@@ -7,7 +7,7 @@ import pytest
 
 from conftest import TrialMaker, fault_of
 from ddp_invariants import catalogue
-from ddp_invariants import trial as trials
+from ddp_invariants import search as searches
 from ddp_invariants.case import TrainingCase
 from ddp_invariants.catalogue import CatalogueError, Planted, chosen, planted
 from ddp_invariants.measure import Job, search
@@ -97,7 +97,7 @@ def test_fault_that_does_not_end_violates_live1_with_ranks_and_stacks(
         make_trial: TrialMaker, pool: Pool, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     """A hang or a death is LIVE-1's, names the ranks, shows where they were, and the ranks after it are usable."""
     pool.deadline = 1.5
-    monkeypatch.setattr(trials, "SHRINK_SECONDS", 8.0)
+    monkeypatch.setattr(searches, "SHRINK_SECONDS", 8.0)
     trial = make_trial(ddp=fault_of(fault), cases=20)
     violation = caught(trial, "LIVE-1")
     assert "rank 1" in violation.report
@@ -113,7 +113,7 @@ def test_a_sampler_that_does_not_end_violates_live1(
         make_trial: TrialMaker, pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever rule was asked, within a few short deadlines."""
     pool.deadline = 1.5
-    monkeypatch.setattr(trials, "SHRINK_SECONDS", 4.0)
+    monkeypatch.setattr(searches, "SHRINK_SECONDS", 4.0)
     trial = make_trial(sampler=fault_of("NeverEnds"), cases=20)
     with pytest.raises(violation_class("LIVE-1"), match=r"strided\.py:NeverEnds: a rank hung"):
         trial.certify("SHARD-3")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from conftest import TrialMaker, fault_of
-from ddp_invariants import trial as trials
+from ddp_invariants import search as searches
 from ddp_invariants.case import Data, Layer, Model, Perturbation, PerturbationKind, TrainingCase
 from ddp_invariants.implementation import Ddp
 from ddp_invariants.invariants import judge
@@ -186,7 +186,7 @@ def test_an_exception_is_not_blamed_for_what_is_wrong_without_it(make_trial: Tri
 
 def test_a_confirmed_hang_is_told_as_it_was_seen(make_trial: TrialMaker, pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is confirmed on plain groups, which note nothing; the report has what the observed ones noted."""
-    monkeypatch.setattr(trials, "SHRINK_SECONDS", 4.0)
+    monkeypatch.setattr(searches, "SHRINK_SECONDS", 4.0)
     pool.deadline = 1.5
     trial = make_trial(ddp=fault_of("HangsOnThree"), cases=12)
     with pytest.raises(AssertionError) as raised:

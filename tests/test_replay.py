@@ -33,7 +33,8 @@ from ddp_invariants.case import (
 from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.ranks.pool import Pool
 from ddp_invariants.replay import replay
-from ddp_invariants.trial import OnTrial, Options, Trial
+from ddp_invariants.scope import OnTrial
+from ddp_invariants.trial import Options, Trial
 from ddp_invariants.verdict import Outcome
 
 ROOT = Path(__file__).parent.parent
