@@ -155,6 +155,24 @@ def test_a_script_of_a_sampler_fails_with_the_fault_and_passes_without(
     assert said.endswith("not reproduced\n")
 
 
+@pytest.mark.parametrize(("fault", "right", "rule", "case", "words"), [
+    ("strided:EpochsAddUp", "Strided", "SHARD-4", ShardCase(epochs=(1, 0), data=Data(samples=13, shuffle=True)),
+     "samplers that saw no other epoch yield"),
+    ("strided:IgnoresSeed", "Strided", "SHARD-4", ShardCase(data=Data(samples=13, shuffle=True)), "another seed gives"),
+    ("iterables:CyclesForEver", "Filled", "SHARD-1", ShardCase(data=Data(samples=3)), "rank 0 yields without end"),
+])
+def test_a_script_of_a_sampler_asks_others_beside_it(
+        pool: Pool, run: Run, fault: str, right: str, rule: str, case: ShardCase, words: str) -> None:
+    """One that saw no other epoch, and one with another seed; what has no len is not asked for it."""
+    text = export.script(pool, stored_violation(pool, case, rule, sampler=f"ddp_invariants.faults.{fault}"))
+    status, said = run(text)
+    assert status == 1, said
+    assert words in said
+    host = fault.partition(":")[0]
+    status, said = run(text.replace(f"{fault}'", f"{host}:{right}'"))
+    assert status == 0, said
+
+
 @pytest.mark.parametrize(("fault", "case", "words"), [
     ("Replays", ShardCase(data=Data(samples=6), saved_after=2), "rank 0 goes on with [0, 1, 2] after [0, 1], expected [2]"),
     ("CountsAnew", ShardCase(data=Data(samples=6), saved_after=1), "saved once more, goes on with [1, 2], expected [2]"),
