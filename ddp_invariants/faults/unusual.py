@@ -117,7 +117,7 @@ class DividesHalfway(_Synchronised):
 class DividesTheOutputsGradient(_Synchronised):
     """Right: what backward starts from is divided by a power of two, and each incoming sum by what that leaves of W.
 
-    By a power of two alone, which commutes with rounding: a third of what backward starts from is rounded in every layer, and
+    A power of two commutes with rounding: a third of what backward starts from is rounded in every layer, and
     in one of bfloat16 by far more than a mean of float32 gradients may be.
     """
 
@@ -125,7 +125,7 @@ class DividesTheOutputsGradient(_Synchronised):
 
     def _start(self) -> None:
         super()._start()
-        self.first = 2 ** (self.world_size.bit_length() - 1)
+        self.first = 1 << (self.world_size.bit_length() - 1)
         for parameter in self.module.parameters():
             if parameter.requires_grad:
                 parameter.register_hook(self._mean_of_divided)
