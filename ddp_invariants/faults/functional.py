@@ -83,7 +83,7 @@ class Loop:
         y = inputs
         for number, weight in enumerate(self.weights):
             y = (torch.relu(y) if number else y) @ weight.T
-        loss = (y - targets.to(y.dtype)).square().mean()
+        loss = (y.double() - targets).square().mean()
         self._learn(loss)
         return loss.detach()
 
