@@ -83,7 +83,7 @@ class Loop:
         y = inputs
         for number, weight in enumerate(self.weights):
             y = (torch.relu(y) if number else y) @ weight.T
-        loss = (y - targets.to(y.dtype)).square().mean()
+        loss = (y.double() - targets).square().mean()
         self._learn(loss)
         return loss.detach()
 
@@ -244,6 +244,17 @@ def averages_parameters(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Mod
 
 
 @_hidden
+def averages_before_backward(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+    """Gradients are averaged when the forward has ended, before backward has made them (no public incident found).
+
+    PARAM-1: own local gradient.
+    """
+    _start(module)
+    module.register_forward_hook(lambda *_: _apply(list(module.parameters()), _mean))
+    return module, optimizer
+
+
+@_hidden
 def averages_after_the_step(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
     """Gradients are averaged once the optimizer has used them (no public incident found).
 
@@ -317,15 +328,6 @@ def replaces_parameters(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Mod
             setattr(layer, name, fresh.setdefault(old, nn.Parameter(old.detach().clone(), old.requires_grad)))
     hooked(module)
     return module, optimizer
-
-
-class AveragesBeforeBackward(Loop):
-    """Gradients are averaged before backward has made them (no public incident found). PARAM-1: own local gradient."""
-
-    def _learn(self, loss: Tensor) -> None:
-        _apply(self.weights, _mean)
-        loss.backward()
-        self.optimizer.step()
 
 
 class NeverClears(Loop):

@@ -173,14 +173,15 @@ class GathersWithoutWaiting(Sliced):
         self._work = dist.all_gather(list(share.slices.unbind()), share.own.detach(), async_op=True)
 
 
-class LosesItsState(Sliced):
-    """The optimizer's state is dropped with the shares that it was for, at every step (no public incident found).
+class LosesItsMomentum(Sliced):
+    """Slices are cut anew at every step, and their momentum is not carried over (no public incident found).
 
     PARAM-3: the optimizer's state of the steps before was lost.
     """
 
     def step(self, wrapped: nn.Module, optimizer: Optimizer) -> None:
-        optimizer.state.clear()
+        for state in optimizer.state.values():
+            state.pop("momentum_buffer", None)
         super().step(wrapped, optimizer)
 
 

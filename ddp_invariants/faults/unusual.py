@@ -107,7 +107,7 @@ class DividesFirst(_Synchronised):
 
 
 class DividesHalfway(_Synchronised):
-    """Right: part of the division comes before the sum and the rest after it, by a power of two near the root."""
+    """Right: part of the division comes before the sum and the rest after it, so that neither is far from one."""
 
     def _mean(self, flat: Tensor) -> Tensor:
         first = 2.0 if self.world_size > 1 else 1.0
@@ -117,15 +117,15 @@ class DividesHalfway(_Synchronised):
 class DividesTheOutputsGradient(_Synchronised):
     """Right: what backward starts from is divided by a power of two, and each incoming sum by what that leaves of W.
 
-    By a power of two alone, which commutes with rounding: a third of what backward starts from is rounded in every layer, and
-    in one of bfloat16 by far more than a mean of float32 gradients may be.
+    A power of two commutes with rounding. A third of what backward starts from does not: a bfloat16 layer rounds it by far
+    more than a mean of float32 gradients may be off by.
     """
 
     sync_gradients = None  # type: ignore[assignment]  # not for the loop
 
     def _start(self) -> None:
         super()._start()
-        self.first = 2 ** (self.world_size.bit_length() - 1)
+        self.first = 1 << (self.world_size.bit_length() - 1)
         for parameter in self.module.parameters():
             if parameter.requires_grad:
                 parameter.register_hook(self._mean_of_divided)
