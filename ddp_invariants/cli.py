@@ -183,7 +183,7 @@ def faults(context: click.Context, /, only: tuple[str, ...], seeds: int, control
     """
     # Imported here: they import Hypothesis and rich, which the other commands do without.
     from rich.console import Console
-    from rich.progress import track
+    from rich.progress import Progress
 
     from ddp_invariants import measure
     from ddp_invariants.catalogue import CatalogueError, chosen
@@ -191,9 +191,13 @@ def faults(context: click.Context, /, only: tuple[str, ...], seeds: int, control
 
     try:
         jobs = measure.jobs(chosen(only), seeds, control_cases)
-        with Hosts() as hosts:
-            found = list(track(measure.measure(hosts.addresses, jobs, workers), "searching", len(jobs),
-                               console=Console(stderr=True)))
+        found = []
+        screen = Console(stderr=True)
+        with Hosts() as hosts, Progress(console=screen, disable=not screen.is_terminal) as progress:
+            for one in progress.track(measure.measure(hosts.addresses, jobs, workers), len(jobs), description="searching"):
+                found.append(one)
+                if not screen.is_terminal:
+                    click.echo(f"{len(found)}/{len(jobs)} {report.searched(one)}", err=True)
     except (*UNUSABLE_INPUT, CatalogueError) as error:
         click.echo(f"ddp-invariants: {error}", err=True)
         context.exit(UNUSABLE)

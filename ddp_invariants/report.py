@@ -207,6 +207,12 @@ def detections(found: Sequence[Detection]) -> str:
     return "\n".join([*(_printed(table) if table.rows else []), "", *_of_controls(found), *_sum(totals(found))])
 
 
+def searched(one: Detection) -> str:
+    """One search in a line."""
+    came = f"{one.rule}, {one.cause or one.told}" if one.is_caught else one.reason or "nothing found"
+    return f"{one.planted.host}: {one.planted.name}, seed {one.seed}: {' '.join(came.split())}; {one.cases} cases"
+
+
 def detections_json(found: Sequence[Detection]) -> str:
     """The same as JSON: `suite`, `torch`, `totals`, and under `searches` all that is known of each."""
     searches = [{**asdict(one), "diagnosis": one.diagnosis, "caught": one.is_caught,
