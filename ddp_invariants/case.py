@@ -106,7 +106,6 @@ class Model:
         _between("inputs", self.inputs, 1, 4096)
         _require(len(self.layers) > 0, "layers", self.layers, "at least one layer")
         widths = self.widths()
-        trainable = False
         for index, layer in enumerate(self.layers):
             where = f"layers[{index}]"
             _require(layer.activation == "none" or layer.kind != "statistics", f"{where}.activation", layer.activation,
@@ -121,9 +120,20 @@ class Model:
                          "the index of an earlier linear layer that owns its weight")
                 _require((widths[index], layer.outputs, layer.dtype) == (widths[layer.tied], owner.outputs, owner.dtype),
                          f"{where}.tied", layer.tied, "a layer of the same shape and dtype")
-            trainable |= not layer.frozen and (layer.kind == "scale" or (layer.kind == "linear" and layer.tied is None))
-        _require(trainable, "layers", [layer.kind for layer in self.layers],
+        _require(self.trains(), "layers", [layer.kind for layer in self.layers],
                  "at least one trainable parameter with elements")
+
+    def trains(self, passed_by: frozenset[int] = frozenset()) -> bool:
+        """Whether a forward that passes some layers by trains a weight or factor."""
+        return any(index not in passed_by and not (layer if layer.tied is None else self.layers[layer.tied]).frozen
+                   and layer.kind in ("linear", "scale") for index, layer in enumerate(self.layers))
+
+    def used(self, passed_by: frozenset[int]) -> frozenset[str]:
+        """Names of the parameters, frozen ones too, that a forward computes with which passes some layers by."""
+        names = {"linear": ("weight", "bias"), "scale": ("factor",), "empty": ("nothing",), "statistics": ()}
+        return frozenset(f"layers.{index if layer.tied is None or name == 'bias' else layer.tied}.{name}"
+                         for index, layer in enumerate(self.layers) if index not in passed_by
+                         for name in names[layer.kind] if name != "bias" or layer.bias)
 
     def widths(self) -> list[int]:
         """The input width of every layer, then the width of the result."""
@@ -254,6 +264,23 @@ class Mishap:
 
 
 @dataclass(frozen=True)
+class Unused:
+    """A layer that forwards pass by, so that its parameters get no gradient there.
+
+    Attributes:
+        layer: Its index. As wide out as in, since its input is handed on as it is, the activation left out too.
+        rank: On which rank; None for all.
+        step: At which step, in all of its micro-steps; None for every one.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    layer: int
+    rank: int | None = None
+    step: int | None = None
+
+
+@dataclass(frozen=True)
 class TrainingCase:
     """A whole data-parallel training run of a few steps.
 
@@ -274,6 +301,7 @@ class TrainingCase:
         poison: A value that is not finite, or None.
         perturbation: Of the timing of collectives.
         mishap: What goes wrong on purpose, or None.
+        unused: Layers that some forwards pass by; something with elements is trained in every one.
         rounds: How often the whole run is repeated in the same processes; the evidence is the last one's.
         seed: Of parameters, samples and targets.
     """
@@ -296,6 +324,7 @@ class TrainingCase:
     poison: Poison | None = None
     perturbation: Perturbation = Perturbation()
     mishap: Mishap | None = None
+    unused: tuple[Unused, ...] = ()
     rounds: int = 1
     seed: int = 0
     kind: Literal["training"] = "training"
@@ -330,6 +359,26 @@ class TrainingCase:
             _require(self.mishap.kind != "death" or self.mishap.step > 0, "mishap.step", self.mishap.step,
                      "from 1 where a rank dies")
             _require(self.mishap.kind != "death" or self.rounds == 1, "rounds", self.rounds, "1 where a rank dies")
+        for index, one in enumerate(self.unused):
+            self._require_unused(f"unused[{index}]", one)
+
+    def _require_unused(self, where: str, one: Unused) -> None:
+        layers, widths = self.model.layers, self.model.widths()
+        _between(f"{where}.layer", one.layer, 0, len(layers) - 1)
+        _require(layers[one.layer].kind != "statistics" and widths[one.layer] == widths[one.layer + 1], f"{where}.layer",
+                 one.layer, "the index of a layer with parameters that is as wide out as in")
+        if one.rank is not None:
+            _between(f"{where}.rank", one.rank, 0, self.world_size - 1)
+        if one.step is not None:
+            _between(f"{where}.step", one.step, 0, self.steps - 1)
+        for rank in range(self.world_size) if one.rank is None else (one.rank,):
+            for step in range(self.steps) if one.step is None else (one.step,):
+                _require(self.model.trains(self.passed_by(rank, step)), f"{where}.layer", one.layer,
+                         f"another, so that rank {rank} trains a parameter with elements at step {step}")
+
+    def passed_by(self, rank: int, step: int) -> frozenset[int]:
+        """The indices of the layers that a rank's forwards of a step pass by."""
+        return frozenset(one.layer for one in self.unused if one.rank in (None, rank) and one.step in (None, step))
 
     @property
     def kills(self) -> bool:
@@ -393,6 +442,7 @@ def from_plain(plain: dict[str, Any]) -> Case:
     poison = plain["poison"] and Poison(**plain["poison"])
     mishap = plain["mishap"] and Mishap(**plain["mishap"])
     return TrainingCase(**{**plain, "model": model, "data": Data(**plain["data"]),
+                           "unused": tuple(Unused(**one) for one in plain["unused"]),
                            "optimizer": Optimizer(**plain["optimizer"]), "poison": poison, "mishap": mishap,
                            "perturbation": Perturbation(**plain["perturbation"])})
 
@@ -414,7 +464,9 @@ def _brief(value: object) -> str:
     if isinstance(value, Layer):
         differing = [f"{k}={v}" for k, v in asdict(value).items() if k != "kind" and v != getattr(Layer, k)]
         return value.kind + (f"({','.join(differing)})" if differing else "")
-    if isinstance(value, Data | Optimizer | Poison | Perturbation | Mishap):
+    if isinstance(value, tuple) and value and isinstance(value[0], Unused):
+        return "+".join(_brief(one) for one in value)
+    if isinstance(value, Data | Optimizer | Poison | Perturbation | Mishap | Unused):
         differing = [f"{k}={v}" for k, v in asdict(value).items() if v != getattr(type(value), k, None)]
         return f"({','.join(differing)})"
     return str(value)

@@ -179,6 +179,7 @@ CAPABILITIES = {
     "never_zeroed": "gradients left in place between steps",
     "nonfinite": "NaN and infinity in a batch",
     "one_rank": "a world of one rank",
+    "unused": "parameters that some ranks, or all, do not use at some steps",
     "shuffle": "a shuffled order, by seed and epoch",
     "drop_last": "dropping the tail instead of padding",
     "given_rank": "a rank and world size can be given, and checked",

@@ -129,6 +129,9 @@ def discover(pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int) -> Dis
     declared = declare(Declarations, described["declares"])
     declared_sampler = declare(SamplerDeclarations, dealing["declares"])
     lacking = frozenset(described["lacks"]) | frozenset({"accumulation"} if declared.accumulation == "none" else ())
+    if declared.gradients == "hidden":
+        # Whether a parameter without a gradient got a zero, which may move it, is not seen.
+        lacking |= {"unused"}
     if declared.reduction == "sum":
         # What is left of a sum is summed again or not, as it is hooked: nothing says which is meant.
         lacking |= {"never_zeroed"}
@@ -187,9 +190,10 @@ class _Probes:
         self.pool, self.ddp, self.scope = pool, ddp, scope
         self.hung = 0
 
-    def run(self, case: TrainingCase, scope: Scope | None = None) -> TrainingEvidence:
-        """The evidence of a probe, fitted to what is declared."""
-        evidence = self.pool.train((scope or self.scope).fit(case), self.ddp, patience=HUNG_PATIENCE if self.hung else None)
+    def run(self, case: TrainingCase, scope: Scope | None = None, *, hangs: bool = False) -> TrainingEvidence:
+        """The evidence of a probe, fitted to what is declared; of one that often hangs after less patience."""
+        evidence = self.pool.train((scope or self.scope).fit(case), self.ddp,
+                                   patience=HUNG_PATIENCE if self.hung or hangs else None)
         self.hung += evidence.incident is not None
         return evidence
 
@@ -242,9 +246,9 @@ class _Probes:
         scope = replace(self.scope, without=self.scope.without - {name})
         if not TRAINING[name].present(scope.fit(case)):
             return Probed(name, Standing.ABSENT, "outside what it declares", declared)
-        evidence = self.run(case, scope)
+        evidence = self.run(case, scope, hangs=name == "unused")
         breach, refusal = _breach(evidence, scope), _refusal(evidence)
-        if breach and not (refusal and breach.startswith("LIVE-1")):  # Refused on every rank, if only at a later step.
+        if breach and not refusal:  # What is refused on every rank, if only at a later step, is not silently wrong.
             return Probed(name, Standing.WRONG, breach, declared)
         return Probed(name, Standing.REFUSED if refusal else Standing.RIGHT, refusal, declared)
 

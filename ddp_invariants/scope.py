@@ -7,9 +7,9 @@ nothing. A rule that is about something outside the scope is not claimed, and li
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from ddp_invariants.case import Data, Layer, Mishap, MishapKind, Model, Optimizer, Poison, ShardCase, TrainingCase
+from ddp_invariants.case import Data, Layer, Mishap, MishapKind, Model, Optimizer, Poison, ShardCase, TrainingCase, Unused
 from ddp_invariants.declarations import CAPABILITIES, Declarations, SamplerDeclarations, Stack
-from ddp_invariants.simpler import without_layer
+from ddp_invariants.simpler import unused_without, without_layer
 
 _FOUR = (Layer("linear", 4),) * 4
 BASE = TrainingCase(model=Model(4, _FOUR), world_size=2, steps=2, data=Data(samples=8, batch_size=2))
@@ -40,11 +40,11 @@ def _changed(case: TrainingCase, change: Callable[[Layer], Layer]) -> TrainingCa
 
 def _dropped(case: TrainingCase, kind: str) -> TrainingCase:
     """The case without layers of a kind."""
-    layers = case.model.layers
+    layers, unused = case.model.layers, case.unused
     for index in reversed(range(len(layers))):
         if layers[index].kind == kind:
-            layers = without_layer(layers, index)
-    return replace(case, model=replace(case.model, layers=layers))
+            layers, unused = without_layer(layers, index), unused_without(unused, index)
+    return replace(case, model=replace(case.model, layers=layers), unused=unused)
 
 
 def _layers(holds: Callable[[Layer], bool], change: Callable[[Layer], Layer], probe: Iterable[Layer],
@@ -138,6 +138,9 @@ TRAINING: dict[str, Capability] = {
     "few": Capability(lambda case: _trained(case) < case.world_size, _enough,
                       replace(BASE, model=Model(4, (Layer("linear", 2),)))),
     "subgroup": _field("outside", 0, replace(BASE, outside=1), "a group without rank 0"),
+    # On all ranks first: what is armed for whole backwards alone says so in the next, where on one rank it would hang.
+    "unused": _field("unused", (), replace(BASE, steps=3, unused=(Unused(1, step=0), Unused(2, rank=1, step=1))),
+                     "unused on all ranks", "unused on some ranks", "used at one step and not at another"),
 }
 """Training capabilities by name, in the order they are probed. `SHOWN` are none of them."""
 
@@ -223,10 +226,10 @@ def _stacked(case: TrainingCase, stack: Stack) -> TrainingCase:
     layers = tuple(Layer("linear", width, activation=stack.activation if number < count - 1 else stack.last)
                    for number, width in enumerate(widths))
     return replace(case, model=Model(case.model.inputs, layers), outside=0, bucket_cap=None, accumulation=1,
-                   zero_grad="set_to_none")
+                   zero_grad="set_to_none", unused=())
 
 
-_VALUES = ("GRAD-2", "GRAD-3", "GRAD-5", "GRAD-6", "GRAD-7", "GRAD-8", "GRAD-12")
+_VALUES = ("GRAD-2", "GRAD-3", "GRAD-5", "GRAD-6", "GRAD-7", "GRAD-8", "GRAD-9", "GRAD-12")
 _BY_ITSELF = "it computes forward, backward and loss by itself"
 _EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Scope], bool], str], ...] = (
     (("INIT-1", "INIT-2"), lambda scope: scope.declared.init == "seed",
@@ -235,6 +238,7 @@ _EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Scope], bool], str], ...] = 
     (("INIT-2",), lambda scope: not scope.has("buffers"), "takes no buffers"),
     (("LOSS-1", "PARAM-4"), lambda scope: scope.declared.stack is not None, _BY_ITSELF),
     (("LOSS-2",), lambda scope: scope.declared.loss != "tagged", "its loss holds no tags that tell batches apart"),
+    (("GRAD-9",), lambda scope: not scope.has("unused"), "takes no unused parameters"),
     (("GRAD-1", "GRAD-4", *_VALUES), lambda scope: scope.declared.gradients == "hidden",
      "gradients are hidden: PARAM-3 carries the proof"),
     (("GRAD-1", "GRAD-4"), lambda scope: scope.declared.gradients == "owner", "only its owner holds a gradient"),

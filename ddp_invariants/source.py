@@ -51,8 +51,9 @@ def model(case: TrainingCase) -> tuple[list[dict[str, Any]], list[str], list[str
         initial.append(values)
     built = [_built(index, layer, case.model.widths()[index]) for index, layer in enumerate(case.model.layers)]
     calls = {"none": "{}", "relu": "torch.relu({})", "gelu": "nn.functional.gelu({})"}
-    forward = ["x = " + calls[layer.activation].format(f"self.layers[{index}](x)")
-               for index, layer in enumerate(case.model.layers)]
+    unused = {one.layer for one in case.unused}
+    forward = ["x = " + (f"x if {index} in self.passed_by else " if index in unused else "")
+               + calls[layer.activation].format(f"self.layers[{index}](x)") for index, layer in enumerate(case.model.layers)]
     return initial, built, forward
 
 

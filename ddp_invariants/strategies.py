@@ -24,6 +24,7 @@ from ddp_invariants.case import (
     Poison,
     ShardCase,
     TrainingCase,
+    Unused,
     ZeroGrad,
 )
 from ddp_invariants.evidence import ITEM_SIZE
@@ -55,6 +56,10 @@ PERTURBATIONS: tuple[PerturbationKind, ...] = ("none",) * 13 + ("withheld", "wit
 _PLANS = st.tuples(_KINDS, st.sampled_from((0, 0, 1, 2, 4)), _COINS, _ACTIVATIONS, _LAYOUTS, _ONE_IN_EIGHT, _ONE_IN_FOUR,
                    _COINS, _SMALL)
 """One more layer: kind, outputs (0: as wide as the input), bias, activation, layout, bfloat16, frozen, tied, and to which."""
+
+
+_UNUSED = st.lists(st.tuples(_SMALL, _COINS, _SMALL, _ONE_IN_FOUR, _SMALL), min_size=1, max_size=4)
+"""A layer to pass by: which, on one rank alone, which rank, at every step, which step."""
 
 
 @st.composite
@@ -117,7 +122,8 @@ def _bytes(model: Model) -> Iterator[int]:
 def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...] = (2, 3, 4, 1), least_steps: int = 1,
                    capped: bool = False, poisoned: bool = False, buffers: bool = False,
                    every_kind: bool = False, perturbed: tuple[PerturbationKind, ...] = PERTURBATIONS,
-                   accumulated: bool = False, mishaps: tuple[MishapKind, ...] = (), rounds: int = 1) -> TrainingCase:
+                   accumulated: bool = False, mishaps: tuple[MishapKind, ...] = (), rounds: int = 1,
+                   unused: bool = False) -> TrainingCase:
     """Training runs within a scope.
 
     What is drawn does not depend on what was drawn before (only what is made of it does), so that Hypothesis can
@@ -136,6 +142,7 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
         accumulated: Always have several backwards per step.
         mishaps: What may go wrong on purpose; always one of them, where the scope allows any.
         rounds: How often to repeat the whole run in the same processes.
+        unused: Always pass a layer by, on some rank, at some step.
     """
     world_size = draw(st.sampled_from([w for w in world_sizes if w <= scope.max_world_size] or [scope.max_world_size]))
     steps = draw(st.integers(least_steps, least_steps + 3))
@@ -161,6 +168,15 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
     data = Data(samples=(world_size if drop_last else 1) + draw(_SAMPLES), batch_size=draw(st.integers(1, 4)),
                 shuffle=draw(_COINS), drop_last=drop_last, seed=draw(_SMALL))
     model = draw(models(buffers=buffers, every_kind=every_kind))
+    passed: tuple[Unused, ...] = ()
+    if unused:
+        # A layer that may be passed by is there in every case; the first never is, so that something is trained.
+        model = replace(model, layers=(*model.layers, Layer("linear", model.widths()[-1], dtype=model.layers[0].dtype)))
+        widths = model.widths()
+        square = [index for index, layer in enumerate(model.layers) if index and layer.kind != "statistics"
+                  and widths[index] == widths[index + 1]][::-1]
+        passed = tuple(Unused(square[layer % len(square)], rank % world_size if alone else None,
+                              None if always else step % steps) for layer, alone, rank, always, step in draw(_UNUSED))
     if capped and fitting:
         # What just fits into a bucket tells a capacity that is a little less, as MB for MiB.
         cap = max(1, sum(list(_bytes(model))[-fitting:]))
@@ -180,6 +196,7 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
         perturbation=Perturbation(draw(st.sampled_from(perturbed)), draw(st.sampled_from(("finite", "finite", "nan"))),
                                   draw(_SMALL) % world_size, draw(st.sampled_from((1, 1, 2, 5)))),
         mishap=mishap,
+        unused=passed,
         rounds=rounds,
         seed=draw(_SEEDS),
     ))

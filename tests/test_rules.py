@@ -9,7 +9,7 @@ import pytest
 from handmade import CASE, STRUCTURE, altered, everywhere, right
 
 from ddp_invariants import balls
-from ddp_invariants.case import Data, Mishap, Optimizer, Perturbation, Poison, ShardCase, ZeroGrad
+from ddp_invariants.case import Data, Mishap, Optimizer, Perturbation, Poison, ShardCase, Unused, ZeroGrad
 from ddp_invariants.declarations import Buckets, Declarations, SamplerDeclarations
 from ddp_invariants.evidence import Incident, RankEvidence, ShardEvidence, TrainingEvidence
 from ddp_invariants.invariants import ALL_RULES, judge
@@ -57,7 +57,7 @@ def test_right_evidence_breaches_no_rule_and_meets_what_it_can() -> None:
     assert {name: f.breach for name, f in findings.items() if f.breach} == {}
     unjudged = {name for name, f in findings.items() if f.unjudged}
     assert unjudged == {"INIT-4", "GRAD-7", "GRAD-8", "GRAD-12", "PARAM-4", "COMM-2", "COMM-3", "LIVE-2", "LIVE-3", "LIVE-4",
-                        "MEM-1"}
+                        "MEM-1", "GRAD-9"}
     assert findings["LOSS-2"].met == {"batches differed"}
     assert judge(right(SHARED))["LOSS-2"].met == {"ranks shared a batch"}
     assert findings["GRAD-4"].met == set(ALL_RULES["GRAD-4"].needs)
@@ -129,7 +129,7 @@ def test_rule_fires(rule: str, what: str, alter: Alteration) -> None:
 
 def test_every_training_rule_has_a_breach_that_fires_it() -> None:
     """No rule of training goes without a test that it can fire."""
-    tested_elsewhere = {"INIT-4", "GRAD-7", "GRAD-8", "GRAD-12", "PARAM-4", "COMM-1", "COMM-2", "COMM-3", "COMM-4",
+    tested_elsewhere = {"INIT-4", "GRAD-7", "GRAD-8", "GRAD-9", "GRAD-12", "PARAM-4", "COMM-1", "COMM-2", "COMM-3", "COMM-4",
                         "COMM-5", "COMM-6", "LIVE-2", "LIVE-3", "LIVE-4", "MEM-1"}
     assert {rule for rule, _, _ in BREACHES} | tested_elsewhere == set(training.rules)
 
@@ -173,6 +173,34 @@ def test_grad8_wants_nothing_sent_by_a_backward_inside_no_sync() -> None:
                  for rank in right(ACCUMULATED).ranks]
         breach = judge(replace(right(ACCUMULATED), ranks=tuple(early)))["GRAD-8"].breach
         assert (breach is not None) == sends
+
+
+UNUSED_AT = replace(CASE, steps=4, unused=(Unused(4, step=1), Unused(4, rank=1, step=2)))
+"""The last factor: used by no rank at step 1, by rank 0 alone at step 2."""
+
+
+@pytest.mark.parametrize("optimizer", [CASE.optimizer, Optimizer("adamw", log2_lr=-10, weight_decay=0.25)])
+@pytest.mark.parametrize("none", [True, False])
+def test_right_evidence_of_unused_parameters_breaches_no_rule(optimizer: Optimizer, *, none: bool) -> None:
+    """None and zero are both right where no rank uses a parameter, and the update follows which of them it was."""
+    findings = judge(right(replace(UNUSED_AT, optimizer=optimizer), none=none))
+    assert {name: f.breach for name, f in findings.items() if f.breach} == {}
+    assert findings["GRAD-9"].met >= set(ALL_RULES["GRAD-9"].needs)
+    assert all(findings[rule].compared > 0 for rule in ("GRAD-1", "GRAD-2", "GRAD-3", "GRAD-4", "GRAD-5", "LOSS-3", "PARAM-3"))
+
+
+@pytest.mark.parametrize(("alter", "rule", "words"), [
+    (lambda e: altered(e, 1, "reduced", 2, SCALE, None), "GRAD-9", "not written back where a rank has no gradient of its own"),
+    (lambda e: everywhere(e, "reduced", 2, SCALE, None), "GRAD-9", ""),
+    (lambda e: altered(e, 1, "reduced", 1, SCALE, None), "GRAD-9", ""),
+    (lambda e: everywhere(e, "reduced", 1, SCALE, raised_by_one), "GRAD-9", ""),
+    (lambda e: everywhere(e, "reduced", 2, SCALE, lambda v: v * 2), "GRAD-9", ""),
+    (lambda e: everywhere(e, "updated", 1, SCALE, one_bit_up), "PARAM-3", "")])
+def test_grad9_fires_on_unused_parameters(alter: Alteration, rule: str, words: str) -> None:
+    """None where another rank uses it, None and zero side by side, anything but zero where none does, another divisor."""
+    breach = judge(alter(right(UNUSED_AT, none=False)))[rule].breach
+    assert breach is not None
+    assert words in breach.perhaps
 
 
 @pytest.mark.parametrize(("declared", "factor", "fires"), [

@@ -146,12 +146,14 @@ class Replica(nn.Module):
 
     Attributes:
         at_forward: Called first thing in every forward: the one moment no wrapper can delay.
+        passed_by: Indices of layers that forwards pass by.
         failing: Where the next pass raises `UserError`: in the middle of its `forward` or `backward`; empty for nowhere.
     """
 
     def __init__(self, model: Model, values_P: NDArray[np.float64]) -> None:
         super().__init__()
         self.at_forward: Callable[[], None] | None = None
+        self.passed_by: frozenset[int] = frozenset()
         self.failing = ""
         self.layers: Any = nn.ModuleList()
         self._activations = [ACTIVATIONS[layer.activation] for layer in model.layers]
@@ -173,10 +175,11 @@ class Replica(nn.Module):
         """Shape (B, D in), float32, to (B, D out) in the last layer's dtype."""
         if self.at_forward is not None:
             self.at_forward()
-        for layer, activation in zip(self.layers, self._activations, strict=True):
-            x = layer(x)
-            if activation is not None:
-                x = activation(x)
+        for index, (layer, activation) in enumerate(zip(self.layers, self._activations, strict=True)):
+            if index not in self.passed_by:
+                x = layer(x)
+                if activation is not None:
+                    x = activation(x)
             if self.failing and layer is self.layers[(len(self.layers) - 1) // 2]:
                 self._fail_here(x)
         return x

@@ -200,6 +200,7 @@ class _Run:
         self._require_own_parameters(wrapped)
         dealt = draws.batches(case)
         for self.step in range(case.steps):
+            self._pass_by(self.replica, self.twin)
             first = self.step * case.accumulation
             self._one_step(wrapped, optimizer, [ranks[self.rank] for ranks in dealt[first : first + case.accumulation]])
         self.phase, self.step = "last forward", case.steps
@@ -211,6 +212,11 @@ class _Run:
             self._note_gathered()
         if case.world_size == 1:
             self._plain_training()
+
+    def _pass_by(self, *replicas: Replica) -> None:
+        """Have forwards of this step pass the case's unused layers by."""
+        for replica in replicas if self.case.unused else ():
+            replica.passed_by = self.case.passed_by(self.rank, self.step)
 
     def _watch_gradients(self) -> None:
         """Note when each gradient has been computed: hooks that run before anybody else's, and keep nothing."""
@@ -266,7 +272,9 @@ class _Run:
         _lay_out(plain, self.layouts)
         optimizer = self.context.optimizer(plain.parameters())
         for number, dealt in enumerate(draws.batches(case)):
-            inputs, targets, tags = self._batch(dealt[0], number // case.accumulation)
+            self.step = number // case.accumulation
+            self._pass_by(plain)
+            inputs, targets, tags = self._batch(dealt[0], self.step)
             if case.zero_grad != "never" and number % case.accumulation == 0:
                 optimizer.zero_grad(set_to_none=case.zero_grad == "set_to_none")
             self._loss(plain(inputs), targets, tags)[1].backward()
@@ -350,6 +358,10 @@ class _Run:
         twin_loss, scaled = self._loss(self.twin(inputs), targets, tags)
         self.twin.zero_grad(set_to_none=True)
         scaled.backward()
+        if self.case.unused:  # What is unused counts as zero.
+            for _, parameter in self.twin_named:
+                if parameter.requires_grad and parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
         micro = self.step * self.case.accumulation + number
         self.record.tensors("local", micro, ((name, p.grad) for name, p in self.twin_named))
         self.record.tensors("loss", micro, (("loss", loss), ("twin", twin_loss)))
