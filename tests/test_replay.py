@@ -28,6 +28,7 @@ from ddp_invariants.case import (
     Poison,
     ShardCase,
     TrainingCase,
+    Unused,
     to_json,
 )
 from ddp_invariants.implementation import Ddp, Sampler
@@ -127,6 +128,21 @@ def test_a_script_of_a_ddp_fails_with_the_fault_and_passes_without(
     assert "from ddp_invariants" not in text
     status, said = run(text)
     assert (status, said.partition(":")[0]) == (1, rule), said
+    assert words in said
+    assert run(on_the_right_one(text, "ddp")) == (0, "not reproduced\n")
+
+
+@pytest.mark.parametrize(("name", "unused", "words"), [
+    ("NoneWhereUnused", (Unused(1, rank=1),), "rank 1 of 2, step 0, 'layers.1.weight'"),
+    ("ZeroOnceUsed", (Unused(1, rank=0), Unused(1, step=1)), "rank 1 of 2, step 1, 'layers.1.weight': [0.0]"),
+    ("GhostInTheBuffer", (Unused(1, rank=1, step=1),), "rank 0 of 2, step 1, 'layers.1.weight'")])
+def test_a_script_leaves_unused_what_the_case_does(pool: Pool, run: Run, name: str, unused: tuple[Unused, ...],
+                                                   words: str) -> None:
+    """By step and rank, in the wrapped model and its twin; the right one passes."""
+    case = replace(TWO_STEPS, model=Model(1, (Layer("linear"), Layer("linear"))), unused=unused)
+    text = export.script(pool, stored_violation(pool, case, "GRAD-9", ddp=f"ddp_invariants.faults.dynamic:{name}"))
+    status, said = run(text)
+    assert (status, said.partition(":")[0]) == (1, "GRAD-9"), said
     assert words in said
     assert run(on_the_right_one(text, "ddp")) == (0, "not reproduced\n")
 

@@ -33,7 +33,7 @@ def causes(hearing: Hearing, step: int, name: str, without: list[int], users: li
     unless = f"where a rank has no gradient of its own, as rank {without[0]} here"
     guesses = [
         Cause("not written back", f"the others hold the mean: it is not written back {unless}"),
-        Cause("never reduced", "the others hold their own local gradients: none is reduced unless all ranks have one"),
+        Cause("never reduced", f"the others hold their own local gradients: never reduced {unless}"),
         Cause("divided by users", f"the others hold the mean over the {len(users)} that use it: the ranks without one take no "
               "part")]
     values = [np.broadcast_to(own_W.mean(0) * factor, held.shape), own_W[holders],
