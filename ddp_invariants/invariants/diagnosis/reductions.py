@@ -92,7 +92,7 @@ class Asked:
 
 def predictions(asked: Asked) -> Iterator[Prediction]:
     """All explanations known. The order does not decide."""
-    if asked.users and not any(asked.wrong_W[rank] for rank in asked.users):
+    if asked.users and asked.wrong_W.any() and not asked.wrong_W[asked.users].any():
         yield Prediction("not written back", np.zeros_like(asked.g_W), lambda rank: (
             f"it is zero, while those that use it hold the mean: not written back where a rank has no gradient of its own, as "
             f"rank {rank}"), slack=0.0)
