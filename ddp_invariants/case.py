@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 Dtype = Literal["float32", "float64", "bfloat16"]
 Layout = Literal["contiguous", "transposed", "strided", "channels_last"]
-LayerKind = Literal["linear", "scale", "empty", "statistics"]
+LayerKind = Literal["linear", "scale", "empty", "statistics", "branches"]
 OptimizerKind = Literal["sgd", "adamw"]
 ZeroGrad = Literal["set_to_none", "zero", "never"]
 Values = Literal["integer", "real"]
@@ -63,7 +63,8 @@ class Layer:
 
     Attributes:
         kind: `linear` is x @ W.T + b; `scale` multiplies by a 0-d parameter; `empty` adds the sum of a
-            zero-element parameter; `statistics` has buffers (float, integer, bool) and no parameter.
+            zero-element parameter; `statistics` has buffers (float, integer, bool) and no parameter; `branches` is
+            x @ F.T - x @ S.T, of which a rank may compute either first (`TrainingCase.crossed`).
         outputs: Width of the result; read by `linear` alone.
         bias: Whether a `linear` layer adds a vector.
         activation: What the result passes through: nothing, max(x, 0), or x times the normal distribution's integral.
@@ -91,6 +92,12 @@ class Layer:
         _one_of("layout", self.layout, Layout)
         _one_of("dtype", self.dtype, Dtype)
         _between("outputs", self.outputs, 1, 4096)
+
+
+PARAMETERS: dict[LayerKind, tuple[str, ...]] = {
+    "linear": ("weight", "bias"), "scale": ("factor",), "empty": ("nothing",), "statistics": (),
+    "branches": ("first", "second")}
+"""What the parameters of a kind of layer are called, in the order of registration."""
 
 
 @dataclass(frozen=True)
@@ -126,14 +133,13 @@ class Model:
     def trains(self, passed_by: frozenset[int] = frozenset()) -> bool:
         """Whether a forward that passes some layers by trains a weight or factor."""
         return any(index not in passed_by and not (layer if layer.tied is None else self.layers[layer.tied]).frozen
-                   and layer.kind in ("linear", "scale") for index, layer in enumerate(self.layers))
+                   and layer.kind in ("linear", "scale", "branches") for index, layer in enumerate(self.layers))
 
     def used(self, passed_by: frozenset[int]) -> frozenset[str]:
         """Names of the parameters, frozen ones too, that a forward computes with which passes some layers by."""
-        names = {"linear": ("weight", "bias"), "scale": ("factor",), "empty": ("nothing",), "statistics": ()}
         return frozenset(f"layers.{index if layer.tied is None or name == 'bias' else layer.tied}.{name}"
                          for index, layer in enumerate(self.layers) if index not in passed_by
-                         for name in names[layer.kind] if name != "bias" or layer.bias)
+                         for name in PARAMETERS[layer.kind] if name != "bias" or layer.bias)
 
     def widths(self) -> list[int]:
         """The input width of every layer, then the width of the result."""
@@ -302,6 +308,8 @@ class TrainingCase:
         perturbation: Of the timing of collectives.
         mishap: What goes wrong on purpose, or None.
         unused: Layers that some forwards pass by; something with elements is trained in every one.
+        crossed: The rank whose `branches` are computed in the other order, so that their gradients, of equal shape, become
+            ready in another order than on the other ranks; None for none. No number changes.
         rounds: How often the whole run is repeated in the same processes; the evidence is the last one's.
         seed: Of parameters, samples and targets.
     """
@@ -325,6 +333,7 @@ class TrainingCase:
     perturbation: Perturbation = Perturbation()
     mishap: Mishap | None = None
     unused: tuple[Unused, ...] = ()
+    crossed: int | None = None
     rounds: int = 1
     seed: int = 0
     kind: Literal["training"] = "training"
@@ -359,6 +368,8 @@ class TrainingCase:
             _require(self.mishap.kind != "death" or self.mishap.step > 0, "mishap.step", self.mishap.step,
                      "from 1 where a rank dies")
             _require(self.mishap.kind != "death" or self.rounds == 1, "rounds", self.rounds, "1 where a rank dies")
+        if self.crossed is not None:
+            _between("crossed", self.crossed, 0, self.world_size - 1)
         for index, one in enumerate(self.unused):
             self._require_unused(f"unused[{index}]", one)
 

@@ -180,6 +180,7 @@ CAPABILITIES = {
     "nonfinite": "NaN and infinity in a batch",
     "one_rank": "a world of one rank",
     "unused": "parameters that some ranks, or all, do not use at some steps",
+    "crossed": "gradients that become ready in another order on one rank than on the others",
     "shuffle": "a shuffled order, by seed and epoch",
     "drop_last": "dropping the tail instead of padding",
     "given_rank": "a rank and world size can be given, and checked",

@@ -246,7 +246,7 @@ class _Probes:
         scope = replace(self.scope, without=self.scope.without - {name})
         if not TRAINING[name].present(scope.fit(case)):
             return Probed(name, Standing.ABSENT, "outside what it declares", declared)
-        evidence = self.run(case, scope, hangs=name == "unused")
+        evidence = self.run(case, scope, hangs=name in ("unused", "crossed"))
         breach, refusal = _breach(evidence, scope), _refusal(evidence)
         if breach and not refusal:  # What is refused on every rank, if only at a later step, is not silently wrong.
             return Probed(name, Standing.WRONG, breach, declared)

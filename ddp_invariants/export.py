@@ -171,7 +171,8 @@ def _too_much(rule: str, case: TrainingCase, declared: Declarations, source: Map
     """Why a violation is beyond what a script shows; empty where it is not."""
     numbers = case.data.samples * (case.model.inputs + case.model.widths()[-1])
     widths = case.model.widths()
-    numbers += case.world_size * sum((widths[i] + 1) * layer.outputs for i, layer in enumerate(case.model.layers))
+    numbers += case.world_size * sum((widths[i] + 1) * layer.outputs + 2 * widths[i] ** 2 * (layer.kind == "branches")
+                                     for i, layer in enumerate(case.model.layers))
     reasons = {
         "what is observed or counted, not compared, is not for a script": rule in (
             "COMM-4", "COMM-5", "COMM-6", "MEM-1"),

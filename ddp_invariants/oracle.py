@@ -33,7 +33,7 @@ from ddp_invariants.balls import (
     times,
     transposed,
 )
-from ddp_invariants.case import Layer, TrainingCase
+from ddp_invariants.case import PARAMETERS, Layer, TrainingCase
 
 
 @dataclass(frozen=True)
@@ -163,6 +163,10 @@ def losses(case: TrainingCase, outputs_WBO: Ball, batch: Batch) -> Ball:
     return _head(case, outputs_WBO, batch)[0]
 
 
+def _negated(ball: Ball) -> Ball:
+    return Ball(-ball.centre, ball.radius, ball.quantum)
+
+
 @dataclass(frozen=True)
 class _Entered:
     """What a layer's backward needs of its forward: its input in its dtype, the dtype it came in, its activation's factor."""
@@ -209,6 +213,10 @@ class _Stack:
                 x = product(x, transposed(self._weight(index)[2]), dtype, x.centre.shape[-1], bias)
             elif layer.kind == "scale":
                 x = times(x, self._vector(index, "factor"), dtype)
+            elif layer.kind == "branches":
+                first, second = (product(x, transposed(self._vector(index, name)), dtype, x.centre.shape[-1])
+                                 for name in PARAMETERS["branches"])
+                x = plus(first, _negated(second), dtype)
             if layer.activation != "none":
                 x, factor = relu(x) if layer.activation == "relu" else gelu(x, dtype)
             self.entered[index] = _Entered(entering, source, factor)
@@ -227,6 +235,8 @@ class _Stack:
             elif layer.kind == "scale":
                 self._add(layer, f"layers.{index}.factor", summed(times(g, entered.x, layer.dtype), (1, 2), layer.dtype))
                 g = times(g, self._vector(index, "factor"), layer.dtype)
+            elif layer.kind == "branches":
+                g = self._branches(index, layer, g, entered.x)
             else:
                 nothing = np.zeros((len(g.centre), *self.parameters[f"layers.{index}.nothing"].shape))
                 self._add(layer, f"layers.{index}.nothing", Ball(nothing, nothing, 1.0))
@@ -251,6 +261,14 @@ class _Stack:
         if layer.bias:
             self._add(layer, f"layers.{index}.bias", summed(g, (1,), layer.dtype))
         return product(g, weight, layer.dtype, layer.outputs)
+
+    def _branches(self, index: int, layer: Layer, g: Ball, x: Ball) -> Ball:
+        """The gradients of both branches; returns that of their input."""
+        parts: list[Ball] = []
+        for name, part in zip(PARAMETERS["branches"], (g, _negated(g)), strict=True):
+            self._add(layer, f"layers.{index}.{name}", product(transposed(part), x, layer.dtype, x.centre.shape[1]))
+            parts.append(product(part, self._vector(index, name), layer.dtype, part.centre.shape[-1]))
+        return plus(parts[0], parts[1], layer.dtype)
 
     def _add(self, layer: Layer | None, name: str, gradient: Ball) -> None:
         if layer is None or not layer.frozen:

@@ -85,7 +85,7 @@ def _mishap(kind: MishapKind, *situations: str) -> Capability:
 def _trained(case: TrainingCase) -> int:
     """How many parameters with elements are trained, tied ones counted once."""
     return sum((layer.kind == "scale" or (layer.kind == "linear" and layer.tied is None)) * (1 + layer.bias) *
-               (not layer.frozen) for layer in case.model.layers)
+               (not layer.frozen) + 2 * (layer.kind == "branches" and not layer.frozen) for layer in case.model.layers)
 
 
 def _enough(case: TrainingCase) -> TrainingCase:
@@ -141,6 +141,8 @@ TRAINING: dict[str, Capability] = {
     # On all ranks first: what is armed for whole backwards alone says so in the next, where on one rank it would hang.
     "unused": _field("unused", (), replace(BASE, steps=3, unused=(Unused(1, step=0), Unused(2, rank=1, step=1))),
                      "unused on all ranks", "unused on some ranks", "used at one step and not at another"),
+    "crossed": _field("crossed", None, replace(BASE, model=Model(4, (*_FOUR, Layer("branches"))), steps=3, bucket_cap=1,
+                                               crossed=1), "gradients ready in another order on one rank"),
 }
 """Training capabilities by name, in the order they are probed. `SHOWN` are none of them."""
 
@@ -226,7 +228,7 @@ def _stacked(case: TrainingCase, stack: Stack) -> TrainingCase:
     layers = tuple(Layer("linear", width, activation=stack.activation if number < count - 1 else stack.last)
                    for number, width in enumerate(widths))
     return replace(case, model=Model(case.model.inputs, layers), outside=0, bucket_cap=None, accumulation=1,
-                   zero_grad="set_to_none", unused=())
+                   zero_grad="set_to_none", unused=(), crossed=None)
 
 
 _VALUES = ("GRAD-2", "GRAD-3", "GRAD-5", "GRAD-6", "GRAD-7", "GRAD-8", "GRAD-9", "GRAD-12")

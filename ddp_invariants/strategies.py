@@ -112,6 +112,8 @@ def _bytes(model: Model) -> Iterator[int]:
             continue
         if layer.kind == "scale":
             yield item
+        if layer.kind == "branches":
+            yield from (width * width * item,) * 2
         if layer.kind == "linear" and layer.tied is None:
             yield layer.outputs * width * item
         if layer.kind == "linear" and layer.bias:
@@ -123,7 +125,7 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
                    capped: bool = False, poisoned: bool = False, buffers: bool = False,
                    every_kind: bool = False, perturbed: tuple[PerturbationKind, ...] = PERTURBATIONS,
                    accumulated: bool = False, mishaps: tuple[MishapKind, ...] = (), rounds: int = 1,
-                   unused: bool = False) -> TrainingCase:
+                   unused: bool = False, crossed: bool = False) -> TrainingCase:
     """Training runs within a scope.
 
     What is drawn does not depend on what was drawn before (only what is made of it does), so that Hypothesis can
@@ -143,6 +145,7 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
         mishaps: What may go wrong on purpose; always one of them, where the scope allows any.
         rounds: How often to repeat the whole run in the same processes.
         unused: Always pass a layer by, on some rank, at some step.
+        crossed: In one of four, have branches that one rank computes in the other order.
     """
     world_size = draw(st.sampled_from([w for w in world_sizes if w <= scope.max_world_size] or [scope.max_world_size]))
     steps = draw(st.integers(least_steps, least_steps + 3))
@@ -168,6 +171,10 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
     data = Data(samples=(world_size if drop_last else 1) + draw(_SAMPLES), batch_size=draw(st.integers(1, 4)),
                 shuffle=draw(_COINS), drop_last=drop_last, seed=draw(_SMALL))
     model = draw(models(buffers=buffers, every_kind=every_kind))
+    other = None
+    if crossed and draw(_ONE_IN_FOUR) and scope.has("crossed"):
+        model = replace(model, layers=(*model.layers, Layer("branches", dtype=model.layers[0].dtype)))
+        other = draw(_SMALL) % world_size
     passed: tuple[Unused, ...] = ()
     if unused:
         # A layer that may be passed by is there in every case; the first never is, so that something is trained.
@@ -199,6 +206,7 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
                                   draw(_SMALL) % world_size, draw(st.sampled_from((1, 1, 2, 5)))),
         mishap=mishap,
         unused=passed,
+        crossed=other,
         rounds=rounds,
         seed=draw(_SEEDS),
     ))

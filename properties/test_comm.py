@@ -6,7 +6,7 @@ from ddp_invariants.trial import Trial
 
 def test_comm1_all_ranks_issue_the_same_collectives(trial: Trial) -> None:
     """Kind, dtype, element count and reduce operation, in the same order."""
-    trial.certify("COMM-1", training_cases(trial.scope, world_sizes=(2, 3, 4)))
+    trial.certify("COMM-1", training_cases(trial.scope, world_sizes=(2, 3, 4), crossed=True))
 
 
 def test_comm2_the_timing_of_collectives_changes_no_bit(trial: Trial) -> None:

@@ -6,7 +6,7 @@ from ddp_invariants.trial import Trial
 
 def test_grad1_every_rank_holds_the_same_gradients(trial: Trial) -> None:
     """Bitwise, including which parameters have none."""
-    trial.certify("GRAD-1", training_cases(trial.scope, world_sizes=(2, 3, 4)))
+    trial.certify("GRAD-1", training_cases(trial.scope, world_sizes=(2, 3, 4), crossed=True))
 
 
 def test_grad2_every_rank_holds_the_mean_of_the_local_gradients(trial: Trial) -> None:

@@ -28,4 +28,4 @@ def cases_for(rule: str, scope: Scope) -> SearchStrategy[TrainingCase] | SearchS
                           perturbed=_PERTURBED.get(rule, PERTURBATIONS),
                           mishaps=_MISHAPS.get(rule, ()), rounds=4 if rule == "LIVE-4" else 1,
                           capped=rule in ("GRAD-6", "COMM-4", "COMM-5"), accumulated=rule in ("GRAD-8", "GRAD-12"),
-                          unused=rule == "GRAD-9")
+                          unused=rule == "GRAD-9", crossed=rule in ("GRAD-1", "COMM-1"))

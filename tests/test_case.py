@@ -29,7 +29,7 @@ from ddp_invariants.strategies import shard_cases, training_cases
 
 NARROWING = Model(2, (Layer("linear", 2), Layer("linear", 1)))
 SIMPLEST = TrainingCase(model=Model(1, (Layer("linear"),)))
-ANY = training_cases(Scope(), poisoned=True) | training_cases(Scope()) | training_cases(Scope(), unused=True) | \
+ANY = training_cases(Scope(), poisoned=True) | training_cases(Scope()) | training_cases(Scope(), unused=True, crossed=True) | \
     shard_cases(Scope())
 
 

@@ -13,7 +13,7 @@ from ddp_invariants.ranks.model import Replica, count_values, loss_of
 from ddp_invariants.scope import Scope
 from ddp_invariants.strategies import training_cases
 
-CASES = training_cases(Scope()) | training_cases(Scope(), unused=True)
+CASES = training_cases(Scope()) | training_cases(Scope(), unused=True) | training_cases(Scope(), crossed=True)
 
 
 def torch_gradients(case: TrainingCase, replica: Replica, batch: oracle.Batch) -> tuple[list[float], dict[str, np.ndarray]]:
@@ -24,6 +24,8 @@ def torch_gradients(case: TrainingCase, replica: Replica, batch: oracle.Batch) -
         inputs = torch.from_numpy(batch.inputs_WBI[rank])
         inputs = inputs if case.model.layers[0].dtype == "float64" else inputs.float()
         replica.zero_grad()
+        for layer in replica.layers if case.crossed is not None else ():
+            layer.crossed = case.crossed == rank
         replica.passed_by = case.passed_by(rank, 0)
         targets, tags = torch.from_numpy(batch.targets_WBO[rank]), torch.from_numpy(batch.tags_WB[rank])
         loss = loss_of(case.loss, replica(inputs), targets, tags)

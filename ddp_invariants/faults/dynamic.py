@@ -173,3 +173,54 @@ class OnlyWhatAllUse(Explicit):
     def _wanted(self, has_one: Tensor) -> Tensor:
         dist.all_reduce(has_one, dist.ReduceOp.MIN, group=self.group)
         return has_one
+
+
+class LaunchesWhenReady(_Reference):
+    """A bucket is sent as soon as it is full, whichever comes first (no public incident found).
+
+    GRAD-1: ready in another order on rank.
+    """
+
+    def _gradient_ready(self, parameter: nn.Parameter) -> None:
+        for bucket in self._buckets if self._reducing else ():
+            bucket.waiting.discard(parameter)
+            if not bucket.waiting:
+                self._launch(bucket)
+
+
+class FiringOrder(_Reference):
+    """Every gradient travels alone, in the order in which they become ready (public course solutions).
+
+    GRAD-1: ready in another order on rank.
+    """
+
+    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
+        super().__init__(module, process_group, bucket_cap_mb=0)
+
+    def _gradient_ready(self, parameter: nn.Parameter) -> None:
+        for bucket in self._buckets if self._reducing else ():
+            if any(one is parameter for one in bucket.parameters):
+                self._launch(bucket)
+
+
+class BucketsInFiringOrder(_Reference):
+    """Buckets are filled in the order in which the first step's gradients became ready (deepspeedai/DeepSpeed#2343).
+
+    GRAD-1: ready in another order on rank.
+    """
+
+    def _trainable(self) -> list[nn.Parameter]:
+        trainable = super()._trainable()
+        came = getattr(self, "came", [])
+        return sorted(trainable, key=lambda one: next((i for i, other in enumerate(came) if other is one), len(came)))
+
+    def _gradient_ready(self, parameter: nn.Parameter) -> None:
+        super()._gradient_ready(parameter)
+        if not hasattr(self, "came") and self._reducing:
+            self.coming = [*getattr(self, "coming", []), parameter]
+
+    def _finish(self) -> None:
+        super()._finish()
+        if not hasattr(self, "came"):
+            self.came = self.coming
+            self._plan()

@@ -22,6 +22,7 @@ NOT_THE_MEAN = {"mean": "the gradient is not the mean of the ranks' local gradie
 TWO_RANKS = "more than one rank"
 UNUSED = ("unused on all ranks", "unused on some ranks", "used at one step and not at another")
 LOCAL_DIFFERED = "local gradients differed between ranks"
+CROSSED = "gradients ready in another order on one rank"
 CHANNELS_LAST = "channels_last parameter"
 
 
@@ -91,13 +92,14 @@ def _locals_differ(hearing: Hearing, step: int) -> bool:
 
 
 @training.rule("GRAD-1", "After synchronisation every gradient is bitwise identical on all ranks, and so is which are None.",
-               (TWO_RANKS, LOCAL_DIFFERED))
+               (TWO_RANKS, LOCAL_DIFFERED, CROSSED))
 def identical_on_all_ranks(hearing: Hearing, tally: Tally) -> Breach | None:
     """Bitwise, on every step, poisoned ones included."""
     for step in hearing.steps("reduced"):
         reduced = hearing.every_rank("reduced", step)
         tally.met |= {TWO_RANKS} if len(reduced) > 1 else set()
         tally.met |= {LOCAL_DIFFERED} if _locals_differ(hearing, step) else set()
+        tally.met |= {CROSSED} if hearing.case.crossed is not None else set()
         for rank, tensors in enumerate(reduced[1:], start=1):
             tally.compared += sum(tensors.layout.sizes)
             difference = parted(reduced[0], tensors, "rank 0 holds")

@@ -28,7 +28,8 @@ class Values:
 def count_values(model: Model) -> int:
     """How many initial numbers a model takes at most."""
     widths = model.widths()
-    return sum((widths[i] + 1) * layer.outputs + 2 * widths[i] + 1 for i, layer in enumerate(model.layers))
+    return sum((widths[i] + 1) * layer.outputs + 2 * widths[i] + 1 + (2 * widths[i] ** 2 if layer.kind == "branches" else 0)
+               for i, layer in enumerate(model.layers))
 
 
 def _laid_out(values: Tensor, layer: Layer) -> Tensor:
@@ -102,6 +103,30 @@ class Empty(_Layer):
         return x.to(self.nothing.dtype) + self.nothing.sum()
 
 
+class Branches(_Layer):
+    """The difference of two products, of which autograd first gets to the one computed last.
+
+    Attributes:
+        crossed: Whether the first is.
+    """
+
+    def __init__(self, layer: Layer, inputs: int, values: Values) -> None:
+        super().__init__()
+        dtype, trainable = getattr(torch, layer.dtype), not layer.frozen
+        self.first = nn.Parameter(values.take(inputs, inputs).to(dtype), trainable)
+        self.second = nn.Parameter(values.take(inputs, inputs).to(dtype), trainable)
+        self.crossed = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape (B, D) to (B, D)."""
+        self.begin()
+        x = x.to(self.first.dtype)
+        if self.crossed:
+            second = nn.functional.linear(x, self.second)
+            return nn.functional.linear(x, self.first) - second
+        return nn.functional.linear(x, self.first) - nn.functional.linear(x, self.second)
+
+
 class Statistics(_Layer):
     """Passes x on and keeps a running mean, a count and a mask in buffers."""
 
@@ -167,9 +192,16 @@ class Replica(nn.Module):
             return Linear(layer, inputs, values, owner)
         if layer.kind == "scale":
             return Scale(layer, values)
+        if layer.kind == "branches":
+            return Branches(layer, inputs, values)
         if layer.kind == "empty":
             return Empty(layer, inputs)
         return Statistics(inputs, values)
+
+    def cross(self) -> None:
+        """Compute branches in the other order from now on."""
+        for layer in self.layers:
+            layer.crossed = True
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape (B, D in), float32, to (B, D out) in the last layer's dtype."""

@@ -138,6 +138,8 @@ class _Run:
         values_P = draws.parameters(case, rank, count_values(case.model))
         self.replica = Replica(case.model, values_P)
         self.twin = Replica(case.model, values_P)
+        for replica in (self.replica, self.twin) if case.crossed == rank else ():
+            replica.cross()
         self.twin_named = list(self.twin.named_parameters())
         self.twin_state = [*(p for _, p in self.twin_named), *self.twin.buffers()]
         self.dataset = draws.Dataset(case)

@@ -108,6 +108,7 @@ def predictions(asked: Asked) -> Iterator[Prediction]:
     yield from _of_low_precision(asked)
     yield from _of_a_part(asked)
     yield from _of_another_parameter(asked)
+    yield from _of_crossing(asked)
     yield from _of_withholding(asked)
 
 
@@ -308,6 +309,23 @@ def _of_another_parameter(asked: Asked) -> Iterator[Prediction]:
             most = np.sum([np.sum([np.abs(t.by_name[other]) for t in record], axis=0) for record in local], axis=0)
             yield everywhere("swapped", mean, world_size, f"it equals the mean of {other!r}, of equal shape: swapped",
                              (world_size + len(local) + 2) * asked.roundoff * most)
+
+
+def _of_crossing(asked: Asked) -> Iterator[Prediction]:
+    """One rank's gradient of the other branch, where reductions are matched in the order in which gradients become ready."""
+    crossed, stem = asked.hearing.case.crossed, asked.name.rpartition(".")[0]
+    name = {f"{stem}.first": f"{stem}.second", f"{stem}.second": f"{stem}.first"}.get(asked.name)
+    if crossed is None or name is None or asked.left_W.any():
+        return
+    records = [asked.hearing.every_rank("local", number) for number in asked.hearing.micro_steps(asked.step)]
+    other_W = np.sum([[tensors.by_name[name] for tensors in record] for record in records], axis=0)
+    mixed_W = np.stack([np.where(np.reshape((np.arange(len(asked.g_W)) == crossed) == (rank == crossed),
+                                            (-1, *[1] * asked.mean.ndim)), asked.g_W, other_W).sum(0)
+                        for rank in range(len(asked.g_W))])
+    divisor = 1 if asked.summed else len(asked.g_W)
+    yield Prediction("crossed", mixed_W / divisor, lambda _: (
+        f"it mixes the gradient with that of {name!r}, of equal shape: both become ready in another order on rank {crossed}, "
+        "and are reduced as they do"), common=True)
 
 
 def _of_withholding(asked: Asked) -> Iterator[Prediction]:
