@@ -158,6 +158,7 @@ CAPABILITIES = {
     "accumulation": "several backwards per step",
     "bucketing": "gradients travel in buckets filled up to the capacity",
     "overlap": "the first reduction starts before the last gradient is computed",
+    "equal_buffers": "every step's forward starts from equal buffers on all ranks",
     "forward_error": "an exception in the user's forward, caught on all ranks",
     "backward_error": "an exception in the user's backward, caught on all ranks",
     "few": "fewer parameters than ranks",

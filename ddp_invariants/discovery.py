@@ -15,6 +15,7 @@ from ddp_invariants.declarations import CAPABILITIES, Buckets, Declarations, Sam
 from ddp_invariants.evidence import ShardEvidence, TrainingEvidence
 from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.invariants import ALL_RULES, judge
+from ddp_invariants.invariants.buf import MOVED
 from ddp_invariants.invariants.comm import overlapping, reductions_per_step
 from ddp_invariants.ranks.pool import LoadFailure, Pool
 from ddp_invariants.scope import BASE, SAMPLING, TRAINING, Scope
@@ -136,7 +137,7 @@ def discover(pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int) -> Dis
         # What is left of a sum is summed again or not, as it is hooked: nothing says which is meant.
         lacking |= {"never_zeroed"}
     # What is sent is looked at last, and breaks nothing before.
-    without = lacking | frozenset(declared.unsupported) | {"bucketing", "overlap"}
+    without = lacking | frozenset(declared.unsupported) | {"bucketing", "overlap", "equal_buffers"}
     scope = Scope(max_world_size, without, declared, declared_sampler)
     probes = _Probes(pool, ddp, scope)
     base = probes.run(BASE)
@@ -212,8 +213,8 @@ class _Probes:
                 probed.append(self._probe(name, declared=excused))
         return [*probed, self._no_sync(base, next(one for one in probed if one.capability == "accumulation"))]
 
-    def sending(self, probed: tuple[Probed, ...]) -> tuple[Buckets, tuple[Probed, Probed]]:
-        """How buckets are filled, and whether that and overlap are seen: from what is sent under two capacities."""
+    def sending(self, probed: tuple[Probed, ...]) -> tuple[Buckets, tuple[Probed, ...]]:
+        """How buckets are filled, whether that and overlap are seen in what is sent under two capacities; and equal buffers."""
         found: Buckets = ""
         overlaps, declared = False, self.scope.declared
         if any(one.capability == "bucket_cap" and one.standing is Standing.RIGHT for one in probed) \
@@ -228,9 +229,25 @@ class _Probes:
             found = "" if not found or _breach(self.run(biased), scope, ("COMM-4",)) else found
         unknown = Standing.UNKNOWN if any(one.standing is Standing.UNKNOWN for one in probed) else Standing.ABSENT
         standings = [("bucketing", found and found == (declared.buckets or found)), ("overlap", overlaps)]
-        one, other = (Probed(name, Standing.RIGHT if seen else unknown if name in declared.supports else Standing.ABSENT,
+        shown = tuple(Probed(name, Standing.RIGHT if seen else unknown if name in declared.supports else Standing.ABSENT,
                              declared=name in declared.unsupported) for name, seen in standings)
-        return found, (one, other)
+        return found, (*shown, self._equal_buffers(probed))
+
+    def _equal_buffers(self, probed: tuple[Probed, ...]) -> Probed:
+        """Whether the ranks' buffers, which each batch moves, are equal again when the next forward starts.
+
+        It is no duty: who claims it and does not is wrong, who does not claim it leaves each rank its own.
+        """
+        name, declared = "equal_buffers", self.scope.declared
+        buffers, excused = next(one for one in probed if one.capability == "buffers"), name in declared.unsupported
+        if buffers.standing is not Standing.RIGHT:
+            return Probed(name, Standing.UNKNOWN if buffers.standing is Standing.UNKNOWN else Standing.ABSENT, declared=excused)
+        found = judge(self.run(replace(TRAINING["buffers"].probe, steps=3)), declared)["BUF-1"]
+        if MOVED in found.met and found.breach is None:
+            return Probed(name, Standing.RIGHT, declared=excused)
+        if found.breach is not None and name in declared.supports:
+            return Probed(name, Standing.WRONG, f"BUF-1: {found.breach.fact}", excused)
+        return Probed(name, Standing.ABSENT, declared=excused)
 
     def _no_sync(self, base: TrainingEvidence, accumulation: Probed) -> Probed:
         """Whether backwards can go without communication: it is what accumulation was probed with, where it is there."""

@@ -184,6 +184,7 @@ def _too_much(rule: str, case: TrainingCase, declared: Declarations, source: Map
         "the optimizer updates a copy of the parameters": bool(declared.main) and rule == "PARAM-3",
         "some ranks do not use a layer, which a script shows of rules about gradients alone":
             bool(case.unused) and rule not in _FOLLOWS_UNUSED,
+        "what a forward starts from is seen from inside it": rule == "BUF-1",
         "a rank is killed in the middle": case.kills,
         "an exception is caught in a step of several micro-steps": case.mishap is not None and case.accumulation > 1,
         "the case repeats the run in the same processes": case.rounds > 1,

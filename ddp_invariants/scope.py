@@ -146,8 +146,8 @@ TRAINING: dict[str, Capability] = {
 }
 """Training capabilities by name, in the order they are probed. `SHOWN` are none of them."""
 
-SHOWN = ("no_sync", "bucketing", "overlap")
-"""Training capabilities that no case contains: they show in how a case is driven, and in what is sent."""
+SHOWN = ("no_sync", "bucketing", "overlap", "equal_buffers")
+"""Training capabilities that no case contains: they show in how a case is driven, what is sent, what forwards start from."""
 
 SAMPLING: dict[str, frozenset[str]] = {
     "shuffle": frozenset({"shuffle"}), "drop_last": frozenset({"drop_last"}), "given_rank": frozenset(),
@@ -255,6 +255,8 @@ _EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Scope], bool], str], ...] = 
      "the optimizer's state is the implementation's own affair"),
     (("PARAM-4",), lambda scope: not scope.has("one_rank"), "does not run in a world of one rank"),
     (("PARAM-5",), lambda scope: not scope.has("frozen"), "takes no frozen parameters"),
+    (("BUF-1",), lambda scope: not scope.has("buffers"), "takes no buffers"),
+    (("BUF-1",), lambda scope: not scope.has("equal_buffers"), "leaves each rank its own buffers"),
     (("COMM-4",), lambda scope: not scope.has("bucket_cap") or not scope.has("bucketing"), "fills no buckets to a capacity"),
     (("COMM-5",), lambda scope: not scope.has("overlap"), "does not communicate during backward"),
     (("COMM-4", "COMM-5"), lambda scope: scope.declared.gradients == "hidden", "gradients are hidden"),

@@ -23,8 +23,8 @@ def cases_for(rule: str, scope: Scope) -> SearchStrategy[TrainingCase] | SearchS
         return shard_cases(scope, loader=rule == "SHARD-6")
     world_sizes = (2, 3, 4, 1) if rule in _ANY_WORLD or rule in _EVERY_KIND else (1,) if rule == "PARAM-4" else (2, 3, 4)
     return training_cases(scope, world_sizes=world_sizes,
-                          least_steps=2 if rule in ("GRAD-5", "GRAD-9", "PARAM-3", "COMM-4", "COMM-5") else 1,
-                          buffers=rule == "INIT-2", poisoned=rule == "GRAD-7", every_kind=rule in _EVERY_KIND,
+                          least_steps=2 if rule in ("GRAD-5", "GRAD-9", "PARAM-3", "BUF-1", "COMM-4", "COMM-5") else 1,
+                          buffers=rule in ("INIT-2", "BUF-1"), poisoned=rule == "GRAD-7", every_kind=rule in _EVERY_KIND,
                           perturbed=_PERTURBED.get(rule, PERTURBATIONS),
                           mishaps=_MISHAPS.get(rule, ()), rounds=4 if rule == "LIVE-4" else 1,
                           capped=rule in ("GRAD-6", "COMM-4", "COMM-5"), accumulated=rule in ("GRAD-8", "GRAD-12"),

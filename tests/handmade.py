@@ -102,6 +102,8 @@ def right(case: TrainingCase = CASE, *, none: bool = True) -> TrainingEvidence:
                 noted["loss", number] = maker.tensors({"loss": loss, "twin": loss}, "float64")
             noted["reduced", step] = maker.tensors({name: None if name in nowhere else mean.get(name) for name in SHAPES})
             noted["updated", step] = maker.tensors({name: after[name] for name in SHAPES})
+            noted["left buffers", step] = maker.typed({
+                name: (dtype, np.full(shape, (rank + step) % 2)) for name, (dtype, shape) in BUFFERS.items()})
             noted["plain", step] = noted["updated", step]
             noted["state", step] = maker.tensors({} if buffer is None else {"momentum": buffer})
         held = after

@@ -111,6 +111,7 @@ BREACHES: list[tuple[str, str, Alteration]] = [
     ("PARAM-2", "another momentum", lambda e: altered(e, 1, "state", 1, "momentum", raised_by_one)),
     ("PARAM-3", "agreed, but another step", lambda e: everywhere(e, "updated", 0, WEIGHT, raised_by_one)),
     ("PARAM-3", "agreed, one last bit", lambda e: everywhere(e, "updated", 0, SCALE, one_bit_up)),
+    ("BUF-1", "another buffer", lambda e: altered(e, 1, "forward buffers", 2, "layers.5.running", raised_by_one)),
     ("PARAM-5", "a frozen one moved", lambda e: everywhere(e, "updated", 2, "layers.1.factor", raised_by_one)),
     ("LIVE-1", "hung", lambda e: replace(e, incident=Incident("hung", {1: "gave no answer"}, {1: "File x.py"}, 20.0))),
 ]
@@ -132,6 +133,23 @@ def test_every_training_rule_has_a_breach_that_fires_it() -> None:
     tested_elsewhere = {"INIT-4", "GRAD-7", "GRAD-8", "GRAD-9", "GRAD-12", "PARAM-4", "COMM-1", "COMM-2", "COMM-3", "COMM-4",
                         "COMM-5", "COMM-6", "LIVE-2", "LIVE-3", "LIVE-4", "MEM-1"}
     assert {rule for rule, _, _ in BREACHES} | tested_elsewhere == set(training.rules)
+
+
+def test_buf1_tells_which_buffers_a_rank_keeps_to_itself() -> None:
+    """All of them, those assigned anew, or those that are not floating-point."""
+    running, count, seen = (f"layers.5.{name}" for name in ("running", "count", "seen"))
+    for names, words in (([running, count, seen], ""), ([running], "only those that forward assigns anew"),
+                         ([count, seen], "only those that are not floating-point")):
+        evidence = right()
+        for step in (1, 2):
+            for rank in (0, 1):
+                for name in names:
+                    evidence = altered(evidence, rank, "forward buffers", step, name,
+                                       lambda value, moved=(rank + step - 1) % 2: np.full_like(value, moved))
+        breach = judge(evidence)["BUF-1"].breach
+        assert breach is not None
+        assert breach.perhaps.startswith("it is what rank 1 itself left after step 0: not synchronised in forward")
+        assert words in breach.perhaps
 
 
 def test_loss2_fires_on_different_losses_of_a_shared_batch() -> None:

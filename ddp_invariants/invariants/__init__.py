@@ -8,16 +8,16 @@ import numpy as np
 
 from ddp_invariants.declarations import Declarations, SamplerDeclarations
 from ddp_invariants.evidence import ShardEvidence, TrainingEvidence
-from ddp_invariants.invariants import comm, grad, init, live, loss, mem, param
+from ddp_invariants.invariants import buf, comm, grad, init, live, loss, mem, param
 from ddp_invariants.invariants.hearing import UNDECLARED, Hearing, training
 from ddp_invariants.invariants.rule import Rule
 from ddp_invariants.invariants.shard import UNDECLARED as UNDECLARED_SAMPLER
 from ddp_invariants.invariants.shard import Deal, sharding
 from ddp_invariants.verdict import Finding
 
-__all__ = ["ALL_RULES", "comm", "grad", "init", "judge", "live", "loss", "mem", "param"]
+__all__ = ["ALL_RULES", "buf", "comm", "grad", "init", "judge", "live", "loss", "mem", "param"]
 
-_ORDER = ("INIT", "SHARD", "LOSS", "GRAD", "PARAM", "COMM", "LIVE", "MEM")
+_ORDER = ("INIT", "SHARD", "LOSS", "GRAD", "PARAM", "BUF", "COMM", "LIVE", "MEM")
 _RULES: dict[str, Rule[Hearing] | Rule[Deal]] = {**training.rules, **sharding.rules}
 ALL_RULES = {identifier: _RULES[identifier] for identifier in sorted(
     _RULES, key=lambda rule: (_ORDER.index(rule.split("-")[0]), int(rule.split("-")[1])))}

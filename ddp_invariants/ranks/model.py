@@ -128,7 +128,10 @@ class Branches(_Layer):
 
 
 class Statistics(_Layer):
-    """Passes x on and keeps a running mean, a count and a mask in buffers."""
+    """Passes x on and keeps a running mean, a count of what was positive and a mask in buffers.
+
+    The mean is assigned anew, as modules may: who keeps a list of buffers keeps the old one.
+    """
 
     def __init__(self, inputs: int, values: Values) -> None:
         super().__init__()
@@ -145,8 +148,8 @@ class Statistics(_Layer):
         if self.training:
             with torch.no_grad():
                 mean = x.float().mean(0)
-                self.running.mul_(0.5).add_(mean, alpha=0.5)
-                self.count.add_(1)
+                self.running = 0.5 * self.running + 0.5 * mean
+                self.count.add_((x > 0).sum())
                 self.seen.logical_or_(mean > 0)
         return x
 

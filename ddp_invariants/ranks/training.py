@@ -141,7 +141,6 @@ class _Run:
         for replica in (self.replica, self.twin) if case.crossed == rank else ():
             replica.cross()
         self.twin_named = list(self.twin.named_parameters())
-        self.twin_state = [*(p for _, p in self.twin_named), *self.twin.buffers()]
         self.dataset = draws.Dataset(case)
         kind, arguments = optimizer_plan(case)
         self.context = Context(rank, case.world_size, session.subgroup, case.bucket_cap, case.seed, case.optimizer.lr, kind,
@@ -324,6 +323,8 @@ class _Run:
         self.record.facts.setdefault("quiet", []).append(quiet)
         if self.declared.zero < SHARDED:
             self.record.tensors("updated", self.step, self.named)
+            if self.buffers:
+                self.record.tensors("left buffers", self.step, self.replica.named_buffers())
         if self.declared.zero:
             self.record.facts.setdefault("held", []).append([*held.parameters_and_state(self.replica, optimizer),
                                                              gradient_bytes])
@@ -392,14 +393,20 @@ class _Run:
         if not self.watching:
             return
         self.watching = False
+        if self.buffers:  # Forwards may have assigned them anew.
+            self.buffers = list(self.replica.named_buffers())
         self.record.tensors("forward", self.step, self.named)
         self.record.tensors("forward buffers", self.step, self.buffers)
         if self.step == 0:
             self.layouts = [_layout_of(parameter) for _, parameter in self.named]
             _lay_out(self.twin, self.layouts)
         with torch.no_grad():
-            for ours, theirs in zip(self.twin_state, [*self.named, *self.buffers], strict=True):
+            for ours, theirs in zip(self._twin_state(), [*self.named, *self.buffers], strict=True):
                 ours.copy_(theirs[1])
+
+    def _twin_state(self) -> list[Tensor]:
+        """The twin's parameters and buffers."""
+        return [*(p for _, p in self.twin_named), *(self.twin.buffers() if self.buffers else ())]
 
     def _at_layer(self, layer: nn.Module) -> None:
         """Note what a layer computes with: where parameters are sharded, the one moment they are whole."""
@@ -428,7 +435,7 @@ class _Run:
             self.layouts = [self.laid_out[name] for name in names]
             _lay_out(self.twin, self.layouts)
         with torch.no_grad():
-            for ours, name in zip(self.twin_state, [*names, *buffers], strict=True):
+            for ours, name in zip(self._twin_state(), [*names, *buffers], strict=True):
                 if name in gathered and gathered[name].shape == ours.shape:
                     ours.copy_(gathered[name])
 
