@@ -20,6 +20,7 @@ OptimizerKind = Literal["sgd", "adamw"]
 ZeroGrad = Literal["set_to_none", "zero", "never"]
 Values = Literal["integer", "real"]
 PoisonKind = Literal["nan", "inf", "-inf"]
+NoSync = Literal["plain", "nested", "error"]
 Init = Literal["distinct", "equal"]
 Activation = Literal["none", "relu", "gelu"]
 Loss = Literal["tagged", "mse"]
@@ -307,6 +308,8 @@ class TrainingCase:
         poison: A value that is not finite, or None.
         perturbation: Of the timing of collectives.
         mishap: What goes wrong on purpose, or None.
+        no_sync: How the micro-steps but the last go without communication: each in a `plain` no_sync, or with a `nested` one
+            entered and left before its backward; or an `error` of the user's own leaves a no_sync before the last one.
         unused: Layers that some forwards pass by; something with elements is trained in every one.
         crossed: The rank whose `branches` are computed in the other order, so that their gradients, of equal shape, become
             ready in another order than on the other ranks; None for none. No number changes.
@@ -332,6 +335,7 @@ class TrainingCase:
     poison: Poison | None = None
     perturbation: Perturbation = Perturbation()
     mishap: Mishap | None = None
+    no_sync: NoSync = "plain"
     unused: tuple[Unused, ...] = ()
     crossed: int | None = None
     rounds: int = 1
@@ -351,6 +355,9 @@ class TrainingCase:
         _one_of("init", self.init, Init)
         _one_of("values", self.values, Values)
         _one_of("zero_grad", self.zero_grad, ZeroGrad)
+        _one_of("no_sync", self.no_sync, NoSync)
+        _require(self.no_sync == "plain" or self.accumulation > 1, "no_sync", self.no_sync,
+                 "'plain' where a step has one backward")
         least = self.world_size if self.data.drop_last else 1
         _require(self.data.samples >= least, "data.samples", self.data.samples, f"at least {least}: no rank has a batch")
         if self.poison is not None:

@@ -155,6 +155,8 @@ CAPABILITIES = {
     "bucket_cap": "a bucket capacity can be given",
     "subgroup": "a process group can be given which does not contain rank 0",
     "no_sync": "gradients can be accumulated without communication",
+    "no_sync_nested": "a no_sync inside a no_sync",
+    "no_sync_error": "leaving a no_sync by an exception",
     "accumulation": "several backwards per step",
     "bucketing": "gradients travel in buckets filled up to the capacity",
     "overlap": "the first reduction starts before the last gradient is computed",

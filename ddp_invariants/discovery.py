@@ -148,6 +148,9 @@ def discover(pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int) -> Dis
         # Whether its call before a batch belongs before a step or a micro-step, nothing tells: it is not put to that test.
         lacking |= {"accumulation"}
         probes.scope = replace(probes.scope, without=probes.scope.without | lacking)
+    if how.get("accumulation") == "each":
+        lacking |= {"no_sync_nested", "no_sync_error"}
+        probes.scope = replace(probes.scope, without=probes.scope.without | lacking)
     driven = [*described["driven"], *(f"{when}: {what}" for when, what in sorted(base.ranks[0].driven.items()))]
     probed = tuple(probes.all(lacking, base))
     buckets, shown = probes.sending(probed)

@@ -185,6 +185,7 @@ def _too_much(rule: str, case: TrainingCase, declared: Declarations, source: Map
         "some ranks do not use a layer, which a script shows of rules about gradients alone":
             bool(case.unused) and rule not in _FOLLOWS_UNUSED,
         "what a forward starts from is seen from inside it": rule == "BUF-1",
+        "a no_sync is nested, or left by an exception": case.no_sync != "plain",
         "a rank is killed in the middle": case.kills,
         "an exception is caught in a step of several micro-steps": case.mishap is not None and case.accumulation > 1,
         "the case repeats the run in the same processes": case.rounds > 1,

@@ -97,7 +97,13 @@ def _enough(case: TrainingCase) -> TrainingCase:
 TRAINING: dict[str, Capability] = {
     "bucket_cap": _field("bucket_cap", None, replace(BASE, bucket_cap=1), "every parameter above the cap", "cap between",
                          "cap above the model"),
-    "accumulation": _field("accumulation", 1, replace(BASE, accumulation=2), "several micro-steps"),
+    "accumulation": Capability(lambda case: case.accumulation > 1,
+                               lambda case: replace(case, accumulation=1, no_sync="plain"), replace(BASE, accumulation=2),
+                               frozenset({"several micro-steps"})),
+    "no_sync_nested": _field("no_sync", "plain", replace(BASE, accumulation=2, no_sync="nested"), "a nested no_sync",
+                             value="nested"),
+    "no_sync_error": _field("no_sync", "plain", replace(BASE, accumulation=2, no_sync="error"), "an exception inside no_sync",
+                            value="error"),
     "tied": _layers(lambda layer: layer.tied is not None, lambda layer: replace(layer, tied=None),
                     (Layer("linear", 4, tied=0),), "tied parameter"),
     "frozen": _layers(lambda layer: layer.frozen, lambda layer: replace(layer, frozen=False),
@@ -228,7 +234,7 @@ def _stacked(case: TrainingCase, stack: Stack) -> TrainingCase:
     layers = tuple(Layer("linear", width, activation=stack.activation if number < count - 1 else stack.last)
                    for number, width in enumerate(widths))
     return replace(case, model=Model(case.model.inputs, layers), outside=0, bucket_cap=None, accumulation=1,
-                   zero_grad="set_to_none", unused=(), crossed=None)
+                   zero_grad="set_to_none", unused=(), crossed=None, no_sync="plain")
 
 
 _VALUES = ("GRAD-2", "GRAD-3", "GRAD-5", "GRAD-6", "GRAD-7", "GRAD-8", "GRAD-9", "GRAD-12")

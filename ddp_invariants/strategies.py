@@ -18,6 +18,7 @@ from ddp_invariants.case import (
     Mishap,
     MishapKind,
     Model,
+    NoSync,
     Optimizer,
     Perturbation,
     PerturbationKind,
@@ -49,6 +50,7 @@ _OPTIMIZERS = st.sampled_from((
     Optimizer(momentum=0.5, weight_decay=0.25), Optimizer("adamw"), Optimizer(log2_lr=-2),
 ))
 """Powers of two where torch allows it, so that SGD's arithmetic on integers is exact."""
+_NO_SYNC: st.SearchStrategy[NoSync] = st.sampled_from(("plain", "plain", "plain", "plain", "nested", "error"))
 PERTURBATIONS: tuple[PerturbationKind, ...] = ("none",) * 13 + ("withheld", "withheld", "delays")
 """What rules draw that are not about timing: mostly nothing, since a violation is best told by the rule that is."""
 
@@ -154,6 +156,7 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
     # where gradients are hidden, and no rule of its own can judge it.
     micro_steps = (2, 4, 3) if accumulated else (1, 1, 2, 3) if scope.declared.gradients == "hidden" else (1,)
     accumulation = draw(st.sampled_from(micro_steps))
+    no_sync = draw(_NO_SYNC) if accumulated else "plain"
     poison = None
     if poisoned:
         poison = Poison(draw(_SMALL) % world_size, draw(_SMALL) % steps, draw(st.sampled_from(("nan", "inf", "-inf"))))
@@ -205,6 +208,7 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
         perturbation=Perturbation(draw(st.sampled_from(perturbed)), draw(st.sampled_from(("finite", "finite", "nan"))),
                                   draw(_SMALL) % world_size, draw(st.sampled_from((1, 1, 2, 5)))),
         mishap=mishap,
+        no_sync=no_sync if poison is None else "plain",
         unused=passed,
         crossed=other,
         rounds=rounds,

@@ -30,6 +30,7 @@ from ddp_invariants.strategies import shard_cases, training_cases
 NARROWING = Model(2, (Layer("linear", 2), Layer("linear", 1)))
 SIMPLEST = TrainingCase(model=Model(1, (Layer("linear"),)))
 ANY = training_cases(Scope(), poisoned=True) | training_cases(Scope()) | training_cases(Scope(), unused=True, crossed=True) | \
+    training_cases(Scope(), accumulated=True) | \
     shard_cases(Scope())
 
 
@@ -64,7 +65,8 @@ def test_batches_are_equal_in_size_on_all_ranks_and_at_every_step(case: Training
 def test_a_file_written_before_a_field_was_is_read(tmp_path: Path) -> None:
     """What it does not say is the default."""
     plain = json.loads(to_json(SIMPLEST))
-    del plain["unused"]
+    for name in ("unused", "crossed", "no_sync"):
+        del plain[name]
     path = tmp_path / "old.json"
     path.write_text(json.dumps(plain))
     assert casefile.read(path) == SIMPLEST
@@ -160,6 +162,8 @@ def test_missing_and_binary_files_get_one_sentence(tmp_path: Path) -> None:
     (lambda: TrainingCase(model=NARROWING, unused=(Unused(1),)), r"unused\[0\].layer is 1, expected the index of a layer with"),
     (lambda: TrainingCase(model=NARROWING, unused=(Unused(0, 2),)), r"unused\[0\].rank is 2, expected an integer from 0 to 1"),
     (lambda: TrainingCase(model=SIMPLEST.model, unused=(Unused(0, 1),)), "so that rank 1 trains a parameter with elements at"),
+    (lambda: TrainingCase(model=SIMPLEST.model, no_sync="nested"), "no_sync is 'nested', expected 'plain' where"),
+    (lambda: TrainingCase(model=SIMPLEST.model, crossed=2), "crossed is 2, expected an integer from 0 to 1"),
     (lambda: ShardCase(epochs=()), "at least one epoch"),
 ])
 def test_a_case_that_cannot_be_run_is_refused_where_it_is_made(make: object, message: str) -> None:

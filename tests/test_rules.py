@@ -9,7 +9,7 @@ import pytest
 from handmade import CASE, STRUCTURE, altered, everywhere, right
 
 from ddp_invariants import balls
-from ddp_invariants.case import Data, Mishap, Optimizer, Perturbation, Poison, ShardCase, Unused, ZeroGrad
+from ddp_invariants.case import Data, Mishap, NoSync, Optimizer, Perturbation, Poison, ShardCase, Unused, ZeroGrad
 from ddp_invariants.declarations import Buckets, Declarations, SamplerDeclarations
 from ddp_invariants.evidence import Incident, RankEvidence, ShardEvidence, TrainingEvidence
 from ddp_invariants.invariants import ALL_RULES, judge
@@ -175,6 +175,15 @@ def test_right_accumulation_breaches_no_rule() -> None:
     assert {name: f.breach for name, f in findings.items() if f.breach} == {}
     assert findings["GRAD-8"].compared > 0
     assert findings["GRAD-12"].compared > 0
+
+
+@pytest.mark.parametrize(("no_sync", "situation"), [("nested", "a nested no_sync"), ("error", "an exception inside no_sync")])
+def test_grad8_counts_how_no_sync_was_used(no_sync: NoSync, situation: str) -> None:
+    """Nested, and left by an exception: it has to meet both."""
+    findings = judge(right(replace(ACCUMULATED, no_sync=no_sync)))
+    assert {name: f.breach for name, f in findings.items() if f.breach} == {}
+    assert situation in findings["GRAD-8"].met
+    assert situation in ALL_RULES["GRAD-8"].needs
 
 
 @pytest.mark.parametrize("rule", ["GRAD-2", "GRAD-3", "GRAD-8", "GRAD-12"])

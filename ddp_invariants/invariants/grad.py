@@ -22,6 +22,7 @@ NOT_THE_MEAN = {"mean": "the gradient is not the mean of the ranks' local gradie
 TWO_RANKS = "more than one rank"
 UNUSED = ("unused on all ranks", "unused on some ranks", "used at one step and not at another")
 LOCAL_DIFFERED = "local gradients differed between ranks"
+NO_SYNC = {"nested": "a nested no_sync", "error": "an exception inside no_sync"}
 CROSSED = "gradients ready in another order on one rank"
 CHANNELS_LAST = "channels_last parameter"
 
@@ -261,14 +262,15 @@ def what_is_not_finite_spreads(hearing: Hearing, tally: Tally) -> Breach | None:
 
 
 @training.rule("GRAD-8", "Inside no_sync gradients accumulate locally and nothing is reduced; the next synchronised backward "
-               "yields the mean of the ranks' accumulated gradients.", (TWO_RANKS, "several micro-steps"))
+               "yields the mean of the ranks' accumulated gradients, nested or left by an exception, too.",
+               (TWO_RANKS, "several micro-steps", *NO_SYNC.values()))
 def accumulation_without_communication(hearing: Hearing, tally: Tally) -> Breach | None:
     """On cases with several micro-steps, all but the last under no_sync."""
     if hearing.case.accumulation == 1 or hearing.synchronised_each:
         raise NotAbout("no backward ran under no_sync")
     tally.met |= {TWO_RANKS} if hearing.case.world_size > 1 else set()
     for step in hearing.steps("reduced"):
-        tally.met.add("several micro-steps")
+        tally.met |= {"several micro-steps"} | {NO_SYNC[how] for how in NO_SYNC if how == hearing.case.no_sync}
         for rank, evidence in enumerate(hearing.evidence.ranks):
             spans = evidence.quiet[step] if step < len(evidence.quiet) else []
             # Forwards may send: buffers are refreshed, a lazy wrapper starts.
@@ -338,7 +340,7 @@ def batch_arithmetic(hearing: Hearing, tally: Tally) -> Breach | None:
         raise NotAbout("one micro-step per step")
     if case.unused:
         raise NotAbout("one process cannot use a layer on some samples alone")
-    alone = replace(case, world_size=1, accumulation=1, perturbation=Perturbation(), mishap=None)
+    alone = replace(case, world_size=1, accumulation=1, no_sync="plain", crossed=None, perturbation=Perturbation(), mishap=None)
     for step in hearing.steps("reduced"):
         parts = [hearing.batches[number] for number in hearing.micro_steps(step)]
         if len({part.inputs_WBI.shape for part in parts}) > 1 or (case.zero_grad == "never" and step):

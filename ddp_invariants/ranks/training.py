@@ -4,6 +4,7 @@ import os
 import signal
 import traceback
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,7 @@ from ddp_invariants.case import TrainingCase
 from ddp_invariants.declarations import SHARDED
 from ddp_invariants.ranks import held
 from ddp_invariants.ranks.driving import Driver
-from ddp_invariants.ranks.model import Replica, count_values, loss_of
+from ddp_invariants.ranks.model import Replica, UserError, count_values, loss_of
 from ddp_invariants.ranks.session import Session
 
 _Slot = tuple[str, str, list[int]] | tuple[str, None, None]
@@ -303,8 +304,13 @@ class _Run:
         for number, indices in enumerate(dealt):
             if number < last and not each:
                 with drive.accumulate(wrapped):
+                    if case.no_sync == "nested":
+                        with drive.accumulate(wrapped):
+                            pass
                     quiet.append(self._micro_step(wrapped, optimizer, number, indices))
                 continue
+            if case.no_sync == "error" and not each:
+                self._leave_by_an_error(wrapped)
             self._micro_step(wrapped, optimizer, number, indices)
             self.phase = "synchronisation"
             drive.after_backward(wrapped, optimizer)
@@ -330,6 +336,11 @@ class _Run:
                                                              gradient_bytes])
         elif self.declared.optimizer == "replicated":
             self.record.tensors("state", self.step, self._optimizer_state(optimizer))
+
+    def _leave_by_an_error(self, wrapped: Any) -> None:
+        """Leave a no_sync by an exception of the user's own, who catches it."""
+        with suppress(UserError), self.drive.accumulate(wrapped):
+            raise UserError
 
     def _note_in_flight(self) -> None:
         if self.case.perturbation.kind == "withheld":
