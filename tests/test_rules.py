@@ -276,6 +276,15 @@ def test_mem1_wants_a_share_of_what_the_stage_shards(stage: int, held: list[int]
     assert finding.compared
 
 
+def test_comm5_takes_an_all_reduce_of_integers_for_no_gradient() -> None:
+    """With find_unused_parameters torch sends which parameters are used when backward is over: no second bucket."""
+    used = Call("allreduce", "int32", 4, "SUM", launched=1.89)
+    sent = [[replaced for rank in right().ranks[:1] for call in rank.sent[0] for replaced in (
+        [call._replace(launched=call.launched + 0.3)] if call.elements == 3 else [])] + [used]]
+    ranks = tuple(replace(rank, sent=sent) for rank in right().ranks)
+    assert judge(replace(right(), ranks=ranks))["COMM-5"].breach is None
+
+
 def test_comm3_counts_what_the_ranks_withhold() -> None:
     """The controller cannot import the ranks' module, so the names stand twice."""
     from ddp_invariants.ranks.group import IN_LISTS, IN_ONE

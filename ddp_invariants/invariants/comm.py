@@ -179,9 +179,10 @@ filling is right, and this only what no padding explains."""
 
 
 def reductions(evidence: RankEvidence, step: int) -> list[Call]:
-    """The reductions of the gradients of a step, in the order they were started."""
+    """The reductions of the gradients of a step, in the order they were started; of integers, which tell other things, none."""
     began, ended, _ = evidence.backwards[step]
-    return [call for call in evidence.calls if call.kind in _REDUCTIONS and began <= call.launched <= ended]
+    return [call for call in evidence.calls if call.kind in _REDUCTIONS and began <= call.launched <= ended
+            and not call.dtype.startswith(("int", "uint", "bool"))]
 
 
 def reductions_per_step(evidence: TrainingEvidence) -> list[int]:
