@@ -15,11 +15,12 @@ from typing import Any, ClassVar, Literal, get_args
 
 Dtype = Literal["float32", "float64", "bfloat16"]
 Layout = Literal["contiguous", "transposed", "strided", "channels_last"]
-LayerKind = Literal["linear", "scale", "empty", "statistics"]
+LayerKind = Literal["linear", "scale", "empty", "statistics", "branches"]
 OptimizerKind = Literal["sgd", "adamw"]
 ZeroGrad = Literal["set_to_none", "zero", "never"]
 Values = Literal["integer", "real"]
 PoisonKind = Literal["nan", "inf", "-inf"]
+NoSync = Literal["plain", "nested", "error"]
 Init = Literal["distinct", "equal"]
 Activation = Literal["none", "relu", "gelu"]
 Loss = Literal["tagged", "mse"]
@@ -63,7 +64,8 @@ class Layer:
 
     Attributes:
         kind: `linear` is x @ W.T + b; `scale` multiplies by a 0-d parameter; `empty` adds the sum of a
-            zero-element parameter; `statistics` has buffers (float, integer, bool) and no parameter.
+            zero-element parameter; `statistics` has buffers (float, integer, bool) and no parameter; `branches` is
+            x @ F.T - x @ S.T, of which a rank may compute either first (`TrainingCase.crossed`).
         outputs: Width of the result; read by `linear` alone.
         bias: Whether a `linear` layer adds a vector.
         activation: What the result passes through: nothing, max(x, 0), or x times the normal distribution's integral.
@@ -93,6 +95,12 @@ class Layer:
         _between("outputs", self.outputs, 1, 4096)
 
 
+PARAMETERS: dict[LayerKind, tuple[str, ...]] = {
+    "linear": ("weight", "bias"), "scale": ("factor",), "empty": ("nothing",), "statistics": (),
+    "branches": ("first", "second")}
+"""What the parameters of a kind of layer are called, in the order of registration."""
+
+
 @dataclass(frozen=True)
 class Model:
     """A stack of layers over an input of width `inputs`."""
@@ -106,7 +114,6 @@ class Model:
         _between("inputs", self.inputs, 1, 4096)
         _require(len(self.layers) > 0, "layers", self.layers, "at least one layer")
         widths = self.widths()
-        trainable = False
         for index, layer in enumerate(self.layers):
             where = f"layers[{index}]"
             _require(layer.activation == "none" or layer.kind != "statistics", f"{where}.activation", layer.activation,
@@ -121,9 +128,19 @@ class Model:
                          "the index of an earlier linear layer that owns its weight")
                 _require((widths[index], layer.outputs, layer.dtype) == (widths[layer.tied], owner.outputs, owner.dtype),
                          f"{where}.tied", layer.tied, "a layer of the same shape and dtype")
-            trainable |= not layer.frozen and (layer.kind == "scale" or (layer.kind == "linear" and layer.tied is None))
-        _require(trainable, "layers", [layer.kind for layer in self.layers],
+        _require(self.trains(), "layers", [layer.kind for layer in self.layers],
                  "at least one trainable parameter with elements")
+
+    def trains(self, passed_by: frozenset[int] = frozenset()) -> bool:
+        """Whether a forward that passes some layers by trains a weight or factor."""
+        return any(index not in passed_by and not (layer if layer.tied is None else self.layers[layer.tied]).frozen
+                   and layer.kind in ("linear", "scale", "branches") for index, layer in enumerate(self.layers))
+
+    def used(self, passed_by: frozenset[int]) -> frozenset[str]:
+        """Names of the parameters, frozen ones too, that a forward computes with which passes some layers by."""
+        return frozenset(f"layers.{index if layer.tied is None or name == 'bias' else layer.tied}.{name}"
+                         for index, layer in enumerate(self.layers) if index not in passed_by
+                         for name in PARAMETERS[layer.kind] if name != "bias" or layer.bias)
 
     def widths(self) -> list[int]:
         """The input width of every layer, then the width of the result."""
@@ -254,6 +271,23 @@ class Mishap:
 
 
 @dataclass(frozen=True)
+class Unused:
+    """A layer that forwards pass by, so that its parameters get no gradient there.
+
+    Attributes:
+        layer: Its index. As wide out as in, since its input is handed on as it is, the activation left out too.
+        rank: On which rank; None for all.
+        step: At which step, in all of its micro-steps; None for every one.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    layer: int
+    rank: int | None = None
+    step: int | None = None
+
+
+@dataclass(frozen=True)
 class TrainingCase:
     """A whole data-parallel training run of a few steps.
 
@@ -274,6 +308,11 @@ class TrainingCase:
         poison: A value that is not finite, or None.
         perturbation: Of the timing of collectives.
         mishap: What goes wrong on purpose, or None.
+        no_sync: How the micro-steps but the last go without communication: each in a `plain` no_sync, or with a `nested` one
+            entered and left before its backward; or an `error` of the user's own leaves a no_sync before the last one.
+        unused: Layers that some forwards pass by; something with elements is trained in every one.
+        crossed: The rank whose `branches` are computed in the other order, so that their gradients, of equal shape, become
+            ready in another order than on the other ranks; None for none. No number changes.
         rounds: How often the whole run is repeated in the same processes; the evidence is the last one's.
         seed: Of parameters, samples and targets.
     """
@@ -296,6 +335,9 @@ class TrainingCase:
     poison: Poison | None = None
     perturbation: Perturbation = Perturbation()
     mishap: Mishap | None = None
+    no_sync: NoSync = "plain"
+    unused: tuple[Unused, ...] = ()
+    crossed: int | None = None
     rounds: int = 1
     seed: int = 0
     kind: Literal["training"] = "training"
@@ -313,6 +355,9 @@ class TrainingCase:
         _one_of("init", self.init, Init)
         _one_of("values", self.values, Values)
         _one_of("zero_grad", self.zero_grad, ZeroGrad)
+        _one_of("no_sync", self.no_sync, NoSync)
+        _require(self.no_sync == "plain" or self.accumulation > 1, "no_sync", self.no_sync,
+                 "'plain' where a step has one backward")
         least = self.world_size if self.data.drop_last else 1
         _require(self.data.samples >= least, "data.samples", self.data.samples, f"at least {least}: no rank has a batch")
         if self.poison is not None:
@@ -330,6 +375,28 @@ class TrainingCase:
             _require(self.mishap.kind != "death" or self.mishap.step > 0, "mishap.step", self.mishap.step,
                      "from 1 where a rank dies")
             _require(self.mishap.kind != "death" or self.rounds == 1, "rounds", self.rounds, "1 where a rank dies")
+        if self.crossed is not None:
+            _between("crossed", self.crossed, 0, self.world_size - 1)
+        for index, one in enumerate(self.unused):
+            self._require_unused(f"unused[{index}]", one)
+
+    def _require_unused(self, where: str, one: Unused) -> None:
+        layers, widths = self.model.layers, self.model.widths()
+        _between(f"{where}.layer", one.layer, 0, len(layers) - 1)
+        _require(layers[one.layer].kind != "statistics" and widths[one.layer] == widths[one.layer + 1], f"{where}.layer",
+                 one.layer, "the index of a layer with parameters that is as wide out as in")
+        if one.rank is not None:
+            _between(f"{where}.rank", one.rank, 0, self.world_size - 1)
+        if one.step is not None:
+            _between(f"{where}.step", one.step, 0, self.steps - 1)
+        for rank in range(self.world_size) if one.rank is None else (one.rank,):
+            for step in range(self.steps) if one.step is None else (one.step,):
+                _require(self.model.trains(self.passed_by(rank, step)), f"{where}.layer", one.layer,
+                         f"another, so that rank {rank} trains a parameter with elements at step {step}")
+
+    def passed_by(self, rank: int, step: int) -> frozenset[int]:
+        """The indices of the layers that a rank's forwards of a step pass by."""
+        return frozenset(one.layer for one in self.unused if one.rank in (None, rank) and one.step in (None, step))
 
     @property
     def kills(self) -> bool:
@@ -397,6 +464,7 @@ def from_plain(plain: dict[str, Any]) -> Case:
     poison = plain["poison"] and Poison(**plain["poison"])
     mishap = plain["mishap"] and Mishap(**plain["mishap"])
     return TrainingCase(**{**plain, "model": model, "data": Data(**plain["data"]),
+                           "unused": tuple(Unused(**one) for one in plain["unused"]),
                            "optimizer": Optimizer(**plain["optimizer"]), "poison": poison, "mishap": mishap,
                            "perturbation": Perturbation(**plain["perturbation"])})
 
@@ -418,7 +486,9 @@ def _brief(value: object) -> str:
     if isinstance(value, Layer):
         differing = [f"{k}={v}" for k, v in asdict(value).items() if k != "kind" and v != getattr(Layer, k)]
         return value.kind + (f"({','.join(differing)})" if differing else "")
-    if isinstance(value, Data | Optimizer | Poison | Perturbation | Mishap):
+    if isinstance(value, tuple) and value and isinstance(value[0], Unused):
+        return "+".join(_brief(one) for one in value)
+    if isinstance(value, Data | Optimizer | Poison | Perturbation | Mishap | Unused):
         differing = [f"{k}={v}" for k, v in asdict(value).items() if v != getattr(type(value), k, None)]
         return f"({','.join(differing)})"
     return str(value)

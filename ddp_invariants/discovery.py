@@ -15,6 +15,7 @@ from ddp_invariants.declarations import CAPABILITIES, Buckets, Declarations, Sam
 from ddp_invariants.evidence import ShardEvidence, TrainingEvidence
 from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.invariants import ALL_RULES, judge
+from ddp_invariants.invariants.buf import MOVED
 from ddp_invariants.invariants.comm import overlapping, reductions_per_step
 from ddp_invariants.ranks.pool import LoadFailure, Pool
 from ddp_invariants.scope import BASE, SAMPLING, TRAINING, Scope
@@ -129,11 +130,14 @@ def discover(pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int) -> Dis
     declared = declare(Declarations, described["declares"])
     declared_sampler = declare(SamplerDeclarations, dealing["declares"])
     lacking = frozenset(described["lacks"]) | frozenset({"accumulation"} if declared.accumulation == "none" else ())
+    if declared.gradients == "hidden":
+        # Whether a parameter without a gradient got a zero, which may move it, is not seen.
+        lacking |= {"unused"}
     if declared.reduction == "sum":
         # What is left of a sum is summed again or not, as it is hooked: nothing says which is meant.
         lacking |= {"never_zeroed"}
     # What is sent is looked at last, and breaks nothing before.
-    without = lacking | frozenset(declared.unsupported) | {"bucketing", "overlap"}
+    without = lacking | frozenset(declared.unsupported) | {"bucketing", "overlap", "equal_buffers"}
     scope = Scope(max_world_size, without, declared, declared_sampler)
     probes = _Probes(pool, ddp, scope)
     base = probes.run(BASE)
@@ -143,6 +147,9 @@ def discover(pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int) -> Dis
                                               ("before each batch" in how and not declared.accumulation)):
         # Whether its call before a batch belongs before a step or a micro-step, nothing tells: it is not put to that test.
         lacking |= {"accumulation"}
+        probes.scope = replace(probes.scope, without=probes.scope.without | lacking)
+    if how.get("accumulation") == "each":
+        lacking |= {"no_sync_nested", "no_sync_error"}
         probes.scope = replace(probes.scope, without=probes.scope.without | lacking)
     driven = [*described["driven"], *(f"{when}: {what}" for when, what in sorted(base.ranks[0].driven.items()))]
     probed = tuple(probes.all(lacking, base))
@@ -187,9 +194,10 @@ class _Probes:
         self.pool, self.ddp, self.scope = pool, ddp, scope
         self.hung = 0
 
-    def run(self, case: TrainingCase, scope: Scope | None = None) -> TrainingEvidence:
-        """The evidence of a probe, fitted to what is declared."""
-        evidence = self.pool.train((scope or self.scope).fit(case), self.ddp, patience=HUNG_PATIENCE if self.hung else None)
+    def run(self, case: TrainingCase, scope: Scope | None = None, *, hangs: bool = False) -> TrainingEvidence:
+        """The evidence of a probe, fitted to what is declared; of one that often hangs after less patience."""
+        evidence = self.pool.train((scope or self.scope).fit(case), self.ddp,
+                                   patience=HUNG_PATIENCE if self.hung or hangs else None)
         self.hung += evidence.incident is not None
         return evidence
 
@@ -208,8 +216,8 @@ class _Probes:
                 probed.append(self._probe(name, declared=excused))
         return [*probed, self._no_sync(base, next(one for one in probed if one.capability == "accumulation"))]
 
-    def sending(self, probed: tuple[Probed, ...]) -> tuple[Buckets, tuple[Probed, Probed]]:
-        """How buckets are filled, and whether that and overlap are seen: from what is sent under two capacities."""
+    def sending(self, probed: tuple[Probed, ...]) -> tuple[Buckets, tuple[Probed, ...]]:
+        """How buckets are filled, whether that and overlap are seen in what is sent under two capacities; and equal buffers."""
         found: Buckets = ""
         overlaps, declared = False, self.scope.declared
         if any(one.capability == "bucket_cap" and one.standing is Standing.RIGHT for one in probed) \
@@ -224,9 +232,25 @@ class _Probes:
             found = "" if not found or _breach(self.run(biased), scope, ("COMM-4",)) else found
         unknown = Standing.UNKNOWN if any(one.standing is Standing.UNKNOWN for one in probed) else Standing.ABSENT
         standings = [("bucketing", found and found == (declared.buckets or found)), ("overlap", overlaps)]
-        one, other = (Probed(name, Standing.RIGHT if seen else unknown if name in declared.supports else Standing.ABSENT,
+        shown = tuple(Probed(name, Standing.RIGHT if seen else unknown if name in declared.supports else Standing.ABSENT,
                              declared=name in declared.unsupported) for name, seen in standings)
-        return found, (one, other)
+        return found, (*shown, self._equal_buffers(probed))
+
+    def _equal_buffers(self, probed: tuple[Probed, ...]) -> Probed:
+        """Whether the ranks' buffers, which each batch moves, are equal again when the next forward starts.
+
+        It is no duty: who claims it and does not is wrong, who does not claim it leaves each rank its own.
+        """
+        name, declared = "equal_buffers", self.scope.declared
+        buffers, excused = next(one for one in probed if one.capability == "buffers"), name in declared.unsupported
+        if buffers.standing is not Standing.RIGHT:
+            return Probed(name, Standing.UNKNOWN if buffers.standing is Standing.UNKNOWN else Standing.ABSENT, declared=excused)
+        found = judge(self.run(replace(TRAINING["buffers"].probe, steps=3)), declared)["BUF-1"]
+        if MOVED in found.met and found.breach is None:
+            return Probed(name, Standing.RIGHT, declared=excused)
+        if found.breach is not None and name in declared.supports:
+            return Probed(name, Standing.WRONG, f"BUF-1: {found.breach.fact}", excused)
+        return Probed(name, Standing.ABSENT, declared=excused)
 
     def _no_sync(self, base: TrainingEvidence, accumulation: Probed) -> Probed:
         """Whether backwards can go without communication: it is what accumulation was probed with, where it is there."""
@@ -242,9 +266,9 @@ class _Probes:
         scope = replace(self.scope, without=self.scope.without - {name})
         if not TRAINING[name].present(scope.fit(case)):
             return Probed(name, Standing.ABSENT, "outside what it declares", declared)
-        evidence = self.run(case, scope)
+        evidence = self.run(case, scope, hangs=name in ("unused", "crossed"))
         breach, refusal = _breach(evidence, scope), _refusal(evidence)
-        if breach and not (refusal and breach.startswith("LIVE-1")):  # Refused on every rank, if only at a later step.
+        if breach and not refusal:  # What is refused on every rank, if only at a later step, is not silently wrong.
             return Probed(name, Standing.WRONG, breach, declared)
         return Probed(name, Standing.REFUSED if refusal else Standing.RIGHT, refusal, declared)
 

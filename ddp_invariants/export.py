@@ -160,6 +160,8 @@ def _of_training(pool: Pool, stored: StoredViolation, case: TrainingCase) -> dic
             rule, ["model.named_parameters()", "*model.named_buffers()"]),
         "wrapping": calls.wrapping(), "before_step": calls.before_step(), "micro": calls.micro_step(),
         "after_backward": calls.after_backward(), "gradients": calls.gradients(), "stepping": calls.step(),
+        "passed_by": [[sorted(case.passed_by(rank, step)) for rank in range(case.world_size)] for step in range(case.steps)]
+        if case.unused else [],
         "mishap": case.mishap, "failing": _mishap(case, calls) if case.mishap is not None else [],
         "last_forward": calls.forward() if rule == "LIVE-1" else "",
     }
@@ -169,7 +171,8 @@ def _too_much(rule: str, case: TrainingCase, declared: Declarations, source: Map
     """Why a violation is beyond what a script shows; empty where it is not."""
     numbers = case.data.samples * (case.model.inputs + case.model.widths()[-1])
     widths = case.model.widths()
-    numbers += case.world_size * sum((widths[i] + 1) * layer.outputs for i, layer in enumerate(case.model.layers))
+    numbers += case.world_size * sum((widths[i] + 1) * layer.outputs + 2 * widths[i] ** 2 * (layer.kind == "branches")
+                                     for i, layer in enumerate(case.model.layers))
     reasons = {
         "what is observed or counted, not compared, is not for a script": rule in (
             "COMM-4", "COMM-5", "COMM-6", "MEM-1"),
@@ -179,6 +182,10 @@ def _too_much(rule: str, case: TrainingCase, declared: Declarations, source: Map
         "parameters are sharded, so no rank holds what a script could compare": declared.zero >= SHARDED,
         "only the owner of a parameter holds its gradient": declared.gradients == "owner" and rule.startswith("GRAD"),
         "the optimizer updates a copy of the parameters": bool(declared.main) and rule == "PARAM-3",
+        "some ranks do not use a layer, which a script shows of rules about gradients alone":
+            bool(case.unused) and rule not in _FOLLOWS_UNUSED,
+        "what a forward starts from is seen from inside it": rule == "BUF-1",
+        "a no_sync is nested, or left by an exception": case.no_sync != "plain",
         "a rank is killed in the middle": case.kills,
         "an exception is caught in a step of several micro-steps": case.mishap is not None and case.accumulation > 1,
         "the case repeats the run in the same processes": case.rounds > 1,
@@ -212,10 +219,13 @@ def _driven(pool: Pool, stored: StoredViolation, declared: Declarations) -> Mapp
                       "cannot be found out")
 
 
+_FOLLOWS_UNUSED = ("GRAD-1", "GRAD-2", "GRAD-3", "GRAD-5", "GRAD-6", "GRAD-9", "PARAM-1", "PARAM-2", "COMM-1", "LIVE-1")
+"""Rules of which a script follows what ranks do not use."""
 _MEAN = ("GRAD-2", "GRAD-3", "GRAD-5", "GRAD-6", "GRAD-8", "GRAD-12", "LIVE-2")
 _CHECKS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("INIT-1", "INIT-2", "INIT-4"), ("start",)), "INIT-3": ("structure",),
-    **dict.fromkeys(_MEAN, ("twin", "mean", "gradients", "held")), "GRAD-1": ("equal_gradients", "held"), "GRAD-4": ("fit",),
+    **dict.fromkeys(_MEAN, ("twin", "mean", "gradients", "held")), "GRAD-1": ("equal_gradients", "held"),
+    "GRAD-9": ("twin", "mean", "gradients", "held", "equal_gradients"), "GRAD-4": ("fit",),
     "GRAD-7": ("twin", "spread", "held"), "LOSS-1": ("twin",), "PARAM-1": ("equal_parameters",), "PARAM-2": ("equal_state",),
     "PARAM-3": ("twin", "plain", "mean", "trajectory"), "PARAM-4": ("plain", "alone"), "PARAM-5": ("frozen",),
 }

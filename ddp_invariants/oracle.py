@@ -9,7 +9,7 @@ trajectory right.
 Suffixes: W ranks, B batch, I and O widths in and out, P elements of all trainable parameters end to end.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -33,24 +33,48 @@ from ddp_invariants.balls import (
     times,
     transposed,
 )
-from ddp_invariants.case import Layer, TrainingCase
+from ddp_invariants.case import PARAMETERS, Layer, TrainingCase
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Every rank's samples at one step: inputs (W, B, I), targets (W, B, O), tags (W, B), and their indices per rank."""
+    """Every rank's samples at one step: inputs (W, B, I), targets (W, B, O), tags (W, B), and their indices per rank.
+
+    With the layers that each rank's forward passes by; none of any where that is empty.
+    """
 
     inputs_WBI: FloatArray
     targets_WBO: FloatArray
     tags_WB: FloatArray
     indices: list[NDArray[np.intp]]
+    passed_by: tuple[frozenset[int], ...] = ()
+
+    @property
+    def passed_by_all(self) -> frozenset[int]:
+        """What every rank passes by, where they do not differ."""
+        return self.passed_by[0] if self.passed_by else frozenset()
+
+    def of(self, ranks: list[int]) -> "Batch":
+        """Those of some ranks that pass the same layers by."""
+        return Batch(self.inputs_WBI[ranks], self.targets_WBO[ranks], self.tags_WB[ranks], [self.indices[r] for r in ranks],
+                     (self.passed_by[ranks[0]],))
+
+    def alike(self) -> Iterator[tuple[list[int], "Batch"]]:
+        """The ranks in groups that pass the same layers by."""
+        for one in dict.fromkeys(self.passed_by):
+            ranks = [rank for rank, other in enumerate(self.passed_by) if other == one]
+            yield ranks, self.of(ranks)
 
 
 def batches(case: TrainingCase) -> list[Batch]:
     """The batches of all micro-steps, poison left out: whoever judges a poisoned step knows what not to compare."""
     dataset = draws.Dataset(case)
     return [Batch(dataset.inputs_ND[np.stack(dealt)], dataset.targets_ND[np.stack(dealt)], dataset.tags_N[np.stack(dealt)],
-                  dealt) for dealt in draws.batches(case)]
+                  dealt, _passed_by(case, number // case.accumulation)) for number, dealt in enumerate(draws.batches(case))]
+
+
+def _passed_by(case: TrainingCase, step: int) -> tuple[frozenset[int], ...]:
+    return tuple(case.passed_by(rank, step) for rank in range(case.world_size)) if case.unused else ()
 
 
 def joined(parts: list[Batch]) -> Batch:
@@ -83,11 +107,27 @@ def gradients(case: TrainingCase, parameters: Mapping[str, FloatArray], batch: B
         parameters: Values at the start of the step, by full name, in the parameters' shapes.
         batch: Every rank's samples.
     """
-    model = _Stack(case, parameters)
+    if len(set(batch.passed_by)) > 1:
+        return _assembled([(ranks, gradients(case, parameters, part)) for ranks, part in batch.alike()])
+    model = _Stack(case, parameters, batch.passed_by_all)
     outputs_WBO, dtype = model.forward(batch.inputs_WBI)
     losses_W, g = _head(case, outputs_WBO, batch)
     model.backward(cast(g, "float64", dtype))
+    if batch.passed_by:
+        model.count_unused_as_zero()
     return Gradients(model.gradients, losses_W)
+
+
+def _assembled(parts: list[tuple[list[int], Gradients]]) -> Gradients:
+    """All ranks' from those of some at a time."""
+    order = np.argsort([rank for ranks, _ in parts for rank in ranks])
+
+    def joined(balls: list[Ball]) -> Ball:
+        return Ball(np.concatenate([ball.centre for ball in balls])[order],
+                    np.concatenate([ball.radius for ball in balls])[order], min(float(ball.quantum) for ball in balls))
+
+    return Gradients({name: joined([part.by_name[name] for _, part in parts]) for name in parts[0][1].by_name},
+                     joined([part.losses_W for _, part in parts]))
 
 
 def _head(case: TrainingCase, outputs_WBO: Ball, batch: Batch) -> tuple[Ball, Ball]:
@@ -110,12 +150,21 @@ def _head(case: TrainingCase, outputs_WBO: Ball, batch: Batch) -> tuple[Ball, Ba
 
 def outputs(case: TrainingCase, parameters: Mapping[str, FloatArray], batch: Batch) -> Ball:
     """What the model makes of every rank's inputs. Shape (W, B, O)."""
-    return _Stack(case, parameters).forward(batch.inputs_WBI)[0]
+    if len(set(batch.passed_by)) > 1:
+        parts = [(ranks, outputs(case, parameters, part)) for ranks, part in batch.alike()]
+        order = np.argsort([rank for ranks, _ in parts for rank in ranks])
+        return Ball(np.concatenate([ball.centre for _, ball in parts])[order],
+                    np.concatenate([ball.radius for _, ball in parts])[order], 0.0)
+    return _Stack(case, parameters, batch.passed_by_all).forward(batch.inputs_WBI)[0]
 
 
 def losses(case: TrainingCase, outputs_WBO: Ball, batch: Batch) -> Ball:
     """The losses of such outputs against every rank's own targets. Shape (W,)."""
     return _head(case, outputs_WBO, batch)[0]
+
+
+def _negated(ball: Ball) -> Ball:
+    return Ball(-ball.centre, ball.radius, ball.quantum)
 
 
 @dataclass(frozen=True)
@@ -133,7 +182,8 @@ class _Stack:
 
     case: TrainingCase
     parameters: Mapping[str, FloatArray]
-    entered: list[_Entered] = field(default_factory=list)
+    passed_by: frozenset[int] = frozenset()
+    entered: dict[int, _Entered] = field(default_factory=dict)
     gradients: dict[str, Ball] = field(default_factory=dict)
 
     def _weight(self, index: int) -> tuple[str, bool, Ball]:
@@ -152,6 +202,8 @@ class _Stack:
         dtype = "float64" if layers[0].dtype == "float64" else "float32"
         x = cast(exactly(inputs_WBI), "float64", dtype)
         for index, layer in enumerate(layers):
+            if index in self.passed_by:
+                continue
             source = dtype
             if layer.kind != "statistics":
                 x, dtype = cast(x, dtype, layer.dtype), layer.dtype
@@ -161,15 +213,19 @@ class _Stack:
                 x = product(x, transposed(self._weight(index)[2]), dtype, x.centre.shape[-1], bias)
             elif layer.kind == "scale":
                 x = times(x, self._vector(index, "factor"), dtype)
+            elif layer.kind == "branches":
+                first, second = (product(x, transposed(self._vector(index, name)), dtype, x.centre.shape[-1])
+                                 for name in PARAMETERS["branches"])
+                x = plus(first, _negated(second), dtype)
             if layer.activation != "none":
                 x, factor = relu(x) if layer.activation == "relu" else gelu(x, dtype)
-            self.entered.append(_Entered(entering, source, factor))
+            self.entered[index] = _Entered(entering, source, factor)
         return x, dtype
 
     def backward(self, g: Ball) -> None:
         """Collect every trainable parameter's gradient, from that of the outputs in their dtype."""
-        for index in reversed(range(len(self.entered))):
-            layer, entered = self.case.model.layers[index], self.entered[index]
+        for index, entered in reversed(self.entered.items()):
+            layer = self.case.model.layers[index]
             if layer.kind == "statistics":
                 continue
             if entered.factor is not None:
@@ -179,10 +235,21 @@ class _Stack:
             elif layer.kind == "scale":
                 self._add(layer, f"layers.{index}.factor", summed(times(g, entered.x, layer.dtype), (1, 2), layer.dtype))
                 g = times(g, self._vector(index, "factor"), layer.dtype)
+            elif layer.kind == "branches":
+                g = self._branches(index, layer, g, entered.x)
             else:
                 nothing = np.zeros((len(g.centre), *self.parameters[f"layers.{index}.nothing"].shape))
                 self._add(layer, f"layers.{index}.nothing", Ball(nothing, nothing, 1.0))
             g = cast(g, layer.dtype, entered.source)
+
+    def count_unused_as_zero(self) -> None:
+        """Give the trainable parameters that no layer used a gradient of zero."""
+        model, ranks = self.case.model, len(next(iter(self.gradients.values())).centre)
+        for name in model.used(frozenset()) - self.gradients.keys():
+            if not model.layers[int(name.split(".")[1])].frozen:
+                shape = self.parameters[name].shape
+                zero = np.zeros((ranks, shape[0], int(np.prod(shape[1:])))) if len(shape) > 1 else np.zeros((ranks, *shape))
+                self.gradients[name] = exactly(zero)
 
     def _linear(self, index: int, layer: Layer, g: Ball, x: Ball) -> Ball:
         """A linear layer's gradients; returns that of its input."""
@@ -195,9 +262,23 @@ class _Stack:
             self._add(layer, f"layers.{index}.bias", summed(g, (1,), layer.dtype))
         return product(g, weight, layer.dtype, layer.outputs)
 
+    def _branches(self, index: int, layer: Layer, g: Ball, x: Ball) -> Ball:
+        """The gradients of both branches; returns that of their input."""
+        parts: list[Ball] = []
+        for name, part in zip(PARAMETERS["branches"], (g, _negated(g)), strict=True):
+            self._add(layer, f"layers.{index}.{name}", product(transposed(part), x, layer.dtype, x.centre.shape[1]))
+            parts.append(product(part, self._vector(index, name), layer.dtype, part.centre.shape[-1]))
+        return plus(parts[0], parts[1], layer.dtype)
+
     def _add(self, layer: Layer | None, name: str, gradient: Ball) -> None:
         if layer is None or not layer.frozen:
             self.gradients[name] = gradient
+
+
+def _where(chosen_P: NDArray[np.bool_], one: Ball, other: Ball) -> Ball:
+    """Elements of one where they are chosen, of the other elsewhere."""
+    return Ball(np.where(chosen_P, one.centre, other.centre), np.where(chosen_P, one.radius, other.radius),
+                np.where(chosen_P, one.quantum, other.quantum))
 
 
 @dataclass
@@ -207,19 +288,36 @@ class Optimization:
     Attributes:
         first: Momentum buffer, or Adam's first moment; None before the first step.
         second: Adam's second moment.
-        steps: Updates made.
+        steps: Updates made; of each element where some were left out of one.
     """
 
     first: Ball | None = None
     second: Ball | None = None
-    steps: int = 0
+    steps: int | NDArray[np.intp] = 0
 
-    def step(self, case: TrainingCase, parameters: Ball, gradient: Ball, form: Format) -> Ball:
-        """The parameters after one update."""
-        self.steps += 1
-        if case.optimizer.kind == "sgd":
-            return self._sgd(case, parameters, gradient, form)
-        return self._adamw(case, parameters, gradient, form)
+    def step(self, case: TrainingCase, parameters: Ball, gradient: Ball, form: Format,
+             left_out_P: NDArray[np.bool_] | None = None) -> Ball:
+        """The parameters after one update.
+
+        Args:
+            case: Its optimizer.
+            parameters: Before it.
+            gradient: All parameters'.
+            form: Their formats.
+            left_out_P: Which have no gradient: the update passes them and their state by.
+        """
+        update = self._sgd if case.optimizer.kind == "sgd" else self._adamw
+        if left_out_P is None or not left_out_P.any():
+            self.steps = self.steps + 1
+            return update(case, parameters, gradient, form)
+        nothing = Ball(np.zeros_like(gradient.centre), np.zeros_like(gradient.centre), 2.0**200)
+        first, second, steps = self.first or nothing, self.second or nothing, self.steps
+        self.steps = steps + 1
+        updated = update(case, parameters, gradient, form)
+        self.steps = np.where(left_out_P, steps, self.steps)
+        self.first = self.first and _where(left_out_P, first, self.first)
+        self.second = self.second and _where(left_out_P, second, self.second)
+        return _where(left_out_P, parameters, updated)
 
     def _sgd(self, case: TrainingCase, parameters: Ball, gradient: Ball, form: Format) -> Ball:
         plan = case.optimizer

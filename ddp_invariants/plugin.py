@@ -146,7 +146,8 @@ def pytest_configure(config: pytest.Config) -> None:
         pytest.exit(f"ddp-invariants: {error}", returncode=2)
 
 
-_FIRST = ("test_shard.py", "test_init.py", "test_loss.py", "test_grad.py", "test_param.py", "test_comm.py", "test_mem.py",
+_FIRST = ("test_shard.py", "test_init.py", "test_loss.py", "test_grad.py", "test_param.py", "test_buf.py", "test_comm.py",
+          "test_mem.py",
           "test_live.py")
 """The quickest properties first, so that a first verdict comes within seconds; then causes before consequences."""
 

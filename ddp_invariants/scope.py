@@ -7,10 +7,10 @@ nothing. A rule that is about something outside the scope is not claimed, and li
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from ddp_invariants.case import Case, Data, Layer, Mishap, MishapKind, Model, Optimizer, Poison, ShardCase, TrainingCase
+from ddp_invariants.case import Case, Data, Layer, Mishap, MishapKind, Model, Optimizer, Poison, ShardCase, TrainingCase, Unused
 from ddp_invariants.declarations import CAPABILITIES, Declarations, SamplerDeclarations, Stack
 from ddp_invariants.implementation import Ddp, Sampler
-from ddp_invariants.simpler import without_layer
+from ddp_invariants.simpler import unused_without, without_layer
 
 _FOUR = (Layer("linear", 4),) * 4
 BASE = TrainingCase(model=Model(4, _FOUR), world_size=2, steps=2, data=Data(samples=8, batch_size=2))
@@ -41,11 +41,11 @@ def _changed(case: TrainingCase, change: Callable[[Layer], Layer]) -> TrainingCa
 
 def _dropped(case: TrainingCase, kind: str) -> TrainingCase:
     """The case without layers of a kind."""
-    layers = case.model.layers
+    layers, unused = case.model.layers, case.unused
     for index in reversed(range(len(layers))):
         if layers[index].kind == kind:
-            layers = without_layer(layers, index)
-    return replace(case, model=replace(case.model, layers=layers))
+            layers, unused = without_layer(layers, index), unused_without(unused, index)
+    return replace(case, model=replace(case.model, layers=layers), unused=unused)
 
 
 def _layers(holds: Callable[[Layer], bool], change: Callable[[Layer], Layer], probe: Iterable[Layer],
@@ -86,7 +86,7 @@ def _mishap(kind: MishapKind, *situations: str) -> Capability:
 def _trained(case: TrainingCase) -> int:
     """How many parameters with elements are trained, tied ones counted once."""
     return sum((layer.kind == "scale" or (layer.kind == "linear" and layer.tied is None)) * (1 + layer.bias) *
-               (not layer.frozen) for layer in case.model.layers)
+               (not layer.frozen) + 2 * (layer.kind == "branches" and not layer.frozen) for layer in case.model.layers)
 
 
 def _enough(case: TrainingCase) -> TrainingCase:
@@ -98,7 +98,13 @@ def _enough(case: TrainingCase) -> TrainingCase:
 TRAINING: dict[str, Capability] = {
     "bucket_cap": _field("bucket_cap", None, replace(BASE, bucket_cap=1), "every parameter above the cap", "cap between",
                          "cap above the model"),
-    "accumulation": _field("accumulation", 1, replace(BASE, accumulation=2), "several micro-steps"),
+    "accumulation": Capability(lambda case: case.accumulation > 1,
+                               lambda case: replace(case, accumulation=1, no_sync="plain"), replace(BASE, accumulation=2),
+                               frozenset({"several micro-steps"})),
+    "no_sync_nested": _field("no_sync", "plain", replace(BASE, accumulation=2, no_sync="nested"), "a nested no_sync",
+                             value="nested"),
+    "no_sync_error": _field("no_sync", "plain", replace(BASE, accumulation=2, no_sync="error"), "an exception inside no_sync",
+                            value="error"),
     "tied": _layers(lambda layer: layer.tied is not None, lambda layer: replace(layer, tied=None),
                     (Layer("linear", 4, tied=0),), "tied parameter"),
     "frozen": _layers(lambda layer: layer.frozen, lambda layer: replace(layer, frozen=False),
@@ -139,11 +145,16 @@ TRAINING: dict[str, Capability] = {
     "few": Capability(lambda case: _trained(case) < case.world_size, _enough,
                       replace(BASE, model=Model(4, (Layer("linear", 2),)))),
     "subgroup": _field("outside", 0, replace(BASE, outside=1), "a group without rank 0"),
+    # On all ranks first: what is armed for whole backwards alone says so in the next, where on one rank it would hang.
+    "unused": _field("unused", (), replace(BASE, steps=3, unused=(Unused(1, step=0), Unused(2, rank=1, step=1))),
+                     "unused on all ranks", "unused on some ranks", "used at one step and not at another"),
+    "crossed": _field("crossed", None, replace(BASE, model=Model(4, (*_FOUR, Layer("branches"))), steps=3, bucket_cap=1,
+                                               crossed=1), "gradients ready in another order on one rank"),
 }
 """Training capabilities by name, in the order they are probed. `SHOWN` are none of them."""
 
-SHOWN = ("no_sync", "bucketing", "overlap")
-"""Training capabilities that no case contains: they show in how a case is driven, and in what is sent."""
+SHOWN = ("no_sync", "bucketing", "overlap", "equal_buffers")
+"""Training capabilities that no case contains: they show in how a case is driven, what is sent, what forwards start from."""
 
 SAMPLING: dict[str, frozenset[str]] = {
     "shuffle": frozenset({"shuffle"}), "drop_last": frozenset({"drop_last"}), "given_rank": frozenset(),
@@ -247,10 +258,10 @@ def _stacked(case: TrainingCase, stack: Stack) -> TrainingCase:
     layers = tuple(Layer("linear", width, activation=stack.activation if number < count - 1 else stack.last)
                    for number, width in enumerate(widths))
     return replace(case, model=Model(case.model.inputs, layers), outside=0, bucket_cap=None, accumulation=1,
-                   zero_grad="set_to_none")
+                   zero_grad="set_to_none", unused=(), crossed=None, no_sync="plain")
 
 
-_VALUES = ("GRAD-2", "GRAD-3", "GRAD-5", "GRAD-6", "GRAD-7", "GRAD-8", "GRAD-12")
+_VALUES = ("GRAD-2", "GRAD-3", "GRAD-5", "GRAD-6", "GRAD-7", "GRAD-8", "GRAD-9", "GRAD-12")
 _BY_ITSELF = "it computes forward, backward and loss by itself"
 _EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Scope], bool], str], ...] = (
     (("INIT-1", "INIT-2"), lambda scope: scope.declared.init == "seed",
@@ -259,6 +270,7 @@ _EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Scope], bool], str], ...] = 
     (("INIT-2",), lambda scope: not scope.has("buffers"), "takes no buffers"),
     (("LOSS-1", "PARAM-4"), lambda scope: scope.declared.stack is not None, _BY_ITSELF),
     (("LOSS-2",), lambda scope: scope.declared.loss != "tagged", "its loss holds no tags that tell batches apart"),
+    (("GRAD-9",), lambda scope: not scope.has("unused"), "takes no unused parameters"),
     (("GRAD-1", "GRAD-4", *_VALUES), lambda scope: scope.declared.gradients == "hidden",
      "gradients are hidden: PARAM-3 carries the proof"),
     (("GRAD-1", "GRAD-4"), lambda scope: scope.declared.gradients == "owner", "only its owner holds a gradient"),
@@ -273,6 +285,8 @@ _EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Scope], bool], str], ...] = 
      "the optimizer's state is the implementation's own affair"),
     (("PARAM-4",), lambda scope: not scope.has("one_rank"), "does not run in a world of one rank"),
     (("PARAM-5",), lambda scope: not scope.has("frozen"), "takes no frozen parameters"),
+    (("BUF-1",), lambda scope: not scope.has("buffers"), "takes no buffers"),
+    (("BUF-1",), lambda scope: not scope.has("equal_buffers"), "leaves each rank its own buffers"),
     (("COMM-4",), lambda scope: not scope.has("bucket_cap") or not scope.has("bucketing"), "fills no buckets to a capacity"),
     (("COMM-5",), lambda scope: not scope.has("overlap"), "does not communicate during backward"),
     (("COMM-4", "COMM-5"), lambda scope: scope.declared.gradients == "hidden", "gradients are hidden"),

@@ -18,9 +18,10 @@ from ddp_invariants.case import (
     Perturbation,
     ShardCase,
     TrainingCase,
+    Unused,
 )
 
-Plan = TypeVar("Plan", Data, Layer, Optimizer, Perturbation, Mishap)
+Plan = TypeVar("Plan", Data, Layer, Optimizer, Perturbation, Mishap, Unused)
 
 
 def simpler(case: Case) -> Iterator[Case]:
@@ -30,7 +31,7 @@ def simpler(case: Case) -> Iterator[Case]:
 
 def _simpler_training(case: TrainingCase) -> Iterator[TrainingCase]:
     for index in range(len(case.model.layers)):
-        yield from _tried(case, layers=without_layer(case.model.layers, index))
+        yield from _tried(case, layers=without_layer(case.model.layers, index), unused=unused_without(case.unused, index))
     for world_size in range(2, case.world_size):
         yield from _tried(case, world_size=world_size)
     for steps in range(1, case.steps):
@@ -38,7 +39,7 @@ def _simpler_training(case: TrainingCase) -> Iterator[TrainingCase]:
     for accumulation in range(1, case.accumulation):
         yield from _tried(case, accumulation=accumulation)
     for name in ("outside", "data", "optimizer", "bucket_cap", "values", "log2_scale", "zero_grad", "poison",
-                 "perturbation", "mishap", "rounds", "seed"):
+                 "perturbation", "mishap", "no_sync", "unused", "crossed", "rounds", "seed"):
         default = next(field.default for field in fields(case) if field.name == name)
         if getattr(case, name) != default:
             yield from _tried(case, **{name: default})
@@ -48,6 +49,7 @@ def _simpler_training(case: TrainingCase) -> Iterator[TrainingCase]:
         yield from _tried(case, perturbation=perturbation)
     if case.mishap is not None:
         yield from (one for plan in _simpler_fields(case.mishap, Mishap(case.mishap.kind)) for one in _tried(case, mishap=plan))
+    yield from (one for unused in _simpler_unused(case.unused) for one in _tried(case, unused=unused))
     for rounds in range(1, case.rounds):
         yield from _tried(case, rounds=rounds)
     for index, layer in enumerate(case.model.layers):
@@ -57,6 +59,13 @@ def _simpler_training(case: TrainingCase) -> Iterator[TrainingCase]:
     for inputs in (1, case.model.inputs // 2):
         if inputs < case.model.inputs:
             yield from _tried(case, inputs=inputs)
+
+
+def _simpler_unused(unused: tuple[Unused, ...]) -> Iterator[tuple[Unused, ...]]:
+    for index, one in enumerate(unused):
+        before, after = unused[:index], unused[index + 1 :]
+        yield (*before, *after)
+        yield from ((*before, plain, *after) for plain in _simpler_fields(one, Unused(one.layer)))
 
 
 def _simpler_shard(case: ShardCase) -> Iterator[ShardCase]:
@@ -87,6 +96,11 @@ def without_layer(layers: tuple[Layer, ...], index: int) -> tuple[Layer, ...]:
     rest = layers[:index] + layers[index + 1 :]
     return tuple(layer if layer.tied is None or layer.tied < index
                  else replace(layer, tied=None if layer.tied == index else layer.tied - 1) for layer in rest)
+
+
+def unused_without(unused: tuple[Unused, ...], index: int) -> tuple[Unused, ...]:
+    """What is unused when one layer is taken out."""
+    return tuple(replace(one, layer=one.layer - (one.layer > index)) for one in unused if one.layer != index)
 
 
 def _tried(case: TrainingCase, **changes: object) -> Iterator[TrainingCase]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ddp_invariants import draws
-from ddp_invariants.case import Layer, TrainingCase
+from ddp_invariants.case import PARAMETERS, Layer, TrainingCase
 
 
 def called(function: str, first: str, rows: list[list[str]], case: TrainingCase) -> str:
@@ -19,9 +19,8 @@ def called(function: str, first: str, rows: list[list[str]], case: TrainingCase)
 
 def frozen(case: TrainingCase) -> list[str]:
     """Names of the parameters that must not move."""
-    names = {"linear": ("weight", "bias"), "scale": ("factor",), "empty": ("nothing",), "statistics": ()}
     layers = case.model.layers
-    return [f"layers.{index}.{name}" for index, layer in enumerate(layers) for name in names[layer.kind]
+    return [f"layers.{index}.{name}" for index, layer in enumerate(layers) for name in PARAMETERS[layer.kind]
             if (layers[layer.tied] if layer.tied is not None and name == "weight" else layer).frozen
             and (name != "bias" or layer.bias)]
 
@@ -35,7 +34,7 @@ def samples(case: TrainingCase, used: set[int], *, tagged: bool) -> dict[int, li
 
 def model(case: TrainingCase) -> tuple[list[dict[str, Any]], list[str], list[str]]:
     """Each rank's initial values by name (once where all are equal), the lines that build the layers, those that run them."""
-    count = sum((width + 1) * layer.outputs + 2 * width + 1
+    count = sum((width + 1) * layer.outputs + 2 * width + 1 + (2 * width * width if layer.kind == "branches" else 0)
                 for width, layer in zip(case.model.widths(), case.model.layers, strict=False))
     initial: list[dict[str, Any]] = []
     for rank in range(1 if case.init == "equal" else case.world_size):
@@ -51,8 +50,9 @@ def model(case: TrainingCase) -> tuple[list[dict[str, Any]], list[str], list[str
         initial.append(values)
     built = [_built(index, layer, case.model.widths()[index]) for index, layer in enumerate(case.model.layers)]
     calls = {"none": "{}", "relu": "torch.relu({})", "gelu": "nn.functional.gelu({})"}
-    forward = ["x = " + calls[layer.activation].format(f"self.layers[{index}](x)")
-               for index, layer in enumerate(case.model.layers)]
+    unused = {one.layer for one in case.unused}
+    forward = ["x = " + (f"x if {index} in self.passed_by else " if index in unused else "")
+               + calls[layer.activation].format(f"self.layers[{index}](x)") for index, layer in enumerate(case.model.layers)]
     return initial, built, forward
 
 
@@ -62,6 +62,8 @@ def _shapes(layer: Layer, width: int) -> list[tuple[str, tuple[int, ...]]]:
         return [("weight", (layer.outputs, width)), *([("bias", (layer.outputs,))] if layer.bias else [])]
     if layer.kind == "scale":
         return [("factor", ())]
+    if layer.kind == "branches":
+        return [("first", (width, width)), ("second", (width, width))]
     return [("running", (width,)), ("count", ()), ("seen", (width,))] if layer.kind == "statistics" else []
 
 
@@ -78,6 +80,9 @@ def _built(index: int, layer: Layer, width: int) -> str:
         return f"self.layers.append(Statistics({inside}))"
     if layer.kind == "empty":
         return f"self.layers.append(Empty({parameter(f'torch.zeros(0, {width}, dtype=torch.{layer.dtype})')}))"
+    if layer.kind == "branches":
+        both = ", ".join(parameter(tensor(name, layer.dtype)) for name in PARAMETERS["branches"])
+        return f"self.layers.append(Branches({both}, rank))"
     if layer.kind == "scale":
         return f"self.layers.append(Scale({parameter(tensor('factor', layer.dtype))}))"
     weight = f"self.layers[{layer.tied}].weight"

@@ -20,12 +20,14 @@ from ddp_invariants.case import (
     Mishap,
     MishapKind,
     Model,
+    NoSync,
     Optimizer,
     Perturbation,
     PerturbationKind,
     Poison,
     ShardCase,
     TrainingCase,
+    Unused,
     ZeroGrad,
 )
 from ddp_invariants.evidence import ITEM_SIZE
@@ -53,6 +55,7 @@ _OPTIMIZERS = st.sampled_from((
     Optimizer(momentum=0.5, weight_decay=0.25), Optimizer("adamw"), Optimizer(log2_lr=-2),
 ))
 """Powers of two where torch allows it, so that SGD's arithmetic on integers is exact."""
+_NO_SYNC: st.SearchStrategy[NoSync] = st.sampled_from(("plain", "plain", "plain", "plain", "nested", "error"))
 PERTURBATIONS: tuple[PerturbationKind, ...] = ("none",) * 13 + ("withheld", "withheld", "delays")
 """What rules draw that are not about timing: mostly nothing, since a violation is best told by the rule that is."""
 
@@ -60,6 +63,10 @@ PERTURBATIONS: tuple[PerturbationKind, ...] = ("none",) * 13 + ("withheld", "wit
 _PLANS = st.tuples(_KINDS, st.sampled_from((0, 0, 1, 2, 4)), _COINS, _ACTIVATIONS, _LAYOUTS, _ONE_IN_EIGHT, _ONE_IN_FOUR,
                    _COINS, _SMALL)
 """One more layer: kind, outputs (0: as wide as the input), bias, activation, layout, bfloat16, frozen, tied, and to which."""
+
+
+_UNUSED = st.lists(st.tuples(st.sampled_from((0, 0, 0, 1, 2, 3)), _COINS, _SMALL, _COINS, _SMALL), min_size=1, max_size=4)
+"""A layer to pass by: which (often the same), on one rank alone, which rank, at every step, which step."""
 
 
 @st.composite
@@ -115,6 +122,8 @@ def _bytes(model: Model) -> Iterator[int]:
             continue
         if layer.kind == "scale":
             yield item
+        if layer.kind == "branches":
+            yield from (width * width * item,) * 2
         if layer.kind == "linear" and layer.tied is None:
             yield layer.outputs * width * item
         if layer.kind == "linear" and layer.bias:
@@ -125,7 +134,8 @@ def _bytes(model: Model) -> Iterator[int]:
 def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...] = (2, 3, 4, 1), least_steps: int = 1,
                    capped: bool = False, poisoned: bool = False, buffers: bool = False,
                    every_kind: bool = False, perturbed: tuple[PerturbationKind, ...] = PERTURBATIONS,
-                   accumulated: bool = False, mishaps: tuple[MishapKind, ...] = (), rounds: int = 1) -> TrainingCase:
+                   accumulated: bool = False, mishaps: tuple[MishapKind, ...] = (), rounds: int = 1,
+                   unused: bool = False, crossed: bool = False) -> TrainingCase:
     """Training runs within a scope.
 
     What is drawn does not depend on what was drawn before (only what is made of it does), so that Hypothesis can
@@ -144,6 +154,8 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
         accumulated: Always have several backwards per step.
         mishaps: What may go wrong on purpose; always one of them, where the scope allows any.
         rounds: How often to repeat the whole run in the same processes.
+        unused: Always pass a layer by, on some rank, at some step.
+        crossed: In one of four, have branches that one rank computes in the other order.
     """
     world_size = draw(st.sampled_from([w for w in world_sizes if w <= scope.max_world_size] or [scope.max_world_size]))
     steps = draw(st.integers(least_steps, least_steps + 3))
@@ -152,6 +164,7 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
     # where gradients are hidden, and no rule of its own can judge it.
     micro_steps = (2, 4, 3) if accumulated else (1, 1, 2, 3) if scope.declared.gradients == "hidden" else (1,)
     accumulation = draw(st.sampled_from(micro_steps))
+    no_sync = draw(_NO_SYNC) if accumulated else "plain"
     poison = None
     if poisoned:
         poison = Poison(draw(_SMALL) % world_size, draw(_SMALL) % steps, draw(st.sampled_from(("nan", "inf", "-inf"))))
@@ -169,6 +182,21 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
     data = Data(samples=(world_size if drop_last else 1) + draw(_SAMPLES), batch_size=draw(st.integers(1, 4)),
                 shuffle=draw(_COINS), drop_last=drop_last, seed=draw(_SMALL))
     model = draw(models(buffers=buffers, every_kind=every_kind))
+    other = None
+    if crossed and draw(_ONE_IN_FOUR) and scope.has("crossed"):
+        model = replace(model, layers=(*model.layers, Layer("branches", dtype=model.layers[0].dtype)))
+        other = draw(_SMALL) % world_size
+    passed: tuple[Unused, ...] = ()
+    if unused:
+        # A layer that may be passed by is there in every case; the first never is, so that something is trained.
+        model = replace(model, layers=(*model.layers, Layer("linear", model.widths()[-1], dtype=model.layers[0].dtype)))
+        widths = model.widths()
+        square = [index for index, layer in enumerate(model.layers) if index and layer.kind != "statistics"
+                  and widths[index] == widths[index + 1]][::-1]
+        passed = tuple(Unused(square[layer % len(square)], rank % world_size if alone else None,
+                              None if always else step % steps) for layer, alone, rank, always, step in draw(_UNUSED))
+        if draw(_ONE_IN_FOUR):  # What one rank never uses, and the others not in the end.
+            passed = (Unused(square[0], rank=draw(_SMALL) % world_size), Unused(square[0], step=steps - 1))
     if capped and fitting:
         # What just fits into a bucket tells a capacity that is a little less, as MB for MiB.
         cap = max(1, sum(list(_bytes(model))[-fitting:]))
@@ -188,6 +216,9 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
         perturbation=Perturbation(draw(st.sampled_from(perturbed)), draw(st.sampled_from(("finite", "finite", "nan"))),
                                   draw(_SMALL) % world_size, draw(st.sampled_from((1, 1, 2, 5)))),
         mishap=mishap,
+        no_sync=no_sync if poison is None else "plain",
+        unused=passed,
+        crossed=other,
         rounds=rounds,
         seed=draw(_SEEDS),
     ))
@@ -239,11 +270,11 @@ def _situations(rule: str) -> dict[str, Any]:
                 "saved": rule == "SHARD-9"}
     return {"world_sizes": (2, 3, 4, 1) if rule in _ANY_WORLD else (2, 3) if rule in _FEW_RANKS else
             (1,) if rule == "PARAM-4" else (2, 3, 4),
-            "least_steps": 2 if rule in ("GRAD-5", "PARAM-3", "COMM-4", "COMM-5") else 1,
-            "buffers": rule == "INIT-2", "poisoned": rule == "GRAD-7", "every_kind": rule in _EVERY_KIND,
+            "least_steps": 2 if rule in ("GRAD-5", "GRAD-9", "PARAM-3", "BUF-1", "COMM-4", "COMM-5") else 1,
+            "buffers": rule in ("INIT-2", "BUF-1"), "poisoned": rule == "GRAD-7", "every_kind": rule in _EVERY_KIND,
             "perturbed": _PERTURBED.get(rule, PERTURBATIONS), "mishaps": _MISHAPS.get(rule, ()),
             "rounds": 4 if rule == "LIVE-4" else 1, "capped": rule in ("GRAD-6", "COMM-4", "COMM-5"),
-            "accumulated": rule in ("GRAD-8", "GRAD-12")}
+            "accumulated": rule in ("GRAD-8", "GRAD-12"), "unused": rule == "GRAD-9", "crossed": rule in ("GRAD-1", "COMM-1")}
 
 
 def unlike(rules: Iterable[str]) -> list[str]:

@@ -43,6 +43,11 @@ def test_grad8_what_is_accumulated_is_reduced_once(trial: Trial) -> None:
     trial.certify("GRAD-8")
 
 
+def test_grad9_what_is_unused_counts_as_zero(trial: Trial) -> None:
+    """On some ranks or on all, at some steps or at every one: the others' mean is divided by all ranks, and reaches all."""
+    trial.certify("GRAD-9")
+
+
 def test_grad12_micro_steps_are_one_large_batch(trial: Trial) -> None:
     """Global batch = micro-batch * accumulation * world size: the gradient is that of all those samples at once."""
     trial.certify("GRAD-12")

@@ -1,6 +1,6 @@
 """Right implementations in shapes unlike the reference's; none may ever be accused."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -23,7 +23,9 @@ class EqualSeeds(Reference):
 
 
 class ExplicitCall(nn.Module):
-    """One blocking all-reduce per gradient, when told to; divides before it sums."""
+    """One blocking all-reduce per gradient, when told to; divides before it sums. Every rank has all gradients, as it says."""
+
+    declares: ClassVar[Mapping[str, tuple[str, ...]]] = {"unsupported": ("unused",)}
 
     def __init__(self, module: nn.Module, pg: dist.ProcessGroup | None = None) -> None:
         super().__init__()
@@ -67,6 +69,9 @@ def in_place(module: nn.Module) -> None:
             parameter.register_post_accumulate_grad_hook(through_rank_0)
 
 
+in_place.declares = {"unsupported": ("unused", "crossed")}  # type: ignore[attr-defined]  # as a class would say it
+
+
 class SlicesOfTheOrder:
     """A sampler by other names: contiguous slices of the padded order, computed on construction."""
 
@@ -87,6 +92,7 @@ class SlicesOfTheOrder:
 class TensorHooks(Reference):
     """Averages each incoming gradient in a tensor hook, before autograd adds it to what a parameter already holds."""
 
+    declares: ClassVar[Mapping[str, tuple[str, ...]]] = {"unsupported": ("unused", "crossed")}
     no_sync = None  # type: ignore[assignment]  # every backward is synchronised: it claims nothing else
 
     def _plan(self) -> None:

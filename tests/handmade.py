@@ -56,8 +56,13 @@ def _unpacked(flat_P: FloatArray) -> dict[str, FloatArray]:
     return parts
 
 
-def right(case: TrainingCase = CASE) -> TrainingEvidence:
-    """What right ranks note on a case with CASE's model: the oracle's centres, rounded to float32."""
+def right(case: TrainingCase = CASE, *, none: bool = True) -> TrainingEvidence:
+    """What right ranks note on a case with CASE's model: the oracle's centres, rounded to float32.
+
+    Args:
+        case: The case.
+        none: Whether a parameter that no rank uses has no gradient; it may as well have zero.
+    """
     maker = Maker()
     count = sum(int(np.prod(shape, dtype=int)) for shape in SHAPES.values())
     built = [_unpacked(draws.parameters(case, rank, count)) for rank in range(case.world_size)]
@@ -82,7 +87,10 @@ def right(case: TrainingCase = CASE) -> TrainingEvidence:
         form = balls.FORMATS["float32"]
         start_P = np.concatenate([held[name].ravel() for name in trainable])
         mean_P = np.concatenate([mean[name].ravel() for name in trainable])
-        updated = optimization.step(case, balls.exactly(start_P), balls.exactly(mean_P), form).centre
+        unused = [case.model.used(frozenset()) - case.model.used(case.passed_by(rank, step)) for rank in range(case.world_size)]
+        nowhere = frozenset.intersection(*unused) if none else frozenset()
+        left_out_P = np.concatenate([np.full(held[name].size, name in nowhere) for name in trainable])
+        updated = optimization.step(case, balls.exactly(start_P), balls.exactly(mean_P), form, left_out_P).centre
         after = {**held, **_like(held, trainable, updated)}
         buffer = optimization.first.centre if optimization.first is not None else None
         for rank, noted in enumerate(notes):
@@ -92,8 +100,10 @@ def right(case: TrainingCase = CASE) -> TrainingEvidence:
                 noted["local", number] = maker.tensors({name: parts[name][rank] if name in parts else None for name in SHAPES})
                 loss = found.losses_W.centre[rank]
                 noted["loss", number] = maker.tensors({"loss": loss, "twin": loss}, "float64")
-            noted["reduced", step] = maker.tensors({name: mean.get(name) for name in SHAPES})
+            noted["reduced", step] = maker.tensors({name: None if name in nowhere else mean.get(name) for name in SHAPES})
             noted["updated", step] = maker.tensors({name: after[name] for name in SHAPES})
+            noted["left buffers", step] = maker.typed({
+                name: (dtype, np.full(shape, (rank + step) % 2)) for name, (dtype, shape) in BUFFERS.items()})
             noted["plain", step] = noted["updated", step]
             noted["state", step] = maker.tensors({} if buffer is None else {"momentum": buffer})
         held = after

@@ -1,6 +1,7 @@
 """Cases survive JSON, and a bad case file gets one sentence that names the field."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from ddp_invariants.case import (
     Poison,
     ShardCase,
     TrainingCase,
+    Unused,
     case_id,
     describe,
     from_plain,
@@ -25,8 +27,10 @@ from ddp_invariants.scope import Scope
 from ddp_invariants.simpler import simpler
 from ddp_invariants.strategies import shard_cases, training_cases
 
+NARROWING = Model(2, (Layer("linear", 2), Layer("linear", 1)))
 SIMPLEST = TrainingCase(model=Model(1, (Layer("linear"),)))
-ANY = training_cases(Scope(), poisoned=True) | training_cases(Scope()) | shard_cases(Scope()) | shard_cases(Scope(), saved=True)
+ANY = training_cases(Scope(), poisoned=True) | training_cases(Scope()) | training_cases(Scope(), unused=True, crossed=True) | \
+    training_cases(Scope(), accumulated=True) | shard_cases(Scope()) | shard_cases(Scope(), saved=True)
 
 
 @given(ANY)
@@ -64,6 +68,25 @@ def test_batches_are_equal_in_size_on_all_ranks_and_at_every_step(case: Training
         assert len({len(indices) for indices in ranks}) == 1
         assert all(0 < len(indices) <= case.data.batch_size for indices in ranks)
         assert all(0 <= index < case.data.samples for indices in ranks for index in indices)
+
+
+def test_a_file_written_before_a_field_was_is_read(tmp_path: Path) -> None:
+    """What it does not say is the default."""
+    plain = json.loads(to_json(SIMPLEST))
+    for name in ("unused", "crossed", "no_sync"):
+        del plain[name]
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps(plain))
+    assert casefile.read(path) == SIMPLEST
+
+
+def test_what_is_passed_by_is_said_by_rank_and_step() -> None:
+    """None stands for all of them; taking a layer out leaves the others unused."""
+    case = TrainingCase(Model(2, (Layer("linear", 2),) * 3), steps=2, unused=(Unused(1, step=1), Unused(2, rank=0)))
+    assert [[sorted(case.passed_by(rank, step)) for rank in (0, 1)] for step in (0, 1)] == [[[2], []], [[1, 2], [1]]]
+    assert case.model.used(frozenset({1})) == {"layers.0.weight", "layers.2.weight"}
+    assert any(one == replace(case, model=Model(2, (Layer("linear", 2),) * 2), unused=(Unused(1, rank=0),))
+               for one in simpler(case))
 
 
 def test_numbers_are_the_same_for_ever() -> None:
@@ -144,6 +167,11 @@ def test_missing_and_binary_files_get_one_sentence(tmp_path: Path) -> None:
     (lambda: Model(2, (Layer("linear", layout="channels_last"),)), "not divisible by 4"),
     (lambda: Model(1, (Layer("linear"), Layer("linear", tied=1))), r"layers\[1\].tied is 1"),
     (lambda: Model(1, (Layer("linear", 2), Layer("linear", 2, tied=0))), "the same shape"),
+    (lambda: TrainingCase(model=NARROWING, unused=(Unused(1),)), r"unused\[0\].layer is 1, expected the index of a layer with"),
+    (lambda: TrainingCase(model=NARROWING, unused=(Unused(0, 2),)), r"unused\[0\].rank is 2, expected an integer from 0 to 1"),
+    (lambda: TrainingCase(model=SIMPLEST.model, unused=(Unused(0, 1),)), "so that rank 1 trains a parameter with elements at"),
+    (lambda: TrainingCase(model=SIMPLEST.model, no_sync="nested"), "no_sync is 'nested', expected 'plain' where"),
+    (lambda: TrainingCase(model=SIMPLEST.model, crossed=2), "crossed is 2, expected an integer from 0 to 1"),
     (lambda: ShardCase(epochs=()), "at least one epoch"),
     (lambda: ShardCase(saved_after=0), "null or batches from 1"),
 ])

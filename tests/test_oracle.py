@@ -13,7 +13,7 @@ from ddp_invariants.ranks.model import Replica, count_values, loss_of
 from ddp_invariants.scope import Scope
 from ddp_invariants.strategies import training_cases
 
-CASES = training_cases(Scope())
+CASES = training_cases(Scope()) | training_cases(Scope(), unused=True) | training_cases(Scope(), crossed=True)
 
 
 def torch_gradients(case: TrainingCase, replica: Replica, batch: oracle.Batch) -> tuple[list[float], dict[str, np.ndarray]]:
@@ -24,13 +24,17 @@ def torch_gradients(case: TrainingCase, replica: Replica, batch: oracle.Batch) -
         inputs = torch.from_numpy(batch.inputs_WBI[rank])
         inputs = inputs if case.model.layers[0].dtype == "float64" else inputs.float()
         replica.zero_grad()
+        for layer in replica.layers if case.crossed is not None else ():
+            layer.crossed = case.crossed == rank
+        replica.passed_by = case.passed_by(rank, 0)
         targets, tags = torch.from_numpy(batch.targets_WBO[rank]), torch.from_numpy(batch.tags_WB[rank])
         loss = loss_of(case.loss, replica(inputs), targets, tags)
         (loss / case.accumulation).backward()
         losses.append(float(loss.detach()))
         for name, parameter in replica.named_parameters():
-            if parameter.grad is not None:
-                rows.setdefault(name, []).append(parameter.grad.double().numpy().copy())
+            if parameter.requires_grad:
+                gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                rows.setdefault(name, []).append(gradient.detach().double().numpy().copy())
     return losses, {name: np.stack(values) for name, values in rows.items()}
 
 
@@ -77,7 +81,7 @@ def test_in_float64_the_oracle_is_torch_but_for_the_last_bits(case: TrainingCase
 @settings(max_examples=150, deadline=None)
 @given(CASES)
 def test_the_oracle_encloses_torchs_optimizers(case: TrainingCase) -> None:
-    """SGD with momentum and weight decay, and AdamW, over the case's steps on given gradients."""
+    """SGD with momentum and weight decay, and AdamW, over the case's steps on given gradients; one step has none."""
     shape, plan = (3, 2), case.optimizer
     values = draws.numbers(case, "optimizer", 6 * (case.steps + 1))
     for dtype in ("float32", "float64", "bfloat16"):
@@ -90,10 +94,13 @@ def test_the_oracle_encloses_torchs_optimizers(case: TrainingCase) -> None:
         ours, form = oracle.Optimization(), balls.FORMATS[dtype]
         for step in range(case.steps):
             before = parameter.detach().double().numpy().ravel().copy()
-            parameter.grad = torch.from_numpy(values[6 * (step + 1) : 6 * (step + 2)].copy()).reshape(shape).to(parameter.dtype)
-            gradient = parameter.grad.double().numpy().ravel().copy()
+            given_ = torch.from_numpy(values[6 * (step + 1) : 6 * (step + 2)].copy()).reshape(shape).to(parameter.dtype)
+            none = case.unused and step == case.seed % case.steps
+            parameter.grad = None if none else given_
+            gradient = given_.double().numpy().ravel().copy()
             optimizer.step()
-            after = ours.step(case, Ball(before, 0 * before, balls.quantum_of(before)), exactly(gradient), form)
+            left_out = np.full(6, fill_value=True) if none else None
+            after = ours.step(case, Ball(before, 0 * before, balls.quantum_of(before)), exactly(gradient), form, left_out)
             assert enclosed(parameter.detach().double().numpy().ravel(), after)
             assert np.isfinite(after.radius).all()
 

@@ -9,7 +9,7 @@ import pytest
 from handmade import CASE, STRUCTURE, altered, everywhere, right
 
 from ddp_invariants import balls
-from ddp_invariants.case import Data, Mishap, Optimizer, Perturbation, Poison, ShardCase, ZeroGrad
+from ddp_invariants.case import Data, Mishap, NoSync, Optimizer, Perturbation, Poison, ShardCase, Unused, ZeroGrad
 from ddp_invariants.declarations import Buckets, Declarations, SamplerDeclarations
 from ddp_invariants.evidence import Incident, RankEvidence, ShardEvidence, TrainingEvidence
 from ddp_invariants.invariants import ALL_RULES, judge
@@ -57,7 +57,7 @@ def test_right_evidence_breaches_no_rule_and_meets_what_it_can() -> None:
     assert {name: f.breach for name, f in findings.items() if f.breach} == {}
     unjudged = {name for name, f in findings.items() if f.unjudged}
     assert unjudged == {"INIT-4", "GRAD-7", "GRAD-8", "GRAD-12", "PARAM-4", "COMM-2", "COMM-3", "LIVE-2", "LIVE-3", "LIVE-4",
-                        "MEM-1"}
+                        "MEM-1", "GRAD-9"}
     assert findings["LOSS-2"].met == {"batches differed"}
     assert judge(right(SHARED))["LOSS-2"].met == {"ranks shared a batch"}
     assert findings["GRAD-4"].met == set(ALL_RULES["GRAD-4"].needs)
@@ -111,6 +111,7 @@ BREACHES: list[tuple[str, str, Alteration]] = [
     ("PARAM-2", "another momentum", lambda e: altered(e, 1, "state", 1, "momentum", raised_by_one)),
     ("PARAM-3", "agreed, but another step", lambda e: everywhere(e, "updated", 0, WEIGHT, raised_by_one)),
     ("PARAM-3", "agreed, one last bit", lambda e: everywhere(e, "updated", 0, SCALE, one_bit_up)),
+    ("BUF-1", "another buffer", lambda e: altered(e, 1, "forward buffers", 2, "layers.5.running", raised_by_one)),
     ("PARAM-5", "a frozen one moved", lambda e: everywhere(e, "updated", 2, "layers.1.factor", raised_by_one)),
     ("LIVE-1", "hung", lambda e: replace(e, incident=Incident("hung", {1: "gave no answer"}, {1: "File x.py"}, 20.0))),
 ]
@@ -129,9 +130,26 @@ def test_rule_fires(rule: str, what: str, alter: Alteration) -> None:
 
 def test_every_training_rule_has_a_breach_that_fires_it() -> None:
     """No rule of training goes without a test that it can fire."""
-    tested_elsewhere = {"INIT-4", "GRAD-7", "GRAD-8", "GRAD-12", "PARAM-4", "COMM-1", "COMM-2", "COMM-3", "COMM-4",
+    tested_elsewhere = {"INIT-4", "GRAD-7", "GRAD-8", "GRAD-9", "GRAD-12", "PARAM-4", "COMM-1", "COMM-2", "COMM-3", "COMM-4",
                         "COMM-5", "COMM-6", "LIVE-2", "LIVE-3", "LIVE-4", "MEM-1"}
     assert {rule for rule, _, _ in BREACHES} | tested_elsewhere == set(training.rules)
+
+
+def test_buf1_tells_which_buffers_a_rank_keeps_to_itself() -> None:
+    """All of them, those assigned anew, or those that are not floating-point."""
+    running, count, seen = (f"layers.5.{name}" for name in ("running", "count", "seen"))
+    for names, words in (([running, count, seen], ""), ([running], "only those that forward assigns anew"),
+                         ([count, seen], "only those that are not floating-point")):
+        evidence = right()
+        for step in (1, 2):
+            for rank in (0, 1):
+                for name in names:
+                    evidence = altered(evidence, rank, "forward buffers", step, name,
+                                       lambda value, moved=(rank + step - 1) % 2: np.full_like(value, moved))
+        breach = judge(evidence)["BUF-1"].breach
+        assert breach is not None
+        assert breach.perhaps.startswith("it is what rank 1 itself left after step 0: not synchronised in forward")
+        assert words in breach.perhaps
 
 
 def test_loss2_fires_on_different_losses_of_a_shared_batch() -> None:
@@ -159,6 +177,15 @@ def test_right_accumulation_breaches_no_rule() -> None:
     assert findings["GRAD-12"].compared > 0
 
 
+@pytest.mark.parametrize(("no_sync", "situation"), [("nested", "a nested no_sync"), ("error", "an exception inside no_sync")])
+def test_grad8_counts_how_no_sync_was_used(no_sync: NoSync, situation: str) -> None:
+    """Nested, and left by an exception: it has to meet both."""
+    findings = judge(right(replace(ACCUMULATED, no_sync=no_sync)))
+    assert {name: f.breach for name, f in findings.items() if f.breach} == {}
+    assert situation in findings["GRAD-8"].met
+    assert situation in ALL_RULES["GRAD-8"].needs
+
+
 @pytest.mark.parametrize("rule", ["GRAD-2", "GRAD-3", "GRAD-8", "GRAD-12"])
 def test_a_lost_micro_step_is_a_breach_of_every_rule_about_the_mean(rule: str) -> None:
     """The gradient of half the samples is none of the whole batch."""
@@ -173,6 +200,34 @@ def test_grad8_wants_nothing_sent_by_a_backward_inside_no_sync() -> None:
                  for rank in right(ACCUMULATED).ranks]
         breach = judge(replace(right(ACCUMULATED), ranks=tuple(early)))["GRAD-8"].breach
         assert (breach is not None) == sends
+
+
+UNUSED_AT = replace(CASE, steps=4, unused=(Unused(4, step=1), Unused(4, rank=1, step=2)))
+"""The last factor: used by no rank at step 1, by rank 0 alone at step 2."""
+
+
+@pytest.mark.parametrize("optimizer", [CASE.optimizer, Optimizer("adamw", log2_lr=-10, weight_decay=0.25)])
+@pytest.mark.parametrize("none", [True, False])
+def test_right_evidence_of_unused_parameters_breaches_no_rule(optimizer: Optimizer, *, none: bool) -> None:
+    """None and zero are both right where no rank uses a parameter, and the update follows which of them it was."""
+    findings = judge(right(replace(UNUSED_AT, optimizer=optimizer), none=none))
+    assert {name: f.breach for name, f in findings.items() if f.breach} == {}
+    assert findings["GRAD-9"].met >= set(ALL_RULES["GRAD-9"].needs)
+    assert all(findings[rule].compared > 0 for rule in ("GRAD-1", "GRAD-2", "GRAD-3", "GRAD-4", "GRAD-5", "LOSS-3", "PARAM-3"))
+
+
+@pytest.mark.parametrize(("alter", "rule", "words"), [
+    (lambda e: altered(e, 1, "reduced", 2, SCALE, None), "GRAD-9", "not written back where a rank has no gradient of its own"),
+    (lambda e: everywhere(e, "reduced", 2, SCALE, None), "GRAD-9", ""),
+    (lambda e: altered(e, 1, "reduced", 1, SCALE, None), "GRAD-9", ""),
+    (lambda e: everywhere(e, "reduced", 1, SCALE, raised_by_one), "GRAD-9", ""),
+    (lambda e: everywhere(e, "reduced", 2, SCALE, lambda v: v * 2), "GRAD-9", ""),
+    (lambda e: everywhere(e, "updated", 1, SCALE, one_bit_up), "PARAM-3", "")])
+def test_grad9_fires_on_unused_parameters(alter: Alteration, rule: str, words: str) -> None:
+    """None where another rank uses it, None and zero side by side, anything but zero where none does, another divisor."""
+    breach = judge(alter(right(UNUSED_AT, none=False)))[rule].breach
+    assert breach is not None
+    assert words in breach.perhaps
 
 
 @pytest.mark.parametrize(("declared", "factor", "fires"), [
@@ -219,6 +274,15 @@ def test_mem1_wants_a_share_of_what_the_stage_shards(stage: int, held: list[int]
     finding = judge(replace(right(), ranks=ranks), Declarations(zero=stage))["MEM-1"]
     assert (finding.breach is not None) == fires
     assert finding.compared
+
+
+def test_comm5_takes_an_all_reduce_of_integers_for_no_gradient() -> None:
+    """With find_unused_parameters torch sends which parameters are used when backward is over: no second bucket."""
+    used = Call("allreduce", "int32", 4, "SUM", launched=1.89)
+    sent = [[replaced for rank in right().ranks[:1] for call in rank.sent[0] for replaced in (
+        [call._replace(launched=call.launched + 0.3)] if call.elements == 3 else [])] + [used]]
+    ranks = tuple(replace(rank, sent=sent) for rank in right().ranks)
+    assert judge(replace(right(), ranks=ranks))["COMM-5"].breach is None
 
 
 def test_comm3_counts_what_the_ranks_withhold() -> None:

@@ -179,9 +179,10 @@ filling is right, and this only what no padding explains."""
 
 
 def reductions(evidence: RankEvidence, step: int) -> list[Call]:
-    """The reductions of the gradients of a step, in the order they were started."""
+    """The reductions of the gradients of a step, in the order they were started; of integers, which tell other things, none."""
     began, ended, _ = evidence.backwards[step]
-    return [call for call in evidence.calls if call.kind in _REDUCTIONS and began <= call.launched <= ended]
+    return [call for call in evidence.calls if call.kind in _REDUCTIONS and began <= call.launched <= ended
+            and not call.dtype.startswith(("int", "uint", "bool"))]
 
 
 def reductions_per_step(evidence: TrainingEvidence) -> list[int]:
@@ -237,6 +238,8 @@ def buckets_are_filled_to_the_cap(hearing: Hearing, tally: Tally) -> Breach | No
     cap, world_size = hearing.case.bucket_cap, hearing.case.world_size
     if cap is None or world_size == 1:
         raise NotAbout("no bucket capacity" if cap is None else "one rank")
+    if hearing.case.unused:
+        raise NotAbout("some parameters are unused, and may not be sent")
     hearing.every_rank("reduced", 0)
     for rank, evidence in enumerate(hearing.evidence.ranks):
         _require_observed([evidence])
@@ -289,6 +292,8 @@ def reduction_overlaps_backward(hearing: Hearing, tally: Tally) -> Breach | None
     """
     if hearing.case.world_size == 1 or hearing.case.perturbation.kind in ("late", "delays"):
         raise NotAbout("one rank" if hearing.case.world_size == 1 else "collectives are delayed")
+    if hearing.case.unused:
+        raise NotAbout("some parameters are unused: their buckets are complete only when backward ends")
     hearing.every_rank("reduced", 0)
     for rank, evidence in enumerate(hearing.evidence.ranks):
         _require_observed([evidence])

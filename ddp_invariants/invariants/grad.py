@@ -11,7 +11,7 @@ from ddp_invariants.balls import Ball
 from ddp_invariants.case import Model, Perturbation
 from ddp_invariants.evidence import ITEM_SIZE, FloatArray, Layout, Tensors
 from ddp_invariants.invariants.compare import number, outside, parted
-from ddp_invariants.invariants.diagnosis import gradients
+from ddp_invariants.invariants.diagnosis import gradients, missing
 from ddp_invariants.invariants.diagnosis.causes import caused
 from ddp_invariants.invariants.hearing import Hearing, flat_by_name, training
 from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
@@ -20,7 +20,10 @@ from ddp_invariants.verdict import Breach
 NOT_THE_MEAN = {"mean": "the gradient is not the mean of the ranks' local gradients",
                 "sum": "the gradient is not the sum of the ranks' local gradients, which is declared"}
 TWO_RANKS = "more than one rank"
+UNUSED = ("unused on all ranks", "unused on some ranks", "used at one step and not at another")
 LOCAL_DIFFERED = "local gradients differed between ranks"
+NO_SYNC = {"nested": "a nested no_sync", "error": "an exception inside no_sync"}
+CROSSED = "gradients ready in another order on one rank"
 CHANNELS_LAST = "channels_last parameter"
 
 
@@ -90,13 +93,14 @@ def _locals_differ(hearing: Hearing, step: int) -> bool:
 
 
 @training.rule("GRAD-1", "After synchronisation every gradient is bitwise identical on all ranks, and so is which are None.",
-               (TWO_RANKS, LOCAL_DIFFERED))
+               (TWO_RANKS, LOCAL_DIFFERED, CROSSED))
 def identical_on_all_ranks(hearing: Hearing, tally: Tally) -> Breach | None:
     """Bitwise, on every step, poisoned ones included."""
     for step in hearing.steps("reduced"):
         reduced = hearing.every_rank("reduced", step)
         tally.met |= {TWO_RANKS} if len(reduced) > 1 else set()
         tally.met |= {LOCAL_DIFFERED} if _locals_differ(hearing, step) else set()
+        tally.met |= {CROSSED} if hearing.case.crossed is not None else set()
         for rank, tensors in enumerate(reduced[1:], start=1):
             tally.compared += sum(tensors.layout.sizes)
             difference = parted(reduced[0], tensors, "rank 0 holds")
@@ -159,9 +163,10 @@ def gradients_fit_their_parameters(hearing: Hearing, tally: Tally) -> Breach | N
     rows = {row[0]: row for row in hearing.evidence.ranks[0].structure_before}
     tally.met |= {"tied parameter"} if any(row[0] != row[4] for row in rows.values()) else set()
     for step in hearing.steps("reduced"):
+        unused = hearing.unused(step)
         for rank, tensors in enumerate(hearing.every_rank("reduced", step)):
             for slot in tensors.layout.slots:
-                if slot.name not in rows:
+                if slot.name not in rows or (slot.dtype is None and slot.name in unused[rank]):
                     continue
                 _, dtype, shape, trainable, _, _ = rows[slot.name]
                 tally.compared += 1
@@ -257,14 +262,15 @@ def what_is_not_finite_spreads(hearing: Hearing, tally: Tally) -> Breach | None:
 
 
 @training.rule("GRAD-8", "Inside no_sync gradients accumulate locally and nothing is reduced; the next synchronised backward "
-               "yields the mean of the ranks' accumulated gradients.", (TWO_RANKS, "several micro-steps"))
+               "yields the mean of the ranks' accumulated gradients, nested or left by an exception, too.",
+               (TWO_RANKS, "several micro-steps", *NO_SYNC.values()))
 def accumulation_without_communication(hearing: Hearing, tally: Tally) -> Breach | None:
     """On cases with several micro-steps, all but the last under no_sync."""
     if hearing.case.accumulation == 1 or hearing.synchronised_each:
         raise NotAbout("no backward ran under no_sync")
     tally.met |= {TWO_RANKS} if hearing.case.world_size > 1 else set()
     for step in hearing.steps("reduced"):
-        tally.met.add("several micro-steps")
+        tally.met |= {"several micro-steps"} | {NO_SYNC[how] for how in NO_SYNC if how == hearing.case.no_sync}
         for rank, evidence in enumerate(hearing.evidence.ranks):
             spans = evidence.quiet[step] if step < len(evidence.quiet) else []
             # Forwards may send: buffers are refreshed, a lazy wrapper starts.
@@ -281,6 +287,50 @@ def accumulation_without_communication(hearing: Hearing, tally: Tally) -> Breach
     return None
 
 
+@training.rule("GRAD-9", "A rank that does not use a parameter counts as zero in the mean, which every rank gets; where no "
+               "rank uses it, all hold None or all zero.", (TWO_RANKS, *UNUSED))
+def unused_counts_as_zero(hearing: Hearing, tally: Tally) -> Breach | None:
+    """On cases in which forwards pass layers by; of which layers is the case's affair, and another at every step."""
+    if not hearing.case.unused:
+        raise NotAbout("all ranks use all parameters")
+    tally.met |= {TWO_RANKS} if hearing.case.world_size > 1 else set()
+    used_before = None
+    for step in hearing.steps("reduced"):
+        unused = hearing.unused(step)
+        nowhere = frozenset.intersection(*unused)
+        somewhere = frozenset.union(*unused) - nowhere
+        met = nowhere, somewhere, used_before is not None and used_before != unused
+        tally.met |= {name for name, is_met in zip(UNUSED, met, strict=True) if is_met}
+        used_before = unused
+        if step >= hearing.clean_steps:
+            break
+        breach = None if hearing.declared.gradients == "owner" else _wrongly_none(hearing, tally, step, unused)
+        breach = breach or _mean_at(hearing, tally, "GRAD-9", "the gradient is not the mean over all ranks, those that do not "
+                                    "use the parameter counted as zero", step)
+        if breach is not None:
+            return breach
+    return None
+
+
+def _wrongly_none(hearing: Hearing, tally: Tally, step: int, unused: tuple[frozenset[str], ...]) -> Breach | None:
+    """Whether a parameter has a gradient on some ranks only, or on none though one uses it."""
+    reduced, world_size = hearing.every_rank("reduced", step), hearing.case.world_size
+    for slot in hearing.layout(step).slots:
+        name = slot.name
+        without = [rank for rank, tensors in enumerate(reduced) if name not in tensors.by_name]
+        users = [rank for rank, names in enumerate(unused) if name not in names]
+        tally.compared += world_size if len(users) < world_size else 0
+        if slot.dtype is None or len(users) == world_size or not without or (not users and len(without) == world_size):
+            continue
+        fact = "a parameter that some ranks use has no gradient on all" if users else \
+            "a parameter that no rank uses has no gradient on some ranks and one on others"
+        breach = Breach("GRAD-9", fact, f"rank {without[0]} of {world_size}, step {step}, parameter {name!r} {slot.shape}",
+                        f"None on rank{'s' if len(without) > 1 else ''} {', '.join(map(str, without))}; used on "
+                        f"{'rank ' + ', '.join(map(str, users)) if users else 'none'}")
+        return caused(breach, missing.causes(hearing, step, name, without, users))
+    return None
+
+
 @training.rule("GRAD-12", "A step of K micro-steps is one step on a global batch of K * W * B samples.",
                (TWO_RANKS, "several micro-steps"))
 def batch_arithmetic(hearing: Hearing, tally: Tally) -> Breach | None:
@@ -288,7 +338,9 @@ def batch_arithmetic(hearing: Hearing, tally: Tally) -> Breach | None:
     case = hearing.case
     if case.accumulation == 1:
         raise NotAbout("one micro-step per step")
-    alone = replace(case, world_size=1, accumulation=1, perturbation=Perturbation(), mishap=None)
+    if case.unused:
+        raise NotAbout("one process cannot use a layer on some samples alone")
+    alone = replace(case, world_size=1, accumulation=1, no_sync="plain", crossed=None, perturbation=Perturbation(), mishap=None)
     for step in hearing.steps("reduced"):
         parts = [hearing.batches[number] for number in hearing.micro_steps(step)]
         if len({part.inputs_WBI.shape for part in parts}) > 1 or (case.zero_grad == "never" and step):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ddp_invariants import balls, oracle
 from ddp_invariants.balls import Ball
@@ -234,23 +235,39 @@ class Hearing:
         names = [slot.name for slot in layout.slots if slot.dtype is not None]
         gradient = self._mean(_end_to_end([one.by_name for one in found], names, self.case.world_size), step, layout)
         start_P = np.concatenate([held[0].by_name[name].ravel() for name in names])
-        updated = self._updated(start_P, gradient, form_of(layout))
+        updated = self._updated(start_P, gradient, form_of(layout), self._left_out(step, layout))
         losses = tuple(Ball(one.losses_W.centre.mean(), one.losses_W.radius.mean() + 2.0**-50
                             * np.abs(one.losses_W.centre).mean(), 0.0) for one in found)
         return Truth(losses, gradient, updated)
 
-    def _updated(self, start_P: FloatArray, gradient: Ball, form: balls.Format) -> Ball:
+    def unused(self, step: int) -> tuple[frozenset[str], ...]:
+        """Names of the trainable parameters that each rank does not use at a step."""
+        trainable = {row[0] for row in self.evidence.ranks[0].structure_before if row[3]}
+        model, ranks = self.case.model, range(self.case.world_size)
+        return tuple(frozenset(trainable & (model.used(frozenset()) - model.used(self.case.passed_by(rank, step))))
+                     for rank in ranks)
+
+    def _left_out(self, step: int, layout: Layout) -> NDArray[np.bool_] | None:
+        """Elements that no rank uses at a step and that have no gradient, where they might as well have zero. Shape (P,)."""
+        if not self.case.unused:
+            return None
+        reduced, nowhere = self.every_rank("reduced", step), frozenset.intersection(*self.unused(step))
+        names = nowhere - reduced[0].by_name.keys()
+        return np.repeat([slot.name in names for slot in layout.slots], layout.sizes)
+
+    def _updated(self, start_P: FloatArray, gradient: Ball, form: balls.Format,
+                 left_out_P: NDArray[np.bool_] | None = None) -> Ball:
         """The parameters after the optimizer's step; shape (P,)."""
         start = Ball(start_P, np.zeros_like(start_P), balls.quantum_of(start_P))
         if not self.declared.main:
-            return self._optimization.step(self.case, start, gradient, form)
+            return self._optimization.step(self.case, start, gradient, form, left_out_P)
         # What is held is the copy, rounded: the copy itself lies within one rounding of it, before the step and after.
         main = ROUNDOFF[self.declared.main]
         lower_P = form.roundoff > main
         held_P = np.where(lower_P, form.roundoff, 0.0)
         start = Ball(start_P, held_P * np.abs(start_P), np.where(lower_P, 0.0, start.quantum))
         copied = balls.Format(np.minimum(form.roundoff, main), form.smallest, form.largest)
-        updated = self._optimization.step(self.case, start, gradient, copied)
+        updated = self._optimization.step(self.case, start, gradient, copied, left_out_P)
         return Ball(updated.centre, updated.radius + held_P * updated.most, np.where(lower_P, 0.0, updated.quantum))
 
 

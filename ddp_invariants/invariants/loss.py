@@ -59,7 +59,8 @@ def losses_differ_as_batches_do(hearing: Hearing, tally: Tally) -> Breach | None
                                   f"{number(losses[one])} on both; samples {indices[one].tolist()} and "
                                   f"{indices[other].tolist()}", "the loss was averaged over the ranks, or all ranks were "
                                   "given one rank's batch")
-            elif (indices[one] == indices[other]).all() and held[one] == held[other]:
+            elif hearing.case.passed_by(one, step) == hearing.case.passed_by(other, step) and (
+                    indices[one] == indices[other]).all() and held[one] == held[other]:
                 tally.compared += 1
                 tally.met.add("ranks shared a batch")
                 if losses[one] != losses[other]:

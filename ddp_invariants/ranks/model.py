@@ -28,7 +28,8 @@ class Values:
 def count_values(model: Model) -> int:
     """How many initial numbers a model takes at most."""
     widths = model.widths()
-    return sum((widths[i] + 1) * layer.outputs + 2 * widths[i] + 1 for i, layer in enumerate(model.layers))
+    return sum((widths[i] + 1) * layer.outputs + 2 * widths[i] + 1 + (2 * widths[i] ** 2 if layer.kind == "branches" else 0)
+               for i, layer in enumerate(model.layers))
 
 
 def _laid_out(values: Tensor, layer: Layer) -> Tensor:
@@ -102,8 +103,35 @@ class Empty(_Layer):
         return x.to(self.nothing.dtype) + self.nothing.sum()
 
 
+class Branches(_Layer):
+    """The difference of two products, of which autograd first gets to the one computed last.
+
+    Attributes:
+        crossed: Whether the first is.
+    """
+
+    def __init__(self, layer: Layer, inputs: int, values: Values) -> None:
+        super().__init__()
+        dtype, trainable = getattr(torch, layer.dtype), not layer.frozen
+        self.first = nn.Parameter(values.take(inputs, inputs).to(dtype), trainable)
+        self.second = nn.Parameter(values.take(inputs, inputs).to(dtype), trainable)
+        self.crossed = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape (B, D) to (B, D)."""
+        self.begin()
+        x = x.to(self.first.dtype)
+        if self.crossed:
+            second = nn.functional.linear(x, self.second)
+            return nn.functional.linear(x, self.first) - second
+        return nn.functional.linear(x, self.first) - nn.functional.linear(x, self.second)
+
+
 class Statistics(_Layer):
-    """Passes x on and keeps a running mean, a count and a mask in buffers."""
+    """Passes x on and keeps a running mean, a count of what was positive and a mask in buffers.
+
+    The mean is assigned anew, as modules may: who keeps a list of buffers keeps the old one.
+    """
 
     def __init__(self, inputs: int, values: Values) -> None:
         super().__init__()
@@ -120,8 +148,8 @@ class Statistics(_Layer):
         if self.training:
             with torch.no_grad():
                 mean = x.float().mean(0)
-                self.running.mul_(0.5).add_(mean, alpha=0.5)
-                self.count.add_(1)
+                self.running = 0.5 * self.running + 0.5 * mean
+                self.count.add_((x > 0).sum())
                 self.seen.logical_or_(mean > 0)
         return x
 
@@ -146,12 +174,14 @@ class Replica(nn.Module):
 
     Attributes:
         at_forward: Called first thing in every forward: the one moment no wrapper can delay.
+        passed_by: Indices of layers that forwards pass by.
         failing: Where the next pass raises `UserError`: in the middle of its `forward` or `backward`; empty for nowhere.
     """
 
     def __init__(self, model: Model, values_P: NDArray[np.float64]) -> None:
         super().__init__()
         self.at_forward: Callable[[], None] | None = None
+        self.passed_by: frozenset[int] = frozenset()
         self.failing = ""
         self.layers: Any = nn.ModuleList()
         self._activations = [ACTIVATIONS[layer.activation] for layer in model.layers]
@@ -165,18 +195,26 @@ class Replica(nn.Module):
             return Linear(layer, inputs, values, owner)
         if layer.kind == "scale":
             return Scale(layer, values)
+        if layer.kind == "branches":
+            return Branches(layer, inputs, values)
         if layer.kind == "empty":
             return Empty(layer, inputs)
         return Statistics(inputs, values)
+
+    def cross(self) -> None:
+        """Compute branches in the other order from now on."""
+        for layer in self.layers:
+            layer.crossed = True
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape (B, D in), float32, to (B, D out) in the last layer's dtype."""
         if self.at_forward is not None:
             self.at_forward()
-        for layer, activation in zip(self.layers, self._activations, strict=True):
-            x = layer(x)
-            if activation is not None:
-                x = activation(x)
+        for index, (layer, activation) in enumerate(zip(self.layers, self._activations, strict=True)):
+            if index not in self.passed_by:
+                x = layer(x)
+                if activation is not None:
+                    x = activation(x)
             if self.failing and layer is self.layers[(len(self.layers) - 1) // 2]:
                 self._fail_here(x)
         return x

@@ -4,6 +4,7 @@ import os
 import signal
 import traceback
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,7 @@ from ddp_invariants.case import TrainingCase
 from ddp_invariants.declarations import SHARDED
 from ddp_invariants.ranks import held
 from ddp_invariants.ranks.driving import Driver
-from ddp_invariants.ranks.model import Replica, count_values, loss_of
+from ddp_invariants.ranks.model import Replica, UserError, count_values, loss_of
 from ddp_invariants.ranks.session import Session
 
 _Slot = tuple[str, str, list[int]] | tuple[str, None, None]
@@ -138,8 +139,9 @@ class _Run:
         values_P = draws.parameters(case, rank, count_values(case.model))
         self.replica = Replica(case.model, values_P)
         self.twin = Replica(case.model, values_P)
+        for replica in (self.replica, self.twin) if case.crossed == rank else ():
+            replica.cross()
         self.twin_named = list(self.twin.named_parameters())
-        self.twin_state = [*(p for _, p in self.twin_named), *self.twin.buffers()]
         self.dataset = draws.Dataset(case)
         kind, arguments = optimizer_plan(case)
         self.context = Context(rank, case.world_size, session.subgroup, case.bucket_cap, case.seed, case.optimizer.lr, kind,
@@ -200,6 +202,7 @@ class _Run:
         self._require_own_parameters(wrapped)
         dealt = draws.batches(case)
         for self.step in range(case.steps):
+            self._pass_by(self.replica, self.twin)
             first = self.step * case.accumulation
             self._one_step(wrapped, optimizer, [ranks[self.rank] for ranks in dealt[first : first + case.accumulation]])
         self.phase, self.step = "last forward", case.steps
@@ -211,6 +214,11 @@ class _Run:
             self._note_gathered()
         if case.world_size == 1:
             self._plain_training()
+
+    def _pass_by(self, *replicas: Replica) -> None:
+        """Have forwards of this step pass the case's unused layers by."""
+        for replica in replicas if self.case.unused else ():
+            replica.passed_by = self.case.passed_by(self.rank, self.step)
 
     def _watch_gradients(self) -> None:
         """Note when each gradient has been computed: hooks that run before anybody else's, and keep nothing."""
@@ -266,7 +274,9 @@ class _Run:
         _lay_out(plain, self.layouts)
         optimizer = self.context.optimizer(plain.parameters())
         for number, dealt in enumerate(draws.batches(case)):
-            inputs, targets, tags = self._batch(dealt[0], number // case.accumulation)
+            self.step = number // case.accumulation
+            self._pass_by(plain)
+            inputs, targets, tags = self._batch(dealt[0], self.step)
             if case.zero_grad != "never" and number % case.accumulation == 0:
                 optimizer.zero_grad(set_to_none=case.zero_grad == "set_to_none")
             self._loss(plain(inputs), targets, tags)[1].backward()
@@ -294,8 +304,13 @@ class _Run:
         for number, indices in enumerate(dealt):
             if number < last and not each:
                 with drive.accumulate(wrapped):
+                    if case.no_sync == "nested":
+                        with drive.accumulate(wrapped):
+                            pass
                     quiet.append(self._micro_step(wrapped, optimizer, number, indices))
                 continue
+            if case.no_sync == "error" and not each:
+                self._leave_by_an_error(wrapped)
             self._micro_step(wrapped, optimizer, number, indices)
             self.phase = "synchronisation"
             drive.after_backward(wrapped, optimizer)
@@ -314,11 +329,18 @@ class _Run:
         self.record.facts.setdefault("quiet", []).append(quiet)
         if self.declared.zero < SHARDED:
             self.record.tensors("updated", self.step, self.named)
+            if self.buffers:
+                self.record.tensors("left buffers", self.step, self.replica.named_buffers())
         if self.declared.zero:
             self.record.facts.setdefault("held", []).append([*held.parameters_and_state(self.replica, optimizer),
                                                              gradient_bytes])
         elif self.declared.optimizer == "replicated":
             self.record.tensors("state", self.step, self._optimizer_state(optimizer))
+
+    def _leave_by_an_error(self, wrapped: Any) -> None:
+        """Leave a no_sync by an exception of the user's own, who catches it."""
+        with suppress(UserError), self.drive.accumulate(wrapped):
+            raise UserError
 
     def _note_in_flight(self) -> None:
         if self.case.perturbation.kind == "withheld":
@@ -350,6 +372,10 @@ class _Run:
         twin_loss, scaled = self._loss(self.twin(inputs), targets, tags)
         self.twin.zero_grad(set_to_none=True)
         scaled.backward()
+        if self.case.unused:  # What is unused counts as zero.
+            for _, parameter in self.twin_named:
+                if parameter.requires_grad and parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
         micro = self.step * self.case.accumulation + number
         self.record.tensors("local", micro, ((name, p.grad) for name, p in self.twin_named))
         self.record.tensors("loss", micro, (("loss", loss), ("twin", twin_loss)))
@@ -378,14 +404,20 @@ class _Run:
         if not self.watching:
             return
         self.watching = False
+        if self.buffers:  # Forwards may have assigned them anew.
+            self.buffers = list(self.replica.named_buffers())
         self.record.tensors("forward", self.step, self.named)
         self.record.tensors("forward buffers", self.step, self.buffers)
         if self.step == 0:
             self.layouts = [_layout_of(parameter) for _, parameter in self.named]
             _lay_out(self.twin, self.layouts)
         with torch.no_grad():
-            for ours, theirs in zip(self.twin_state, [*self.named, *self.buffers], strict=True):
+            for ours, theirs in zip(self._twin_state(), [*self.named, *self.buffers], strict=True):
                 ours.copy_(theirs[1])
+
+    def _twin_state(self) -> list[Tensor]:
+        """The twin's parameters and buffers."""
+        return [*(p for _, p in self.twin_named), *(self.twin.buffers() if self.buffers else ())]
 
     def _at_layer(self, layer: nn.Module) -> None:
         """Note what a layer computes with: where parameters are sharded, the one moment they are whole."""
@@ -414,7 +446,7 @@ class _Run:
             self.layouts = [self.laid_out[name] for name in names]
             _lay_out(self.twin, self.layouts)
         with torch.no_grad():
-            for ours, name in zip(self.twin_state, [*names, *buffers], strict=True):
+            for ours, name in zip(self._twin_state(), [*names, *buffers], strict=True):
                 if name in gathered and gathered[name].shape == ours.shape:
                     ours.copy_(gathered[name])
 

@@ -177,14 +177,16 @@ class DistributedDataParallel(nn.Module):
             self._launch(bucket)
 
     def _launch(self, bucket: Bucket) -> None:
-        """Start summing a bucket over the ranks. A parameter without a gradient counts as zero, with flag 0."""
-        if bucket.work is not None:
-            return
+        """Start summing a bucket over the ranks."""
+        if bucket.work is None:
+            bucket.flat = self._packed(bucket)
+            bucket.work = dist.all_reduce(bucket.flat, group=self.group, async_op=True)
+
+    def _packed(self, bucket: Bucket) -> Tensor:
+        """What is sent: all gradients, then the flags. A parameter without a gradient counts as zero, with flag 0."""
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket.parameters]
         flags = torch.tensor([p.grad is not None for p in bucket.parameters])
-        flat = torch.cat([*(g.detach().reshape(-1) for g in gradients), flags.to(gradients[0])])
-        bucket.flat = flat
-        bucket.work = dist.all_reduce(flat, group=self.group, async_op=True)
+        return torch.cat([*(g.detach().reshape(-1) for g in gradients), flags.to(gradients[0])])
 
     def _finish(self) -> None:
         """When a backward has ended: send what it left unsent, await everything, write the means back."""

@@ -52,6 +52,11 @@ class Asked:
         mean: FloatArray = self.g_W.mean(0)
         return mean
 
+    @cached_property
+    def users(self) -> list[int]:
+        """The ranks that use the parameter at this step."""
+        return [rank for rank, names in enumerate(self.hearing.unused(self.step)) if self.name not in names]
+
     @property
     def summed(self) -> bool:
         """Whether a sum is declared."""
@@ -87,9 +92,15 @@ class Asked:
 
 def predictions(asked: Asked) -> Iterator[Prediction]:
     """All explanations known. The order does not decide."""
-    yield from _of_one_rank(asked)
+    if asked.users and asked.wrong_W.any() and not asked.wrong_W[asked.users].any():
+        yield Prediction("not written back", np.zeros_like(asked.g_W), lambda rank: (
+            f"it is zero, while those that use it hold the mean: not written back where a rank has no gradient of its own, as "
+            f"rank {rank}"), slack=0.0)
+    else:
+        yield from _of_one_rank(asked)
     yield from _of_another_divisor(asked)
     yield from _of_some_ranks(asked)
+    yield from _of_unused(asked)
     yield from _of_another_operation(asked)
     yield from _of_accumulation(asked)
     yield from _of_the_step_before(asked)
@@ -97,6 +108,7 @@ def predictions(asked: Asked) -> Iterator[Prediction]:
     yield from _of_low_precision(asked)
     yield from _of_a_part(asked)
     yield from _of_another_parameter(asked)
+    yield from _of_crossing(asked)
     yield from _of_withholding(asked)
 
 
@@ -146,12 +158,33 @@ def _of_some_ranks(asked: Asked) -> Iterator[Prediction]:
         yield everywhere("counted twice", twice, world_size, f"it is the mean with rank {rank}'s gradient counted twice")
         yield everywhere("counted twice", twice * world_size / (world_size + 1), world_size,
                          f"it is the mean with rank {rank}'s gradient counted twice")
-        if world_size > 2:
+        if world_size > 2 and rank in asked.users:
             others = [other for other in range(world_size) if other != rank]
             yield everywhere("left out", g_W[others].mean(0), world_size,
                              f"it is the mean over ranks {others} alone: rank {rank}'s gradient is left out")
     for size in range(2, world_size) if world_size <= 6 else ():
         yield from _of_subgroups(asked, size)
+
+
+def _of_unused(asked: Asked) -> Iterator[Prediction]:
+    """Other counts than zero for the ranks that do not use the parameter."""
+    world_size, users, summed = len(asked.g_W), asked.users, asked.g_W.sum(0)
+    if len(users) == world_size or asked.left_W.any():
+        return
+    if users and not asked.summed:
+        yield everywhere("divided by users", summed / len(users), world_size,
+                         f"it is the sum divided by {len(users)}, the ranks that use it, not by {world_size}")
+    hearing, others = asked.hearing, world_size - len(users)
+    for step in range(asked.step):
+        local = [hearing.every_rank("local", number) for number in hearing.micro_steps(step)]
+        own_W = np.sum([[tensors.by_name[asked.name] for tensors in record] for record in local], axis=0)
+        reduced = hearing.every_rank("reduced", step)[0].by_name.get(asked.name)
+        left_out = [rank for rank in range(world_size) if rank not in users]
+        for kept in ([] if reduced is None else [others * reduced]) + [own_W[left_out].sum(0)]:
+            value = (summed + kept) / (1 if asked.summed else world_size)
+            yield everywhere("ghost", value, world_size, f"where a rank does not use it, step {step}'s gradient counts instead "
+                             "of zero: left in a buffer that is not cleared", (world_size + 4) * asked.roundoff
+                             * (np.abs(asked.g_W).sum(0) + np.abs(kept)))
 
 
 def _of_subgroups(asked: Asked, size: int) -> Iterator[Prediction]:
@@ -205,7 +238,7 @@ def _of_accumulation(asked: Asked) -> Iterator[Prediction]:
 
 
 def _of_the_step_before(asked: Asked) -> Iterator[Prediction]:
-    if asked.before_W is None:
+    if asked.before_W is None or not asked.users:  # Of what no rank uses, nothing but what was left is to be told.
         return
     before = asked.step - 1
     yield Prediction("stale", asked.before_W, lambda _: f"it equals step {before}'s gradient: stale", slack=0.0)
@@ -276,6 +309,23 @@ def _of_another_parameter(asked: Asked) -> Iterator[Prediction]:
             most = np.sum([np.sum([np.abs(t.by_name[other]) for t in record], axis=0) for record in local], axis=0)
             yield everywhere("swapped", mean, world_size, f"it equals the mean of {other!r}, of equal shape: swapped",
                              (world_size + len(local) + 2) * asked.roundoff * most)
+
+
+def _of_crossing(asked: Asked) -> Iterator[Prediction]:
+    """One rank's gradient of the other branch, where reductions are matched in the order in which gradients become ready."""
+    crossed, stem = asked.hearing.case.crossed, asked.name.rpartition(".")[0]
+    name = {f"{stem}.first": f"{stem}.second", f"{stem}.second": f"{stem}.first"}.get(asked.name)
+    if crossed is None or name is None or asked.left_W.any():
+        return
+    records = [asked.hearing.every_rank("local", number) for number in asked.hearing.micro_steps(asked.step)]
+    other_W = np.sum([[tensors.by_name[name] for tensors in record] for record in records], axis=0)
+    mixed_W = np.stack([np.where(np.reshape((np.arange(len(asked.g_W)) == crossed) == (rank == crossed),
+                                            (-1, *[1] * asked.mean.ndim)), asked.g_W, other_W).sum(0)
+                        for rank in range(len(asked.g_W))])
+    divisor = 1 if asked.summed else len(asked.g_W)
+    yield Prediction("crossed", mixed_W / divisor, lambda _: (
+        f"it mixes the gradient with that of {name!r}, of equal shape: both become ready in another order on rank {crossed}, "
+        "and are reduced as they do"), common=True)
 
 
 def _of_withholding(asked: Asked) -> Iterator[Prediction]:

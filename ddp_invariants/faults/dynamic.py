@@ -1,0 +1,226 @@
+"""Graphs that differ by rank and from step to step: parameters without a gradient."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ddp_invariants.reference.ddp import Bucket
+from ddp_invariants.reference.ddp import DistributedDataParallel as _Reference
+
+
+class Flagged(_Reference):
+    """Right: buckets that carry a flag beside each gradient, which says how many ranks had one."""
+
+
+class Explicit(nn.Module):
+    """Right: one blocking all-reduce per parameter after backward, of those that any rank has a gradient of."""
+
+    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
+        super().__init__()
+        self.module, self.group = module, process_group
+        for tensor in (*module.parameters(), *module.buffers()):
+            whole = tensor.detach().clone(memory_format=torch.contiguous_format)
+            dist.broadcast(whole, group_src=0, group=process_group)
+            tensor.detach().copy_(whole)
+
+    def forward(self, *inputs: Any) -> Any:
+        """The module's."""
+        return self.module(*inputs)
+
+    def sync_gradients(self) -> None:
+        """To be called after backward."""
+        trainable = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+        wanted = self._wanted(torch.tensor([parameter.grad is not None for parameter in trainable], dtype=torch.int32))
+        for parameter, is_wanted in zip(trainable, wanted.tolist(), strict=True):
+            if is_wanted:
+                own = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                mean = own.clone(memory_format=torch.contiguous_format)
+                dist.all_reduce(mean, group=self.group)
+                mean /= dist.get_world_size(self.group)
+                parameter.grad = torch.empty_like(parameter) if parameter.grad is None else parameter.grad
+                parameter.grad.copy_(mean)
+
+    def _wanted(self, has_one: Tensor) -> Tensor:
+        """Which gradients to reduce: all ranks must say the same, whichever of them has one."""
+        dist.all_reduce(has_one, dist.ReduceOp.MAX, group=self.group)
+        return has_one
+
+
+class ReadyCountersSurvive(_Reference):
+    """A bucket that no rank could fill waits in the next backward for what was missing alone (public course solutions).
+
+    GRAD-9: own local gradient: never reduced.
+    """
+
+    def _backward_begins(self, gradient: Tensor) -> None:
+        missing = {parameter for bucket in self._buckets for parameter in getattr(bucket, "missing", ())}
+        if not self._reducing:
+            super()._backward_begins(gradient)
+            for bucket in self._buckets:
+                bucket.waiting = bucket.waiting & missing or bucket.waiting
+
+    def _write_back(self, bucket: Bucket) -> None:
+        assert bucket.flat is not None
+        flags = bucket.flat[-len(bucket.parameters) :].tolist()
+        super()._write_back(bucket)
+        bucket.missing = [  # type: ignore[attr-defined]  # what is to be forgotten
+            parameter for parameter, users in zip(bucket.parameters, flags, strict=True) if not users]
+
+
+class GhostInTheBuffer(_Reference):
+    """Buckets keep one flat buffer, into which only gradients of this step are written (NVIDIA/Megatron-LM#4609).
+
+    GRAD-9: gradient counts instead of zero.
+    """
+
+    def _packed(self, bucket: Bucket) -> Tensor:
+        flat = super()._packed(bucket)
+        start, kept = 0, getattr(bucket, "kept", flat)
+        for parameter in bucket.parameters:
+            if parameter in bucket.waiting:
+                flat[start : start + parameter.numel()] = kept[start : start + parameter.numel()]
+            start += parameter.numel()
+        return flat
+
+    def _write_back(self, bucket: Bucket) -> None:
+        super()._write_back(bucket)
+        bucket.kept = bucket.flat  # type: ignore[attr-defined]  # the buffer that is not cleared
+
+
+class IncompleteNotWrittenBack(_Reference):
+    """A bucket that some rank could not fill is given up: its gradients stay local (pytorch#128949). GRAD-9: never reduced."""
+
+    def _write_back(self, bucket: Bucket) -> None:
+        assert bucket.flat is not None
+        if (bucket.flat[-len(bucket.parameters) :] == self.world_size).all():
+            super()._write_back(bucket)
+
+
+class NoneWhereUnused(_Reference):
+    """The mean is not written where a rank has no gradient of its own (public course solutions).
+
+    GRAD-9: it is not written back where a rank has no gradient of its own.
+    """
+
+    def _write_back(self, bucket: Bucket) -> None:
+        without = [parameter for parameter in bucket.parameters if parameter.grad is None]
+        super()._write_back(bucket)
+        for parameter in without:
+            parameter.grad = None
+
+
+class DividesByUsers(_Reference):
+    """The sum is divided by the number of ranks that had a gradient (no public incident found).
+
+    GRAD-9: the ranks that use it, not by.
+    """
+
+    def _write_back(self, bucket: Bucket) -> None:
+        super()._write_back(bucket)
+        assert bucket.flat is not None
+        for parameter, users in zip(bucket.parameters, bucket.flat[-len(bucket.parameters) :].tolist(), strict=True):
+            if users:
+                assert parameter.grad is not None
+                parameter.grad *= self.world_size / users
+
+
+class ZeroOnceUsed(_Reference):
+    """A rank that ever had a gradient of a parameter gets zero where no rank uses it, the others None (pytorch#28883).
+
+    GRAD-9.
+    """
+
+    def _write_back(self, bucket: Bucket) -> None:
+        super()._write_back(bucket)
+        for parameter in bucket.parameters:
+            if parameter not in bucket.waiting:
+                parameter.was_used = True  # type: ignore[attr-defined]  # a mark of its own
+            elif parameter.grad is None and getattr(parameter, "was_used", False):
+                parameter.grad = torch.zeros_like(parameter)
+
+
+class UsageOfTheFirstStep(_Reference):
+    """What no rank uses in the first step is left out for ever (no public incident found).
+
+    GRAD-9: never reduced.
+    """
+
+    def _trainable(self) -> list[nn.Parameter]:
+        return [parameter for parameter in super()._trainable() if not getattr(parameter, "left_out", False)]
+
+    def _write_back(self, bucket: Bucket) -> None:
+        assert bucket.flat is not None
+        flags = bucket.flat[-len(bucket.parameters) :].tolist()
+        super()._write_back(bucket)
+        for parameter, users in zip(bucket.parameters, flags, strict=True):
+            first = not hasattr(parameter, "left_out")
+            parameter.left_out = users == 0 if first else parameter.left_out  # type: ignore[attr-defined]  # as above
+
+
+class RankZeroDecides(Explicit):
+    """Which gradients are reduced is what rank 0 has (no public incident found). GRAD-9: never reduced."""
+
+    def _wanted(self, has_one: Tensor) -> Tensor:
+        dist.broadcast(has_one, group_src=0, group=self.group)
+        return has_one
+
+
+class OnlyWhatAllUse(Explicit):
+    """Only gradients that every rank has are reduced (public course solutions). GRAD-9: never reduced."""
+
+    def _wanted(self, has_one: Tensor) -> Tensor:
+        dist.all_reduce(has_one, dist.ReduceOp.MIN, group=self.group)
+        return has_one
+
+
+class LaunchesWhenReady(_Reference):
+    """A bucket is sent as soon as it is full, whichever comes first (no public incident found).
+
+    GRAD-1: ready in another order on rank.
+    """
+
+    def _gradient_ready(self, parameter: nn.Parameter) -> None:
+        for bucket in self._buckets if self._reducing else ():
+            bucket.waiting.discard(parameter)
+            if not bucket.waiting:
+                self._launch(bucket)
+
+
+class FiringOrder(_Reference):
+    """Every gradient travels alone, in the order in which they become ready (public course solutions).
+
+    GRAD-1: ready in another order on rank.
+    """
+
+    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
+        super().__init__(module, process_group, bucket_cap_mb=0)
+
+    def _gradient_ready(self, parameter: nn.Parameter) -> None:
+        for bucket in self._buckets if self._reducing else ():
+            if any(one is parameter for one in bucket.parameters):
+                self._launch(bucket)
+
+
+class BucketsInFiringOrder(_Reference):
+    """Buckets are filled in the order in which the first step's gradients became ready (deepspeedai/DeepSpeed#2343).
+
+    GRAD-1: ready in another order on rank.
+    """
+
+    def _trainable(self) -> list[nn.Parameter]:
+        trainable = super()._trainable()
+        came = getattr(self, "came", [])
+        return sorted(trainable, key=lambda one: next((i for i, other in enumerate(came) if other is one), len(came)))
+
+    def _gradient_ready(self, parameter: nn.Parameter) -> None:
+        super()._gradient_ready(parameter)
+        if not hasattr(self, "came") and self._reducing:
+            self.coming = [*getattr(self, "coming", []), parameter]
+
+    def _finish(self) -> None:
+        super()._finish()
+        if not hasattr(self, "came"):
+            self.came = self.coming
+            self._plan()

@@ -1,0 +1,8 @@
+"""BUF: buffers stay those of one model, where the implementation promises it."""
+
+from ddp_invariants.trial import Trial
+
+
+def test_buf1_every_forward_starts_from_equal_buffers(trial: Trial) -> None:
+    """Running statistics, a count and a mask, which each rank's batch moves elsewhere."""
+    trial.certify("BUF-1")
