@@ -6,7 +6,7 @@ Each fault is searched for as a whole session would find it: cases of all rules'
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,9 +16,9 @@ from ddp_invariants.catalogue import Planted
 from ddp_invariants.detection import Detection, contents, size
 from ddp_invariants.discovery import discover
 from ddp_invariants.invariants import ALL_RULES
-from ddp_invariants.ranks.pool import Pool
-from ddp_invariants.scope import OnTrial
-from ddp_invariants.trial import Options, Trial
+from ddp_invariants.ranks.pool import DEADLINE, Pool
+from ddp_invariants.scope import OnTrial, Scope
+from ddp_invariants.trial import HUNG_DEADLINE, Options, Trial
 
 CASES = 100
 """Cases per rule of a search for a fault, as in the default profile."""
@@ -44,9 +44,10 @@ def search(pool: Pool, job: Job, store: Path) -> Detection:
         store: Folder for violations.
     """
     planted, seed = job.planted, job.seed
+    # What is known to be wrong need not be waited for as long as what may be right.
+    pool.deadline = HUNG_DEADLINE if planted.is_fault else DEADLINE
     ddp, sampler = planted.on_trial
-    scope = discover(pool, ddp, sampler, MAX_WORLD_SIZE).scope(MAX_WORLD_SIZE)
-    trial = Trial(pool, OnTrial(ddp, sampler, scope), Options(seed=seed, store=store))
+    trial = Trial(pool, OnTrial(ddp, sampler, _scope(pool, planted)), Options(seed=seed, store=store))
     rules = [rule for rule in ALL_RULES if rule.startswith("SHARD") == planted.is_sampler and rule != "COMM-6"]
     found = trial.survey(rules, job.cases or CASES * len(rules))
     if found.sighting is None:
@@ -62,6 +63,12 @@ def search(pool: Pool, job: Job, store: Path) -> Detection:
                 needs=contents(case))
 
 
+@lru_cache(maxsize=1)
+def _scope(pool: Pool, planted: Planted) -> Scope:
+    """What cases for it may contain; the same for all seeds, which follow one another."""
+    return discover(pool, *planted.on_trial, MAX_WORLD_SIZE).scope(MAX_WORLD_SIZE)
+
+
 def jobs(entries: Sequence[Planted], seeds: int, control_cases: int) -> list[Job]:
     """The searches for faults, and of controls.
 
@@ -72,7 +79,7 @@ def jobs(entries: Sequence[Planted], seeds: int, control_cases: int) -> list[Job
     """
     controls = sum(not one.is_fault for one in entries)
     share = -(-control_cases // max(controls * seeds, 1))
-    return [Job(one, seed, 0 if one.is_fault else share) for seed in range(seeds) for one in entries if one.is_fault or share]
+    return [Job(one, seed, 0 if one.is_fault else share) for one in entries if one.is_fault or share for seed in range(seeds)]
 
 
 class _Searcher:

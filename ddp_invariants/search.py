@@ -2,6 +2,8 @@
 
 import time
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from hypothesis import strategies as st
@@ -64,6 +66,12 @@ def independent(asked: SearchStrategy[Asked]) -> SearchStrategy[Asked]:
     collection of unique elements, so that is where a case is drawn.
     """
     return st.lists(asked, min_size=1, max_size=1, unique_by=lambda _: None).map(lambda drawn: drawn[0])
+
+
+def _shared(case: Case) -> Iterator[Case]:
+    """A world of one rank as one of two: what is wrong in both is better told in the latter."""
+    if isinstance(case, TrainingCase) and case.world_size == 1:
+        yield replace(case, world_size=2, data=replace(case.data, samples=max(2, case.data.samples)))
 
 
 class Search:
@@ -143,7 +151,7 @@ class Search:
         improved = self.by_meaning = True
         while improved:
             improved = False
-            for candidate in simpler(case):
+            for candidate in (*(_shared(case) if not self.rule else ()), *simpler(case)):
                 asked = Asked(rule, candidate)
                 found = self.failing[asked] if asked in self.failing else self._breach(asked)
                 if found is not None and (found.rule == breach.rule or not self.rule):

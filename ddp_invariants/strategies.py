@@ -55,7 +55,7 @@ _OPTIMIZERS = st.sampled_from((
     Optimizer(momentum=0.5, weight_decay=0.25), Optimizer("adamw"), Optimizer(log2_lr=-2),
 ))
 """Powers of two where torch allows it, so that SGD's arithmetic on integers is exact."""
-_NO_SYNC: st.SearchStrategy[NoSync] = st.sampled_from(("plain", "plain", "plain", "plain", "nested", "error"))
+_NO_SYNC: SearchStrategy[NoSync] = st.sampled_from(("plain", "plain", "nested", "error"))
 PERTURBATIONS: tuple[PerturbationKind, ...] = ("none",) * 13 + ("withheld", "withheld", "delays")
 """What rules draw that are not about timing: mostly nothing, since a violation is best told by the rule that is."""
 

@@ -72,16 +72,20 @@ class NotSharded(DealtBatches):
 
 
 class NotFilled(DealtBatches):
-    """Batches go round the ranks and none is repeated, so that some ranks have fewer (huggingface/accelerate#4122). SHARD-1: no
-    padding."""
+    """Batches go round the ranks and none is repeated, so that some ranks have fewer (huggingface/accelerate#4122).
+
+    SHARD-1: no padding.
+    """
 
     def mine(self) -> list[list[int]]:
         return list(self.batch_sampler)[self.rank :: self.world_size]
 
 
 class LosesTheShortBatch(DealtBatches):
-    """A last batch that is short is left out, though nothing is to be dropped (no public incident found). SHARD-2: the last
-    batch, a short one, is lost."""
+    """A last batch that is short is left out, though nothing is to be dropped (no public incident found).
+
+    SHARD-2: the last batch, a short one, is lost.
+    """
 
     def filled(self) -> list[list[int]]:
         whole = [batch for batch in self.batch_sampler if len(batch) == self.batch_size]
@@ -89,7 +93,7 @@ class LosesTheShortBatch(DealtBatches):
 
 
 class LosesTheLastRound(DealtBatches):
-    """A last round that does not reach all ranks is left out (no public incident found). SHARD-2."""
+    """A last round that does not reach all ranks is left out (no public incident found). SHARD-2: samples are lost."""
 
     def filled(self) -> list[list[int]]:
         batches = super().filled()[: len(self.batch_sampler)]
@@ -106,7 +110,10 @@ class SplitsEachBatch(DealtBatches):
 
 
 class RepeatsTheLastBatch(DealtBatches):
-    """The last batch fills all that is missing, instead of the first ones (galilai-group/stable-pretraining#222). SHARD-3."""
+    """The last batch fills all that is missing, instead of the first ones (galilai-group/stable-pretraining#222).
+
+    SHARD-3: shards overlap beyond padding.
+    """
 
     def filled(self) -> list[list[int]]:
         batches = super().filled()
@@ -115,7 +122,10 @@ class RepeatsTheLastBatch(DealtBatches):
 
 
 class FromTheNextRank(DealtBatches):
-    """A rank starts with the next one's batch, so that the first is lost (no public incident found). SHARD-2."""
+    """A rank starts with the next one's batch, so that the first is lost (no public incident found).
+
+    SHARD-2: samples are lost.
+    """
 
     def mine(self) -> list[list[int]]:
         batches = self.filled()[1:]
@@ -123,7 +133,10 @@ class FromTheNextRank(DealtBatches):
 
 
 class ConsecutiveRuns(DealtBatches):
-    """Ranks take N // W batches in a row, and what is left is nobody's (no public incident found). SHARD-2."""
+    """Ranks take N // W batches in a row, and what is left is nobody's (no public incident found).
+
+    SHARD-2: samples are lost.
+    """
 
     def mine(self) -> list[list[int]]:
         batches = super().filled()[: len(self.batch_sampler)]
@@ -162,7 +175,10 @@ class EpochOfTheInner(BatchSampler):
 
 
 class ShardsTwice(BatchedShard):
-    """Batches of a rank's shard are dealt to the ranks once more (huggingface/accelerate#3520). SHARD-2."""
+    """Batches of a rank's shard are dealt to the ranks once more (huggingface/accelerate#3520).
+
+    SHARD-1: ranks yield different numbers of indices.
+    """
 
     def __iter__(self) -> Iterator[list[int]]:
         return iter(list(super().__iter__())[self.inner.rank :: self.inner.num_replicas])
@@ -172,8 +188,10 @@ class ShardsTwice(BatchedShard):
 
 
 class DropsItsTail(BatchedShard):
-    """drop_last is on for the batches, though not asked for (no public incident found). SHARD-2: each rank's last batch,
-    a short one, is lost."""
+    """drop_last is on for the batches, though not asked for (no public incident found).
+
+    SHARD-2: each rank's last batch, a short one, is lost.
+    """
 
     def __init__(self, dataset: Sized, batch_size: int, num_replicas: int, rank: int, shuffle: bool = True,
                  seed: int = 0) -> None:
@@ -182,7 +200,10 @@ class DropsItsTail(BatchedShard):
 
 
 class RanksShuffleDifferently(DealtBatches):
-    """Each rank shuffles all batches by a seed of its own before it takes its part (mlcommons/training#625). SHARD-2."""
+    """Each rank shuffles all batches by a seed of its own before it takes its part (mlcommons/training#625).
+
+    SHARD-2: samples are lost.
+    """
 
     def mine(self) -> list[list[int]]:
         batches = self.filled()
@@ -191,8 +212,10 @@ class RanksShuffleDifferently(DealtBatches):
 
 
 class ReadsABatchAhead(BatchedShard):
-    """The next batch is made before one is handed out, and counts as consumed (no public incident found). SHARD-9: read ahead
-    counts as consumed."""
+    """The next batch is made before one is handed out, and counts as consumed (no public incident found).
+
+    SHARD-9: read ahead counts as consumed.
+    """
 
     def __iter__(self) -> Iterator[list[int]]:
         batches = super().__iter__()

@@ -34,7 +34,10 @@ class WithoutFinally(_Reference):
 
 
 class InnerExitEnds(_Reference):
-    """Leaving an inner no_sync ends the outer one, too (no public incident found). GRAD-8."""
+    """Leaving an inner no_sync ends the outer one, too (no public incident found).
+
+    GRAD-8: a backward inside no_sync communicates.
+    """
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -64,10 +67,7 @@ class OneSavedFlag(_Reference):
 
 
 class OnlyWithoutError(_Reference):
-    """Its exit undoes only what ended without an exception (no public incident found).
-
-    GRAD-8: never reduced.
-    """
+    """Its exit undoes only what ended without an exception (no public incident found). GRAD-8: never reduced."""
 
     def no_sync(self) -> "_Quiet":  # type: ignore[override]  # a context of its own
         return _Quiet(self)

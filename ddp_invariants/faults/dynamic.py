@@ -129,7 +129,7 @@ class DividesByUsers(_Reference):
 class ZeroOnceUsed(_Reference):
     """A rank that ever had a gradient of a parameter gets zero where no rank uses it, the others None (pytorch#28883).
 
-    GRAD-9.
+    GRAD-9: has no gradient on some ranks and one on others.
     """
 
     def _write_back(self, bucket: Bucket) -> None:
@@ -142,10 +142,7 @@ class ZeroOnceUsed(_Reference):
 
 
 class UsageOfTheFirstStep(_Reference):
-    """What no rank uses in the first step is left out for ever (no public incident found).
-
-    GRAD-9: never reduced.
-    """
+    """What no rank uses in the first step is left out for ever (no public incident found). GRAD-9: never reduced."""
 
     def _trainable(self) -> list[nn.Parameter]:
         return [parameter for parameter in super()._trainable() if not getattr(parameter, "left_out", False)]
@@ -178,7 +175,7 @@ class OnlyWhatAllUse(Explicit):
 class LaunchesWhenReady(_Reference):
     """A bucket is sent as soon as it is full, whichever comes first (no public incident found).
 
-    GRAD-1: ready in another order on rank.
+    COMM-1: ranks issue different collectives.
     """
 
     def _gradient_ready(self, parameter: nn.Parameter) -> None:

@@ -138,7 +138,10 @@ class SendsOnce(FinishCall):
 
 
 class ClosesAtTheCap(FinishCall):
-    """A bucket that another gradient would just fill is closed before it (NVIDIA/recsys-examples#374 for its like). COMM-4."""
+    """A bucket that another gradient would just fill is closed before it (NVIDIA/recsys-examples#374 for its like).
+
+    COMM-4: buckets are not filled to their capacity.
+    """
 
     def _is_full(self, used: int, more: int) -> bool:
         return used + more >= self.cap
@@ -167,10 +170,7 @@ class SendsNothingNotFinite(FinishCall):
 
 
 class TravelsInFloat16(FinishCall):
-    """Buckets are compressed to float16, and nobody has declared so (no public incident found).
-
-    GRAD-2: rounded to float16.
-    """
+    """Buckets are compressed to float16, and nobody has declared so (no public incident found). GRAD-2: rounded to float16."""
 
     def _packed(self, bucket: Bucket) -> Tensor:
         return super()._packed(bucket).half()
@@ -189,7 +189,10 @@ class CutsToTheCap(FinishCall):
 
 
 class AddsItselfWhenAlone(FinishCall):
-    """In a group of one the buffer is added to itself, as the sum of all ranks' (NVIDIA/Megatron-LM#6660). PARAM-4."""
+    """In a group of one the buffer is added to itself, as the sum of all ranks' (NVIDIA/Megatron-LM#6660).
+
+    PARAM-4: a world of one rank is not plain training.
+    """
 
     def _packed(self, bucket: Bucket) -> Tensor:
         flat = super()._packed(bucket)

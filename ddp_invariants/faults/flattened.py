@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -14,6 +14,8 @@ from ddp_invariants.faults._start import broadcast
 
 class Flattened(nn.Module):
     """Right: a callback at the end of backward lays the gradients of a dtype end to end, averages and hands them back."""
+
+    declares: ClassVar[dict[str, Any]] = {"unsupported": ("unused",)}  # All ranks have all gradients.
 
     def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
         super().__init__()
@@ -96,7 +98,7 @@ class FirstDtypeOnly(Flattened):
 class InStorageOrder(Flattened):
     """Gradients are laid out as they lie in memory and read back by index (guarded by pytorch's test_grad_layout_*).
 
-    GRAD-2: packed as they lie in memory.
+    GRAD-2: elements in.
     """
 
     def _flatten(self, gradients: list[Tensor]) -> Tensor:
@@ -182,7 +184,10 @@ class Counts(Flattened):
 
 
 class PartsTiedParameters(Flattened):
-    """Parameters are made anew, one for every name, and what was tied no longer is (no public incident found). INIT-3."""
+    """Parameters are made anew, one for every name, and what was tied no longer is (no public incident found).
+
+    INIT-3: tied to.
+    """
 
     def _prepare(self) -> None:
         for layer in self.module.modules():

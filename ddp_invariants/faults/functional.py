@@ -22,6 +22,12 @@ def _hidden(function: _Function) -> _Function:
     return function
 
 
+def _as_they_come(function: _Function) -> _Function:
+    """Mark what reduces each gradient when it is there: all ranks must have all of them, in one order."""
+    function.declares = {"unsupported": ("unused", "crossed")}  # type: ignore[attr-defined]  # as above
+    return function
+
+
 def _start(module: nn.Module) -> None:
     broadcast([*module.parameters(), *module.buffers()])
 
@@ -53,6 +59,7 @@ def _apply(parameters: list[Any], function: Callable[[Tensor], Tensor]) -> None:
             parameter.grad.copy_(function(parameter.grad.clone(memory_format=torch.contiguous_format)))
 
 
+@_as_they_come
 def hooked(module: nn.Module) -> None:
     """Right: the module is hooked in place, and nothing is returned."""
     _start(module)
@@ -96,6 +103,7 @@ class Loop:
         self.optimizer.step()
 
 
+@_as_they_come
 def reduces_a_copy(module: nn.Module) -> None:
     """The sum goes to a copy that nobody reads (NVIDIA/Megatron-LM#5337). GRAD-1: never reduced."""
     def reduce(gradient: Tensor) -> Tensor:
@@ -106,6 +114,7 @@ def reduces_a_copy(module: nn.Module) -> None:
     _hook(module, reduce)
 
 
+@_as_they_come
 def reduces_matrices_only(module: nn.Module) -> None:
     """Parameters are told apart by their dimensions, as for weight decay, and vectors left out (no public incident found).
 
@@ -115,6 +124,7 @@ def reduces_matrices_only(module: nn.Module) -> None:
     _hook(module, lambda gradient: _mean(gradient) if gradient.dim() > 1 else gradient)
 
 
+@_as_they_come
 def reduces_in_pairs(module: nn.Module) -> None:
     """The group that is reduced over is that of two neighbours, as of one machine (picotron's train.py by reading).
 
@@ -132,6 +142,7 @@ def reduces_in_pairs(module: nn.Module) -> None:
     _hook(module, mean)
 
 
+@_as_they_come
 def broadcasts_gradients(module: nn.Module) -> None:
     """Rank 0's gradient is given to all, as its parameters were (no public incident found).
 
@@ -145,6 +156,7 @@ def broadcasts_gradients(module: nn.Module) -> None:
     _hook(module, first)
 
 
+@_as_they_come
 def forgets_the_server(module: nn.Module) -> None:
     """Rank 0 adds up what the others send it, and not its own (no public incident found).
 
@@ -163,6 +175,7 @@ def forgets_the_server(module: nn.Module) -> None:
     _hook(module, by_server)
 
 
+@_as_they_come
 def counts_the_server(module: nn.Module) -> None:
     """The sum is divided by the ranks and one more, the server that there is not (no public incident found).
 
@@ -172,6 +185,7 @@ def counts_the_server(module: nn.Module) -> None:
     _hook(module, lambda gradient: _sum(gradient) / (dist.get_world_size() + 1))
 
 
+@_as_they_come
 def divides_by_eight(module: nn.Module) -> None:
     """The sum is divided by the devices of the machine it was written on (ShallowSpeed's script).
 
@@ -181,6 +195,7 @@ def divides_by_eight(module: nn.Module) -> None:
     _hook(module, lambda gradient: _sum(gradient) / 8)
 
 
+@_as_they_come
 def averages_buffers(module: nn.Module) -> None:
     """Buffers that hold fractions start from their mean over the ranks (pytorch#111138 leaves them different).
 
@@ -194,20 +209,19 @@ def averages_buffers(module: nn.Module) -> None:
     _hook(module, _mean)
 
 
+@_as_they_come
 def divides_the_result(module: nn.Module) -> None:
-    """The module's result is divided by the ranks, so that gradients need only be summed (no public incident found).
-
-    LOSS-1.
-    """
+    """The module's result is divided by the ranks, so that gradients need only be summed (no public incident found). LOSS-1."""
     _start(module)
     module.register_forward_hook(lambda _module, _inputs, result: result / dist.get_world_size())
     _hook(module, _sum)
 
 
+@_as_they_come
 def draws_again(module: nn.Module) -> None:
     """Weights are drawn once more, of generators that ranks use differently (bigscience-workshop/Megatron-DeepSpeed#276).
 
-    INIT-4.
+    INIT-4: parameters differ from rank 0's.
     """
     with torch.no_grad():
         for parameter in module.parameters():
@@ -215,7 +229,7 @@ def draws_again(module: nn.Module) -> None:
     _hook(module, _mean)
 
 
-draws_again.declares = {"init": "seed"}  # type: ignore[attr-defined]  # a function may have attributes
+draws_again.declares = {"init": "seed", "unsupported": ("unused", "crossed")}  # type: ignore[attr-defined]  # a function may have attributes
 
 
 @_hidden
@@ -232,7 +246,7 @@ def sums_at_every_backward(module: nn.Module, optimizer: Optimizer) -> tuple[nn.
 def averages_parameters(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
     """Ranks step by their own gradients and then average parameters: their momentum differs (no public incident found).
 
-    PARAM-2.
+    PARAM-2: the optimizer's state differs between ranks.
     """
     def average(*_: Any) -> None:
         for parameter in module.parameters():
@@ -256,10 +270,7 @@ def averages_before_backward(module: nn.Module, optimizer: Optimizer) -> tuple[n
 
 @_hidden
 def averages_after_the_step(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
-    """Gradients are averaged once the optimizer has used them (no public incident found).
-
-    PARAM-1: own local gradient.
-    """
+    """Gradients are averaged once the optimizer has used them (no public incident found). PARAM-1: own local gradient."""
     _start(module)
     optimizer.register_step_post_hook(lambda *_: _apply(list(module.parameters()), _mean))
     return module, optimizer
@@ -267,10 +278,7 @@ def averages_after_the_step(module: nn.Module, optimizer: Optimizer) -> tuple[nn
 
 @_hidden
 def sums(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
-    """The optimizer steps by the sum over the ranks (goodfire-ai/spd#658).
-
-    PARAM-3: summed, never divided.
-    """
+    """The optimizer steps by the sum over the ranks (goodfire-ai/spd#658). PARAM-3: summed, never divided."""
     _start(module)
     optimizer.register_step_pre_hook(lambda *_: _apply(list(module.parameters()), _sum))
     return module, optimizer
@@ -302,7 +310,10 @@ def steps_one_late(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, 
 
 @_hidden
 def warms_up_by_itself(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
-    """The learning rate grows with what a rank has seen, which ranks do at different paces (karpathy/nanochat#857). PARAM-1."""
+    """The learning rate grows with what a rank has seen, which ranks do at different paces (karpathy/nanochat#857).
+
+    PARAM-1: parameters differ between ranks.
+    """
     rates, seen = [group["lr"] for group in optimizer.param_groups], [0]
 
     def count(_: nn.Module, inputs: Any) -> None:

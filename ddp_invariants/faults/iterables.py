@@ -79,8 +79,10 @@ class StartsOneLate(Split):
 
 
 class StopsOneEarly(Split):
-    """An item is handed out when the next one is there, so that the last never is (no public incident found). SHARD-2: off by
-    one."""
+    """An item is handed out when the next one is there, so that the last never is (no public incident found).
+
+    SHARD-2: off by one.
+    """
 
     def __iter__(self) -> Iterator[int]:
         items = super().__iter__()
@@ -101,8 +103,10 @@ class ReadsAheadAndLoses(Split):
 
 
 class WholeRoundsOnly(Split):
-    """A last round that does not reach all ranks is left out, unasked (no public incident found). SHARD-2: samples are dropped
-    although drop_last is off."""
+    """A last round that does not reach all ranks is left out, unasked (no public incident found).
+
+    SHARD-2: samples are dropped although drop_last is off.
+    """
 
     def __iter__(self) -> Iterator[int]:
         for items in _rounds(self.iterable, self.world_size):
@@ -111,14 +115,17 @@ class WholeRoundsOnly(Split):
 
 
 class SplitsByTwo(Split):
-    """The world size is written down as 2 (no public incident found). SHARD-2."""
+    """The world size is written down as 2 (no public incident found). SHARD-2: samples are lost."""
 
     def __iter__(self) -> Iterator[int]:
         return islice(self.iterable, self.rank, None, 2)
 
 
 class UsedUp(Split):
-    """The iterator is made once, and empty from the second epoch on (no public incident found). SHARD-4."""
+    """The iterator is made once, and empty from the second epoch on (no public incident found).
+
+    SHARD-4: iterating again in the same epoch.
+    """
 
     def __init__(self, iterable: Iterable[int], rank: int, world_size: int) -> None:
         super().__init__(iterable, rank, world_size)
@@ -129,7 +136,10 @@ class UsedUp(Split):
 
 
 class ShufflesBeforeTheSplit(Split):
-    """A buffer is shuffled by a seed of each rank's own before it is split (mlcommons/training#625). SHARD-2."""
+    """A buffer is shuffled by a seed of each rank's own before it is split (mlcommons/training#625).
+
+    SHARD-2: samples are lost.
+    """
 
     def __iter__(self) -> Iterator[int]:
         buffer = list(self.iterable)
@@ -160,8 +170,10 @@ class FilledWithTheLast(Filled):
 
 
 class CyclesForEver(Filled):
-    """Items start over so that no rank ends before another, and none ever does (NVIDIA-NeMo/Megatron-Bridge#5944). SHARD-1:
-    it yields without end."""
+    """Items start over so that no rank ends before another, and none ever does (NVIDIA-NeMo/Megatron-Bridge#5944).
+
+    SHARD-1: it yields without end.
+    """
 
     def rounds(self) -> Iterator[tuple[int, ...]]:
         return _rounds(cycle(self.iterable), self.world_size)

@@ -94,14 +94,17 @@ class NeverReset(MainGrad):
 
 
 class FrozenToo(MainGrad):
-    """Frozen parameters have main gradients too, zeros that weight decay goes with (pytorch#28883 for unused ones). GRAD-4."""
+    """Frozen parameters have main gradients too, zeros that weight decay goes with (pytorch#28883 for unused ones).
+
+    GRAD-4: a frozen parameter has a gradient.
+    """
 
     def _kept(self) -> list[nn.Parameter]:
         return list(self.module.parameters())
 
 
 class FloatForAll(MainGrad):
-    """Main gradients are of float32 also where parameters have more (facebookresearch/fairscale#583 for its like). GRAD-2."""
+    """Main gradients are of float32 also where parameters have more (facebookresearch/fairscale#583 for its like). GRAD-2: rounded to float32."""
 
     def _main_dtype(self, parameter: Tensor) -> torch.dtype:
         del parameter
@@ -198,7 +201,10 @@ class RunsInBfloat16(MainGrad):
 
 
 class CastsTheModule(MainGrad):
-    """Parameters become bfloat16, since their main gradients are of float32 (no public incident found). INIT-3."""
+    """Parameters become bfloat16, since their main gradients are of float32 (no public incident found).
+
+    INIT-3: dtype 'bfloat16'.
+    """
 
     def _prepare(self) -> None:
         self.module.bfloat16()

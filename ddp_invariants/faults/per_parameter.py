@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -19,6 +19,8 @@ from ddp_invariants.faults._start import broadcast
 
 class PerParameter(nn.Module):
     """Right: a hook averages each gradient, blocking, once autograd has added to it."""
+
+    declares: ClassVar[dict[str, Any]] = {"unsupported": ("unused", "crossed")}  # All ranks have all gradients, in one order.
 
     def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
         super().__init__()
@@ -194,7 +196,10 @@ class BroadcastsFloatsOnly(PerParameter):
 
 
 class Unfreezes(PerParameter):
-    """Every parameter is made trainable, so that every one has a hook (no public incident found). INIT-3."""
+    """Every parameter is made trainable, so that every one has a hook (no public incident found).
+
+    INIT-3: requires_grad True, expected False.
+    """
 
     def _start(self) -> None:
         self.module.requires_grad_()
@@ -202,7 +207,10 @@ class Unfreezes(PerParameter):
 
 
 class NoSyncUnheard(PerParameter):
-    """What no_sync sets is read when the hooks are made, not when they run (karpathy/build-nanogpt#30 for its like). GRAD-8."""
+    """What no_sync sets is read when the hooks are made, not when they run (karpathy/build-nanogpt#30 for its like).
+
+    GRAD-8: a backward inside no_sync communicates.
+    """
 
     def _hook(self, parameter: nn.Parameter) -> None:
         if not self._quiet:
@@ -234,7 +242,10 @@ class AwaitsAtTheNextForward(Overlapped):
 
 
 class SkipsZeros(PerParameter):
-    """A rank does not send a gradient that is zero, and so falls out of step (no public incident found). LIVE-1."""
+    """A rank does not send a gradient that is zero, and so falls out of step (no public incident found).
+
+    LIVE-1: a rank hung.
+    """
 
     def _reduce(self, parameter: Tensor) -> None:
         assert parameter.grad is not None
@@ -243,7 +254,10 @@ class SkipsZeros(PerParameter):
 
 
 class OpensALog(PerParameter):
-    """A wrapper's log is closed once it is collected, which is never: hooks hold it (no public incident found). LIVE-4."""
+    """A wrapper's log is closed once it is collected, which is never: hooks hold it (no public incident found).
+
+    LIVE-4: descriptors behind.
+    """
 
     def _start(self) -> None:
         self._log = Path(os.devnull).open("a", encoding="utf-8")  # noqa: SIM115 - that nobody closes it is the fault

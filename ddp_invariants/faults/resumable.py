@@ -107,8 +107,10 @@ class PlaceAlone(Slices):
 
 
 class Replays(Slices):
-    """The state holds the epoch alone, so that a resumed epoch starts over (huggingface/transformers#40691). SHARD-9: the rest
-    starts from the beginning."""
+    """The state holds the epoch alone, so that a resumed epoch starts over (huggingface/transformers#40691).
+
+    SHARD-9: the rest starts from the beginning.
+    """
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.epoch = state["epoch"]
@@ -123,15 +125,19 @@ class ForgetsAll(Slices):
 
 class ForgetsTheEpoch(Slices):
     """The place is restored and the epoch is not, so that the rest is that of the first epoch (modelscope/ms-swift#10050).
-    SHARD-9: the saved epoch is lost."""
+
+    SHARD-9: the saved epoch is lost.
+    """
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.taken = self.start = state["taken"]
 
 
 class ForgetsTheSeed(Slices):
-    """The seed is taken from the state, which holds none, and becomes the default (huggingface/accelerate#4195). SHARD-9: what
-    fixes it is lost."""
+    """The seed is taken from the state, which holds none, and becomes the default (huggingface/accelerate#4195).
+
+    SHARD-9: what fixes it is lost.
+    """
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
@@ -147,48 +153,60 @@ class SavesTheNextEpoch(Slices):
 
 
 class SavesTheWorldsCount(Slices):
-    """What all ranks consumed is saved, and taken for what one rank did (no public incident found). SHARD-9: multiplied by the
-    world size."""
+    """What all ranks consumed is saved, and taken for what one rank did (no public incident found).
+
+    SHARD-9: multiplied by the world size.
+    """
 
     def state_dict(self) -> dict[str, Any]:
         return {"epoch": self.epoch, "taken": self.taken * self.world_size}
 
 
 class DividesByTheWorld(Slices):
-    """What one rank consumed is saved, and taken for what all ranks did (no public incident found). SHARD-9: one rank's
-    count is taken for that of all ranks."""
+    """What one rank consumed is saved, and taken for what all ranks did (no public incident found).
+
+    SHARD-9: one rank's count is taken for that of all ranks.
+    """
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict({**state, "taken": state["taken"] // self.world_size})
 
 
 class CountsBatches(Slices):
-    """Batches are counted, and skipped as if they were indices (no public incident found). SHARD-9: batches are counted as
-    indices."""
+    """Batches are counted, and skipped as if they were indices (no public incident found).
+
+    SHARD-9: batches are counted as indices.
+    """
 
     def state_dict(self) -> dict[str, Any]:
         return {"epoch": self.epoch, "taken": self.taken // self.batch_size}
 
 
 class SkipsByBatches(Slices):
-    """Indices are counted, and skipped as if they were batches (no public incident found). SHARD-9: indices are counted as
-    batches."""
+    """Indices are counted, and skipped as if they were batches (no public incident found).
+
+    SHARD-9: indices are counted as batches.
+    """
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict({**state, "taken": state["taken"] * self.batch_size})
 
 
 class CountsWhatIsFetched(Slices):
-    """A batch that was fetched ahead and not consumed is counted, and never seen again (no public incident found). SHARD-9:
-    read ahead counts as consumed."""
+    """A batch that was fetched ahead and not consumed is counted, and never seen again (no public incident found).
+
+    SHARD-9: read ahead counts as consumed.
+    """
 
     def state_dict(self) -> dict[str, Any]:
         return {"epoch": self.epoch, "taken": min(self.taken + self.batch_size, len(self))}
 
 
 class CountsAfterTheYield(Slices):
-    """An index is counted when the next one is asked for, so that the last one comes again (no public incident found). SHARD-9:
-    the last index consumed is yielded again."""
+    """An index is counted when the next one is asked for, so that the last one comes again (no public incident found).
+
+    SHARD-9: the last index consumed is yielded again.
+    """
 
     def __iter__(self) -> Iterator[int]:
         self.taken, self.start = self.start, 0
@@ -206,8 +224,10 @@ class CountsTwice(Slices):
 
 
 class CountsAnew(Slices):
-    """The count starts at 0 with a resumption, so that a second one goes back (KempnerInstitute/KempnerForge#57). SHARD-9: the
-    count starts anew."""
+    """The count starts at 0 with a resumption, so that a second one goes back (KempnerInstitute/KempnerForge#57).
+
+    SHARD-9: the count starts anew.
+    """
 
     def __iter__(self) -> Iterator[int]:
         start, self.start, self.taken = self.start, 0, 0
@@ -233,7 +253,9 @@ class SkipsInEveryEpoch(Slices):
 
 class StaysInTheEpoch(Slices):
     """set_epoch no longer reaches a sampler that loaded a state, and the epoch comes twice (huggingface/accelerate#4233).
-    SHARD-9: it is the resumed epoch again."""
+
+    SHARD-9: it is the resumed epoch again.
+    """
 
     loaded = False
 
@@ -246,7 +268,10 @@ class StaysInTheEpoch(Slices):
 
 
 class DrainsWhatIsLeft(KeepsTheRest):
-    """What is left is moved into the state, so that who goes on has nothing (no public incident found). SHARD-9."""
+    """What is left is moved into the state, so that who goes on has nothing (no public incident found).
+
+    SHARD-9: saving the state changes what is yielded.
+    """
 
     def state_dict(self) -> dict[str, Any]:
         state = {"epoch": self.epoch, "left": list(self.left or [])}
@@ -262,7 +287,10 @@ class SortsTheRest(KeepsTheRest):
 
 
 class RaisesOnALaterEpoch(Slices):
-    """The state of an epoch but the first is refused when it is loaded (no public incident found). SHARD-9."""
+    """The state of an epoch but the first is refused when it is loaded (no public incident found).
+
+    SHARD-9: saving or loading a state raises.
+    """
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state["epoch"]:

@@ -197,7 +197,10 @@ class DecaysTwice(Sliced):
 
 
 class SharesTheFrozen(Sliced):
-    """Frozen parameters lie between the others, with a gradient of zero, and decay (pytorch#28883 for unused ones). PARAM-5."""
+    """Frozen parameters lie between the others, with a gradient of zero, and decay (pytorch#28883 for unused ones).
+
+    PARAM-5: a frozen parameter moved.
+    """
 
     def _trained(self, module: nn.Module) -> list[nn.Parameter]:
         return list(module.parameters())
@@ -206,7 +209,7 @@ class SharesTheFrozen(Sliced):
 class KeepsAllState(Sliced):
     """The optimizer is made over all, and of what it updates all but the slice is overwritten (no public incident found).
 
-    MEM-1.
+    MEM-1: a rank holds more.
     """
 
     def make_optimizer(self, wrapped: nn.Module, context: Any) -> Any:
@@ -255,7 +258,10 @@ class AsksTheNeighbour(Dealt):
 
 
 class ForgetsTheLastOwner(Dealt):
-    """What the last rank owns is broadcast by nobody: the loop over ranks is one short (no public incident found). PARAM-1."""
+    """What the last rank owns is broadcast by nobody: the loop over ranks is one short (no public incident found).
+
+    PARAM-1: parameters differ between ranks.
+    """
 
     def _hand_out(self, parameter: nn.Parameter) -> None:
         if self.owners[parameter] < dist.get_world_size() - 1 or dist.get_world_size() == 1:

@@ -86,7 +86,7 @@ def scattered(dataset: Sized, world_size: int, rank: int) -> list[int]:
 
 
 class RanksShuffleDifferently(DistributedSampler):
-    """The shuffle's seed contains the rank (mlcommons/training#625). SHARD-3: the ranks shuffle differently."""
+    """The shuffle's seed contains the rank (mlcommons/training#625). SHARD-2: the ranks shuffle differently."""
 
     def order(self) -> list[int]:
         self.seed, seed = self.seed + 1000 * self.rank, self.seed
@@ -104,7 +104,7 @@ class IgnoresEpoch(DistributedSampler):
 
 
 class KeepsTheFirstOrder(DistributedSampler):
-    """The order is drawn once and kept (pytorch#31771). SHARD-5: the first epoch's order is kept."""
+    """The order is drawn once and kept (pytorch#31771). SHARD-4: an epoch's order depends on those before it."""
 
     _order: list[int] | None = None
 
@@ -114,7 +114,7 @@ class KeepsTheFirstOrder(DistributedSampler):
 
 
 class EpochOnRankZero(DistributedSampler):
-    """set_epoch takes effect on rank 0 only (no public incident found). SHARD-3: set_epoch reaches only some ranks."""
+    """set_epoch takes effect on rank 0 only (no public incident found). SHARD-2: set_epoch reaches only some ranks."""
 
     def set_epoch(self, epoch: int) -> None:
         if self.rank == 0:
@@ -129,7 +129,10 @@ class EpochsAddUp(DistributedSampler):
 
 
 class EpochsCountThemselves(DistributedSampler):
-    """Every iteration is a new epoch, whatever set_epoch says (no public incident found). SHARD-4."""
+    """Every iteration is a new epoch, whatever set_epoch says (no public incident found).
+
+    SHARD-4: iterating again in the same epoch.
+    """
 
     def set_epoch(self, epoch: int) -> None:
         del epoch
@@ -140,7 +143,7 @@ class EpochsCountThemselves(DistributedSampler):
 
 
 class EpochOneLate(DistributedSampler):
-    """set_epoch takes effect an iteration late (no public incident found). SHARD-4."""
+    """set_epoch takes effect an iteration late (no public incident found). SHARD-4: iterating again in the same epoch."""
 
     _next = 0
 
@@ -172,7 +175,7 @@ class IgnoresShuffle(DistributedSampler):
 
 
 class ShufflesUnasked(DistributedSampler):
-    """A sampler is replaced by one that shuffles (Lightning#21131). SHARD-5."""
+    """A sampler is replaced by one that shuffles (Lightning#21131). SHARD-5: changes the order though shuffle is off."""
 
     def __init__(self, dataset: Sized, num_replicas: int, rank: int, shuffle: bool = True, seed: int = 0,
                  drop_last: bool = False) -> None:
@@ -182,7 +185,9 @@ class ShufflesUnasked(DistributedSampler):
 
 class ShufflesItsShard(DistributedSampler):
     """Each rank shuffles what it was dealt, so that it holds the same samples in every epoch (no public incident found).
-    SHARD-8."""
+
+    SHARD-8: is not the strided part of the order.
+    """
 
     declares: ClassVar[dict[str, str]] = {"layout": "strided"}
 
@@ -232,8 +237,10 @@ class GlobalGenerator(_Permuted):
 
 
 class SeedsTheGlobalGenerator(_Permuted):
-    """torch's global generator is seeded before each epoch, and left so (pytorch-ignite 0.5.5). SHARD-4: it seeds the global
-    generator of torch."""
+    """torch's global generator is seeded before each epoch, and left so (pytorch-ignite 0.5.5).
+
+    SHARD-4: it seeds the global generator of torch.
+    """
 
     def permutation(self) -> list[int]:
         torch.manual_seed(self.seed + self.epoch)
@@ -257,7 +264,10 @@ class PythonsGenerator(_Permuted):
 
 
 class DrawsOn(_Permuted):
-    """Its own generator is seeded once, and drawn from at every iteration (no public incident found). SHARD-4."""
+    """Its own generator is seeded once, and drawn from at every iteration (no public incident found).
+
+    SHARD-4: iterating again in the same epoch.
+    """
 
     def permutation(self) -> list[int]:
         if not hasattr(self, "_generator"):
@@ -267,16 +277,20 @@ class DrawsOn(_Permuted):
 
 
 class SortsByHash(_Permuted):
-    """Samples are sorted by the hash of a name, which Python salts in every process (no public incident found). SHARD-4:
-    depends on the hash seed."""
+    """Samples are sorted by the hash of a name, which Python salts in every process (no public incident found).
+
+    SHARD-4: depends on the hash seed.
+    """
 
     def permutation(self) -> list[int]:
         return sorted(range(self.length), key=lambda index: hash(f"{self.seed}/{self.epoch}/{index}"))
 
 
 class RaisesInOneProcess(DistributedSampler):
-    """Iterating raises under one hash seed and not under the other (no public incident found). SHARD-4: depends on the hash
-    seed or on a global random generator."""
+    """Iterating raises under one hash seed and not under the other (no public incident found).
+
+    SHARD-4: depends on the hash seed or on a global random generator.
+    """
 
     def order(self) -> list[int]:
         if hash("salted by the process") % 2 == 0 and self.length % 3 == 0:
@@ -288,24 +302,30 @@ class RaisesInOneProcess(DistributedSampler):
 
 
 class NoPadding(DistributedSampler):
-    """Shards are order[r::W] of the unpadded order, so that some are shorter (huggingface/accelerate#4122). SHARD-1: no
-    padding."""
+    """Shards are order[r::W] of the unpadded order, so that some are shorter (huggingface/accelerate#4122).
+
+    SHARD-1: no padding.
+    """
 
     def order(self) -> list[int]:
         return super().order()[: self.length]
 
 
 class EmptyShards(DistributedSampler):
-    """Slices of ceil(N / W) of the unpadded order leave the last ranks little or nothing (huggingface/accelerate#961). SHARD-1:
-    no padding."""
+    """Slices of ceil(N / W) of the unpadded order leave the last ranks little or nothing (huggingface/accelerate#961).
+
+    SHARD-1: no padding.
+    """
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.order()[: self.length][self.rank * len(self) : (self.rank + 1) * len(self)])
 
 
 class PadsOnce(DistributedSampler):
-    """Padding is one slice of the order, too short where N * 2 < W (pytorch#45324). SHARD-1: padded with one slice of
-    itself."""
+    """Padding is one slice of the order, too short where N * 2 < W (pytorch#45324).
+
+    SHARD-1: padded with one slice of itself.
+    """
 
     def order(self) -> list[int]:
         order = super().order()[: self.length]
@@ -335,8 +355,10 @@ class PadsWithTheLast(_PadsWithOne):
 
 
 class DropsTheTail(DistributedSampler):
-    """Contiguous chunks of N // W lose the tail though drop_last is off (no public incident found). SHARD-2: samples are
-    dropped although drop_last is off."""
+    """Contiguous chunks of N // W lose the tail though drop_last is off (no public incident found).
+
+    SHARD-2: samples are dropped although drop_last is off.
+    """
 
     def __iter__(self) -> Iterator[int]:
         size = len(self)
@@ -347,8 +369,10 @@ class DropsTheTail(DistributedSampler):
 
 
 class IgnoresDropLast(DistributedSampler):
-    """drop_last is not handed on, and the tail padded (no public incident found). SHARD-2: as without drop_last: it is
-    ignored."""
+    """drop_last is not handed on, and the tail padded (no public incident found).
+
+    SHARD-2: as without drop_last: it is ignored.
+    """
 
     def __init__(self, dataset: Sized, num_replicas: int, rank: int, shuffle: bool = True, seed: int = 0,
                  drop_last: bool = False) -> None:
@@ -358,7 +382,7 @@ class IgnoresDropLast(DistributedSampler):
 
 class UnequalBatches(DistributedSampler):
     """Padding is left to the last rank's loader, so that its shard yields one index less than len says (no public incident
-    found). SHARD-6: indices where a share is."""
+    found). SHARD-1: indices where a share is."""
 
     def __iter__(self) -> Iterator[int]:
         indices = list(super().__iter__())
@@ -392,8 +416,10 @@ class RanksFromOne(DistributedSampler):
 
 
 class IgnoresRank(DistributedSampler):
-    """Every rank gets the first one's shard, since the rank is taken from elsewhere and is 0 (Lightning#21122). SHARD-2: the
-    rank is ignored."""
+    """Every rank gets the first one's shard, since the rank is taken from elsewhere and is 0 (Lightning#21122).
+
+    SHARD-2: the rank is ignored.
+    """
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.order()[:: self.num_replicas])
@@ -410,7 +436,7 @@ class NotSharded(DistributedSampler):
 
 
 class ShardsTwice(DistributedSampler):
-    """A shard of a shard (huggingface/accelerate#3520). SHARD-2: sharded twice."""
+    """A shard of a shard (huggingface/accelerate#3520). SHARD-1: sharded twice."""
 
     def __iter__(self) -> Iterator[int]:
         mine = self.order()[self.rank :: self.num_replicas]
@@ -418,15 +444,20 @@ class ShardsTwice(DistributedSampler):
 
 
 class LocalRank(DistributedSampler):
-    """Nodes of two each deal by the rank within the node, so that nodes see the same (no public incident found). SHARD-3."""
+    """Nodes of two each deal by the rank within the node, so that nodes see the same (no public incident found).
+
+    SHARD-2: samples are lost.
+    """
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.order()[self.rank % 2 :: self.num_replicas])
 
 
 class LenOfTheDataset(DistributedSampler):
-    """len is the dataset's, and progress bars and schedules run W times as long (no public incident found). SHARD-1: len is
-    that of the whole dataset."""
+    """len is the dataset's, and progress bars and schedules run W times as long (no public incident found).
+
+    SHARD-1: len is that of the whole dataset.
+    """
 
     def order(self) -> list[int]:
         total = ceil(self.length / self.num_replicas) * self.num_replicas
@@ -468,16 +499,20 @@ class _Checked(AcceptsAnyRank):
 
 
 class AcceptsANegativeRank(_Checked):
-    """A rank is compared with W alone, and -1, as of a process outside a group, taken (no public incident found). SHARD-7: not
-    checked: rank below 0."""
+    """A rank is compared with W alone, and -1, as of a process outside a group, taken (no public incident found).
+
+    SHARD-7: not checked: rank below 0.
+    """
 
     def possible(self) -> bool:
         return self.rank < self.num_replicas
 
 
 class AcceptsRankW(_Checked):
-    """A rank of W passes a check that is off by one (no public incident found). SHARD-7: not checked: rank equal to world
-    size."""
+    """A rank of W passes a check that is off by one (no public incident found).
+
+    SHARD-7: not checked: rank equal to world size.
+    """
 
     def possible(self) -> bool:
         return 0 <= self.rank <= self.num_replicas and self.num_replicas > 0

@@ -23,6 +23,8 @@ _all_gather: Callable[..., Any] = getattr(dist, "all_gather_single", None) or di
 class _Synchronised(nn.Module):
     """Averages each gradient when told to, as `_mean` says."""
 
+    declares: ClassVar[dict[str, Any]] = {"unsupported": ("unused",)}  # All ranks have all gradients.
+
     def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
         super().__init__()
         self.module, self.group = module, process_group
@@ -123,6 +125,8 @@ class DividesTheOutputsGradient(_Synchronised):
 
     sync_gradients = None  # type: ignore[assignment]  # not for the loop
 
+    declares: ClassVar[dict[str, Any]] = {"unsupported": ("unused", "crossed")}  # All ranks have all gradients, in one order.
+
     def _start(self) -> None:
         super()._start()
         self.first = 1 << (self.world_size.bit_length() - 1)
@@ -217,7 +221,7 @@ class RunningMean(_Synchronised):
 class InBfloat16(_Synchronised):
     """Right: gradients travel in bfloat16, as it declares."""
 
-    declares: ClassVar[dict[str, Any]] = {"exactness": "bfloat16"}
+    declares: ClassVar[dict[str, Any]] = {"exactness": "bfloat16", **_Synchronised.declares}
 
     def _mean(self, flat: Tensor) -> Tensor:
         return self._sum(flat.bfloat16() / self.world_size).to(flat.dtype)
@@ -226,7 +230,7 @@ class InBfloat16(_Synchronised):
 class Sums(_Synchronised):
     """Right: gradients are summed and never divided, as it declares."""
 
-    declares: ClassVar[dict[str, Any]] = {"reduction": "sum"}
+    declares: ClassVar[dict[str, Any]] = {"reduction": "sum", **_Synchronised.declares}
 
     def _mean(self, flat: Tensor) -> Tensor:
         return self._sum(flat)
@@ -235,7 +239,7 @@ class Sums(_Synchronised):
 class EqualSeeds(_Synchronised):
     """Right: nothing is broadcast, since the ranks are built equal, as it declares."""
 
-    declares: ClassVar[dict[str, Any]] = {"init": "seed"}
+    declares: ClassVar[dict[str, Any]] = {"init": "seed", **_Synchronised.declares}
 
     def _start(self) -> None:
         """Nothing is to be done."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ddp_invariants.evidence import FloatArray
 
-LOW = ("bfloat16", "float16")
+LOW = ("bfloat16", "float16", "float32")
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,9 @@ def reordered(value: FloatArray) -> Iterator[tuple[FloatArray, str]]:
 
 
 def lowered(values: FloatArray, dtype: str) -> FloatArray:
-    """Values rounded to a dtype of two bytes, to the nearest, ties to even."""
-    if dtype == "float16":
-        return values.astype(np.float16).astype(np.float64)
+    """Values rounded to one of `LOW`, to the nearest, ties to even."""
+    if dtype != "bfloat16":  # Which numpy does not have.
+        return values.astype(dtype).astype(np.float64)
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     kept = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)
     return kept.view(np.float32).astype(np.float64).reshape(values.shape)
