@@ -104,7 +104,10 @@ class FrozenToo(MainGrad):
 
 
 class FloatForAll(MainGrad):
-    """Main gradients are of float32 also where parameters have more (facebookresearch/fairscale#583 for its like). GRAD-2: rounded to float32."""
+    """Main gradients are of float32 also where parameters have more (facebookresearch/fairscale#583 for its like).
+
+    GRAD-2: rounded to float32.
+    """
 
     def _main_dtype(self, parameter: Tensor) -> torch.dtype:
         del parameter
