@@ -8,12 +8,13 @@ backward outside averages what was accumulated.
 Verdict: `AsDescribed` breaks the second claim. A tensor hook sees the gradient of the one backward that runs, before autograd
 adds it to `.grad`; so what was accumulated under `no_sync()` is never averaged, and ranks drift apart. Without
 accumulation it is right. `Corrected` is right: its hook runs after the addition. Both need every parameter used on every
-rank: a hook that does not run does not join the all-reduce the other ranks wait in.
+rank, since a hook that does not run does not join the all-reduce the other ranks wait in; and gradients that become ready in
+the same order everywhere, or those of equal shape are mixed. They declare both.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -27,6 +28,8 @@ class AsDescribed(nn.Module):
         module: The replica.
         process_group: The ranks to average over; None is the default group.
     """
+
+    declares: ClassVar[dict[str, Any]] = {"unsupported": ("unused", "crossed")}
 
     def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
         super().__init__()

@@ -101,7 +101,10 @@ class LosesTheLastRound(DealtBatches):
 
 
 class SplitsEachBatch(DealtBatches):
-    """Each batch is split over the ranks, and what is left of it by W is lost (no public incident found). SHARD-2: samples are lost."""
+    """Each batch is split over the ranks, and what is left of it by W is lost (no public incident found).
+
+    SHARD-2: samples are lost.
+    """
 
     def mine(self) -> list[list[int]]:
         share = self.batch_size // self.world_size
