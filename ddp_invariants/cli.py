@@ -20,6 +20,9 @@ from ddp_invariants.ranks.pool import LoadFailure, Pool
 UNUSABLE = 2
 """Exit status where nothing could be judged, as pytest's for an interrupted session."""
 
+INTERRUPTED = 130
+"""Exit status after an interrupt, as a shell gives it."""
+
 UNUSABLE_INPUT = (LoadFailure, HarnessError, NamingError, DeclarationError, CaseError, OSError)
 """What ends a command with one sentence."""
 
@@ -179,7 +182,8 @@ def faults(context: click.Context, /, only: tuple[str, ...], seeds: int, control
            as_json: bool) -> None:
     """Measure the judge: search for every planted fault, by all rules at once, and judge controls, which none may accuse.
 
-    Exit status 0 where all faults are caught, none with a wrong cause, and no control is accused; else 1.
+    Exit status 0 where all faults are caught, none with a wrong cause, and no control is accused; else 1. An interrupt prints
+    what was found until then.
     """
     # Imported here: they import Hypothesis and rich, which the other commands do without.
     from rich.console import Console
@@ -187,12 +191,12 @@ def faults(context: click.Context, /, only: tuple[str, ...], seeds: int, control
 
     from ddp_invariants import measure
     from ddp_invariants.catalogue import CatalogueError, chosen
-    from ddp_invariants.detection import totals
+    from ddp_invariants.detection import Detection, totals
 
+    found: list[Detection] = []
+    screen = Console(stderr=True)
     try:
         jobs = measure.jobs(chosen(only), seeds, control_cases)
-        found = []
-        screen = Console(stderr=True)
         with Hosts() as hosts, Progress(console=screen, disable=not screen.is_terminal) as progress:
             for one in progress.track(measure.measure(hosts.addresses, jobs, workers), len(jobs), description="searching"):
                 found.append(one)
@@ -201,6 +205,10 @@ def faults(context: click.Context, /, only: tuple[str, ...], seeds: int, control
     except (*UNUSABLE_INPUT, CatalogueError) as error:
         click.echo(f"ddp-invariants: {error}", err=True)
         context.exit(UNUSABLE)
+    except KeyboardInterrupt:
+        click.echo(f"ddp-invariants: interrupted after {len(found)} of {len(jobs)} searches", err=True)
     click.echo(report.detections_json(found) if as_json else report.detections(found))
     total = totals(found)
+    if len(found) < len(jobs):
+        context.exit(INTERRUPTED)
     context.exit(int(total.caught < total.searches or total.wrong > 0 or total.accused > 0))

@@ -3,11 +3,13 @@
 Each fault is searched for as a whole session would find it: cases of all rules' properties in turn, each judged by all rules.
 """
 
+import signal
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
+from multiprocessing.util import Finalize
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -83,21 +85,22 @@ def jobs(entries: Sequence[Planted], seeds: int, control_cases: int) -> list[Job
 
 
 class _Searcher:
-    """A process that searches, with ranks of its own; made once in each."""
+    """What a process that searches holds: ranks of its own, and a folder for violations."""
 
-    def __init__(self, addresses: list[str]) -> None:
-        self.pool = Pool(addresses)
-        self.store = TemporaryDirectory()
+    def __init__(self, addresses: list[str], store: Path) -> None:
+        self.pool, self.store = Pool(addresses), store
 
     def __call__(self, job: Job) -> Detection:
-        return search(self.pool, job, Path(self.store.name))
+        return search(self.pool, job, self.store)
 
 
 _searcher: list[_Searcher] = []
 
 
-def _open(addresses: list[str]) -> None:
-    _searcher.append(_Searcher(addresses))
+def _open(addresses: list[str], store: Path) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The process that started this one ends it.
+    _searcher.append(_Searcher(addresses, store))
+    Finalize(None, _searcher[0].pool.close, exitpriority=10)  # Such a process ends without what `atexit` would do.
 
 
 def _search(job: Job) -> Detection:
@@ -112,9 +115,15 @@ def measure(addresses: list[str], jobs: Iterable[Job], workers: int) -> Iterator
         jobs: The searches.
         workers: Processes; each drives ranks of its own.
     """
-    executor = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_open, initargs=(addresses,))
-    try:
-        for done in as_completed([executor.submit(_search, job) for job in jobs]):
-            yield done.result()
-    finally:
-        executor.shutdown(cancel_futures=True)
+    with TemporaryDirectory() as folder:
+        executor = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_open,
+                                       initargs=(addresses, Path(folder)))
+        try:
+            for done in as_completed([executor.submit(_search, job) for job in jobs]):
+                yield done.result()
+        except BaseException:  # An interrupt, mostly: nobody waits for what is still being searched.
+            for process in active_children():
+                process.terminate()
+            raise
+        finally:
+            executor.shutdown(cancel_futures=True)
