@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from ddp_invariants import report
-from ddp_invariants.case import Case, TrainingCase, case_id, to_json
+from ddp_invariants.case import Case, Poison, TrainingCase, case_id, to_json
 from ddp_invariants.invariants import ALL_RULES, telling_most
 from ddp_invariants.ledger import Ledger
 from ddp_invariants.ranks.hosts import HarnessError
@@ -68,10 +68,16 @@ def independent(asked: SearchStrategy[Asked]) -> SearchStrategy[Asked]:
     return st.lists(asked, min_size=1, max_size=1, unique_by=lambda _: None).map(lambda drawn: drawn[0])
 
 
-def _shared(case: Case) -> Iterator[Case]:
-    """A world of one rank as one of two: what is wrong in both is better told in the latter."""
+def _shared(case: Case, scope: Scope) -> Iterator[Case]:
+    """A world of one rank as one of two: what is wrong in both is better told in the latter.
+
+    What overflows in one rank is there a value that is not finite in one of two.
+    """
     if isinstance(case, TrainingCase) and case.world_size == 1:
-        yield replace(case, world_size=2, data=replace(case.data, samples=max(2, case.data.samples)))
+        shared = replace(case, world_size=2, data=replace(case.data, samples=max(2, case.data.samples)))
+        yield shared
+        if case.accumulation == 1 and scope.has("nonfinite"):
+            yield replace(shared, log2_scale=0, poison=Poison(0, 0))
 
 
 class Search:
@@ -151,7 +157,7 @@ class Search:
         improved = self.by_meaning = True
         while improved:
             improved = False
-            for candidate in (*(_shared(case) if not self.rule else ()), *simpler(case)):
+            for candidate in (*(() if self.rule else _shared(case, self.bench.scope)), *simpler(case)):
                 asked = Asked(rule, candidate)
                 found = self.failing[asked] if asked in self.failing else self._breach(asked)
                 if found is not None and (found.rule == breach.rule or not self.rule):
