@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cache, partial
 from multiprocessing import active_children, get_context
 from multiprocessing.util import Finalize
 from pathlib import Path
@@ -65,9 +65,9 @@ def search(pool: Pool, job: Job, store: Path) -> Detection:
                 needs=contents(case))
 
 
-@lru_cache(maxsize=1)
+@cache
 def _scope(pool: Pool, planted: Planted) -> Scope:
-    """What cases for it may contain; the same for all seeds, which follow one another."""
+    """What cases for it may contain; the same for all seeds."""
     return discover(pool, *planted.on_trial, MAX_WORLD_SIZE).scope(MAX_WORLD_SIZE)
 
 
@@ -81,7 +81,8 @@ def jobs(entries: Sequence[Planted], seeds: int, control_cases: int) -> list[Job
     """
     controls = sum(not one.is_fault for one in entries)
     share = -(-control_cases // max(controls * seeds, 1))
-    return [Job(one, seed, 0 if one.is_fault else share) for one in entries if one.is_fault or share for seed in range(seeds)]
+    # Seed by seed, so that what an interrupt leaves is of all of them.
+    return [Job(one, seed, 0 if one.is_fault else share) for seed in range(seeds) for one in entries if one.is_fault or share]
 
 
 class _Searcher:
