@@ -268,7 +268,8 @@ class _Probes:
             return Probed(name, Standing.ABSENT, "outside what it declares", declared)
         evidence = self.run(case, scope, hangs=name in ("unused", "crossed"))
         breach, refusal = _breach(evidence, scope), _refusal(evidence)
-        if breach and not refusal:  # What is refused on every rank, if only at a later step, is not silently wrong.
+        # What is refused on every rank, if only at a later step, is not silently wrong; what wrapping made wrong was so before.
+        if breach and (not refusal or breach.startswith("INIT")):
             return Probed(name, Standing.WRONG, breach, declared)
         return Probed(name, Standing.REFUSED if refusal else Standing.RIGHT, refusal, declared)
 

@@ -166,7 +166,7 @@ class IgnoresSeed(DistributedSampler):
 
 
 class IgnoresShuffle(DistributedSampler):
-    """shuffle is not handed on, and the order that of the dataset (no public incident found). SHARD-5: shuffle is ignored."""
+    """shuffle is not handed on, and the order that of the dataset (no public incident found). SHARD-4: the seed is ignored."""
 
     def __init__(self, dataset: Sized, num_replicas: int, rank: int, shuffle: bool = True, seed: int = 0,
                  drop_last: bool = False) -> None:
@@ -382,7 +382,7 @@ class IgnoresDropLast(DistributedSampler):
 
 class UnequalBatches(DistributedSampler):
     """Padding is left to the last rank's loader, so that its shard yields one index less than len says (no public incident
-    found). SHARD-1: indices where a share is."""
+    found). SHARD-1: ranks yield different numbers of indices."""
 
     def __iter__(self) -> Iterator[int]:
         indices = list(super().__iter__())
