@@ -82,7 +82,10 @@ def picture(rows: list[tuple[Planted, list[dict[str, Any]]]], path: Path) -> Non
 @click.argument("measured", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def main(measured: Path) -> None:
     """Write the documents."""
-    plain = json.loads(measured.read_text(encoding="utf-8"))
+    try:
+        plain = json.loads(measured.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise click.BadParameter(f"{measured} holds no JSON, as ddp-invariants faults --json prints it: {error}") from error
     searches: dict[Planted, list[dict[str, Any]]] = {}
     for one in plain["searches"]:
         searches.setdefault(Planted(**one["planted"]), []).append(one)
@@ -96,7 +99,8 @@ def main(measured: Path) -> None:
                               trim_blocks=True, lstrip_blocks=True)
     text = environment.get_template("faults.md.j2").render(
         plain=plain, totals=plain["totals"], hosts=hosts, seeds=len({one["seed"] for one in plain["searches"]}),
-        controls=[(entry, sum(one["cases"] for one in searches[entry])) for entry in known if not entry.is_fault],
+        controls=[(entry, sum(one["cases"] for one in searches[entry]), [one["rule"] for one in searches[entry] if one["caught"]])
+                  for entry in known if not entry.is_fault],
         dimensions=list(revealed(faults)), faults=len(faults))
     (DOCS / "faults.md").write_text(text, encoding="utf-8")
 
