@@ -99,8 +99,8 @@ def main(measured: Path) -> None:
                               trim_blocks=True, lstrip_blocks=True)
     text = environment.get_template("faults.md.j2").render(
         plain=plain, totals=plain["totals"], hosts=hosts, seeds=len({one["seed"] for one in plain["searches"]}),
-        controls=[(entry, sum(one["cases"] for one in searches[entry]), [one["rule"] for one in searches[entry] if one["caught"]])
-                  for entry in known if not entry.is_fault],
+        controls=[(entry, sum(one["cases"] for one in searches[entry]),
+                   [one["rule"] for one in searches[entry] if one["caught"]]) for entry in known if not entry.is_fault],
         dimensions=list(revealed(faults)), faults=len(faults))
     (DOCS / "faults.md").write_text(text, encoding="utf-8")
 
