@@ -270,12 +270,13 @@ class Trial:
             return breach, case
         lead = telling_most([breach, *self.breaches(self.findings(case, rule=breach.rule), case)]) or breach
         withheld = next(_surer(case), None)
-        if withheld is None or lead.rule.startswith(("COMM", "LIVE", "INIT")):  # What starts wrong waits for nothing.
+        if withheld is None or lead.rule.startswith(("COMM", "LIVE")):
             return lead, case
         perturbed = isinstance(case, TrainingCase) and case.perturbation.kind != "none"
         for timed in (withheld, case) if perturbed else (withheld,):
             findings = self.findings(timed, rule="COMM-2")
-            lucky = findings["COMM-3"].breach or findings["COMM-2"].breach
+            # What starts wrong may hold anything, and need not hold it twice.
+            lucky = findings["COMM-3"].breach or (None if lead.rule.startswith("INIT") else findings["COMM-2"].breach)
             if lucky is not None:
                 return lucky, timed
         return lead, case
