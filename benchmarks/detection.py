@@ -57,8 +57,9 @@ def picture(rows: list[tuple[Planted, list[dict[str, Any]]]], path: Path) -> Non
     """The matrix of faults and rules: which rules a fault's smallest cases breach, and which is named."""
     rcParams.update({"svg.hashsalt": "faults", "font.family": "sans-serif", "svg.fonttype": "none"})
     rules = [rule for rule in ALL_RULES if any(rule in one["breached"] for _, found in rows for one in found)]
-    figure = Figure(figsize=(0.26 * len(rules) + 3.2, 0.15 * len(rows) + 1.4))
-    axes = figure.add_axes((0.22, 0.02, 0.77, 0.93))
+    height = 0.15 * len(rows) + 1.0  # Inches, of which these are for what stands around the matrix.
+    figure = Figure(figsize=(0.26 * len(rules) + 3.2, height))
+    axes = figure.add_axes((0.22, 0.2 / height, 0.77, 1 - 0.8 / height))
     for y, (entry, found) in enumerate(rows):
         share = Counter(rule for one in found for rule in {*one["breached"], one["rule"]} if rule in rules)
         for rule, times in share.items():

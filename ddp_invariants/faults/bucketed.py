@@ -88,6 +88,33 @@ class LargeParameterSkipped(Reference):
         self._buckets = [b for b in self._buckets if sum(p.numel() * p.element_size() for p in b.parameters) <= self.bucket_cap]
 
 
+class SkipsScalars(Reference):
+    """Parameters without a dimension are left out of the buckets (no public incident found).
+
+    GRAD-1: own local gradient: never reduced.
+    """
+
+    def _plan(self) -> None:
+        super()._plan()
+        for bucket in self._buckets:
+            bucket.parameters = [parameter for parameter in bucket.parameters if parameter.dim()]
+        self._buckets = [bucket for bucket in self._buckets if bucket.parameters]
+
+
+class StopsAtTheEmpty(Reference):
+    """Unpacking a bucket ends at the first parameter without elements (no public incident found).
+
+    GRAD-1: own local gradient: never reduced.
+    """
+
+    def _write_back(self, bucket: Bucket) -> None:
+        ends = next((n for n, parameter in enumerate(bucket.parameters) if not parameter.numel()), len(bucket.parameters))
+        local = [(p, p.grad.clone()) for p in bucket.parameters[ends:] if p.grad is not None]
+        super()._write_back(bucket)
+        for parameter, gradient in local:
+            parameter.grad = gradient
+
+
 class FlattensByStorage(Reference):
     """Gradients are packed in storage order and unpacked in logical order (guarded by pytorch's test_grad_layout_*).
 
