@@ -49,6 +49,15 @@ def test_every_option_is_in_the_table_with_its_values() -> None:
     assert f"{numbers} or {plugin.PROFILES['thorough']} cases per property" in TEXT
 
 
+def test_what_is_said_of_the_planted_faults_is_what_was_measured() -> None:
+    """The number of control cases is the document's; nobody was accused there."""
+    measured = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
+    told = re.search(r"and ([\d,]+) cases of controls so far", TEXT)
+    assert told is not None
+    assert f"| cases of controls | {told[1]} |" in measured
+    assert "| controls accused | 0 |" in measured
+
+
 def test_the_names_an_implementation_may_use_are_those_the_loader_knows() -> None:
     """Bucket capacities, process groups, declarations."""
     for name in (*calling.BUCKET_CAPS, *calling.GROUPS):

@@ -102,14 +102,18 @@ class Sliced:
 
 
 class Dealt:
-    """Right: whole parameters are dealt out in turn; their owners update them by the mean gradient and broadcast them."""
+    """Right: each parameter goes to the rank that has least; owners update theirs by the mean gradient and broadcast them."""
 
     declares: ClassVar[dict[str, Any]] = {"zero": 1, "gradients": "hidden", "partition": "parameters"}
 
     def wrap(self, module: nn.Module, context: Any) -> nn.Module:
         del context
         self.trained = [p for p in module.parameters() if p.requires_grad]
-        self.owners = {p: number % dist.get_world_size() for number, p in enumerate(self.trained)}
+        held = [0] * dist.get_world_size()
+        self.owners = {}
+        for parameter in self.trained:
+            self.owners[parameter] = rank = held.index(min(held))
+            held[rank] += parameter.numel()
         self._start(module)
         return module
 
