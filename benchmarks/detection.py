@@ -8,8 +8,6 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
-from typing import Any
 
 import click
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -17,55 +15,33 @@ from matplotlib import rcParams
 from matplotlib.figure import Figure
 
 from ddp_invariants.catalogue import Planted, planted
-from ddp_invariants.detection import DIMENSIONS
+from ddp_invariants.detection import DIMENSIONS, Detection, Summary, from_plain, summary
 from ddp_invariants.invariants import ALL_RULES
 
 DOCS = Path(__file__).parent.parent / "docs"
-NAMED, RIGHT = "#0072b2", "#e69f00"
+BREACHED, NAMED = "#0072b2", "#e69f00"
 """Of Okabe and Ito's colours, which all eyes tell apart: a rule that is breached, and the one that was named."""
 
 
-def counted(rules: list[str]) -> str:
-    """Rules, the most frequent first, with how often where there are several."""
-    counts = Counter(rules).most_common()
-    return counts[0][0] if len(counts) == 1 else ", ".join(f"{rule} {times}×" for rule, times in counts)
-
-
-def row(entry: Planted, searches: list[dict[str, Any]]) -> dict[str, Any]:
-    """One fault's line of the table."""
-    caught = [one for one in searches if one["caught"]] or searches
-    causes = Counter(one["diagnosis"] for one in searches if one["caught"])
-    return {
-        "entry": entry, "caught": f"{sum(one['caught'] for one in searches)} of {len(searches)}",
-        "named": counted([one["rule"] or "nothing" for one in searches]),
-        "sighted": counted([one["sighted"] or "nothing" for one in searches]),
-        "cases": f"{median(one['cases'] for one in caught):.0f}", "own": f"{median(one['of_its_kind'] for one in caught):.0f}",
-        "seconds": f"{median(one['seconds'] for one in caught):.2f}",
-        "smallest": min((one["case"] for one in caught), key=len),
-        "cause": max((one["cause"] or one["told"] for one in caught), key=lambda words: entry.cause in words),
-        "causes": ", ".join(f"{causes[one]} {one}" for one in ("right", "wrong", "unknown") if causes[one]),
-    }
-
-
-def revealed(faults: list[tuple[Planted, list[dict[str, Any]]]]) -> Iterator[tuple[str, list[str]]]:
+def revealed(faults: list[tuple[Planted, list[Detection]]]) -> Iterator[tuple[str, list[str]]]:
     """For each dimension of a case, the faults whose smallest case contains it whatever the seed."""
     for dimension in DIMENSIONS:
-        yield dimension, [entry.name for entry, found in faults if all(dimension in one["needs"] for one in found)]
+        yield dimension, [entry.name for entry, found in faults if all(dimension in one.needs for one in found)]
 
 
-def picture(rows: list[tuple[Planted, list[dict[str, Any]]]], path: Path) -> None:
+def picture(rows: list[tuple[Planted, list[Detection]]], path: Path) -> None:
     """The matrix of faults and rules: which rules a fault's smallest cases breach, and which is named."""
     rcParams.update({"svg.hashsalt": "faults", "font.family": "sans-serif", "svg.fonttype": "none"})
-    rules = [rule for rule in ALL_RULES if any(rule in one["breached"] for _, found in rows for one in found)]
+    rules = [rule for rule in ALL_RULES if any(rule in one.breached for _, found in rows for one in found)]
     height = 0.15 * len(rows) + 1.0  # Inches, of which these are for what stands around the matrix.
     figure = Figure(figsize=(0.26 * len(rules) + 3.2, height))
     axes = figure.add_axes((0.22, 0.2 / height, 0.77, 1 - 0.8 / height))
     for y, (entry, found) in enumerate(rows):
-        share = Counter(rule for one in found for rule in {*one["breached"], one["rule"]} if rule in rules)
-        for rule, times in share.items():
-            named = sum(one["rule"] == rule for one in found)
+        share = Counter(rule for one in found for rule in {*one.breached, one.rule} if rule in rules)
+        for rule, times in sorted(share.items()):
+            named = sum(one.rule == rule for one in found)
             axes.scatter(rules.index(rule), y, s=26 * times / len(found), marker="s" if named else "o",
-                         color=RIGHT if named else NAMED, linewidths=0)
+                         color=NAMED if named else BREACHED, linewidths=0)
         if y and rows[y - 1][0].host != entry.host:
             axes.axhline(y - 0.5, color="#999999", linewidth=0.5)
     axes.set_xticks(range(len(rules)), rules, rotation=90, fontsize=6)
@@ -87,21 +63,23 @@ def main(measured: Path) -> None:
         plain = json.loads(measured.read_text(encoding="utf-8"))
     except ValueError as error:
         raise click.BadParameter(f"{measured} holds no JSON, as ddp-invariants faults --json prints it: {error}") from error
-    searches: dict[Planted, list[dict[str, Any]]] = {}
-    for one in plain["searches"]:
-        searches.setdefault(Planted(**one["planted"]), []).append(one)
+    searches: dict[Planted, list[Detection]] = {}
+    for one in map(from_plain, plain["searches"]):
+        searches.setdefault(one.planted, []).append(one)
     known = [entry for entry in planted() if entry in searches]
     faults = [(entry, searches[entry]) for entry in known if entry.is_fault]
     picture(faults, DOCS / "faults.svg")
-    hosts: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    hosts: dict[tuple[str, str], list[tuple[Planted, Summary, str]]] = {}
     for entry, found in faults:
-        hosts.setdefault((entry.host, entry.style), []).append(row(entry, found))
+        caught = [one for one in found if one.is_caught] or found
+        cause = max((one.cause or one.told for one in caught), key=lambda words: entry.cause in words)
+        hosts.setdefault((entry.host, entry.style), []).append((entry, summary(found), cause))
     environment = Environment(loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, autoescape=False,
                               trim_blocks=True, lstrip_blocks=True)
     text = environment.get_template("faults.md.j2").render(
-        plain=plain, totals=plain["totals"], hosts=hosts, seeds=len({one["seed"] for one in plain["searches"]}),
-        controls=[(entry, sum(one["cases"] for one in searches[entry]),
-                   [one["rule"] for one in searches[entry] if one["caught"]]) for entry in known if not entry.is_fault],
+        plain=plain, totals=plain["totals"], hosts=hosts, seeds=len({one.seed for found in searches.values() for one in found}),
+        controls=[(entry, sum(one.cases for one in searches[entry]),
+                   [one.rule for one in searches[entry] if one.is_caught]) for entry in known if not entry.is_fault],
         dimensions=list(revealed(faults)), faults=len(faults))
     (DOCS / "faults.md").write_text(text, encoding="utf-8")
 

@@ -1,10 +1,10 @@
 """What the search for a planted fault came to, and what many such searches add up to."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
 from statistics import median
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from ddp_invariants.case import Case, ShardCase, TrainingCase
 from ddp_invariants.catalogue import Planted
@@ -66,6 +66,49 @@ class Detection:
         if self.planted.cause and self.planted.cause in (self.cause or self.told):
             return "right"
         return "wrong" if self.cause else "unknown"
+
+
+def from_plain(plain: dict[str, Any]) -> Detection:
+    """A search as `report.detections_json` writes it."""
+    stored = {one.name: plain[one.name] for one in fields(Detection)}
+    return Detection(**{**stored, "planted": Planted(**plain["planted"]), "breached": tuple(plain["breached"]),
+                        "needs": tuple(plain["needs"])})
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The searches for one fault together.
+
+    Attributes:
+        named: The rules named for the smallest cases, the most frequent first, with how often where there are several.
+        sighted: The same of the first breaches.
+        cases, own, seconds: Medians, of all cases until the first breach and of those of its kind.
+        smallest: The search with the smallest case.
+        causes: How often the cause was right, wrong or unknown, where it was.
+    """
+
+    named: str
+    sighted: str
+    cases: str
+    own: str
+    seconds: str
+    smallest: Detection
+    causes: str
+
+
+def summary(searches: Sequence[Detection]) -> Summary:
+    """Add up the searches for one fault."""
+    caught = [one for one in searches if one.is_caught] or searches
+    causes = Counter(one.diagnosis for one in searches if one.is_caught)
+    return Summary(_counted(one.rule for one in searches), _counted(one.sighted for one in searches),
+                   f"{median(one.cases for one in caught):.0f}", f"{median(one.of_its_kind for one in caught):.0f}",
+                   f"{median(one.seconds for one in caught):.2f}", min(caught, key=lambda one: len(one.case)),
+                   ", ".join(f"{causes[one]} {one}" for one in DIAGNOSES if causes[one]))
+
+
+def _counted(rules: Iterable[str]) -> str:
+    counts = Counter(rule or "nothing" for rule in rules).most_common()
+    return counts[0][0] if len(counts) == 1 else ", ".join(f"{rule} {times}×" for rule, times in counts)
 
 
 def size(case: Case) -> str:

@@ -2,18 +2,17 @@
 
 import json
 import textwrap
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
-from statistics import median
 from typing import TYPE_CHECKING
 
 from ddp_invariants import __version__
 from ddp_invariants.case import Case, TrainingCase, describe
 from ddp_invariants.catalogue import Planted, planted
 from ddp_invariants.declarations import CAPABILITIES, Declarations, SamplerDeclarations, to_toml
-from ddp_invariants.detection import DIAGNOSES, Detection, Totals, totals
+from ddp_invariants.detection import Detection, Totals, totals
+from ddp_invariants.detection import summary as summary_of
 from ddp_invariants.discovery import Discovery, Standing
 from ddp_invariants.ledger import Entry, Ledger
 from ddp_invariants.record import StoredViolation
@@ -195,15 +194,9 @@ def detections(found: Sequence[Detection]) -> str:
         if fault.host != host:
             host = fault.host
             table.add_row(f"{host}.py", style="italic")
-        caught = [one for one in group if one.is_caught] or group
-        causes = Counter(one.diagnosis for one in group if one.is_caught)
-        table.add_row(
-            f"  {escape(fault.name)}", fault.rule,
-            _counted(one.rule or "nothing" for one in group),
-            _counted(one.sighted or "nothing" for one in group), f"{median(one.cases for one in caught):.0f}",
-            f"{median(one.of_its_kind for one in caught):.0f}", f"{median(one.seconds for one in caught):.2f}",
-            min(caught, key=lambda one: len(one.case)).size,
-            " ".join(f"{causes[one]} {one}" for one in DIAGNOSES if causes[one]))
+        added = summary_of(group)
+        table.add_row(f"  {escape(fault.name)}", fault.rule, added.named, added.sighted, added.cases, added.own, added.seconds,
+                      added.smallest.size, added.causes)
     return "\n".join([*(_printed(table) if table.rows else []), "", *_of_controls(found), *_sum(totals(found))])
 
 
@@ -228,12 +221,6 @@ def _grouped(found: Iterable[Detection]) -> list[tuple[Planted, list[Detection]]
         groups.setdefault(one.planted, []).append(one)
     order = planted()
     return sorted(groups.items(), key=lambda group: order.index(group[0]))
-
-
-def _counted(rules: Iterable[str]) -> str:
-    """Rules, the most frequent first, with how often where there are several."""
-    counts = Counter(rules).most_common()
-    return counts[0][0] if len(counts) == 1 else ", ".join(f"{rule} {times}x" for rule, times in counts)
 
 
 def _of_controls(found: Iterable[Detection]) -> list[str]:

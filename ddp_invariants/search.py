@@ -57,6 +57,9 @@ class Bench(Protocol):
     def breaches(self, findings: dict[str, Finding], case: Case) -> list[Breach]:
         """Those that count."""
 
+    def counts(self, rule: str, case: Case) -> bool:
+        """Whether what a rule says of a case counts."""
+
 
 def independent(asked: SearchStrategy[Asked]) -> SearchStrategy[Asked]:
     """The same cases, each drawn by itself.
@@ -125,10 +128,8 @@ class Search:
         ledger = self.bench.ledger
         ledger.cases += 1
         identifier = case_id(case, self.bench.on_trial.named(case))
-        # What comes of a mishap is told by the rules about mishaps: that gradients are wrong after one is said once.
-        staged = isinstance(case, TrainingCase) and case.mishap is not None
         for name, finding in findings.items():
-            if not self.bench.scope.excluded(name) and (not staged or name.startswith("LIVE")):
+            if self.bench.counts(name, case):
                 ledger[name].add(finding, identifier)
         if not self.rule:
             return telling_most(self.bench.breaches(findings, case))

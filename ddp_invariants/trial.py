@@ -290,10 +290,16 @@ class Trial:
         return (breach, case) if seen.rule == breach.rule else (seen, fractions)
 
     def breaches(self, findings: dict[str, Finding], case: Case) -> list[Breach]:
-        """Those that count: of rules about what is on trial; what comes of a mishap is told by the rules about mishaps."""
+        """Those that count."""
+        return [found.breach for rule, found in findings.items() if found.breach is not None and self.counts(rule, case)]
+
+    def counts(self, rule: str, case: Case) -> bool:
+        """Whether what a rule says of a case counts: it is about what is on trial, and best told by it.
+
+        What comes of a mishap is told by the rules about mishaps: that gradients are wrong after one is said once.
+        """
         staged = isinstance(case, TrainingCase) and case.mishap is not None
-        return [found.breach for rule, found in findings.items() if found.breach is not None
-                and not self.scope.excluded(rule) and (not staged or rule.startswith("LIVE"))]
+        return not self.scope.excluded(rule) and (not staged or rule.startswith("LIVE"))
 
     def _repeated(self, rule: str, case: Case) -> tuple[Case, "list[Seen]"]:
         """A case, or it under another timing, where what comes and goes shows more often; and what its runs showed."""
