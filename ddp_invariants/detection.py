@@ -129,7 +129,6 @@ _CONTENTS: dict[str, Callable[[TrainingCase], bool]] = {
     "two steps or more": lambda case: case.steps > 1,
     "activation": lambda case: any(layer.activation != "none" for layer in case.model.layers),
     "batch above one": lambda case: case.data.batch_size > 1,
-    "shuffled data": lambda case: case.data.shuffle,
     "fractions": lambda case: case.values == "real",
     "large or small values": lambda case: case.log2_scale != 0,
     "withheld results": lambda case: case.perturbation.kind == "withheld",

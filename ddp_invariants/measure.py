@@ -76,13 +76,14 @@ def jobs(entries: Sequence[Planted], seeds: int, control_cases: int) -> list[Job
 
     Args:
         entries: Of the catalogue.
-        seeds: Searches for each, each with a seed of its own.
-        control_cases: Cases of all controls together.
+        seeds: Searches for each fault, each with a seed of its own.
+        control_cases: Cases of all controls together, each control's of one search: none is drawn twice.
     """
-    controls = sum(not one.is_fault for one in entries)
-    share = -(-control_cases // max(controls * seeds, 1))
+    controls = [one for one in entries if not one.is_fault]
+    share = -(-control_cases // max(len(controls), 1))
     # Seed by seed, so that what an interrupt leaves is of all of them.
-    return [Job(one, seed, 0 if one.is_fault else share) for seed in range(seeds) for one in entries if one.is_fault or share]
+    return [*(Job(one, seed) for seed in range(seeds) for one in entries if one.is_fault),
+            *(Job(one, 0, share) for one in controls if share)]
 
 
 class _Searcher:

@@ -180,7 +180,7 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
     outside = draw(_ONE_IN_EIGHT) and world_size < scope.max_world_size
     drop_last = draw(_ONE_IN_FOUR)
     data = Data(samples=(world_size if drop_last else 1) + draw(_SAMPLES), batch_size=draw(st.integers(1, 4)),
-                shuffle=draw(_COINS), drop_last=drop_last, seed=draw(_SMALL))
+                drop_last=drop_last)
     model = draw(models(buffers=buffers, every_kind=every_kind))
     other = None
     if crossed and draw(_ONE_IN_FOUR) and scope.has("crossed"):
@@ -214,7 +214,7 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
         zero_grad=draw(st.sampled_from(clearing)),
         poison=poison,
         perturbation=Perturbation(draw(st.sampled_from(perturbed)), draw(st.sampled_from(("finite", "finite", "nan"))),
-                                  draw(_SMALL) % world_size, draw(st.sampled_from((1, 1, 2, 5)))),
+                                  draw(_SMALL) % world_size, draw(st.sampled_from((1, 1, 2, 20)))),
         mishap=mishap,
         no_sync=no_sync if poison is None else "plain",
         unused=passed,

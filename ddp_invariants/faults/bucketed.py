@@ -408,6 +408,35 @@ class Forgets(Reference):
         return super().forward(*args, **kwargs)
 
 
+class ClearsByItself(Reference):
+    """What a synchronised backward left is cleared by the next forward, unasked (deepspeed's engine, whose step clears it).
+
+    GRAD-5: cleared.
+    """
+
+    _synchronised = False
+
+    def _finish(self) -> None:
+        super()._finish()
+        self._synchronised = True
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if self._synchronised:
+            self._synchronised = False
+            self.module.zero_grad()
+        return super().forward(*args, **kwargs)
+
+
+class CapsAtFloat16(Reference):
+    """Gradients are kept within float16's range, whatever their dtype: a guard left on (no public incident found).
+
+    GRAD-2: it is cut off at.
+    """
+
+    def _packed(self, bucket: Bucket) -> Tensor:
+        return super()._packed(bucket).clamp(-65504.0, 65504.0)
+
+
 class CapInMillions(Reference):
     """A MiB of bucket capacity is taken for a million bytes (NVIDIA/recsys-examples#374).
 

@@ -200,6 +200,33 @@ class FiringOrder(_Reference):
                 self._launch(bucket)
 
 
+class EachItsOwnOrder(_Reference):
+    """Buckets are filled anew in the order of a rank's own first backward, not of rank 0's (no public incident found).
+
+    GRAD-1: ready in another order on rank.
+    """
+
+    def _trainable(self) -> list[nn.Parameter]:
+        trainable, order = super()._trainable(), getattr(self, "order", [])
+        return [one for one in order if any(one is other for other in trainable)] if len(order) == len(trainable) else trainable
+
+    def _backward_begins(self, gradient: Tensor) -> None:
+        if not self._reducing:
+            self.came: list[nn.Parameter] = []
+        super()._backward_begins(gradient)
+
+    def _gradient_ready(self, parameter: nn.Parameter) -> None:
+        super()._gradient_ready(parameter)
+        if self._reducing:
+            self.came.append(parameter)
+
+    def _finish(self) -> None:
+        super()._finish()
+        if not hasattr(self, "order") and len(self.came) == len(self._trainable()):
+            self.order = self.came
+            self._plan()
+
+
 class BucketsInFiringOrder(_Reference):
     """Buckets are filled in the order in which the first step's gradients became ready (deepspeedai/DeepSpeed#2343).
 

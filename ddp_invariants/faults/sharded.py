@@ -101,6 +101,20 @@ class Sliced:
         dist.all_gather(list(share.slices.unbind()), share.own.detach())
 
 
+class BecomesAdam(Sliced):
+    """The optimizer within is made anew as Adam for all that derives from Adam, AdamW too (no public incident found).
+
+    PARAM-3: was added to the gradient.
+    """
+
+    def make_optimizer(self, wrapped: nn.Module, context: Any) -> Any:
+        made = super().make_optimizer(wrapped, context)
+        if not isinstance(made, torch.optim.Adam):
+            return made
+        group = made.param_groups[0]
+        return torch.optim.Adam(group["params"], group["lr"], group["betas"], group["eps"], group["weight_decay"])
+
+
 class Dealt:
     """Right: each parameter goes to the rank that has least; owners update theirs by the mean gradient and broadcast them."""
 

@@ -153,7 +153,7 @@ class TakesWhatHasArrived(Reference):
 
     def _wait(self, bucket: Bucket) -> None:
         assert bucket.work is not None
-        until = time.monotonic() + 0.004
+        until = time.monotonic() + 0.012
         while not bucket.work.is_completed() and time.monotonic() < until:
             time.sleep(0.0001)
         self._too_late = time.monotonic() >= until

@@ -258,6 +258,11 @@ def equal_numbers_of_batches(deal: Deal, tally: Tally) -> Breach | None:
         breach = Breach("SHARD-6", "ranks get different numbers of batches, or a wrong one", where,
                         f"{batches}, expected {expected} on every rank")
         return caused(breach, shards_of.of_batches(deal.dealt, batches))
+    promised = deal.answer["promised"]
+    if promised != batches and None not in promised:
+        breach = Breach("SHARD-6", "a DataLoader's len is not the number of its batches",
+                        f"batch size {size}, {deal.where(deal.case.epochs[-1])}", f"{promised}, it yields {batches}")
+        return caused(breach, shards_of.of_promised_batches(deal.dealt, promised))
     return None
 
 

@@ -35,9 +35,10 @@ def shards(case: ShardCase, make: SamplerMaker, *, disturb: int) -> dict[str, An
     Returns:
         `lengths[rank]`, `shards[epoch number][rank]`, `again[rank]` (the last epoch iterated once more), `afresh[rank]` (that
         epoch of a sampler that saw no other), `reseeded[rank]` (the same under another seed, where one is taken), `touched`
-        (global generators that iterating advanced), `batches[rank]`, `orders[epoch number]` where a layout is declared,
-        `resumed[rank]` where a state is saved, or `raised`; and `refused`, the type of the exception per impossible situation,
-        None when none was raised; empty where the sampler is not told its rank.
+        (global generators that iterating advanced), `batches[rank]` and `promised[rank]` (what a DataLoader yields, and what
+        its len says), `orders[epoch number]` where a layout is declared, `resumed[rank]` where a state is saved, or `raised`;
+        and `refused`, the type of the exception per impossible situation, None when none was raised; empty where the sampler
+        is not told its rank.
     """
     refused = {} if make.asks else {situation: _refusal(case, make, world_size, rank)
                                     for situation, (world_size, rank) in _impossible(case.world_size).items()}
@@ -64,14 +65,14 @@ def _dealt(case: ShardCase, make: SamplerMaker, disturb: int) -> dict[str, Any]:
             "lengths": [one.length() for one in asked], "shards": dealt, "again": again, "afresh": _afresh(case, make),
             "reseeded": _afresh(_reseeded(case), make) if make.names["seed"] else None,
             "touched": [name for name in before if before[name] != after[name]],
-            "batches": None, "orders": None, "resumed": None,
+            "batches": None, "promised": None, "orders": None, "resumed": None,
         }
         if make.declared.layout:
             phase = "a world of one rank"
             answer["orders"] = _orders(case, make)
         if case.loader:
             phase = "DataLoader"
-            answer["batches"] = [one.batches() for one in asked]
+            answer["batches"], answer["promised"] = map(list, zip(*(one.batches() for one in asked), strict=True))
         if case.saved_after is not None and all(one.saves for one in asked):
             phase = "resuming"
             answer["resumed"] = [resumed(case, make, one, disturb) for one in asked]
@@ -218,14 +219,13 @@ class _Asked:
         with self._as_rank():
             next(iter(self.sampler), None)
 
-    def batches(self) -> int:
-        """Batches a torch DataLoader makes of it."""
-        dataset = range(self.case.data.samples)
+    def batches(self) -> tuple[int, int | None]:
+        """Batches a torch DataLoader makes of it, and how many its len says; None where it has none."""
+        dataset: Any = range(self.case.data.samples)
         with self._as_rank():
-            if self.in_batches:
-                return len(list(DataLoader(dataset, batch_sampler=self.sampler)))  # type: ignore[arg-type]  # a range is a map-style dataset
-            loader: DataLoader[int] = DataLoader(dataset, batch_size=self.case.data.batch_size, sampler=self.sampler)  # type: ignore[arg-type]  # as above
-            return len(list(loader))
+            loader: DataLoader[Any] = DataLoader(dataset, batch_sampler=self.sampler) if self.in_batches else \
+                DataLoader(dataset, batch_size=self.case.data.batch_size, sampler=self.sampler)
+            return sum(1 for _ in loader), len(loader) if hasattr(self.sampler, "__len__") else None
 
 
 def _disturb(seed: int) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ddp_invariants.evidence import FloatArray
 
 LOW = ("bfloat16", "float16", "float32")
+FLOAT16_MAX = 65504
 
 
 @dataclass(frozen=True)

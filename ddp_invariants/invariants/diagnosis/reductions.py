@@ -12,7 +12,15 @@ from numpy.typing import NDArray
 
 from ddp_invariants.case import SENTINEL
 from ddp_invariants.evidence import ROUNDOFF, FloatArray
-from ddp_invariants.invariants.diagnosis.predictions import LOW, Prediction, copied, everywhere, reordered, rounded_means
+from ddp_invariants.invariants.diagnosis.predictions import (
+    FLOAT16_MAX,
+    LOW,
+    Prediction,
+    copied,
+    everywhere,
+    reordered,
+    rounded_means,
+)
 from ddp_invariants.invariants.hearing import Hearing
 
 
@@ -106,6 +114,7 @@ def predictions(asked: Asked) -> Iterator[Prediction]:
     yield from _of_the_step_before(asked)
     yield from _of_the_element_order(asked)
     yield from _of_low_precision(asked)
+    yield from _of_a_limit(asked)
     yield from _of_a_part(asked)
     yield from _of_another_parameter(asked)
     yield from _of_crossing(asked)
@@ -273,6 +282,14 @@ def _of_low_precision(asked: Asked) -> Iterator[Prediction]:
             error = np.abs(asked.held_W - asked.right).max(initial=0.0)
             yield Prediction(dtype, stacked[0], lambda _, dtype=dtype, error=error: (  # type: ignore[misc]  # bound by default
                 f"it is the mean rounded to {dtype} on the way: off by {error:.2g} at most"), tuple(stacked[1:]))
+
+
+def _of_a_limit(asked: Asked) -> Iterator[Prediction]:
+    """What lies beyond a float16 cut off, each rank's gradient before the reduction or the mean after it."""
+    terms = len(asked.g_W) if asked.summed else 1
+    before = terms * asked.g_W.clip(-FLOAT16_MAX, FLOAT16_MAX).mean(0)
+    for value in (before, asked.right.clip(-FLOAT16_MAX, FLOAT16_MAX)):
+        yield everywhere("cut off", value, len(asked.g_W), f"it is cut off at {FLOAT16_MAX}, the largest float16")
 
 
 def _of_a_part(asked: Asked) -> Iterator[Prediction]:

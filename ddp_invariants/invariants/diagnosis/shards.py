@@ -84,6 +84,12 @@ def of_batches(dealt: Dealt, batches: list[int]) -> list[Cause]:
     return [Cause("uneven shards", f"{', '.join(unlike)} indices where a share is {dealt.share}, whatever len says")]
 
 
+def of_promised_batches(dealt: Dealt, promised: list[int]) -> list[Cause]:
+    """Why a DataLoader's len is another than the number of its batches."""
+    counts = [len(shard) for shard in dealt.epochs[-1][1]]
+    return [Cause("len counts indices", "len of a sampler of batches counts indices, not batches")] * (promised == counts)
+
+
 def of_overlap_or_loss(dealt: Dealt, epoch: int, shards: Shards) -> list[Cause]:
     """Why samples are lost or dealt out twice."""
     return [*_of_the_ranks(dealt, shards), *_of_random_orders(dealt, epoch), *_of_slices(dealt, shards)]

@@ -201,6 +201,11 @@ def _guesses(past: _Past, own_T: list[FloatArray], rank: int, world_size: int) -
         yield (Cause("divided twice", f"it was updated with 1/{world_size} of the gradient: divided twice"),
                replace(past, gradients_T=[g / world_size for g in g_T]).updated)
     yield Cause("ascended", "the update has the wrong sign"), replace(past, gradients_T=[-g for g in g_T]).updated
+    if plan.weight_decay and plan.kind == "adamw":
+        yield (Cause("decay in the gradient", f"weight decay {plan.weight_decay} was added to the gradient, as Adam does, "
+                     "instead of taken off the parameter"),
+               replace(past, plan=replace(plan, weight_decay=0.0), gradients_T=[
+                   g + plan.weight_decay * start for g, start in zip(g_T, past.starts_T, strict=True)]).updated)
     if plan.weight_decay:
         yield (Cause("weight decay twice", f"weight decay {plan.weight_decay} was applied twice"),
                replace(past, plan=replace(plan, weight_decay=2 * plan.weight_decay)).updated)
