@@ -10,7 +10,7 @@ Standard library only: the rank side imports this module under any interpreter.
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar, Literal, get_args
 
 Dtype = Literal["float32", "float64", "bfloat16"]
@@ -21,6 +21,9 @@ ZeroGrad = Literal["set_to_none", "zero", "never"]
 Values = Literal["integer", "real"]
 PoisonKind = Literal["nan", "inf", "-inf"]
 NoSync = Literal["plain", "nested", "error"]
+Passes = Literal["alternate", "joint", "retained"]
+Checkpoint = Literal["none", "plain", "reentrant"]
+InterludeKind = Literal["evaluation", "forward only", "learning rate", "freeze", "unfreeze", "cast", "reload"]
 Init = Literal["distinct", "equal"]
 Activation = Literal["none", "relu", "gelu"]
 Loss = Literal["tagged", "mse"]
@@ -74,6 +77,8 @@ class Layer:
         dtype: Of the layer's parameters; the input is cast to it.
         frozen: Whether the parameters have requires_grad = False.
         tied: Index of an earlier linear layer whose weight this one uses, None for its own.
+        checkpoint: Whether backward computes the layer again (torch.utils.checkpoint), within the backward that is running
+            (`plain`) or in one of its own inside it (`reentrant`).
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -86,13 +91,23 @@ class Layer:
     dtype: Dtype = "float32"
     frozen: bool = False
     tied: int | None = None
+    checkpoint: Checkpoint = "none"
 
     def __post_init__(self) -> None:
+        _one_of("checkpoint", self.checkpoint, Checkpoint)
+        _require(self.checkpoint == "none" or self.kind != "statistics", "checkpoint", self.checkpoint,
+                 "'none': a statistics layer would count everything twice")
         _one_of("kind", self.kind, LayerKind)
         _one_of("activation", self.activation, Activation)
         _one_of("layout", self.layout, Layout)
         _one_of("dtype", self.dtype, Dtype)
         _between("outputs", self.outputs, 1, 4096)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """What its own parameters are called, in the order of registration."""
+        return tuple(name for name in PARAMETERS[self.kind] if (name != "bias" or self.bias)
+                     and (name != "weight" or self.tied is None))
 
 
 PARAMETERS: dict[LayerKind, tuple[str, ...]] = {
@@ -288,6 +303,39 @@ class Unused:
 
 
 @dataclass(frozen=True)
+class Interlude:
+    """What the program does on every rank before a step, besides training.
+
+    Attributes:
+        kind: An `evaluation` of the step's batch without gradients; `forward only`, in training, of which nothing comes; from
+            now on a quarter of the `learning rate`; a layer is frozen (`freeze`), its gradients cleared, or trained from now on
+            (`unfreeze`); gradients are cleared, and parameters `cast` to float64 and back; or what is trained and its
+            optimizer are saved and loaded into ones made anew, of other values (`reload`).
+        step: Before which step, from the second on.
+        layer: The one that is frozen or trained from now on.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    kind: InterludeKind
+    step: int = 1
+    layer: int = 0
+
+    def __post_init__(self) -> None:
+        _one_of("kind", self.kind, InterludeKind)
+
+    @property
+    def clears(self) -> bool:
+        """Whether gradients that were left in place do not outlive it."""
+        return self.kind in ("freeze", "cast", "reload")
+
+    @property
+    def freezes(self) -> bool:
+        """Whether it changes what is trained."""
+        return self.kind in ("freeze", "unfreeze")
+
+
+@dataclass(frozen=True)
 class TrainingCase:
     """A whole data-parallel training run of a few steps.
 
@@ -313,6 +361,10 @@ class TrainingCase:
         unused: Layers that some forwards pass by; something with elements is trained in every one.
         crossed: The rank whose `branches` are computed in the other order, so that their gradients, of equal shape, become
             ready in another order than on the other ranks; None for none. No number changes.
+        passes: How the forwards and backwards of a step's micro-steps follow one another: in turn (`alternate`), all forwards
+            and one backward of their summed losses (`joint`), or one forward on the first batch, through which every backward
+            goes again (`retained`). The latter two know no `no_sync`.
+        interludes: What the program does between steps, in this order before one and the same.
         rounds: How often the whole run is repeated in the same processes; the evidence is the last one's.
         seed: Of parameters, samples and targets.
     """
@@ -338,6 +390,8 @@ class TrainingCase:
     no_sync: NoSync = "plain"
     unused: tuple[Unused, ...] = ()
     crossed: int | None = None
+    passes: Passes = "alternate"
+    interludes: tuple[Interlude, ...] = ()
     rounds: int = 1
     seed: int = 0
     kind: Literal["training"] = "training"
@@ -379,6 +433,26 @@ class TrainingCase:
             _between("crossed", self.crossed, 0, self.world_size - 1)
         for index, one in enumerate(self.unused):
             self._require_unused(f"unused[{index}]", one)
+        _one_of("passes", self.passes, Passes)
+        _require(self.passes == "alternate" or self.accumulation > 1, "passes", self.passes,
+                 "'alternate' where a step has one backward")
+        _require(self.passes == "alternate" or self.no_sync == "plain", "no_sync", self.no_sync,
+                 "'plain' where backwards do not alternate with forwards")
+        for index, interlude in enumerate(self.interludes):
+            self._require_interlude(f"interludes[{index}]", interlude)
+        if any(one.freezes for one in self.interludes):
+            for step in range(self.steps):
+                self.at(step)  # Something is trained in every one.
+
+    def _require_interlude(self, where: str, one: Interlude) -> None:
+        layers = self.model.layers
+        _between(f"{where}.step", one.step, 1, self.steps - 1)
+        _between(f"{where}.layer", one.layer, 0, len(layers) - 1)
+        _require(not one.clears or self.zero_grad != "never", "zero_grad", self.zero_grad,
+                 f"another where gradients do not outlive a {one.kind}")
+        _require(not one.freezes or (layers[one.layer].kind != "statistics" and layers[one.layer].tied is None
+                                     and all(layer.tied != one.layer for layer in layers)), f"{where}.layer", one.layer,
+                 "the index of a layer with parameters of its own, which is tied to none")
 
     def _require_unused(self, where: str, one: Unused) -> None:
         layers, widths = self.model.layers, self.model.widths()
@@ -393,6 +467,31 @@ class TrainingCase:
             for step in range(self.steps) if one.step is None else (one.step,):
                 _require(self.model.trains(self.passed_by(rank, step)), f"{where}.layer", one.layer,
                          f"another, so that rank {rank} trains a parameter with elements at step {step}")
+
+    def at(self, step: int) -> "TrainingCase":
+        """The case with the model and the optimizer as they are at a step, after the interludes up to it."""
+        past = [one for one in self.interludes if one.step <= step]
+        if not past:
+            return replace(self, interludes=()) if self.interludes else self
+        layers, optimizer = list(self.model.layers), self.optimizer
+        for one in past:
+            if one.freezes:
+                layers[one.layer] = replace(layers[one.layer], frozen=one.kind == "freeze")
+            if one.kind == "learning rate":
+                optimizer = replace(optimizer, log2_lr=max(optimizer.log2_lr - 2, -30))
+        return replace(self, model=replace(self.model, layers=tuple(layers)), optimizer=optimizer, interludes=())
+
+    @property
+    def sometimes_frozen(self) -> frozenset[str]:
+        """Names of the parameters that are trained at some steps and frozen at others."""
+        frozen = [self.frozen(step) for step in range(self.steps)] if any(one.freezes for one in self.interludes) else []
+        return frozenset.union(*frozen) - frozenset.intersection(*frozen) if frozen else frozenset()
+
+    def frozen(self, step: int) -> frozenset[str]:
+        """Names of the parameters that are frozen at a step."""
+        layers = self.at(step).model.layers
+        return frozenset(f"layers.{index}.{name}" for index, layer in enumerate(layers) if layer.frozen
+                         for name in layer.parameters)
 
     def passed_by(self, rank: int, step: int) -> frozenset[int]:
         """The indices of the layers that a rank's forwards of a step pass by."""
@@ -465,6 +564,7 @@ def from_plain(plain: dict[str, Any]) -> Case:
     mishap = plain["mishap"] and Mishap(**plain["mishap"])
     return TrainingCase(**{**plain, "model": model, "data": Data(**plain["data"]),
                            "unused": tuple(Unused(**one) for one in plain["unused"]),
+                           "interludes": tuple(Interlude(**one) for one in plain["interludes"]),
                            "optimizer": Optimizer(**plain["optimizer"]), "poison": poison, "mishap": mishap,
                            "perturbation": Perturbation(**plain["perturbation"])})
 
@@ -486,9 +586,9 @@ def _brief(value: object) -> str:
     if isinstance(value, Layer):
         differing = [f"{k}={v}" for k, v in asdict(value).items() if k != "kind" and v != getattr(Layer, k)]
         return value.kind + (f"({','.join(differing)})" if differing else "")
-    if isinstance(value, tuple) and value and isinstance(value[0], Unused):
+    if isinstance(value, tuple) and value and isinstance(value[0], Unused | Interlude):
         return "+".join(_brief(one) for one in value)
-    if isinstance(value, Data | Optimizer | Poison | Perturbation | Mishap | Unused):
+    if isinstance(value, Data | Optimizer | Poison | Perturbation | Mishap | Unused | Interlude):
         differing = [f"{k}={v}" for k, v in asdict(value).items() if v != getattr(type(value), k, None)]
         return f"({','.join(differing)})"
     return str(value)

@@ -13,6 +13,7 @@ from click.core import ParameterSource
 from ddp_invariants import casefile, discovery, record, report
 from ddp_invariants.case import LARGEST_WORLD_SIZE, CaseError
 from ddp_invariants.declarations import DeclarationError
+from ddp_invariants.deviations import DeviationError
 from ddp_invariants.implementation import OPTIONS, Ddp, NamingError, Sampler, named
 from ddp_invariants.ranks.hosts import HarnessError, Hosts
 from ddp_invariants.ranks.pool import LoadFailure, Pool
@@ -23,7 +24,7 @@ UNUSABLE = 2
 INTERRUPTED = 130
 """Exit status after an interrupt, as a shell gives it."""
 
-UNUSABLE_INPUT = (LoadFailure, HarnessError, NamingError, DeclarationError, CaseError, OSError)
+UNUSABLE_INPUT = (DeviationError, LoadFailure, HarnessError, NamingError, DeclarationError, CaseError, OSError)
 """What ends a command with one sentence."""
 
 
@@ -46,21 +47,24 @@ def main() -> None:
 @naming
 @click.option("--max-world-size", type=click.IntRange(1, LARGEST_WORLD_SIZE), default=4, show_default=True,
               help="most ranks a probe may need")
+@click.option("--deviations", type=click.Path(dir_okay=False, path_type=Path), multiple=True, metavar="FILE",
+              help="deviations that are expected, beside those shipped")
 @click.option("--pin", type=click.Path(dir_okay=False, path_type=Path), default=None,
               help="write the declarations found to this TOML file, for --declare")
 @click.pass_context
-def discover(context: click.Context, /, max_world_size: int, pin: Path | None, **options: Any) -> None:
+def discover(context: click.Context, /, max_world_size: int, deviations: tuple[Path, ...], pin: Path | None,
+             **options: Any) -> None:
     """Probe what an implementation takes: each capability right, refused, silently wrong or not offered."""
     try:
         ddp, sampler = named(options)
         with Hosts() as hosts, Pool(hosts.addresses) as pool:
-            found = discovery.discover(pool, ddp, sampler, max_world_size)
+            found = discovery.discover(pool, ddp, sampler, max_world_size, deviations)
         if pin is not None:
             pin.write_text(report.declarations(*found.pinned()), encoding="utf-8")
     except UNUSABLE_INPUT as error:
         click.echo(f"ddp-invariants: {error}", err=True)
         context.exit(UNUSABLE)
-    click.echo("\n".join([*report.on_trial(found, verbose=True), report.capabilities(found)]))
+    click.echo("\n".join([*report.on_trial(found, verbose=True), report.capabilities(found), *found.stale()]))
     if pin is not None:
         click.echo(report.pinned(found, pin))
 

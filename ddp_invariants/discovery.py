@@ -4,14 +4,16 @@ What it refuses on every rank is not drawn afterwards, and is listed; what is si
 violation, unless the implementation declares it unsupported, and then it is printed as that.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from ddp_invariants.case import Data, Layer, Model, ShardCase, TrainingCase
 from ddp_invariants.declarations import CAPABILITIES, Buckets, Declarations, SamplerDeclarations, declare
+from ddp_invariants.deviations import expected
 from ddp_invariants.evidence import ShardEvidence, TrainingEvidence
 from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.invariants import ALL_RULES, judge
@@ -38,12 +40,21 @@ class Standing(Enum):
 
 @dataclass(frozen=True)
 class Probed:
-    """One capability's probe: what was found, and in what words."""
+    """One capability's probe.
+
+    Attributes:
+        capability: Its name.
+        standing: What was found.
+        words: The same in words.
+        declared: Whether it is declared unsupported.
+        expected: The deviation that is expected of it; empty for none.
+    """
 
     capability: str
     standing: Standing
     words: str = ""
     declared: bool = False
+    expected: str = ""
 
     @property
     def never_met(self) -> bool:
@@ -53,7 +64,7 @@ class Probed:
     @property
     def excused(self) -> bool:
         """Whether cases are not to contain it."""
-        return self.standing in (Standing.REFUSED, Standing.ABSENT) or self.declared
+        return self.standing in (Standing.REFUSED, Standing.ABSENT) or self.declared or bool(self.expected)
 
 
 @dataclass(frozen=True)
@@ -67,6 +78,7 @@ class Discovery:
         dealt: Of the sampler's capabilities.
         driven: How the DDP is driven, a line each.
         buckets: How it was seen to fill buckets (`Declarations.buckets`); empty where it fills none.
+        deviating: Rules that it is expected to breach, and why.
     """
 
     ddp: Mapping[str, Any]
@@ -75,6 +87,7 @@ class Discovery:
     dealt: tuple[Probed, ...] = ()
     driven: tuple[str, ...] = ()
     buckets: Buckets = ""
+    deviating: tuple[tuple[str, str], ...] = ()
 
     @property
     def torch(self) -> str:
@@ -95,7 +108,7 @@ class Discovery:
         """What cases may contain."""
         without = frozenset(probed.capability for probed in (*self.probed, *self.dealt) if probed.excused)
         declared = replace(self.declared, buckets=self.declared.buckets or self.buckets)
-        return Scope(max_world_size, without, declared, self.declared_sampler)
+        return Scope(max_world_size, without, declared, self.declared_sampler, self.deviating)
 
     def claims_refused(self) -> list[str]:
         """Capabilities that are claimed and not there, in words."""
@@ -103,6 +116,11 @@ class Discovery:
         return [f"it claims {one.capability!r} ({CAPABILITIES[one.capability]}), which is {one.standing.value}"
                 + (f": {one.words}" if one.words else "") for one in (*self.probed, *self.dealt)
                 if one.capability in claimed and (one.standing in (Standing.REFUSED, Standing.ABSENT) or one.never_met)]
+
+    def stale(self) -> list[str]:
+        """Deviations that are expected and do not show, in words."""
+        return [f"{one.capability!r} is {one.standing.value}, and was {one.expected}; take the deviation out of its file"
+                for one in self.probed if one.expected and one.standing not in (Standing.WRONG, Standing.UNKNOWN)]
 
     def pinned(self) -> tuple[Declarations, SamplerDeclarations]:
         """The declarations with what was found refused or wrong added, so that a later change shows."""
@@ -114,7 +132,7 @@ class Discovery:
         return add(self.declared, self.probed), add(self.declared_sampler, self.dealt)
 
 
-def discover(pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int) -> Discovery:
+def discover(pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int, files: Sequence[Path] = ()) -> Discovery:
     """Load what is on trial and probe it.
 
     Args:
@@ -122,8 +140,10 @@ def discover(pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int) -> Dis
         ddp: The DDP.
         sampler: The sampler.
         max_world_size: Most ranks a probe may need.
+        files: Of deviations that are expected, beside the one that is shipped.
 
     Raises:
+        DeviationError: One of these cannot be used.
         LoadFailure: One of the two cannot be put on trial at all: it does not load, or is no wrapper.
     """
     described, dealing = pool.describe(ddp), pool.describe(sampler)
@@ -132,10 +152,10 @@ def discover(pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int) -> Dis
     lacking = frozenset(described["lacks"]) | frozenset({"accumulation"} if declared.accumulation == "none" else ())
     if declared.gradients == "hidden":
         # Whether a parameter without a gradient got a zero, which may move it, is not seen.
-        lacking |= {"unused"}
+        lacking |= {"unused", "freeze", "unfreeze"}
     if declared.reduction == "sum":
         # What is left of a sum is summed again or not, as it is hooked: nothing says which is meant.
-        lacking |= {"never_zeroed"}
+        lacking |= {"never_zeroed", "retained"}
     # What is sent is looked at last, and breaks nothing before.
     without = lacking | frozenset(declared.unsupported) | {"bucketing", "overlap", "equal_buffers"}
     scope = Scope(max_world_size, without, declared, declared_sampler)
@@ -148,6 +168,11 @@ def discover(pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int) -> Dis
         # Whether its call before a batch belongs before a step or a micro-step, nothing tells: it is not put to that test.
         lacking |= {"accumulation"}
         probes.scope = replace(probes.scope, without=probes.scope.without | lacking)
+    if how.get("without communication", "no_sync") != "no_sync":
+        lacking |= {"no_sync_nested"}  # A switch knows no depth.
+        probes.scope = replace(probes.scope, without=probes.scope.without | lacking)
+    if "backward" in how:  # The engine's own, which is not told that another follows.
+        lacking |= {"retained"}
     if how.get("accumulation") == "each":
         lacking |= {"no_sync_nested", "no_sync_error"}
         probes.scope = replace(probes.scope, without=probes.scope.without | lacking)
@@ -155,8 +180,12 @@ def discover(pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int) -> Dis
     probed = tuple(probes.all(lacking, base))
     buckets, shown = probes.sending(probed)
     driven += [f"buckets: {_FILLED[buckets]}"] if buckets else []
+    known = expected(ddp, str(described["torch"]), files)
+    why = {one.capability: str(one) for one in known}
+    probed = tuple(replace(one, expected=why.get(one.capability, "")) for one in probed)
     dealt = tuple(_deal(pool, sampler, frozenset(dealing["lacks"]), declared_sampler, max_world_size))
-    return Discovery(described, dealing, (*probed, *shown), dealt, tuple(driven), buckets)
+    return Discovery(described, dealing, (*probed, *shown), dealt, tuple(driven), buckets,
+                     tuple((one.rule, str(one)) for one in known if one.rule))
 
 
 def _refusal(evidence: TrainingEvidence) -> str:
@@ -332,14 +361,15 @@ def _deal(pool: Pool, sampler: Sampler, lacking: frozenset[str], declared: Sampl
 def to_plain(discovery: Discovery) -> dict[str, Any]:
     """As JSON-ready data, for the workers of a session."""
     def rows(probed: tuple[Probed, ...]) -> list[list[Any]]:
-        return [[one.capability, one.standing.value, one.words, one.declared] for one in probed]
+        return [[one.capability, one.standing.value, one.words, one.declared, one.expected] for one in probed]
     return {"ddp": discovery.ddp, "sampler": discovery.sampler, "probed": rows(discovery.probed),
-            "dealt": rows(discovery.dealt), "driven": list(discovery.driven), "buckets": discovery.buckets}
+            "dealt": rows(discovery.dealt), "driven": list(discovery.driven), "buckets": discovery.buckets,
+            "deviating": discovery.deviating}
 
 
 def from_plain(plain: Mapping[str, Any]) -> Discovery:
     """From what `to_plain` gave."""
     def probed(rows: list[list[Any]]) -> tuple[Probed, ...]:
-        return tuple(Probed(name, Standing(finding), words, declared) for name, finding, words, declared in rows)
+        return tuple(Probed(name, Standing(finding), *rest) for name, finding, *rest in rows)
     return Discovery(plain["ddp"], plain["sampler"], probed(plain["probed"]), probed(plain["dealt"]), tuple(plain["driven"]),
-                     plain["buckets"])
+                     plain["buckets"], tuple((rule, why) for rule, why in plain["deviating"]))

@@ -102,7 +102,10 @@ def batches(case: TrainingCase) -> list[list[NDArray[np.intp]]]:
         shards = np.resize(order, per_rank * world_size).reshape(per_rank, world_size)
         dealt += [list(shards[start : start + data.batch_size].T) for start in range(0, per_rank, data.batch_size)]
         epoch += 1
-    return dealt[: case.steps * case.accumulation]
+    dealt = dealt[: case.steps * case.accumulation]
+    if case.passes == "retained":  # Every backward of a step goes through its first batch's forward.
+        return [dealt[number - number % case.accumulation] for number in range(len(dealt))]
+    return dealt
 
 
 _DELAYS = 64

@@ -127,11 +127,13 @@ def _as_float64(bits: bytes, dtype: str) -> FloatArray:
 
 
 Moment = Literal["built", "built buffers", "wrapped", "wrapped buffers", "forward", "forward buffers", "reduced", "local",
-                 "loss", "updated", "left buffers", "state", "plain"]
+                 "loss", "updated", "left buffers", "state", "plain", "restored", "restored buffers",
+                 "restored state"]
 """When tensors were noted. built, wrapped: parameters before and after wrapping. forward: when a step's forward starts.
 reduced: gradients after synchronisation. local: the twin's gradients of one micro-step, numbered t * accumulation + k. loss:
 the wrapper's and the twin's, numbered likewise. updated, left buffers, state: parameters, buffers and optimizer state after the
-step. plain: parameters after the step of training without a wrapper (at W = 1 only)."""
+step. plain: parameters after the step of training without a wrapper (at W = 1 only). restored, restored buffers, restored
+state: parameters, buffers and optimizer state after they were loaded into ones made anew, before the step."""
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,7 @@ class RankEvidence:
         held: Per step, bytes of the module's trained parameters, the optimizer's own copies, its state, and gradients; of
             implementations that declare a stage of sharding.
         driven: How the implementation was found to be driven: what is called when.
+        saved: The names in each state of what is trained that was saved.
     """
 
     tensors: Mapping[tuple[str, int], Tensors]
@@ -175,6 +178,7 @@ class RankEvidence:
     left: list[list[int]] = field(default_factory=list)
     held: list[list[int]] = field(default_factory=list)
     driven: Mapping[str, str] = field(default_factory=dict)
+    saved: list[list[str]] = field(default_factory=list)
 
     @cached_property
     def calls(self) -> list[Call]:
@@ -281,6 +285,7 @@ def rank_evidence(header: dict[str, Any], blob: bytes, known: dict[tuple[Slot, .
                             facts.get("marks", []), facts.get("quiet", []),
                             [(began, ended, [(name, at) for name, at in arrived])
                              for began, ended, arrived in facts.get("backwards", [])],
-                            facts.get("surfaced"), header["left"], facts.get("held", []), facts.get("driven", {}))
+                            facts.get("surfaced"), header["left"], facts.get("held", []), facts.get("driven", {}),
+                            facts.get("saved", []))
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise EvidenceError(f"a rank's frame is no evidence: {type(error).__name__}: {error}") from error

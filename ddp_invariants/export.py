@@ -186,6 +186,9 @@ def _too_much(rule: str, case: TrainingCase, declared: Declarations, source: Map
             bool(case.unused) and rule not in _FOLLOWS_UNUSED,
         "what a forward starts from is seen from inside it": rule == "BUF-1",
         "a no_sync is nested, or left by an exception": case.no_sync != "plain",
+        "passes do not alternate, or layers are computed again": case.passes != "alternate" or any(
+            layer.checkpoint != "none" for layer in case.model.layers),
+        "something happens between steps": bool(case.interludes),
         "a rank is killed in the middle": case.kills,
         "an exception is caught in a step of several micro-steps": case.mishap is not None and case.accumulation > 1,
         "the case repeats the run in the same processes": case.rounds > 1,

@@ -33,7 +33,7 @@ from ddp_invariants.balls import (
     times,
     transposed,
 )
-from ddp_invariants.case import PARAMETERS, Layer, TrainingCase
+from ddp_invariants.case import PARAMETERS, Layer, Optimizer, TrainingCase
 
 
 @dataclass(frozen=True)
@@ -163,6 +163,12 @@ def losses(case: TrainingCase, outputs_WBO: Ball, batch: Batch) -> Ball:
     return _head(case, outputs_WBO, batch)[0]
 
 
+def nothing(parameter: FloatArray, ranks: int) -> Ball:
+    """A gradient of zero on so many ranks, of a parameter's shape: a weight's (W, O, I) however it is stored."""
+    shape = parameter.shape
+    return exactly(np.zeros((ranks, shape[0], int(np.prod(shape[1:])))) if len(shape) > 1 else np.zeros((ranks, *shape)))
+
+
 def _negated(ball: Ball) -> Ball:
     return Ball(-ball.centre, ball.radius, ball.quantum)
 
@@ -247,9 +253,7 @@ class _Stack:
         model, ranks = self.case.model, len(next(iter(self.gradients.values())).centre)
         for name in model.used(frozenset()) - self.gradients.keys():
             if not model.layers[int(name.split(".")[1])].frozen:
-                shape = self.parameters[name].shape
-                zero = np.zeros((ranks, shape[0], int(np.prod(shape[1:])))) if len(shape) > 1 else np.zeros((ranks, *shape))
-                self.gradients[name] = exactly(zero)
+                self.gradients[name] = nothing(self.parameters[name], ranks)
 
     def _linear(self, index: int, layer: Layer, g: Ball, x: Ball) -> Ball:
         """A linear layer's gradients; returns that of its input."""
@@ -295,32 +299,31 @@ class Optimization:
     second: Ball | None = None
     steps: int | NDArray[np.intp] = 0
 
-    def step(self, case: TrainingCase, parameters: Ball, gradient: Ball, form: Format,
+    def step(self, plan: Optimizer, parameters: Ball, gradient: Ball, form: Format,
              left_out_P: NDArray[np.bool_] | None = None) -> Ball:
         """The parameters after one update.
 
         Args:
-            case: Its optimizer.
+            plan: The optimizer.
             parameters: Before it.
             gradient: All parameters'.
             form: Their formats.
             left_out_P: Which have no gradient: the update passes them and their state by.
         """
-        update = self._sgd if case.optimizer.kind == "sgd" else self._adamw
+        update = self._sgd if plan.kind == "sgd" else self._adamw
         if left_out_P is None or not left_out_P.any():
             self.steps = self.steps + 1
-            return update(case, parameters, gradient, form)
+            return update(plan, parameters, gradient, form)
         nothing = Ball(np.zeros_like(gradient.centre), np.zeros_like(gradient.centre), 2.0**200)
         first, second, steps = self.first or nothing, self.second or nothing, self.steps
         self.steps = steps + 1
-        updated = update(case, parameters, gradient, form)
+        updated = update(plan, parameters, gradient, form)
         self.steps = np.where(left_out_P, steps, self.steps)
         self.first = self.first and _where(left_out_P, first, self.first)
         self.second = self.second and _where(left_out_P, second, self.second)
         return _where(left_out_P, parameters, updated)
 
-    def _sgd(self, case: TrainingCase, parameters: Ball, gradient: Ball, form: Format) -> Ball:
-        plan = case.optimizer
+    def _sgd(self, plan: Optimizer, parameters: Ball, gradient: Ball, form: Format) -> Ball:
         update = gradient
         if plan.weight_decay:
             update = scaled_sum(update, 1.0, parameters, plan.weight_decay, form)
@@ -329,9 +332,9 @@ class Optimization:
             self.first = update
         return scaled_sum(parameters, 1.0, update, -plan.lr, form)
 
-    def _adamw(self, case: TrainingCase, parameters: Ball, gradient: Ball, form: Format) -> Ball:
+    def _adamw(self, plan: Optimizer, parameters: Ball, gradient: Ball, form: Format) -> Ball:
         """AdamW as torch computes it: at most 8 roundings of quantities no larger than those in `most` below."""
-        plan, beta_1, beta_2, epsilon = case.optimizer, 0.9, 0.999, 1e-8
+        beta_1, beta_2, epsilon = 0.9, 0.999, 1e-8
         eight = gamma(8, form.roundoff + OWN_ROUNDOFF)
         zero = Ball(np.zeros_like(gradient.centre), np.zeros_like(gradient.centre), 0.0)
         m, v, g = self.first or zero, self.second or zero, gradient

@@ -16,6 +16,7 @@ import pytest
 from ddp_invariants import __version__, casefile, discovery
 from ddp_invariants.case import LARGEST_WORLD_SIZE, CaseError, TrainingCase
 from ddp_invariants.declarations import DeclarationError
+from ddp_invariants.deviations import DeviationError
 from ddp_invariants.implementation import OPTIONS, Ddp, NamingError, Sampler, named
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.ledger import Ledger
@@ -44,6 +45,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--seed", type=int, default=None, metavar="N", help="seed of the search (default: a new one, printed)")
     group.addoption("--isolation", default="pooled", choices=("pooled", "fresh"),
                     help="keep ranks between cases, or make new processes and groups for each")
+    group.addoption("--deviations", default=[], action="append", metavar="FILE",
+                    help="deviations that are expected, beside those shipped; repeatable")
     group.addoption("--replay", default=None, metavar="FILE", help="judge the case in FILE instead of drawing any")
 
 
@@ -67,9 +70,11 @@ class Session:
         self.hosts = Hosts()
         self.shared["addresses"] = self.hosts.addresses
         with Pool(self.hosts.addresses) as pool:
-            found = discovery.discover(pool, ddp, sampler, option.max_world_size)
+            found = discovery.discover(pool, ddp, sampler, option.max_world_size, [Path(one) for one in option.deviations])
         if found.claims_refused():
             raise LoadFailure(f"{ddp}: {found.claims_refused()[0]}")
+        if found.stale():
+            raise LoadFailure(f"{ddp}: {found.stale()[0]}")
         self.shared["discovery"] = discovery.to_plain(found)
 
     @property
@@ -142,13 +147,13 @@ def pytest_configure(config: pytest.Config) -> None:
         if getattr(config, "workerinput", None) is None:
             _check(config)
         config.stash[_KEY] = Session(config)
-    except (LoadFailure, CaseError, HarnessError, NamingError, DeclarationError) as error:
+    except (LoadFailure, CaseError, HarnessError, NamingError, DeclarationError, DeviationError) as error:
         pytest.exit(f"ddp-invariants: {error}", returncode=2)
 
 
 _FIRST = ("test_shard.py", "test_init.py", "test_loss.py", "test_grad.py", "test_param.py", "test_buf.py", "test_comm.py",
           "test_mem.py",
-          "test_live.py")
+          "test_state.py", "test_live.py")
 """The quickest properties first, so that a first verdict comes within seconds; then causes before consequences."""
 
 

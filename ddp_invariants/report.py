@@ -268,13 +268,17 @@ def capabilities(found: Discovery) -> str:
     probed = (*found.probed, *found.dealt)
     lines = []
     for one in probed:
-        if one.declared:
+        if one.expected and one.standing is Standing.WRONG:
+            lines.append(_field("silently wrong, expected", f"{one.capability} ({CAPABILITIES[one.capability]}) {one.words}; "
+                                f"{one.expected}"))
+        elif one.declared:
             right = one.standing is Standing.RIGHT
             said = "right, though declared unsupported" if right else f"{one.standing.value}, declared"
             lines.append(_field(said, f"{one.capability} ({CAPABILITIES[one.capability]}) {one.words}".rstrip()))
     for standing in (Standing.WRONG, Standing.REFUSED):
         lines += [_field(standing.value, f"{one.capability} ({CAPABILITIES[one.capability]}): {one.words}")
-                  for one in probed if one.standing is standing and not one.declared]
+                  for one in probed if one.standing is standing and not one.declared
+                  and not (one.expected and standing is Standing.WRONG)]
     for standing in (Standing.RIGHT, Standing.ABSENT, Standing.UNKNOWN):
         names = [one.capability for one in probed if one.standing is standing and not one.declared]
         lines += [_field(standing.value, ", ".join(names))] if names else []

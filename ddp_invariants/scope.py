@@ -7,10 +7,25 @@ nothing. A rule that is about something outside the scope is not claimed, and li
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from ddp_invariants.case import Case, Data, Layer, Mishap, MishapKind, Model, Optimizer, Poison, ShardCase, TrainingCase, Unused
+from ddp_invariants.case import (
+    Case,
+    Data,
+    Interlude,
+    InterludeKind,
+    Layer,
+    Mishap,
+    MishapKind,
+    Model,
+    Optimizer,
+    Passes,
+    Poison,
+    ShardCase,
+    TrainingCase,
+    Unused,
+)
 from ddp_invariants.declarations import CAPABILITIES, Declarations, SamplerDeclarations, Stack
 from ddp_invariants.implementation import Ddp, Sampler
-from ddp_invariants.simpler import unused_without, without_layer
+from ddp_invariants.simpler import interludes_without, unused_without, without_layer
 
 _FOUR = (Layer("linear", 4),) * 4
 BASE = TrainingCase(model=Model(4, _FOUR), world_size=2, steps=2, data=Data(samples=8, batch_size=2))
@@ -41,11 +56,12 @@ def _changed(case: TrainingCase, change: Callable[[Layer], Layer]) -> TrainingCa
 
 def _dropped(case: TrainingCase, kind: str) -> TrainingCase:
     """The case without layers of a kind."""
-    layers, unused = case.model.layers, case.unused
+    layers, unused, interludes = case.model.layers, case.unused, case.interludes
     for index in reversed(range(len(layers))):
         if layers[index].kind == kind:
             layers, unused = without_layer(layers, index), unused_without(unused, index)
-    return replace(case, model=replace(case.model, layers=layers), unused=unused)
+            interludes = interludes_without(interludes, index)
+    return replace(case, model=replace(case.model, layers=layers), unused=unused, interludes=interludes)
 
 
 def _layers(holds: Callable[[Layer], bool], change: Callable[[Layer], Layer], probe: Iterable[Layer],
@@ -83,6 +99,26 @@ def _mishap(kind: MishapKind, *situations: str) -> Capability:
                       frozenset(situations))
 
 
+def _passes(passes: Passes, *situations: str) -> Capability:
+    """A capability about how forwards and backwards follow one another."""
+    return Capability(lambda case: case.passes == passes, lambda case: replace(case, passes="alternate"),
+                      replace(BASE, accumulation=2, passes=passes), frozenset(situations))
+
+
+def _computed_once(layer: Layer) -> Layer:
+    return replace(layer, checkpoint="none")
+
+
+def _interlude(kind: InterludeKind, *situations: str) -> Capability:
+    """A capability about what happens between steps; probed with small ones, for what blows up hides where it came from."""
+    layers = (*_FOUR[:2], Layer("linear", 4, frozen=kind == "unfreeze"), Layer("linear", 4))
+    probe = replace(BASE, model=Model(4, layers), steps=3, optimizer=Optimizer(log2_lr=-16, momentum=0.5),
+                    interludes=(Interlude(kind, 1, 2),))
+    return Capability(lambda case: any(one.kind == kind for one in case.interludes),
+                      lambda case: replace(case, interludes=tuple(one for one in case.interludes if one.kind != kind)),
+                      probe, frozenset(situations))
+
+
 def _trained(case: TrainingCase) -> int:
     """How many parameters with elements are trained, tied ones counted once."""
     return sum((layer.kind == "scale" or (layer.kind == "linear" and layer.tied is None)) * (1 + layer.bias) *
@@ -99,7 +135,8 @@ TRAINING: dict[str, Capability] = {
     "bucket_cap": _field("bucket_cap", None, replace(BASE, bucket_cap=1), "every parameter above the cap", "cap between",
                          "cap above the model"),
     "accumulation": Capability(lambda case: case.accumulation > 1,
-                               lambda case: replace(case, accumulation=1, no_sync="plain"), replace(BASE, accumulation=2),
+                               lambda case: replace(case, accumulation=1, no_sync="plain", passes="alternate"),
+                               replace(BASE, accumulation=2),
                                frozenset({"several micro-steps"})),
     "no_sync_nested": _field("no_sync", "plain", replace(BASE, accumulation=2, no_sync="nested"), "a nested no_sync",
                              value="nested"),
@@ -141,6 +178,24 @@ TRAINING: dict[str, Capability] = {
         frozenset({"one rank"})),
     "forward_error": _mishap("forward error", "an exception in forward"),
     "backward_error": _mishap("backward error", "an exception in backward"),
+    "joint": _passes("joint", "all forwards before one backward"),
+    "retained": _passes("retained", "several backwards through one forward"),
+    "checkpointed": _layers(lambda layer: layer.checkpoint == "plain", _computed_once, (
+        Layer("linear", 4, checkpoint="plain"), Layer("linear", 4)), "a layer computed again in backward"),
+    "reentrant": _layers(lambda layer: layer.checkpoint == "reentrant", _computed_once, (
+        Layer("linear", 4, checkpoint="reentrant"), Layer("linear", 4)), "a backward within backward"),
+    "in_parts": Capability(
+        lambda case: case.passes == "joint" and any(layer.checkpoint == "reentrant" for layer in case.model.layers),
+        lambda case: _changed(case, lambda layer: replace(layer, checkpoint="none" if layer.checkpoint == "none" else "plain")),
+        replace(BASE, accumulation=2, passes="joint", bucket_cap=1,
+                model=Model(4, (*_FOUR, Layer("linear", 4, checkpoint="reentrant"))))),
+    "evaluation": _interlude("evaluation", "an evaluation"),
+    "forward_only": _interlude("forward only", "a forward without a backward"),
+    "learning_rate": _interlude("learning rate", "a new learning rate"),
+    "freeze": _interlude("freeze", "a layer frozen", "frozen for a while"),
+    "unfreeze": _interlude("unfreeze", "a layer trained from then on"),
+    "cast": _interlude("cast", "parameters cast and cast back"),
+    "state": _interlude("reload", "saved and loaded"),
     # Last: what cannot do with these often hangs, and hangs are costly.
     "few": Capability(lambda case: _trained(case) < case.world_size, _enough,
                       replace(BASE, model=Model(4, (Layer("linear", 2),)))),
@@ -175,12 +230,14 @@ class Scope:
         without: Capabilities that are not drawn.
         declared: What the DDP declares.
         sampler: What the sampler declares.
+        deviating: Rules that the DDP is expected to breach, and why.
     """
 
     max_world_size: int = 4
     without: frozenset[str] = frozenset()
     declared: Declarations = field(default_factory=Declarations)
     sampler: SamplerDeclarations = field(default_factory=SamplerDeclarations)
+    deviating: tuple[tuple[str, str], ...] = ()
 
     def has(self, capability: str) -> bool:
         """Whether cases may contain it."""
@@ -224,6 +281,8 @@ class Scope:
 
     def excluded(self, rule: str) -> str:
         """Why a rule is not about what is on trial; empty where it is."""
+        if rule in dict(self.deviating):
+            return f"deviates as {dict(self.deviating)[rule]}"
         return next((reason for rules, applies, reason in _EXCLUSIONS if rule in rules and applies(self)), "")
 
 
@@ -258,10 +317,11 @@ def _stacked(case: TrainingCase, stack: Stack) -> TrainingCase:
     layers = tuple(Layer("linear", width, activation=stack.activation if number < count - 1 else stack.last)
                    for number, width in enumerate(widths))
     return replace(case, model=Model(case.model.inputs, layers), outside=0, bucket_cap=None, accumulation=1,
-                   zero_grad="set_to_none", unused=(), crossed=None, no_sync="plain")
+                   zero_grad="set_to_none", unused=(), crossed=None, no_sync="plain", passes="alternate", interludes=())
 
 
-_VALUES = ("GRAD-2", "GRAD-3", "GRAD-5", "GRAD-6", "GRAD-7", "GRAD-8", "GRAD-9", "GRAD-12")
+BETWEEN = ("evaluation", "forward_only", "learning_rate", "freeze", "unfreeze", "cast")
+_VALUES = ("GRAD-2", "GRAD-3", "GRAD-5", "GRAD-6", "GRAD-7", "GRAD-8", "GRAD-9", "GRAD-12", "GRAD-13")
 _BY_ITSELF = "it computes forward, backward and loss by itself"
 _EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Scope], bool], str], ...] = (
     (("INIT-1", "INIT-2"), lambda scope: scope.declared.init == "seed",
@@ -292,6 +352,11 @@ _EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Scope], bool], str], ...] = 
     (("COMM-4", "COMM-5"), lambda scope: scope.declared.gradients == "hidden", "gradients are hidden"),
     (("LIVE-2",), lambda scope: not scope.has("forward_error") and not scope.has("backward_error"),
      "does not go on after an exception"),
+    (("LIVE-5",), lambda scope: not any(scope.has(one) for one in BETWEEN), "does nothing between steps"),
+    (("LIVE-5",), lambda scope: scope.declared.exactness == "lossy", "declares exactness = lossy"),
+    (("STATE-1",), lambda scope: not scope.has("state"), "saves no state"),
+    (("GRAD-13",), lambda scope: not any(scope.has(one) for one in ("joint", "retained", "checkpointed", "reentrant")),
+     "every forward is followed by its backward, which computes nothing again"),
     (("MEM-1",), lambda scope: not scope.declared.zero, "shards nothing"),
     (("SHARD-5",), lambda scope: not scope.has("shuffle"), "cannot shuffle"),
     (("SHARD-6",), lambda scope: scope.sampler.padding == "none", "declares padding = none: lengths differ"),

@@ -12,6 +12,7 @@ from ddp_invariants.case import (
     Case,
     CaseError,
     Data,
+    Interlude,
     Layer,
     Mishap,
     Optimizer,
@@ -21,7 +22,7 @@ from ddp_invariants.case import (
     Unused,
 )
 
-Plan = TypeVar("Plan", Data, Layer, Optimizer, Perturbation, Mishap, Unused)
+Plan = TypeVar("Plan", Data, Layer, Optimizer, Perturbation, Mishap, Unused, Interlude)
 
 
 def simpler(case: Case) -> Iterator[Case]:
@@ -31,7 +32,8 @@ def simpler(case: Case) -> Iterator[Case]:
 
 def _simpler_training(case: TrainingCase) -> Iterator[TrainingCase]:
     for index in range(len(case.model.layers)):
-        yield from _tried(case, layers=without_layer(case.model.layers, index), unused=unused_without(case.unused, index))
+        yield from _tried(case, layers=without_layer(case.model.layers, index), unused=unused_without(case.unused, index),
+                          interludes=interludes_without(case.interludes, index))
     for world_size in range(2, case.world_size):
         yield from _tried(case, world_size=world_size)
     for steps in range(1, case.steps):
@@ -39,7 +41,7 @@ def _simpler_training(case: TrainingCase) -> Iterator[TrainingCase]:
     for accumulation in range(1, case.accumulation):
         yield from _tried(case, accumulation=accumulation)
     for name in ("outside", "data", "optimizer", "bucket_cap", "values", "log2_scale", "zero_grad", "poison",
-                 "perturbation", "mishap", "no_sync", "unused", "crossed", "rounds", "seed"):
+                 "perturbation", "mishap", "no_sync", "unused", "crossed", "passes", "interludes", "rounds", "seed"):
         default = next(field.default for field in fields(case) if field.name == name)
         if getattr(case, name) != default:
             yield from _tried(case, **{name: default})
@@ -50,6 +52,7 @@ def _simpler_training(case: TrainingCase) -> Iterator[TrainingCase]:
     if case.mishap is not None:
         yield from (one for plan in _simpler_fields(case.mishap, Mishap(case.mishap.kind)) for one in _tried(case, mishap=plan))
     yield from (one for unused in _simpler_unused(case.unused) for one in _tried(case, unused=unused))
+    yield from (one for rest in _simpler_interludes(case.interludes) for one in _tried(case, interludes=rest))
     for rounds in range(1, case.rounds):
         yield from _tried(case, rounds=rounds)
     for index, layer in enumerate(case.model.layers):
@@ -66,6 +69,13 @@ def _simpler_unused(unused: tuple[Unused, ...]) -> Iterator[tuple[Unused, ...]]:
         before, after = unused[:index], unused[index + 1 :]
         yield (*before, *after)
         yield from ((*before, plain, *after) for plain in _simpler_fields(one, Unused(one.layer)))
+
+
+def _simpler_interludes(interludes: tuple[Interlude, ...]) -> Iterator[tuple[Interlude, ...]]:
+    for index, one in enumerate(interludes):
+        before, after = interludes[:index], interludes[index + 1 :]
+        yield (*before, *after)
+        yield from ((*before, plain, *after) for plain in _simpler_fields(one, Interlude(one.kind, min(1, one.step))))
 
 
 def _simpler_shard(case: ShardCase) -> Iterator[ShardCase]:
@@ -101,6 +111,12 @@ def without_layer(layers: tuple[Layer, ...], index: int) -> tuple[Layer, ...]:
 def unused_without(unused: tuple[Unused, ...], index: int) -> tuple[Unused, ...]:
     """What is unused when one layer is taken out."""
     return tuple(replace(one, layer=one.layer - (one.layer > index)) for one in unused if one.layer != index)
+
+
+def interludes_without(interludes: tuple[Interlude, ...], index: int) -> tuple[Interlude, ...]:
+    """What happens between steps when one layer is taken out: nothing to that layer."""
+    return tuple(replace(one, layer=max(one.layer - (one.layer > index), 0)) for one in interludes
+                 if one.layer != index or not one.freezes)
 
 
 def _tried(case: TrainingCase, **changes: object) -> Iterator[TrainingCase]:

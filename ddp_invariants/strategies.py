@@ -12,8 +12,11 @@ from hypothesis.strategies import SearchStrategy
 
 from ddp_invariants.case import (
     Activation,
+    Checkpoint,
     Data,
     Dtype,
+    Interlude,
+    InterludeKind,
     Layer,
     LayerKind,
     Layout,
@@ -22,6 +25,7 @@ from ddp_invariants.case import (
     Model,
     NoSync,
     Optimizer,
+    Passes,
     Perturbation,
     PerturbationKind,
     Poison,
@@ -55,6 +59,14 @@ _OPTIMIZERS = st.sampled_from((
     Optimizer(momentum=0.5, weight_decay=0.25), Optimizer("adamw"), Optimizer(log2_lr=-2),
 ))
 """Powers of two where torch allows it, so that SGD's arithmetic on integers is exact."""
+_WAYS: tuple[tuple[Passes, Checkpoint], ...] = (
+    ("joint", "none"), ("retained", "none"), ("alternate", "plain"), ("alternate", "reentrant"), ("joint", "plain"),
+    ("retained", "plain"), ("joint", "reentrant"), ("retained", "reentrant"))
+"""How a step's passes may follow one another, and how one of the layers is computed in backward."""
+_NEEDED_FOR = {"joint": "joint", "retained": "retained", "plain": "checkpointed", "reentrant": "reentrant"}
+"""The capability that each of them needs, and those two together that are most."""
+_INTERLUDES = st.lists(st.tuples(st.integers(0, 63), st.integers(0, 7), st.integers(0, 7)), min_size=1, max_size=4)
+"""What happens between steps: of which kind, before which step, to which layer."""
 _NO_SYNC: SearchStrategy[NoSync] = st.sampled_from(("plain", "plain", "nested", "error"))
 PERTURBATIONS: tuple[PerturbationKind, ...] = ("none",) * 13 + ("withheld", "withheld", "delays")
 """What rules draw that are not about timing: mostly nothing, since a violation is best told by the rule that is."""
@@ -135,7 +147,8 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
                    capped: bool = False, poisoned: bool = False, buffers: bool = False,
                    every_kind: bool = False, perturbed: tuple[PerturbationKind, ...] = PERTURBATIONS,
                    accumulated: bool = False, mishaps: tuple[MishapKind, ...] = (), rounds: int = 1,
-                   unused: bool = False, crossed: bool = False) -> TrainingCase:
+                   unused: bool = False, crossed: bool = False, passes: bool = False,
+                   interludes: tuple[InterludeKind, ...] = ()) -> TrainingCase:
     """Training runs within a scope.
 
     What is drawn does not depend on what was drawn before (only what is made of it does), so that Hypothesis can
@@ -156,6 +169,9 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
         rounds: How often to repeat the whole run in the same processes.
         unused: Always pass a layer by, on some rank, at some step.
         crossed: In one of four, have branches that one rank computes in the other order.
+        passes: Always have passes that do not alternate, or layers that are computed again.
+        interludes: What may happen between steps; always some of it, where the scope allows any, and layers that are passed by
+            and several backwards per step beside it.
     """
     world_size = draw(st.sampled_from([w for w in world_sizes if w <= scope.max_world_size] or [scope.max_world_size]))
     steps = draw(st.integers(least_steps, least_steps + 3))
@@ -163,12 +179,16 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
     # Of their own properties only, since what is wrong about accumulation would otherwise be told of every rule; but of all
     # where gradients are hidden, and no rule of its own can judge it.
     micro_steps = (2, 4, 3) if accumulated else (1, 1, 2, 3) if scope.declared.gradients == "hidden" else (1,)
+    if interludes:  # A whole program: of other things, too.
+        accumulated, unused, micro_steps = True, draw(_ONE_IN_FOUR), (1, 1, 2, 3)
     accumulation = draw(st.sampled_from(micro_steps))
     no_sync = draw(_NO_SYNC) if accumulated else "plain"
+    no_sync = no_sync if accumulation > 1 else "plain"
     poison = None
     if poisoned:
         poison = Poison(draw(_SMALL) % world_size, draw(_SMALL) % steps, draw(st.sampled_from(("nan", "inf", "-inf"))))
     mishaps = tuple(kind for kind in mishaps if kind == "death" or scope.has(kind.replace(" ", "_")))
+    interludes = tuple(kind for kind in interludes if scope.has(_NEEDED.get(kind, kind)))
     mishap = None
     if mishaps:
         kind, step = draw(st.sampled_from(mishaps)), draw(_SMALL)
@@ -197,6 +217,22 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
                               None if always else step % steps) for layer, alone, rank, always, step in draw(_UNUSED))
         if draw(_ONE_IN_FOUR):  # What one rank never uses, and the others not in the end.
             passed = (Unused(square[0], rank=draw(_SMALL) % world_size), Unused(square[0], step=steps - 1))
+    offered = [way for way in _WAYS if all(scope.has(_NEEDED_FOR[one]) for one in way if one in _NEEDED_FOR)
+               and (scope.has("in_parts") or way != ("joint", "reentrant"))] if passes else []
+    ways, again = draw(st.sampled_from(offered)) if offered else ("alternate", "none")
+    if offered:
+        accumulation = 2 if ways != "alternate" else 1
+        last = Layer("linear", model.widths()[-1], dtype=model.layers[0].dtype)
+        pair = (last, replace(last, checkpoint=again))
+        model = replace(model, layers=(*model.layers, *(pair if draw(_COINS) else pair[::-1])))
+    between: tuple[Interlude, ...] = ()
+    zero_grad = draw(st.sampled_from(clearing))
+    if interludes:
+        # A layer to freeze or unfreeze is there in every case: tied to none, and not the only one that is trained.
+        model = replace(model, layers=(*model.layers, Layer("linear", model.widths()[-1], dtype=model.layers[0].dtype,
+                                                            frozen=draw(_COINS))))
+        between, steps = _between(draw(_INTERLUDES), interludes, model, steps)
+        zero_grad = "zero" if zero_grad == "never" and any(one.clears for one in between) else zero_grad
     if capped and fitting:
         # What just fits into a bucket tells a capacity that is a little less, as MB for MiB.
         cap = max(1, sum(list(_bytes(model))[-fitting:]))
@@ -211,7 +247,7 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
         bucket_cap=cap,
         values=draw(st.sampled_from(("integer", "real"))),
         log2_scale=draw(st.sampled_from((0, 0, 0, 8, -8))),
-        zero_grad=draw(st.sampled_from(clearing)),
+        zero_grad=zero_grad,
         poison=poison,
         perturbation=Perturbation(draw(st.sampled_from(perturbed)), draw(st.sampled_from(("finite", "finite", "nan"))),
                                   draw(_SMALL) % world_size, draw(st.sampled_from((1, 1, 2, 20)))),
@@ -219,9 +255,26 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
         no_sync=no_sync if poison is None else "plain",
         unused=passed,
         crossed=other,
+        passes=ways,
+        interludes=between,
         rounds=rounds,
         seed=draw(_SEEDS),
     ))
+
+
+def _between(drawn: list[tuple[int, int, int]], kinds: tuple[InterludeKind, ...], model: Model,
+             steps: int) -> tuple[tuple[Interlude, ...], int]:
+    """What happens between steps, by what was drawn, and how many steps there are so that each is followed by one."""
+    last = len(model.layers) - 1
+    alone = [index for index, layer in enumerate(model.layers) if layer.tied is None and layer.kind in ("linear", "scale")
+             and all(other.tied != index for other in model.layers) and index][::-1]
+    steps = max(steps, 2)
+    found = []
+    for kind, step, layer in drawn:
+        one = kinds[kind % len(kinds)]
+        freezing = one in ("freeze", "unfreeze")
+        found.append(Interlude(one, 1 + step % (steps - 1), (alone or [last])[layer % len(alone or [last])] if freezing else 0))
+    return tuple(sorted(found, key=lambda one: one.step)), steps
 
 
 @st.composite
@@ -252,6 +305,11 @@ def shard_cases(draw: st.DrawFn, scope: Scope, *, loader: bool = False, saved: b
 _PERTURBED: dict[str, tuple[PerturbationKind, ...]] = {
     "COMM-2": ("withheld", "late", "delays"), "COMM-3": ("withheld",), "COMM-5": ("none",), "LIVE-3": ("none",)}
 _MISHAPS: dict[str, tuple[MishapKind, ...]] = {"LIVE-2": ("forward error", "backward error"), "LIVE-3": ("death",)}
+_INTERLUDES_OF: dict[str, tuple[InterludeKind, ...]] = {
+    "LIVE-5": ("evaluation", "forward only", "learning rate", "freeze", "unfreeze", "cast"),
+    "PARAM-5": ("freeze", "unfreeze"), "STATE-1": ("reload",)}
+_NEEDED: dict[InterludeKind, str] = {"forward only": "forward_only", "learning rate": "learning_rate", "reload": "state"}
+"""The capability that an interlude needs, where it has another name."""
 _EVERY_KIND = ("INIT-3", "GRAD-4", "PARAM-5", "COMM-5")
 _ANY_WORLD = ("INIT-3", "LOSS-1", "LOSS-3", "GRAD-3", "GRAD-4", "PARAM-3", "PARAM-5", "LIVE-1")
 _FEW_RANKS = ("COMM-4", "COMM-5", "LIVE-2", "LIVE-3", "LIVE-4")
@@ -274,7 +332,8 @@ def _situations(rule: str) -> dict[str, Any]:
             "buffers": rule in ("INIT-2", "BUF-1"), "poisoned": rule == "GRAD-7", "every_kind": rule in _EVERY_KIND,
             "perturbed": _PERTURBED.get(rule, PERTURBATIONS), "mishaps": _MISHAPS.get(rule, ()),
             "rounds": 4 if rule == "LIVE-4" else 1, "capped": rule in ("GRAD-6", "COMM-4", "COMM-5"),
-            "accumulated": rule in ("GRAD-8", "GRAD-12"), "unused": rule == "GRAD-9", "crossed": rule in ("GRAD-1", "COMM-1")}
+            "accumulated": rule in ("GRAD-8", "GRAD-12"), "unused": rule == "GRAD-9", "crossed": rule in ("GRAD-1", "COMM-1"),
+            "passes": rule == "GRAD-13", "interludes": _INTERLUDES_OF.get(rule, ())}
 
 
 def unlike(rules: Iterable[str]) -> list[str]:

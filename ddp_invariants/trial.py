@@ -124,6 +124,9 @@ class Trial:
             NotJudged: The rule is not about what is on trial, or not about the case to replay.
             HarnessError: The harness failed.
         """
+        why = dict(self.scope.deviating).get(rule, "")
+        if why:
+            self._require_deviation(rule, why)
         reason = self.scope.excluded(rule)
         if reason:
             self.ledger[rule].not_claimed = reason
@@ -136,6 +139,24 @@ class Trial:
         except BaseException:
             self.ledger[rule].inconclusive = True
             raise
+
+    def _require_deviation(self, rule: str, why: str) -> None:
+        """Insist that a breach which is expected, and excused, is still there.
+
+        Raises:
+            Inconclusive: It is not.
+        """
+        unexcused = replace(self.on_trial, scope=replace(self.scope, deviating=()))
+        try:
+            Trial(self.pool, unexcused, self.options).certify(rule)
+        except Violation as violation:
+            if violation.breach.rule == rule:
+                return
+        except (Inconclusive, NotJudged):
+            pass
+        self.ledger.tested.add(rule)
+        self.ledger[rule].inconclusive = True
+        raise Inconclusive(f"{rule} does not deviate, and was {why}; take the deviation out of its file")
 
     def _certify(self, rule: str, cases: SearchStrategy[TrainingCase] | SearchStrategy[ShardCase]) -> None:
         if self.options.replay is not None:

@@ -51,3 +51,8 @@ def test_grad9_what_is_unused_counts_as_zero(trial: Trial) -> None:
 def test_grad12_micro_steps_are_one_large_batch(trial: Trial) -> None:
     """Global batch = micro-batch * accumulation * world size: the gradient is that of all those samples at once."""
     trial.certify("GRAD-12")
+
+
+def test_grad13_any_order_of_passes(trial: Trial) -> None:
+    """All forwards before one backward, several backwards through one forward, layers computed again in backward."""
+    trial.certify("GRAD-13")

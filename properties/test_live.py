@@ -21,3 +21,8 @@ def test_live3_a_death_is_told_to_the_others(trial: Trial) -> None:
 def test_live4_nothing_is_left_behind(trial: Trial) -> None:
     """The whole run is repeated in the same processes: threads, descriptors and processes do not grow."""
     trial.certify("LIVE-4")
+
+
+def test_live5_what_happens_between_steps_does_no_harm(trial: Trial) -> None:
+    """Evaluations, forwards without a backward, new learning rates, layers frozen and unfrozen, casts."""
+    trial.certify("LIVE-5")

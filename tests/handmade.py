@@ -72,12 +72,15 @@ def right(case: TrainingCase = CASE, *, none: bool = True) -> TrainingEvidence:
         {("built", 0): maker.tensors(built[rank]), ("wrapped", 0): maker.tensors(built[0]),
          ("built buffers", 0): buffers[rank], ("wrapped buffers", 0): buffers[0]} for rank in range(case.world_size)]
     held, optimization = dict(built[0]), oracle.Optimization()
-    trainable = [name for name in SHAPES if name not in FROZEN]
+    trainable = [name for name in SHAPES if name not in FROZEN or name in case.sometimes_frozen]
     left: dict[str, FloatArray] = {}
     dealt = oracle.batches(case)
     for step in range(case.steps):
         numbers = range(step * case.accumulation, (step + 1) * case.accumulation)
-        found_K = [oracle.gradients(case, held, dealt[number]) for number in numbers]
+        now, frozen = case.at(step), case.frozen(step) & case.sometimes_frozen
+        found_K = [oracle.gradients(now, held, dealt[number]) for number in numbers]
+        found_K = [replace(found, by_name={**found.by_name, **{name: oracle.nothing(held[name], case.world_size)
+                                                               for name in frozen}}) for found in found_K]
         # The ranks compute in float32, and reduce what they computed.
         local_K = [{name: found.by_name[name].centre.astype(np.float32) for name in trainable} for found in found_K]
         local = {name: np.sum([local[name] for local in local_K], axis=0, dtype=np.float32) for name in trainable}
@@ -88,12 +91,17 @@ def right(case: TrainingCase = CASE, *, none: bool = True) -> TrainingEvidence:
         start_P = np.concatenate([held[name].ravel() for name in trainable])
         mean_P = np.concatenate([mean[name].ravel() for name in trainable])
         unused = [case.model.used(frozenset()) - case.model.used(case.passed_by(rank, step)) for rank in range(case.world_size)]
-        nowhere = frozenset.intersection(*unused) if none else frozenset()
+        nowhere = (frozenset.intersection(*unused) if none else frozenset()) | frozen
         left_out_P = np.concatenate([np.full(held[name].size, name in nowhere) for name in trainable])
-        updated = optimization.step(case, balls.exactly(start_P), balls.exactly(mean_P), form, left_out_P).centre
+        updated = optimization.step(now.optimizer, balls.exactly(start_P), balls.exactly(mean_P), form, left_out_P).centre
         after = {**held, **_like(held, trainable, updated)}
         buffer = optimization.first.centre if optimization.first is not None else None
+        reloaded = any((one.kind, one.step) == ("reload", step) for one in case.interludes)
         for rank, noted in enumerate(notes):
+            if reloaded:
+                for restored, kept in {"restored": "updated", "restored buffers": "left buffers",
+                                       "restored state": "state"}.items():
+                    noted[restored, step] = noted[kept, step - 1]
             noted["forward", step] = maker.tensors({name: held[name] for name in SHAPES})
             noted["forward buffers", step] = buffers[0]
             for number, found, parts in zip(numbers, found_K, local_K, strict=True):
@@ -114,10 +122,11 @@ def right(case: TrainingCase = CASE, *, none: bool = True) -> TrainingEvidence:
         Call("allreduce", "float32", 4, "SUM", asynchronous=True, site="ddp.py:1", launched=step + 0.7, waited=step + 0.8))]]
     marks = [[[2 * step], [2 * step + 2]] for step in range(case.steps)]
     quiet = [[[[2 * step], [2 * step]]] * (case.accumulation - 1) for step in range(case.steps)]
-    arrivals = list(zip(trainable[::-1], (0.2, 0.3, 0.4, 0.6), strict=True))
+    arrivals = list(zip(trainable[::-1], (0.2, 0.3, 0.4, 0.6, 0.6), strict=False))
     backwards = [(step + 0.1, step + 0.9, [(name, step + at) for name, at in arrivals]) for step in range(case.steps)]
+    saved = [sorted(str(row[0]) for row in STRUCTURE) for one in case.interludes if one.kind == "reload"]
     return TrainingEvidence(case, tuple(RankEvidence(noted, STRUCTURE, STRUCTURE, sent=sent, marks=marks, quiet=quiet,
-                                                     backwards=backwards, driven={"accumulation": "no_sync"})
+                                                     backwards=backwards, driven={"accumulation": "no_sync"}, saved=saved)
                                         for noted in notes))
 
 

@@ -100,7 +100,8 @@ def test_the_oracle_encloses_torchs_optimizers(case: TrainingCase) -> None:
             gradient = given_.double().numpy().ravel().copy()
             optimizer.step()
             left_out = np.full(6, fill_value=True) if none else None
-            after = ours.step(case, Ball(before, 0 * before, balls.quantum_of(before)), exactly(gradient), form, left_out)
+            start = Ball(before, 0 * before, balls.quantum_of(before))
+            after = ours.step(case.optimizer, start, exactly(gradient), form, left_out)
             assert enclosed(parameter.detach().double().numpy().ravel(), after)
             assert np.isfinite(after.radius).all()
 

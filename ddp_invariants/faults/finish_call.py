@@ -1,6 +1,6 @@
 """Buckets are sent while backward runs, and a call of the loop's after it awaits them."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -14,6 +14,8 @@ Bucket = tuple[nn.Parameter, ...]
 
 class FinishCall(nn.Module):
     """Right: a bucket is sent once its gradients are there, and the loop's call awaits all and writes the means back."""
+
+    declares: ClassVar[dict[str, Any]] = {"unsupported": ("freeze", "unfreeze", "in_parts")}  # The plan is that of the start.
 
     def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None, bucket_cap_mb: float = 25.0) -> None:
         super().__init__()

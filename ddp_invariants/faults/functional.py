@@ -16,6 +16,10 @@ from ddp_invariants.faults._start import broadcast
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
+_EACH_AT_ONCE = ("unused", "crossed", "unfreeze", "in_parts")
+"""All ranks must have all gradients, those of the start, in one order, each at once."""
+
+
 def _hidden(function: _Function) -> _Function:
     """Mark what averages when the optimizer steps: until then gradients are local."""
     function.declares = {"gradients": "hidden"}  # type: ignore[attr-defined]  # a function may have attributes
@@ -24,7 +28,7 @@ def _hidden(function: _Function) -> _Function:
 
 def _as_they_come(function: _Function) -> _Function:
     """Mark what reduces each gradient when it is there: all ranks must have all of them, in one order."""
-    function.declares = {"unsupported": ("unused", "crossed")}  # type: ignore[attr-defined]  # as above
+    function.declares = {"unsupported": _EACH_AT_ONCE}  # type: ignore[attr-defined]  # as above
     return function
 
 
@@ -229,7 +233,7 @@ def draws_again(module: nn.Module) -> None:
     _hook(module, _mean)
 
 
-draws_again.declares = {"init": "seed", "unsupported": ("unused", "crossed")}  # type: ignore[attr-defined]  # a function may have attributes
+draws_again.declares = {"init": "seed", "unsupported": _EACH_AT_ONCE}  # type: ignore[attr-defined]  # a function may have attributes
 
 
 @_hidden

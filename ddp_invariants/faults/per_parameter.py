@@ -20,7 +20,8 @@ from ddp_invariants.faults._start import broadcast
 class PerParameter(nn.Module):
     """Right: a hook averages each gradient, blocking, once autograd has added to it."""
 
-    declares: ClassVar[dict[str, Any]] = {"unsupported": ("unused", "crossed")}  # All ranks have all gradients, in one order.
+    declares: ClassVar[dict[str, Any]] = {"unsupported": (
+        "unused", "crossed", "unfreeze", "in_parts")}  # All ranks have all gradients, those of the start, each at once.
 
     def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
         super().__init__()

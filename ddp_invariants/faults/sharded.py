@@ -57,7 +57,7 @@ def _mean(gradient: Tensor) -> Tensor:
 class Sliced:
     """Right: gradients are averaged, a slice of the parameters laid end to end is updated, and all slices are gathered."""
 
-    declares: ClassVar[dict[str, Any]] = {"zero": 1, "gradients": "hidden"}
+    declares: ClassVar[dict[str, Any]] = {"zero": 1, "gradients": "hidden", "unsupported": ("state",)}  # Slices are copies.
 
     def wrap(self, module: nn.Module, context: Any) -> nn.Module:
         self.context = context
@@ -99,6 +99,21 @@ class Sliced:
 
     def _gather(self, share: _Share) -> None:
         dist.all_gather(list(share.slices.unbind()), share.own.detach())
+
+
+class KeepsItsRate(Sliced):
+    """What steps is another optimizer than the one handed out, of which a schedule lowers the rate (no public incident found).
+
+    LIVE-5: the learning rate of the first step.
+    """
+
+    def make_optimizer(self, wrapped: nn.Module, context: Any) -> Any:
+        self.within = super().make_optimizer(wrapped, context)
+        return super().make_optimizer(wrapped, context)
+
+    def step(self, wrapped: nn.Module, optimizer: Optimizer) -> None:
+        del optimizer
+        super().step(wrapped, self.within)
 
 
 class BecomesAdam(Sliced):

@@ -125,7 +125,8 @@ class DividesTheOutputsGradient(_Synchronised):
 
     sync_gradients = None  # type: ignore[assignment]  # not for the loop
 
-    declares: ClassVar[dict[str, Any]] = {"unsupported": ("unused", "crossed")}  # All ranks have all gradients, in one order.
+    declares: ClassVar[dict[str, Any]] = {"unsupported": (
+        "unused", "crossed", "unfreeze", "in_parts")}  # All ranks have all gradients, those of the start, each at once.
 
     def _start(self) -> None:
         super()._start()

@@ -10,7 +10,7 @@ import numpy as np
 
 from ddp_invariants.declarations import Declarations, SamplerDeclarations
 from ddp_invariants.evidence import ShardEvidence, TrainingEvidence
-from ddp_invariants.invariants import buf, comm, grad, init, live, loss, mem, param
+from ddp_invariants.invariants import buf, comm, grad, init, live, loss, mem, param, state
 from ddp_invariants.invariants.diagnosis.predictions import LOW
 from ddp_invariants.invariants.hearing import UNDECLARED, Hearing, training
 from ddp_invariants.invariants.rule import Rule
@@ -18,9 +18,9 @@ from ddp_invariants.invariants.shard import UNDECLARED as UNDECLARED_SAMPLER
 from ddp_invariants.invariants.shard import Deal, sharding
 from ddp_invariants.verdict import Breach, Finding
 
-__all__ = ["ALL_RULES", "buf", "comm", "grad", "init", "judge", "live", "loss", "mem", "param", "telling_most"]
+__all__ = ["ALL_RULES", "buf", "comm", "grad", "init", "judge", "live", "loss", "mem", "param", "state", "telling_most"]
 
-_ORDER = ("INIT", "SHARD", "LOSS", "GRAD", "PARAM", "BUF", "COMM", "LIVE", "MEM")
+_ORDER = ("INIT", "SHARD", "LOSS", "GRAD", "PARAM", "BUF", "COMM", "LIVE", "STATE", "MEM")
 _RULES: dict[str, Rule[Hearing] | Rule[Deal]] = {**training.rules, **sharding.rules}
 ALL_RULES = {identifier: _RULES[identifier] for identifier in sorted(
     _RULES, key=lambda rule: (_ORDER.index(rule.split("-")[0]), int(rule.split("-")[1])))}
@@ -44,8 +44,9 @@ _CAUSES_FIRST = (
     "COMM-3", "COMM-2",  # What luck decides is wrong in any of the ways below.
     "INIT-3", "INIT-1", "INIT-2", "INIT-4", "BUF-1", "LOSS-1", "LOSS-2", "LOSS-3",
     "PARAM-4",  # In a world of one rank, which a smallest case has only where it needs it.
-    "GRAD-4", "GRAD-7", "GRAD-9", "GRAD-8", "GRAD-1", "GRAD-5", "GRAD-2", "GRAD-3", "GRAD-6", "GRAD-12",
-    "PARAM-5", "PARAM-1", "PARAM-2", "PARAM-3", "COMM-4", "COMM-5", "LIVE-4", "MEM-1",
+    "STATE-1", "GRAD-4", "PARAM-5", "LIVE-5", "GRAD-7", "GRAD-9", "GRAD-8", "GRAD-13",
+    "GRAD-1", "GRAD-5", "GRAD-2", "GRAD-3", "GRAD-6", "GRAD-12",
+    "PARAM-1", "PARAM-2", "PARAM-3", "COMM-4", "COMM-5", "LIVE-4", "MEM-1",
     "SHARD-7", "SHARD-5", "SHARD-4", "SHARD-1", "SHARD-2", "SHARD-3", "SHARD-6", "SHARD-8", "SHARD-9",
 )
 """Rules in the order in which the breach of one explains those of later ones, in one and the same case. Of two about the same

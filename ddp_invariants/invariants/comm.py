@@ -42,6 +42,19 @@ def _groups(hearing: Hearing) -> dict[tuple[tuple[int, ...], int], dict[int, lis
     return found
 
 
+def _require_plain_steps(hearing: Hearing) -> None:
+    """Insist that every step is one forward and its backward after another, and that nothing happens between steps.
+
+    Raises:
+        NotAbout: They are not.
+    """
+    case = hearing.case
+    if case.passes != "alternate" or any(layer.checkpoint == "reentrant" for layer in case.model.layers):
+        raise NotAbout("gradients come in several parts, or are sent several times")
+    if case.interludes:
+        raise NotAbout("what happens between steps may change the buckets")
+
+
 @training.rule("COMM-1", "All ranks issue the same sequence of collectives: kind, dtype, element count, reduce operation.",
                ("more than one rank",))
 def same_sequence_on_all_ranks(hearing: Hearing, tally: Tally) -> Breach | None:
@@ -240,6 +253,7 @@ def buckets_are_filled_to_the_cap(hearing: Hearing, tally: Tally) -> Breach | No
         raise NotAbout("no bucket capacity" if cap is None else "one rank")
     if hearing.case.unused:
         raise NotAbout("some parameters are unused, and may not be sent")
+    _require_plain_steps(hearing)
     hearing.every_rank("reduced", 0)
     for rank, evidence in enumerate(hearing.evidence.ranks):
         _require_observed([evidence])
@@ -294,6 +308,7 @@ def reduction_overlaps_backward(hearing: Hearing, tally: Tally) -> Breach | None
         raise NotAbout("one rank" if hearing.case.world_size == 1 else "collectives are delayed")
     if hearing.case.unused:
         raise NotAbout("some parameters are unused: their buckets are complete only when backward ends")
+    _require_plain_steps(hearing)
     hearing.every_rank("reduced", 0)
     for rank, evidence in enumerate(hearing.evidence.ranks):
         _require_observed([evidence])

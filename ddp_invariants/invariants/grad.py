@@ -163,12 +163,13 @@ def gradients_fit_their_parameters(hearing: Hearing, tally: Tally) -> Breach | N
     rows = {row[0]: row for row in hearing.evidence.ranks[0].structure_before}
     tally.met |= {"tied parameter"} if any(row[0] != row[4] for row in rows.values()) else set()
     for step in hearing.steps("reduced"):
-        unused = hearing.unused(step)
+        unused, trainable_names = hearing.unused(step), hearing.trainable(step)
         for rank, tensors in enumerate(hearing.every_rank("reduced", step)):
             for slot in tensors.layout.slots:
                 if slot.name not in rows or (slot.dtype is None and slot.name in unused[rank]):
                     continue
-                _, dtype, shape, trainable, _, _ = rows[slot.name]
+                _, dtype, shape, _, _, _ = rows[slot.name]
+                trainable = slot.name in trainable_names
                 tally.compared += 1
                 where = f"rank {rank} of {hearing.case.world_size}, step {step}, parameter {slot.name!r} {tuple(shape)}"
                 if not trainable:
@@ -266,7 +267,7 @@ def what_is_not_finite_spreads(hearing: Hearing, tally: Tally) -> Breach | None:
                (TWO_RANKS, "several micro-steps", *NO_SYNC.values()))
 def accumulation_without_communication(hearing: Hearing, tally: Tally) -> Breach | None:
     """On cases with several micro-steps, all but the last under no_sync."""
-    if hearing.case.accumulation == 1 or hearing.synchronised_each:
+    if hearing.case.accumulation == 1 or hearing.synchronised_each or hearing.case.passes != "alternate":
         raise NotAbout("no backward ran under no_sync")
     tally.met |= {TWO_RANKS} if hearing.case.world_size > 1 else set()
     for step in hearing.steps("reduced"):
@@ -340,7 +341,10 @@ def batch_arithmetic(hearing: Hearing, tally: Tally) -> Breach | None:
         raise NotAbout("one micro-step per step")
     if case.unused:
         raise NotAbout("one process cannot use a layer on some samples alone")
-    alone = replace(case, world_size=1, accumulation=1, no_sync="plain", crossed=None, perturbation=Perturbation(), mishap=None)
+    if case.passes == "retained":
+        raise NotAbout("all micro-steps see one batch")
+    plain = replace(case, world_size=1, accumulation=1, no_sync="plain", passes="alternate", crossed=None,
+                    perturbation=Perturbation(), mishap=None)
     for step in hearing.steps("reduced"):
         parts = [hearing.batches[number] for number in hearing.micro_steps(step)]
         if len({part.inputs_WBI.shape for part in parts}) > 1 or (case.zero_grad == "never" and step):
@@ -348,8 +352,10 @@ def batch_arithmetic(hearing: Hearing, tally: Tally) -> Breach | None:
         tally.met |= {"several micro-steps"} | ({TWO_RANKS} if case.world_size > 1 else set())
         truth = hearing.truth(step).gradient
         joined = oracle.joined(parts)
-        found = oracle.gradients(alone, hearing.every_rank("forward", step)[0].by_name, joined)
-        balls = [found.by_name[slot.name] for slot in hearing.layout(step).slots if slot.dtype is not None]
+        held = hearing.every_rank("forward", step)[0].by_name
+        found = oracle.gradients(plain.at(step), held, joined).by_name
+        balls = [found[slot.name] if slot.name in found else oracle.nothing(held[slot.name], 1)
+                 for slot in hearing.layout(step).slots if slot.dtype is not None]
         centre_P = np.concatenate([ball.centre[0].ravel() for ball in balls])
         factor = case.world_size if hearing.declared.reduction == "sum" else 1
         radius_P = factor * np.concatenate([ball.radius[0].ravel() for ball in balls]) + truth.radius
@@ -360,4 +366,30 @@ def batch_arithmetic(hearing: Hearing, tally: Tally) -> Breach | None:
             return breach
     if not tally.compared:
         raise NotAbout("no step had batches of equal size")
+    return None
+
+
+PASSES = {"joint": "all forwards before one backward", "retained": "several backwards through one forward"}
+CHECKPOINTS = {"plain": "a layer computed again in backward", "reentrant": "a backward within backward"}
+
+
+@training.rule("GRAD-13", "However a step's forwards and backwards follow one another, and whatever of a forward backward "
+               "computes again, the gradient is the mean of the ranks' local gradients.",
+               (TWO_RANKS, *PASSES.values(), *CHECKPOINTS.values()))
+def any_order_of_passes(hearing: Hearing, tally: Tally) -> Breach | None:
+    """The mean again, on cases whose passes do not alternate, or with layers that are computed again."""
+    case = hearing.case
+    met = {PASSES[case.passes]} if case.passes != "alternate" else set()
+    met |= {CHECKPOINTS[layer.checkpoint] for layer in case.model.layers if layer.checkpoint != "none"}
+    if not met:
+        raise NotAbout("every forward is followed by its backward, which computes nothing again")
+    tally.met |= {TWO_RANKS} if case.world_size > 1 else set()
+    for step in hearing.steps("reduced"):
+        if step >= hearing.clean_steps:
+            break
+        breach = _mean_at(hearing, tally, "GRAD-13", f"with {' and '.join(sorted(met))} the gradient is not the mean of the "
+                          "ranks' local gradients", step)
+        tally.met |= met
+        if breach is not None:
+            return breach
     return None

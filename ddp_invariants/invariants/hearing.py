@@ -4,7 +4,7 @@ Suffixes: W ranks, P elements of all trainable parameters end to end.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -126,7 +126,8 @@ class Hearing:
     @cached_property
     def synchronised_each(self) -> bool:
         """Whether every micro-step was synchronised, for want of a way not to."""
-        return self.case.accumulation > 1 and self.evidence.ranks[0].driven.get("accumulation") == "each"
+        each = self.case.passes == "retained" or self.evidence.ranks[0].driven.get("accumulation") == "each"
+        return self.case.accumulation > 1 and each and self.case.passes != "joint"
 
     @cached_property
     def clean_steps(self) -> int:
@@ -231,43 +232,58 @@ class Hearing:
         if not np.isfinite(held[0].values_P).all():
             raise Unjudged(f"the parameters at the start of step {step} are not finite")
         numbers, layout = self.micro_steps(step), self.layout(step)
-        found = [oracle.gradients(self.case, held[0].by_name, self.batches[number]) for number in numbers]
+        case, held_0 = self.case.at(step), held[0].by_name
         names = [slot.name for slot in layout.slots if slot.dtype is not None]
+        frozen = {name: oracle.nothing(held_0[name], case.world_size) for name in self.left_frozen(step) if name in held_0}
+        found = [oracle.gradients(case, held_0, self.batches[number]) for number in numbers]
+        found = [replace(one, by_name={**one.by_name, **frozen}) for one in found] if frozen else found
         gradient = self._mean(_end_to_end([one.by_name for one in found], names, self.case.world_size), step, layout)
-        start_P = np.concatenate([held[0].by_name[name].ravel() for name in names])
-        updated = self._updated(start_P, gradient, form_of(layout), self._left_out(step, layout))
+        start_P = np.concatenate([held_0[name].ravel() for name in names])
+        updated = self._updated(step, start_P, gradient, form_of(layout), self._left_out(step, layout))
         losses = tuple(Ball(one.losses_W.centre.mean(), one.losses_W.radius.mean() + 2.0**-50
                             * np.abs(one.losses_W.centre).mean(), 0.0) for one in found)
         return Truth(losses, gradient, updated)
 
+    def trainable(self, step: int) -> frozenset[str]:
+        """Names of the parameters that are trained at a step."""
+        at_first = frozenset(row[0] for row in self.evidence.ranks[0].structure_before if row[3])
+        return (at_first | self.case.sometimes_frozen) - self.left_frozen(step)
+
+    def left_frozen(self, step: int) -> frozenset[str]:
+        """Names of the parameters that are frozen at a step and trained at others."""
+        return self.case.sometimes_frozen & self.case.frozen(step) if self.case.interludes else frozenset()
+
     def unused(self, step: int) -> tuple[frozenset[str], ...]:
         """Names of the trainable parameters that each rank does not use at a step."""
-        trainable = {row[0] for row in self.evidence.ranks[0].structure_before if row[3]}
+        trainable = self.trainable(step)
         model, ranks = self.case.model, range(self.case.world_size)
         return tuple(frozenset(trainable & (model.used(frozenset()) - model.used(self.case.passed_by(rank, step))))
                      for rank in ranks)
 
     def _left_out(self, step: int, layout: Layout) -> NDArray[np.bool_] | None:
-        """Elements that no rank uses at a step and that have no gradient, where they might as well have zero. Shape (P,)."""
-        if not self.case.unused:
+        """Elements that are frozen at a step, or that no rank uses and that have no gradient. Shape (P,); None for none."""
+        names = self.left_frozen(step)
+        if self.case.unused:
+            reduced, nowhere = self.every_rank("reduced", step), frozenset.intersection(*self.unused(step))
+            names |= nowhere - reduced[0].by_name.keys()
+        if not names:
             return None
-        reduced, nowhere = self.every_rank("reduced", step), frozenset.intersection(*self.unused(step))
-        names = nowhere - reduced[0].by_name.keys()
         return np.repeat([slot.name in names for slot in layout.slots], layout.sizes)
 
-    def _updated(self, start_P: FloatArray, gradient: Ball, form: balls.Format,
+    def _updated(self, step: int, start_P: FloatArray, gradient: Ball, form: balls.Format,
                  left_out_P: NDArray[np.bool_] | None = None) -> Ball:
         """The parameters after the optimizer's step; shape (P,)."""
+        plan = self.case.at(step).optimizer
         start = Ball(start_P, np.zeros_like(start_P), balls.quantum_of(start_P))
         if not self.declared.main:
-            return self._optimization.step(self.case, start, gradient, form, left_out_P)
+            return self._optimization.step(plan, start, gradient, form, left_out_P)
         # What is held is the copy, rounded: the copy itself lies within one rounding of it, before the step and after.
         main = ROUNDOFF[self.declared.main]
         lower_P = form.roundoff > main
         held_P = np.where(lower_P, form.roundoff, 0.0)
         start = Ball(start_P, held_P * np.abs(start_P), np.where(lower_P, 0.0, start.quantum))
         copied = balls.Format(np.minimum(form.roundoff, main), form.smallest, form.largest)
-        updated = self._optimization.step(self.case, start, gradient, copied, left_out_P)
+        updated = self._optimization.step(plan, start, gradient, copied, left_out_P)
         return Ball(updated.centre, updated.radius + held_P * updated.most, np.where(lower_P, 0.0, updated.quantum))
 
 

@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from itertools import pairwise
 
+from ddp_invariants.case import InterludeKind
 from ddp_invariants.evidence import Incident, RankEvidence
 from ddp_invariants.invariants import grad, param
 from ddp_invariants.invariants.hearing import Hearing, training
@@ -195,4 +196,31 @@ def nothing_is_left_behind(hearing: Hearing, tally: Tally) -> Breach | None:
     if hearing.cut_short:
         tally.compared = 0
         raise Unjudged(hearing.cut_short)
+    return None
+
+
+INTERLUDES: dict[InterludeKind, str] = {
+    "evaluation": "an evaluation", "forward only": "a forward without a backward", "learning rate": "a new learning rate",
+    "freeze": "a layer frozen", "unfreeze": "a layer trained from then on", "cast": "parameters cast and cast back"}
+
+
+@training.rule("LIVE-5", "What a program does between two steps on all ranks (it evaluates, runs a forward of which nothing "
+               "comes, lowers the learning rate, freezes or unfreezes a layer, casts parameters and casts them back) leaves "
+               "the steps after it right.", tuple(INTERLUDES.values()))
+def interludes_do_no_harm(hearing: Hearing, tally: Tally) -> Breach | None:
+    """On cases with such interludes: every step's gradients and update are what they must be."""
+    case = hearing.case
+    if not any(one.kind in INTERLUDES for one in case.interludes):
+        raise NotAbout("nothing happens between steps")
+    if hearing.declared.exactness == "lossy":
+        raise NotAbout("declares exactness = lossy")
+    hidden = hearing.declared.gradients == "hidden"
+    for judge in (param.trajectory_of_single_process_training,) if hidden else (
+            grad.mean_of_the_local_gradients, param.trajectory_of_single_process_training):
+        breach = judge(hearing, tally)
+        if breach is not None:
+            past = [INTERLUDES[one.kind] for one in case.interludes if one.kind in INTERLUDES]
+            return replace(breach, rule="LIVE-5", fact=f"with {', '.join(dict.fromkeys(past))} between steps, {breach.fact}")
+    done = hearing.steps("updated")
+    tally.met |= {INTERLUDES[one.kind] for one in case.interludes if one.kind in INTERLUDES and one.step in done}
     return None

@@ -84,6 +84,8 @@ def one_rank_is_plain_training(hearing: Hearing, tally: Tally) -> Breach | None:
     """Against the same steps without a wrapper, in the same process."""
     if hearing.case.world_size > 1:
         raise NotAbout("more than one rank")
+    if any(one.kind == "cast" for one in hearing.case.interludes):
+        raise NotAbout("parameters are cast and lie otherwise from then on, and so are added up otherwise")
     for step in hearing.steps("updated"):
         tally.met.add("one rank")
         plain, wrapped = hearing.every_rank("plain", step)[0], hearing.every_rank("updated", step)[0]
@@ -95,16 +97,18 @@ def one_rank_is_plain_training(hearing: Hearing, tally: Tally) -> Breach | None:
     return None
 
 
-@training.rule("PARAM-5", "Frozen parameters do not move.", ("frozen parameter",))
+@training.rule("PARAM-5", "Frozen parameters do not move, nor those frozen for a while.",
+               ("frozen parameter", "frozen for a while"))
 def frozen_parameters_stay(hearing: Hearing, tally: Tally) -> Breach | None:
-    """Bitwise, from the first forward on."""
-    frozen = {row[0] for row in hearing.evidence.ranks[0].structure_before if not row[3]}
+    """Bitwise, from the first forward on, or over each step at which they are frozen."""
+    always = {row[0] for row in hearing.evidence.ranks[0].structure_before if not row[3]} - hearing.case.sometimes_frozen
     start = hearing.every_rank("forward")
     for step in hearing.steps("updated"):
+        for_now, now = hearing.left_frozen(step), hearing.every_rank("forward", step)
         for rank, tensors in enumerate(hearing.every_rank("updated", step)):
-            for name in sorted(frozen & tensors.by_name.keys()):
-                tally.met.add("frozen parameter")
-                before, after = start[rank].by_name[name], tensors.by_name[name]
+            for name in sorted((always | for_now) & tensors.by_name.keys()):
+                tally.met.add("frozen for a while" if name in for_now else "frozen parameter")
+                before, after = (now if name in for_now else start)[rank].by_name[name], tensors.by_name[name]
                 tally.compared += after.size
                 if before.shape != after.shape or not np.array_equal(before, after, equal_nan=True):
                     where = f"rank {rank} of {hearing.case.world_size}, after step {step}, parameter {name!r} {after.shape}"

@@ -7,8 +7,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from ddp_invariants.case import Layer, Loss, Model
+from ddp_invariants.case import Checkpoint, Layer, Loss, Model
 
 
 class Values:
@@ -185,6 +186,7 @@ class Replica(nn.Module):
         self.failing = ""
         self.layers: Any = nn.ModuleList()
         self._activations = [ACTIVATIONS[layer.activation] for layer in model.layers]
+        self._checkpoints: list[Checkpoint] = [layer.checkpoint for layer in model.layers]
         values, widths = Values(values_P), model.widths()
         for index, layer in enumerate(model.layers):
             self.layers.append(self._build(layer, widths[index], values))
@@ -212,12 +214,27 @@ class Replica(nn.Module):
             self.at_forward()
         for index, (layer, activation) in enumerate(zip(self.layers, self._activations, strict=True)):
             if index not in self.passed_by:
-                x = layer(x)
+                x = layer(x) if self._checkpoints[index] == "none" else self._checkpointed(index, layer, x)
                 if activation is not None:
                     x = activation(x)
             if self.failing and layer is self.layers[(len(self.layers) - 1) // 2]:
                 self._fail_here(x)
         return x
+
+    def _checkpointed(self, index: int, layer: nn.Module, x: Tensor) -> Tensor:
+        """A layer whose forward backward runs again. Shape (B, in) to (B, out)."""
+        reentrant = self._checkpoints[index] == "reentrant"
+        if reentrant and not x.requires_grad:  # Or nothing within would get a gradient: whoever uses it knows.
+            x = x.detach().requires_grad_()
+        result: Tensor = checkpoint(layer, x, use_reentrant=reentrant)
+        return result
+
+    def freeze(self, index: int, *, frozen: bool) -> None:
+        """Train a layer from now on, or freeze it and clear its gradients."""
+        for parameter in self.layers[index].parameters():
+            parameter.requires_grad_(not frozen)
+            if frozen:
+                parameter.grad = None
 
     def _fail_here(self, x: Tensor) -> None:
         """Raise now, or when backward gets here; further down where nothing before this is trained."""

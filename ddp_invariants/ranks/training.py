@@ -5,6 +5,7 @@ import signal
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from ddp_invariants import draws
 from ddp_invariants.adapter import Context
-from ddp_invariants.case import TrainingCase
+from ddp_invariants.case import Interlude, TrainingCase
 from ddp_invariants.declarations import SHARDED
 from ddp_invariants.ranks import held
 from ddp_invariants.ranks.driving import Driver
@@ -142,10 +143,12 @@ class _Run:
         for replica in (self.replica, self.twin) if case.crossed == rank else ():
             replica.cross()
         self.twin_named = list(self.twin.named_parameters())
+        self.thawed = case.sometimes_frozen
         self.dataset = draws.Dataset(case)
         kind, arguments = optimizer_plan(case)
         self.context = Context(rank, case.world_size, session.subgroup, case.bucket_cap, case.seed, case.optimizer.lr, kind,
                                arguments)
+        self.driver, self.moved = driver, True
         self.watching = False
         self.arrived: list[tuple[str, float]] = []
         self.backward_began = 0.0
@@ -189,31 +192,88 @@ class _Run:
 
     def _train(self) -> None:
         """Train with a wrapper."""
-        case, drive = self.case, self.drive
+        case = self.case
+        self._watch_replica()
+        wrapped, optimizer = self.drive.begin()
+        self._wrapped()
+        self.record.facts["driven"] = self.drive.found
+        self._require_own_parameters(wrapped)
+        dealt = draws.batches(case)
+        for self.step in range(case.steps):
+            self._pass_by(self.replica, self.twin)
+            first = self.step * case.accumulation
+            batches = [ranks[self.rank] for ranks in dealt[first : first + case.accumulation]]
+            for interlude in case.interludes:
+                if interlude.step == self.step:
+                    self.phase = f"{interlude.kind} before it"
+                    wrapped, optimizer = self._interlude(interlude, wrapped, optimizer, batches[0])
+            self._one_step(wrapped, optimizer, batches)
+        self.phase, self.step = "last forward", case.steps
+        # One forward more: torch DDP reports an unused parameter of the last backward only then, and sharded parameters
+        # are seen whole only in a forward.
+        self.watching = self.declared.zero == SHARDED
+        self.drive.forward(wrapped, self._batch(dealt[-1][self.rank], 0)[0])
+        if self.declared.zero == SHARDED:
+            self._note_gathered()
+        if case.world_size == 1:
+            self._plain_training()
+
+    def _watch_replica(self) -> None:
+        """Be told what its forwards start from, and when its gradients are computed."""
         if self.declared.zero < SHARDED:
             self.replica.at_forward = self._at_forward
             self._watch_gradients()
         else:
             for layer in self.replica.layers:
                 layer.at_forward = self._at_layer
-        wrapped, optimizer = drive.begin()
-        self._wrapped()
-        self.record.facts["driven"] = drive.found
-        self._require_own_parameters(wrapped)
-        dealt = draws.batches(case)
-        for self.step in range(case.steps):
-            self._pass_by(self.replica, self.twin)
-            first = self.step * case.accumulation
-            self._one_step(wrapped, optimizer, [ranks[self.rank] for ranks in dealt[first : first + case.accumulation]])
-        self.phase, self.step = "last forward", case.steps
-        # One forward more: torch DDP reports an unused parameter of the last backward only then, and sharded parameters
-        # are seen whole only in a forward.
-        self.watching = self.declared.zero == SHARDED
-        drive.forward(wrapped, self._batch(dealt[-1][self.rank], 0)[0])
-        if self.declared.zero == SHARDED:
-            self._note_gathered()
-        if case.world_size == 1:
-            self._plain_training()
+
+    def _interlude(self, interlude: Interlude, wrapped: Any, optimizer: Any, indices: Any) -> tuple[Any, Any]:
+        """What the program does before a step, besides training. Returns what is trained from then on, and its optimizer."""
+        drive, kind = self.drive, interlude.kind
+        if kind == "learning rate":
+            for group in optimizer.param_groups:
+                group["lr"] /= 4
+        elif interlude.freezes:
+            for replica in (self.replica, self.twin):
+                replica.freeze(interlude.layer, frozen=kind == "freeze")
+        elif kind == "cast":
+            drive.zero_grad(wrapped, optimizer, True)  # noqa: FBT003 - as the adapter's method takes it
+            _cast_and_back(self.replica)
+            self.moved = True
+        elif kind == "reload":
+            return self._reloaded(wrapped, optimizer)
+        else:
+            inputs = self._batch(indices, self.step)[0]
+            module = wrapped if isinstance(wrapped, nn.Module) else self.replica
+            with torch.set_grad_enabled(kind == "forward only"):
+                module.train(kind == "forward only")
+                drive.forward(wrapped, inputs)
+                module.train()
+        return wrapped, optimizer
+
+    def _reloaded(self, wrapped: Any, optimizer: Any) -> tuple[Any, Any]:
+        """What is trained and its optimizer made anew, as in another process, and given the saved state of those there were."""
+        saved = deepcopy((_stateful(wrapped, self.replica).state_dict(), optimizer.state_dict()))
+        self.record.facts.setdefault("saved", []).append(sorted(saved[0]))
+        self.drive.teardown(self.context)
+        other = self.rank + self.case.world_size  # Whose values nobody has: what is not loaded shows.
+        self.replica = Replica(self.case.at(self.step).model, draws.parameters(self.case, other, count_values(self.case.model)))
+        if self.case.crossed == self.rank:
+            self.replica.cross()
+        self._pass_by(self.replica)
+        self._watch_replica()
+        self.drive = self.driver.start(self.context, self.replica)
+        wrapped, optimizer = self.drive.begin()
+        _stateful(wrapped, self.replica).load_state_dict(saved[0])
+        optimizer.load_state_dict(saved[1])
+        self.named, self.buffers = list(self.replica.named_parameters()), list(self.replica.named_buffers())
+        self.moved = True
+        self.record.tensors("restored", self.step, self.named)
+        if self.buffers:
+            self.record.tensors("restored buffers", self.step, self.buffers)
+        if not self.declared.zero and self.declared.optimizer == "replicated":
+            self.record.tensors("restored state", self.step, self._optimizer_state(optimizer))
+        return wrapped, optimizer
 
     def _pass_by(self, *replicas: Replica) -> None:
         """Have forwards of this step pass the case's unused layers by."""
@@ -276,6 +336,9 @@ class _Run:
         for number, dealt in enumerate(draws.batches(case)):
             self.step = number // case.accumulation
             self._pass_by(plain)
+            for interlude in case.interludes if number % case.accumulation == 0 else ():
+                if interlude.step == self.step:
+                    _plainly(interlude, plain, optimizer)
             inputs, targets, tags = self._batch(dealt[0], self.step)
             if case.zero_grad != "never" and number % case.accumulation == 0:
                 optimizer.zero_grad(set_to_none=case.zero_grad == "set_to_none")
@@ -300,8 +363,10 @@ class _Run:
         if case.zero_grad != "never":
             drive.zero_grad(wrapped, optimizer, case.zero_grad == "set_to_none")
         start = self.session.counts()
-        quiet = []
-        for number, indices in enumerate(dealt):
+        quiet: list[tuple[list[int], list[int]]] = []
+        if case.passes != "alternate":
+            self._passes(wrapped, optimizer, dealt)
+        for number, indices in enumerate(dealt if case.passes == "alternate" else ()):
             if number < last and not each:
                 with drive.accumulate(wrapped):
                     if case.no_sync == "nested":
@@ -367,14 +432,49 @@ class _Run:
         torch.set_rng_state(after)
         return span
 
+    def _passes(self, wrapped: Any, optimizer: Any, dealt: list[Any]) -> None:
+        """A step's forwards and backwards in another order than in turn, and the unwrapped twin's in turn."""
+        retained = self.case.passes == "retained"
+        batches = [self._batch(indices, self.step) for indices in dealt]
+        self.phase, self.watching = "forward", True
+        losses = [self._loss(self.drive.forward(wrapped, inputs), targets, tags)
+                  for inputs, targets, tags in (batches[:1] if retained else batches)]
+        self.phase = "backward"
+        self.arrived, self.backward_began = [], self.session.log.now()
+        if retained:
+            for number in range(len(dealt)):
+                losses[0][1].backward(retain_graph=number < len(dealt) - 1)
+                self.drive.after_backward(wrapped, optimizer)
+        else:
+            self.drive.backward(wrapped, optimizer, torch.stack([scaled for _, scaled in losses]).sum())
+            self.phase = "synchronisation"
+            self.drive.after_backward(wrapped, optimizer)
+        self.phase = "twin"
+        if self.declared.zero == SHARDED:
+            self._note_gathered()
+        if retained:
+            for number, batch in enumerate(batches):
+                self._twin_step(number, *batch, losses[0][0])
+            return
+        # One backward of all, for autograd adds up what it meets in an order of its own: a sum of parts may round otherwise.
+        found = [self._loss(self.twin(inputs), targets, tags) for inputs, targets, tags in batches]
+        self._note_twin(0, torch.stack([scaled for _, scaled in found]).sum(), found[0][0], losses[0][0])
+        for number in range(1, len(batches)):
+            self._note_twin(number, None, found[number][0], losses[number][0])
+
     def _twin_step(self, number: int, inputs: Tensor, targets: Tensor, tags: Tensor, loss: Tensor) -> None:
         """What an unwrapped module makes of the same batch."""
         twin_loss, scaled = self._loss(self.twin(inputs), targets, tags)
+        self._note_twin(number, scaled, twin_loss, loss)
+
+    def _note_twin(self, number: int, scaled: Tensor | None, twin_loss: Tensor, loss: Tensor) -> None:
+        """Note a micro-step's losses, and the gradients that backward gives the twin; zeros where another's has given all."""
         self.twin.zero_grad(set_to_none=True)
-        scaled.backward()
-        if self.case.unused:  # What is unused counts as zero.
-            for _, parameter in self.twin_named:
-                if parameter.requires_grad and parameter.grad is None:
+        if scaled is not None:
+            scaled.backward()
+        if scaled is None or self.case.unused or self.thawed:  # So counts what is unused, or frozen at this step alone.
+            for name, parameter in self.twin_named:
+                if parameter.grad is None and (parameter.requires_grad or name in self.thawed):
                     parameter.grad = torch.zeros_like(parameter)
         micro = self.step * self.case.accumulation + number
         self.record.tensors("local", micro, ((name, p.grad) for name, p in self.twin_named))
@@ -408,7 +508,8 @@ class _Run:
             self.buffers = list(self.replica.named_buffers())
         self.record.tensors("forward", self.step, self.named)
         self.record.tensors("forward buffers", self.step, self.buffers)
-        if self.step == 0:
+        if self.moved:
+            self.moved = False
             self.layouts = [_layout_of(parameter) for _, parameter in self.named]
             _lay_out(self.twin, self.layouts)
         with torch.no_grad():
@@ -467,6 +568,30 @@ class _Run:
             for key, value in states.get(parameter, {}).items():
                 if isinstance(value, Tensor):
                     yield f"{name}/{key}", value
+
+
+def _stateful(wrapped: Any, replica: nn.Module) -> Any:
+    """What a state is saved of and loaded into: the wrapper where it has one, or the module."""
+    has_state = all(callable(getattr(wrapped, name, None)) for name in ("state_dict", "load_state_dict"))
+    return wrapped if has_state else replica
+
+
+@torch.no_grad()
+def _cast_and_back(module: nn.Module) -> None:
+    """Parameters to float64 and back to what they were, as around an export; no value changes."""
+    for parameter in module.parameters():
+        dtype = parameter.dtype
+        parameter.data = parameter.data.to(torch.float64 if dtype != torch.float64 else torch.complex128)
+        parameter.data = parameter.data.to(dtype) if dtype != torch.float64 else parameter.data.real.contiguous()
+
+
+def _plainly(interlude: Interlude, module: Replica, optimizer: torch.optim.Optimizer) -> None:
+    """What an interlude comes to where nothing is wrapped: the others change nothing there."""
+    if interlude.kind == "learning rate":
+        for group in optimizer.param_groups:
+            group["lr"] /= 4
+    elif interlude.freezes:
+        module.freeze(interlude.layer, frozen=interlude.kind == "freeze")
 
 
 _CACHE_LINE = 64

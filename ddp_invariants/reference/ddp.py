@@ -170,6 +170,9 @@ class DistributedDataParallel(nn.Module):
         if not self._reducing:
             return
         for bucket in self._buckets:
+            if bucket.work is not None and any(parameter is one for one in bucket.parameters):
+                raise RuntimeError("a parameter got another gradient after what it had was sent: a backward within backward, "
+                                   "as of reentrant checkpoints, computes it in parts; use_reentrant=False does not")
             bucket.waiting.discard(parameter)
         for bucket in self._buckets:
             if bucket.waiting:

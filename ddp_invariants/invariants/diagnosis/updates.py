@@ -96,12 +96,12 @@ class _Past:
     """What a rank's parameter went through up to a step.
 
     Attributes:
-        plan: The optimizer.
+        plans_T: The optimizer as it is at each step.
         starts_T: What it was when each step's forward started.
         gradients_T: Its gradient at each step.
     """
 
-    plan: Optimizer
+    plans_T: list[Optimizer]
     starts_T: list[FloatArray]
     gradients_T: list[FloatArray]
 
@@ -112,9 +112,9 @@ class _Past:
             last: How often the last update is made.
             forgets: Whether the optimizer's state is lost before the last step.
         """
-        plan, state, steps = self.plan, _State(np.zeros_like(self.starts_T[0]), np.zeros_like(self.starts_T[0])), 0
+        state, steps = _State(np.zeros_like(self.starts_T[0]), np.zeros_like(self.starts_T[0])), 0
         p = most = self.starts_T[0]
-        for number, (start, g) in enumerate(zip(self.starts_T, self.gradients_T, strict=True)):
+        for number, (plan, start, g) in enumerate(zip(self.plans_T, self.starts_T, self.gradients_T, strict=True)):
             final = number == len(self.starts_T) - 1
             if final and forgets:
                 state, steps = _State(np.zeros_like(start), np.zeros_like(start)), 0
@@ -161,7 +161,7 @@ def _of_update(hearing: Hearing, step: int, rank: int, name: str) -> list[Cause]
     after = hearing.every_rank("updated", step)[rank].by_name[name]
     slot = next(slot for slot in hearing.every_rank("updated", step)[rank].layout.slots if slot.name == name)
     roundings = 32 * ROUNDOFF.get(slot.dtype or "", np.nan)
-    past = _Past(hearing.case.optimizer, starts_T, held_T)
+    past = _Past([hearing.case.at(number).optimizer for number in numbers], starts_T, held_T)
     right, right_most = replace(past, gradients_T=right_T).updated()
 
     def equals(predicted: tuple[FloatArray, FloatArray]) -> bool:
@@ -183,7 +183,11 @@ def _part(hearing: Hearing, step: int, name: str, flat_P: FloatArray) -> FloatAr
 
 def _guesses(past: _Past, own_T: list[FloatArray], rank: int, world_size: int) -> Iterator[tuple[
         Cause, Callable[[], tuple[FloatArray, FloatArray]]]]:
-    plan, g_T = past.plan, past.gradients_T
+    plan, g_T = past.plans_T[-1], past.gradients_T
+
+    def planned(**changes: object) -> list[Optimizer]:
+        return [replace(one, **changes) for one in past.plans_T]  # type: ignore[arg-type]  # checked by the plan
+
     before = len(g_T) - 2
     start = past.starts_T[-1]
 
@@ -204,13 +208,17 @@ def _guesses(past: _Past, own_T: list[FloatArray], rank: int, world_size: int) -
     if plan.weight_decay and plan.kind == "adamw":
         yield (Cause("decay in the gradient", f"weight decay {plan.weight_decay} was added to the gradient, as Adam does, "
                      "instead of taken off the parameter"),
-               replace(past, plan=replace(plan, weight_decay=0.0), gradients_T=[
+               replace(past, plans_T=planned(weight_decay=0.0), gradients_T=[
                    g + plan.weight_decay * start for g, start in zip(g_T, past.starts_T, strict=True)]).updated)
     if plan.weight_decay:
         yield (Cause("weight decay twice", f"weight decay {plan.weight_decay} was applied twice"),
-               replace(past, plan=replace(plan, weight_decay=2 * plan.weight_decay)).updated)
+               replace(past, plans_T=planned(weight_decay=2 * plan.weight_decay)).updated)
         yield (Cause("weight decay lost", f"weight decay {plan.weight_decay} was not applied"),
-               replace(past, plan=replace(plan, weight_decay=0.0)).updated)
+               replace(past, plans_T=planned(weight_decay=0.0)).updated)
+    if plan.lr != past.plans_T[0].lr:
+        first = past.plans_T[0]
+        yield (Cause("old learning rate", f"it was updated with {first.lr:g}, the learning rate of the first step, not with "
+                     f"{plan.lr:g}"), replace(past, plans_T=planned(log2_lr=first.log2_lr)).updated)
     if before >= 0:
         yield Cause("stale gradient", f"it was updated with step {before}'s gradient: one step late"), with_last(g_T[before])
         yield Cause("state lost", "the optimizer's state of the steps before was lost"), lambda: past.updated(forgets=True)

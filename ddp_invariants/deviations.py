@@ -1,0 +1,131 @@
+"""Deviations that are known and expected, and judged strictly: one that no longer shows, or has expired, is an error.
+
+They stand in one file, `deviations.toml` beside this module; `--deviations FILE` adds another of the same form:
+
+    [[deviation]]
+    ddp = "torch"                    # as the option names it
+    arguments = {static_graph = "True"}   # --ddp-arg it is given, if that matters
+    capability = "backward_error"    # or: rule = "LIVE-2"
+    torch = ">=2.0,<2.15"            # versions it is expected of; left out: all
+    reason = "what happens"
+    link = "https://…"
+    expires = 2027-06-01             # when somebody should look again
+"""
+
+import datetime as dt
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from ddp_invariants.case import STRICT
+from ddp_invariants.declarations import CAPABILITIES
+from ddp_invariants.implementation import Ddp
+from ddp_invariants.invariants import ALL_RULES
+
+SHIPPED = Path(__file__).parent / "deviations.toml"
+
+
+class DeviationError(ValueError):
+    """A file of deviations cannot be read, or one of them has expired: one sentence that names it."""
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """One of them.
+
+    Attributes:
+        ddp: Whose, as `--ddp` names it.
+        reason: What happens, in a few words.
+        link: Where it is told in public.
+        expires: The day from which on it is an error to expect it still.
+        capability: Where it is silently wrong; empty where a rule is named.
+        rule: What it breaches; empty where a capability is named.
+        arguments: The arguments with which it is, by name and text; those it does not name may be anything.
+        torch: The versions of torch of which it is expected.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    ddp: str
+    reason: str
+    link: str
+    expires: dt.date
+    capability: str = ""
+    rule: str = ""
+    arguments: Mapping[str, str] = field(default_factory=dict)
+    torch: str = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.capability) == bool(self.rule):
+            raise DeviationError("it names a capability and a rule, or neither: expected one")
+        for name, got, known in (("capability", self.capability, CAPABILITIES), ("rule", self.rule, ALL_RULES)):
+            if got and got not in known:
+                raise DeviationError(f"{name} is {got!r}, which matches nothing; known are {', '.join(known)}")
+        if not self.link.startswith("https://"):
+            raise DeviationError(f"link is {self.link!r}, expected an https address")
+        try:
+            SpecifierSet(self.torch)
+        except InvalidSpecifier as error:
+            raise DeviationError(f"torch is {self.torch!r}, expected versions such as '>=2.0,<2.15'") from error
+
+    @property
+    def about(self) -> str:
+        """The capability or rule."""
+        return self.capability or self.rule
+
+    def is_of(self, ddp: Ddp, torch: str) -> bool:
+        """Whether it is expected of an implementation under a version of torch."""
+        return ddp.name == self.ddp and self.arguments.items() <= dict(ddp.arguments).items() \
+            and SpecifierSet(self.torch).contains(torch.partition("+")[0], prereleases=True)
+
+    def __str__(self) -> str:
+        """How a report tells it."""
+        return f"expected until {self.expires}: {self.reason} ({self.link})"
+
+
+def read(path: Path, today: dt.date) -> tuple[Deviation, ...]:
+    """The deviations in a file.
+
+    Raises:
+        DeviationError: It cannot be read, one is malformed, matches nothing, is there twice, or has expired.
+    """
+    # Imported here: it takes longer to import than a case takes to run.
+    import pydantic
+
+    try:
+        plain = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DeviationError(f"{path}: {error.strerror}") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise DeviationError(f"{path}: no TOML: {error}") from error
+    try:
+        found = pydantic.TypeAdapter(dict[str, tuple[Deviation, ...]]).validate_python(plain, strict=False)
+    except (pydantic.ValidationError, DeviationError) as error:
+        first = error.errors(include_url=False)[0] if isinstance(error, pydantic.ValidationError) else None
+        where = ".".join(map(str, first["loc"])) if first is not None else "a deviation"
+        message = first["msg"].removeprefix("Value error, ") if first is not None else str(error)
+        raise DeviationError(f"{path}: {where}: {message}") from error
+    if set(found) - {"deviation"}:
+        raise DeviationError(f"{path}: {min(set(found) - {'deviation'})!r} is no table of it; expected [[deviation]]")
+    deviations = found.get("deviation", ())
+    for number, one in enumerate(deviations):
+        if one.expires <= today:
+            raise DeviationError(f"{path}: deviation {number + 1}, of {one.ddp} in {one.about}, expired on {one.expires}: look "
+                                 "whether it still shows, and give it another day or take it out")
+        if one in deviations[:number]:
+            raise DeviationError(f"{path}: deviation {number + 1}, of {one.ddp} in {one.about}, is there twice")
+    return deviations
+
+
+def expected(ddp: Ddp, torch: str, files: Sequence[Path] = ()) -> tuple[Deviation, ...]:
+    """What is expected of an implementation, by the file that is shipped and others.
+
+    Raises:
+        DeviationError: One of the files cannot be used.
+    """
+    today = dt.datetime.now(dt.UTC).date()
+    return tuple(one for path in (SHIPPED, *files) for one in read(path, today) if one.is_of(ddp, torch))

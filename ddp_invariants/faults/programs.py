@@ -1,0 +1,223 @@
+"""The bucketed reference in whole programs: several passes a step, layers computed again, and what comes between steps."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd import Variable
+
+from ddp_invariants.faults._start import broadcast
+from ddp_invariants.reference.ddp import Bucket
+from ddp_invariants.reference.ddp import DistributedDataParallel as _Reference
+
+
+class FinishesPerResult(_Reference):
+    """The end of backward is prepared for by every result of a forward, not once (no public incident found).
+
+    GRAD-13: divided twice.
+    """
+
+    def _backward_begins(self, gradient: Tensor) -> None:
+        if self._reducing:
+            Variable._execution_engine.queue_callback(self._finish)
+        super()._backward_begins(gradient)
+
+
+class ArmedByForward(_Reference):
+    """A forward arms the reduction, the backward disarms it, so that a second one is not reduced (pytorch#47260).
+
+    GRAD-13.
+    """
+
+    _armed = False
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self._armed = self._no_sync_depth == 0 and torch.is_grad_enabled()
+        return super().forward(*args, **kwargs)
+
+    def _backward_begins(self, gradient: Tensor) -> None:
+        if self._armed:
+            super()._backward_begins(gradient)
+
+    def _finish(self) -> None:
+        super()._finish()
+        self._armed = False
+
+
+class CountsForwardsOfLayers(_Reference):
+    """A layer whose forward ran twice is taken for one with more gradients to come (deepspeedai/DeepSpeed#8224 for its like).
+
+    GRAD-13: own local gradient: never reduced.
+    """
+
+    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None, bucket_cap_mb: float = 25.0) -> None:
+        super().__init__(module, process_group, bucket_cap_mb)
+        self.uses: dict[nn.Module, int] = {}
+        for layer in module.modules():
+            layer.register_forward_pre_hook(lambda layer, _: self.uses.__setitem__(layer, self.uses.get(layer, 0) + 1))
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self.uses.clear()
+        return super().forward(*args, **kwargs)
+
+    def _write_back(self, bucket: Bucket) -> None:
+        twice = {parameter for layer, uses in self.uses.items() if uses > 1 for parameter in layer.parameters(recurse=False)}
+        kept = {parameter: parameter.grad.clone() for parameter in bucket.parameters
+                if parameter in twice and parameter.grad is not None}
+        super()._write_back(bucket)
+        for parameter, own in kept.items():
+            parameter.grad = own
+
+
+class QueuedByTheFirstGradient(_Reference):
+    """The first gradient prepares for the end of backward: in a reentrant checkpoint, of the inner one (pytorch#109191).
+
+    GRAD-13: own local gradient: never reduced.
+    """
+
+    def _backward_begins(self, gradient: Tensor) -> None:
+        del gradient
+        self._expected = True
+
+    def _gradient_ready(self, parameter: nn.Parameter) -> None:
+        if getattr(self, "_expected", False):
+            self._expected = False
+            super()._backward_begins(torch.zeros(0))
+        super()._gradient_ready(parameter)
+
+
+class TakesAPartForTheWhole(_Reference):
+    """A gradient that comes in parts is sent with the first of them (pytorch#109191, where it is refused).
+
+    GRAD-13.
+    """
+
+    def _gradient_ready(self, parameter: nn.Parameter) -> None:
+        if all(bucket.work is None or all(parameter is not one for one in bucket.parameters) for bucket in self._buckets):
+            super()._gradient_ready(parameter)
+
+
+class EvaluationSwitchesOff(_Reference):
+    """An evaluation switches synchronisation off, and nothing switches it on again (no public incident found).
+
+    LIVE-5: own local gradient: never reduced.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if not self.training:
+            self._no_sync_depth = 1
+        return super().forward(*args, **kwargs)
+
+
+class WaitsForEveryForward(_Reference):
+    """A forward of which no backward comes is waited for, and nothing is reduced any more (no public incident found).
+
+    LIVE-5: own local gradient: never reduced.
+    """
+
+    declares: ClassVar[dict[str, Any]] = {"unsupported": ("backward_error",)}  # After which it would say the same.
+    _pending = 0
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        result = super().forward(*args, **kwargs)
+        self._pending += self._no_sync_depth == 0 and torch.is_grad_enabled()
+        return result
+
+    def _backward_begins(self, gradient: Tensor) -> None:
+        self._pending = max(self._pending - 1, 0)
+        super()._backward_begins(gradient)
+
+    def _write_back(self, bucket: Bucket) -> None:
+        if not self._pending:
+            super()._write_back(bucket)
+
+
+class TrainedWhenWrapped(_Reference):
+    """What is trained is listed once: a layer unfrozen later is never reduced (torch's DDP, as its documentation warns).
+
+    LIVE-5: own local gradient: never reduced.
+    """
+
+    def _trainable(self) -> list[nn.Parameter]:
+        if not hasattr(self, "_listed"):
+            self._listed = super()._trainable()
+        return self._listed
+
+
+class FrozenGetsZero(TrainedWhenWrapped):
+    """A layer frozen later gets gradients of zero, by which momentum and weight decay move it (pytorch#28883 for its like).
+
+    GRAD-4: a frozen parameter has a gradient.
+    """
+
+    def _write_back(self, bucket: Bucket) -> None:
+        super()._write_back(bucket)
+        for parameter in bucket.parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+
+
+class HooksTheAccumulators(nn.Module):
+    """Hooks sit on autograd's accumulators, which a change of dtype replaces (torch's DDP; FSDP1 and Megatron-LM hook alike).
+
+    LIVE-5: own local gradient: never reduced.
+    """
+
+    declares: ClassVar[dict[str, Any]] = {"unsupported": ("unused", "crossed", "unfreeze", "in_parts")}
+
+    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
+        super().__init__()
+        self.module, self.group = module, process_group
+        broadcast([*module.parameters(), *module.buffers()], process_group)
+        self.accumulators = []
+        for parameter in module.parameters():
+            if parameter.requires_grad:
+                accumulator: Any = parameter.expand_as(parameter).grad_fn.next_functions[0][0]  # type: ignore[union-attr]  # it has
+                accumulator.register_hook(partial(self._average, parameter))
+                self.accumulators.append(accumulator)
+
+    def _average(self, parameter: nn.Parameter, *_: Any) -> None:
+        assert parameter.grad is not None
+        total = parameter.grad.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total, group=self.group)
+        parameter.grad.copy_(total / dist.get_world_size(self.group))
+
+    def forward(self, *inputs: Any) -> Any:
+        """The module's."""
+        return self.module(*inputs)
+
+
+class LoadsOnRankZero(_Reference):
+    """A state is loaded by rank 0 alone, as if it were broadcast after that (a classic). STATE-1: and loaded is another."""
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        return super().load_state_dict(state_dict, strict, assign) if dist.get_rank(self.group) == 0 else None
+
+
+class SavesParametersAlone(_Reference):
+    """A saved state holds parameters and no buffers (no public incident found). STATE-1: other names than the module's."""
+
+    def state_dict(self, **kwargs: Any) -> Any:
+        names = {name for name, _ in self.named_parameters(remove_duplicate=False)}
+        return {name: value for name, value in super().state_dict(**kwargs).items() if name in names}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        del strict
+        return super().load_state_dict(state_dict, strict=False, assign=assign)
+
+
+class PrefixesTwice(_Reference):
+    """The names in a saved state begin with the wrapper's own prefix twice (module.module., a classic).
+
+    STATE-1: other names than the module's.
+    """
+
+    def state_dict(self, **kwargs: Any) -> Any:
+        return {f"module.{name}": value for name, value in super().state_dict(**kwargs).items()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        own = {name.removeprefix("module."): value for name, value in state_dict.items()}
+        return super().load_state_dict(own, strict, assign)

@@ -1,0 +1,61 @@
+"""STATE: what is saved and loaded again goes on as if nothing had happened."""
+
+from ddp_invariants.evidence import Moment
+from ddp_invariants.invariants.compare import parted
+from ddp_invariants.invariants.hearing import Hearing, training
+from ddp_invariants.invariants.rule import NotAbout, Tally
+from ddp_invariants.verdict import Breach
+
+RELOADED, STATEFUL = "saved and loaded", "optimizer with state"
+PREFIXES = ("", "module.")
+"""What the names in a saved state may begin with, the same for all of them."""
+_KEPT: tuple[tuple[str, Moment, Moment], ...] = (
+    ("a parameter", "updated", "restored"), ("a buffer", "left buffers", "restored buffers"),
+    ("the optimizer's state", "state", "restored state"))
+"""What is kept: when it was noted before it was saved, and after it was loaded."""
+
+
+@training.rule("STATE-1", "What is trained, saved and loaded into a wrapper made anew, with its optimizer, is bitwise what was "
+               "saved, under the module's names or those with one prefix, and training goes on from there.",
+               (RELOADED, STATEFUL))
+def what_is_loaded_is_what_was_saved(hearing: Hearing, tally: Tally) -> Breach | None:
+    """On cases that save and load: parameters, buffers and the optimizer's state. The steps after it PARAM-3 judges."""
+    steps = sorted({one.step for one in hearing.case.interludes if one.kind == "reload" and one.step > 0})
+    if not steps:
+        raise NotAbout("nothing is saved")
+    for step in steps:
+        breach = _of_names(hearing, tally) or _of_values(hearing, tally, step)
+        if breach is not None:
+            return breach
+        tally.met.add(RELOADED)
+    return None
+
+
+def _of_names(hearing: Hearing, tally: Tally) -> Breach | None:
+    names = {row[0] for row in hearing.evidence.ranks[0].structure_before}
+    for rank, evidence in enumerate(hearing.evidence.ranks):
+        for saved in evidence.saved:
+            tally.compared += len(saved)
+            if not any(set(saved) == {prefix + name for name in names} for prefix in PREFIXES):
+                expected = ", ".join(repr(f"{prefix}{min(names)}") for prefix in PREFIXES)
+                return Breach("STATE-1", "a saved state has other names than the module's", f"rank {rank} of "
+                              f"{hearing.case.world_size}", f"{saved[:4]}, expected such as {expected}, one for each parameter "
+                              "and buffer")
+    return None
+
+
+def _of_values(hearing: Hearing, tally: Tally, step: int) -> Breach | None:
+    """Whether what was loaded before a step is what the step before left."""
+    hearing.every_rank("restored", step)
+    for what, left, loaded in _KEPT:
+        before, after = hearing.noted(left, step - 1), hearing.noted(loaded, step)
+        if before is None or after is None:  # It has none, or the optimizer's state is its own affair.
+            continue
+        for rank in range(hearing.case.world_size):
+            tally.met |= {STATEFUL} if left == "state" and before[rank].layout.slots else set()
+            tally.compared += sum(before[rank].layout.sizes)
+            difference = parted(before[rank], after[rank], "it was")
+            if difference is not None:
+                return Breach("STATE-1", f"{what} that was saved and loaded is another", f"rank {rank} of "
+                              f"{hearing.case.world_size}, before step {step}, {difference.place}", difference.words)
+    return None

@@ -1,0 +1,250 @@
+"""Whole programs: what happens between steps, how passes follow one another, what is expected to deviate."""
+
+import datetime as dt
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from handmade import CASE, altered, everywhere, right
+from hypothesis import HealthCheck, Phase, given, settings
+
+from ddp_invariants import deviations
+from ddp_invariants.case import CaseError, Interlude, InterludeKind, Layer, Model, Optimizer, TrainingCase, describe
+from ddp_invariants.deviations import Deviation, DeviationError, expected, read
+from ddp_invariants.discovery import Standing, discover
+from ddp_invariants.evidence import TrainingEvidence
+from ddp_invariants.implementation import Ddp, Sampler
+from ddp_invariants.invariants import ALL_RULES, judge
+from ddp_invariants.invariants.grad import PASSES
+from ddp_invariants.invariants.live import INTERLUDES
+from ddp_invariants.ranks.pool import Pool
+from ddp_invariants.scope import OnTrial, Scope
+from ddp_invariants.simpler import simpler
+from ddp_invariants.strategies import cases_for
+from ddp_invariants.trial import Options, Trial
+from ddp_invariants.verdict import Inconclusive, NotJudged
+
+FACTOR, FROZEN = "layers.4.factor", "layers.1.factor"
+SCALE, FROZEN_SCALE = 4, 1
+DRAWN = settings(max_examples=60, deadline=None, database=None, derandomize=True, phases=(Phase.generate,),
+                 suppress_health_check=list(HealthCheck))
+
+
+def between(*interludes: Interlude, **changes: object) -> TrainingCase:
+    """The handmade case with something between its steps."""
+    return replace(CASE, interludes=interludes, **changes)  # type: ignore[arg-type]  # checked by the case
+
+
+@pytest.mark.parametrize("optimizer", [Optimizer(log2_lr=-10), Optimizer(log2_lr=-10, momentum=0.5, weight_decay=0.25),
+                                       Optimizer("adamw", log2_lr=-10, weight_decay=0.25)])
+@pytest.mark.parametrize("interludes", [
+    *[(Interlude(kind, 1, FROZEN_SCALE if kind == "unfreeze" else SCALE),) for kind in (*INTERLUDES, "reload")],
+    (Interlude("freeze", 1, SCALE), Interlude("unfreeze", 2, SCALE)),
+    (Interlude("learning rate", 1), Interlude("learning rate", 2), Interlude("unfreeze", 2, FROZEN_SCALE))], ids=str)
+def test_right_evidence_of_interludes_breaches_no_rule(interludes: tuple[Interlude, ...], optimizer: Optimizer) -> None:
+    """What is frozen for a while keeps its state, and so does what is saved; a lower rate is used from its step on."""
+    findings = judge(right(between(*interludes, optimizer=optimizer)))
+    assert {name: found.breach for name, found in findings.items() if found.breach} == {}
+    kinds: set[InterludeKind] = {one.kind for one in interludes}
+    assert {INTERLUDES[kind] for kind in kinds if kind in INTERLUDES} <= findings["LIVE-5"].met | set()
+    assert ("saved and loaded" in findings["STATE-1"].met) == ("reload" in kinds)
+    assert ("frozen for a while" in findings["PARAM-5"].met) == bool(kinds & {"freeze", "unfreeze"})
+
+
+def raised(values: object) -> object:
+    """Every value by one."""
+    return values + 1  # type: ignore[operator]  # an array
+
+
+BREACHES: list[tuple[str, str, TrainingCase, Callable[[TrainingEvidence], TrainingEvidence]]] = [
+    ("LIVE-5", "with an evaluation between steps, the gradient is not the mean", between(Interlude("evaluation")),
+     lambda e: everywhere(e, "reduced", 1, FACTOR, raised)),
+    ("LIVE-5", "with a new learning rate between steps, parameters do not move", between(Interlude("learning rate")),
+     lambda e: everywhere(e, "updated", 1, FACTOR, raised)),
+    ("PARAM-5", "a frozen parameter moved", between(Interlude("freeze", 1, SCALE)),
+     lambda e: everywhere(e, "updated", 1, FACTOR, raised)),
+    ("LIVE-5", "a layer trained from then on", between(Interlude("unfreeze", 1, FROZEN_SCALE)),
+     lambda e: everywhere(e, "reduced", 2, FROZEN, raised)),
+    ("GRAD-4", "a parameter that was used has no gradient", between(Interlude("unfreeze", 1, FROZEN_SCALE)),
+     lambda e: everywhere(e, "reduced", 2, FROZEN, None)),
+    ("STATE-1", "a parameter that was saved and loaded is another", between(Interlude("reload")),
+     lambda e: altered(e, 1, "restored", 1, FACTOR, raised)),
+    ("STATE-1", "a buffer that was saved and loaded is another", between(Interlude("reload")),
+     lambda e: altered(e, 1, "restored buffers", 1, "layers.5.running", raised)),
+    ("STATE-1", "the optimizer's state that was saved and loaded is another", between(Interlude("reload", 2)),
+     lambda e: altered(e, 0, "restored state", 2, "momentum", raised)),
+    ("STATE-1", "a saved state has other names", between(Interlude("reload")),
+     lambda e: replace(e, ranks=tuple(replace(rank, saved=[rank.saved[0][1:]]) for rank in e.ranks))),
+    ("GRAD-13", "with all forwards before one backward the gradient is not", replace(CASE, accumulation=2, passes="joint"),
+     lambda e: everywhere(e, "reduced", 1, FACTOR, raised)),
+    ("GRAD-13", "with a layer computed again in backward the gradient is not", replace(CASE, model=Model(2, tuple(
+        replace(layer, checkpoint="plain") if number == SCALE else layer for number, layer in enumerate(CASE.model.layers)))),
+     lambda e: everywhere(e, "reduced", 1, FACTOR, raised)),
+]
+
+
+@pytest.mark.parametrize(("rule", "fact", "case", "alter"), BREACHES,
+                         ids=[f"{rule}-{fact[:40]}" for rule, fact, _, _ in BREACHES])
+def test_rule_fires(rule: str, fact: str, case: TrainingCase, alter: Callable[[TrainingEvidence], TrainingEvidence]) -> None:
+    """A breach is found and told; without it there is none."""
+    evidence = right(case)
+    assert judge(evidence)[rule].breach is None
+    breach = judge(alter(evidence))[rule].breach
+    assert breach is not None
+    assert breach.rule == rule
+    assert breach.fact.startswith(fact) or fact in breach.fact
+
+
+def test_a_rate_that_stays_is_told() -> None:
+    """Parameters updated with the rate of the first step, after it was lowered."""
+    lowered, never = right(between(Interlude("learning rate"), steps=2)), right(replace(CASE, steps=2))
+    evidence = replace(lowered, ranks=tuple(
+        replace(rank, tensors={**rank.tensors, ("updated", 1): other.tensors["updated", 1]})
+        for rank, other in zip(lowered.ranks, never.ranks, strict=True)))
+    breach = judge(evidence)["LIVE-5"].breach
+    assert breach is not None
+    assert "the learning rate of the first step" in breach.perhaps
+
+
+@pytest.mark.parametrize("passes", ["joint", "retained"])
+def test_right_evidence_of_other_passes_breaches_no_rule(passes: str) -> None:
+    """Whatever the order of a step's passes."""
+    findings = judge(right(replace(CASE, accumulation=2, passes=passes)))  # type: ignore[arg-type]  # checked by the case
+    assert {name: found.breach for name, found in findings.items() if found.breach} == {}
+    assert PASSES[passes] in findings["GRAD-13"].met
+
+
+@pytest.mark.parametrize(("make", "message"), [
+    (lambda: between(Interlude("evaluation", 3)), r"interludes\[0\].step is 3, expected an integer from 1 to 2"),
+    (lambda: between(Interlude("evaluation", 0)), r"interludes\[0\].step is 0, expected an integer from 1 to 2"),
+    (lambda: between(Interlude("freeze", 1, 9)), r"interludes\[0\].layer is 9"),
+    (lambda: between(Interlude("freeze", 1, 0)), "tied to none"),
+    (lambda: between(Interlude("freeze", 1, 5)), "a layer with parameters of its own"),
+    (lambda: between(Interlude("cast"), zero_grad="never"), "zero_grad is 'never', expected another where gradients do not"),
+    (lambda: Interlude("sleep"), "kind is 'sleep', expected one of 'evaluation'"),  # type: ignore[arg-type]  # what it is about
+    (lambda: replace(CASE, passes="joint"), "passes is 'joint', expected 'alternate' where a step has one backward"),
+    (lambda: replace(CASE, passes="joint", accumulation=2, no_sync="nested"), "no_sync is 'nested', expected 'plain'"),
+    (lambda: Layer("statistics", checkpoint="plain"), "checkpoint is 'plain', expected 'none'"),
+    (lambda: TrainingCase(Model(1, (Layer("linear"),)), steps=2, interludes=(Interlude("freeze"),)), "at least one trainable"),
+])
+def test_what_cannot_be_run_is_refused(make: Callable[[], object], message: str) -> None:
+    """With the field, what it holds and what it may hold."""
+    with pytest.raises(CaseError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("rule", ["LIVE-5", "STATE-1", "GRAD-13", "PARAM-5"])
+def test_drawn_programs_can_be_run_and_become_simpler(rule: str) -> None:
+    """Every case that is drawn is valid, and so is every simpler one; both are described."""
+    @DRAWN
+    @given(cases_for(rule, Scope()))
+    def property_(case: object) -> None:
+        assert isinstance(case, TrainingCase)
+        assert case.interludes or case.passes != "alternate" or any(
+            layer.checkpoint != "none" for layer in case.model.layers)
+        assert describe(case)
+        for one in simpler(case):
+            assert isinstance(one, TrainingCase)
+            for step in range(one.steps):
+                one.at(step)
+
+    property_()
+
+
+def test_at_a_step_the_case_is_what_the_program_made_of_it() -> None:
+    """Frozen layers and rates add up, and nothing of later steps is known."""
+    case = between(Interlude("learning rate", 1), Interlude("freeze", 1, SCALE), Interlude("learning rate", 2),
+                   Interlude("unfreeze", 2, SCALE))
+    assert [case.at(step).optimizer.log2_lr for step in range(3)] == [-10, -12, -14]
+    assert [case.at(step).model.layers[SCALE].frozen for step in range(3)] == [False, True, False]
+    assert case.sometimes_frozen == {FACTOR}
+
+
+# Deviations.
+
+ENTRY = """
+[[deviation]]
+ddp = "torch"
+capability = "cast"
+reason = "so it is"
+link = "https://example.org/1"
+expires = 2100-01-01
+"""
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("[[deviation]]\nddp = 3", "expected|should be"),
+    ("deviation = [", "no TOML"),
+    ("[other]\nx = 1", "other"),
+    (ENTRY.replace('"cast"', '"casting"'), "capability is 'casting', which matches nothing"),
+    (ENTRY + 'rule = "GRAD-1"\n', "names a capability and a rule, or neither"),
+    (ENTRY.replace('capability = "cast"', 'rule = "GRAD-99"'), "rule is 'GRAD-99', which matches nothing"),
+    (ENTRY.replace("https", "http"), "expected an https address"),
+    (ENTRY + 'torch = "new"\n', "expected versions such as"),
+    (ENTRY.replace("2100", "2020"), "expired on 2020-01-01"),
+    (ENTRY + ENTRY, "is there twice"),
+    (ENTRY + "colour = 1\n", "colour"),
+])
+def test_a_bad_file_of_deviations_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    """With the place and the reason."""
+    path = tmp_path / "deviations.toml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(DeviationError, match=message):
+        read(path, dt.date(2026, 11, 20))
+
+
+def test_a_file_of_deviations_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    """By name."""
+    with pytest.raises(DeviationError, match="No such file"):
+        expected(Ddp("torch"), "2.13.0", [tmp_path / "none.toml"])
+
+
+def test_a_deviation_is_of_one_implementation_and_some_versions() -> None:
+    """By name, by the arguments that matter, by torch's version; a local version is none of its own."""
+    one = Deviation("torch", "so", "https://example.org", dt.date(2100, 1, 1), capability="cast", torch=">=2.6,<2.14",
+                    arguments={"static_graph": "True"})
+    static = Ddp("torch", arguments=(("static_graph", "True"), ("bucket_cap_mb", "1")))
+    assert one.is_of(static, "2.13.0+cpu")
+    assert not one.is_of(Ddp("torch"), "2.13.0")
+    assert not one.is_of(replace(static, name="reference"), "2.13.0")
+    assert not one.is_of(static, "2.14.0")
+    assert not one.is_of(static, "2.14.0")
+
+
+def test_what_is_shipped_is_expected_of_torch_and_shows(pool: Pool) -> None:
+    """The DDP of torch is silently wrong where it is known to be, and nothing that is expected of it has gone."""
+    found = discover(pool, Ddp("torch"), Sampler(), 4)
+    assert found.stale() == []
+    wrong = {one.capability for one in found.probed if one.standing is Standing.WRONG}
+    assert wrong == {one.capability for one in found.probed if one.expected} == {"retained", "unfreeze", "cast"}
+    assert all(not found.scope(4).has(name) for name in wrong)
+
+
+def test_a_deviation_that_does_not_show_is_told(pool: Pool, tmp_path: Path) -> None:
+    """Of the reference, which is right."""
+    path = tmp_path / "mine.toml"
+    path.write_text(ENTRY.replace('"torch"', '"reference"'), encoding="utf-8")
+    assert discover(pool, Ddp(), Sampler(), 4, [path]).stale() == [
+        "'cast' is right, and was expected until 2100-01-01: so it is (https://example.org/1); take the deviation out of"
+        + " its file"]
+
+
+def test_a_rule_that_is_expected_to_be_breached_must_be(pool: Pool, tmp_path: Path) -> None:
+    """One that is, is not claimed; one that is not makes the session inconclusive."""
+    def trial(name: str) -> Trial:
+        scope = Scope(4, deviating=(("GRAD-1", "expected"),))
+        return Trial(pool, OnTrial(Ddp(name), Sampler(), scope), Options(seed=1, cases=8, store=tmp_path))
+
+    breaching = trial("ddp_invariants.faults.bucketed:ReducesParameters")
+    with pytest.raises(NotJudged, match="deviates as expected"):
+        breaching.certify("GRAD-1")
+    with pytest.raises(Inconclusive, match="GRAD-1 does not deviate, and was expected; take the deviation out"):
+        trial("reference").certify("GRAD-1")
+
+
+def test_every_shipped_deviation_names_a_rule_or_capability_and_can_be_read() -> None:
+    """Today."""
+    found = read(deviations.SHIPPED, dt.datetime.now(dt.UTC).date())
+    assert found
+    assert all(one.about and (not one.rule or one.rule in ALL_RULES) for one in found)
