@@ -195,6 +195,7 @@ CAPABILITIES = {
     "in_parts": "a parameter whose gradient one backward computes in parts, each in a backward of its own",
     "evaluation": "a forward in evaluation between steps",
     "forward_only": "a forward in training of which nothing comes",
+    "forward_only_quiet": "such a forward before a step of several backwards, of which all but the last run under no_sync",
     "learning_rate": "another learning rate from some step on",
     "freeze": "a layer frozen after wrapping",
     "unfreeze": "a layer trained after wrapping that was frozen before",

@@ -118,9 +118,9 @@ class Discovery:
                 if one.capability in claimed and (one.standing in (Standing.REFUSED, Standing.ABSENT) or one.never_met)]
 
     def stale(self) -> list[str]:
-        """Deviations that are expected and do not show, in words."""
-        return [f"{one.capability!r} is {one.standing.value}, and was {one.expected}; take the deviation out of its file"
-                for one in self.probed if one.expected and one.standing not in (Standing.WRONG, Standing.UNKNOWN)]
+        """Deviations that are expected where all is right, in words. What is refused now is at least said aloud."""
+        return [f"{one.capability!r} is right, and was {one.expected}; take the deviation out of its file"
+                for one in self.probed if one.expected and one.standing is Standing.RIGHT]
 
     def pinned(self) -> tuple[Declarations, SamplerDeclarations]:
         """The declarations with what was found refused or wrong added, so that a later change shows."""

@@ -30,6 +30,8 @@ from ddp_invariants.simpler import interludes_without, unused_without, without_l
 _FOUR = (Layer("linear", 4),) * 4
 BASE = TrainingCase(model=Model(4, _FOUR), world_size=2, steps=2, data=Data(samples=8, batch_size=2))
 """The simplest case a discovery starts from."""
+_GENTLE = replace(BASE, values="real", optimizer=Optimizer(log2_lr=-12, momentum=0.5))
+"""One that trains slowly: what blows up hides where it came from, and overflows where gradients travel in float16."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ def _mishap(kind: MishapKind, *situations: str) -> Capability:
 def _passes(passes: Passes, *situations: str) -> Capability:
     """A capability about how forwards and backwards follow one another."""
     return Capability(lambda case: case.passes == passes, lambda case: replace(case, passes="alternate"),
-                      replace(BASE, accumulation=2, passes=passes), frozenset(situations))
+                      replace(_GENTLE, accumulation=2, passes=passes), frozenset(situations))
 
 
 def _computed_once(layer: Layer) -> Layer:
@@ -110,10 +112,9 @@ def _computed_once(layer: Layer) -> Layer:
 
 
 def _interlude(kind: InterludeKind, *situations: str) -> Capability:
-    """A capability about what happens between steps; probed with small ones, for what blows up hides where it came from."""
+    """A capability about what happens between steps."""
     layers = (*_FOUR[:2], Layer("linear", 4, frozen=kind == "unfreeze"), Layer("linear", 4))
-    probe = replace(BASE, model=Model(4, layers), steps=3, optimizer=Optimizer(log2_lr=-16, momentum=0.5),
-                    interludes=(Interlude(kind, 1, 2),))
+    probe = replace(_GENTLE, model=Model(4, layers), steps=3, interludes=(Interlude(kind, 1, 2),))
     return Capability(lambda case: any(one.kind == kind for one in case.interludes),
                       lambda case: replace(case, interludes=tuple(one for one in case.interludes if one.kind != kind)),
                       probe, frozenset(situations))
@@ -191,6 +192,11 @@ TRAINING: dict[str, Capability] = {
                 model=Model(4, (*_FOUR, Layer("linear", 4, checkpoint="reentrant"))))),
     "evaluation": _interlude("evaluation", "an evaluation"),
     "forward_only": _interlude("forward only", "a forward without a backward"),
+    "forward_only_quiet": Capability(
+        lambda case: case.accumulation > 1 and case.passes == "alternate" and any(
+            one.kind == "forward only" for one in case.interludes),
+        lambda case: replace(case, interludes=tuple(one for one in case.interludes if one.kind != "forward only")),
+        replace(_GENTLE, accumulation=2, interludes=(Interlude("forward only"),))),
     "learning_rate": _interlude("learning rate", "a new learning rate"),
     "freeze": _interlude("freeze", "a layer frozen", "frozen for a while"),
     "unfreeze": _interlude("unfreeze", "a layer trained from then on"),

@@ -1,0 +1,65 @@
+"""What torch's own switches are right about, refuse, or get wrong in silence: `python benchmarks/switches.py`.
+
+Writes `docs/torch.md`: every training capability, probed by one small case, of the DDP of torch under each switch.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from ddp_invariants.case import describe
+from ddp_invariants.declarations import CAPABILITIES
+from ddp_invariants.discovery import Discovery, Standing, discover
+from ddp_invariants.implementation import Ddp, Sampler
+from ddp_invariants.ranks.hosts import Hosts
+from ddp_invariants.ranks.pool import Pool
+from ddp_invariants.scope import TRAINING
+
+DOCS = Path(__file__).parent.parent / "docs"
+SHARDED = {"init": "seed", "gradients": "hidden", "zero": 3, "partition": "rows"}
+SWITCHES: dict[str, Ddp] = {
+    "as it is": Ddp("torch"),
+    "`find_unused_parameters`": Ddp("torch", (("find_unused_parameters", "True"),)),
+    "`static_graph`": Ddp("torch", (("static_graph", "True"),)),
+    "`gradient_as_bucket_view`": Ddp("torch", (("gradient_as_bucket_view", "True"),)),
+    "`broadcast_buffers=False`": Ddp("torch", (("broadcast_buffers", "False"),)),
+    "float16 hook": Ddp("examples/torch_switches.py:in_float16"),
+    "PowerSGD hook": Ddp("examples/torch_switches.py:power_sgd"),
+    "`replicate`": Ddp("torch.distributed._composable.replicate:replicate"),
+    "with `ZeroRedundancyOptimizer`": Ddp("torch", optimizer="torch.distributed.optim:ZeroRedundancyOptimizer"),
+    "`fully_shard` (FSDP2)": Ddp("torch.distributed.fsdp:fully_shard", declares=SHARDED),
+}
+MARKS = {Standing.RIGHT: "✓", Standing.REFUSED: "refused", Standing.WRONG: "**wrong**", Standing.ABSENT: "·",
+         Standing.UNKNOWN: "?"}
+
+
+def found(pool: Pool) -> Iterator[tuple[str, Ddp, Discovery]]:
+    """What is found out under each switch."""
+    for name, ddp in SWITCHES.items():
+        click.echo(name, err=True)
+        yield name, ddp, discover(pool, ddp, Sampler(), 4)
+
+
+@click.command()
+def main() -> None:
+    """Write the document."""
+    with Hosts() as hosts, Pool(hosts.addresses) as pool:
+        rows = list(found(pool))
+    capabilities = [name for name in CAPABILITIES if any(one.capability == name for one in rows[0][2].probed)]
+    marks = [(name, [MARKS[one.standing] for _, _, seen in rows for one in seen.probed if one.capability == name])
+             for name in capabilities]
+    wrong = [(name, ddp.options(), [(one.capability, one.words, one.expected, describe(TRAINING[one.capability].probe))
+                                    for one in seen.probed if one.standing is Standing.WRONG]) for name, ddp, seen in rows]
+    environment = Environment(loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, autoescape=False,
+                              trim_blocks=True, lstrip_blocks=True)
+    text = environment.get_template("switches.md.j2").render(
+        torch=rows[0][2].torch, switches=list(SWITCHES), told=CAPABILITIES,
+        rows=[row for row in marks if set(row[1]) != {"✓"}], right=[name for name, row in marks if set(row) == {"✓"}],
+        wrong=[one for one in wrong if one[2]])
+    (DOCS / "torch.md").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
