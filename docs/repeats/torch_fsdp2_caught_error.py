@@ -11,6 +11,7 @@ import torch
 from meet import in_two_ranks
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
 
 def fail(_gradient: Tensor) -> None:
@@ -37,8 +38,8 @@ def trained(*, sharded: bool, failing: bool) -> list[Tensor]:
         module(inputs).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-    return [parameter.full_tensor() if sharded else parameter  # type: ignore[operator]  # a DTensor's
-            for parameter in module.parameters()]
+    # After the exception they are no DTensors any more.
+    return [parameter.full_tensor() if isinstance(parameter, DTensor) else parameter for parameter in module.parameters()]
 
 
 def rank_main(rank: int) -> None:
