@@ -519,6 +519,7 @@ class ShardCase:
         loader: Whether a torch DataLoader is run over the sampler as well, to count its batches.
         saved_after: Batches each rank takes of the last epoch before its sampler's state is saved, to be loaded into another
             one; None where nothing is saved.
+        workers: Workers of a DataLoader that iterate the last epoch, each a copy of its rank's sampler; 0 for none.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -528,6 +529,7 @@ class ShardCase:
     epochs: tuple[int, ...] = (0,)
     loader: bool = False
     saved_after: int | None = None
+    workers: int = 0
     kind: Literal["shard"] = "shard"
 
     def __post_init__(self) -> None:
@@ -535,6 +537,7 @@ class ShardCase:
         _require(len(self.epochs) > 0, "epochs", self.epochs, "at least one epoch")
         for index, epoch in enumerate(self.epochs):
             _between(f"epochs[{index}]", epoch, 0, 2**31 - 1)
+        _between("workers", self.workers, 0, 16)
         _require(self.saved_after is None or self.saved_after >= 1, "saved_after", self.saved_after, "null or batches from 1")
 
 

@@ -207,6 +207,7 @@ CAPABILITIES = {
     "uneven": "a dataset length not divisible by the world size",
     "short": "a dataset shorter than the world",
     "no_samples": "an empty dataset",
+    "workers": "an iterable that deals a rank's samples to the workers of a DataLoader",
     "resume": "a state to save and to go on from, in the middle of an epoch",
 }
 """What an implementation may claim or not claim, by name."""

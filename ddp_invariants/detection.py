@@ -149,6 +149,7 @@ _DEALT: dict[str, Callable[[ShardCase], bool]] = {
     "an epoch above 0": lambda case: any(case.epochs),
     "a seed above 0": lambda case: case.data.seed > 0,
     "a DataLoader": lambda case: case.loader,
+    "workers": lambda case: case.workers > 0,
 }
 
 

@@ -324,7 +324,11 @@ _QUESTIONS = {
     "short": ShardCase(world_size=3, data=Data(samples=2)),
     "no_samples": ShardCase(world_size=2, data=Data(samples=0)),
     "resume": ShardCase(world_size=2, data=Data(samples=8), saved_after=2),
+    "workers": ShardCase(world_size=2, data=Data(samples=9), workers=2),
 }
+
+
+_JUDGED = {"resume": ("SHARD-9",), "workers": ("SHARD-10",)}
 
 
 def _deal(pool: Pool, sampler: Sampler, lacking: frozenset[str], declared: SamplerDeclarations,
@@ -353,7 +357,7 @@ def _deal(pool: Pool, sampler: Sampler, lacking: frozenset[str], declared: Sampl
             probed.append(Probed(name, Standing.ABSENT, declared=excused))
             continue
         # What depends on the length: all else shows whatever it is.
-        breach = _breach(evidence, scope, ("SHARD-9",) if name == "resume" else ("SHARD-1", "SHARD-2", "SHARD-3"))
+        breach = _breach(evidence, scope, _JUDGED.get(name, ("SHARD-1", "SHARD-2", "SHARD-3")))
         probed.append(Probed(name, Standing.WRONG if breach else Standing.RIGHT, breach, excused))
     return probed
 

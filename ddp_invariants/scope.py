@@ -221,6 +221,7 @@ SAMPLING: dict[str, frozenset[str]] = {
     "shuffle": frozenset({"shuffle"}), "drop_last": frozenset({"drop_last"}), "given_rank": frozenset(),
     "uneven": frozenset({"N not divisible by W", "padding", "N < W", "last batch short"}), "short": frozenset({"N < W"}),
     "no_samples": frozenset(), "resume": frozenset(),
+    "workers": frozenset(),
 }
 """Situations that rules about samplers can meet only with a capability."""
 
@@ -283,7 +284,8 @@ class Scope:
         n = n if self.has("uneven") else w * -(-n // w)
         data = replace(data, samples=n, shuffle=data.shuffle and self.has("shuffle"),
                        drop_last=data.drop_last and self.has("drop_last"))
-        return replace(case, data=data, saved_after=case.saved_after if self.has("resume") else None)
+        return replace(case, data=data, saved_after=case.saved_after if self.has("resume") else None,
+                       workers=case.workers if self.has("workers") else 0)
 
     def excluded(self, rule: str) -> str:
         """Why a rule is not about what is on trial; empty where it is."""
@@ -368,6 +370,7 @@ _EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Scope], bool], str], ...] = 
     (("SHARD-6",), lambda scope: scope.sampler.padding == "none", "declares padding = none: lengths differ"),
     (("SHARD-7",), lambda scope: not scope.has("given_rank"), "is not told its rank"),
     (("SHARD-8",), lambda scope: not scope.sampler.layout, "declares no layout"),
+    (("SHARD-10",), lambda scope: not scope.has("workers"), "does not claim to deal to the workers of a DataLoader"),
     (("SHARD-9",), lambda scope: not scope.has("resume"), "goes on from no saved state"),
 )
 """Rules, when they are not about what is on trial, and why."""

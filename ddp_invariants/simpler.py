@@ -87,6 +87,8 @@ def _simpler_shard(case: ShardCase) -> Iterator[ShardCase]:
         yield replace(case, data=data)
     if len(case.epochs) > 1:
         yield from (replace(case, epochs=case.epochs[:count]) for count in range(1, len(case.epochs)))
+    for workers in range(case.workers):
+        yield replace(case, workers=workers)
     if case.saved_after is not None:
         yield from (replace(case, saved_after=count) for count in (None, *range(1, case.saved_after)))
 

@@ -279,7 +279,7 @@ def _between(drawn: list[tuple[int, int, int]], kinds: tuple[InterludeKind, ...]
 
 @st.composite
 def shard_cases(draw: st.DrawFn, scope: Scope, *, loader: bool = False, saved: bool = False,
-                least_samples: int = 0) -> ShardCase:
+                least_samples: int = 0, worked: bool = False) -> ShardCase:
     """Questions to a sampler: dataset lengths dense in 0 … 3W and beyond, one to three epochs.
 
     Args:
@@ -288,6 +288,7 @@ def shard_cases(draw: st.DrawFn, scope: Scope, *, loader: bool = False, saved: b
         loader: Always run a DataLoader over it as well.
         saved: Always save a state in the middle of the last epoch, and load it.
         least_samples: Shortest dataset.
+        worked: Always have workers of a DataLoader iterate it.
     """
     # No process is needed for a rank of a sampler: twice as many are asked for.
     world_size = draw(st.integers(1, 2 * scope.max_world_size))
@@ -299,7 +300,7 @@ def shard_cases(draw: st.DrawFn, scope: Scope, *, loader: bool = False, saved: b
                 shuffle=draw(_COINS), drop_last=drop_last, seed=draw(_SMALL))
     epochs = draw(st.sampled_from(((0,), (0, 1), (1, 0), (0, 1, 2), (3, 0))))
     return scope.fit_shards(ShardCase(world_size=world_size, data=data, epochs=epochs, loader=loader,
-                                      saved_after=saved_after))
+                                      saved_after=saved_after, workers=draw(st.integers(1, 3)) if worked else 0))
 
 
 _PERTURBED: dict[str, tuple[PerturbationKind, ...]] = {
@@ -325,7 +326,7 @@ def _situations(rule: str) -> dict[str, Any]:
     """What is asked of the cases of a rule's property."""
     if rule.startswith("SHARD"):
         return {"least_samples": CHANCE_FREE if rule == "SHARD-5" else 0, "loader": rule == "SHARD-6",
-                "saved": rule == "SHARD-9"}
+                "saved": rule == "SHARD-9", "worked": rule == "SHARD-10"}
     return {"world_sizes": (2, 3, 4, 1) if rule in _ANY_WORLD else (2, 3) if rule in _FEW_RANKS else
             (1,) if rule == "PARAM-4" else (2, 3, 4),
             "least_steps": 2 if rule in ("GRAD-5", "GRAD-9", "PARAM-3", "BUF-1", "COMM-4", "COMM-5") else 1,

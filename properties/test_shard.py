@@ -46,3 +46,8 @@ def test_shard8_each_rank_holds_the_declared_part_of_the_order(trial: Trial) -> 
 def test_shard9_a_saved_state_goes_on_with_exactly_the_rest_of_the_epoch(trial: Trial) -> None:
     """Saved after some batches and loaded into a sampler made anew, twice over; the epoch after it is whole again."""
     trial.certify("SHARD-9")
+
+
+def test_shard10_each_sample_by_one_worker(trial: Trial) -> None:
+    """Of an iterable that claims to deal to the workers of a DataLoader."""
+    trial.certify("SHARD-10")

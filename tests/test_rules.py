@@ -562,7 +562,8 @@ def dealt(shards: list[list[list[int]]], *, data: Data, epochs: tuple[int, ...] 
     """Findings about a sampler that dealt these shards, in every process the same unless said otherwise."""
     case = ShardCase(world_size=len(shards[0]), data=data, epochs=epochs)
     plain = {"lengths": [len(s) for s in shards[0]], "shards": shards, "again": shards[-1], "afresh": shards[-1],
-             "reseeded": None, "touched": [], "batches": [2] * len(shards[0]), "orders": None,
+             "reseeded": None, "touched": [], "batches": [2] * len(shards[0]), "promised": [None] * len(shards[0]),
+             "worked": None, "orders": None,
              "refused": {"rank below 0": "ValueError"}, **answer}
     other = {**plain, "shards": answer.get("elsewhere", shards)}
     return judge(ShardEvidence(case, (plain, other)), sampler=declared)
@@ -599,6 +600,10 @@ SHARD_BREACHES: list[tuple[str, str, Callable[[], dict[str, Finding]]]] = [
     ("SHARD-5", "epoch ignored", lambda: dealt([[ORDER], [ORDER]], data=SHUFFLED, epochs=(0, 1))),
     ("SHARD-5", "changes unshuffled", lambda: dealt([[ORDER], [ORDER[::-1]]], data=Data(samples=13), epochs=(0, 1))),
     ("SHARD-6", "unequal batches", lambda: dealt([[[0, 2], [1, 0]]], data=PADDED, batches=[2, 1])),
+    ("SHARD-6", "len says more", lambda: dealt([[[0, 2], [1, 0]]], data=PADDED, promised=[2, 4])),
+    ("SHARD-10", "every worker the whole share", lambda: dealt([[[0, 2], [1, 0]]], data=PADDED, worked=[
+        [[0, 2], [0, 2]], [[1], [0]]])),
+    ("SHARD-10", "one lost", lambda: dealt([[[0, 2], [1, 0]]], data=PADDED, worked=[[[0], [2]], [[1], []]])),
     ("SHARD-6", "too few batches", lambda: dealt([[[0, 2], [1, 0]]], data=PADDED, batches=[1, 1])),
     ("SHARD-8", "contiguous, declared strided", lambda: dealt(
         [[[0, 1], [2, 0]]], data=PADDED, orders=[[0, 1, 2]], declared=SamplerDeclarations(layout="strided"))),

@@ -6,7 +6,9 @@ Words: N items in all, W world size.
 import random
 from collections.abc import Iterable, Iterator
 from itertools import cycle, islice
-from typing import ClassVar
+from typing import Any, ClassVar
+
+from torch.utils.data import get_worker_info
 
 
 class Split:
@@ -53,6 +55,61 @@ class Filled:
         for items in self.rounds():
             first = first or items
             yield self.filled(items, first)[self.rank]
+
+
+class PerWorker:
+    """Right: each worker of a rank's DataLoader takes every W * workers-th item, from one of its own on."""
+
+    declares: ClassVar[dict[str, Any]] = {"padding": "none", "layout": "strided", "supports": ("workers",)}
+
+    def __init__(self, iterable: Iterable[int], rank: int, world_size: int) -> None:
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank {rank} of {world_size}")
+        self.iterable, self.rank, self.world_size = iterable, rank, world_size
+
+    def place(self) -> tuple[int, int]:
+        """Which worker of the rank this is, and of how many; the only one outside a worker."""
+        info = get_worker_info()
+        return (0, 1) if info is None else (info.id, info.num_workers)
+
+    def __iter__(self) -> Iterator[int]:
+        worker, workers = self.place()
+        return islice(self.iterable, self.rank + worker * self.world_size, None, self.world_size * workers)
+
+
+class WorkersRepeat(PerWorker):
+    """Every worker yields all that is the rank's (huggingface/datasets#3423). SHARD-10: which worker it is, is ignored."""
+
+    def place(self) -> tuple[int, int]:
+        return 0, 1
+
+
+class WorkersSplitAlone(PerWorker):
+    """Where there are workers, they split the dataset, and the rank is forgotten (huggingface/datasets#7868).
+
+    SHARD-10: workers split the dataset.
+    """
+
+    def __iter__(self) -> Iterator[int]:
+        worker, workers = self.place()
+        return super().__iter__() if get_worker_info() is None else islice(self.iterable, worker, None, workers)
+
+
+class WorkersStartTogether(PerWorker):
+    """A worker starts where its rank does, one item on, as if workers were ranks (no public incident found). SHARD-10."""
+
+    def __iter__(self) -> Iterator[int]:
+        worker, workers = self.place()
+        return islice(self.iterable, self.rank + worker, None, self.world_size * workers)
+
+
+class WholeRoundsOfWorkers(PerWorker):
+    """A last round that does not reach all workers is left out (no public incident found). SHARD-10."""
+
+    def __iter__(self) -> Iterator[int]:
+        worker, workers = self.place()
+        own = islice(self.iterable, self.rank, None, self.world_size)
+        return iter([items[worker] for items in _rounds(own, workers) if len(items) == workers])
 
 
 class NotSplit(Split):

@@ -205,10 +205,16 @@ class GathersAll(_Synchronised):
 
 
 class RunningMean(_Synchronised):
-    """Right: a mean is passed from rank to rank, weighted by how many it is of, and the last rank's is broadcast."""
+    """Right: a mean is passed from rank to rank in float64, weighted by how many it is of, and the last rank's is broadcast.
+
+    A mean of three is rounded also where that of four is exact: in the gradients' own dtype the last bit would be lost.
+    """
+
+    declares: ClassVar[dict[str, Any]] = {"unsupported": (*_Synchronised.declares["unsupported"], "float64")}
 
     def _mean(self, flat: Tensor) -> Tensor:
-        last = self.world_size - 1
+        last, dtype = self.world_size - 1, flat.dtype
+        flat = flat.double()
         if self.rank > 0:
             before = torch.empty_like(flat)
             dist.recv(before, group=self.group, group_src=self.rank - 1)
@@ -216,7 +222,7 @@ class RunningMean(_Synchronised):
         if self.rank < last:
             dist.send(flat, group=self.group, group_dst=self.rank + 1)
         dist.broadcast(flat, group_src=last, group=self.group)
-        return flat
+        return flat.to(dtype)
 
 
 class InBfloat16(_Synchronised):

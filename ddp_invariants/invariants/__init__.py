@@ -47,7 +47,7 @@ _CAUSES_FIRST = (
     "STATE-1", "GRAD-4", "PARAM-5", "LIVE-5", "GRAD-7", "GRAD-9", "GRAD-8", "GRAD-13",
     "GRAD-1", "GRAD-5", "GRAD-2", "GRAD-3", "GRAD-6", "GRAD-12",
     "PARAM-1", "PARAM-2", "PARAM-3", "COMM-4", "COMM-5", "LIVE-4", "MEM-1",
-    "SHARD-7", "SHARD-5", "SHARD-4", "SHARD-1", "SHARD-2", "SHARD-3", "SHARD-6", "SHARD-8", "SHARD-9",
+    "SHARD-7", "SHARD-5", "SHARD-4", "SHARD-1", "SHARD-2", "SHARD-3", "SHARD-6", "SHARD-8", "SHARD-9", "SHARD-10",
 )
 """Rules in the order in which the breach of one explains those of later ones, in one and the same case. Of two about the same
 values the narrower comes first: in the smallest case that shows a fault, its situation is there because the fault needs it."""

@@ -365,3 +365,25 @@ def _off(loaded: list[int], seen: resumption.Resumed) -> str:
     """How many of the indices were yielded before the state was saved, and how many never are."""
     before, after = (Counter(loaded) & Counter(seen.taken)).total(), (Counter(seen.rest) - Counter(loaded)).total()
     return f"; {before} of the {len(seen.taken)} taken before come again, {after} of the {len(seen.rest)} left are lost"
+
+
+@sharding.rule("SHARD-10", "Iterated by the workers of a DataLoader, each a copy, it yields a rank's samples once in all.",
+               ("several workers", "more than one rank", "fewer samples than workers"))
+def each_sample_by_one_worker(deal: Deal, tally: Tally) -> Breach | None:
+    """Where an iterable claims to; what one worker yields must be nobody else's."""
+    worked = deal.answer["worked"]
+    if worked is None:
+        raise NotAbout("no worker iterated it")
+    for rank, (parts, whole) in enumerate(zip(worked, deal.answer["shards"][-1], strict=True)):
+        tally.compared += len(whole)
+        tally.met |= {"several workers"} if len(parts) > 1 else set()
+        tally.met |= {"more than one rank"} if len(worked) > 1 else set()
+        tally.met |= {"fewer samples than workers"} if len(whole) < len(parts) else set()
+        got, expected = Counter(index for part in parts for index in part), Counter(whole)
+        if got != expected:
+            more, less = got - expected, expected - got
+            breach = Breach("SHARD-10", "the workers of a rank do not yield its samples once in all",
+                            f"rank {rank}, {len(parts)} workers, {deal.where(deal.case.epochs[-1])}",
+                            f"{more.total()} too many, {less.total()} lost of {len(whole)}; worker by worker {_brief(parts)}")
+            return caused(breach, shards_of.of_workers(parts, whole, rank, deal.answer["shards"][-1]))
+    return None

@@ -77,6 +77,8 @@ class SamplerMaker:
         """What the controller may draw for it, and what it prints."""
         lacks = [name for name in ("shuffle", "drop_last") if self.names[name] is None]
         lacks += ["given_rank"] if self.asks else []
+        # No duty, and nothing that a sampler of indices could do: they are asked for in the process that has the workers.
+        lacks += ["workers"] if self.source_kind != "items" or "workers" not in self.declared.supports else []
         how = {"batches": "over a torch BatchSampler", "dataset": "over a dataset", "sampler": "over a torch sampler",
                "items": "over an iterable", "size": "over a length"}[self.source_kind]
         lines = [f"{how} as {self.source!r}",

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils.data import DataLoader
+from torch.utils.data._utils import worker
+from torch.utils.data._utils.worker import WorkerInfo
 
 from ddp_invariants.case import ShardCase
 from ddp_invariants.ranks.sampling import SamplerMaker
@@ -36,9 +38,9 @@ def shards(case: ShardCase, make: SamplerMaker, *, disturb: int) -> dict[str, An
         `lengths[rank]`, `shards[epoch number][rank]`, `again[rank]` (the last epoch iterated once more), `afresh[rank]` (that
         epoch of a sampler that saw no other), `reseeded[rank]` (the same under another seed, where one is taken), `touched`
         (global generators that iterating advanced), `batches[rank]` and `promised[rank]` (what a DataLoader yields, and what
-        its len says), `orders[epoch number]` where a layout is declared, `resumed[rank]` where a state is saved, or `raised`;
-        and `refused`, the type of the exception per impossible situation, None when none was raised; empty where the sampler
-        is not told its rank.
+        its len says), `worked[rank][worker]` (indices of the last epoch), `orders[epoch number]` where a layout is declared,
+        `resumed[rank]` where a state is saved, or `raised`; and `refused`, the type of the exception per impossible situation,
+        None when none was raised; empty where the sampler is not told its rank.
     """
     refused = {} if make.asks else {situation: _refusal(case, make, world_size, rank)
                                     for situation, (world_size, rank) in _impossible(case.world_size).items()}
@@ -65,7 +67,7 @@ def _dealt(case: ShardCase, make: SamplerMaker, disturb: int) -> dict[str, Any]:
             "lengths": [one.length() for one in asked], "shards": dealt, "again": again, "afresh": _afresh(case, make),
             "reseeded": _afresh(_reseeded(case), make) if make.names["seed"] else None,
             "touched": [name for name in before if before[name] != after[name]],
-            "batches": None, "promised": None, "orders": None, "resumed": None,
+            "batches": None, "promised": None, "worked": None, "orders": None, "resumed": None,
         }
         if make.declared.layout:
             phase = "a world of one rank"
@@ -73,6 +75,9 @@ def _dealt(case: ShardCase, make: SamplerMaker, disturb: int) -> dict[str, Any]:
         if case.loader:
             phase = "DataLoader"
             answer["batches"], answer["promised"] = map(list, zip(*(one.batches() for one in asked), strict=True))
+        if case.workers:
+            phase = "a DataLoader's worker"
+            answer["worked"] = [[one.as_worker(number) for number in range(case.workers)] for one in asked]
         if case.saved_after is not None and all(one.saves for one in asked):
             phase = "resuming"
             answer["resumed"] = [resumed(case, make, one, disturb) for one in asked]
@@ -226,6 +231,22 @@ class _Asked:
             loader: DataLoader[Any] = DataLoader(dataset, batch_sampler=self.sampler) if self.in_batches else \
                 DataLoader(dataset, batch_size=self.case.data.batch_size, sampler=self.sampler)
             return sum(1 for _ in loader), len(loader) if hasattr(self.sampler, "__len__") else None
+
+
+    def as_worker(self, number: int) -> list[int]:
+        """What a worker process of a DataLoader yields: its own copy of the sampler, told which worker it is of how many.
+
+        In this process, for a process more for each of thousands of cases would take longer than all the rest; what a sampler
+        may know of the worker it is in, it asks `torch.utils.data.get_worker_info`.
+        """
+        workers, copy = self.case.workers, deepcopy(self.sampler)
+        info = WorkerInfo(id=number, num_workers=workers, seed=number, dataset=copy)
+        worker._worker_info = info
+        try:
+            with self._as_rank():
+                return self._flat(itertools.islice(copy, self._bound))
+        finally:
+            worker._worker_info = None
 
 
 def _disturb(seed: int) -> None:

@@ -90,6 +90,23 @@ def of_promised_batches(dealt: Dealt, promised: list[int]) -> list[Cause]:
     return [Cause("len counts indices", "len of a sampler of batches counts indices, not batches")] * (promised == counts)
 
 
+def of_workers(parts: list[list[int]], whole: list[int], rank: int, shards: Shards) -> list[Cause]:
+    """Why the workers of a rank yield too much, or not all."""
+    everything = [shard for other, shard in enumerate(shards) if other != rank]
+    causes = [
+        (Cause("worker ignored", "every worker yields the rank's whole share: which worker it is, is ignored"),
+         len(parts) > 1 and all(part == whole for part in parts)),
+        (Cause("first worker only", "the first worker yields everything, the others nothing"),
+         len(parts) > 1 and not any(parts[1:]) and Counter(parts[0]) != Counter(whole)),
+        (Cause("rank ignored", "workers split the dataset, not what is dealt to the rank"),
+         bool(everything) and Counter(index for part in parts for index in part) == Counter(
+             {index for shard in shards for index in shard})),
+        (Cause("whole rounds only", f"each worker yields {len(whole) // len(parts)} of the {len(whole)}: what is left over is "
+               "nobody's"), len(whole) % len(parts) != 0 and {len(part) for part in parts} == {len(whole) // len(parts)}),
+    ]
+    return [cause for cause, fits in causes if fits]
+
+
 def of_overlap_or_loss(dealt: Dealt, epoch: int, shards: Shards) -> list[Cause]:
     """Why samples are lost or dealt out twice."""
     return [*_of_the_ranks(dealt, shards), *_of_random_orders(dealt, epoch), *_of_slices(dealt, shards)]
