@@ -195,6 +195,26 @@ def test_a_script_of_a_sampler_asks_others_beside_it(
     assert status == 0, said
 
 
+@pytest.mark.parametrize(("target", "right", "rule", "case", "words"), [
+    ("iterables:WorkersRepeat", "iterables:PerWorker", "SHARD-10", ShardCase(data=Data(samples=5), workers=2),
+     "rank 0: 2 workers of a DataLoader yield [0, 0, 2, 2, 4, 4], expected [0, 2, 4]"),
+    ("iterables:WorkersStartTogether", "iterables:PerWorker", "SHARD-10", ShardCase(data=Data(samples=6), workers=2),
+     "rank 0: 2 workers of a DataLoader yield [0, 1, 4, 5], expected [0, 2, 4]"),
+    ("batches:LenOfTheShard", "batches:BatchedShard", "SHARD-6", ShardCase(data=Data(samples=6, batch_size=3), loader=True),
+     "yields [1, 1] batches on the ranks, its len says [3, 3]"),
+])
+def test_a_script_runs_a_data_loader(pool: Pool, run: Run, target: str, right: str, rule: str, case: ShardCase,
+                                     words: str) -> None:
+    """A real one, with worker processes where the case has workers."""
+    text = export.script(pool, stored_violation(pool, case, rule, sampler=f"ddp_invariants.faults.{target}"))
+    status, said = run(text)
+    assert status == 1, said
+    assert f"{rule}: " in said
+    assert words in said
+    status, said = run(text.replace(f"faults.{target}'", f"faults.{right}'"))
+    assert status == 0, said
+
+
 @pytest.mark.parametrize(("fault", "case", "words"), [
     ("Replays", ShardCase(data=Data(samples=6), saved_after=2), "rank 0 goes on with [0, 1, 2] after [0, 1], expected [2]"),
     ("CountsAnew", ShardCase(data=Data(samples=6), saved_after=1), "saved once more, goes on with [1, 2], expected [2]"),
