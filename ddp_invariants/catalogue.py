@@ -18,7 +18,8 @@ from ddp_invariants.invariants import ALL_RULES
 PACKAGE = "ddp_invariants.faults"
 _FOLDER = Path(__file__).with_name("faults")
 _CONTROL = re.compile(r"Right: (?P<what>.+)\.")
-_FAULT = re.compile(r"(?P<what>.+) \((?P<where>(?:[^()]|\([^()]*\))+)\)\. (?P<rule>[A-Z]+-\d+)(?:: (?P<cause>.+))?\.")
+_FAULT = re.compile(r"(?P<what>.+) \((?P<where>(?:[^()]|\([^()]*\))+)\)\. (?P<rule>[A-Z]+-\d+)(?:: (?P<cause>[^;]+))?"
+                    r"(?:; or (?P<other_rule>[A-Z]+-\d+): (?P<other_cause>[^;]+))?\.")
 _ISSUE = re.compile(r"(?:(?P<owner>[\w.-]+)/)?(?P<repository>[\w.-]+)#(?P<number>\d+)")
 
 
@@ -39,6 +40,7 @@ class Planted:
         rule: The rule that must notice; empty for a control, which none may accuse.
         cause: Words of the cause that must be named; empty where the evidence shows none.
         is_sampler: Whether it is a sampler.
+        other_rule, other_cause: The same, where it shows in two ways that have nothing to do with one another.
     """
 
     host: str
@@ -49,6 +51,8 @@ class Planted:
     rule: str = ""
     cause: str = ""
     is_sampler: bool = False
+    other_rule: str = ""
+    other_cause: str = ""
 
     @property
     def target(self) -> str:
@@ -126,4 +130,5 @@ def _entry(path: Path, node: ast.ClassDef | ast.FunctionDef, style: str) -> Plan
                              "wrong (where it happened). RULE: words of the cause.'")
     if fault["rule"] not in ALL_RULES:
         raise CatalogueError(f"{path.name}:{node.name}: no rule is called {fault['rule']}")
-    return Planted(path.stem, style, node.name, fault["what"], fault["where"], fault["rule"], fault["cause"] or "")
+    return Planted(path.stem, style, node.name, fault["what"], fault["where"], fault["rule"], fault["cause"] or "",
+                   other_rule=fault["other_rule"] or "", other_cause=fault["other_cause"] or "")

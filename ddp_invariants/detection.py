@@ -58,12 +58,12 @@ class Detection:
     @property
     def is_right_rule(self) -> bool:
         """Whether the rule that names the fact is the one that was named."""
-        return self.is_caught and self.rule == self.planted.rule
+        return self.is_caught and self.rule in (self.planted.rule, self.planted.other_rule)
 
     @property
     def diagnosis(self) -> Diagnosis:
         """Whether the cause is the one that was planted."""
-        if self.planted.cause and self.planted.cause in (self.cause or self.told):
+        if any(words and words in (self.cause or self.told) for words in (self.planted.cause, self.planted.other_cause)):
             return "right"
         return "wrong" if self.cause else "unknown"
 

@@ -175,7 +175,7 @@ class OnlyWhatAllUse(Explicit):
 class LaunchesWhenReady(_Reference):
     """A bucket is sent as soon as it is full, whichever comes first (no public incident found).
 
-    COMM-1: ranks issue different collectives.
+    COMM-1: ranks issue different collectives; or GRAD-1: and are reduced as they do.
     """
 
     def _gradient_ready(self, parameter: nn.Parameter) -> None:

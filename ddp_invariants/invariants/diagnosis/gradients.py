@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ddp_invariants.evidence import FloatArray, Tensors
 from ddp_invariants.invariants.diagnosis import affected, events
 from ddp_invariants.invariants.diagnosis.causes import caused
-from ddp_invariants.invariants.diagnosis.predictions import Prediction
+from ddp_invariants.invariants.diagnosis.predictions import CUT_OFF, FLOAT16_MAX, Prediction
 from ddp_invariants.invariants.diagnosis.reductions import Asked, predictions
 from ddp_invariants.invariants.hearing import Hearing
 from ddp_invariants.verdict import Breach, Cause
@@ -114,11 +114,12 @@ def of_scrubbing(hearing: Hearing, rank: int, summed_P: FloatArray, local_WP: Fl
     explained = [(scrubbed, zeroed), (scrubbed, limited.mean(0)),
                  (scrubbed, np.where(np.abs(mean) > largest, np.copysign(np.inf, mean), mean / len(local_WP))),
                  (alone, local_WP[rank]),
+                 (("cut off", CUT_OFF), local_WP.clip(-FLOAT16_MAX, FLOAT16_MAX).mean(0)),
                  (("zero", "it is zero: the gradient was lost"), np.zeros_like(summed_P))]
 
     def equals(value_P: FloatArray) -> bool:
         held, value = held_P[wrong], value_P[wrong]
-        return bool(((held == value) | (np.abs(held - value) <= 2.0**-18 * np.abs(value)) | (
-            np.isnan(held) & np.isnan(value))).all())
+        close = np.isfinite(value) & (np.abs(held - value) <= 2.0**-18 * np.abs(value))
+        return bool(((held == value) | close | (np.isnan(held) & np.isnan(value))).all())
 
     return [Cause(*cause) for cause, value_P in explained if equals(value_P)]

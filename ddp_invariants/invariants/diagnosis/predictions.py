@@ -14,6 +14,7 @@ from ddp_invariants.evidence import FloatArray
 
 LOW = ("bfloat16", "float16", "float32")
 FLOAT16_MAX = 65504
+CUT_OFF = f"it is cut off at {FLOAT16_MAX}, the largest float16"
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ddp_invariants.case import SENTINEL
 from ddp_invariants.evidence import ROUNDOFF, FloatArray
 from ddp_invariants.invariants.diagnosis.predictions import (
+    CUT_OFF,
     FLOAT16_MAX,
     LOW,
     Prediction,
@@ -289,7 +290,7 @@ def _of_a_limit(asked: Asked) -> Iterator[Prediction]:
     terms = len(asked.g_W) if asked.summed else 1
     before = terms * asked.g_W.clip(-FLOAT16_MAX, FLOAT16_MAX).mean(0)
     for value in (before, asked.right.clip(-FLOAT16_MAX, FLOAT16_MAX)):
-        yield everywhere("cut off", value, len(asked.g_W), f"it is cut off at {FLOAT16_MAX}, the largest float16")
+        yield everywhere("cut off", value, len(asked.g_W), CUT_OFF)
 
 
 def _of_a_part(asked: Asked) -> Iterator[Prediction]:
