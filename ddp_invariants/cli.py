@@ -1,5 +1,6 @@
 """The command line: `ddp-invariants`, or `python -m ddp_invariants`."""
 
+import datetime as dt
 import os
 import shlex
 from collections.abc import Callable
@@ -172,6 +173,41 @@ def export(context: click.Context, /, violation: str, *, unchecked: bool) -> Non
         click.echo(f"ddp-invariants: {report.not_exported(stored, unseen)}", err=True)
         context.exit(UNUSABLE)
     click.echo(text, nl=False)
+
+
+@main.command(short_help="Compare two interpreters: the gate of an upgrade.")
+@click.option("--old", required=True, metavar="PYTHON", help="the interpreter that is in use")
+@click.option("--new", required=True, metavar="PYTHON", help="the one to change to; ranks need torch and numpy there, no more")
+@naming
+@click.option("--cases", type=click.IntRange(1), default=300, show_default=True, help="cases to draw")
+@click.option("--seed", type=int, default=0, show_default=True, help="of the search")
+@click.option("--max-world-size", type=click.IntRange(1, LARGEST_WORLD_SIZE), default=4, show_default=True,
+              help="largest world size drawn")
+@click.option("--accept", type=click.Path(dir_okay=False, path_type=Path), default=None, metavar="FILE",
+              help="changes that are read and accepted")
+@click.option("--json", "as_json", is_flag=True, help="print what was found as JSON instead of a table")
+@click.pass_context
+def compare(context: click.Context, /, old: str, new: str, cases: int, seed: int, max_world_size: int, accept: Path | None, *,
+            as_json: bool, **options: Any) -> None:
+    """Run the same cases under two interpreters, and shrink every sort of difference to its smallest case.
+
+    Exit status 0 where nothing changed but roundings within their bounds, 1 where something did that is not accepted, 2 where
+    that cannot be said.
+    """
+    # Imported here: it imports Hypothesis, which the other commands do without.
+    from ddp_invariants import gate
+
+    try:
+        allowed = gate.accepted(accept, dt.datetime.now(dt.UTC).date()) if accept is not None else ()
+        ddp, sampler = named(options)
+        sides = gate.side(old), gate.side(new)
+        with Hosts(old) as before, Hosts(new) as after, Pool(before.addresses) as first, Pool(after.addresses) as second:
+            outcome = gate.Gate(first, second, ddp, sampler, max_world_size).run(cases, seed, allowed)
+    except (*UNUSABLE_INPUT, gate.AcceptanceError) as error:
+        click.echo(f"ddp-invariants: {error}", err=True)
+        context.exit(UNUSABLE)
+    click.echo(report.compared_json(sides, outcome) if as_json else report.compared(sides, outcome))
+    context.exit(outcome.status)
 
 
 @main.command(short_help="Measure the judge on planted faults and controls.")

@@ -161,6 +161,7 @@ class RankEvidence:
             implementations that declare a stage of sharding.
         driven: How the implementation was found to be driven: what is called when.
         saved: The names in each state of what is trained that was saved.
+        warned: Warnings, each with its category and first line, once.
     """
 
     tensors: Mapping[tuple[str, int], Tensors]
@@ -179,6 +180,7 @@ class RankEvidence:
     held: list[list[int]] = field(default_factory=list)
     driven: Mapping[str, str] = field(default_factory=dict)
     saved: list[list[str]] = field(default_factory=list)
+    warned: list[str] = field(default_factory=list)
 
     @cached_property
     def calls(self) -> list[Call]:
@@ -286,6 +288,6 @@ def rank_evidence(header: dict[str, Any], blob: bytes, known: dict[tuple[Slot, .
                             [(began, ended, [(name, at) for name, at in arrived])
                              for began, ended, arrived in facts.get("backwards", [])],
                             facts.get("surfaced"), header["left"], facts.get("held", []), facts.get("driven", {}),
-                            facts.get("saved", []))
+                            facts.get("saved", []), facts.get("warned", []))
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise EvidenceError(f"a rank's frame is no evidence: {type(error).__name__}: {error}") from error

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from ddp_invariants import __version__
-from ddp_invariants.case import Case, TrainingCase, describe
+from ddp_invariants.case import Case, TrainingCase, describe, to_json
 from ddp_invariants.catalogue import Planted, planted
 from ddp_invariants.declarations import CAPABILITIES, Declarations, SamplerDeclarations, to_toml
 from ddp_invariants.detection import Detection, Totals, totals
@@ -20,6 +20,8 @@ from ddp_invariants.verdict import Breach, Outcome, Replayed, Verdict
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from ddp_invariants.gate import Gated, Side
 
 _WIDTH = 118
 _LABELS = 10
@@ -297,3 +299,37 @@ def _notes(entry: Entry) -> str:
     notes += [f"breached in {entry.seen} cases"] if entry.seen else []
     notes += [f"refused in {refused} cases"] if refused else []
     return "; ".join(notes)
+
+
+_GATED = {"rule": "rules", "discrete": "what must match exactly", "number": "numbers beyond their bounds",
+          "rounding": "numbers within their bounds"}
+
+
+def compared(sides: "tuple[Side, Side]", outcome: "Gated") -> str:
+    """What changed from one interpreter to the other."""
+    lines = [f"old  {sides[0]} ({sides[0].python})", f"new  {sides[1]} ({sides[1].python})",
+             f"{outcome.cases:,} cases on both, and those it took to make them smaller"]
+    for kind, title in _GATED.items():
+        found = [one for one in outcome.found if one.difference.kind == kind]
+        lines += ["", f"{title}: {len(found)} changed" if found else f"{title}: the same"]
+        for one in found:
+            lines.append(f"  {one.difference.name}{f' ({one.state})' if one.state else ''}")
+            lines += [_field(name, text) for name, text in (
+                ("where", one.difference.where), ("old", one.difference.old), ("new", one.difference.new),
+                ("case", describe(one.case) if one.case is not None else "")) if text]
+    lines += ["", *(f"accepted, and not seen: {one.change!r}; take it out of the file" for one in outcome.stale)]
+    lines.append(_GATE[outcome.status])
+    return "\n".join(lines)
+
+
+_GATE = {0: "SAME: nothing changed that is judged", 1: "CHANGED: beyond what is accepted",
+         2: "INCONCLUSIVE: something differed once, and not again"}
+
+
+def compared_json(sides: "tuple[Side, Side]", outcome: "Gated") -> str:
+    """The same as JSON."""
+    rows = [{**asdict(one.difference), "name": one.difference.name, "seen": one.seen, "accepted": one.accepted,
+             "counts": one.counts, "case": json.loads(to_json(one.case)) if one.case is not None else None}
+            for one in outcome.found]
+    return json.dumps({"suite": __version__, "old": asdict(sides[0]), "new": asdict(sides[1]), "cases": outcome.cases,
+                       "status": outcome.status, "found": rows, "stale": [one.change for one in outcome.stale]}, indent=1)

@@ -64,6 +64,7 @@ class Description:
         lacks: Capabilities its arguments show that it does not have.
         driven: How it is driven, a line each.
         source: How it is called, for an exported script: plain data with pieces of source text (export.py).
+        defaults: The arguments it takes and their defaults, as text.
     """
 
     name: str
@@ -73,6 +74,16 @@ class Description:
     lacks: tuple[str, ...] = ()
     driven: tuple[str, ...] = ()
     source: dict[str, Any] = field(default_factory=dict)
+    defaults: dict[str, str] = field(default_factory=dict)
+
+
+def defaults(thing: Any) -> dict[str, str]:
+    """The arguments something takes, and the text of each default; empty where there is none, or nobody can tell."""
+    try:
+        parameters = inspect.signature(thing).parameters.values()
+    except (TypeError, ValueError):
+        return {}
+    return {p.name: "" if p.default is p.empty else repr(p.default)[:80] for p in parameters}
 
 
 class Driver:
@@ -187,7 +198,7 @@ class Driver:
         about = self.optimizer.thing if self.thing is None and self.optimizer is not None else self.thing
         target = "no wrapper" if self.ddp.name == "none" else target_of(self.ddp.name, "ddp")
         return Description(str(self.ddp), target, version(about), vars(self.declared), tuple(lacks), tuple(self.lines),
-                           self._source())
+                           self._source(), defaults(self.thing) if self.thing is not None else {})
 
     def _source(self) -> dict[str, Any]:
         """How it is called, as source text in the names of an exported script."""

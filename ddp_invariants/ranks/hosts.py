@@ -30,12 +30,20 @@ class HarnessError(RuntimeError):
 class Hosts:
     """The fork servers of a session, shared by all its pytest workers.
 
+    Args:
+        python: The interpreter they and all ranks run under; empty for this one. Another is handed this package, and needs
+            torch and numpy of its own.
+
     Attributes:
         addresses: Where pools connect to; plain strings, to be handed to other processes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, python: str = "") -> None:
         self.addresses: list[str] = []
+        self._handed = tempfile.TemporaryDirectory(prefix="ddp-invariants-") if python else None
+        root = _ROOT if self._handed is None else Path(self._handed.name)
+        if self._handed is not None:  # The package alone: what lies beside it here belongs to this interpreter.
+            (root / "ddp_invariants").symlink_to(_ROOT / "ddp_invariants")
         self._processes: list[subprocess.Popen[bytes]] = []
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the hosts; closed by close()
         for number, hash_seed in enumerate(HASH_SEEDS):
@@ -45,9 +53,9 @@ class Hosts:
                 listener.bind("\0" + address)
                 listener.listen(64)
                 descriptor = listener.fileno()
-                command = [sys.executable, "-m", "ddp_invariants.ranks.host", str(descriptor), str(os.getpid())]
+                command = [python or sys.executable, "-m", "ddp_invariants.ranks.host", str(descriptor), str(os.getpid())]
                 self._processes.append(subprocess.Popen(
-                    command, pass_fds=[descriptor], env=_environment(hash_seed), stdin=subprocess.DEVNULL,
+                    command, pass_fds=[descriptor], env=_environment(hash_seed, root), stdin=subprocess.DEVNULL,
                     stdout=self._errors, stderr=self._errors))
             self.addresses.append(address)
 
@@ -64,6 +72,8 @@ class Hosts:
                 with contextlib.suppress(subprocess.TimeoutExpired):  # It is in the kernel's hands.
                     process.wait(_PATIENCE)
         self._errors.close()
+        if self._handed is not None:
+            self._handed.cleanup()
 
     def __enter__(self) -> Self:
         return self
@@ -72,13 +82,16 @@ class Hosts:
         self.close()
 
 
-def _environment(hash_seed: str) -> dict[str, str]:
-    package_root = str(Path(__file__).resolve().parents[2])
+_ROOT = Path(__file__).resolve().parents[2]
+"""Where this package lies."""
+
+
+def _environment(hash_seed: str, root: Path) -> dict[str, str]:
     inherited = os.environ.get("PYTHONPATH")
     return {
         **os.environ,
         "PYTHONHASHSEED": hash_seed,
-        "PYTHONPATH": package_root + (os.pathsep + inherited if inherited else ""),
+        "PYTHONPATH": str(root) + (os.pathsep + inherited if inherited else ""),
         # One thread per rank: there are more ranks than cores.
         "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
         # Loopback, so that no name has to resolve.

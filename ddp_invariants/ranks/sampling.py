@@ -11,7 +11,7 @@ from torch.utils.data import BatchSampler, SequentialSampler
 
 from ddp_invariants.declarations import DeclarationError, SamplerDeclarations, declare
 from ddp_invariants.implementation import Sampler
-from ddp_invariants.ranks.driving import Description
+from ddp_invariants.ranks.driving import Description, defaults
 from ddp_invariants.ranks.naming import LoadError, first, required, resolve, signature, spelled, target_of, values_of, version
 from ddp_invariants.ranks.session import lone_rank
 
@@ -86,7 +86,8 @@ class SamplerMaker:
                  f"rank as {self.names['rank']!r}"]
         lines += [f"{ours.replace('_', ' ')} as {theirs!r}" for ours, theirs in self.names.items() if theirs and ours != "rank"]
         return Description(str(self.sampler), target_of(self.sampler.name, "sampler"), version(self.make), vars(self.declared),
-                           tuple(lacks), tuple(lines), self._source_text())
+                           tuple(lacks), tuple(lines), self._source_text(),
+                           defaults(self.make))
 
     def _source_text(self) -> dict[str, Any]:
         """How one is made, as source text in the names of an exported script."""

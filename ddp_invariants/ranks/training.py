@@ -3,6 +3,7 @@
 import os
 import signal
 import traceback
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from copy import deepcopy
@@ -109,12 +110,16 @@ def train(case: TrainingCase, rank: int, driver: Driver, session: Session) -> Re
         session: The process groups of the case.
     """
     run = _Run(case, rank, driver, session)
-    try:
-        run.all(driver)
-    except TooMuchEvidence as error:
-        run.record.facts["raised"] = told(error, "evidence", run.step)
-    except BaseException as error:  # noqa: BLE001 - the implementation on trial may raise anything; it is evidence
-        run.record.facts["raised"] = told(error, run.phase, run.step)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            run.all(driver)
+        except TooMuchEvidence as error:
+            run.record.facts["raised"] = told(error, "evidence", run.step)
+        except BaseException as error:  # noqa: BLE001 - the implementation on trial may raise anything; it is evidence
+            run.record.facts["raised"] = told(error, run.phase, run.step)
+    run.record.facts["warned"] = sorted({f"{one.category.__name__}: {str(one.message).partition(chr(10))[0][:200]}"
+                                         for one in caught})
     return run.record
 
 

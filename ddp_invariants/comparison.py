@@ -1,0 +1,219 @@
+"""Two sides' answers to one case, compared: by rule, by what must match exactly, by numbers. Pure functions of evidence.
+
+A side is what is on trial under one interpreter: an older torch and a newer one, say.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from ddp_invariants.declarations import Declarations, SamplerDeclarations
+from ddp_invariants.evidence import Moment, RankEvidence, ShardEvidence, TrainingEvidence
+from ddp_invariants.invariants import judge
+from ddp_invariants.invariants.compare import parted
+from ddp_invariants.invariants.hearing import Hearing, flat_by_name
+from ddp_invariants.invariants.rule import Unjudged
+from ddp_invariants.trace import POINT_TO_POINT
+
+Class = Literal["rule", "discrete", "rounding", "number"]
+CLASSES: tuple[Class, ...] = get_args(Class)
+"""What differs: which rule holds; what must match exactly; a number within the bound derived for both sides; one beyond it."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One way in which two sides answer a case differently.
+
+    Attributes:
+        kind: Which of the classes.
+        what: What differs: a rule, `collectives`, `gradients that are None`, or the stage at which numbers part.
+        where: Rank, step, tensor.
+        old: The old side's, in words.
+        new: The new side's.
+    """
+
+    kind: Class
+    what: str
+    where: str
+    old: str
+    new: str
+
+    @property
+    def name(self) -> str:
+        """What tells differences of one sort from others, as an accept-file names them."""
+        return f"{self.kind}: {self.what}"
+
+
+STAGES: tuple[tuple[Moment, str], ...] = (
+    ("built", "construction"), ("built buffers", "construction"), ("wrapped", "initialisation"),
+    ("wrapped buffers", "initialisation"), ("forward", "forward"), ("forward buffers", "forward"), ("loss", "forward"),
+    ("local", "local gradient"), ("reduced", "reduced gradient"), ("updated", "optimizer"), ("left buffers", "forward"),
+    ("state", "optimizer"), ("restored", "saving and loading"), ("restored buffers", "saving and loading"),
+    ("restored state", "saving and loading"))
+"""Moments in the order of a step, and the stage that made what was noted then."""
+
+
+def described(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Difference]:
+    """What differs before any case is run: how what is on trial is called."""
+    ours, theirs = dict(old["defaults"]), dict(new["defaults"])
+    for name in dict.fromkeys([*ours, *theirs]):
+        if ours.get(name) != theirs.get(name):
+            told = [side.get(name) for side in (ours, theirs)]
+            yield Difference("discrete", f"argument {name}", f"{old['name']}({name})", *(
+                "not taken" if one is None else f"default {one}" if one else "required" for one in told))
+
+
+def compared(old: TrainingEvidence | ShardEvidence, new: TrainingEvidence | ShardEvidence, declared: Declarations,
+             sampler: SamplerDeclarations) -> list[Difference]:
+    """Everything in which two sides' answers to the same case differ, rules first, then as a run goes."""
+    found = list(_by_rule(old, new, declared, sampler))
+    if isinstance(old, ShardEvidence) or isinstance(new, ShardEvidence):
+        assert isinstance(old, ShardEvidence)
+        assert isinstance(new, ShardEvidence)
+        return [*found, *_dealt(old, new)]
+    found += _exactly(old, new)
+    found += _numbers(old, new, declared)
+    return found
+
+
+def _by_rule(old: TrainingEvidence | ShardEvidence, new: TrainingEvidence | ShardEvidence, declared: Declarations,
+             sampler: SamplerDeclarations) -> Iterator[Difference]:
+    before, after = judge(old, declared, sampler), judge(new, declared, sampler)
+    for rule in before:
+        breaches = before[rule].breach, after[rule].breach
+        if (breaches[0] is None) != (breaches[1] is None):
+            breach = breaches[0] or breaches[1]
+            assert breach is not None
+            words = ["holds" if one is None else f"violated: {one.fact}; {one.got}" for one in breaches]
+            yield Difference("rule", rule, breach.where, *words)
+
+
+def _exactly(old: TrainingEvidence, new: TrainingEvidence) -> Iterator[Difference]:
+    """What must match exactly, whatever the machine."""
+    ends = [_end(side) for side in (old, new)]
+    if ends[0] != ends[1]:
+        yield Difference("discrete", "how the run ends", f"world size {old.case.world_size}", *ends)
+    for rank, (ours, theirs) in enumerate(zip(old.ranks, new.ranks, strict=True)):
+        where = f"rank {rank} of {len(old.ranks)}"
+        for what, read in _READ.items():
+            first, second = read(ours), read(theirs)
+            if first != second:
+                number = next((at for at, (one, other) in enumerate(zip(first, second, strict=False)) if one != other),
+                              min(len(first), len(second)))
+                told = [side[number] if number < len(side) else f"none: {len(side)} in all" for side in (first, second)]
+                yield Difference("discrete", what, f"{where}, number {number}", *told)
+                break  # What comes later follows from it.
+
+
+def _end(side: TrainingEvidence) -> str:
+    if side.incident is not None:
+        return f"it {side.incident.kind}"
+    raised = [rank.raised for rank in side.ranks if rank.raised is not None]
+    if not raised:
+        return "by itself"
+    first = raised[0]
+    return (f"{first['type']} in {first['phase']} of step {first['step']} on {len(raised)} of {len(side.ranks)} ranks: "
+            f"{str(first['message']).partition(chr(10))[0][:200]}")
+
+
+def _called(rank: RankEvidence) -> list[str]:
+    return [f"{call.kind} {call.dtype} x {call.elements} {call.operation}".rstrip() for group in rank.sent for call in group
+            if call.kind not in POINT_TO_POINT]
+
+
+def _none(rank: RankEvidence) -> list[str]:
+    return [f"step {step}: {', '.join(slot.name for slot in tensors.layout.slots if slot.dtype is None) or 'none'}"
+            for (moment, step), tensors in rank.tensors.items() if moment == "reduced"]
+
+
+def _typed(rank: RankEvidence) -> list[str]:
+    return [f"step {step}: {slot.name} {slot.dtype} {slot.shape}" for (moment, step), tensors in rank.tensors.items()
+            if moment == "reduced" for slot in tensors.layout.slots if slot.dtype is not None]
+
+
+def _structured(rank: RankEvidence) -> list[str]:
+    return [f"{kind} {name} {dtype} {tuple(shape)}{' trained' if trained else ''}{f' is {first}' if first != name else ''}"
+            for name, dtype, shape, trained, first, kind in rank.structure_after]
+
+
+_READ: dict[str, Callable[[RankEvidence], list[str]]] = {
+    "the wrapped module": _structured, "how it is driven": lambda rank: [f"{key}: {rank.driven[key]}" for key in
+                                                                         sorted(rank.driven)],
+    "collectives": _called, "gradients that are None": _none, "gradients' types": _typed,
+    "names in a saved state": lambda rank: [name for names in rank.saved for name in names],
+    "warnings": lambda rank: list(rank.warned),
+}
+"""What must match exactly, as lists of lines, a rank's of each."""
+
+
+def _numbers(old: TrainingEvidence, new: TrainingEvidence, declared: Declarations) -> Iterator[Difference]:
+    """The first tensors whose bits differ, in the order of a run."""
+    for step in range(old.case.steps):
+        for moment, stage in STAGES:
+            numbers = range(step * old.case.accumulation, (step + 1) * old.case.accumulation) if moment in ("loss", "local") \
+                else (step,)
+            for number in numbers:
+                first, second = old.moment(moment, number), new.moment(moment, number)
+                if first is None or second is None:
+                    continue  # That one did not get there is told by how the runs end.
+                for rank, (ours, theirs) in enumerate(zip(first, second, strict=True)):
+                    difference = parted(ours, theirs, "the old side has")
+                    if difference is None:
+                        continue
+                    if [slot.dtype for slot in ours.layout.slots] != [slot.dtype for slot in theirs.layout.slots]:
+                        continue  # What is there at all is told above.
+                    within = _both_within(old, new, declared, moment, step)
+                    words = difference.words.partition(", the old side has ")
+                    yield Difference("rounding" if within else "number", stage,
+                                     f"rank {rank} of {len(old.ranks)}, step {step}, {difference.place}",
+                                     words[2].partition(";")[0] or "other bits", words[0])
+                    return
+
+
+def _both_within(old: TrainingEvidence, new: TrainingEvidence, declared: Declarations, moment: Moment, step: int) -> bool:
+    """Whether both sides' values lie within what the oracle allows for that step: then it is a matter of rounding.
+
+    A loss or local gradient is taken for one where the gradients that come of it are. Before a step's first forward nothing is
+    computed, so nothing can be rounded.
+    """
+    if moment not in ("loss", "local", "reduced", "updated", "state"):
+        return False
+    for side in (old, new):
+        hearing = Hearing(side, declared)
+        try:
+            with np.errstate(all="ignore"):
+                truth, layout = hearing.truth(step), hearing.layout(step)
+                ball = truth.updated if moment in ("updated", "state") else truth.gradient
+                held = hearing.every_rank("updated" if moment in ("updated", "state") else "reduced", step)
+                values = [flat_by_name(tensors, layout) for tensors in held]
+        except Unjudged:
+            return False
+        if any(one.shape != ball.centre.shape or not (np.abs(one - ball.centre) <= ball.radius).all() for one in values):
+            return False
+    return True
+
+
+def _dealt(old: ShardEvidence, new: ShardEvidence) -> Iterator[Difference]:
+    """A sampler's answers, all of which must match exactly."""
+    ends = [f"it {side.incident.kind}" if side.incident is not None else "by itself" for side in (old, new)]
+    if ends[0] != ends[1]:
+        yield Difference("discrete", "how the sampler ends", "", *ends)
+        return
+    if old.incident is not None:
+        return
+    ours, theirs = old.answers[0], new.answers[0]
+    for what, key in (("an exception", "raised"), ("arguments refused", "refused"), ("indices", "shards"),
+                      ("lengths", "lengths"), ("batches of a DataLoader", "batches"), ("what workers yield", "worked"),
+                      ("what follows a saved state", "resumed")):
+        first, second = ([_short(side.get(key))] for side in (ours, theirs))
+        if first != second:
+            yield Difference("discrete", what, f"W={old.case.world_size}, N={old.case.data.samples}", first[0], second[0])
+            return
+
+
+def _short(answer: Any) -> str:
+    if isinstance(answer, dict) and "type" in answer:
+        return f"{answer['type']} in {answer['phase']}: {str(answer['message']).partition(chr(10))[0][:200]}"
+    return str(answer)[:400]

@@ -1,0 +1,290 @@
+"""The gate of an upgrade: the same cases under two interpreters, each sort of difference shrunk to its smallest case."""
+
+import datetime as dt
+import hashlib
+import subprocess
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from ddp_invariants.case import STRICT, Case, TrainingCase
+from ddp_invariants.comparison import Difference, compared, described
+from ddp_invariants.declarations import Declarations, SamplerDeclarations
+from ddp_invariants.discovery import Discovery, discover
+from ddp_invariants.evidence import ShardEvidence, TrainingEvidence
+from ddp_invariants.implementation import Ddp, Sampler
+from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.ranks.hosts import HarnessError
+from ddp_invariants.ranks.pool import Pool
+from ddp_invariants.scope import Scope
+from ddp_invariants.search import Asked, independent
+from ddp_invariants.simpler import simpler
+from ddp_invariants.strategies import cases_for, unlike
+
+SHRINK_RUNS = 150
+"""Cases run on both sides, after a new sort of difference was seen, to make its case smaller."""
+_COSTLY = ("LIVE-3", "LIVE-4", "COMM-6")
+"""Rules whose cases end processes or repeat themselves, or that observe and never judge."""
+REPEATS = 3
+"""How often a smallest case is run again on both sides."""
+NEEDED = "import sys, numpy, torch; print(torch.__version__, numpy.__version__, sys.version.split()[0])"
+
+
+class AcceptanceError(ValueError):
+    """A file of accepted changes cannot be read, or one of them has expired: one sentence that names it."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One interpreter.
+
+    Attributes:
+        python: Its path.
+        torch, numpy, version: Of torch, numpy and Python.
+    """
+
+    python: str
+    torch: str
+    numpy: str
+    version: str
+
+    def __str__(self) -> str:
+        return f"torch {self.torch}, numpy {self.numpy}, Python {self.version}"
+
+
+def side(python: str) -> Side:
+    """What an interpreter has.
+
+    Raises:
+        HarnessError: It is none, or lacks torch or numpy, or is too old.
+    """
+    try:
+        # From its own folder, or what lies here would be imported.
+        told = subprocess.run([python, "-I", "-c", NEEDED], capture_output=True, text=True, timeout=120, check=False)
+    except OSError as error:
+        raise HarnessError(f"{python} is no interpreter that can be run: {error.strerror}") from error
+    except subprocess.TimeoutExpired as error:
+        raise HarnessError(f"{python} did not import torch within {error.timeout:.0f} s") from error
+    words = told.stdout.split()
+    if told.returncode or len(words) != 3:
+        last = told.stderr.strip().splitlines()[-1:] or ["it said nothing of use"]
+        raise HarnessError(f"{python} cannot import torch and numpy: {last[0]}")
+    if tuple(int(part) for part in words[2].split(".")[:2]) < (3, 11):
+        raise HarnessError(f"{python} is Python {words[2]}; ranks need 3.11 or newer")
+    return Side(python, *words)
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A change that a team has read and goes along with.
+
+    Attributes:
+        change: Its name, as a report gives it: `discrete: collectives`.
+        reason: Why.
+        link: Where it is told in public; may be empty.
+        expires: The day from which on it is to be read again.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    change: str
+    reason: str
+    expires: dt.date
+    link: str = ""
+
+
+def accepted(path: Path, today: dt.date) -> tuple[Accepted, ...]:
+    """The accepted changes in a file of `[[accepted]]` tables.
+
+    Raises:
+        AcceptanceError: It cannot be read, or one of them has expired.
+    """
+    # Imported here: only a comparison with a file needs it.
+    import pydantic
+
+    try:
+        plain = tomllib.loads(path.read_text(encoding="utf-8"))
+        found = pydantic.TypeAdapter(dict[str, tuple[Accepted, ...]]).validate_python(plain)
+    except OSError as error:
+        raise AcceptanceError(f"{path}: {error.strerror}") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise AcceptanceError(f"{path}: no TOML: {error}") from error
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise AcceptanceError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    if set(found) - {"accepted"}:
+        raise AcceptanceError(f"{path}: {min(set(found) - {'accepted'})!r} is no table of it; expected [[accepted]]")
+    for one in found.get("accepted", ()):
+        if one.expires <= today:
+            raise AcceptanceError(f"{path}: {one.change!r} expired on {one.expires}: read the change again, and give it "
+                                  "another day or take it out")
+    return found.get("accepted", ())
+
+
+@dataclass(frozen=True)
+class Found:
+    """A sort of difference, and the smallest case that shows it.
+
+    Attributes:
+        difference: In that case.
+        case: None where it shows before any case is run.
+        seen: In how many of `REPEATS` runs of the case it was seen again.
+        accepted: Why it is accepted; empty where it is not.
+    """
+
+    difference: Difference
+    case: Case | None
+    seen: int = REPEATS
+    accepted: str = ""
+
+    @property
+    def counts(self) -> bool:
+        """Whether it closes the gate: rounding is told and never judged, and neither is what does not repeat."""
+        return self.difference.kind != "rounding" and not self.accepted and self.seen == REPEATS
+
+    @property
+    def state(self) -> str:
+        """What is to be said beside it; empty where it simply changed."""
+        if self.accepted:
+            return f"accepted: {self.accepted}"
+        return "" if self.seen == REPEATS else f"seen again in {self.seen} of {REPEATS} runs"
+
+
+@dataclass(frozen=True)
+class Gated:
+    """What a comparison came to.
+
+    Attributes:
+        found: Every sort of difference.
+        cases: Run on both sides.
+        stale: Changes that are accepted and do not show.
+    """
+
+    found: tuple[Found, ...]
+    cases: int
+    stale: tuple[Accepted, ...] = ()
+
+    @property
+    def status(self) -> int:
+        """0 same, 1 changed beyond what is accepted, 2 inconclusive: something differed once and not again."""
+        if any(one.counts for one in self.found):
+            return 1
+        return 2 if any(one.seen < REPEATS for one in self.found) else 0
+
+
+class _Differs(Exception):
+    """Raised for a case that shows a sort of difference not known yet."""
+
+
+class Gate:
+    """Two sides, and what is on trial under both.
+
+    Args:
+        old: Ranks under the one interpreter.
+        new: Ranks under the other.
+        ddp: The DDP.
+        sampler: The sampler.
+        max_world_size: Largest W.
+    """
+
+    def __init__(self, old: Pool, new: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int) -> None:
+        self.pools, self.ddp, self.sampler = (old, new), ddp, sampler
+        sides = [discover(pool, ddp, sampler, max_world_size) for pool in self.pools]
+        scopes = [one.scope(max_world_size) for one in sides]
+        self.declared: Declarations = sides[0].declared
+        self.declared_sampler: SamplerDeclarations = sides[0].declared_sampler
+        self.scope = Scope(max_world_size, scopes[0].without | scopes[1].without, scopes[0].declared, scopes[0].sampler)
+        self.at_once = list(_before_any_case(*sides))
+        self.cases = 0
+
+    def differences(self, case: Case) -> list[Difference]:
+        """Run a case on both sides, and compare."""
+        self.cases += 1
+        old, new = (self._answer(pool, case) for pool in self.pools)
+        return compared(old, new, self.scope.declared, self.declared_sampler)
+
+    def _answer(self, pool: Pool, case: Case) -> TrainingEvidence | ShardEvidence:
+        return pool.train(case, self.ddp) if isinstance(case, TrainingCase) else pool.shards(case, self.sampler)
+
+    def run(self, count: int, number: int, allowed: Sequence[Accepted] = ()) -> Gated:
+        """Search for every sort of difference.
+
+        Args:
+            count: Cases to draw in all.
+            number: The seed.
+            allowed: Changes that are accepted.
+
+        Raises:
+            HarnessError: The harness failed.
+        """
+        why = {one.change: one.reason for one in allowed}
+        found = [Found(one, None, accepted=why.get(one.name, "")) for one in self.at_once]
+        drawn, rounds = 0, 0
+        while drawn < count:
+            seen, case = self._search(count - drawn, f"{number}/{rounds}", {one.difference.name for one in found})
+            drawn, rounds = drawn + seen, rounds + 1
+            if case is None:
+                break
+            found += self._smallest(case, {one.difference.name for one in found}, why)
+        names = {one.difference.name for one in found}
+        return Gated(tuple(found), drawn, tuple(one for one in allowed if one.change not in names))
+
+    def _search(self, count: int, name: str, known: set[str]) -> tuple[int, Case | None]:
+        """Draw cases until one shows a sort of difference that is not known; how many were drawn, and that one."""
+        rules = [rule for rule in ALL_RULES if not self.scope.excluded(rule) and rule not in _COSTLY]
+        asked = st.sampled_from(unlike(rules)).flatmap(
+            lambda rule: cases_for(rule, self.scope).map(lambda case: Asked(rule, case)))
+        drawn: list[Case] = []
+        digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
+
+        @seed(int.from_bytes(digest, "big"))
+        @settings(max_examples=count, database=None, deadline=None, phases=(Phase.generate,), print_blob=False,
+                  report_multiple_bugs=False, suppress_health_check=list(HealthCheck))
+        @given(independent(asked))
+        def property_(one: Asked) -> None:
+            drawn.append(one.case)
+            if any(difference.name not in known for difference in self.differences(one.case)):
+                raise _Differs
+
+        try:
+            property_()
+        except _Differs:
+            return len(drawn), drawn[-1]
+        return len(drawn), None
+
+    def _smallest(self, case: Case, known: set[str], why: dict[str, str]) -> Iterator[Found]:
+        """Every new sort of difference that a case shows, with the smallest case made of it that shows it still."""
+        first = {one.name: one for one in self.differences(case)[::-1]}
+        for name, difference in first.items():
+            if name not in known:
+                yield self._shrunk(case, difference, why)
+
+    def _shrunk(self, case: Case, difference: Difference, why: dict[str, str]) -> Found:
+        runs, smaller, name = 0, True, difference.name
+        while smaller and runs < SHRINK_RUNS:
+            smaller = False
+            for one in simpler(case):
+                runs += 1
+                if any(difference.name == name for difference in self.differences(one)):
+                    case, smaller = one, True
+                    break
+                if runs >= SHRINK_RUNS:
+                    break
+        again = [next((one for one in self.differences(case) if one.name == name), None) for _ in range(REPEATS)]
+        repeated = [one for one in again if one is not None]
+        return Found(repeated[0] if repeated else difference, case, len(repeated), why.get(name, ""))
+
+
+def _before_any_case(old: Discovery, new: Discovery) -> Iterator[Difference]:
+    """What differs in how both sides are called, and in what they take."""
+    for ours, theirs in ((old.ddp, new.ddp), (old.sampler, new.sampler)):
+        yield from described(ours, theirs)
+    for before, after in zip((*old.probed, *old.dealt), (*new.probed, *new.dealt), strict=True):
+        if before.standing != after.standing:
+            told = [f"{one.standing.value} {one.words}".strip()[:300] for one in (before, after)]
+            yield Difference("discrete", f"capability {before.capability}", "probed by a small case", *told)
