@@ -73,8 +73,9 @@ def compared(old: TrainingEvidence | ShardEvidence, new: TrainingEvidence | Shar
         assert isinstance(old, ShardEvidence)
         assert isinstance(new, ShardEvidence)
         return [*found, *_dealt(old, new)]
+    broken = bool(found)
     found += _exactly(old, new)
-    found += _numbers(old, new, declared)
+    found += _numbers(old, new, declared, broken=broken)
     return found
 
 
@@ -148,8 +149,12 @@ _READ: dict[str, Callable[[RankEvidence], list[str]]] = {
 """What must match exactly, as lists of lines, a rank's of each."""
 
 
-def _numbers(old: TrainingEvidence, new: TrainingEvidence, declared: Declarations) -> Iterator[Difference]:
-    """The first tensors whose bits differ, in the order of a run."""
+def _numbers(old: TrainingEvidence, new: TrainingEvidence, declared: Declarations, *, broken: bool) -> Iterator[Difference]:
+    """The first tensors whose bits differ, in the order of a run.
+
+    Where no bound is known (what is not finite, what ranks disagree on before), it is the rules that say whether numbers may
+    differ: `broken`, if one holds on one side alone.
+    """
     for step in range(old.case.steps):
         for moment, stage in STAGES:
             numbers = range(step * old.case.accumulation, (step + 1) * old.case.accumulation) if moment in ("loss", "local") \
@@ -165,6 +170,7 @@ def _numbers(old: TrainingEvidence, new: TrainingEvidence, declared: Declaration
                     if [slot.dtype for slot in ours.layout.slots] != [slot.dtype for slot in theirs.layout.slots]:
                         continue  # What is there at all is told above.
                     within = _both_within(old, new, declared, moment, step)
+                    within = not broken if within is None else within
                     words = difference.words.partition(", the old side has ")
                     yield Difference("rounding" if within else "number", stage,
                                      f"rank {rank} of {len(old.ranks)}, step {step}, {difference.place}",
@@ -172,12 +178,15 @@ def _numbers(old: TrainingEvidence, new: TrainingEvidence, declared: Declaration
                     return
 
 
-def _both_within(old: TrainingEvidence, new: TrainingEvidence, declared: Declarations, moment: Moment, step: int) -> bool:
-    """Whether both sides' values lie within what the oracle allows for that step: then it is a matter of rounding.
+def _both_within(old: TrainingEvidence, new: TrainingEvidence, declared: Declarations, moment: Moment,
+                 step: int) -> bool | None:
+    """Whether both sides' values lie within what the oracle allows for that step, which makes it a matter of rounding.
 
-    A loss or local gradient is taken for one where the gradients that come of it are. Before a step's first forward nothing is
-    computed, so nothing can be rounded.
+    None where that is not known. A loss or local gradient is taken for one where the gradients that come of it are. Before a
+    step's first forward nothing is computed, so nothing can be rounded.
     """
+    if moment == "left buffers" or (moment == "forward buffers" and step > 0):
+        return None  # Computed from what a forward makes of its inputs, for which no bound is derived.
     if moment not in ("loss", "local", "reduced", "updated", "state"):
         return False
     for side in (old, new):
@@ -189,7 +198,7 @@ def _both_within(old: TrainingEvidence, new: TrainingEvidence, declared: Declara
                 held = hearing.every_rank("updated" if moment in ("updated", "state") else "reduced", step)
                 values = [flat_by_name(tensors, layout) for tensors in held]
         except Unjudged:
-            return False
+            return None
         if any(one.shape != ball.centre.shape or not (np.abs(one - ball.centre) <= ball.radius).all() for one in values):
             return False
     return True

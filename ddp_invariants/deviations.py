@@ -17,7 +17,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
@@ -87,31 +87,42 @@ class Deviation:
         return f"expected until {self.expires}: {self.reason} ({self.link})"
 
 
-def read(path: Path, today: dt.date) -> tuple[Deviation, ...]:
-    """The deviations in a file.
+Table = TypeVar("Table")
+
+
+def tables(path: Path, name: str, kind: type[Table]) -> tuple[Table, ...]:
+    """The tables of one name in a TOML file that holds nothing else, as dataclasses.
 
     Raises:
-        DeviationError: It cannot be read, one is malformed, matches nothing, is there twice, or has expired.
+        DeviationError: It cannot be read, or one of them is malformed.
     """
     # Imported here: it takes longer to import than a case takes to run.
     import pydantic
 
     try:
         plain = tomllib.loads(path.read_text(encoding="utf-8"))
+        found = pydantic.TypeAdapter(dict[str, tuple[kind, ...]]).validate_python(plain, strict=False)  # type: ignore[valid-type]  # a class
     except OSError as error:
         raise DeviationError(f"{path}: {error.strerror}") from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise DeviationError(f"{path}: no TOML: {error}") from error
-    try:
-        found = pydantic.TypeAdapter(dict[str, tuple[Deviation, ...]]).validate_python(plain, strict=False)
     except (pydantic.ValidationError, DeviationError) as error:
         first = error.errors(include_url=False)[0] if isinstance(error, pydantic.ValidationError) else None
-        where = ".".join(map(str, first["loc"])) if first is not None else "a deviation"
+        where = ".".join(map(str, first["loc"])) if first is not None else name
         message = first["msg"].removeprefix("Value error, ") if first is not None else str(error)
         raise DeviationError(f"{path}: {where}: {message}") from error
-    if set(found) - {"deviation"}:
-        raise DeviationError(f"{path}: {min(set(found) - {'deviation'})!r} is no table of it; expected [[deviation]]")
-    deviations = found.get("deviation", ())
+    if set(found) - {name}:
+        raise DeviationError(f"{path}: {min(set(found) - {name})!r} is no table of it; expected [[{name}]]")
+    return found.get(name, ())
+
+
+def read(path: Path, today: dt.date) -> tuple[Deviation, ...]:
+    """The deviations in a file.
+
+    Raises:
+        DeviationError: It cannot be read, one is malformed, matches nothing, is there twice, or has expired.
+    """
+    deviations = tables(path, "deviation", Deviation)
     for number, one in enumerate(deviations):
         if one.expires <= today:
             raise DeviationError(f"{path}: deviation {number + 1}, of {one.ddp} in {one.about}, expired on {one.expires}: look "

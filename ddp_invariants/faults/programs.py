@@ -135,6 +135,26 @@ class WaitsForEveryForward(_Reference):
             super()._write_back(bucket)
 
 
+class ArmedUntilABackward(_Reference):
+    """A forward of which no backward comes leaves the reduction armed for one under no_sync (torch's DDP).
+
+    GRAD-8: a backward inside no_sync communicates.
+    """
+
+    _armed = False
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        result = super().forward(*args, **kwargs)
+        if self._no_sync_depth and self._armed and result.requires_grad:
+            result.register_hook(self._backward_begins)
+        self._armed |= self._no_sync_depth == 0 and torch.is_grad_enabled()
+        return result
+
+    def _finish(self) -> None:
+        super()._finish()
+        self._armed = False
+
+
 class TrainedWhenWrapped(_Reference):
     """What is trained is listed once: a layer unfrozen later is never reduced (torch's DDP, as its documentation warns).
 

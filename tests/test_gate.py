@@ -1,0 +1,168 @@
+"""Two interpreters compared: what differs is found, in its class, and nothing else is."""
+
+import datetime as dt
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from handmade import CASE, altered, everywhere, right
+from upgrades import ALTERATIONS, compared, interpreter
+
+from ddp_invariants import comparison, gate
+from ddp_invariants.case import Data, Interlude, ShardCase
+from ddp_invariants.cli import main
+from ddp_invariants.comparison import Difference, described
+from ddp_invariants.declarations import Declarations, SamplerDeclarations
+from ddp_invariants.deviations import DeviationError
+from ddp_invariants.evidence import Incident, ShardEvidence, TrainingEvidence
+from ddp_invariants.gate import Accepted, Found, Gated
+from ddp_invariants.ranks.hosts import HarnessError
+
+FACTOR = "layers.4.factor"
+ACCEPTED = """
+[[accepted]]
+change = "discrete: warnings"
+reason = "read"
+expires = 2100-01-01
+"""
+
+
+def names(old: TrainingEvidence, new: TrainingEvidence) -> list[str]:
+    """The sorts of difference between two sides."""
+    return [one.name for one in comparison.compared(old, new, Declarations(), SamplerDeclarations())]
+
+
+def test_a_side_does_not_differ_from_itself() -> None:
+    """Nor from another run of the same."""
+    assert names(right(), right()) == []
+
+
+def test_every_class_of_difference_is_told() -> None:
+    """A rule, what must match exactly, a number with its stage."""
+    old = right()
+    first = old.ranks[0]
+    assert names(old, everywhere(old, "reduced", 1, FACTOR, lambda values: values + 1)) == [
+        *(f"rule: {rule}" for rule in ("GRAD-2", "GRAD-3", "GRAD-5", "GRAD-6")), "number: reduced gradient"]
+    assert names(old, replace(old, ranks=(replace(first, warned=["FutureWarning: so"]), *old.ranks[1:]))) == [
+        "discrete: warnings"]
+    assert "discrete: collectives" in names(old, replace(old, ranks=tuple(
+        replace(rank, sent=[rank.sent[0][1:]]) for rank in old.ranks)))
+    assert "discrete: how the run ends" in names(old, replace(old, incident=Incident("hung", {1: "gave no answer"}, {}, 1.0)))
+    assert "discrete: gradients that are None" in names(old, everywhere(old, "reduced", 1, FACTOR, None))
+    assert names(old, altered(old, 1, "wrapped", 0, FACTOR, lambda values: values + 1))[-1] == "number: initialisation"
+    saved = right(replace(CASE, interludes=(Interlude("reload"),)))
+    other = replace(saved, ranks=tuple(replace(rank, saved=[[f"module.{name}" for name in rank.saved[0]]])
+                                       for rank in saved.ranks))
+    assert set(names(saved, other)) == {"discrete: names in a saved state"}
+
+
+def test_a_difference_within_the_bound_is_a_rounding() -> None:
+    """Where the arithmetic is not exact; the last bit of a sum that is, is none."""
+    case = replace(CASE, values="real", world_size=3)
+    old = right(case)
+    new = everywhere(old, "reduced", 0, FACTOR, lambda values: values * (1 + 2.0**-23))
+    found = comparison.compared(old, new, Declarations(), SamplerDeclarations())
+    assert [one.name for one in found] == ["rounding: reduced gradient"]
+    assert found[0].where == "rank 0 of 3, step 0, parameter 'layers.4.factor' ()"
+
+
+def test_a_samplers_answers_must_match_exactly() -> None:
+    """The first that does not is told; what follows from it is not."""
+    case = ShardCase(data=Data(samples=3))
+    shards = [[0, 2], [1, 0]]
+    plain: dict[str, object] = {
+        "raised": None, "refused": {}, "shards": [shards], "lengths": [2, 2], "again": shards, "afresh": shards,
+        "reseeded": None, "touched": [], "batches": None, "promised": None, "worked": None, "orders": None, "resumed": None}
+    other = {**plain, "shards": [[[0, 2], [1, 2]]], "again": [[0, 2], [1, 2]], "afresh": [[0, 2], [1, 2]]}
+    old, new = (ShardEvidence(case, (answer, answer)) for answer in (plain, other))
+    found = comparison.compared(old, new, Declarations(), SamplerDeclarations())
+    assert "discrete: indices" in [one.name for one in found]
+    assert comparison.compared(old, old, Declarations(), SamplerDeclarations()) == []
+    gone = ShardEvidence(case, (), Incident("died", {0: "died"}, {}, 1.0))
+    assert [one.name for one in comparison.compared(old, gone, Declarations(), SamplerDeclarations())][-1] == \
+        "discrete: how the sampler ends"
+
+
+def test_defaults_are_compared_before_any_case() -> None:
+    """An argument that is new, gone, or has another default."""
+    old = {"name": "torch", "defaults": {"module": "", "gone": "1", "changed": "True"}}
+    new = {"name": "torch", "defaults": {"module": "", "changed": "False", "fresh": ""}}
+    assert [(one.what, one.old, one.new) for one in described(old, new)] == [
+        ("argument gone", "default 1", "not taken"), ("argument changed", "default True", "default False"),
+        ("argument fresh", "not taken", "required")]
+
+
+@pytest.mark.parametrize(("found", "status"), [
+    ((), 0), ((Found(Difference("rounding", "forward", "", "1", "2"), None),), 0),
+    ((Found(Difference("discrete", "warnings", "", "1", "2"), None),), 1),
+    ((Found(Difference("discrete", "warnings", "", "1", "2"), None, accepted="read"),), 0),
+    ((Found(Difference("discrete", "warnings", "", "1", "2"), CASE, seen=1),), 2)])
+def test_the_gate_closes_on_what_is_not_accepted(found: tuple[Found, ...], status: int) -> None:
+    """Roundings never close it; what does not repeat leaves it undecided."""
+    assert Gated(found, 10).status == status
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("[[accepted]]\nchange = 3\nreason = 'x'\nexpires = 2100-01-01", "change"), ("accepted = [", "no TOML"),
+    ("[[other]]\nchange = 'x'\nreason = 'x'\nexpires = 2100-01-01", "'other' is no table of it"),
+    ("[[accepted]]\nchange = 'x'\nreason = 'y'\nexpires = 2020-01-01", "'x' expired on 2020-01-01"),
+    ("[[accepted]]\nchange = 'x'\nreason = 'y'", "expires")])
+def test_a_bad_file_of_accepted_changes_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    """With the place and the reason."""
+    path = tmp_path / "accepted.toml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(DeviationError, match=message):
+        gate.accepted(path, dt.date(2026, 11, 20))
+
+
+def test_an_interpreter_that_cannot_serve_is_refused(tmp_path: Path) -> None:
+    """One that is not there, one that is none, one without torch."""
+    with pytest.raises(HarnessError, match="No such file"):
+        gate.side(str(tmp_path / "none"))
+    with pytest.raises(HarnessError, match="cannot import torch and numpy"):
+        gate.side("/bin/true")
+    bare = Path(interpreter(tmp_path / "bare"))
+    next((tmp_path / "bare").glob("lib/python*/site-packages/base.pth")).unlink()
+    with pytest.raises(HarnessError, match="No module named 'numpy'"):
+        gate.side(str(bare))
+    done = CliRunner().invoke(main, ["compare", "--old", sys.executable, "--new", str(bare)])
+    assert done.exit_code == 2
+    assert "cannot import torch and numpy" in done.output
+
+
+def test_equal_sides_are_the_same_and_accepted_changes_that_do_not_show_are_told(tmp_path: Path) -> None:
+    """By exit status 0, in words."""
+    accepted = tmp_path / "accepted.toml"
+    accepted.write_text(ACCEPTED, encoding="utf-8")
+    new = interpreter(tmp_path / "new")
+    done = CliRunner().invoke(main, ["compare", "--old", sys.executable, "--new", new, "--cases", "20", "--max-world-size", "2",
+                                     "--accept", str(accepted)])
+    assert done.exit_code == 0, done.output
+    assert "SAME" in done.output
+    assert "accepted, and not seen: 'discrete: warnings'" in done.output
+
+
+@pytest.mark.parametrize("name", ["a new warning", "another prefix", "padding rule"])
+def test_a_simulated_upgrade_is_found(tmp_path: Path, name: str) -> None:
+    """Of the alterations of torch in upgrades.py, those that are found at once."""
+    status, found = compared(sys.executable, interpreter(tmp_path / "new", name), 60, "--max-world-size", "2")
+    assert status == 1
+    assert any(one.startswith(ALTERATIONS[name][0]) for one in found)
+    assert not [one for one in found if one.startswith(("number", "rounding"))]
+
+
+def test_an_accepted_change_opens_the_gate(tmp_path: Path) -> None:
+    """Named as the report names it."""
+    accepted = tmp_path / "accepted.toml"
+    accepted.write_text(ACCEPTED, encoding="utf-8")
+    status, found = compared(sys.executable, interpreter(tmp_path / "new", "a new warning"), 20, "--max-world-size", "2",
+                             "--accept", str(accepted))
+    assert status == 0
+    assert found["discrete: warnings"]["accepted"] == "read"
+
+
+def test_what_is_accepted_is_plain_data() -> None:
+    """With a reason and a day."""
+    assert Accepted("x", "y", dt.date(2100, 1, 1)).link == ""
