@@ -2,21 +2,23 @@
 
 import datetime as dt
 import hashlib
+import json
 import subprocess
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from ddp_invariants.case import STRICT, Case, TrainingCase
+from ddp_invariants import __version__
+from ddp_invariants.baseline import FORM, Answer, Head
+from ddp_invariants.case import STRICT, Case, TrainingCase, describe
 from ddp_invariants.comparison import Difference, compared, described
 from ddp_invariants.declarations import Declarations, SamplerDeclarations
 from ddp_invariants.deviations import DeviationError, tables
 from ddp_invariants.discovery import Discovery, discover
-from ddp_invariants.evidence import ShardEvidence, TrainingEvidence
 from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.ranks.hosts import HarnessError
@@ -32,7 +34,16 @@ _COSTLY = ("LIVE-3", "LIVE-4", "COMM-6")
 """Rules whose cases end processes or repeat themselves, or that observe and never judge."""
 REPEATS = 3
 """How often a smallest case is run again on both sides."""
-NEEDED = "import sys, numpy, torch; print(torch.__version__, numpy.__version__, sys.version.split()[0])"
+NEEDED = """
+import json, platform, sys
+import numpy, torch
+cpu = [line.partition(":")[2].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")]
+told = torch.__config__.show().splitlines()
+blas = [line.strip(" -") for line in told if "Math Kernel" in line or "CPU cap" in line]
+print(json.dumps({"torch": torch.__version__, "numpy": numpy.__version__, "version": platform.python_version(),
+                  "cpu": (cpu or [platform.machine()])[0], "blas": "; ".join(blas)[:400]}))
+"""
+"""Asks an interpreter what numbers depend on. Every rank has one thread."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +53,16 @@ class Side:
     Attributes:
         python: Its path.
         torch, numpy, version: Of torch, numpy and Python.
+        cpu: The processor's model.
+        blas: What torch says of its linear algebra and of what it uses of the processor.
     """
 
     python: str
     torch: str
     numpy: str
     version: str
+    cpu: str = ""
+    blas: str = ""
 
     def __str__(self) -> str:
         return f"torch {self.torch}, numpy {self.numpy}, Python {self.version}"
@@ -66,13 +81,14 @@ def side(python: str) -> Side:
         raise HarnessError(f"{python} is no interpreter that can be run: {error.strerror}") from error
     except subprocess.TimeoutExpired as error:
         raise HarnessError(f"{python} did not import torch within {error.timeout:.0f} s") from error
-    words = told.stdout.split()
-    if told.returncode or len(words) != 3:
+    try:
+        found = Side(python, **json.loads(told.stdout))
+    except (ValueError, TypeError) as error:
         last = told.stderr.strip().splitlines()[-1:] or ["it said nothing of use"]
-        raise HarnessError(f"{python} cannot import torch and numpy: {last[0]}")
-    if tuple(int(part) for part in words[2].split(".")[:2]) < (3, 11):
-        raise HarnessError(f"{python} is Python {words[2]}; ranks need 3.11 or newer")
-    return Side(python, *words)
+        raise HarnessError(f"{python} cannot import torch and numpy: {last[0]}") from error
+    if tuple(int(part) for part in found.version.split(".")[:2]) < (3, 11):
+        raise HarnessError(f"{python} is Python {found.version}; ranks need 3.11 or newer")
+    return found
 
 
 @dataclass(frozen=True)
@@ -178,16 +194,11 @@ class Gate:
         self.declared_sampler: SamplerDeclarations = sides[0].declared_sampler
         self.scope = Scope(max_world_size, scopes[0].without | scopes[1].without, scopes[0].declared, scopes[0].sampler)
         self.at_once = list(_before_any_case(*sides))
-        self.cases = 0
 
     def differences(self, case: Case) -> list[Difference]:
         """Run a case on both sides, and compare."""
-        self.cases += 1
-        old, new = (self._answer(pool, case) for pool in self.pools)
+        old, new = (_answered(pool, case, self.ddp, self.sampler) for pool in self.pools)
         return compared(old, new, self.scope.declared, self.declared_sampler)
-
-    def _answer(self, pool: Pool, case: Case) -> TrainingEvidence | ShardEvidence:
-        return pool.train(case, self.ddp) if isinstance(case, TrainingCase) else pool.shards(case, self.sampler)
 
     def run(self, count: int, number: int, allowed: Sequence[Accepted] = ()) -> Gated:
         """Search for every sort of difference.
@@ -204,36 +215,17 @@ class Gate:
         found = [Found(one, None, accepted=why.get(one.name, "")) for one in self.at_once]
         drawn, rounds = 0, 0
         while drawn < count:
-            seen, case = self._search(count - drawn, f"{number}/{rounds}", {one.difference.name for one in found})
+            known, seen, showing = {one.difference.name for one in found}, 0, None
+            for case in _drawn(self.scope, count - drawn, f"{number}/{rounds}"):
+                seen += 1
+                if any(difference.name not in known for difference in self.differences(case)):
+                    showing = case
+                    break
             drawn, rounds = drawn + seen, rounds + 1
-            if case is None:
+            if showing is None:
                 break
-            found += self._smallest(case, {one.difference.name for one in found}, why)
-        names = {one.difference.name for one in found}
-        return Gated(tuple(found), drawn, tuple(one for one in allowed if one.change not in names))
-
-    def _search(self, count: int, name: str, known: set[str]) -> tuple[int, Case | None]:
-        """Draw cases until one shows a sort of difference that is not known; how many were drawn, and that one."""
-        rules = [rule for rule in ALL_RULES if not self.scope.excluded(rule) and rule not in _COSTLY]
-        asked = st.sampled_from(unlike(rules)).flatmap(
-            lambda rule: cases_for(rule, self.scope).map(lambda case: Asked(rule, case)))
-        drawn: list[Case] = []
-        showing: list[Case] = []
-        digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
-
-        @seed(int.from_bytes(digest, "big"))
-        @settings(max_examples=count, database=None, deadline=None, phases=(Phase.generate,), print_blob=False,
-                  report_multiple_bugs=False, suppress_health_check=list(HealthCheck))
-        @given(independent(asked))
-        def property_(one: Asked) -> None:
-            # Nothing is raised: Hypothesis would run the case again, and what comes and goes is for this gate to tell.
-            if not showing:
-                drawn.append(one.case)
-                if any(difference.name not in known for difference in self.differences(one.case)):
-                    showing.append(one.case)
-
-        property_()
-        return len(drawn), showing[0] if showing else None
+            found += self._smallest(showing, known, why)
+        return _gated(found, drawn, allowed)
 
     def _smallest(self, case: Case, known: set[str], why: dict[str, str]) -> Iterator[Found]:
         """Every new sort of difference that a case shows, with the smallest case made of it that shows it still."""
@@ -266,3 +258,103 @@ def _before_any_case(old: Discovery, new: Discovery) -> Iterator[Difference]:
         if before.standing != after.standing:
             told = [f"{one.standing.value} {one.words}".strip()[:300] for one in (before, after)]
             yield Difference("discrete", f"capability {before.capability}", "probed by a small case", *told)
+
+
+def _drawn(scope: Scope, count: int, name: str) -> list[Case]:
+    """Cases of all rules' properties in turn, fixed by a name."""
+    rules = [rule for rule in ALL_RULES if not scope.excluded(rule) and rule not in _COSTLY]
+    asked = st.sampled_from(unlike(rules)).flatmap(lambda rule: cases_for(rule, scope).map(lambda case: Asked(rule, case)))
+    drawn: list[Case] = []
+    digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
+
+    @seed(int.from_bytes(digest, "big"))
+    @settings(max_examples=count, database=None, deadline=None, phases=(Phase.generate,), print_blob=False,
+              suppress_health_check=list(HealthCheck))
+    @given(independent(asked))
+    def property_(one: Asked) -> None:
+        drawn.append(one.case)
+
+    property_()
+    return drawn
+
+
+def _gated(found: Sequence[Found], cases: int, allowed: Sequence[Accepted]) -> Gated:
+    names = {one.difference.name for one in found}
+    return Gated(tuple(found), cases, tuple(one for one in allowed if one.change not in names))
+
+
+# A side that is not at hand.
+
+
+def record(pool: Pool, ddp: Ddp, sampler: Sampler, here: Side, *, cases: int, number: int,
+           max_world_size: int) -> tuple[Head, Iterator[Answer]]:
+    """What a side answers to a corpus of cases: the head of a baseline, and the answers as they come.
+
+    Args:
+        pool: Ranks under its interpreter.
+        ddp: The DDP.
+        sampler: The sampler.
+        here: The interpreter.
+        cases: How many.
+        number: The seed.
+        max_world_size: Largest W.
+    """
+    found = discover(pool, ddp, sampler, max_world_size)
+    corpus = _drawn(found.scope(max_world_size), cases, str(number))
+    capabilities = {one.capability: one.standing.value for one in (*found.probed, *found.dealt)}
+    options = " ".join(one for one in (ddp.options(), sampler.options()) if one)
+    head = Head(__version__, FORM, asdict(here), dict(found.ddp), dict(found.sampler), capabilities,
+                tuple(sorted(found.scope(max_world_size).without)), options, number, len(corpus))
+    return head, (_answered(pool, case, ddp, sampler) for case in corpus)
+
+
+def _answered(pool: Pool, case: Case, ddp: Ddp, sampler: Sampler) -> Answer:
+    return pool.train(case, ddp) if isinstance(case, TrainingCase) else pool.shards(case, sampler)
+
+
+def against(head: Head, answers: Sequence[Answer], pool: Pool, ddp: Ddp, sampler: Sampler, here: Side, *,
+            max_world_size: int, allowed: Sequence[Accepted] = ()) -> Gated:
+    """Compare a side with what another answered and is not at hand any more: nothing can be made smaller.
+
+    Numbers are compared only where both were made by one model of processor.
+
+    Args:
+        head: Of the baseline.
+        answers: Its cases, and what was answered.
+        pool: Ranks under the interpreter that is at hand.
+        ddp: The DDP.
+        sampler: The sampler.
+        here: The interpreter at hand.
+        max_world_size: Largest W of a probe.
+        allowed: Changes that are accepted.
+
+    Raises:
+        HarnessError: The harness failed.
+    """
+    why = {one.change: one.reason for one in allowed}
+    found = discover(pool, ddp, sampler, max_world_size)
+    at_once = [*described(head.ddp, found.ddp), *described(head.sampler, found.sampler)]
+    known_of = head.capabilities
+    at_once += [Difference("discrete", f"capability {one.capability}", "probed by a small case",
+                           known_of.get(one.capability, "not known"), f"{one.standing.value} {one.words}".strip()[:300])
+                for one in (*found.probed, *found.dealt) if known_of.get(one.capability) != one.standing.value]
+    comparable = head.environment.get("cpu") == here.cpu
+    declared, declared_sampler = found.scope(max_world_size).declared, found.declared_sampler
+
+    def differences(answer: Answer) -> list[Difference]:
+        ours = compared(answer, _answered(pool, answer.case, ddp, sampler), declared, declared_sampler)
+        return [one for one in ours if comparable or one.kind not in ("rounding", "number")]
+
+    smallest: dict[str, Answer] = {}
+    for answer in answers:
+        for name in {one.name for one in differences(answer)}:
+            known = smallest.get(name)
+            if known is None or len(describe(answer.case)) < len(describe(known.case)):
+                smallest[name] = answer
+    gated = [Found(one, None, accepted=why.get(one.name, "")) for one in at_once]
+    for name, answer in smallest.items():
+        again = [one for _ in range(REPEATS) for one in differences(answer)[::-1] if one.name == name]
+        seen = min(len(again), REPEATS)
+        difference = again[0] if again else Difference("discrete", name.partition(": ")[2], "", "differed once", "not again")
+        gated.append(Found(difference, answer.case, seen, why.get(name, "")))
+    return _gated(gated, len(answers), allowed)

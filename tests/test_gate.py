@@ -1,17 +1,22 @@
 """Two interpreters compared: what differs is found, in its class, and nothing else is."""
 
 import datetime as dt
+import gzip
+import hashlib
+import json
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from handmade import CASE, altered, everywhere, right
 from upgrades import ALTERATIONS, compared, interpreter
 
-from ddp_invariants import comparison, gate
-from ddp_invariants.case import Data, Interlude, ShardCase
+from ddp_invariants import baseline, comparison, gate
+from ddp_invariants.baseline import FORM, Answer, BaselineError, Head
+from ddp_invariants.case import Data, Interlude, ShardCase, to_json
 from ddp_invariants.cli import main
 from ddp_invariants.comparison import Difference, described
 from ddp_invariants.declarations import Declarations, SamplerDeclarations
@@ -166,3 +171,98 @@ def test_an_accepted_change_opens_the_gate(tmp_path: Path) -> None:
 def test_what_is_accepted_is_plain_data() -> None:
     """With a reason and a day."""
     assert Accepted("x", "y", dt.date(2100, 1, 1)).link == ""
+
+
+# A side that is not at hand.
+
+
+HEAD = Head("0.1.0", FORM, {"python": "p", "torch": "2", "numpy": "2", "version": "3.11.0", "cpu": "c", "blas": "b"},
+            {"name": "reference", "defaults": {}}, {"name": "reference", "defaults": {}}, {}, (), "", 0, 2)
+SHARDS = ShardEvidence(ShardCase(data=Data(samples=3)), ({"refused": {}}, {"refused": {}}))
+
+
+def test_a_baseline_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """Every rank's evidence, to the bit, a question to a sampler, and how a run ended."""
+    hung = replace(right(), incident=Incident("hung", {1: "gave no answer"}, {}, 0.0))
+    path = tmp_path / "baseline.json.gz"
+    baseline.write(path, HEAD, [right(), hung, SHARDS])
+    head, answers = baseline.read(path)
+    assert head == HEAD
+    assert list(tmp_path.iterdir()) == [path]
+    kept: list[Answer] = [right(), hung, SHARDS]
+    for before, after in zip(kept, answers, strict=True):
+        assert after.case == before.case
+        assert (after.incident and after.incident.kind) == (before.incident and before.incident.kind)
+        assert comparison.compared(before, after, Declarations(), SamplerDeclarations()) == []
+    assert isinstance(answers[0], TrainingEvidence)
+    for rank, other in zip(right().ranks, answers[0].ranks, strict=True):
+        assert {moment: tensors.bits for moment, tensors in rank.tensors.items()} == {
+            moment: tensors.bits for moment, tensors in other.tensors.items()}
+
+
+def packed(*lines: object) -> bytes:
+    """A file of JSON lines with a foot that fits them."""
+    encoded = [json.dumps(line).encode() for line in lines]
+    foot = {"cases": len(lines) - 1, "digest": hashlib.sha256(b"".join(encoded)).hexdigest()}
+    return gzip.compress(b"\n".join([*encoded, json.dumps(foot).encode(), b""]))
+
+
+TRAINING: dict[str, Any] = {"case": json.loads(to_json(CASE)), "incident": None, "ranks": []}
+
+
+@pytest.mark.parametrize(("data", "message"), [
+    (b"no gzip", "Not a gzipped file"), (packed(asdict(HEAD))[:40], "cut short or damaged"),
+    (gzip.compress(b"x"), "it is cut short"), (gzip.compress(b"{}\n"), "it has 1 lines"),
+    (gzip.compress(b"{}\n[\n"), "line 2 is no JSON"), (gzip.compress(b"{}\n[]\n"), "line 2 is no JSON object"),
+    (packed({"kind": "violation"}), "kind is 'violation', expected 'baseline'"),
+    (packed({**asdict(HEAD), "form": 7}), "its form is 7"),
+    (gzip.compress(json.dumps(asdict(HEAD)).encode() + b"\n{}\n"), "the last line is no foot"),
+    (gzip.compress(json.dumps(asdict(HEAD)).encode() + b'\n{"cases": 0, "digest": "0"}\n'), "it was altered"),
+    (packed({**asdict(HEAD), "seed": "x"}), "seed: "), (packed({**asdict(HEAD), "more": 1}), "more: "),
+    (packed(asdict(HEAD), {}), "line 2 is no answer to a case: KeyError"),
+    (packed(asdict(HEAD), {"case": {"kind": "other"}}), "line 2 is no answer to a case"),
+    (packed(asdict(HEAD), TRAINING), "0 ranks answered, expected 2"),
+    (packed(asdict(HEAD), {**TRAINING, "ranks": [[{}, "?"]] * 2}), "line 2 is no answer to a case"),
+    (packed(asdict(HEAD), {**TRAINING, "case": {**TRAINING["case"], "steps": 10**9}}), "line 2 is no answer to a case"),
+    (packed(asdict(HEAD), {"case": json.loads(to_json(SHARDS.case)), "incident": None, "answers": 3}), "its answers are none"),
+])
+def test_a_file_that_is_no_baseline_is_refused(tmp_path: Path, data: bytes, message: str) -> None:
+    """Cut short, altered, foreign, of another form, malformed: each with its reason."""
+    path = tmp_path / "baseline.json.gz"
+    path.write_bytes(data)
+    with pytest.raises(BaselineError, match=message):
+        baseline.read(path)
+
+
+def test_a_file_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By lines and in all, before it is taken in."""
+    path = tmp_path / "baseline.json.gz"
+    monkeypatch.setattr(baseline, "LONGEST", 1000)
+    path.write_bytes(gzip.compress(b"x" * 5000))
+    with pytest.raises(BaselineError, match="a line is longer than any that is written"):
+        baseline.read(path)
+    monkeypatch.setattr(baseline, "MOST", 100)
+    path.write_bytes(gzip.compress(b"{}\n" * 100))
+    with pytest.raises(BaselineError, match="unpacked it is larger than"):
+        baseline.read(path)
+
+
+def test_a_recorded_side_is_compared(tmp_path: Path) -> None:
+    """The same is the same; what is altered is found; what is another implementation's is refused."""
+    path, runner = tmp_path / "baseline.json.gz", CliRunner()
+    torch = ["--ddp", "torch", "--sampler", "torch", "--max-world-size", "2"]
+    done = runner.invoke(main, ["record", "--out", str(path), "--cases", "25", *torch])
+    assert done.exit_code == 0, done.output
+    assert "25 cases of --ddp torch --sampler torch, under torch" in done.output
+    done = runner.invoke(main, ["compare", "--baseline", str(path), *torch])
+    assert done.exit_code == 0, done.output
+    assert "SAME" in done.output
+    new = interpreter(tmp_path / "new", "a new warning")
+    done = runner.invoke(main, ["compare", "--baseline", str(path), "--new", new, *torch])
+    assert done.exit_code == 1, done.output
+    assert "discrete: warnings" in done.output
+    done = runner.invoke(main, ["compare", "--baseline", str(path)])
+    assert done.exit_code == 2
+    assert "it is of --ddp torch --sampler torch, and the reference is on trial" in done.output
+    assert runner.invoke(main, ["compare"]).exit_code == 2
+    assert runner.invoke(main, ["compare", "--baseline", str(path), "--old", "python"]).exit_code == 2

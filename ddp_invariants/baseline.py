@@ -1,0 +1,215 @@
+"""What one side answered, kept in a file for the other to be compared with: a fixed corpus of cases and all the ranks saw.
+
+A gzip file of JSON lines: a head, a line for each case, and a foot with their number and a digest of all before it. Whoever
+reads one need not trust who wrote it: sizes are bounded, every mistake becomes one sentence, nothing of it is executed.
+"""
+
+import base64
+import gzip
+import hashlib
+import itertools
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ddp_invariants import __version__
+from ddp_invariants.case import STRICT, Case, ShardCase, TrainingCase, to_json
+from ddp_invariants.evidence import (
+    EvidenceError,
+    Incident,
+    Layout,
+    RankEvidence,
+    ShardEvidence,
+    Slot,
+    TrainingEvidence,
+    rank_evidence,
+)
+
+FORM = 1
+"""Of the file. A file of another form is refused."""
+MOST = 1 << 30
+"""Bytes of JSON that are read at most: a corpus of some thousand cases has a tenth of it."""
+LONGEST = 64 << 20
+"""Bytes of one line."""
+
+
+class BaselineError(ValueError):
+    """A file is no baseline, or not all of one: one sentence that says why."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """Who answered.
+
+    Attributes:
+        suite: The version that recorded it.
+        form: Of the file.
+        environment: Of the interpreter: torch, numpy, version (Python's), cpu, blas, python (its path).
+        ddp, sampler: How what was on trial is called (`driving.Description`), its defaults among it.
+        capabilities: What was found of each, by name: right, refused, …
+        without: Capabilities that no case contains.
+        options: What was on trial, as options of a command line.
+        seed: Of the corpus.
+        cases: How many there are.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    suite: str
+    form: int
+    environment: dict[str, str]
+    ddp: dict[str, Any]
+    sampler: dict[str, Any]
+    capabilities: dict[str, str]
+    without: tuple[str, ...]
+    options: str
+    seed: int
+    cases: int
+    kind: str = "baseline"
+
+
+Answer = TrainingEvidence | ShardEvidence
+
+
+def write(path: Path, head: Head, answers: Iterable[Answer]) -> None:
+    """Write a baseline, whole or not at all.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    digest, count = hashlib.sha256(), 0
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        with gzip.GzipFile(partial, "wb", mtime=0) as file:
+            for plain in itertools.chain([asdict(head)], map(_plain, answers)):
+                line = json.dumps(plain).encode()
+                digest.update(line)
+                file.write(line + b"\n")
+                count += 1
+            file.write(f"{json.dumps({'cases': count - 1, 'digest': digest.hexdigest()})}\n".encode())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _plain(answer: Answer) -> dict[str, Any]:
+    plain: dict[str, Any] = {"case": json.loads(to_json(answer.case)), "incident": None}
+    if answer.incident is not None:  # How it looked in the one process or the other need not be kept.
+        ranks = {str(rank): how for rank, how in answer.incident.ranks.items()}
+        plain["incident"] = {"kind": answer.incident.kind, "ranks": ranks}
+    if isinstance(answer, ShardEvidence):
+        return {**plain, "answers": answer.answers}
+    return {**plain, "ranks": [_framed(rank) for rank in answer.ranks]}
+
+
+def _framed(rank: RankEvidence) -> list[Any]:
+    """A rank's evidence as it came from the rank (`evidence.rank_evidence`)."""
+    layouts: dict[tuple[Slot, ...], int] = {}
+    records, blob = [], bytearray()
+    for (moment, step), tensors in rank.tensors.items():
+        number = layouts.setdefault(tensors.layout.slots, len(layouts))
+        records.append([moment, step, number, len(blob), len(tensors.bits)])
+        blob += tensors.bits
+    facts = {"structure_before": rank.structure_before, "structure_after": rank.structure_after, "raised": rank.raised,
+             "in_flight": [[step, list(call), what] for step, call, what in rank.in_flight], "marks": rank.marks,
+             "quiet": rank.quiet, "backwards": rank.backwards, "surfaced": rank.surfaced, "held": rank.held,
+             "driven": dict(rank.driven), "saved": rank.saved, "warned": rank.warned}
+    rows = [[[slot.name, slot.dtype, list(slot.shape)] for slot in slots] for slots in layouts]
+    sent = [[list(call) for call in group] for group in rank.sent]
+    header = {"records": records, "layouts": rows, "facts": facts, "sent": sent,
+              "groups": rank.groups, "changed": rank.changed, "left": rank.left}
+    return [header, base64.b64encode(bytes(blob)).decode()]
+
+
+def read(path: Path) -> tuple[Head, list[Answer]]:
+    """What a baseline holds.
+
+    Raises:
+        BaselineError: It is none, of another form, damaged, cut short, altered, or larger than any that is written.
+    """
+    # Imported here: only a comparison with a file needs it.
+    import pydantic
+
+    try:
+        with gzip.open(path, "rb") as file:
+            lines = list(_lines(file, path))
+    except OSError as error:
+        raise BaselineError(f"{path}: {error.strerror or error}") from error
+    except (EOFError, zlib.error) as error:
+        raise BaselineError(f"{path}: cut short or damaged: {error}") from error
+    if len(lines) < 2:
+        raise BaselineError(f"{path}: it has {len(lines)} lines, no baseline has so few")
+    plain = [_parsed(line, number, path) for number, line in enumerate(lines, start=1)]
+    if plain[0].get("kind") != "baseline":
+        raise BaselineError(f"{path}: kind is {plain[0].get('kind')!r}, expected 'baseline'")
+    if plain[0].get("form") != FORM:
+        raise BaselineError(f"{path}: its form is {plain[0].get('form')!r}, this version ({__version__}) reads {FORM}: record "
+                            "it anew")
+    foot, told = plain[-1], hashlib.sha256(b"".join(lines[:-1])).hexdigest()
+    if set(foot) != {"cases", "digest"}:
+        raise BaselineError(f"{path}: it is cut short: the last line is no foot")
+    if foot["digest"] != told:
+        raise BaselineError(f"{path}: it was altered after it was written: its digest is another")
+    try:
+        head = pydantic.TypeAdapter(Head).validate_json(lines[0])
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise BaselineError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    return head, [_answer(one, number, path) for number, one in enumerate(plain[1:-1], start=2)]
+
+
+def _lines(file: gzip.GzipFile, path: Path) -> Iterator[bytes]:
+    """Its lines, as long as they are no longer than any that is written."""
+    total = 0
+    while line := file.readline(LONGEST):
+        total += len(line)
+        if not line.endswith(b"\n"):
+            why = "a line is longer than any that is written" if len(line) >= LONGEST else "it is cut short"
+            raise BaselineError(f"{path}: {why}")
+        if total > MOST:
+            raise BaselineError(f"{path}: unpacked it is larger than {MOST >> 20:,} MiB")
+        yield line[:-1]
+
+
+def _parsed(line: bytes, number: int, path: Path) -> dict[str, Any]:
+    try:
+        plain = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise BaselineError(f"{path}: line {number} is no JSON: {error}") from error
+    if not isinstance(plain, dict):
+        raise BaselineError(f"{path}: line {number} is no JSON object")
+    return plain
+
+
+def _answer(plain: Mapping[str, Any], number: int, path: Path) -> Answer:
+    """A line's case and what was answered.
+
+    Raises:
+        BaselineError: It is malformed.
+    """
+    # Imported here, as above.
+    import pydantic
+
+    try:
+        kind = {"training": TrainingCase, "shard": ShardCase}[plain["case"]["kind"]]
+        case: Case = pydantic.TypeAdapter(kind).validate_json(json.dumps(plain["case"]))
+        incident = None
+        if plain["incident"] is not None:
+            told = plain["incident"]
+            incident = Incident(told["kind"], {int(rank): str(how) for rank, how in told["ranks"].items()}, {}, 0.0)
+        if isinstance(case, ShardCase):
+            answers = plain["answers"]
+            if not isinstance(answers, list) or not all(isinstance(one, dict) for one in answers):
+                raise EvidenceError("its answers are none")
+            return ShardEvidence(case, tuple(answers), incident)
+        known: dict[tuple[Slot, ...], Layout] = {}
+        ranks = tuple(rank_evidence(header, base64.b64decode(blob, validate=True), known) for header, blob in plain["ranks"])
+        if len(ranks) != case.world_size:
+            raise EvidenceError(f"{len(ranks)} ranks answered, expected {case.world_size}")
+        return TrainingEvidence(case, ranks, incident)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        first = str(error).partition("\n")[0]
+        raise BaselineError(f"{path}: line {number} is no answer to a case: {type(error).__name__}: {first}") from error
