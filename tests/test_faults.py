@@ -36,7 +36,7 @@ def test_the_catalogue_is_whole() -> None:
     hosts = {one.host for one in FAULTS}
     assert len(hosts) >= 11
     controlled = {one.host for one in planted() if not one.is_fault}
-    assert hosts - controlled <= {"starts", "bucketed", "timing"}  # Whose right one is the reference.
+    assert hosts - controlled <= {"starts", "bucketed", "timing", "programs"}  # Whose right one is the reference.
     assert len({(one.target, one.is_sampler) for one in planted()}) == len(planted())
     assert {one.rule for one in FAULTS} >= {"INIT-1", "SHARD-1", "LOSS-1", "GRAD-1", "PARAM-1", "COMM-1", "LIVE-1", "MEM-1"}
 
