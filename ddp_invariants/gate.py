@@ -13,10 +13,9 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from ddp_invariants import __version__
-from ddp_invariants.baseline import FORM, Answer, Head
+from ddp_invariants.baseline import FORM, Answer, BaselineError, Head
 from ddp_invariants.case import STRICT, Case, TrainingCase, describe
 from ddp_invariants.comparison import Difference, compared, described
-from ddp_invariants.declarations import Declarations, SamplerDeclarations
 from ddp_invariants.deviations import DeviationError, tables
 from ddp_invariants.discovery import Discovery, discover
 from ddp_invariants.implementation import Ddp, Sampler
@@ -190,15 +189,13 @@ class Gate:
         self.pools, self.ddp, self.sampler = (old, new), ddp, sampler
         sides = [discover(pool, ddp, sampler, max_world_size) for pool in self.pools]
         scopes = [one.scope(max_world_size) for one in sides]
-        self.declared: Declarations = sides[0].declared
-        self.declared_sampler: SamplerDeclarations = sides[0].declared_sampler
         self.scope = Scope(max_world_size, scopes[0].without | scopes[1].without, scopes[0].declared, scopes[0].sampler)
         self.at_once = list(_before_any_case(*sides))
 
     def differences(self, case: Case) -> list[Difference]:
         """Run a case on both sides, and compare."""
         old, new = (_answered(pool, case, self.ddp, self.sampler) for pool in self.pools)
-        return compared(old, new, self.scope.declared, self.declared_sampler)
+        return compared(old, new, self.scope.declared, self.scope.sampler)
 
     def run(self, count: int, number: int, allowed: Sequence[Accepted] = ()) -> Gated:
         """Search for every sort of difference.
@@ -329,6 +326,7 @@ def against(head: Head, answers: Sequence[Answer], pool: Pool, ddp: Ddp, sampler
         allowed: Changes that are accepted.
 
     Raises:
+        BaselineError: An answer in the baseline is none.
         HarnessError: The harness failed.
     """
     why = {one.change: one.reason for one in allowed}
@@ -342,7 +340,12 @@ def against(head: Head, answers: Sequence[Answer], pool: Pool, ddp: Ddp, sampler
     declared, declared_sampler = found.scope(max_world_size).declared, found.declared_sampler
 
     def differences(answer: Answer) -> list[Difference]:
-        ours = compared(answer, _answered(pool, answer.case, ddp, sampler), declared, declared_sampler)
+        here_answered = _answered(pool, answer.case, ddp, sampler)
+        try:
+            ours = compared(answer, here_answered, declared, declared_sampler)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise BaselineError(f"what the baseline holds of {describe(answer.case)} is no answer to it: "
+                                f"{type(error).__name__}: {error}") from error
         return [one for one in ours if comparable or one.kind not in ("rounding", "number")]
 
     smallest: dict[str, Answer] = {}

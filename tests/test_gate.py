@@ -16,14 +16,16 @@ from upgrades import ALTERATIONS, compared, interpreter
 
 from ddp_invariants import baseline, comparison, gate
 from ddp_invariants.baseline import FORM, Answer, BaselineError, Head
-from ddp_invariants.case import Data, Interlude, ShardCase, to_json
+from ddp_invariants.case import Data, Interlude, Layer, Model, Optimizer, ShardCase, to_json
 from ddp_invariants.cli import main
 from ddp_invariants.comparison import Difference, described
 from ddp_invariants.declarations import Declarations, SamplerDeclarations
 from ddp_invariants.deviations import DeviationError
 from ddp_invariants.evidence import Incident, ShardEvidence, TrainingEvidence
 from ddp_invariants.gate import Accepted, Found, Gated
+from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.ranks.hosts import HarnessError
+from ddp_invariants.ranks.pool import Pool
 
 FACTOR = "layers.4.factor"
 ACCEPTED = """
@@ -266,3 +268,27 @@ def test_a_recorded_side_is_compared(tmp_path: Path) -> None:
     assert "it is of --ddp torch --sampler torch, and the reference is on trial" in done.output
     assert runner.invoke(main, ["compare"]).exit_code == 2
     assert runner.invoke(main, ["compare", "--baseline", str(path), "--old", "python"]).exit_code == 2
+
+
+def test_an_answer_that_is_none_is_told(pool: Pool) -> None:
+    """Whoever alters a file may make its digest fit, too; what cannot be compared is said to be that."""
+    raised = replace(right(), ranks=tuple(replace(rank, raised={"message": 3}) for rank in right().ranks))
+    here = gate.Side("python", "2", "2", "3.11.0")
+    with pytest.raises(BaselineError, match=r"what the baseline holds of world_size=2 .* is no answer to it: KeyError: 'type'"):
+        gate.against(HEAD, [raised], pool, Ddp(), Sampler(), here, max_world_size=2)
+
+
+def test_numbers_of_another_processor_are_not_compared(pool: Pool) -> None:
+    """What must match exactly is."""
+    case = replace(CASE, model=Model(2, (Layer("linear", 2),)), steps=1, bucket_cap=None, optimizer=Optimizer(log2_lr=-10))
+    answer = pool.train(case, Ddp())
+    first, *others = answer.ranks
+    tensors = first.tensors["reduced", 0]
+    altered_bits = {**first.tensors, ("reduced", 0): replace(tensors, bits=bytes([tensors.bits[0] ^ 1]) + tensors.bits[1:])}
+    kept = replace(answer, ranks=(replace(first, tensors=altered_bits, warned=["FutureWarning: so"]), *others))
+    found = []
+    for cpu in ("c", "another"):
+        gated = gate.against(HEAD, [kept], pool, Ddp(), Sampler(), gate.Side("python", "2", "2", "3.11.0", cpu), max_world_size=2)
+        found.append({one.difference.name for one in gated.found})
+    assert "discrete: warnings" in found[0] & found[1]
+    assert "number: reduced gradient" in found[0] - found[1]
