@@ -288,7 +288,8 @@ def test_numbers_of_another_processor_are_not_compared(pool: Pool) -> None:
     kept = replace(answer, ranks=(replace(first, tensors=altered_bits, warned=["FutureWarning: so"]), *others))
     found = []
     for cpu in ("c", "another"):
-        gated = gate.against(HEAD, [kept], pool, Ddp(), Sampler(), gate.Side("python", "2", "2", "3.11.0", cpu), max_world_size=2)
+        here = gate.Side("python", "2", "2", "3.11.0", cpu)
+        gated = gate.against(HEAD, [kept], pool, Ddp(), Sampler(), here, max_world_size=2)
         found.append({one.difference.name for one in gated.found})
     assert "discrete: warnings" in found[0] & found[1]
     assert "number: reduced gradient" in found[0] - found[1]
