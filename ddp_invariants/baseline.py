@@ -41,13 +41,37 @@ class BaselineError(ValueError):
 
 
 @dataclass(frozen=True)
+class Environment:
+    """An interpreter, and what numbers depend on.
+
+    Attributes:
+        python: Its path.
+        torch, numpy, version: Of torch, numpy and Python.
+        cpu: The processor's model.
+        blas: What torch says of its linear algebra and of what it uses of the processor.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    python: str
+    torch: str
+    numpy: str
+    version: str
+    cpu: str = ""
+    blas: str = ""
+
+    def __str__(self) -> str:
+        return f"torch {self.torch}, numpy {self.numpy}, Python {self.version}"
+
+
+@dataclass(frozen=True)
 class Head:
     """Who answered.
 
     Attributes:
         suite: The version that recorded it.
         form: Of the file.
-        environment: Of the interpreter: torch, numpy, version (Python's), cpu, blas, python (its path).
+        environment: The interpreter.
         ddp, sampler: How what was on trial is called (`driving.Description`), its defaults among it.
         capabilities: What was found of each, by name: right, refused, …
         without: Capabilities that no case contains.
@@ -60,7 +84,7 @@ class Head:
 
     suite: str
     form: int
-    environment: dict[str, str]
+    environment: Environment
     ddp: dict[str, Any]
     sampler: dict[str, Any]
     capabilities: dict[str, str]
@@ -158,6 +182,11 @@ def read(path: Path) -> tuple[Head, list[Answer]]:
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise BaselineError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    if not head.cases == foot["cases"] == len(plain) - 2 > 0:
+        raise BaselineError(f"{path}: it holds {len(plain) - 2} cases, its head says {head.cases} and its foot {foot['cases']}")
+    for described in (head.ddp, head.sampler):
+        if not isinstance(described.get("defaults"), dict) or not isinstance(described.get("name"), str):
+            raise BaselineError(f"{path}: what was on trial has no name, or no arguments")
     return head, [_answer(one, number, path) for number, one in enumerate(plain[1:-1], start=2)]
 
 

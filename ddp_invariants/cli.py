@@ -223,7 +223,7 @@ def compare(context: click.Context, /, old: str, baseline: Path | None, new: str
             if head.options != given:
                 names = [one or "the reference" for one in (head.options, given)]
                 raise BaselineError(f"{baseline}: it is of {names[0]}, and {names[1]} is on trial")
-            there = gate.Side(**head.environment)
+            there = head.environment
             with Hosts(new) as after, Pool(after.addresses) as second:
                 outcome = gate.against(head, answers, second, ddp, sampler, here, max_world_size=max_world_size,
                                        allowed=allowed)

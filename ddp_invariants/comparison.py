@@ -3,6 +3,7 @@
 A side is what is on trial under one interpreter: an older torch and a newer one, say.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -55,9 +56,17 @@ STAGES: tuple[tuple[Moment, str], ...] = (
 """Moments in the order of a step, and the stage that made what was noted then."""
 
 
+_UNSTEADY = re.compile(r" at 0x[0-9a-f]+| \(Triggered internally at .*|\[[^\]\s]*\]:\d+|[\w./-]+\.(?:cc|cpp|h|cu|py):\d+")
+
+
+def steady(text: str) -> str:
+    """A text without what differs from process to process and build to build: addresses, ports, lines of source."""
+    return _UNSTEADY.sub("…", text)
+
+
 def described(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Difference]:
     """What differs before any case is run: how what is on trial is called."""
-    ours, theirs = dict(old["defaults"]), dict(new["defaults"])
+    ours, theirs = ({name: steady(str(text)) for name, text in side["defaults"].items()} for side in (old, new))
     for name in dict.fromkeys([*ours, *theirs]):
         if ours.get(name) != theirs.get(name):
             told = [side.get(name) for side in (ours, theirs)]
@@ -116,7 +125,7 @@ def _end(side: TrainingEvidence) -> str:
         return "by itself"
     first = raised[0]
     return (f"{first['type']} in {first['phase']} of step {first['step']} on {len(raised)} of {len(side.ranks)} ranks: "
-            f"{str(first['message']).partition(chr(10))[0][:200]}")
+            f"{steady(str(first['message']).partition(chr(10))[0])[:200]}")
 
 
 def _called(rank: RankEvidence) -> list[str]:
@@ -144,7 +153,7 @@ _READ: dict[str, Callable[[RankEvidence], list[str]]] = {
                                                                          sorted(rank.driven)],
     "collectives": _called, "gradients that are None": _none, "gradients' types": _typed,
     "names in a saved state": lambda rank: [name for names in rank.saved for name in names],
-    "warnings": lambda rank: list(rank.warned),
+    "warnings": lambda rank: sorted({steady(one) for one in rank.warned}),
 }
 """What must match exactly, as lists of lines, a rank's of each."""
 
@@ -153,8 +162,10 @@ def _numbers(old: TrainingEvidence, new: TrainingEvidence, declared: Declaration
     """The first tensors whose bits differ, in the order of a run.
 
     Where no bound is known (what is not finite, what ranks disagree on before), it is the rules that say whether numbers may
-    differ: `broken`, if one holds on one side alone.
+    differ: `broken`, if one holds on one side alone. A rounding is told once a stage, and what comes after it is
+    looked at, too.
     """
+    rounded: set[str] = set()
     for step in range(old.case.steps):
         for moment, stage in STAGES:
             numbers = range(step * old.case.accumulation, (step + 1) * old.case.accumulation) if moment in ("loss", "local") \
@@ -171,11 +182,15 @@ def _numbers(old: TrainingEvidence, new: TrainingEvidence, declared: Declaration
                         continue  # What is there at all is told above.
                     within = _both_within(old, new, declared, moment, step)
                     within = not broken if within is None else within
+                    if within and stage in rounded:
+                        continue
+                    rounded.add(stage)
                     words = difference.words.partition(", the old side has ")
                     yield Difference("rounding" if within else "number", stage,
                                      f"rank {rank} of {len(old.ranks)}, step {step}, {difference.place}",
                                      words[2].partition(";")[0] or "other bits", words[0])
-                    return
+                    if not within:
+                        return
 
 
 def _both_within(old: TrainingEvidence, new: TrainingEvidence, declared: Declarations, moment: Moment,
@@ -197,7 +212,7 @@ def _both_within(old: TrainingEvidence, new: TrainingEvidence, declared: Declara
                 ball = truth.updated if moment in ("updated", "state") else truth.gradient
                 held = hearing.every_rank("updated" if moment in ("updated", "state") else "reduced", step)
                 values = [flat_by_name(tensors, layout) for tensors in held]
-        except Unjudged:
+        except (Unjudged, KeyError, ValueError):
             return None
         if any(one.shape != ball.centre.shape or not (np.abs(one - ball.centre) <= ball.radius).all() for one in values):
             return False
@@ -212,17 +227,18 @@ def _dealt(old: ShardEvidence, new: ShardEvidence) -> Iterator[Difference]:
         return
     if old.incident is not None:
         return
-    ours, theirs = old.answers[0], new.answers[0]
-    for what, key in (("an exception", "raised"), ("arguments refused", "refused"), ("indices", "shards"),
-                      ("lengths", "lengths"), ("batches of a DataLoader", "batches"), ("what workers yield", "worked"),
-                      ("what follows a saved state", "resumed")):
-        first, second = ([_short(side.get(key))] for side in (ours, theirs))
-        if first != second:
-            yield Difference("discrete", what, f"W={old.case.world_size}, N={old.case.data.samples}", first[0], second[0])
-            return
+    for ours, theirs in zip(old.answers, new.answers, strict=False):
+        for what, key in (("an exception", "raised"), ("arguments refused", "refused"), ("indices", "shards"),
+                          ("lengths", "lengths"), ("batches of a DataLoader", "batches"), ("what workers yield", "worked"),
+                          ("what follows a saved state", "resumed")):
+            first, second = ours.get(key), theirs.get(key)
+            if _short(first) != _short(second) or (key != "raised" and first != second):
+                yield Difference("discrete", what, f"W={old.case.world_size}, N={old.case.data.samples}", _short(first),
+                                 _short(second))
+                return
 
 
 def _short(answer: Any) -> str:
     if isinstance(answer, dict) and "type" in answer:
-        return f"{answer['type']} in {answer['phase']}: {str(answer['message']).partition(chr(10))[0][:200]}"
+        return f"{answer['type']} in {answer['phase']}: {steady(str(answer['message']).partition(chr(10))[0])[:200]}"
     return str(answer)[:400]

@@ -182,7 +182,7 @@ def discover(pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int, files:
     driven += [f"buckets: {_FILLED[buckets]}"] if buckets else []
     known = expected(ddp, str(described["torch"]), files)
     why = {one.capability: str(one) for one in known}
-    probed = tuple(replace(one, expected=why.get(one.capability, "")) for one in probed)
+    probed, shown = (tuple(replace(one, expected=why.get(one.capability, "")) for one in some) for some in (probed, shown))
     dealt = tuple(_deal(pool, sampler, frozenset(dealing["lacks"]), declared_sampler, max_world_size))
     return Discovery(described, dealing, (*probed, *shown), dealt, tuple(driven), buckets,
                      tuple((one.rule, str(one)) for one in known if one.rule))

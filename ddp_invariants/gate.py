@@ -5,7 +5,7 @@ import hashlib
 import json
 import subprocess
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from ddp_invariants import __version__
-from ddp_invariants.baseline import FORM, Answer, BaselineError, Head
+from ddp_invariants.baseline import FORM, Answer, BaselineError, Environment, Head
 from ddp_invariants.case import STRICT, Case, TrainingCase, describe
 from ddp_invariants.comparison import Difference, compared, described
 from ddp_invariants.deviations import DeviationError, tables
@@ -45,29 +45,7 @@ print(json.dumps({"torch": torch.__version__, "numpy": numpy.__version__, "versi
 """Asks an interpreter what numbers depend on. Every rank has one thread."""
 
 
-@dataclass(frozen=True)
-class Side:
-    """One interpreter.
-
-    Attributes:
-        python: Its path.
-        torch, numpy, version: Of torch, numpy and Python.
-        cpu: The processor's model.
-        blas: What torch says of its linear algebra and of what it uses of the processor.
-    """
-
-    python: str
-    torch: str
-    numpy: str
-    version: str
-    cpu: str = ""
-    blas: str = ""
-
-    def __str__(self) -> str:
-        return f"torch {self.torch}, numpy {self.numpy}, Python {self.version}"
-
-
-def side(python: str) -> Side:
+def side(python: str) -> Environment:
     """What an interpreter has.
 
     Raises:
@@ -81,7 +59,7 @@ def side(python: str) -> Side:
     except subprocess.TimeoutExpired as error:
         raise HarnessError(f"{python} did not import torch within {error.timeout:.0f} s") from error
     try:
-        found = Side(python, **json.loads(told.stdout))
+        found = Environment(python, **json.loads(told.stdout))
     except (ValueError, TypeError) as error:
         last = told.stderr.strip().splitlines()[-1:] or ["it said nothing of use"]
         raise HarnessError(f"{python} cannot import torch and numpy: {last[0]}") from error
@@ -212,26 +190,18 @@ class Gate:
         found = [Found(one, None, accepted=why.get(one.name, "")) for one in self.at_once]
         drawn, rounds = 0, 0
         while drawn < count:
-            known, seen, showing = {one.difference.name for one in found}, 0, None
+            known, seen = {one.difference.name for one in found}, 0
             for case in _drawn(self.scope, count - drawn, f"{number}/{rounds}"):
                 seen += 1
-                if any(difference.name not in known for difference in self.differences(case)):
-                    showing = case
+                fresh = {one.name: one for one in self.differences(case)[::-1] if one.name not in known}
+                if fresh:
+                    found += [self._shrunk(case, one, why) for one in fresh.values()]
                     break
-            drawn, rounds = drawn + seen, rounds + 1
-            if showing is None:
-                break
-            found += self._smallest(showing, known, why)
-        return _gated(found, drawn, allowed)
-
-    def _smallest(self, case: Case, known: set[str], why: dict[str, str]) -> Iterator[Found]:
-        """Every new sort of difference that a case shows, with the smallest case made of it that shows it still."""
-        first = {one.name: one for one in self.differences(case)[::-1]}
-        for name, difference in first.items():
-            if name not in known:
-                yield self._shrunk(case, difference, why)
+            drawn, rounds = drawn + max(seen, 1), rounds + 1
+        return _gated(found, min(drawn, count), allowed)
 
     def _shrunk(self, case: Case, difference: Difference, why: dict[str, str]) -> Found:
+        """A sort of difference that a case showed, with the smallest case made of it that shows it still."""
         runs, smaller, name = 0, True, difference.name
         while smaller and runs < SHRINK_RUNS:
             smaller = False
@@ -283,7 +253,7 @@ def _gated(found: Sequence[Found], cases: int, allowed: Sequence[Accepted]) -> G
 # A side that is not at hand.
 
 
-def record(pool: Pool, ddp: Ddp, sampler: Sampler, here: Side, *, cases: int, number: int,
+def record(pool: Pool, ddp: Ddp, sampler: Sampler, here: Environment, *, cases: int, number: int,
            max_world_size: int) -> tuple[Head, Iterator[Answer]]:
     """What a side answers to a corpus of cases: the head of a baseline, and the answers as they come.
 
@@ -300,7 +270,7 @@ def record(pool: Pool, ddp: Ddp, sampler: Sampler, here: Side, *, cases: int, nu
     corpus = _drawn(found.scope(max_world_size), cases, str(number))
     capabilities = {one.capability: one.standing.value for one in (*found.probed, *found.dealt)}
     options = " ".join(one for one in (ddp.options(), sampler.options()) if one)
-    head = Head(__version__, FORM, asdict(here), dict(found.ddp), dict(found.sampler), capabilities,
+    head = Head(__version__, FORM, here, dict(found.ddp), dict(found.sampler), capabilities,
                 tuple(sorted(found.scope(max_world_size).without)), options, number, len(corpus))
     return head, (_answered(pool, case, ddp, sampler) for case in corpus)
 
@@ -309,7 +279,7 @@ def _answered(pool: Pool, case: Case, ddp: Ddp, sampler: Sampler) -> Answer:
     return pool.train(case, ddp) if isinstance(case, TrainingCase) else pool.shards(case, sampler)
 
 
-def against(head: Head, answers: Sequence[Answer], pool: Pool, ddp: Ddp, sampler: Sampler, here: Side, *,
+def against(head: Head, answers: Sequence[Answer], pool: Pool, ddp: Ddp, sampler: Sampler, here: Environment, *,
             max_world_size: int, allowed: Sequence[Accepted] = ()) -> Gated:
     """Compare a side with what another answered and is not at hand any more: nothing can be made smaller.
 
@@ -336,7 +306,7 @@ def against(head: Head, answers: Sequence[Answer], pool: Pool, ddp: Ddp, sampler
     at_once += [Difference("discrete", f"capability {one.capability}", "probed by a small case",
                            known_of.get(one.capability, "not known"), f"{one.standing.value} {one.words}".strip()[:300])
                 for one in (*found.probed, *found.dealt) if known_of.get(one.capability) != one.standing.value]
-    comparable = head.environment.get("cpu") == here.cpu
+    comparable = head.environment.cpu == here.cpu
     declared, declared_sampler = found.scope(max_world_size).declared, found.declared_sampler
 
     def differences(answer: Answer) -> list[Difference]:

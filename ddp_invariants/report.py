@@ -21,7 +21,8 @@ from ddp_invariants.verdict import Breach, Outcome, Replayed, Verdict
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ddp_invariants.gate import Gated, Side
+    from ddp_invariants.baseline import Environment
+    from ddp_invariants.gate import Gated
 
 _WIDTH = 118
 _LABELS = 10
@@ -305,7 +306,7 @@ _GATED = {"rule": "rules", "discrete": "what must match exactly", "number": "num
           "rounding": "numbers within their bounds"}
 
 
-def compared(sides: "tuple[Side, Side]", outcome: "Gated") -> str:
+def compared(sides: "tuple[Environment, Environment]", outcome: "Gated") -> str:
     """What changed from one interpreter to the other."""
     lines = [f"old  {sides[0]} ({sides[0].python})", f"new  {sides[1]} ({sides[1].python})",
              f"{outcome.cases:,} cases on both, and those it took to make them smaller"]
@@ -326,7 +327,7 @@ _GATE = {0: "SAME: nothing changed that is judged", 1: "CHANGED: beyond what is 
          2: "INCONCLUSIVE: something differed once, and not again"}
 
 
-def compared_json(sides: "tuple[Side, Side]", outcome: "Gated") -> str:
+def compared_json(sides: "tuple[Environment, Environment]", outcome: "Gated") -> str:
     """The same as JSON."""
     rows = [{**asdict(one.difference), "name": one.difference.name, "seen": one.seen, "accepted": one.accepted,
              "counts": one.counts, "case": json.loads(to_json(one.case)) if one.case is not None else None}

@@ -15,7 +15,7 @@ from handmade import CASE, altered, everywhere, right
 from upgrades import ALTERATIONS, compared, interpreter
 
 from ddp_invariants import baseline, comparison, gate
-from ddp_invariants.baseline import FORM, Answer, BaselineError, Head
+from ddp_invariants.baseline import FORM, Answer, BaselineError, Environment, Head
 from ddp_invariants.case import Data, Interlude, Layer, Model, Optimizer, ShardCase, to_json
 from ddp_invariants.cli import main
 from ddp_invariants.comparison import Difference, described
@@ -178,8 +178,8 @@ def test_what_is_accepted_is_plain_data() -> None:
 # A side that is not at hand.
 
 
-HEAD = Head("0.1.0", FORM, {"python": "p", "torch": "2", "numpy": "2", "version": "3.11.0", "cpu": "c", "blas": "b"},
-            {"name": "reference", "defaults": {}}, {"name": "reference", "defaults": {}}, {}, (), "", 0, 2)
+HEAD = Head("0.1.0", FORM, Environment("p", "2", "2", "3.11.0", "c", "b"),
+            {"name": "reference", "defaults": {}}, {"name": "reference", "defaults": {}}, {}, (), "", 0, 3)
 SHARDS = ShardEvidence(ShardCase(data=Data(samples=3)), ({"refused": {}}, {"refused": {}}))
 
 
@@ -209,6 +209,7 @@ def packed(*lines: object) -> bytes:
     return gzip.compress(b"\n".join([*encoded, json.dumps(foot).encode(), b""]))
 
 
+ONE = {**asdict(HEAD), "cases": 1}
 TRAINING: dict[str, Any] = {"case": json.loads(to_json(CASE)), "incident": None, "ranks": []}
 
 
@@ -220,13 +221,17 @@ TRAINING: dict[str, Any] = {"case": json.loads(to_json(CASE)), "incident": None,
     (packed({**asdict(HEAD), "form": 7}), "its form is 7"),
     (gzip.compress(json.dumps(asdict(HEAD)).encode() + b"\n{}\n"), "the last line is no foot"),
     (gzip.compress(json.dumps(asdict(HEAD)).encode() + b'\n{"cases": 0, "digest": "0"}\n'), "it was altered"),
-    (packed({**asdict(HEAD), "seed": "x"}), "seed: "), (packed({**asdict(HEAD), "more": 1}), "more: "),
-    (packed(asdict(HEAD), {}), "line 2 is no answer to a case: KeyError"),
-    (packed(asdict(HEAD), {"case": {"kind": "other"}}), "line 2 is no answer to a case"),
-    (packed(asdict(HEAD), TRAINING), "0 ranks answered, expected 2"),
-    (packed(asdict(HEAD), {**TRAINING, "ranks": [[{}, "?"]] * 2}), "line 2 is no answer to a case"),
-    (packed(asdict(HEAD), {**TRAINING, "case": {**TRAINING["case"], "steps": 10**9}}), "line 2 is no answer to a case"),
-    (packed(asdict(HEAD), {"case": json.loads(to_json(SHARDS.case)), "incident": None, "answers": 3}), "its answers are none"),
+    (packed(asdict(HEAD)), "it holds 0 cases, its head says 3"),
+    (packed({**ONE, "ddp": {}}, TRAINING), "no name, or no arguments"),
+    (packed({**asdict(HEAD), "environment": {"torch": 2}}), "environment"),
+    (packed({**asdict(HEAD), "seed": "x"}), "seed: "),
+    (packed({**asdict(HEAD), "more": 1}), "more: "),
+    (packed(ONE, {}), "line 2 is no answer to a case: KeyError"),
+    (packed(ONE, {"case": {"kind": "other"}}), "line 2 is no answer to a case"),
+    (packed(ONE, TRAINING), "0 ranks answered, expected 2"),
+    (packed(ONE, {**TRAINING, "ranks": [[{}, "?"]] * 2}), "line 2 is no answer to a case"),
+    (packed(ONE, {**TRAINING, "case": {**TRAINING["case"], "steps": 10**9}}), "line 2 is no answer to a case"),
+    (packed(ONE, {"case": json.loads(to_json(SHARDS.case)), "incident": None, "answers": 3}), "its answers are none"),
 ])
 def test_a_file_that_is_no_baseline_is_refused(tmp_path: Path, data: bytes, message: str) -> None:
     """Cut short, altered, foreign, of another form, malformed: each with its reason."""
@@ -273,7 +278,7 @@ def test_a_recorded_side_is_compared(tmp_path: Path) -> None:
 def test_an_answer_that_is_none_is_told(pool: Pool) -> None:
     """Whoever alters a file may make its digest fit, too; what cannot be compared is said to be that."""
     raised = replace(right(), ranks=tuple(replace(rank, raised={"message": 3}) for rank in right().ranks))
-    here = gate.Side("python", "2", "2", "3.11.0")
+    here = Environment("python", "2", "2", "3.11.0")
     with pytest.raises(BaselineError, match=r"what the baseline holds of world_size=2 .* is no answer to it: KeyError: 'type'"):
         gate.against(HEAD, [raised], pool, Ddp(), Sampler(), here, max_world_size=2)
 
@@ -288,8 +293,25 @@ def test_numbers_of_another_processor_are_not_compared(pool: Pool) -> None:
     kept = replace(answer, ranks=(replace(first, tensors=altered_bits, warned=["FutureWarning: so"]), *others))
     found = []
     for cpu in ("c", "another"):
-        here = gate.Side("python", "2", "2", "3.11.0", cpu)
+        here = Environment("python", "2", "2", "3.11.0", cpu)
         gated = gate.against(HEAD, [kept], pool, Ddp(), Sampler(), here, max_world_size=2)
         found.append({one.difference.name for one in gated.found})
     assert "discrete: warnings" in found[0] & found[1]
     assert "number: reduced gradient" in found[0] - found[1]
+
+
+def test_what_differs_between_processes_and_builds_is_no_difference() -> None:
+    """Addresses, ports, lines of source."""
+    assert comparison.steady("<function f at 0x7f00aa>") == "<function f…>"
+    assert comparison.steady("UserWarning: so (Triggered internally at /pytorch/a.cpp:12.)") == "UserWarning: so…"
+    assert comparison.steady("[/pytorch/gloo/pair.cc:538] closed by peer [127.0.0.1]:4711") == "[…] closed by peer …"
+
+
+def test_long_answers_of_samplers_are_compared_whole() -> None:
+    """Not their first few hundred characters."""
+    case = ShardCase(world_size=4, data=Data(samples=400))
+    shards = [list(range(rank, 400, 4)) for rank in range(4)]
+    plain: dict[str, object] = {"raised": None, "refused": {}, "shards": [shards]}
+    other = {**plain, "shards": [[*shards[:3], shards[2]]]}
+    old, new = (ShardEvidence(case, (answer, answer)) for answer in (plain, other))
+    assert "discrete: indices" in [one.name for one in comparison.compared(old, new, Declarations(), SamplerDeclarations())]

@@ -1,5 +1,7 @@
 """STATE: what is saved and loaded again goes on as if nothing had happened."""
 
+from itertools import pairwise
+
 from ddp_invariants.evidence import Moment
 from ddp_invariants.invariants.compare import parted
 from ddp_invariants.invariants.hearing import Hearing, training
@@ -7,8 +9,6 @@ from ddp_invariants.invariants.rule import NotAbout, Tally
 from ddp_invariants.verdict import Breach
 
 RELOADED, STATEFUL = "saved and loaded", "optimizer with state"
-PREFIXES = ("", "module.")
-"""What the names in a saved state may begin with, the same for all of them."""
 _KEPT: tuple[tuple[str, Moment, Moment], ...] = (
     ("a parameter", "updated", "restored"), ("a buffer", "left buffers", "restored buffers"),
     ("the optimizer's state", "state", "restored state"))
@@ -33,15 +33,24 @@ def what_is_loaded_is_what_was_saved(hearing: Hearing, tally: Tally) -> Breach |
 
 def _of_names(hearing: Hearing, tally: Tally) -> Breach | None:
     names = {row[0] for row in hearing.evidence.ranks[0].structure_before}
+    first = min(names)
     for rank, evidence in enumerate(hearing.evidence.ranks):
         for saved in evidence.saved:
             tally.compared += len(saved)
-            if not any(set(saved) == {prefix + name for name in names} for prefix in PREFIXES):
-                expected = ", ".join(repr(f"{prefix}{min(names)}") for prefix in PREFIXES)
+            # Whatever the wrapper's name for the module, and whatever it keeps beside it.
+            prefix = next((name[: -len(first)] for name in saved if name.endswith(first)), None)
+            missing = sorted(names - {name.removeprefix(prefix or "") for name in saved})
+            if prefix is None or missing or _repeats(prefix):
                 return Breach("STATE-1", "a saved state has other names than the module's", f"rank {rank} of "
-                              f"{hearing.case.world_size}", f"{saved[:4]}, expected such as {expected}, one for each parameter "
-                              "and buffer")
+                              f"{hearing.case.world_size}", f"{saved[:4]}, expected such as {first!r} or 'module.{first}', "
+                              "one prefix for every parameter and buffer")
     return None
+
+
+def _repeats(prefix: str) -> bool:
+    """Whether a prefix holds a name twice in a row."""
+    parts = prefix.split(".")
+    return any(one == other != "" for one, other in pairwise(parts))
 
 
 def _of_values(hearing: Hearing, tally: Tally, step: int) -> Breach | None:
