@@ -21,7 +21,7 @@ import torch
 from ddp_invariants import case as cases
 from ddp_invariants import draws
 from ddp_invariants.implementation import Ddp, Sampler
-from ddp_invariants.ranks import sharding, training, wire
+from ddp_invariants.ranks import noting, sharding, training, wire
 from ddp_invariants.ranks.driving import Driver
 from ddp_invariants.ranks.group import Connections, Log, Timing
 from ddp_invariants.ranks.naming import LoadError
@@ -80,7 +80,7 @@ class Rank:
         except LoadError:
             raise
         except BaseException as error:
-            raised = training.told(error, "describe", 0)
+            raised = noting.told(error, "describe", 0)
             raise LoadError(f"loading it raised {raised['type']}: {raised['message']}") from error
         return {**described, "torch": torch.__version__, "changed": before.changed()}
 
@@ -125,7 +125,7 @@ class Rank:
         return header, bytes(record.blob)
 
     def _round(self, case: cases.TrainingCase, request: dict[str, Any], driver: Driver, log: Log,
-               number: int) -> tuple[training.Record, Session, bool]:
+               number: int) -> tuple[noting.Record, Session, bool]:
         """Train once; what was noted, and whether the connections may be used again."""
         everyone = self.connections[request["everyone"]]
         training_group = self.connections.get(request["training"]) if case.outside else None
@@ -133,7 +133,7 @@ class Rank:
         _seed(case.seed + everyone.rank)
         session = Session(everyone, training_group, members, f"{request['number']}.{number}", log,
                           _timing(case, everyone.rank), plain=request["plain"])
-        record = training.Record()
+        record = noting.Record()
         if everyone.rank >= case.outside:
             record = training.train(case, everyone.rank - case.outside, driver, session)
         session.end()
@@ -185,7 +185,7 @@ def _bound_memory() -> None:
     RLIMIT_DATA rather than RLIMIT_AS, which also counts libraries that are mapped and addresses that are only reserved.
     """
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5])
-    most = pages * resource.getpagesize() + training.MEMORY
+    most = pages * resource.getpagesize() + noting.MEMORY
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
@@ -217,5 +217,5 @@ def serve(control: socket.socket, rank: int, stacks: int) -> int:
         except LoadError as error:
             header, blob = {"unusable": str(error)}, b""
         except Exception as error:  # noqa: BLE001 - the harness's own failure: told to the controller, which says so
-            header, blob = {"failed": training.told(error, request["do"], 0)}, b""
+            header, blob = {"failed": noting.told(error, request["do"], 0)}, b""
         wire.send(control, {**header, "to": request["to"]}, blob)

@@ -15,8 +15,8 @@ from torch.utils.data._utils import worker
 from torch.utils.data._utils.worker import WorkerInfo
 
 from ddp_invariants.case import ShardCase
+from ddp_invariants.ranks.noting import told
 from ddp_invariants.ranks.sampling import SamplerMaker
-from ddp_invariants.ranks.training import told
 
 
 def _impossible(world_size: int) -> dict[str, tuple[int, int]]:

@@ -2,9 +2,8 @@
 
 import os
 import signal
-import traceback
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from copy import deepcopy
 from functools import partial
@@ -18,84 +17,11 @@ from ddp_invariants import draws
 from ddp_invariants.adapter import Context
 from ddp_invariants.case import Interlude, TrainingCase
 from ddp_invariants.declarations import SHARDED
-from ddp_invariants.ranks import held
+from ddp_invariants.ranks import held, interludes
 from ddp_invariants.ranks.driving import Driver
 from ddp_invariants.ranks.model import Replica, UserError, count_values, loss_of
+from ddp_invariants.ranks.noting import Record, TooMuchEvidence, structure, told
 from ddp_invariants.ranks.session import Session
-
-_Slot = tuple[str, str, list[int]] | tuple[str, None, None]
-
-
-MEMORY = 4 << 30
-"""Bytes a rank may take beyond what it starts with. Of a default run's cases none takes a hundredth of it."""
-MOST_EVIDENCE = 64 << 20
-"""Bytes a rank may note in a case. The largest case of a thorough run notes less than a hundredth of it."""
-
-
-class TooMuchEvidence(Exception):
-    """What is to be noted exceeds any case's due; the run ends here, and nothing follows for the implementation."""
-
-
-class Record:
-    """What one rank saw: tensors as raw bits by moment and step, everything else as plain data.
-
-    A record of tensors is [moment, step, layout, offset, size]; layouts (names, dtypes, shapes) repeat and are
-    stored once. A missing tensor (a parameter without a gradient) is a slot without dtype.
-    """
-
-    def __init__(self) -> None:
-        self.blob = bytearray()
-        self.records: list[tuple[str, int, int, int, int]] = []
-        self.layouts: dict[tuple[Any, ...], int] = {}
-        self.facts: dict[str, Any] = {}
-
-    def tensors(self, moment: str, step: int, named: Iterable[tuple[str, Tensor | None]]) -> None:
-        """Note tensors' bits, dtypes and shapes, in row-major order whatever their strides."""
-        slots: list[tuple[Any, ...]] = []
-        start = len(self.blob)
-        for name, tensor in named:
-            if tensor is None:
-                slots.append((name, None, None))
-                continue
-            slots.append((name, tensor.dtype, tensor.shape))
-            # Counted before it is taken: an expanded tensor has a few bytes until it is copied.
-            if len(self.blob) + tensor.numel() * tensor.element_size() > MOST_EVIDENCE:
-                raise TooMuchEvidence(f"{moment} {name!r} of shape {tuple(tensor.shape)} makes what this rank noted larger "
-                                      f"than {MOST_EVIDENCE >> 20} MiB")
-            self.blob += _bits(tensor)
-        layout = self.layouts.setdefault(tuple(slots), len(self.layouts))
-        self.records.append((moment, step, layout, start, len(self.blob) - start))
-
-    def header(self) -> dict[str, Any]:
-        """Everything but the bits, ready for JSON."""
-        layouts: list[list[_Slot]] = [
-            [(name, None, None) if dtype is None else (name, str(dtype)[6:], list(shape)) for name, dtype, shape in slots]
-            for slots in self.layouts
-        ]
-        return {"records": self.records, "layouts": layouts, "facts": self.facts}
-
-
-def _bits(tensor: Tensor) -> bytes:
-    tensor = tensor.detach()
-    if tensor.layout != torch.strided:
-        tensor = tensor.to_dense()
-    tensor = tensor.contiguous()
-    if tensor.dtype == torch.bfloat16:
-        tensor = tensor.view(torch.int16)  # numpy has no bfloat16; the bits are what is asked for.
-    bits: bytes = tensor.numpy().tobytes()
-    return bits
-
-
-def structure(module: nn.Module) -> list[list[Any]]:
-    """Every name's [name, dtype, shape, requires_grad, first name of the same tensor, "parameter" or "buffer"]."""
-    first: dict[Tensor, str] = {}
-    rows = []
-    for kind, named in (("parameter", module.named_parameters(remove_duplicate=False)),
-                        ("buffer", module.named_buffers(remove_duplicate=False))):
-        for name, tensor in named:
-            rows.append([name, str(tensor.dtype)[6:], list(tensor.shape), tensor.requires_grad,
-                         first.setdefault(tensor, name), kind])
-    return rows
 
 
 def train(case: TrainingCase, rank: int, driver: Driver, session: Session) -> Record:
@@ -121,18 +47,6 @@ def train(case: TrainingCase, rank: int, driver: Driver, session: Session) -> Re
     run.record.facts["warned"] = sorted({f"{one.category.__name__}: {str(one.message).partition(chr(10))[0][:200]}"
                                          for one in caught})
     return run.record
-
-
-def told(error: BaseException, phase: str, step: int) -> dict[str, Any]:
-    """An exception as plain data. `str` of a foreign exception may itself raise."""
-    try:
-        message = str(error).encode(errors="backslashreplace").decode()
-    except BaseException as unprintable:  # noqa: BLE001 - any code may stand in a foreign __str__
-        message = f"(its message raised {type(unprintable).__name__})"
-    if isinstance(error, MemoryError) or "can't allocate memory" in message:
-        message = f"{message[:1900]} (a rank may take {MEMORY >> 30} GiB)".lstrip()
-    return {"phase": phase, "step": step, "type": type(error).__name__, "message": message[:2000],
-            "traceback": "".join(traceback.format_tb(error.__traceback__))[-4000:]}
 
 
 class _Run:
@@ -243,7 +157,7 @@ class _Run:
                 replica.freeze(interlude.layer, frozen=kind == "freeze")
         elif kind == "cast":
             drive.zero_grad(wrapped, optimizer, True)  # noqa: FBT003 - as the adapter's method takes it
-            _cast_and_back(self.replica)
+            interludes.cast_and_back(self.replica)
             self.moved = True
         elif kind == "reload":
             return self._reloaded(wrapped, optimizer)
@@ -258,7 +172,7 @@ class _Run:
 
     def _reloaded(self, wrapped: Any, optimizer: Any) -> tuple[Any, Any]:
         """What is trained and its optimizer made anew, as in another process, and given the saved state of those there were."""
-        saved = deepcopy((_stateful(wrapped, self.replica).state_dict(), optimizer.state_dict()))
+        saved = deepcopy((interludes.stateful(wrapped, self.replica).state_dict(), optimizer.state_dict()))
         self.record.facts.setdefault("saved", []).append(sorted(saved[0]))
         self.drive.teardown(self.context)
         other = self.rank + self.case.world_size  # Whose values nobody has: what is not loaded shows.
@@ -269,7 +183,7 @@ class _Run:
         self._watch_replica()
         self.drive = self.driver.start(self.context, self.replica)
         wrapped, optimizer = self.drive.begin()
-        _stateful(wrapped, self.replica).load_state_dict(saved[0])
+        interludes.stateful(wrapped, self.replica).load_state_dict(saved[0])
         optimizer.load_state_dict(saved[1])
         self.named, self.buffers = list(self.replica.named_parameters()), list(self.replica.named_buffers())
         self.moved = True
@@ -343,7 +257,7 @@ class _Run:
             self._pass_by(plain)
             for interlude in case.interludes if number % case.accumulation == 0 else ():
                 if interlude.step == self.step:
-                    _plainly(interlude, plain, optimizer)
+                    interludes.plainly(interlude, plain, optimizer)
             inputs, targets, tags = self._batch(dealt[0], self.step)
             if case.zero_grad != "never" and number % case.accumulation == 0:
                 optimizer.zero_grad(set_to_none=case.zero_grad == "set_to_none")
@@ -573,30 +487,6 @@ class _Run:
             for key, value in states.get(parameter, {}).items():
                 if isinstance(value, Tensor):
                     yield f"{name}/{key}", value
-
-
-def _stateful(wrapped: Any, replica: nn.Module) -> Any:
-    """What a state is saved of and loaded into: the wrapper where it has one, or the module."""
-    has_state = all(callable(getattr(wrapped, name, None)) for name in ("state_dict", "load_state_dict"))
-    return wrapped if has_state else replica
-
-
-@torch.no_grad()
-def _cast_and_back(module: nn.Module) -> None:
-    """Parameters to float64 and back to what they were, as around an export; no value changes."""
-    for parameter in module.parameters():
-        dtype = parameter.dtype
-        parameter.data = parameter.data.to(torch.float64 if dtype != torch.float64 else torch.complex128)
-        parameter.data = parameter.data.to(dtype) if dtype != torch.float64 else parameter.data.real.contiguous()
-
-
-def _plainly(interlude: Interlude, module: Replica, optimizer: torch.optim.Optimizer) -> None:
-    """What an interlude comes to where nothing is wrapped: the others change nothing there."""
-    if interlude.kind == "learning rate":
-        for group in optimizer.param_groups:
-            group["lr"] /= 4
-    elif interlude.freezes:
-        module.freeze(interlude.layer, frozen=interlude.kind == "freeze")
 
 
 _CACHE_LINE = 64

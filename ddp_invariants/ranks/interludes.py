@@ -1,0 +1,33 @@
+"""What a program does between two steps, besides training, to a module and its optimizer."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from ddp_invariants.case import Interlude
+from ddp_invariants.ranks.model import Replica
+
+
+def stateful(wrapped: Any, replica: nn.Module) -> Any:
+    """What a state is saved of and loaded into: the wrapper where it has one, or the module."""
+    has_state = all(callable(getattr(wrapped, name, None)) for name in ("state_dict", "load_state_dict"))
+    return wrapped if has_state else replica
+
+
+@torch.no_grad()
+def cast_and_back(module: nn.Module) -> None:
+    """Parameters to float64 and back to what they were, as around an export; no value changes."""
+    for parameter in module.parameters():
+        dtype = parameter.dtype
+        parameter.data = parameter.data.to(torch.float64 if dtype != torch.float64 else torch.complex128)
+        parameter.data = parameter.data.to(dtype) if dtype != torch.float64 else parameter.data.real.contiguous()
+
+
+def plainly(interlude: Interlude, module: Replica, optimizer: torch.optim.Optimizer) -> None:
+    """What an interlude comes to where nothing is wrapped: the others change nothing there."""
+    if interlude.kind == "learning rate":
+        for group in optimizer.param_groups:
+            group["lr"] /= 4
+    elif interlude.freezes:
+        module.freeze(interlude.layer, frozen=interlude.kind == "freeze")

@@ -1,0 +1,94 @@
+"""What a rank notes of a run: tensors as raw bits, exceptions and structure as plain data; no opinion."""
+
+import traceback
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_Slot = tuple[str, str, list[int]] | tuple[str, None, None]
+
+
+MEMORY = 4 << 30
+"""Bytes a rank may take beyond what it starts with. Of a default run's cases none takes a hundredth of it."""
+MOST_EVIDENCE = 64 << 20
+"""Bytes a rank may note in a case. The largest case of a thorough run notes less than a hundredth of it."""
+
+
+class TooMuchEvidence(Exception):
+    """What is to be noted exceeds any case's due; the run ends here, and nothing follows for the implementation."""
+
+
+class Record:
+    """What one rank saw: tensors as raw bits by moment and step, everything else as plain data.
+
+    A record of tensors is [moment, step, layout, offset, size]; layouts (names, dtypes, shapes) repeat and are
+    stored once. A missing tensor (a parameter without a gradient) is a slot without dtype.
+    """
+
+    def __init__(self) -> None:
+        self.blob = bytearray()
+        self.records: list[tuple[str, int, int, int, int]] = []
+        self.layouts: dict[tuple[Any, ...], int] = {}
+        self.facts: dict[str, Any] = {}
+
+    def tensors(self, moment: str, step: int, named: Iterable[tuple[str, Tensor | None]]) -> None:
+        """Note tensors' bits, dtypes and shapes, in row-major order whatever their strides."""
+        slots: list[tuple[Any, ...]] = []
+        start = len(self.blob)
+        for name, tensor in named:
+            if tensor is None:
+                slots.append((name, None, None))
+                continue
+            slots.append((name, tensor.dtype, tensor.shape))
+            # Counted before it is taken: an expanded tensor has a few bytes until it is copied.
+            if len(self.blob) + tensor.numel() * tensor.element_size() > MOST_EVIDENCE:
+                raise TooMuchEvidence(f"{moment} {name!r} of shape {tuple(tensor.shape)} makes what this rank noted larger "
+                                      f"than {MOST_EVIDENCE >> 20} MiB")
+            self.blob += _bits(tensor)
+        layout = self.layouts.setdefault(tuple(slots), len(self.layouts))
+        self.records.append((moment, step, layout, start, len(self.blob) - start))
+
+    def header(self) -> dict[str, Any]:
+        """Everything but the bits, ready for JSON."""
+        layouts: list[list[_Slot]] = [
+            [(name, None, None) if dtype is None else (name, str(dtype)[6:], list(shape)) for name, dtype, shape in slots]
+            for slots in self.layouts
+        ]
+        return {"records": self.records, "layouts": layouts, "facts": self.facts}
+
+
+def _bits(tensor: Tensor) -> bytes:
+    tensor = tensor.detach()
+    if tensor.layout != torch.strided:
+        tensor = tensor.to_dense()
+    tensor = tensor.contiguous()
+    if tensor.dtype == torch.bfloat16:
+        tensor = tensor.view(torch.int16)  # numpy has no bfloat16; the bits are what is asked for.
+    bits: bytes = tensor.numpy().tobytes()
+    return bits
+
+
+def structure(module: nn.Module) -> list[list[Any]]:
+    """Every name's [name, dtype, shape, requires_grad, first name of the same tensor, "parameter" or "buffer"]."""
+    first: dict[Tensor, str] = {}
+    rows = []
+    for kind, named in (("parameter", module.named_parameters(remove_duplicate=False)),
+                        ("buffer", module.named_buffers(remove_duplicate=False))):
+        for name, tensor in named:
+            rows.append([name, str(tensor.dtype)[6:], list(tensor.shape), tensor.requires_grad,
+                         first.setdefault(tensor, name), kind])
+    return rows
+
+
+def told(error: BaseException, phase: str, step: int) -> dict[str, Any]:
+    """An exception as plain data. `str` of a foreign exception may itself raise."""
+    try:
+        message = str(error).encode(errors="backslashreplace").decode()
+    except BaseException as unprintable:  # noqa: BLE001 - any code may stand in a foreign __str__
+        message = f"(its message raised {type(unprintable).__name__})"
+    if isinstance(error, MemoryError) or "can't allocate memory" in message:
+        message = f"{message[:1900]} (a rank may take {MEMORY >> 30} GiB)".lstrip()
+    return {"phase": phase, "step": step, "type": type(error).__name__, "message": message[:2000],
+            "traceback": "".join(traceback.format_tb(error.__traceback__))[-4000:]}
