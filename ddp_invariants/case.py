@@ -23,7 +23,8 @@ PoisonKind = Literal["nan", "inf", "-inf"]
 NoSync = Literal["plain", "nested", "error"]
 Passes = Literal["alternate", "joint", "retained"]
 Checkpoint = Literal["none", "plain", "reentrant"]
-InterludeKind = Literal["evaluation", "forward only", "learning rate", "freeze", "unfreeze", "cast", "reload"]
+InterludeKind = Literal["evaluation", "forward only", "learning rate", "freeze", "unfreeze", "cast", "copy",
+                        "assign", "reload"]
 Init = Literal["distinct", "equal"]
 Activation = Literal["none", "relu", "gelu"]
 Loss = Literal["tagged", "mse"]
@@ -309,8 +310,9 @@ class Interlude:
     Attributes:
         kind: An `evaluation` of the step's batch without gradients; `forward only`, in training, of which nothing comes; from
             now on a quarter of the `learning rate`; a layer is frozen (`freeze`), its gradients cleared, or trained from now on
-            (`unfreeze`); gradients are cleared, and parameters `cast` to float64 and back; or what is trained and its
-            optimizer are saved and loaded into ones made anew, of other values (`reload`).
+            (`unfreeze`); gradients are cleared, and parameters `cast` to float64 and back; a deep `copy` of what is trained is
+            taken and kept; what is trained is given its own saved values as new tensors (`assign`), and its optimizer is made
+            anew; or it and its optimizer are saved and loaded into ones made anew, of other values (`reload`).
         step: Before which step, from the second on.
         layer: The one that is frozen or trained from now on.
     """
@@ -327,7 +329,7 @@ class Interlude:
     @property
     def clears(self) -> bool:
         """Whether gradients that were left in place do not outlive it."""
-        return self.kind in ("freeze", "cast", "reload")
+        return self.kind in ("freeze", "cast", "assign", "reload")
 
     @property
     def freezes(self) -> bool:
@@ -450,6 +452,10 @@ class TrainingCase:
         _between(f"{where}.layer", one.layer, 0, len(layers) - 1)
         _require(not one.clears or self.zero_grad != "never", "zero_grad", self.zero_grad,
                  f"another where gradients do not outlive a {one.kind}")
+        _require(one.kind != "assign" or all(layer.tied is None for layer in layers), f"{where}.kind", one.kind,
+                 "another where layers are tied: what is assigned to two names is two tensors")
+        _require(one.kind != "copy" or not self.outside, "outside", self.outside,
+                 "0 where a copy is taken: process groups have none")
         _require(not one.freezes or (layers[one.layer].kind != "statistics" and layers[one.layer].tied is None
                                      and all(layer.tied != one.layer for layer in layers)), f"{where}.layer", one.layer,
                  "the index of a layer with parameters of its own, which is tied to none")

@@ -200,6 +200,8 @@ CAPABILITIES = {
     "freeze": "a layer frozen after wrapping",
     "unfreeze": "a layer trained after wrapping that was frozen before",
     "cast": "parameters cast to another dtype and back after wrapping",
+    "copy": "a deep copy of what is wrapped, taken and kept",
+    "assign": "a state loaded as new tensors after wrapping: load_state_dict(assign=True)",
     "state": "a state to save, and to load into a wrapper made anew",
     "shuffle": "a shuffled order, by seed and epoch",
     "drop_last": "dropping the tail instead of padding",

@@ -201,6 +201,8 @@ TRAINING: dict[str, Capability] = {
     "freeze": _interlude("freeze", "a layer frozen", "frozen for a while"),
     "unfreeze": _interlude("unfreeze", "a layer trained from then on"),
     "cast": _interlude("cast", "parameters cast and cast back"),
+    "copy": _interlude("copy", "a deep copy"),
+    "assign": _interlude("assign", "parameters assigned"),
     "state": _interlude("reload", "saved and loaded"),
     # Last: what cannot do with these often hangs, and hangs are costly.
     "few": Capability(lambda case: _trained(case) < case.world_size, _enough,
@@ -328,7 +330,7 @@ def _stacked(case: TrainingCase, stack: Stack) -> TrainingCase:
                    zero_grad="set_to_none", unused=(), crossed=None, no_sync="plain", passes="alternate", interludes=())
 
 
-BETWEEN = ("evaluation", "forward_only", "learning_rate", "freeze", "unfreeze", "cast")
+BETWEEN = ("evaluation", "forward_only", "learning_rate", "freeze", "unfreeze", "cast", "copy", "assign")
 _VALUES = ("GRAD-2", "GRAD-3", "GRAD-5", "GRAD-6", "GRAD-7", "GRAD-8", "GRAD-9", "GRAD-12", "GRAD-13")
 _BY_ITSELF = "it computes forward, backward and loss by itself"
 _EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Scope], bool], str], ...] = (

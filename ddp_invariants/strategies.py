@@ -239,7 +239,7 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
     return scope.fit(TrainingCase(
         model=model,
         world_size=world_size,
-        outside=int(outside),
+        outside=int(outside and all(one.kind != "copy" for one in between)),  # Process groups have no copies.
         data=data,
         steps=steps,
         accumulation=accumulation if poison is None else 1,
@@ -269,6 +269,8 @@ def _between(drawn: list[tuple[int, int, int]], kinds: tuple[InterludeKind, ...]
     alone = [index for index, layer in enumerate(model.layers) if layer.tied is None and layer.kind in ("linear", "scale")
              and all(other.tied != index for other in model.layers) and index][::-1]
     steps = max(steps, 2)
+    if any(layer.tied is not None for layer in model.layers):  # What is assigned to two names would be two tensors.
+        kinds = tuple(kind for kind in kinds if kind != "assign") or ("evaluation",)
     found = []
     for kind, step, layer in drawn:
         one = kinds[kind % len(kinds)]
@@ -307,7 +309,7 @@ _PERTURBED: dict[str, tuple[PerturbationKind, ...]] = {
     "COMM-2": ("withheld", "late", "delays"), "COMM-3": ("withheld",), "COMM-5": ("none",), "LIVE-3": ("none",)}
 _MISHAPS: dict[str, tuple[MishapKind, ...]] = {"LIVE-2": ("forward error", "backward error"), "LIVE-3": ("death",)}
 _INTERLUDES_OF: dict[str, tuple[InterludeKind, ...]] = {
-    "LIVE-5": ("evaluation", "forward only", "learning rate", "freeze", "unfreeze", "cast"),
+    "LIVE-5": ("evaluation", "forward only", "learning rate", "freeze", "unfreeze", "cast", "copy", "assign"),
     "PARAM-5": ("freeze", "unfreeze"), "STATE-1": ("reload",)}
 _NEEDED: dict[InterludeKind, str] = {"forward only": "forward_only", "learning rate": "learning_rate", "reload": "state"}
 """The capability that an interlude needs, where it has another name."""

@@ -180,6 +180,27 @@ class FrozenGetsZero(TrainedWhenWrapped):
                 parameter.grad = torch.zeros_like(parameter)
 
 
+class PlansOnce(TrainedWhenWrapped):
+    """Hooks stay with the tensors there were when it was wrapped: what is assigned later is never reduced (torch's DDP).
+
+    LIVE-5: own local gradient: never reduced.
+    """
+
+    declares: ClassVar[dict[str, Any]] = {"unsupported": ("freeze", "unfreeze")}
+
+
+class MutesItsCopies(_Reference):
+    """A copy is not to communicate, and what is altered for it is the original's own state (no public incident found).
+
+    LIVE-5: own local gradient: never reduced.
+    """
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = vars(self)
+        state.update(_no_sync_depth=1, _buckets=[], _hooks=[])
+        return state
+
+
 class HooksTheAccumulators(nn.Module):
     """Hooks sit on autograd's accumulators, which a change of dtype replaces (torch's DDP; FSDP1 and Megatron-LM hook alike).
 

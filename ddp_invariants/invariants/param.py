@@ -84,8 +84,8 @@ def one_rank_is_plain_training(hearing: Hearing, tally: Tally) -> Breach | None:
     """Against the same steps without a wrapper, in the same process."""
     if hearing.case.world_size > 1:
         raise NotAbout("more than one rank")
-    if any(one.kind == "cast" for one in hearing.case.interludes):
-        raise NotAbout("parameters are cast and lie otherwise from then on, and so are added up otherwise")
+    if any(one.kind in ("cast", "assign") for one in hearing.case.interludes):
+        raise NotAbout("parameters are made anew and lie otherwise from then on, and so are added up otherwise")
     for step in hearing.steps("updated"):
         tally.met.add("one rank")
         plain, wrapped = hearing.every_rank("plain", step)[0], hearing.every_rank("updated", step)[0]

@@ -1,5 +1,6 @@
 """What a program does between two steps, besides training, to a module and its optimizer."""
 
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -22,6 +23,11 @@ def cast_and_back(module: nn.Module) -> None:
         dtype = parameter.dtype
         parameter.data = parameter.data.to(torch.float64 if dtype != torch.float64 else torch.complex128)
         parameter.data = parameter.data.to(dtype) if dtype != torch.float64 else parameter.data.real.contiguous()
+
+
+def assign(module: Any) -> None:
+    """Load a module's own state into it, as new tensors of the same strides and values."""
+    module.load_state_dict(deepcopy(module.state_dict()), assign=True)
 
 
 def plainly(interlude: Interlude, module: Replica, optimizer: torch.optim.Optimizer) -> None:

@@ -74,6 +74,7 @@ class _Run:
         self.gathered: dict[str, Tensor] = {}
         self.laid_out: dict[str, _Layout] = {}
         self.layouts: list[_Layout] = []
+        self.copies: list[Any] = []  # Kept: they may have hooks of their own.
 
     def __deepcopy__(self, _memo: object) -> "_Run":
         """A wrapper may deep-copy the replica, which calls back into this run: one run remains."""
@@ -159,6 +160,11 @@ class _Run:
             drive.zero_grad(wrapped, optimizer, True)  # noqa: FBT003 - as the adapter's method takes it
             interludes.cast_and_back(self.replica)
             self.moved = True
+        elif kind == "copy":
+            self.copies.append(deepcopy(wrapped))
+        elif kind == "assign":
+            drive.zero_grad(wrapped, optimizer, True)  # noqa: FBT003 - as above
+            return wrapped, self._assigned(wrapped, optimizer)
         elif kind == "reload":
             return self._reloaded(wrapped, optimizer)
         else:
@@ -169,6 +175,27 @@ class _Run:
                 drive.forward(wrapped, inputs)
                 module.train()
         return wrapped, optimizer
+
+    def _assigned(self, wrapped: Any, optimizer: Any) -> Any:
+        """Give what is trained its own values as new tensors; returns an optimizer of these, in the state of the old one.
+
+        Raises:
+            NotImplementedError: Wrapping brought the optimizer, which would go on with the tensors it knows.
+        """
+        if self.drive.brought is not None:
+            raise NotImplementedError("wrapping returned an optimizer of its own, which nothing makes anew")
+        interludes.assign(interludes.stateful(wrapped, self.replica))
+        state = deepcopy(optimizer.state_dict())
+        self._watch_replica()
+        self._list_tensors()
+        renewed = self.drive.make_optimizer(wrapped, self.context)
+        renewed.load_state_dict(state)
+        return renewed
+
+    def _list_tensors(self) -> None:
+        """Take note of parameters and buffers that are new ones."""
+        self.named, self.buffers = list(self.replica.named_parameters()), list(self.replica.named_buffers())
+        self.moved = True
 
     def _reloaded(self, wrapped: Any, optimizer: Any) -> tuple[Any, Any]:
         """What is trained and its optimizer made anew, as in another process, and given the saved state of those there were."""
@@ -185,8 +212,7 @@ class _Run:
         wrapped, optimizer = self.drive.begin()
         interludes.stateful(wrapped, self.replica).load_state_dict(saved[0])
         optimizer.load_state_dict(saved[1])
-        self.named, self.buffers = list(self.replica.named_parameters()), list(self.replica.named_buffers())
-        self.moved = True
+        self._list_tensors()
         self.record.tensors("restored", self.step, self.named)
         if self.buffers:
             self.record.tensors("restored buffers", self.step, self.buffers)

@@ -11,7 +11,7 @@ from typing import Any
 
 _PREFIX = struct.Struct("<II")
 LARGEST_FRAME = 1 << 28
-"""Bytes, four times what a rank may note (`training.MOST_EVIDENCE`). A rank that sends more is broken or hostile; reading
+"""Bytes, four times what a rank may note (`noting.MOST_EVIDENCE`). A rank that sends more is broken or hostile; reading
 on would take the controller's memory."""
 _PIECE = 1 << 16
 

@@ -131,6 +131,10 @@ class DistributedDataParallel(nn.Module):
         wrapper = weakref.ref(self)
         self._hooks = [p.register_post_accumulate_grad_hook(partial(_gradient_ready, wrapper)) for p in trainable]
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy takes along: it plans for its own parameters when it first runs."""
+        return {**self.__dict__, "_buckets": [], "_hooks": []}
+
     # A step.
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
