@@ -78,6 +78,9 @@ class Adapter(Protocol):
     def accumulate(self, wrapped: Any) -> AbstractContextManager[object]:
         """Enter what all backwards of a step but the last run under. Usual: `wrapped.no_sync()`, or nothing."""
 
+    def join(self, wrapped: Any, optimizer: Any) -> AbstractContextManager[object]:
+        """Enter what all steps run under where ranks have different numbers of batches. Usual: `wrapped.join()`."""
+
     def forward(self, wrapped: Any, inputs: Any) -> Any:
         """Return the model's outputs. Usual: `wrapped(inputs)`."""
 

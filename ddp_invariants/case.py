@@ -304,6 +304,21 @@ class Unused:
 
 
 @dataclass(frozen=True)
+class Exhausted:
+    """A rank that runs out of batches before others do.
+
+    Attributes:
+        rank: Which.
+        steps: For how many steps it has batches.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    rank: int
+    steps: int = 1
+
+
+@dataclass(frozen=True)
 class Interlude:
     """What the program does on every rank before a step, besides training.
 
@@ -367,6 +382,8 @@ class TrainingCase:
             and one backward of their summed losses (`joint`), or one forward on the first batch, through which every backward
             goes again (`retained`). The latter two know no `no_sync`.
         interludes: What the program does between steps, in this order before one and the same.
+        exhausted: Ranks that have batches for some of the steps only. They train under the implementation's own way to bear it,
+            which they are the first to leave; the others go on.
         rounds: How often the whole run is repeated in the same processes; the evidence is the last one's.
         seed: Of parameters, samples and targets.
     """
@@ -394,6 +411,7 @@ class TrainingCase:
     crossed: int | None = None
     passes: Passes = "alternate"
     interludes: tuple[Interlude, ...] = ()
+    exhausted: tuple[Exhausted, ...] = ()
     rounds: int = 1
     seed: int = 0
     kind: Literal["training"] = "training"
@@ -442,9 +460,23 @@ class TrainingCase:
                  "'plain' where backwards do not alternate with forwards")
         for index, interlude in enumerate(self.interludes):
             self._require_interlude(f"interludes[{index}]", interlude)
+        if self.exhausted:
+            self._require_exhausted()
         if any(one.freezes for one in self.interludes):
             for step in range(self.steps):
                 self.at(step)  # Something is trained in every one.
+
+    def _require_exhausted(self) -> None:
+        ranks = [one.rank for one in self.exhausted]
+        for index, one in enumerate(self.exhausted):
+            _between(f"exhausted[{index}].rank", one.rank, 0, self.world_size - 1)
+            _between(f"exhausted[{index}].steps", one.steps, 1, self.steps - 1)
+        _require(len(set(ranks)) == len(ranks) < self.world_size, "exhausted", ranks, "ranks that differ, and not all of them")
+        _require(self.zero_grad != "never", "zero_grad", self.zero_grad, "another where a rank runs out of batches")
+        plain = {"accumulation": 1, "poison": None, "mishap": None, "unused": (), "interludes": (), "rounds": 1}
+        for name, expected in plain.items():
+            _require(getattr(self, name) == expected, name, getattr(self, name),
+                     f"{expected!r} where a rank runs out of batches")
 
     def _require_interlude(self, where: str, one: Interlude) -> None:
         layers = self.model.layers
@@ -502,6 +534,10 @@ class TrainingCase:
     def passed_by(self, rank: int, step: int) -> frozenset[int]:
         """The indices of the layers that a rank's forwards of a step pass by."""
         return frozenset(one.layer for one in self.unused if one.rank in (None, rank) and one.step in (None, step))
+
+    def steps_of(self, rank: int) -> int:
+        """For how many steps a rank has batches."""
+        return next((one.steps for one in self.exhausted if one.rank == rank), self.steps)
 
     @property
     def kills(self) -> bool:
@@ -574,6 +610,7 @@ def from_plain(plain: dict[str, Any]) -> Case:
     return TrainingCase(**{**plain, "model": model, "data": Data(**plain["data"]),
                            "unused": tuple(Unused(**one) for one in plain["unused"]),
                            "interludes": tuple(Interlude(**one) for one in plain["interludes"]),
+                           "exhausted": tuple(Exhausted(**one) for one in plain["exhausted"]),
                            "optimizer": Optimizer(**plain["optimizer"]), "poison": poison, "mishap": mishap,
                            "perturbation": Perturbation(**plain["perturbation"])})
 
@@ -595,9 +632,9 @@ def _brief(value: object) -> str:
     if isinstance(value, Layer):
         differing = [f"{k}={v}" for k, v in asdict(value).items() if k != "kind" and v != getattr(Layer, k)]
         return value.kind + (f"({','.join(differing)})" if differing else "")
-    if isinstance(value, tuple) and value and isinstance(value[0], Unused | Interlude):
+    if isinstance(value, tuple) and value and isinstance(value[0], Unused | Interlude | Exhausted):
         return "+".join(_brief(one) for one in value)
-    if isinstance(value, Data | Optimizer | Poison | Perturbation | Mishap | Unused | Interlude):
+    if isinstance(value, Data | Optimizer | Poison | Perturbation | Mishap | Unused | Interlude | Exhausted):
         differing = [f"{k}={v}" for k, v in asdict(value).items() if v != getattr(type(value), k, None)]
         return f"({','.join(differing)})"
     return str(value)

@@ -25,6 +25,7 @@ Main = Literal["", "float32"]
 Buckets = Literal["", "within", "reach"]
 Loss = Literal["tagged", "mse"]
 Activation = Literal["none", "relu", "gelu"]
+Divisor = Literal["initial", "active"]
 Padding = Literal["wrap", "batch", "none"]
 ShardLayout = Literal["", "strided", "contiguous"]
 Saves = Literal["epoch", "place"]
@@ -81,6 +82,8 @@ class Declarations:
         main: Dtype of the copy an optimizer updates where parameters are of a lower one; empty: it updates them themselves.
         buckets: How they are filled: closed before they would exceed their capacity (`within`), or once they have reached it
             (`reach`). Empty: found out.
+        divisor: By how many a sum over the ranks is divided when some have run out of batches: by those there were at first
+            (`initial`), so that these count as zero, or by those that still have one (`active`).
         loss: Of a whole training step: the suite's own (`tagged`), or the mean of squared errors (`mse`).
         stack: Of a whole training step: the model it computes; None where it takes any module.
         supports: Capabilities claimed: each must be met and not refused.
@@ -97,6 +100,7 @@ class Declarations:
     optimizer: OptimizerOwner = "replicated"
     main: Main = ""
     buckets: Buckets = ""
+    divisor: Divisor = "initial"
     loss: Loss = "tagged"
     stack: Stack | None = None
     supports: tuple[str, ...] = ()
@@ -105,7 +109,7 @@ class Declarations:
     def __post_init__(self) -> None:
         _check(self, {"init": Init, "reduction": Reduction, "gradients": Gradients, "exactness": Exactness,
                       "accumulation": Accumulation, "partition": Partition, "optimizer": OptimizerOwner, "main": Main,
-                      "buckets": Buckets, "loss": Loss})
+                      "buckets": Buckets, "divisor": Divisor, "loss": Loss})
         if self.zero not in (0, 1, 2, 3):
             raise DeclarationError(f"zero = {self.zero!r}: expected 0, 1, 2 or 3")
 
@@ -203,6 +207,7 @@ CAPABILITIES = {
     "copy": "a deep copy of what is wrapped, taken and kept",
     "assign": "a state loaded as new tensors after wrapping: load_state_dict(assign=True)",
     "state": "a state to save, and to load into a wrapper made anew",
+    "join": "ranks that run out of batches before others do, under a join()",
     "shuffle": "a shuffled order, by seed and epoch",
     "drop_last": "dropping the tail instead of padding",
     "given_rank": "a rank and world size can be given, and checked",

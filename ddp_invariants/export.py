@@ -189,6 +189,7 @@ def _too_much(rule: str, case: TrainingCase, declared: Declarations, source: Map
         "passes do not alternate, or layers are computed again": case.passes != "alternate" or any(
             layer.checkpoint != "none" for layer in case.model.layers),
         "something happens between steps": bool(case.interludes),
+        "some ranks run out of batches": bool(case.exhausted),
         "a rank is killed in the middle": case.kills,
         "an exception is caught in a step of several micro-steps": case.mishap is not None and case.accumulation > 1,
         "the case repeats the run in the same processes": case.rounds > 1,

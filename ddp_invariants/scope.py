@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from ddp_invariants.case import (
     Case,
     Data,
+    Exhausted,
     Interlude,
     InterludeKind,
     Layer,
@@ -208,6 +209,9 @@ TRAINING: dict[str, Capability] = {
     "few": Capability(lambda case: _trained(case) < case.world_size, _enough,
                       replace(BASE, model=Model(4, (Layer("linear", 2),)))),
     "subgroup": _field("outside", 0, replace(BASE, outside=1), "a group without rank 0"),
+    "join": _field("exhausted", (), replace(_GENTLE, steps=3, world_size=3, data=Data(samples=18, batch_size=2),
+                                            exhausted=(Exhausted(0, 1), Exhausted(2, 2))),
+                   "a rank without batches", "two ranks left at different steps"),
     # On all ranks first: what is armed for whole backwards alone says so in the next, where on one rank it would hang.
     "unused": _field("unused", (), replace(BASE, steps=3, unused=(Unused(1, step=0), Unused(2, rank=1, step=1))),
                      "unused on all ranks", "unused on some ranks", "used at one step and not at another"),
@@ -327,11 +331,12 @@ def _stacked(case: TrainingCase, stack: Stack) -> TrainingCase:
     layers = tuple(Layer("linear", width, activation=stack.activation if number < count - 1 else stack.last)
                    for number, width in enumerate(widths))
     return replace(case, model=Model(case.model.inputs, layers), outside=0, bucket_cap=None, accumulation=1,
-                   zero_grad="set_to_none", unused=(), crossed=None, no_sync="plain", passes="alternate", interludes=())
+                   zero_grad="set_to_none", unused=(), crossed=None, no_sync="plain", passes="alternate", interludes=(),
+                   exhausted=())
 
 
 BETWEEN = ("evaluation", "forward_only", "learning_rate", "freeze", "unfreeze", "cast", "copy", "assign")
-_VALUES = ("GRAD-2", "GRAD-3", "GRAD-5", "GRAD-6", "GRAD-7", "GRAD-8", "GRAD-9", "GRAD-12", "GRAD-13")
+_VALUES = ("GRAD-2", "GRAD-3", "GRAD-5", "GRAD-6", "GRAD-7", "GRAD-8", "GRAD-9", "GRAD-11", "GRAD-12", "GRAD-13")
 _BY_ITSELF = "it computes forward, backward and loss by itself"
 _EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Scope], bool], str], ...] = (
     (("INIT-1", "INIT-2"), lambda scope: scope.declared.init == "seed",
@@ -367,6 +372,7 @@ _EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Scope], bool], str], ...] = 
     (("STATE-1",), lambda scope: not scope.has("state"), "saves no state"),
     (("GRAD-13",), lambda scope: not any(scope.has(one) for one in ("joint", "retained", "checkpointed", "reentrant")),
      "every forward is followed by its backward, which computes nothing again"),
+    (("GRAD-11",), lambda scope: not scope.has("join"), "has no join: all ranks have as many batches"),
     (("MEM-1",), lambda scope: not scope.declared.zero, "shards nothing"),
     (("SHARD-5",), lambda scope: not scope.has("shuffle"), "cannot shuffle"),
     (("SHARD-6",), lambda scope: scope.sampler.padding == "none", "declares padding = none: lengths differ"),

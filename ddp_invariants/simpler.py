@@ -4,14 +4,15 @@ Hypothesis shrinks the choices a case was drawn from. It deletes a few neighbour
 ten, so models keep layers that do nothing for the failure. Here a case is simplified by what it means.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ddp_invariants.case import (
     Case,
     CaseError,
     Data,
+    Exhausted,
     Interlude,
     Layer,
     Mishap,
@@ -22,7 +23,7 @@ from ddp_invariants.case import (
     Unused,
 )
 
-Plan = TypeVar("Plan", Data, Layer, Optimizer, Perturbation, Mishap, Unused, Interlude)
+Plan = TypeVar("Plan", Data, Layer, Optimizer, Perturbation, Mishap, Unused, Interlude, Exhausted)
 
 
 def simpler(case: Case) -> Iterator[Case]:
@@ -41,7 +42,8 @@ def _simpler_training(case: TrainingCase) -> Iterator[TrainingCase]:
     for accumulation in range(1, case.accumulation):
         yield from _tried(case, accumulation=accumulation)
     for name in ("outside", "data", "optimizer", "bucket_cap", "values", "log2_scale", "zero_grad", "poison",
-                 "perturbation", "mishap", "no_sync", "unused", "crossed", "passes", "interludes", "rounds", "seed"):
+                 "perturbation", "mishap", "no_sync", "unused", "crossed", "passes", "interludes", "exhausted", "rounds",
+                 "seed"):
         default = next(field.default for field in fields(case) if field.name == name)
         if getattr(case, name) != default:
             yield from _tried(case, **{name: default})
@@ -51,8 +53,11 @@ def _simpler_training(case: TrainingCase) -> Iterator[TrainingCase]:
         yield from _tried(case, perturbation=perturbation)
     if case.mishap is not None:
         yield from (one for plan in _simpler_fields(case.mishap, Mishap(case.mishap.kind)) for one in _tried(case, mishap=plan))
-    yield from (one for unused in _simpler_unused(case.unused) for one in _tried(case, unused=unused))
-    yield from (one for rest in _simpler_interludes(case.interludes) for one in _tried(case, interludes=rest))
+    plainest: dict[str, Callable[[Any], Any]] = {
+        "unused": lambda one: Unused(one.layer), "interludes": lambda one: Interlude(one.kind, min(1, one.step)),
+        "exhausted": lambda one: Exhausted(one.rank)}
+    yield from (one for name, plain in plainest.items() for rest in _simpler_each(getattr(case, name), plain)
+                for one in _tried(case, **{name: rest}))
     for rounds in range(1, case.rounds):
         yield from _tried(case, rounds=rounds)
     for index, layer in enumerate(case.model.layers):
@@ -64,18 +69,12 @@ def _simpler_training(case: TrainingCase) -> Iterator[TrainingCase]:
             yield from _tried(case, inputs=inputs)
 
 
-def _simpler_unused(unused: tuple[Unused, ...]) -> Iterator[tuple[Unused, ...]]:
-    for index, one in enumerate(unused):
-        before, after = unused[:index], unused[index + 1 :]
-        yield (*before, *after)
-        yield from ((*before, plain, *after) for plain in _simpler_fields(one, Unused(one.layer)))
-
-
-def _simpler_interludes(interludes: tuple[Interlude, ...]) -> Iterator[tuple[Interlude, ...]]:
-    for index, one in enumerate(interludes):
-        before, after = interludes[:index], interludes[index + 1 :]
-        yield (*before, *after)
-        yield from ((*before, plain, *after) for plain in _simpler_fields(one, Interlude(one.kind, min(1, one.step))))
+def _simpler_each(found: tuple[Any, ...], plainest: Callable[[Any], Any]) -> Iterator[tuple[Any, ...]]:
+    """Some plans without one of them, or with one that is simpler."""
+    for index, one in enumerate(found):
+        yield found[:index] + found[index + 1 :]
+        for plain in _simpler_fields(one, plainest(one)):
+            yield (*found[:index], plain, *found[index + 1 :])
 
 
 def _simpler_shard(case: ShardCase) -> Iterator[ShardCase]:

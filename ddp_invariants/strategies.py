@@ -15,6 +15,7 @@ from ddp_invariants.case import (
     Checkpoint,
     Data,
     Dtype,
+    Exhausted,
     Interlude,
     InterludeKind,
     Layer,
@@ -67,6 +68,8 @@ _NEEDED_FOR = {"joint": "joint", "retained": "retained", "plain": "checkpointed"
 """The capability that each of them needs, and those two together that are most."""
 _INTERLUDES = st.lists(st.tuples(st.integers(0, 63), st.integers(0, 7), st.integers(0, 7)), min_size=1, max_size=4)
 """What happens between steps: of which kind, before which step, to which layer."""
+_EXHAUSTED = st.lists(st.tuples(_SMALL, _SMALL), min_size=1, max_size=3)
+"""Ranks that run out of batches, and after which step."""
 _NO_SYNC: SearchStrategy[NoSync] = st.sampled_from(("plain", "plain", "nested", "error"))
 PERTURBATIONS: tuple[PerturbationKind, ...] = ("none",) * 13 + ("withheld", "withheld", "delays")
 """What rules draw that are not about timing: mostly nothing, since a violation is best told by the rule that is."""
@@ -148,7 +151,7 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
                    every_kind: bool = False, perturbed: tuple[PerturbationKind, ...] = PERTURBATIONS,
                    accumulated: bool = False, mishaps: tuple[MishapKind, ...] = (), rounds: int = 1,
                    unused: bool = False, crossed: bool = False, passes: bool = False,
-                   interludes: tuple[InterludeKind, ...] = ()) -> TrainingCase:
+                   interludes: tuple[InterludeKind, ...] = (), uneven: bool = False) -> TrainingCase:
     """Training runs within a scope.
 
     What is drawn does not depend on what was drawn before (only what is made of it does), so that Hypothesis can
@@ -172,6 +175,7 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
         passes: Always have passes that do not alternate, or layers that are computed again.
         interludes: What may happen between steps; always some of it, where the scope allows any, and layers that are passed by
             and several backwards per step beside it.
+        uneven: Always have ranks that run out of batches.
     """
     world_size = draw(st.sampled_from([w for w in world_sizes if w <= scope.max_world_size] or [scope.max_world_size]))
     steps = draw(st.integers(least_steps, least_steps + 3))
@@ -233,6 +237,12 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
                                                             frozen=draw(_COINS))))
         between, steps = _between(draw(_INTERLUDES), interludes, model, steps)
         zero_grad = "zero" if zero_grad == "never" and any(one.clears for one in between) else zero_grad
+    exhausted: tuple[Exhausted, ...] = ()
+    if uneven and world_size > 1:
+        steps = max(steps, 2)
+        ends = {rank % world_size: 1 + step % (steps - 1) for rank, step in draw(_EXHAUSTED)[: world_size - 1]}
+        exhausted = tuple(Exhausted(rank, step) for rank, step in sorted(ends.items()))
+        zero_grad = "zero" if zero_grad == "never" else zero_grad
     if capped and fitting:
         # What just fits into a bucket tells a capacity that is a little less, as MB for MiB.
         cap = max(1, sum(list(_bytes(model))[-fitting:]))
@@ -257,6 +267,7 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
         crossed=other,
         passes=ways,
         interludes=between,
+        exhausted=exhausted,
         rounds=rounds,
         seed=draw(_SEEDS),
     ))
@@ -336,7 +347,7 @@ def _situations(rule: str) -> dict[str, Any]:
             "perturbed": _PERTURBED.get(rule, PERTURBATIONS), "mishaps": _MISHAPS.get(rule, ()),
             "rounds": 4 if rule == "LIVE-4" else 1, "capped": rule in ("GRAD-6", "COMM-4", "COMM-5"),
             "accumulated": rule in ("GRAD-8", "GRAD-12"), "unused": rule == "GRAD-9", "crossed": rule in ("GRAD-1", "COMM-1"),
-            "passes": rule == "GRAD-13", "interludes": _INTERLUDES_OF.get(rule, ())}
+            "passes": rule == "GRAD-13", "uneven": rule == "GRAD-11", "interludes": _INTERLUDES_OF.get(rule, ())}
 
 
 def unlike(rules: Iterable[str]) -> list[str]:

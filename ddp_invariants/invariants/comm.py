@@ -51,6 +51,8 @@ def _require_plain_steps(hearing: Hearing) -> None:
     case = hearing.case
     if case.passes != "alternate" or any(layer.checkpoint == "reentrant" for layer in case.model.layers):
         raise NotAbout("gradients come in several parts, or are sent several times")
+    if case.exhausted:
+        raise NotAbout("some ranks run out of batches")
     if case.interludes:
         raise NotAbout("what happens between steps may change the buckets")
 
@@ -164,6 +166,8 @@ def nothing_is_left_in_flight(hearing: Hearing, tally: Tally) -> Breach | None:
     """On cases that withhold results until they are waited for: a wait that is missing is missing whatever the timing."""
     if not hearing.case.perturbation.kind == "withheld":
         raise NotAbout("results are not withheld")
+    if hearing.case.exhausted:
+        raise NotAbout("whether others still have batches is asked in every step, and nobody need wait for the answer")
     if hearing.case.world_size == 1:
         raise NotAbout("one rank")
     for rank, evidence in enumerate(hearing.evidence.ranks):

@@ -11,7 +11,7 @@ from ddp_invariants.balls import Ball
 from ddp_invariants.case import Model, Perturbation
 from ddp_invariants.evidence import ITEM_SIZE, FloatArray, Layout, Tensors
 from ddp_invariants.invariants.compare import number, outside, parted
-from ddp_invariants.invariants.diagnosis import gradients, missing
+from ddp_invariants.invariants.diagnosis import gradients, missing, uneven
 from ddp_invariants.invariants.diagnosis.causes import caused
 from ddp_invariants.invariants.hearing import Hearing, flat_by_name, training
 from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
@@ -329,6 +329,42 @@ def _wrongly_none(hearing: Hearing, tally: Tally, step: int, unused: tuple[froze
                         f"None on rank{'s' if len(without) > 1 else ''} {', '.join(map(str, without))}; used on "
                         f"{'rank ' + ', '.join(map(str, users)) if users else 'none'}")
         return caused(breach, missing.causes(hearing, step, name, without, users))
+    return None
+
+
+ONE_OUT, TWO_OUT = "a rank without batches", "two ranks left at different steps"
+
+
+@training.rule("GRAD-11", "Ranks with different numbers of batches finish; a step's gradient is the mean over the ranks, those "
+               "without a batch counted as is declared, and all ranks end with one set of parameters.", (ONE_OUT, TWO_OUT))
+def uneven_batches(hearing: Hearing, tally: Tally) -> Breach | None:
+    """On cases in which ranks run out of batches, step by step among those that still have one."""
+    case = hearing.case
+    if not case.exhausted:
+        raise NotAbout("all ranks have as many batches")
+    last = next(rank for rank in range(case.world_size) if case.steps_of(rank) == case.steps)
+    for step in range(case.steps):
+        active = [rank for rank in range(case.world_size) if step < case.steps_of(rank)]
+        expected, layout = hearing.mean_of(active, step)
+        for rank in active:
+            reduced = hearing.of_rank(rank, "reduced", step)
+            local = hearing.of_rank(rank, "local", step)
+            difference = outside(local, flat_by_name(reduced, layout), expected, tally)
+            if difference is not None:
+                whose = "what they" if hearing.declared.divisor == "active" else "what all"
+                breach = Breach("GRAD-11", f"with {len(active)} of {case.world_size} ranks left the gradient is not the mean "
+                                f"of {whose} computed", f"rank {rank} of {case.world_size}, step {step}, {difference.place}",
+                                difference.words)
+                return caused(breach, uneven.causes(hearing, step, rank, active, layout))
+        tally.met |= {ONE_OUT} if len(active) < case.world_size else set()
+    tally.met |= {TWO_OUT} if len({one.steps for one in case.exhausted}) > 1 else set()
+    left = hearing.of_rank(last, "updated", case.steps - 1)
+    for rank, tensors in enumerate(hearing.every_rank("joined")):
+        tally.compared += sum(tensors.layout.sizes)
+        difference = parted(left, tensors, f"rank {last} held after the last step")
+        if difference is not None:
+            return Breach("GRAD-11", "the ranks do not end with one set of parameters",
+                          f"rank {rank} of {case.world_size}, {difference.place}", difference.words)
     return None
 
 

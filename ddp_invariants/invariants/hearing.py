@@ -100,6 +100,17 @@ class Hearing:
             raise Unjudged(f"no evidence of {moment!r} at step {step}: {self.cut_short or 'a rank noted none'}")
         return tensors
 
+    def of_rank(self, rank: int, moment: Moment, step: int) -> Tensors:
+        """The tensors of a moment on one rank, where others need not have got there.
+
+        Raises:
+            Unjudged: It did not.
+        """
+        tensors = self.evidence.ranks[rank].at(moment, step)
+        if tensors is None:
+            raise Unjudged(f"no evidence of {moment!r} at step {step} on rank {rank}: {self.cut_short or 'it noted none'}")
+        return tensors
+
     def steps(self, moment: Moment) -> range:
         """The steps that all ranks reached up to a moment.
 
@@ -165,6 +176,28 @@ class Hearing:
         if step not in self._means:
             self._means[step] = self._mean(self.local(step), step, self.layout(step))
         return self._means[step]
+
+    def mean_of(self, active: list[int], step: int) -> tuple[Ball, Layout]:
+        """What the ranks that have a batch must hold at a step of one micro-step, and how it is laid out.
+
+        Shape (P,). The others count as zero, or not at all, as is declared.
+
+        Raises:
+            Unjudged: Evidence is missing, or a local gradient is not finite.
+        """
+        records = [self.of_rank(rank, "local", step) for rank in active]
+        layout = records[0].layout
+        values_WP = np.stack([flat_by_name(tensors, layout) for tensors in records])
+        if not np.isfinite(values_WP).all():
+            raise Unjudged(f"a local gradient of step {step} is not finite")
+        quantum_P = balls.quantum_of(values_WP).min(0)
+        if self.declared.divisor == "initial":
+            zeros_WP = np.zeros((self.case.world_size - len(active), values_WP.shape[1]))
+            values_WP = np.concatenate([values_WP, zeros_WP])
+        lowered = 2 if self.declared.exactness in ROUNDOFF else 0  # Cast down and up again.
+        mean = balls.mean_over_ranks(values_WP, np.zeros_like(values_WP), np.abs(values_WP), quantum_P, self.form(layout),
+                                     1 + lowered)
+        return mean, layout
 
     def layout(self, step: int) -> Layout:
         """How the twins' gradients of a step are laid out."""

@@ -193,7 +193,7 @@ class Driver:
         if "train_step" in self.methods:
             lacks += ["no_sync", "bucket_cap", "zero_in_place", "never_zeroed", "forward_error", "backward_error", "joint",
                       "in_parts", "evaluation", "forward_only", "forward_only_quiet", "learning_rate", "freeze", "unfreeze",
-                      "cast", "copy", "assign", "state"]
+                      "cast", "copy", "assign", "state", "join"]
         lacks += ["retained"] if {"backward", "train_step"} & self.methods else []  # It is not told that another follows.
         about = self.optimizer.thing if self.thing is None and self.optimizer is not None else self.thing
         target = "no wrapper" if self.ddp.name == "none" else target_of(self.ddp.name, "ddp")
@@ -290,6 +290,11 @@ class Drive:
         quiet = _quiet(wrapped)
         return nullcontext() if quiet is None else quiet()
 
+    def join(self, wrapped: Any, optimizer: Any) -> AbstractContextManager[object]:
+        del optimizer
+        entered: AbstractContextManager[object] = wrapped.join()
+        return entered
+
     def forward(self, wrapped: Any, inputs: Tensor) -> Any:
         return wrapped(inputs)
 
@@ -362,6 +367,8 @@ class Drive:
         self._start = self._named("start", wrapped, ddp.start, STARTERS)
         self._finish = self._named("finish", wrapped, ddp.finish, FINISHERS)
         self.found["accumulation"] = self._accumulation(wrapped)
+        if "join" in self.driver.methods or callable(getattr(wrapped, "join", None)):
+            self.found["uneven batches"] = "join()"
         if self.driver.call is not None and self.driver.call.cap is not None:
             self.found["bucket capacity"] = BUCKET_CAPS[self.driver.call.cap][0]
         if self.found["accumulation"] == "no_sync" and "accumulate" not in self.driver.methods:

@@ -4,7 +4,7 @@ import os
 import signal
 import warnings
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from copy import deepcopy
 from functools import partial
 from typing import Any
@@ -119,15 +119,11 @@ class _Run:
         self.record.facts["driven"] = self.drive.found
         self._require_own_parameters(wrapped)
         dealt = draws.batches(case)
-        for self.step in range(case.steps):
-            self._pass_by(self.replica, self.twin)
-            first = self.step * case.accumulation
-            batches = [ranks[self.rank] for ranks in dealt[first : first + case.accumulation]]
-            for interlude in case.interludes:
-                if interlude.step == self.step:
-                    self.phase = f"{interlude.kind} before it"
-                    wrapped, optimizer = self._interlude(interlude, wrapped, optimizer, batches[0])
-            self._one_step(wrapped, optimizer, batches)
+        with self.drive.join(wrapped, optimizer) if case.exhausted else nullcontext():
+            wrapped, optimizer = self._steps(wrapped, optimizer, dealt)
+            self.phase = "join"
+        if case.exhausted:
+            self.record.tensors("joined", 0, self.named)
         self.phase, self.step = "last forward", case.steps
         # One forward more: torch DDP reports an unused parameter of the last backward only then, and sharded parameters
         # are seen whole only in a forward.
@@ -137,6 +133,20 @@ class _Run:
             self._note_gathered()
         if case.world_size == 1:
             self._plain_training()
+
+    def _steps(self, wrapped: Any, optimizer: Any, dealt: list[list[Any]]) -> tuple[Any, Any]:
+        """All steps this rank has batches for. Returns what is trained in the end, and its optimizer."""
+        case, steps = self.case, self.case.steps_of(self.rank)
+        for self.step in range(steps):
+            self._pass_by(self.replica, self.twin)
+            first = self.step * case.accumulation
+            batches = [ranks[self.rank] for ranks in dealt[first : first + case.accumulation]]
+            for interlude in case.interludes:
+                if interlude.step == self.step:
+                    self.phase = f"{interlude.kind} before it"
+                    wrapped, optimizer = self._interlude(interlude, wrapped, optimizer, batches[0])
+            self._one_step(wrapped, optimizer, batches)
+        return wrapped, optimizer
 
     def _watch_replica(self) -> None:
         """Be told what its forwards start from, and when its gradients are computed."""
