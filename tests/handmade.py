@@ -83,6 +83,10 @@ def right(case: TrainingCase = CASE, *, none: bool = True) -> TrainingEvidence:
                                                                for name in frozen}}) for found in found_K]
         # The ranks compute in float32, and reduce what they computed.
         local_K = [{name: found.by_name[name].centre.astype(np.float32) for name in trainable} for found in found_K]
+        if case.exhausted:  # Who has no batch counts as zero.
+            active_W = np.array([step < case.steps_of(rank) for rank in range(case.world_size)], np.float32)
+            local_K = [{name: values * active_W.reshape(-1, *[1] * (values.ndim - 1)) for name, values in found.items()}
+                       for found in local_K]
         local = {name: np.sum([local[name] for local in local_K], axis=0, dtype=np.float32) for name in trainable}
         means = {name: values.sum(0) / np.float32(case.world_size) for name, values in local.items()}
         mean = {name: (value + left.get(name, np.float32(0)).astype(np.float32)).astype(np.float64)
@@ -98,6 +102,8 @@ def right(case: TrainingCase = CASE, *, none: bool = True) -> TrainingEvidence:
         buffer = optimization.first.centre if optimization.first is not None else None
         reloaded = any((one.kind, one.step) == ("reload", step) for one in case.interludes)
         for rank, noted in enumerate(notes):
+            if step >= case.steps_of(rank):
+                continue
             if reloaded:
                 for restored, kept in {"restored": "updated", "restored buffers": "left buffers",
                                        "restored state": "state"}.items():
@@ -116,6 +122,8 @@ def right(case: TrainingCase = CASE, *, none: bool = True) -> TrainingEvidence:
             noted["state", step] = maker.tensors({} if buffer is None else {"momentum": buffer})
         held = after
         left = mean if case.zero_grad == "never" else {}
+    for noted in notes if case.exhausted else ():
+        noted["joined", 0] = maker.tensors({name: held[name] for name in SHAPES})
     # Two all-reduces a step, as a greedy filling from the last parameter on makes: the first before the last gradient comes.
     sent = [[call for step in range(case.steps) for call in (
         Call("allreduce", "float32", 3, "SUM", asynchronous=True, site="ddp.py:1", launched=step + 0.5, waited=step + 0.8),

@@ -5,15 +5,27 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from handmade import CASE, altered, everywhere, right
 from hypothesis import HealthCheck, Phase, given, settings
 
 from ddp_invariants import deviations
-from ddp_invariants.case import CaseError, Interlude, InterludeKind, Layer, Model, Optimizer, TrainingCase, describe
+from ddp_invariants.case import (
+    CaseError,
+    Data,
+    Exhausted,
+    Interlude,
+    InterludeKind,
+    Layer,
+    Model,
+    Optimizer,
+    TrainingCase,
+    describe,
+)
 from ddp_invariants.deviations import Deviation, DeviationError, expected, read
 from ddp_invariants.discovery import Standing, discover
-from ddp_invariants.evidence import TrainingEvidence
+from ddp_invariants.evidence import Moment, TrainingEvidence
 from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.invariants import ALL_RULES, judge
 from ddp_invariants.invariants.grad import PASSES
@@ -116,7 +128,46 @@ def test_right_evidence_of_other_passes_breaches_no_rule(passes: str) -> None:
     assert PASSES[passes] in findings["GRAD-13"].met
 
 
+UNEVEN = replace(CASE, world_size=3, data=Data(samples=6, batch_size=1), exhausted=(Exhausted(0, 1), Exhausted(2, 2)))
+
+
+def test_right_evidence_of_uneven_batches_breaches_no_rule() -> None:
+    """Whoever has run out counts as zero, and holds in the end what the others do."""
+    findings = judge(right(UNEVEN))
+    assert {name: found.breach for name, found in findings.items() if found.breach} == {}
+    assert findings["GRAD-11"].met == set(ALL_RULES["GRAD-11"].needs)
+
+
+@pytest.mark.parametrize(("fact", "perhaps", "alter"), [
+    ("with 1 of 3 ranks left the gradient is not the mean of what all computed", "",
+     lambda e: of_all_parameters(e, 1, "reduced", 2, 3)),
+    ("with 2 of 3 ranks left the gradient is not the mean of what all computed", "divided by the 2 ranks that are left",
+     lambda e: of_all_parameters(e, 1, "reduced", 1, 1.5)),
+    ("with 2 of 3 ranks left the gradient is not the mean of what all computed", "it is the sum: never divided",
+     lambda e: of_all_parameters(e, 1, "reduced", 1, 3)),
+    ("the ranks do not end with one set of parameters", "", lambda e: altered(e, 0, "joined", 0, FACTOR, raised)),
+])
+def test_uneven_batches_are_judged(fact: str, perhaps: str, alter: Callable[[TrainingEvidence], TrainingEvidence]) -> None:
+    """Step by step among those left, and in the end among all."""
+    breach = judge(alter(right(UNEVEN)))["GRAD-11"].breach
+    assert breach is not None
+    assert breach.fact == fact
+    assert perhaps in breach.perhaps
+
+
+def of_all_parameters(evidence: TrainingEvidence, rank: int, moment: Moment, step: int, factor: float) -> TrainingEvidence:
+    """All tensors of a moment multiplied by a factor."""
+    for slot in evidence.ranks[rank].tensors[moment, step].layout.slots:
+        evidence = altered(evidence, rank, moment, step, slot.name, lambda values: values * np.float32(factor))
+    return evidence
+
+
 @pytest.mark.parametrize(("make", "message"), [
+    (lambda: replace(UNEVEN, exhausted=(Exhausted(0, 3),)), r"exhausted\[0\].steps is 3, expected an integer from 1 to 2"),
+    (lambda: replace(UNEVEN, exhausted=(Exhausted(3, 1),)), r"exhausted\[0\].rank is 3, expected an integer from 0 to 2"),
+    (lambda: replace(UNEVEN, exhausted=tuple(Exhausted(rank) for rank in range(3))), "ranks that differ, and not all of them"),
+    (lambda: replace(UNEVEN, accumulation=2), "accumulation is 2, expected 1 where a rank runs out of batches"),
+    (lambda: replace(UNEVEN, zero_grad="never"), "another where a rank runs out of batches"),
     (lambda: between(Interlude("evaluation", 3)), r"interludes\[0\].step is 3, expected an integer from 1 to 2"),
     (lambda: between(Interlude("evaluation", 0)), r"interludes\[0\].step is 0, expected an integer from 1 to 2"),
     (lambda: between(Interlude("freeze", 1, 9)), r"interludes\[0\].layer is 9"),
@@ -137,14 +188,14 @@ def test_what_cannot_be_run_is_refused(make: Callable[[], object], message: str)
         make()
 
 
-@pytest.mark.parametrize("rule", ["LIVE-5", "STATE-1", "GRAD-13", "PARAM-5"])
+@pytest.mark.parametrize("rule", ["LIVE-5", "STATE-1", "GRAD-13", "PARAM-5", "GRAD-11"])
 def test_drawn_programs_can_be_run_and_become_simpler(rule: str) -> None:
     """Every case that is drawn is valid, and so is every simpler one; both are described."""
     @DRAWN
     @given(cases_for(rule, Scope()))
     def property_(case: object) -> None:
         assert isinstance(case, TrainingCase)
-        assert case.interludes or case.passes != "alternate" or any(
+        assert case.interludes or case.exhausted or case.passes != "alternate" or any(
             layer.checkpoint != "none" for layer in case.model.layers)
         assert describe(case)
         for one in simpler(case):

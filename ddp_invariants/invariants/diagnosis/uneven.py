@@ -24,7 +24,7 @@ def causes(hearing: Hearing, step: int, rank: int, active: list[int], layout: La
     out = [one for one in hearing.case.exhausted if one.rank not in active]
     moments: tuple[Moment, ...] = ("local", "reduced")
     stale = [np.sum([flat_by_name(hearing.of_rank(one.rank, moment, one.steps - 1), layout) for one in out], axis=0)
-             for moment in moments]
+             for moment in moments if out]
     left, were = f"the {len(active)} ranks that are left", f"the {world_size} there were"
     by, meant, divisor = (left, were, len(active)) if declared == "initial" else (were, left, world_size)
     kinds: list[tuple[str, str, FloatArray]] = [
