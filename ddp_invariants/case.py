@@ -561,6 +561,7 @@ class ShardCase:
         loader: Whether a torch DataLoader is run over the sampler as well, to count its batches.
         saved_after: Batches each rank takes of the last epoch before its sampler's state is saved, to be loaded into another
             one; None where nothing is saved.
+        resumed_by: World size of the ranks that load it, rank 0's state on all of them; None for the rank that saved it alone.
         workers: Workers of a DataLoader that iterate the last epoch, each a copy of its rank's sampler; 0 for none.
     """
 
@@ -571,6 +572,7 @@ class ShardCase:
     epochs: tuple[int, ...] = (0,)
     loader: bool = False
     saved_after: int | None = None
+    resumed_by: int | None = None
     workers: int = 0
     kind: Literal["shard"] = "shard"
 
@@ -580,6 +582,9 @@ class ShardCase:
         for index, epoch in enumerate(self.epochs):
             _between(f"epochs[{index}]", epoch, 0, 2**31 - 1)
         _between("workers", self.workers, 0, 16)
+        _require(self.resumed_by is None or self.saved_after is not None, "resumed_by", self.resumed_by,
+                 "null where nothing is saved")
+        _between("resumed_by", self.resumed_by or 1, 1, 4096)
         _require(self.saved_after is None or self.saved_after >= 1, "saved_after", self.saved_after, "null or batches from 1")
 
 

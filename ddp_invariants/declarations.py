@@ -215,6 +215,7 @@ CAPABILITIES = {
     "short": "a dataset shorter than the world",
     "no_samples": "an empty dataset",
     "workers": "an iterable that deals a rank's samples to the workers of a DataLoader",
+    "elastic": "a state that ranks of another number go on from",
     "resume": "a state to save and to go on from, in the middle of an epoch",
 }
 """What an implementation may claim or not claim, by name."""

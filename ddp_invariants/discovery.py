@@ -326,11 +326,12 @@ _QUESTIONS = {
     "short": ShardCase(world_size=3, data=Data(samples=2)),
     "no_samples": ShardCase(world_size=2, data=Data(samples=0)),
     "resume": ShardCase(world_size=2, data=Data(samples=8), saved_after=2),
+    "elastic": ShardCase(world_size=2, data=Data(samples=12), saved_after=2, resumed_by=3),
     "workers": ShardCase(world_size=2, data=Data(samples=9), workers=2),
 }
 
 
-_JUDGED = {"resume": ("SHARD-9",), "workers": ("SHARD-10",)}
+_JUDGED = {"resume": ("SHARD-9",), "elastic": ("SHARD-9",), "workers": ("SHARD-10",)}
 
 
 def _deal(pool: Pool, sampler: Sampler, lacking: frozenset[str], declared: SamplerDeclarations,

@@ -256,6 +256,8 @@ def _of_a_sampler(pool: Pool, stored: StoredViolation, case: ShardCase) -> dict[
     if source["asks"]:
         raise ExportError(f"{stored.breach.rule} of {stored.on_trial} cannot be exported: it reads its rank from "
                           "torch.distributed or the environment, which one process cannot set up for all ranks")
+    if case.resumed_by is not None:
+        raise ExportError(f"{stored.breach.rule} of {stored.on_trial} cannot be exported: ranks of another number load the state")
     total = Deal(ShardEvidence(case, ()), declared).total
     return {**_shared(stored, described["target"]), "data": case.data, "remade": source["remade"], "total": total,
             "padding": declared.padding, "layout": declared.layout, "saves": declared.saves,

@@ -226,7 +226,7 @@ SHOWN = ("no_sync", "bucketing", "overlap", "equal_buffers")
 SAMPLING: dict[str, frozenset[str]] = {
     "shuffle": frozenset({"shuffle"}), "drop_last": frozenset({"drop_last"}), "given_rank": frozenset(),
     "uneven": frozenset({"N not divisible by W", "padding", "N < W", "last batch short"}), "short": frozenset({"N < W"}),
-    "no_samples": frozenset(), "resume": frozenset(),
+    "no_samples": frozenset(), "resume": frozenset(), "elastic": frozenset({"another world size"}),
     "workers": frozenset(),
 }
 """Situations that rules about samplers can meet only with a capability."""
@@ -291,6 +291,7 @@ class Scope:
         data = replace(data, samples=n, shuffle=data.shuffle and self.has("shuffle"),
                        drop_last=data.drop_last and self.has("drop_last"))
         return replace(case, data=data, saved_after=case.saved_after if self.has("resume") else None,
+                       resumed_by=case.resumed_by if self.has("resume") and self.has("elastic") else None,
                        workers=case.workers if self.has("workers") else 0)
 
     def excluded(self, rule: str) -> str:

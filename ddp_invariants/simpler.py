@@ -89,7 +89,10 @@ def _simpler_shard(case: ShardCase) -> Iterator[ShardCase]:
     for workers in range(case.workers):
         yield replace(case, workers=workers)
     if case.saved_after is not None:
-        yield from (replace(case, saved_after=count) for count in (None, *range(1, case.saved_after)))
+        yield replace(case, saved_after=None, resumed_by=None)
+        yield from (replace(case, saved_after=count) for count in range(1, case.saved_after))
+        others = () if case.resumed_by is None else (None, *range(1, case.resumed_by))
+        yield from (replace(case, resumed_by=world_size) for world_size in others)
 
 
 def _simpler_fields(plan: Plan, plainest: Plan) -> Iterator[Plan]:

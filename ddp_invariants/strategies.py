@@ -70,6 +70,8 @@ _INTERLUDES = st.lists(st.tuples(st.integers(0, 63), st.integers(0, 7), st.integ
 """What happens between steps: of which kind, before which step, to which layer."""
 _EXHAUSTED = st.lists(st.tuples(_SMALL, _SMALL), min_size=1, max_size=3)
 """Ranks that run out of batches, and after which step."""
+_OTHERS = st.none() | st.integers(1, 6)
+"""World sizes that go on from a state which others saved."""
 _NO_SYNC: SearchStrategy[NoSync] = st.sampled_from(("plain", "plain", "nested", "error"))
 PERTURBATIONS: tuple[PerturbationKind, ...] = ("none",) * 13 + ("withheld", "withheld", "delays")
 """What rules draw that are not about timing: mostly nothing, since a violation is best told by the rule that is."""
@@ -313,7 +315,8 @@ def shard_cases(draw: st.DrawFn, scope: Scope, *, loader: bool = False, saved: b
                 shuffle=draw(_COINS), drop_last=drop_last, seed=draw(_SMALL))
     epochs = draw(st.sampled_from(((0,), (0, 1), (1, 0), (0, 1, 2), (3, 0))))
     return scope.fit_shards(ShardCase(world_size=world_size, data=data, epochs=epochs, loader=loader,
-                                      saved_after=saved_after, workers=draw(st.integers(1, 3)) if worked else 0))
+                                      saved_after=saved_after, resumed_by=draw(_OTHERS) if saved else None,
+                                      workers=draw(st.integers(1, 3)) if worked else 0))
 
 
 _PERTURBED: dict[str, tuple[PerturbationKind, ...]] = {

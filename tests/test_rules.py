@@ -659,8 +659,52 @@ def test_shard9_holds_where_the_rest_is_yielded_and_the_next_epoch_is_whole() ->
     """And meets the middle of a later, shuffled epoch of several ranks."""
     finding = went_on(0, {})
     assert finding.breach is None
-    assert finding.met == set(ALL_RULES["SHARD-9"].needs)
+    assert finding.met == set(ALL_RULES["SHARD-9"].needs) - {"another world size"}
     assert finding.compared == 8
+
+
+LEFT = [1, 6, 0, 7, 4, 2, 8, 9, 10]
+"""What was left when each of the two ranks had taken some: 3 and 5 and 11."""
+
+
+def taken_up(world_size: int, **changes: object) -> Finding:
+    """SHARD-9's finding where so many ranks load the state; rightly where nothing is said."""
+    rest = [LEFT[rank::world_size] for rank in range(world_size)]
+    longest = len(rest[0])
+    rest = [(part + LEFT[:1])[:longest] for part in rest]
+    whole = [WHOLE[:2], LATER[:2]]
+    right: dict[str, object] = {"taken": [[3, 11], [5, 3]], "rest": rest, "following": whole, "fresh": whole}
+    case = ShardCase(world_size=2, data=Data(samples=12, batch_size=2, shuffle=True), epochs=(1,), saved_after=1,
+                     resumed_by=world_size)
+    rows = [{"taken": whole[:2], "rest": whole[2:], "loaded": whole[2:], "taken_again": whole[2:4], "twice": whole[4:],
+             "fresh": whole[::-1], "following": [NEXT, NEXT]} for whole in (WHOLE, LATER)]
+    plain: dict[str, object] = {"lengths": [6, 6], "shards": [[WHOLE, LATER]], "again": [WHOLE, LATER], "resumed": rows,
+                                "elsewhere": {**right, **changes}, "refused": {}}
+    return judge(ShardEvidence(case, (plain, plain)))["SHARD-9"]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_shard9_holds_where_ranks_of_another_number_share_what_is_left(world_size: int) -> None:
+    """Padded to equal lengths."""
+    finding = taken_up(world_size)
+    assert finding.breach is None
+    assert ("another world size" in finding.met) == (world_size != 2)
+
+
+@pytest.mark.parametrize(("fact", "got", "changes"), [
+    ("ranks of another number do not go on with the rest", "1 of the 9 left are lost, 1 of those taken before come again",
+     {"rest": [[1, 6, 0, 7], [4, 2, 8, 9], [3]]}),
+    ("ranks of another number do not go on with the rest", "0 of the 9 left are lost, 3 of those taken before come again, 12",
+     {"rest": [LEFT[:4], [*LEFT[4:8]], [*LEFT[8:], 3, 5, 11]]}),
+    ("the epoch after one that ranks of another number resumed is not theirs", "without a resumption", {"following": [[1]]}),
+])
+def test_shard9_fires_where_ranks_of_another_number_go_on_wrongly(fact: str, got: str, changes: dict[str, object]) -> None:
+    """With what was lost and what came again."""
+    breach = taken_up(3, **changes).breach
+    assert breach is not None
+    assert fact in breach.fact
+    assert got in breach.got
+    assert "loaded by 3 ranks" in breach.where
 
 
 @pytest.mark.parametrize(("fact", "cause", "answer"), [

@@ -296,3 +296,71 @@ class RaisesOnALaterEpoch(Slices):
         if state["epoch"]:
             raise KeyError("generator")
         super().load_state_dict(state)
+
+
+class Elastic:
+    """Right: strided shards of what is left of the order, and a state that counts what all ranks together were dealt."""
+
+    declares: ClassVar[dict[str, Any]] = {"supports": ("elastic",)}
+
+    def __init__(self, dataset: Sized, num_replicas: int, rank: int, shuffle: bool = True, seed: int = 0) -> None:
+        if not 0 <= rank < num_replicas:
+            raise ValueError(f"rank {rank} of {num_replicas}")
+        if not len(dataset):
+            raise ValueError("an empty dataset")
+        self.samples, self.world_size, self.rank = len(dataset), num_replicas, rank
+        self.shuffle, self.seed, self.epoch = shuffle, seed, 0
+        self.start, self.resumed, self.taken = 0, 0, 0
+
+    def __len__(self) -> int:
+        return ceil((self.samples - self.resumed) / self.world_size)
+
+    def __iter__(self) -> Iterator[int]:
+        self.start, self.resumed, self.taken = self.resumed, 0, 0
+        order = list(range(self.samples))
+        if self.shuffle:
+            random.Random(f"{self.seed}/{self.epoch}").shuffle(order)
+        end = self.start + self.world_size * ceil((self.samples - self.start) / self.world_size)
+        for place in range(self.start + self.rank, end, self.world_size):
+            self.taken += 1
+            yield order[place % self.samples]
+        self.start, self.taken = 0, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the next iteration's order."""
+        self.epoch, self.resumed = epoch, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where all ranks are."""
+        return {"epoch": self.epoch, "dealt": self.start + self.taken * self.world_size}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there at the next iteration."""
+        self.epoch, self.resumed = state["epoch"], state["dealt"]
+
+
+class CountsForTheNewWorld(Elastic):
+    """A rank's own count is saved and multiplied by the world size that loads it (huggingface/transformers#40245).
+
+    SHARD-9: is counted for the.
+    """
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epoch": self.epoch, "taken": self.start // self.world_size + self.taken}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.epoch, self.resumed = state["epoch"], state["taken"] * self.world_size
+
+
+class StaysInTheOldWorld(Elastic):
+    """The world size comes from the state, so that ranks that are new start beyond it (Lightning-AI/litData#878 for its like).
+
+    SHARD-9.
+    """
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "world_size": self.world_size}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.world_size = state["world_size"]

@@ -5,7 +5,7 @@ Words: N dataset length, W world size, L indices per rank; total = W * ceil(N / 
 
 from collections import Counter
 from functools import cached_property
-from itertools import combinations
+from itertools import chain, combinations
 from math import ceil
 from typing import Any
 
@@ -305,12 +305,13 @@ def declared_layout(deal: Deal, tally: Tally) -> Breach | None:
 
 
 @sharding.rule("SHARD-9", "State saved after k batches and loaded into a new sampler goes on with exactly the rest of the "
-               "epoch, on every rank; the epoch after it is whole again.",
-               ("resumed in the middle", "more than one rank", "shuffle", "a later epoch"))
+               "epoch, on every rank; the epoch after it is whole again. So do ranks of another number, "
+               "where claimed.",
+               ("resumed in the middle", "more than one rank", "shuffle", "a later epoch", "another world size"))
 def resumed_with_the_rest(deal: Deal, tally: Tally) -> Breach | None:
-    """A state saved after a resumption counts alike. Going on in another world size, where claimed, is not judged."""
+    """A state saved after a resumption counts alike."""
     raised = deal.evidence.answers[0].get("raised") if deal.evidence.answers else None
-    if deal.case.saved_after is not None and raised is not None and raised["phase"] == "resuming":
+    if deal.case.saved_after is not None and raised is not None and raised["phase"].startswith("resuming"):
         return Breach("SHARD-9", "saving or loading a state raises", deal.where(deal.case.epochs[-1]),
                       f"{raised['type']}: {raised['message']}")
     if deal.case.saved_after is None or deal.answer["resumed"] is None:
@@ -328,6 +329,30 @@ def resumed_with_the_rest(deal: Deal, tally: Tally) -> Breach | None:
             return breach
     if not tally.compared:
         raise NotAbout("the epoch was over when the state was saved")
+    return None if deal.answer.get("elsewhere") is None else _resumed_elsewhere(deal, tally)
+
+
+def _resumed_elsewhere(deal: Deal, tally: Tally) -> Breach | None:
+    """Whether ranks of another number yield what nobody had taken: all of it, but for padding once, and nothing else."""
+    seen, data, w = deal.answer["elsewhere"], deal.case.data, deal.case.resumed_by
+    if data.drop_last or deal.declared.padding != "wrap":
+        return None  # Which of the rest is dropped or repeated, each may decide otherwise.
+    where = (f"{deal.where(deal.case.epochs[-1])}, saved after {len(seen['taken'][0])} indices of each, loaded by {w} "
+             f"rank{'s' if w != 1 else ''}")
+    taken, rest = set(chain.from_iterable(seen["taken"])), list(chain.from_iterable(seen["rest"]))
+    left = set(range(data.samples)) - taken
+    tally.compared += len(left)
+    tally.met |= {"another world size"} if w != deal.case.world_size and left else set()
+    lost, most = left - set(rest), len(seen["rest"]) * ceil(len(left) / len(seen["rest"]))
+    if lost or len(rest) > most or len({len(part) for part in seen["rest"]}) > 1:
+        again = len([index for index in rest if index in taken])
+        breach = Breach("SHARD-9", "ranks of another number do not go on with the rest of the epoch", where,
+                        f"{_brief(seen['rest'])}; {len(lost)} of the {len(left)} left are lost, {again} of those taken before "
+                        f"come again, {len(rest)} indices in all, expected {most} at most")
+        return caused(breach, resumption.of_another_world(seen, deal.case, deal.answer["shards"][-1]))
+    if seen["following"] != seen["fresh"]:
+        return Breach("SHARD-9", "the epoch after one that ranks of another number resumed is not theirs", where,
+                      f"{_brief(seen['following'])}, without a resumption {_brief(seen['fresh'])}")
     return None
 
 

@@ -81,6 +81,7 @@ class SamplerMaker:
         lacks += ["workers"] if self.source_kind != "items" or "workers" not in self.declared.supports else []
         how = {"batches": "over a torch BatchSampler", "dataset": "over a dataset", "sampler": "over a torch sampler",
                "items": "over an iterable", "size": "over a length"}[self.source_kind]
+        lacks += [] if "elastic" in self.declared.supports else ["elastic"]
         lines = [f"{how} as {self.source!r}",
                  "rank and world size from torch.distributed and the environment" if self.asks else
                  f"rank as {self.names['rank']!r}"]

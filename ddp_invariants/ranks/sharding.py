@@ -39,8 +39,9 @@ def shards(case: ShardCase, make: SamplerMaker, *, disturb: int) -> dict[str, An
         epoch of a sampler that saw no other), `reseeded[rank]` (the same under another seed, where one is taken), `touched`
         (global generators that iterating advanced), `batches[rank]` and `promised[rank]` (what a DataLoader yields, and what
         its len says), `worked[rank][worker]` (indices of the last epoch), `orders[epoch number]` where a layout is declared,
-        `resumed[rank]` where a state is saved, or `raised`; and `refused`, the type of the exception per impossible situation,
-        None when none was raised; empty where the sampler is not told its rank.
+        `resumed[rank]` where a state is saved, `elsewhere` where ranks of another number load it, or `raised`; and `refused`,
+        the type of the exception per impossible situation, None when none was raised; empty where the sampler is not told its
+        rank.
     """
     refused = {} if make.asks else {situation: _refusal(case, make, world_size, rank)
                                     for situation, (world_size, rank) in _impossible(case.world_size).items()}
@@ -68,6 +69,7 @@ def _dealt(case: ShardCase, make: SamplerMaker, disturb: int) -> dict[str, Any]:
             "reseeded": _afresh(_reseeded(case), make) if make.names["seed"] else None,
             "touched": [name for name in before if before[name] != after[name]],
             "batches": None, "promised": None, "worked": None, "orders": None, "resumed": None,
+            "elsewhere": None,
         }
         if make.declared.layout:
             phase = "a world of one rank"
@@ -81,6 +83,9 @@ def _dealt(case: ShardCase, make: SamplerMaker, disturb: int) -> dict[str, Any]:
         if case.saved_after is not None and all(one.saves for one in asked):
             phase = "resuming"
             answer["resumed"] = [resumed(case, make, one, disturb) for one in asked]
+            if case.resumed_by is not None:
+                phase = "resuming with another world size"
+                answer["elsewhere"] = _elsewhere(case, case.resumed_by, make, asked)
     except BaseException as error:  # noqa: BLE001 - the implementation on trial may raise anything; it is evidence
         return {"raised": told(error, phase, 0)}
     return answer
@@ -137,6 +142,30 @@ def resumed(case: ShardCase, make: SamplerMaker, known: "_Asked", disturb: int) 
     loading.set_epoch(epoch + 1)
     return {"taken": taken, "rest": rest, "loaded": taken_again + rest_again, "taken_again": taken_again, "twice": twice,
             "fresh": fresh.indices(), "following": [saving.indices(), loading.indices()]}
+
+
+def _elsewhere(case: ShardCase, world_size: int, make: SamplerMaker, known: list["_Asked"]) -> dict[str, Any]:
+    """What ranks of another number yield that all load the first rank's state, saved in the last epoch.
+
+    Returns:
+        `taken[rank]` (what those that saved had yielded), `rest[rank]` (what the others go on with), `following[rank]` (their
+        next epoch), and `fresh[rank]` (the same of samplers that loaded nothing).
+    """
+    assert case.saved_after is not None
+    epoch, other = case.epochs[-1], replace(case, world_size=world_size)
+    saving = [_Asked(case, make, one.rank, in_batches=one.in_batches) for one in known]
+    for one in saving:
+        one.set_epoch(epoch)
+    saved = [one.saved(case.saved_after) for one in saving]
+    loading, fresh = ([_Asked(other, make, rank, in_batches=known[0].in_batches) for rank in range(world_size)]
+                      for _ in range(2))
+    for one in loading:
+        one.load(deepcopy(saved[0][1]), epoch)
+    rest = [one.indices() for one in loading]
+    for one in (*loading, *fresh):
+        one.set_epoch(epoch + 1)
+    return {"taken": [taken for taken, _, _ in saved], "rest": rest, "following": [one.indices() for one in loading],
+            "fresh": [one.indices() for one in fresh]}
 
 
 def _refusal(case: ShardCase, make: SamplerMaker, world_size: int, rank: int) -> str | None:

@@ -92,6 +92,27 @@ def _predictions(seen: Resumed, shards: list[list[int]], case: ShardCase) -> Ite
     yield "rest skipped", "all that was left of the epoch is skipped", []
 
 
+def of_another_world(seen: dict[str, list[list[int]]], case: ShardCase, shards: list[list[int]]) -> list[Cause]:
+    """Why ranks of another number do not go on with the rest.
+
+    Args:
+        seen: What was yielded (`ranks.sharding._elsewhere`).
+        case: The case, which says how many they are.
+        shards: What every rank that saved yields of that epoch.
+    """
+    c, w, other = len(seen["taken"][0]), case.world_size, case.resumed_by or case.world_size
+    rest = set(chain.from_iterable(seen["rest"]))
+    interleaved = [index for index in chain.from_iterable(zip_longest(*shards)) if index is not None]
+    laid_on = [index for shard in shards for index in shard]
+    counted = f"what one rank took, {c} indices, is counted for the {other} that load it, not for the {w} that took it"
+    causes = (
+        ("another world's count", counted, lambda order: set(order[c * other :])),
+        ("one rank's count", f"what one rank took, {c} indices, is taken for what all {w} took", lambda order: set(order[c:])),
+        ("replayed", "the rest starts from the beginning", set))
+    return list(dict.fromkeys(Cause(kind, words) for order in (interleaved, laid_on) for kind, words, predicted in causes
+                              if rest == predicted(order)))
+
+
 def of_the_second(seen: Resumed) -> list[Cause]:
     """Why a state saved after a resumption does not go on with the rest."""
     since = len(seen.taken_again)
