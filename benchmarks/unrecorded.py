@@ -26,4 +26,4 @@ def _bare(kind: str) -> Callable[..., Any]:
 for _name, _member in list(vars(group.ObservedGroup).items()):
     if callable(_member) and getattr(_member, "__qualname__", "").startswith("_forwarded"):
         setattr(group.ObservedGroup, _name, _bare(_name))
-training._Run._watch_gradients = lambda self: None  # type: ignore[method-assign]  # noqa: ARG005 - a method's one argument
+training.Run._watch_gradients = lambda self: None  # type: ignore[method-assign]  # noqa: ARG005 - a method's one argument

@@ -384,6 +384,8 @@ class TrainingCase:
         interludes: What the program does between steps, in this order before one and the same.
         exhausted: Ranks that have batches for some of the steps only. They train under the implementation's own way to bear it,
             which they are the first to leave; the others go on.
+        saved_by: How many ranks, the first of all processes, trained before and saved what is trained: it is loaded, with its
+            optimizer, by the ranks of this run before their first step. None where nobody did.
         rounds: How often the whole run is repeated in the same processes; the evidence is the last one's.
         seed: Of parameters, samples and targets.
     """
@@ -412,6 +414,7 @@ class TrainingCase:
     passes: Passes = "alternate"
     interludes: tuple[Interlude, ...] = ()
     exhausted: tuple[Exhausted, ...] = ()
+    saved_by: int | None = None
     rounds: int = 1
     seed: int = 0
     kind: Literal["training"] = "training"
@@ -462,6 +465,8 @@ class TrainingCase:
             self._require_interlude(f"interludes[{index}]", interlude)
         if self.exhausted:
             self._require_exhausted()
+        if self.saved_by is not None:
+            self._require_saved()
         if any(one.freezes for one in self.interludes):
             for step in range(self.steps):
                 self.at(step)  # Something is trained in every one.
@@ -473,10 +478,19 @@ class TrainingCase:
             _between(f"exhausted[{index}].steps", one.steps, 1, self.steps - 1)
         _require(len(set(ranks)) == len(ranks) < self.world_size, "exhausted", ranks, "ranks that differ, and not all of them")
         _require(self.zero_grad != "never", "zero_grad", self.zero_grad, "another where a rank runs out of batches")
-        plain = {"accumulation": 1, "poison": None, "mishap": None, "unused": (), "interludes": (), "rounds": 1}
-        for name, expected in plain.items():
-            _require(getattr(self, name) == expected, name, getattr(self, name),
-                     f"{expected!r} where a rank runs out of batches")
+        self._require_plain("where a rank runs out of batches", accumulation=1, interludes=())
+
+    def _require_saved(self) -> None:
+        assert self.saved_by is not None
+        _between("saved_by", self.saved_by, 1, self.ranks_needed)
+        _require(not self.data.drop_last or self.data.samples >= self.saved_by, "data.samples", self.data.samples,
+                 f"at least {self.saved_by}: a rank that saves has no batch")
+        self._require_plain("where a state is loaded that others saved", interludes=(), exhausted=())
+
+    def _require_plain(self, where: str, **plain: object) -> None:
+        """Insist that little else happens in a case."""
+        for name, expected in {"poison": None, "mishap": None, "unused": (), "rounds": 1, **plain}.items():
+            _require(getattr(self, name) == expected, name, getattr(self, name), f"{expected!r} {where}")
 
     def _require_interlude(self, where: str, one: Interlude) -> None:
         layers = self.model.layers
@@ -538,6 +552,12 @@ class TrainingCase:
     def steps_of(self, rank: int) -> int:
         """For how many steps a rank has batches."""
         return next((one.steps for one in self.exhausted if one.rank == rank), self.steps)
+
+    @property
+    def before(self) -> "TrainingCase":
+        """The run of those that trained before and saved what is loaded."""
+        assert self.saved_by is not None
+        return replace(self, world_size=self.saved_by, outside=0, saved_by=None, crossed=None, perturbation=Perturbation())
 
     @property
     def kills(self) -> bool:

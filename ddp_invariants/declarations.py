@@ -207,6 +207,7 @@ CAPABILITIES = {
     "copy": "a deep copy of what is wrapped, taken and kept",
     "assign": "a state loaded as new tensors after wrapping: load_state_dict(assign=True)",
     "state": "a state to save, and to load into a wrapper made anew",
+    "resized": "a state that another number of ranks goes on from",
     "join": "ranks that run out of batches before others do, under a join()",
     "shuffle": "a shuffled order, by seed and epoch",
     "drop_last": "dropping the tail instead of padding",

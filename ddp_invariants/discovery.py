@@ -175,6 +175,8 @@ def discover(pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int, files:
         lacking |= {"retained"}
     if "uneven batches" not in how:
         lacking |= {"join"}
+    if "subgroup" in without | lacking:
+        lacking |= {"resized"}  # One of the two worlds is a part of all processes.
     if how.get("accumulation") == "each":
         lacking |= {"no_sync_nested", "no_sync_error"}
         probes.scope = replace(probes.scope, without=probes.scope.without | lacking)

@@ -189,6 +189,7 @@ def _too_much(rule: str, case: TrainingCase, declared: Declarations, source: Map
         "passes do not alternate, or layers are computed again": case.passes != "alternate" or any(
             layer.checkpoint != "none" for layer in case.model.layers),
         "something happens between steps": bool(case.interludes),
+        "it starts from a state that other ranks saved": case.saved_by is not None,
         "some ranks run out of batches": bool(case.exhausted),
         "a rank is killed in the middle": case.kills,
         "an exception is caught in a step of several micro-steps": case.mishap is not None and case.accumulation > 1,
@@ -257,7 +258,8 @@ def _of_a_sampler(pool: Pool, stored: StoredViolation, case: ShardCase) -> dict[
         raise ExportError(f"{stored.breach.rule} of {stored.on_trial} cannot be exported: it reads its rank from "
                           "torch.distributed or the environment, which one process cannot set up for all ranks")
     if case.resumed_by is not None:
-        raise ExportError(f"{stored.breach.rule} of {stored.on_trial} cannot be exported: ranks of another number load the state")
+        raise ExportError(f"{stored.breach.rule} of {stored.on_trial} cannot be exported: ranks of another number load its "
+                          "state")
     total = Deal(ShardEvidence(case, ()), declared).total
     return {**_shared(stored, described["target"]), "data": case.data, "remade": source["remade"], "total": total,
             "padding": declared.padding, "layout": declared.layout, "saves": declared.saves,

@@ -208,7 +208,10 @@ TRAINING: dict[str, Capability] = {
     # Last: what cannot do with these often hangs, and hangs are costly.
     "few": Capability(lambda case: _trained(case) < case.world_size, _enough,
                       replace(BASE, model=Model(4, (Layer("linear", 2),)))),
-    "subgroup": _field("outside", 0, replace(BASE, outside=1), "a group without rank 0"),
+    "subgroup": Capability(lambda case: case.outside > 0, lambda case: replace(case, outside=0, saved_by=None),
+                           replace(BASE, outside=1), frozenset({"a group without rank 0"})),
+    "resized": _field("saved_by", None, replace(_GENTLE, world_size=3, data=Data(samples=12, batch_size=2), saved_by=2),
+                      "fewer ranks saved", "more ranks saved"),
     "join": _field("exhausted", (), replace(_GENTLE, steps=3, world_size=3, data=Data(samples=18, batch_size=2),
                                             exhausted=(Exhausted(0, 1), Exhausted(2, 2))),
                    "a rank without batches", "two ranks left at different steps"),
@@ -333,7 +336,7 @@ def _stacked(case: TrainingCase, stack: Stack) -> TrainingCase:
                    for number, width in enumerate(widths))
     return replace(case, model=Model(case.model.inputs, layers), outside=0, bucket_cap=None, accumulation=1,
                    zero_grad="set_to_none", unused=(), crossed=None, no_sync="plain", passes="alternate", interludes=(),
-                   exhausted=())
+                   exhausted=(), saved_by=None)
 
 
 BETWEEN = ("evaluation", "forward_only", "learning_rate", "freeze", "unfreeze", "cast", "copy", "assign")
@@ -373,6 +376,7 @@ _EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Scope], bool], str], ...] = 
     (("STATE-1",), lambda scope: not scope.has("state"), "saves no state"),
     (("GRAD-13",), lambda scope: not any(scope.has(one) for one in ("joint", "retained", "checkpointed", "reentrant")),
      "every forward is followed by its backward, which computes nothing again"),
+    (("STATE-2",), lambda scope: not scope.has("resized"), "another number of ranks cannot go on from its state"),
     (("GRAD-11",), lambda scope: not scope.has("join"), "has no join: all ranks have as many batches"),
     (("MEM-1",), lambda scope: not scope.declared.zero, "shards nothing"),
     (("SHARD-5",), lambda scope: not scope.has("shuffle"), "cannot shuffle"),

@@ -99,7 +99,7 @@ def _built(index: int, layer: Layer, width: int) -> str:
 
 @dataclass(frozen=True)
 class Calls:
-    """What is called around a step, as source text: what a rank says of it, in the order of `training._Run`.
+    """What is called around a step, as source text: what a rank says of it, in the order of `training.Run`.
 
     Attributes:
         case: The case.

@@ -153,7 +153,8 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
                    every_kind: bool = False, perturbed: tuple[PerturbationKind, ...] = PERTURBATIONS,
                    accumulated: bool = False, mishaps: tuple[MishapKind, ...] = (), rounds: int = 1,
                    unused: bool = False, crossed: bool = False, passes: bool = False,
-                   interludes: tuple[InterludeKind, ...] = (), uneven: bool = False) -> TrainingCase:
+                   interludes: tuple[InterludeKind, ...] = (), uneven: bool = False,
+                   resized: bool = False) -> TrainingCase:
     """Training runs within a scope.
 
     What is drawn does not depend on what was drawn before (only what is made of it does), so that Hypothesis can
@@ -178,6 +179,7 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
         interludes: What may happen between steps; always some of it, where the scope allows any, and layers that are passed by
             and several backwards per step beside it.
         uneven: Always have ranks that run out of batches.
+        resized: Always start from a state that ranks of another number saved, where the scope allows.
     """
     world_size = draw(st.sampled_from([w for w in world_sizes if w <= scope.max_world_size] or [scope.max_world_size]))
     steps = draw(st.integers(least_steps, least_steps + 3))
@@ -245,13 +247,18 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
         ends = {rank % world_size: 1 + step % (steps - 1) for rank, step in draw(_EXHAUSTED)[: world_size - 1]}
         exhausted = tuple(Exhausted(rank, step) for rank, step in sorted(ends.items()))
         zero_grad = "zero" if zero_grad == "never" else zero_grad
+    saved_by = None
+    if resized:
+        saved_by = 1 + draw(_SMALL) % scope.max_world_size
+        outside = saved_by - world_size if saved_by > world_size else outside and scope.has("subgroup")
+        data = replace(data, drop_last=False)
     if capped and fitting:
         # What just fits into a bucket tells a capacity that is a little less, as MB for MiB.
         cap = max(1, sum(list(_bytes(model))[-fitting:]))
     return scope.fit(TrainingCase(
         model=model,
         world_size=world_size,
-        outside=int(outside and all(one.kind != "copy" for one in between)),  # Process groups have no copies.
+        outside=0 if any(one.kind == "copy" for one in between) else int(outside),  # Process groups have no copies.
         data=data,
         steps=steps,
         accumulation=accumulation if poison is None else 1,
@@ -270,6 +277,7 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
         passes=ways,
         interludes=between,
         exhausted=exhausted,
+        saved_by=saved_by,
         rounds=rounds,
         seed=draw(_SEEDS),
     ))
@@ -350,7 +358,8 @@ def _situations(rule: str) -> dict[str, Any]:
             "perturbed": _PERTURBED.get(rule, PERTURBATIONS), "mishaps": _MISHAPS.get(rule, ()),
             "rounds": 4 if rule == "LIVE-4" else 1, "capped": rule in ("GRAD-6", "COMM-4", "COMM-5"),
             "accumulated": rule in ("GRAD-8", "GRAD-12"), "unused": rule == "GRAD-9", "crossed": rule in ("GRAD-1", "COMM-1"),
-            "passes": rule == "GRAD-13", "uneven": rule == "GRAD-11", "interludes": _INTERLUDES_OF.get(rule, ())}
+            "passes": rule == "GRAD-13", "uneven": rule == "GRAD-11",
+            "resized": rule == "STATE-2", "interludes": _INTERLUDES_OF.get(rule, ())}
 
 
 def unlike(rules: Iterable[str]) -> list[str]:

@@ -124,6 +124,9 @@ def right(case: TrainingCase = CASE, *, none: bool = True) -> TrainingEvidence:
         left = mean if case.zero_grad == "never" else {}
     for noted in notes if case.exhausted else ():
         noted["joined", 0] = maker.tensors({name: held[name] for name in SHAPES})
+    for noted in notes if case.saved_by is not None else ():
+        noted["restored", 0] = noted["saved", 0] = noted["forward", 0]
+        noted["restored state", 0] = noted["saved state", 0] = maker.tensors({})
     # Two all-reduces a step, as a greedy filling from the last parameter on makes: the first before the last gradient comes.
     sent = [[call for step in range(case.steps) for call in (
         Call("allreduce", "float32", 3, "SUM", asynchronous=True, site="ddp.py:1", launched=step + 0.5, waited=step + 0.8),
@@ -133,6 +136,7 @@ def right(case: TrainingCase = CASE, *, none: bool = True) -> TrainingEvidence:
     arrivals = list(zip(trainable[::-1], (0.2, 0.3, 0.4, 0.6, 0.6), strict=False))
     backwards = [(step + 0.1, step + 0.9, [(name, step + at) for name, at in arrivals]) for step in range(case.steps)]
     saved = [sorted(str(row[0]) for row in STRUCTURE) for one in case.interludes if one.kind == "reload"]
+    saved += [sorted(str(row[0]) for row in STRUCTURE)] if case.saved_by is not None else []
     return TrainingEvidence(case, tuple(RankEvidence(noted, STRUCTURE, STRUCTURE, sent=sent, marks=marks, quiet=quiet,
                                                      backwards=backwards, driven={"accumulation": "no_sync"}, saved=saved)
                                         for noted in notes))

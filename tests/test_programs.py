@@ -162,7 +162,32 @@ def of_all_parameters(evidence: TrainingEvidence, rank: int, moment: Moment, ste
     return evidence
 
 
+def test_right_evidence_of_another_number_of_ranks_breaches_no_rule() -> None:
+    """What they load is what others saved."""
+    for saved_by, met in ((1, "fewer ranks saved"), (3, "more ranks saved")):
+        findings = judge(right(replace(CASE, saved_by=saved_by, outside=1)))
+        assert {name: found.breach for name, found in findings.items() if found.breach} == {}
+        assert met in findings["STATE-2"].met
+
+
+@pytest.mark.parametrize(("fact", "alter"), [
+    ("a parameter that other ranks saved is another", lambda e: altered(e, 1, "restored", 0, FACTOR, raised)),
+    ("after 1 ranks saved and 2 loaded it, the gradient is not the mean", lambda e: everywhere(e, "reduced", 1, FACTOR, raised)),
+    ("after 1 ranks saved and 2 loaded it, parameters do not move", lambda e: everywhere(e, "updated", 2, FACTOR, raised)),
+    ("a saved state has other names", lambda e: replace(e, ranks=tuple(replace(rank, saved=[["x"]]) for rank in e.ranks))),
+])
+def test_a_state_of_another_number_of_ranks_is_judged(fact: str,
+                                                      alter: Callable[[TrainingEvidence], TrainingEvidence]) -> None:
+    """When it is loaded, and in every step after it."""
+    breach = judge(alter(right(replace(CASE, saved_by=1))))["STATE-2"].breach
+    assert breach is not None
+    assert breach.rule == "STATE-2"
+    assert fact in breach.fact
+
+
 @pytest.mark.parametrize(("make", "message"), [
+    (lambda: replace(CASE, saved_by=3), "saved_by is 3, expected an integer from 1 to 2"),
+    (lambda: between(Interlude("evaluation"), saved_by=1), "interludes is .*, expected .* where a state is loaded that others"),
     (lambda: replace(UNEVEN, exhausted=(Exhausted(0, 3),)), r"exhausted\[0\].steps is 3, expected an integer from 1 to 2"),
     (lambda: replace(UNEVEN, exhausted=(Exhausted(3, 1),)), r"exhausted\[0\].rank is 3, expected an integer from 0 to 2"),
     (lambda: replace(UNEVEN, exhausted=tuple(Exhausted(rank) for rank in range(3))), "ranks that differ, and not all of them"),
@@ -188,14 +213,14 @@ def test_what_cannot_be_run_is_refused(make: Callable[[], object], message: str)
         make()
 
 
-@pytest.mark.parametrize("rule", ["LIVE-5", "STATE-1", "GRAD-13", "PARAM-5", "GRAD-11"])
+@pytest.mark.parametrize("rule", ["LIVE-5", "STATE-1", "GRAD-13", "PARAM-5", "GRAD-11", "STATE-2"])
 def test_drawn_programs_can_be_run_and_become_simpler(rule: str) -> None:
     """Every case that is drawn is valid, and so is every simpler one; both are described."""
     @DRAWN
     @given(cases_for(rule, Scope()))
     def property_(case: object) -> None:
         assert isinstance(case, TrainingCase)
-        assert case.interludes or case.exhausted or case.passes != "alternate" or any(
+        assert case.interludes or case.exhausted or case.saved_by or case.passes != "alternate" or any(
             layer.checkpoint != "none" for layer in case.model.layers)
         assert describe(case)
         for one in simpler(case):

@@ -262,3 +262,36 @@ class PrefixesTwice(_Reference):
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         own = {name.removeprefix("module."): value for name, value in state_dict.items()}
         return super().load_state_dict(own, strict, assign)
+
+
+class SavesItsWorldSize(_Reference):
+    """A saved state holds the number of ranks, by which those that load it divide (a classic).
+
+    STATE-2: by the number of ranks that saved.
+    """
+
+    def get_extra_state(self) -> dict[str, int]:
+        """What is saved beside parameters and buffers."""
+        return {"world_size": self.world_size}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        """Take it over."""
+        self.world_size = state["world_size"]
+
+
+class LoadsWhereItWasSaved(_Reference):
+    """A rank beyond those that saved finds nothing of its own in the state, and keeps what it has (no public incident found).
+
+    STATE-2.
+    """
+
+    def get_extra_state(self) -> int:
+        """What is saved beside parameters and buffers."""
+        return self.world_size
+
+    def set_extra_state(self, state: int) -> None:
+        """Nothing is taken over."""
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        there = dist.get_rank(self.group) < state_dict["_extra_state"]
+        return super().load_state_dict(state_dict, strict, assign) if there else None

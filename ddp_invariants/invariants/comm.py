@@ -53,6 +53,8 @@ def _require_plain_steps(hearing: Hearing) -> None:
         raise NotAbout("gradients come in several parts, or are sent several times")
     if case.exhausted:
         raise NotAbout("some ranks run out of batches")
+    if case.saved_by is not None:
+        raise NotAbout("others trained before")
     if case.interludes:
         raise NotAbout("what happens between steps may change the buckets")
 

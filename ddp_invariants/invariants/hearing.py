@@ -254,7 +254,19 @@ class Hearing:
 
     @cached_property
     def _optimization(self) -> oracle.Optimization:
-        return oracle.Optimization()
+        """The optimizer before the first step, in the state that was loaded, if one was."""
+        loaded = self.noted("restored state", 0)
+        if loaded is None:
+            return oracle.Optimization()
+        held, names = loaded[0].by_name, [slot.name for slot in self.layout(0).slots if slot.dtype is not None]
+
+        def of_all(key: str) -> Ball | None:
+            parts = [held.get(f"{name}/{key}") for name in names]
+            return balls.exactly(np.concatenate([part.ravel() for part in parts if part is not None])) \
+                if all(part is not None for part in parts) else None
+
+        steps = max((int(value) for name, value in held.items() if name.endswith("/step")), default=0)
+        return oracle.Optimization(of_all("momentum_buffer") or of_all("exp_avg"), of_all("exp_avg_sq"), steps)
 
     def _truth(self, step: int) -> Truth:
         if step >= self.clean_steps:

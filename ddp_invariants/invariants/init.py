@@ -13,6 +13,8 @@ DIFFERED = "ranks differed before wrapping"
 
 
 def _like_the_source(hearing: Hearing, tally: Tally, rule: str, what: str, before: Moment, after: Moment) -> Breach | None:
+    if hearing.case.saved_by is not None:
+        raise NotAbout("the first forward starts from a state that is loaded")
     built, started = hearing.every_rank(before), hearing.every_rank(after)
     if any(tensors != built[0] for tensors in built[1:]):
         tally.met.add(DIFFERED)

@@ -1,8 +1,10 @@
 """STATE: what is saved and loaded again goes on as if nothing had happened."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 from ddp_invariants.evidence import Moment
+from ddp_invariants.invariants import grad, param
 from ddp_invariants.invariants.compare import parted
 from ddp_invariants.invariants.hearing import Hearing, training
 from ddp_invariants.invariants.rule import NotAbout, Tally
@@ -67,4 +69,49 @@ def _of_values(hearing: Hearing, tally: Tally, step: int) -> Breach | None:
             if difference is not None:
                 return Breach("STATE-1", f"{what} that was saved and loaded is another", f"rank {rank} of "
                               f"{hearing.case.world_size}, before step {step}, {difference.place}", difference.words)
+    return None
+
+
+FEWER, MORE = "fewer ranks saved", "more ranks saved"
+_LOADED: tuple[tuple[str, Moment, Moment], ...] = (
+    ("a parameter", "saved", "restored"), ("the optimizer's state", "saved state", "restored state"))
+"""What is loaded by ranks of another number; buffers may have been each rank's own."""
+
+
+@training.rule("STATE-2", "What ranks of one number have trained and saved, those of another load bitwise, and go on from "
+               "there as training does.", (FEWER, MORE, STATEFUL), costs=4)
+def another_number_of_ranks_goes_on(hearing: Hearing, tally: Tally) -> Breach | None:
+    """On cases that start from what others saved: what is loaded, and every step after it."""
+    case = hearing.case
+    if case.saved_by is None:
+        raise NotAbout("it starts from nothing that was saved")
+    breach = _of_names(hearing, tally) or _of_what_others_saved(hearing, tally)
+    if breach is not None:
+        return replace(breach, rule="STATE-2")
+    hidden = hearing.declared.gradients == "hidden"
+    for judge in (param.trajectory_of_single_process_training,) if hidden else (
+            grad.mean_of_the_local_gradients, param.trajectory_of_single_process_training):
+        breach = judge(hearing, tally)
+        if breach is not None:
+            return replace(breach, rule="STATE-2", fact=f"after {case.saved_by} ranks saved and {case.world_size} loaded it, "
+                           f"{breach.fact}")
+    tally.met |= {FEWER} if case.saved_by < case.world_size else {MORE} if case.saved_by > case.world_size else set()
+    return None
+
+
+def _of_what_others_saved(hearing: Hearing, tally: Tally) -> Breach | None:
+    """Whether what was loaded is what those that trained before held, as far as a rank was one of them."""
+    loaded_by = {moment: hearing.every_rank(moment) for _, _, moment in _LOADED if hearing.noted(moment) is not None}
+    hearing.every_rank("restored")
+    for what, left, loaded in _LOADED:
+        held = next((tensors for rank in hearing.evidence.ranks if (tensors := rank.at(left)) is not None), None)
+        if held is None or loaded not in loaded_by:
+            continue
+        for rank, tensors in enumerate(loaded_by[loaded]):
+            tally.met |= {STATEFUL} if left == "saved state" and held.layout.slots else set()
+            tally.compared += sum(held.layout.sizes)
+            difference = parted(held, tensors, "it was")
+            if difference is not None:
+                return Breach("STATE-2", f"{what} that other ranks saved is another when it is loaded",
+                              f"rank {rank} of {hearing.case.world_size}, {difference.place}", difference.words)
     return None

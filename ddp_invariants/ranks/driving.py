@@ -188,12 +188,14 @@ class Driver:
             lacks += ["bucket_cap"] if self.call is None or self.call.cap in (None, *self.call.given) else []
             calls = [call for call in (self.call, self.optimizer, self.after) if call is not None]
             lacks += ["subgroup"] if not calls or any(call.group is None for call in calls) else []
+        if self.declared.zero or self.declared.optimizer == "own":
+            lacks += ["resized"]  # Each rank has a part of the state.
         if "wrap" in self.methods:  # Whether it looks at the context's is for the adapter to say.
             lacks += [name for name in ("bucket_cap", "subgroup") if name not in self.declared.supports]
         if "train_step" in self.methods:
             lacks += ["no_sync", "bucket_cap", "zero_in_place", "never_zeroed", "forward_error", "backward_error", "joint",
                       "in_parts", "evaluation", "forward_only", "forward_only_quiet", "learning_rate", "freeze", "unfreeze",
-                      "cast", "copy", "assign", "state", "join"]
+                      "cast", "copy", "assign", "state", "resized", "join"]
         lacks += ["retained"] if {"backward", "train_step"} & self.methods else []  # It is not told that another follows.
         about = self.optimizer.thing if self.thing is None and self.optimizer is not None else self.thing
         target = "no wrapper" if self.ddp.name == "none" else target_of(self.ddp.name, "ddp")

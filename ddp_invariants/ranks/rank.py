@@ -21,7 +21,7 @@ import torch
 from ddp_invariants import case as cases
 from ddp_invariants import draws
 from ddp_invariants.implementation import Ddp, Sampler
-from ddp_invariants.ranks import noting, sharding, training, wire
+from ddp_invariants.ranks import earlier, noting, sharding, training, wire
 from ddp_invariants.ranks.driving import Driver
 from ddp_invariants.ranks.group import Connections, Log, Timing
 from ddp_invariants.ranks.naming import LoadError
@@ -134,8 +134,9 @@ class Rank:
         session = Session(everyone, training_group, members, f"{request['number']}.{number}", log,
                           _timing(case, everyone.rank), plain=request["plain"])
         record = noting.Record()
+        saved = earlier.train(case, everyone.rank, driver, session) if case.saved_by is not None else None
         if everyone.rank >= case.outside:
-            record = training.train(case, everyone.rank - case.outside, driver, session)
+            record = training.train(case, everyone.rank - case.outside, driver, session, saved)
         session.end()
         # Plain groups close their connections when destroyed, which would end another rank's wait with an error; their
         # processes are ended by the controller once all ranks have answered.

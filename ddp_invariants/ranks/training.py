@@ -3,9 +3,10 @@
 import os
 import signal
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext, suppress
 from copy import deepcopy
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,7 +25,22 @@ from ddp_invariants.ranks.noting import Record, TooMuchEvidence, structure, told
 from ddp_invariants.ranks.session import Session
 
 
-def train(case: TrainingCase, rank: int, driver: Driver, session: Session) -> Record:
+@dataclass(frozen=True)
+class Saved:
+    """What ranks that trained before have saved.
+
+    Attributes:
+        states: Of what is trained and of its optimizer.
+        own: What this rank held then, by moment; nothing where it was none of them.
+        error: What went wrong with it; None where nothing did.
+    """
+
+    states: tuple[Any, Any]
+    own: Mapping[str, list[tuple[str, Tensor | None]]]
+    error: BaseException | None = None
+
+
+def train(case: TrainingCase, rank: int, driver: Driver, session: Session, saved: Saved | None = None) -> Record:
     """Run the case on this rank.
 
     Whatever the implementation raises is noted in `facts["raised"]` and ends the run; what was seen before is kept.
@@ -34,12 +50,13 @@ def train(case: TrainingCase, rank: int, driver: Driver, session: Session) -> Re
         rank: Rank in the group that trains.
         driver: The implementation on trial.
         session: The process groups of the case.
+        saved: What is loaded before the first step.
     """
-    run = _Run(case, rank, driver, session)
+    run = Run(case, rank, driver, session)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            run.all(driver)
+            run.all(driver, saved)
         except TooMuchEvidence as error:
             run.record.facts["raised"] = told(error, "evidence", run.step)
         except BaseException as error:  # noqa: BLE001 - the implementation on trial may raise anything; it is evidence
@@ -49,7 +66,7 @@ def train(case: TrainingCase, rank: int, driver: Driver, session: Session) -> Re
     return run.record
 
 
-class _Run:
+class Run:
     """The state of one rank's run through a case."""
 
     def __init__(self, case: TrainingCase, rank: int, driver: Driver, session: Session) -> None:
@@ -76,12 +93,15 @@ class _Run:
         self.layouts: list[_Layout] = []
         self.copies: list[Any] = []  # Kept: they may have hooks of their own.
 
-    def __deepcopy__(self, _memo: object) -> "_Run":
+    def __deepcopy__(self, _memo: object) -> "Run":
         """A wrapper may deep-copy the replica, which calls back into this run: one run remains."""
         return self
 
-    def all(self, driver: Driver) -> None:
+    def all(self, driver: Driver, saved: Saved | None = None) -> None:
         """The whole case."""
+        if saved is not None and saved.error is not None:
+            self.phase = "the training before"
+            raise saved.error
         self.drive = driver.start(self.context, self.replica)
         self.record.facts["structure_before"] = structure(self.replica)
         self.record.tensors("built", 0, self.replica.named_parameters())
@@ -93,7 +113,7 @@ class _Run:
             self._wrapped()
             self._train_by_itself()
         else:
-            self._train()
+            self._train(saved)
         self.phase = "teardown"
         self.drive.teardown(self.context)
 
@@ -110,15 +130,13 @@ class _Run:
         self.named = list(replica.named_parameters())
         self.buffers = list(replica.named_buffers())
 
-    def _train(self) -> None:
+    def _train(self, saved: Saved | None) -> None:
         """Train with a wrapper."""
-        case = self.case
-        self._watch_replica()
-        wrapped, optimizer = self.drive.begin()
-        self._wrapped()
-        self.record.facts["driven"] = self.drive.found
-        self._require_own_parameters(wrapped)
-        dealt = draws.batches(case)
+        case, dealt = self.case, draws.batches(self.case)
+        wrapped, optimizer = self._begin()
+        if saved is not None:
+            self.phase = "loading what others saved"
+            self._load(wrapped, optimizer, saved)
         with self.drive.join(wrapped, optimizer) if case.exhausted else nullcontext():
             wrapped, optimizer = self._steps(wrapped, optimizer, dealt)
             self.phase = "join"
@@ -131,8 +149,46 @@ class _Run:
         self.drive.forward(wrapped, self._batch(dealt[-1][self.rank], 0)[0])
         if self.declared.zero == SHARDED:
             self._note_gathered()
-        if case.world_size == 1:
+        if case.world_size == 1 and saved is None:
             self._plain_training()
+
+    def before(self, driver: Driver) -> Saved:
+        """Train and save, for ranks of another number to go on from."""
+        self.drive = driver.start(self.context, self.replica)
+        wrapped, optimizer = self._steps(*self._begin(), draws.batches(self.case))
+        states = deepcopy((interludes.stateful(wrapped, self.replica).state_dict(), optimizer.state_dict()))
+        own: dict[str, Any] = {"saved": self.named, "saved buffers": list(self.replica.named_buffers()),
+                                "saved state": list(self._optimizer_state(optimizer))}
+        self.drive.teardown(self.context)
+        return Saved(states, {moment: [(name, tensor.detach().clone()) for name, tensor in tensors]
+                              for moment, tensors in own.items()})
+
+    def _begin(self) -> tuple[Any, Any]:
+        """What is trained, and its optimizer."""
+        self._watch_replica()
+        wrapped, optimizer = self.drive.begin()
+        self._wrapped()
+        self.record.facts["driven"] = self.drive.found
+        self._require_own_parameters(wrapped)
+        return wrapped, optimizer
+
+    def _load(self, wrapped: Any, optimizer: Any, saved: Saved) -> None:
+        """Load what others saved, and note both."""
+        self.record.facts.setdefault("saved", []).append(sorted(saved.states[0]))
+        interludes.stateful(wrapped, self.replica).load_state_dict(saved.states[0])
+        optimizer.load_state_dict(deepcopy(saved.states[1]))
+        for moment, tensors in saved.own.items():
+            self.record.tensors(moment, 0, tensors)
+        self._note_restored(optimizer)
+
+    def _note_restored(self, optimizer: Any) -> None:
+        """Note what a state has brought."""
+        self._list_tensors()
+        self.record.tensors("restored", self.step, self.named)
+        if self.buffers:
+            self.record.tensors("restored buffers", self.step, self.buffers)
+        if not self.declared.zero and self.declared.optimizer == "replicated":
+            self.record.tensors("restored state", self.step, self._optimizer_state(optimizer))
 
     def _steps(self, wrapped: Any, optimizer: Any, dealt: list[list[Any]]) -> tuple[Any, Any]:
         """All steps this rank has batches for. Returns what is trained in the end, and its optimizer."""
@@ -222,12 +278,7 @@ class _Run:
         wrapped, optimizer = self.drive.begin()
         interludes.stateful(wrapped, self.replica).load_state_dict(saved[0])
         optimizer.load_state_dict(saved[1])
-        self._list_tensors()
-        self.record.tensors("restored", self.step, self.named)
-        if self.buffers:
-            self.record.tensors("restored buffers", self.step, self.buffers)
-        if not self.declared.zero and self.declared.optimizer == "replicated":
-            self.record.tensors("restored state", self.step, self._optimizer_state(optimizer))
+        self._note_restored(optimizer)
         return wrapped, optimizer
 
     def _pass_by(self, *replicas: Replica) -> None:

@@ -151,6 +151,11 @@ def _of_another_divisor(asked: Asked) -> Iterator[Prediction]:
             yield everywhere(f"divided by {divisor}", mean * factor, world_size,
                              f"got / expected = {factor:.4g} = world size / {divisor}: the sum was divided by {divisor}, "
                              f"not by {world_size}")
+    saved_by = asked.hearing.case.saved_by
+    if saved_by is not None and saved_by != world_size:
+        yield everywhere("divided by those that saved", mean * world_size / saved_by, world_size,
+                         f"got / expected = {world_size} / {saved_by}: the sum was divided by the number of ranks that saved "
+                         "the state")
     for more, told in ((-1, "one rank too few"), (1, "one rank too many")):
         if world_size + more > 1:
             yield everywhere(f"divided by {told}", mean * world_size / (world_size + more), world_size,
