@@ -267,7 +267,7 @@ class PrefixesTwice(_Reference):
 class SavesItsWorldSize(_Reference):
     """A saved state holds the number of ranks, by which those that load it divide (a classic).
 
-    STATE-2: by the number of ranks that saved.
+    STATE-2.
     """
 
     def get_extra_state(self) -> dict[str, int]:
