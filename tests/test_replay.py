@@ -31,6 +31,7 @@ from ddp_invariants.case import (
     Unused,
     to_json,
 )
+from ddp_invariants.cli import violations
 from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.ranks.pool import Pool
 from ddp_invariants.replay import replay
@@ -391,7 +392,7 @@ Command = Callable[..., Any]
 def command(host_addresses: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
     """The command line as it is given in a folder, on the hosts at hand."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "Hosts", lambda: nullcontext(SimpleNamespace(addresses=host_addresses)))
+    monkeypatch.setattr(violations, "Hosts", lambda: nullcontext(SimpleNamespace(addresses=host_addresses)))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     return lambda *words: CliRunner().invoke(cli.main, words)
 
