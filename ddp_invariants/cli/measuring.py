@@ -5,8 +5,8 @@ import os
 import click
 
 from ddp_invariants import report
-from ddp_invariants.cli.status import INTERRUPTED, UNUSABLE, UNUSABLE_INPUT
 from ddp_invariants.ranks.hosts import Hosts
+from ddp_invariants.status import INTERRUPTED, UNUSABLE_INPUT, unusable
 
 
 @click.command(short_help="Measure the judge on planted faults and controls.")
@@ -43,7 +43,7 @@ def faults(context: click.Context, /, only: tuple[str, ...], seeds: int, control
                     click.echo(f"{len(found)}/{len(jobs)} {report.searched(one)}", err=True)
     except (*UNUSABLE_INPUT, CatalogueError) as error:
         click.echo(f"ddp-invariants: {error}", err=True)
-        context.exit(UNUSABLE)
+        context.exit(unusable(error))
     except KeyboardInterrupt:
         click.echo(f"ddp-invariants: interrupted after {len(found)} of {len(jobs)} searches", err=True)
     click.echo(report.detections_json(found) if as_json else report.detections(found))

@@ -8,10 +8,10 @@ import click
 from ddp_invariants import discovery, report
 from ddp_invariants.case import LARGEST_WORLD_SIZE
 from ddp_invariants.cli.naming import naming
-from ddp_invariants.cli.status import UNUSABLE, UNUSABLE_INPUT
 from ddp_invariants.implementation import named
 from ddp_invariants.ranks.hosts import Hosts
 from ddp_invariants.ranks.pool import Pool
+from ddp_invariants.status import UNUSABLE_INPUT, unusable
 
 
 @click.command(short_help="Probe what an implementation takes.")
@@ -34,7 +34,7 @@ def discover(context: click.Context, /, max_world_size: int, deviations: tuple[P
             pin.write_text(report.declarations(*found.pinned()), encoding="utf-8")
     except UNUSABLE_INPUT as error:
         click.echo(f"ddp-invariants: {error}", err=True)
-        context.exit(UNUSABLE)
+        context.exit(unusable(error))
     click.echo("\n".join([*report.on_trial(found, verbose=True), report.capabilities(found), *found.stale()]))
     if pin is not None:
         click.echo(report.pinned(found, pin))

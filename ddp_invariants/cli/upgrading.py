@@ -11,10 +11,10 @@ import click
 from ddp_invariants import report
 from ddp_invariants.case import LARGEST_WORLD_SIZE
 from ddp_invariants.cli.naming import naming
-from ddp_invariants.cli.status import UNUSABLE, UNUSABLE_INPUT
 from ddp_invariants.implementation import named
 from ddp_invariants.ranks.hosts import Hosts
 from ddp_invariants.ranks.pool import Pool
+from ddp_invariants.status import UNUSABLE_INPUT, unusable
 
 
 def _gating(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -73,7 +73,7 @@ def compare(context: click.Context, /, old: str, baseline: Path | None, new: str
                 outcome = gate.Gate(first, second, ddp, sampler, max_world_size).run(cases, seed, allowed)
     except (*UNUSABLE_INPUT, BaselineError) as error:
         click.echo(f"ddp-invariants: {error}", err=True)
-        context.exit(UNUSABLE)
+        context.exit(unusable(error))
     sides = there, here
     click.echo(report.compared_json(sides, outcome) if as_json else report.compared(sides, outcome))
     context.exit(outcome.status)
@@ -101,5 +101,5 @@ def record(context: click.Context, /, out: Path, python: str, cases: int, seed: 
             write(out, head, answers)
     except UNUSABLE_INPUT as error:
         click.echo(f"ddp-invariants: {error}", err=True)
-        context.exit(UNUSABLE)
+        context.exit(unusable(error))
     click.echo(f"{out}: {head.cases} cases of {head.options or 'the reference'}, under {here}")

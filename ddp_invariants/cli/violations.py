@@ -11,10 +11,10 @@ from ddp_invariants import casefile, report
 from ddp_invariants import record as records
 from ddp_invariants.case import CaseError
 from ddp_invariants.cli.naming import naming
-from ddp_invariants.cli.status import UNUSABLE, UNUSABLE_INPUT
 from ddp_invariants.implementation import OPTIONS, Ddp, Sampler, named
 from ddp_invariants.ranks.hosts import Hosts
 from ddp_invariants.ranks.pool import Pool
+from ddp_invariants.status import INCONCLUSIVE, UNUSABLE_INPUT, unusable
 
 
 @click.command(short_help="Run a stored violation again.")
@@ -37,7 +37,7 @@ def replay(context: click.Context, /, violation: str, **options: Any) -> None:
             found = replayed(pool, case, ddp, sampler, rule)
     except UNUSABLE_INPUT as error:
         click.echo(f"ddp-invariants: {error}", err=True)
-        context.exit(UNUSABLE)
+        context.exit(unusable(error))
     click.echo(report.replayed(found, shlex.join(["ddp-invariants", "replay", violation, *_given(context, options)])))
     context.exit(found.outcome.value)
 
@@ -113,10 +113,13 @@ def export(context: click.Context, /, violation: str, *, unchecked: bool) -> Non
         with Hosts() as hosts, Pool(hosts.addresses) as pool:
             text = exporting.script(pool, stored)
         unseen = "" if unchecked else exporting.not_shown(text, stored)
-    except (*UNUSABLE_INPUT, exporting.ExportError) as error:
+    except exporting.ExportError as error:
         click.echo(f"ddp-invariants: {error}", err=True)
-        context.exit(UNUSABLE)
+        context.exit(INCONCLUSIVE)
+    except UNUSABLE_INPUT as error:
+        click.echo(f"ddp-invariants: {error}", err=True)
+        context.exit(unusable(error))
     if unseen:
         click.echo(f"ddp-invariants: {report.not_exported(stored, unseen)}", err=True)
-        context.exit(UNUSABLE)
+        context.exit(INCONCLUSIVE)
     click.echo(text, nl=False)

@@ -1,0 +1,56 @@
+"""What commands say that hold no trial of their own: text, and the same as JSON. Verdicts are told by `report.py`."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ddp_invariants import report
+from ddp_invariants.declarations import CAPABILITIES
+from ddp_invariants.discovery import Probed, Standing
+from ddp_invariants.invariants import ALL_RULES
+
+if TYPE_CHECKING:
+    from ddp_invariants.sitting import Sat
+
+ENDED = {0: "certified", 1: "violated", 2: "inconclusive", 64: "cannot be put on trial", 130: "interrupted"}
+
+
+def side_by_side(sat: "Mapping[str, Sat]") -> str:
+    """Several implementations: each one's verdicts by rule, the capabilities in which they differ, and how each ended."""
+    # Imported here: it is needed once, at the end.
+    from rich.box import SIMPLE
+    from rich.table import Table
+
+    def table(title: str) -> Table:
+        made = Table(box=SIMPLE, show_edge=False, pad_edge=False)
+        made.add_column(title, no_wrap=True)
+        for name in sat:
+            made.add_column(name, overflow="fold")
+        return made
+
+    verdicts, capabilities = table("rule"), table("capability")
+    for rule in ALL_RULES:
+        cells = [report.verdict(one.ledger, rule) if one.ledger else "" for one in sat.values()]
+        if any(cells):
+            verdicts.add_row(rule, *cells)
+    for capability in CAPABILITIES:
+        standings = [_standing(one, capability) for one in sat.values()]
+        if len({*standings} - {"", Standing.UNKNOWN.value}) > 1:
+            capabilities.add_row(capability, *standings)
+    verdicts.add_section()
+    verdicts.add_row("all in all", *(ENDED[one.status] for one in sat.values()))
+    told = ["", "side by side", *report.printed(verdicts), ""]
+    told += report.printed(capabilities) if capabilities.row_count else ["capabilities: no difference was found"]
+    unknown = {name: sum(found.standing is Standing.UNKNOWN for found in _probed(one)) for name, one in sat.items()}
+    return "\n".join([*told, *(f"{name}: {count} capabilities were not probed" for name, count in unknown.items() if count)])
+
+
+def _probed(one: "Sat") -> tuple[Probed, ...]:
+    """What was found out about capabilities of what was on trial, and not of the reference beside it."""
+    if one.discovery is None:
+        return ()
+    return one.discovery.dealt if one.of_sampler else (*one.discovery.probed, *one.discovery.dealt)
+
+
+def _standing(one: "Sat", capability: str) -> str:
+    """What was found out about a capability; empty where nothing was asked."""
+    return next((found.standing.value for found in _probed(one) if found.capability == capability), "")
