@@ -1,7 +1,9 @@
 """What commands say that hold no trial of their own: text, and the same as JSON. Verdicts are told by `report.py`."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from ddp_invariants import report
 from ddp_invariants.declarations import CAPABILITIES
@@ -9,6 +11,7 @@ from ddp_invariants.discovery import Probed, Standing
 from ddp_invariants.invariants import ALL_RULES
 
 if TYPE_CHECKING:
+    from ddp_invariants.rulebook import Explained
     from ddp_invariants.sitting import Sat
 
 ENDED = {0: "certified", 1: "violated", 2: "inconclusive", 64: "cannot be put on trial", 130: "interrupted"}
@@ -54,3 +57,41 @@ def _probed(one: "Sat") -> tuple[Probed, ...]:
 def _standing(one: "Sat", capability: str) -> str:
     """What was found out about a capability; empty where nothing was asked."""
     return next((found.standing.value for found in _probed(one) if found.capability == capability), "")
+
+
+def as_json(found: Any) -> str:
+    """Frozen data, or a list of it, as JSON."""
+    return json.dumps([asdict(one) for one in found] if isinstance(found, list) else asdict(found), indent=1)
+
+
+def rules(found: "Sequence[Explained]") -> str:
+    """Every rule with its level and requirement."""
+    # Imported here, as above.
+    from rich.box import SIMPLE
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=SIMPLE, show_edge=False, pad_edge=False)
+    for title in ("rule", "level"):
+        table.add_column(title, no_wrap=True)
+    table.add_column("requirement")
+    for one in found:
+        table.add_row(one.id, one.level, escape(one.requirement))
+    return "\n".join([*report.printed(table), "", *_LEVELS, "`ddp-invariants rules ID` explains one."])
+
+
+_LEVELS = ("core: of every implementation; capability: where one is offered; declared: where it is declared; observed: told,",
+           "never judged.")
+
+
+def explained(one: "Explained") -> str:
+    """A rule, with all that is known of it."""
+    judged = [" ".join(paragraph.split()) for paragraph in one.judged.split("\n\n")]
+    fields = [("level", [one.level]), ("source", [one.source]), ("judged", judged), ("needs", ["; ".join(one.needs)]),
+              ("not claimed where", ["; ".join(one.not_claimed)]),
+              ("catches", [f"{fault.name}: {fault.what}" for fault in one.faults]), ("code", [one.code]),
+              ("property", [one.property])]
+    told = [report.labelled(label if number == 0 else "", text) for label, texts in fields
+            for number, text in enumerate(texts) if text]
+    search = f"`ddp-invariants faults --only {one.id}` searches for what it catches." if one.faults else ""
+    return "\n".join([f"{one.id}  {one.requirement}", *told, *([search] if search else [])])

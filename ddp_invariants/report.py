@@ -34,6 +34,10 @@ def _field(label: str, text: str) -> str:
     return "\n".join(f"  {label if n == 0 else '':<{wide}}{line}" for n, line in enumerate(lines))
 
 
+labelled = _field
+"""A line with its label, wrapped: for other modules that make text."""
+
+
 def violation(breach: Breach, implementation: str, case: Case, *, repeated: tuple[int, int], repeat: str) -> str:
     """A violation as a user reads it.
 

@@ -1,7 +1,4 @@
-"""The packaged properties as one session of pytest, from any folder and with none of its settings, plugins or conftests.
-
-Properties lie in `properties/`: in the checkout beside the package, in an installed package in it.
-"""
+"""The packaged properties as one session of pytest, from any folder and with none of its settings, plugins or conftests."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -14,10 +11,10 @@ import pytest
 from ddp_invariants import plugin
 from ddp_invariants.discovery import Discovery
 from ddp_invariants.ledger import Ledger
+from ddp_invariants.rulebook import PROPERTIES
 from ddp_invariants.status import CERTIFIED, INCONCLUSIVE, INTERRUPTED, USAGE, VIOLATED
 
 PACKAGE = Path(__file__).parent
-PROPERTIES = PACKAGE / "properties"
 
 _STATUSES: dict[int, int] = {
     pytest.ExitCode.OK: CERTIFIED, pytest.ExitCode.USAGE_ERROR: USAGE, pytest.ExitCode.NO_TESTS_COLLECTED: USAGE, USAGE: USAGE}
