@@ -1,6 +1,7 @@
 """What commands say that hold no trial of their own: text, and the same as JSON. Verdicts are told by `report.py`."""
 
 import json
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from ddp_invariants.discovery import Probed, Standing
 from ddp_invariants.invariants import ALL_RULES
 
 if TYPE_CHECKING:
+    from ddp_invariants.doctor import Check
     from ddp_invariants.rulebook import Explained
     from ddp_invariants.sitting import Sat
 
@@ -95,3 +97,16 @@ def explained(one: "Explained") -> str:
             for number, text in enumerate(texts) if text]
     search = f"`ddp-invariants faults --only {one.id}` searches for what it catches." if one.faults else ""
     return "\n".join([f"{one.id}  {one.requirement}", *told, *([search] if search else [])])
+
+
+def diagnosed(checks: "Sequence[Check]") -> str:
+    """What was looked at, a line each, with what to do below it; and what it comes to."""
+    wide = max(len(check.name) for check in checks)
+    lines = []
+    for check in checks:
+        lines.append(f"{check.standing:<8} {check.name:<{wide}} {check.found}")
+        lines += [f"{'':<9}{'':<{wide}} {line}" for line in textwrap.wrap(check.advice, 118 - wide - 10)]
+    problems = sum(check.standing == "problem" for check in checks)
+    warnings = sum(check.standing == "warning" for check in checks)
+    told = f"{problems} of these keep it from judging" if problems else "this machine can judge"
+    return "\n".join([*lines, f"{told}; {warnings} warning{'' if warnings == 1 else 's'}"])
