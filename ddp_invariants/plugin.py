@@ -68,7 +68,7 @@ class Session:
         option = config.option
         given = option.seed
         self.shared = {"seed": secrets.randbelow(2**31) if given is None else given, "seed_given": given is not None,
-                       "command": config.stash.get(COMMAND, f"pytest {shlex.quote(self._properties())}"),
+                       "command": config.stash.get(COMMAND, f"pytest {self._properties()}"),
                        # The root of a session that is not pytest's own is this package's folder, which is not the user's.
                        "root": str(config.invocation_params.dir if COMMAND in config.stash else config.rootpath)}
         ddp, sampler = named(vars(option))
@@ -95,8 +95,12 @@ class Session:
             command=" ".join([self.shared["command"], *names]))
 
     def _properties(self) -> str:
-        """Where the properties are, seen from where pytest was started."""
-        return os.path.relpath(self.config.rootpath / "properties", self.config.invocation_params.dir) + "/"
+        """Where the properties are, seen from where pytest was started: the suite's, or somebody's own."""
+        packaged, here = self.config.rootpath / "properties", self.config.invocation_params.dir
+        own = [arg for arg in self.config.args if packaged not in (path := here / arg.split("::")[0], *path.parents)]
+        if own and self.config.args_source is pytest.Config.ArgsSource.ARGS:
+            return shlex.join(own)
+        return shlex.quote(os.path.relpath(packaged, here) + "/")
 
     @property
     def on_trial(self) -> tuple[Ddp, Sampler]:
@@ -225,7 +229,10 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     """One row per rule that was judged."""
     if _KEY in config.stash and config.stash[_KEY].ledger.cases:
         terminalreporter.section("data-parallel invariants")
-        terminalreporter.write_line(summary(config.stash[_KEY].ledger, list(ALL_RULES)))
+        ledger = config.stash[_KEY].ledger
+        # Under xdist the main process imports no property, and knows no rule of anybody's own.
+        order = list(dict.fromkeys([*ALL_RULES, *sorted(ledger.entries)]))
+        terminalreporter.write_line(summary(ledger, order))
         terminalreporter.write_line(capabilities(config.stash[_KEY].discovery))
         told = seen_in_passing(config.stash[_KEY].ledger)
         if told:
