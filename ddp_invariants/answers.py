@@ -2,14 +2,16 @@
 
 import json
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ddp_invariants import report
+from ddp_invariants import __version__, report
+from ddp_invariants.case import to_json
 from ddp_invariants.declarations import CAPABILITIES
-from ddp_invariants.discovery import Probed, Standing
+from ddp_invariants.discovery import Discovery, Probed, Standing
 from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.verdict import Replayed
 
 if TYPE_CHECKING:
     from ddp_invariants.doctor import Check
@@ -110,3 +112,20 @@ def diagnosed(checks: "Sequence[Check]") -> str:
     warnings = sum(check.standing == "warning" for check in checks)
     told = f"{problems} of these keep it from judging" if problems else "this machine can judge"
     return "\n".join([*lines, f"{told}; {warnings} warning{'' if warnings == 1 else 's'}"])
+
+
+def discovered(found: Discovery) -> str:
+    """All that was found out about a pair on trial, as JSON."""
+    def probed(some: Iterable[Probed]) -> list[dict[str, Any]]:
+        return [{**asdict(one), "standing": one.standing.value} for one in some]
+    return json.dumps({"suite": __version__, "ddp": found.ddp, "sampler": found.sampler, "driven": found.driven,
+                       "buckets": found.buckets, "capabilities": probed((*found.probed, *found.dealt)),
+                       "deviating": dict(found.deviating), "stale": found.stale()}, indent=1)
+
+
+def replayed(found: Replayed, repeat: str) -> str:
+    """What became of a stored violation, as JSON."""
+    return json.dumps({"suite": __version__, "outcome": found.outcome.name, "implementation": found.implementation,
+                       "rules": found.rules, "seen": found.seen, "runs": found.runs, "reason": found.reason,
+                       "breaches": [asdict(one) for one in found.breaches], "case": json.loads(to_json(found.case)),
+                       "repeat": repeat}, indent=1)

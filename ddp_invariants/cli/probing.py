@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from ddp_invariants import discovery, report
+from ddp_invariants import answers, discovery, report
 from ddp_invariants.case import LARGEST_WORLD_SIZE
 from ddp_invariants.cli.naming import naming
 from ddp_invariants.implementation import named
@@ -22,9 +22,10 @@ from ddp_invariants.status import UNUSABLE_INPUT, unusable
               help="deviations that are expected, beside those shipped")
 @click.option("--pin", type=click.Path(dir_okay=False, path_type=Path), default=None,
               help="write the declarations found to this TOML file, for --declare")
+@click.option("--json", "as_json", is_flag=True, help="print all that was found as JSON")
 @click.pass_context
-def discover(context: click.Context, /, max_world_size: int, deviations: tuple[Path, ...], pin: Path | None,
-             **options: Any) -> None:
+def discover(context: click.Context, /, max_world_size: int, deviations: tuple[Path, ...], pin: Path | None, *,
+             as_json: bool, **options: Any) -> None:
     """Probe what an implementation takes: each capability right, refused, silently wrong or not offered."""
     try:
         ddp, sampler = named(options)
@@ -35,6 +36,9 @@ def discover(context: click.Context, /, max_world_size: int, deviations: tuple[P
     except UNUSABLE_INPUT as error:
         click.echo(f"ddp-invariants: {error}", err=True)
         context.exit(unusable(error))
+    if as_json:
+        click.echo(answers.discovered(found))
+        return
     click.echo("\n".join([*report.on_trial(found, verbose=True), report.capabilities(found), *found.stale()]))
     if pin is not None:
         click.echo(report.pinned(found, pin))

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from ddp_invariants import casefile, report
+from ddp_invariants import answers, casefile, report
 from ddp_invariants import record as records
 from ddp_invariants.case import CaseError
 from ddp_invariants.cli.naming import naming
@@ -20,8 +20,9 @@ from ddp_invariants.status import INCONCLUSIVE, UNUSABLE_INPUT, unusable
 @click.command(short_help="Run a stored violation again.")
 @click.argument("violation", metavar="ID")
 @naming
+@click.option("--json", "as_json", is_flag=True, help="print what came of it as JSON")
 @click.pass_context
-def replay(context: click.Context, /, violation: str, **options: Any) -> None:
+def replay(context: click.Context, /, violation: str, *, as_json: bool, **options: Any) -> None:
     """Run a stored violation again: FIXED (exit status 0), STILL VIOLATED (1) or INCONCLUSIVE (2).
 
     ID is what a report calls it (.ddp-invariants/ID.json), or the path of a file with a violation or a bare case. It is
@@ -38,7 +39,8 @@ def replay(context: click.Context, /, violation: str, **options: Any) -> None:
     except UNUSABLE_INPUT as error:
         click.echo(f"ddp-invariants: {error}", err=True)
         context.exit(unusable(error))
-    click.echo(report.replayed(found, shlex.join(["ddp-invariants", "replay", violation, *_given(context, options)])))
+    repeat = shlex.join(["ddp-invariants", "replay", violation, *_given(context, options)])
+    click.echo(answers.replayed(found, repeat) if as_json else report.replayed(found, repeat))
     context.exit(found.outcome.value)
 
 
