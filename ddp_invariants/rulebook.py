@@ -92,8 +92,8 @@ def explained(name: str) -> Explained:
     rule = next((one for one in ALL_RULES.values() if _plain(one.id) == wanted), None)
     if rule is None:
         known = {_plain(identifier): identifier for identifier in ALL_RULES}
-        close = [known[one] for one in difflib.get_close_matches(wanted, known, 3)] or [
-            one for one in ALL_RULES if one.split("-")[0] == wanted.rstrip("0123456789").upper()]
+        of_invariant = [one for one in ALL_RULES if one.split("-")[0] == wanted.rstrip("0123456789").upper()]
+        close = of_invariant or [known[one] for one in difflib.get_close_matches(wanted, known, 3)]
         instead = f"did you mean {' or '.join(close)}?" if close else "`ddp-invariants rules` lists them"
         raise UnknownRuleError(f"{name}: no rule is called so; {instead}")
     judges = [chapter[rule.id].judge for chapter in (training.rules, sharding.rules) if rule.id in chapter]

@@ -52,7 +52,11 @@ class Commands(click.Group):
 @click.group(cls=Commands, epilog="""Exit status: 0 certified (of any command: all well), 1 violated, 2 inconclusive, 64 nothing
              was judged because of what was asked (an option, a name, a file), 130 interrupted.
 
-             Completion in bash: eval "$(_DDP_INVARIANTS_COMPLETE=bash_source ddp-invariants)"; in zsh or fish likewise.""")
+             Completion, in bash (likewise in zsh and fish):
+
+             \b
+             eval "$(_DDP_INVARIANTS_COMPLETE=bash_source ddp-invariants)"
+             """)
 @click.version_option(package_name="ddp-invariants")
 def main() -> None:
     """Find out whether data-parallel training is right."""
