@@ -16,7 +16,7 @@ from ddp_invariants.declarations import CAPABILITIES, Buckets, Declarations, Sam
 from ddp_invariants.deviations import expected
 from ddp_invariants.evidence import ShardEvidence, TrainingEvidence
 from ddp_invariants.implementation import Ddp, Sampler
-from ddp_invariants.invariants import ALL_RULES, judge
+from ddp_invariants.invariants import SHIPPED, judge
 from ddp_invariants.invariants.buf import MOVED
 from ddp_invariants.invariants.comm import overlapping, reductions_per_step
 from ddp_invariants.ranks.pool import LoadFailure, Pool
@@ -314,7 +314,7 @@ _SHOWS: dict[Buckets, int] = {"within": 4, "reach": 2}
 _FILLED: dict[Buckets, str] = {"within": "closed before they would exceed their capacity", "reach": "closed once they reach it"}
 
 
-def _breach(evidence: TrainingEvidence | ShardEvidence, scope: Scope, rules: Iterable[str] = ALL_RULES) -> str:
+def _breach(evidence: TrainingEvidence | ShardEvidence, scope: Scope, rules: Iterable[str] = SHIPPED) -> str:
     """The first of some rules that a probe breaches, in words."""
     findings = judge(evidence, scope.declared, scope.sampler)
     return next((f"{rule}: {finding.breach.fact}" for rule, finding in findings.items()

@@ -15,15 +15,14 @@ import pytest
 
 from ddp_invariants import __version__, casefile, discovery
 from ddp_invariants.case import LARGEST_WORLD_SIZE, CaseError, TrainingCase
-from ddp_invariants.declarations import DeclarationError
-from ddp_invariants.deviations import DeviationError
-from ddp_invariants.implementation import OPTIONS, Ddp, NamingError, Sampler, named
+from ddp_invariants.implementation import OPTIONS, Ddp, Sampler, named
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.ledger import Ledger
 from ddp_invariants.ranks.hosts import HarnessError, Hosts
 from ddp_invariants.ranks.pool import LoadFailure, Pool
 from ddp_invariants.report import capabilities, on_trial, seen_in_passing, summary
 from ddp_invariants.scope import OnTrial
+from ddp_invariants.status import UNUSABLE_INPUT, unusable
 from ddp_invariants.trial import Options, Trial
 from ddp_invariants.verdict import Inconclusive, NotJudged, Violation
 
@@ -31,6 +30,9 @@ PROFILES = {"quick": 30, "default": 100, "thorough": 1000}
 """Cases per property."""
 
 _KEY = pytest.StashKey["Session"]()
+
+COMMAND = pytest.StashKey[str]()
+"""In a session's stash, how the user started it where that was not as pytest: a line that repeats a violation begins so."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -65,7 +67,10 @@ class Session:
             return
         option = config.option
         given = option.seed
-        self.shared = {"seed": secrets.randbelow(2**31) if given is None else given, "seed_given": given is not None}
+        self.shared = {"seed": secrets.randbelow(2**31) if given is None else given, "seed_given": given is not None,
+                       "command": config.stash.get(COMMAND, f"pytest {self._properties()}"),
+                       # The root of a session that is not pytest's own is this package's folder, which is not the user's.
+                       "root": str(config.invocation_params.dir if COMMAND in config.stash else config.rootpath)}
         ddp, sampler = named(vars(option))
         self.hosts = Hosts()
         self.shared["addresses"] = self.hosts.addresses
@@ -80,18 +85,22 @@ class Session:
     @property
     def options(self) -> Options:
         """How the trial is held, from the command line."""
-        option, root = self.config.option, self.config.rootpath
+        option, root = self.config.option, Path(self.shared["root"])
         names = [one.options() for one in self.on_trial if one.options()]
         names += [f"--declare {shlex.quote(option.declare)}"] if option.declare else []
         return Options(
             cases=option.cases or PROFILES[option.profile], seed=self.shared["seed"], isolation=option.isolation,
             replay=None if option.replay is None else casefile.read(Path(option.replay)), store=Path(".ddp-invariants"),
             database=None if self.shared["seed_given"] else root / ".hypothesis" / "ddp-invariants",
-            command=" ".join([f"pytest {shlex.quote(self._properties())}", *names]))
+            command=" ".join([self.shared["command"], *names]))
 
     def _properties(self) -> str:
-        """Where the properties are, seen from where pytest was started."""
-        return os.path.relpath(self.config.rootpath / "properties", self.config.invocation_params.dir) + "/"
+        """Where the properties are, seen from where pytest was started: the suite's, or somebody's own."""
+        packaged, here = self.config.rootpath / "properties", self.config.invocation_params.dir
+        own = [arg for arg in self.config.args if packaged not in (path := here / arg.split("::")[0], *path.parents)]
+        if own and self.config.args_source is pytest.Config.ArgsSource.ARGS:
+            return shlex.join(own)
+        return shlex.quote(os.path.relpath(packaged, here) + "/")
 
     @property
     def on_trial(self) -> tuple[Ddp, Sampler]:
@@ -121,6 +130,11 @@ class Session:
             self.hosts = None
 
 
+def found(config: pytest.Config) -> tuple[Ledger, discovery.Discovery] | None:
+    """What came of a session that has ended: its ledger, and what was found out before; None where it never began."""
+    return (config.stash[_KEY].ledger, config.stash[_KEY].discovery) if _KEY in config.stash else None
+
+
 def _check(config: pytest.Config) -> None:
     """Refuse bad options before anything is started.
 
@@ -147,8 +161,8 @@ def pytest_configure(config: pytest.Config) -> None:
         if getattr(config, "workerinput", None) is None:
             _check(config)
         config.stash[_KEY] = Session(config)
-    except (LoadFailure, CaseError, HarnessError, NamingError, DeclarationError, DeviationError) as error:
-        pytest.exit(f"ddp-invariants: {error}", returncode=2)
+    except UNUSABLE_INPUT as error:
+        pytest.exit(f"ddp-invariants: {error}", returncode=unusable(error))
 
 
 _FIRST = ("test_shard.py", "test_init.py", "test_loss.py", "test_grad.py", "test_param.py", "test_buf.py", "test_comm.py",
@@ -215,7 +229,10 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     """One row per rule that was judged."""
     if _KEY in config.stash and config.stash[_KEY].ledger.cases:
         terminalreporter.section("data-parallel invariants")
-        terminalreporter.write_line(summary(config.stash[_KEY].ledger, list(ALL_RULES)))
+        ledger = config.stash[_KEY].ledger
+        # Under xdist the main process imports no property, and knows no rule of anybody's own.
+        order = list(dict.fromkeys([*ALL_RULES, *sorted(ledger.entries)]))
+        terminalreporter.write_line(summary(ledger, order))
         terminalreporter.write_line(capabilities(config.stash[_KEY].discovery))
         told = seen_in_passing(config.stash[_KEY].ledger)
         if told:

@@ -34,6 +34,10 @@ def _field(label: str, text: str) -> str:
     return "\n".join(f"  {label if n == 0 else '':<{wide}}{line}" for n, line in enumerate(lines))
 
 
+labelled = _field
+"""A line with its label, wrapped: for other modules that make text."""
+
+
 def violation(breach: Breach, implementation: str, case: Case, *, repeated: tuple[int, int], repeat: str) -> str:
     """A violation as a user reads it.
 
@@ -156,14 +160,21 @@ def summary(ledger: Ledger, order: list[str]) -> str:
         if not (entry.judged or entry.not_claimed or rule in ledger.tested):
             continue
         worst = f"{entry.worst:.2f} of bound" if entry.worst else "none" if entry.judged else ""
-        # What was only seen while other rules were tested proves nothing by itself.
-        judged_in_passing = entry.verdict is Verdict.HOLDS and rule not in ledger.tested
-        verdict = "not tested" if judged_in_passing else "observed" if entry.observed else entry.verdict.value
-        table.add_row(rule, verdict, f"{entry.judged:,}", f"{entry.compared:,}", worst, _notes(entry))
-    return "\n".join([f"{ledger.cases:,} cases judged", *_printed(table)])
+        table.add_row(rule, verdict(ledger, rule), f"{entry.judged:,}", f"{entry.compared:,}", worst, _notes(entry))
+    return "\n".join([f"{ledger.cases:,} cases judged", *printed(table)])
 
 
-def _printed(table: "Table") -> list[str]:
+def verdict(ledger: Ledger, rule: str) -> str:
+    """What a table says of a rule in a word or two; empty where the session has nothing to do with it."""
+    entry = ledger.entries.get(rule, Entry())
+    if not (entry.judged or entry.not_claimed or rule in ledger.tested):
+        return ""
+    # What was only seen while other rules were tested proves nothing by itself.
+    judged_in_passing = entry.verdict is Verdict.HOLDS and rule not in ledger.tested
+    return "not tested" if judged_in_passing else "observed" if entry.observed else entry.verdict.value
+
+
+def printed(table: "Table") -> list[str]:
     """A table's lines, without colour."""
     from rich.console import Console
 
@@ -200,7 +211,7 @@ def detections(found: Sequence[Detection]) -> str:
         added = summary_of(group)
         table.add_row(f"  {escape(fault.name)}", fault.rule, added.named, added.sighted, added.cases, added.own, added.seconds,
                       added.smallest.size, added.causes)
-    return "\n".join([*(_printed(table) if table.rows else []), "", *_of_controls(found), *_sum(totals(found))])
+    return "\n".join([*(printed(table) if table.rows else []), "", *_of_controls(found), *_sum(totals(found))])
 
 
 def searched(one: Detection) -> str:

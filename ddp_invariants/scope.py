@@ -304,6 +304,11 @@ class Scope:
         return next((reason for rules, applies, reason in _EXCLUSIONS if rule in rules and applies(self)), "")
 
 
+def unclaimed_where(rule: str) -> list[str]:
+    """The reasons there are for which a rule may not be about what is on trial."""
+    return [reason for rules, _, reason in _EXCLUSIONS if rule in rules]
+
+
 @dataclass(frozen=True)
 class OnTrial:
     """What is judged.

@@ -19,7 +19,7 @@ from hypothesis.strategies import SearchStrategy
 from ddp_invariants import record, report
 from ddp_invariants.case import Case, Perturbation, ShardCase, TrainingCase
 from ddp_invariants.evidence import ShardEvidence, TrainingEvidence
-from ddp_invariants.invariants import ALL_RULES, judge, telling_most
+from ddp_invariants.invariants import ALL_RULES, SHIPPED, judge, telling_most
 from ddp_invariants.invariants.diagnosis.causes import narrowed
 from ddp_invariants.ledger import Ledger
 from ddp_invariants.ranks.pool import Pool
@@ -51,7 +51,7 @@ class Options:
         replay: A case to judge instead of drawing any.
         store: Folder for violations.
         database: Folder of Hypothesis' example database; None for none, so that the seed alone decides.
-        command: How the user started this, for the line that repeats a violation.
+        command: How the user started this, for the line that repeats a violation; empty where that was by `certify`.
     """
 
     cases: int = 100
@@ -360,6 +360,8 @@ class Trial:
 
     def _repeat(self, found: str, tested: str, path: Path) -> str:
         which = found if found in ALL_RULES and found != "LIVE-1" else tested
+        if not self.options.command:
+            return f"ddp-invariants replay {path}" if found in SHIPPED else f"certify(…, {which!r}, replay={str(path)!r})"
         return f"{self.options.command} --replay {path} -k {which.replace('-', '').lower()}"
 
 

@@ -42,7 +42,7 @@ def test_what_is_discovered_is_printed_and_pinned_and_a_pin_is_held_to(tmp_path:
     assert held.returncode == 0, held.stdout
     assert "silently wrong, declared strided" in held.stdout
     other = pytest_on("--ddp", "torch", "--ddp-arg", "static_graph=True", "--declare", str(pin))
-    assert other.returncode == 2
+    assert other.returncode == 64
     assert "it claims 'accumulation' (several backwards per step), which is refused: RuntimeError in backward" in other.stderr
 
 
@@ -51,12 +51,12 @@ def test_what_is_discovered_is_printed_and_pinned_and_a_pin_is_held_to(tmp_path:
     ("[ddp\n", "is no TOML"), ("[ddp]\nstack = {activation = 'tanh'}\n", "activation = 'tanh': expected one of"),
     (None, "No such file")])
 def test_a_bad_declaration_file_gets_one_sentence(tmp_path: Path, text: str | None, told: str) -> None:
-    """From both doors, with exit status 2 and no traceback."""
+    """From both doors, with exit status 64 and no traceback."""
     path = tmp_path / "declared.toml"
     if text is not None:
         path.write_text(text)
     for done in (run("ddp_invariants", "discover", "--declare", str(path)), pytest_on("--declare", str(path))):
-        assert done.returncode == 2
+        assert done.returncode == 64
         assert told in done.stderr + done.stdout
         assert "Traceback" not in done.stderr + done.stdout
 
@@ -72,7 +72,7 @@ def test_a_package_ships_its_adapter_as_an_entry_point(tmp_path: Path) -> None:
     assert "ddp on trial: shipped = shipped_ddp:Adapter" in done.stdout
     assert "driven    adapter with wrap, after_backward" in done.stdout
     misspelt = pytest_on("--ddp", "shiped", path=str(tmp_path))
-    assert misspelt.returncode == 2
+    assert misspelt.returncode == 64
     assert "did you mean shipped?" in misspelt.stderr + misspelt.stdout
     beside = tmp_path / "mine.py"
     beside.write_text((ROOT / SHAPES).read_text())
@@ -85,7 +85,7 @@ def test_faults_are_searched_for_and_counted() -> None:
     """As a table with totals; the exit status says whether the judge did well."""
     done = run("ddp_invariants", "faults", "--only", "NeverDivides", "--only", "unchanged_order", "--only", "SHARD-7",
                "--workers", "2", "--control-cases", "60")
-    assert done.returncode == 2
+    assert done.returncode == 64
     assert "--only unchanged_order: no fault or control, no module and no rule of the catalogue is called so" in done.stderr
     done = run("ddp_invariants", "faults", "--only", "NeverDivides", "--only", "reference", "--control-cases", "60")
     assert done.returncode == 0, done.stderr

@@ -269,10 +269,10 @@ def test_a_recorded_side_is_compared(tmp_path: Path) -> None:
     assert done.exit_code == 1, done.output
     assert "discrete: warnings" in done.output
     done = runner.invoke(main, ["compare", "--baseline", str(path)])
-    assert done.exit_code == 2
+    assert done.exit_code == 64
     assert "it is of --ddp torch --sampler torch, and the reference is on trial" in done.output
-    assert runner.invoke(main, ["compare"]).exit_code == 2
-    assert runner.invoke(main, ["compare", "--baseline", str(path), "--old", "python"]).exit_code == 2
+    assert runner.invoke(main, ["compare"]).exit_code == 64
+    assert runner.invoke(main, ["compare", "--baseline", str(path), "--old", "python"]).exit_code == 64
 
 
 def test_an_answer_that_is_none_is_told(pool: Pool) -> None:

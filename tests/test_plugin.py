@@ -39,10 +39,10 @@ BAD_OPTIONS: list[tuple[list[str], str]] = [
 
 
 @pytest.mark.parametrize(("options", "message"), BAD_OPTIONS, ids=[" ".join(options) for options, _ in BAD_OPTIONS])
-def test_bad_options_end_in_one_sentence_and_status_2(options: list[str], message: str) -> None:
+def test_bad_options_end_in_one_sentence_and_status_64(options: list[str], message: str) -> None:
     """Before any property runs, without a traceback."""
     done = run("properties/", *options)
-    assert done.returncode == 2
+    assert done.returncode == 64
     assert message in said(done)
     assert "Traceback" not in said(done)
     assert len(said(done).strip().splitlines()) == 1
@@ -53,7 +53,7 @@ def test_a_case_for_more_ranks_than_allowed_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "case.json"
     path.write_text(to_json(TrainingCase(model=Model(1, (Layer("linear"),)), world_size=5)))
     done = run("properties/", "--replay", str(path))
-    assert done.returncode == 2
+    assert done.returncode == 64
     assert f"{path}: the case needs 5 ranks, more than --max-world-size 4 allows; raise it" in said(done)
 
 
@@ -76,7 +76,7 @@ def test_a_violation_is_reported_and_its_repeat_line_repeats_it(tmp_path: Path) 
     stored = json.loads((ROOT / case).read_text())
     (tmp_path / "wrong.json").write_text(json.dumps({**stored, "case": {**stored["case"], "steps": "many"}}))
     wrong = run("properties/", "--replay", str(tmp_path / "wrong.json"))
-    assert wrong.returncode == 2
+    assert wrong.returncode == 64
     assert "case.steps: Input should be a valid integer" in said(wrong)
 
 

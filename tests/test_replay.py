@@ -31,6 +31,7 @@ from ddp_invariants.case import (
     Unused,
     to_json,
 )
+from ddp_invariants.cli import violations
 from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.ranks.pool import Pool
 from ddp_invariants.replay import replay
@@ -391,7 +392,7 @@ Command = Callable[..., Any]
 def command(host_addresses: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
     """The command line as it is given in a folder, on the hosts at hand."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "Hosts", lambda: nullcontext(SimpleNamespace(addresses=host_addresses)))
+    monkeypatch.setattr(violations, "Hosts", lambda: nullcontext(SimpleNamespace(addresses=host_addresses)))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     return lambda *words: CliRunner().invoke(cli.main, words)
 
@@ -411,10 +412,10 @@ def test_the_commands_find_a_violation_by_its_id_and_torchrun_runs_the_script(
     refused = command("replay", stored.id, "--ddp", fault_of("RaisesOnWrap"))
     assert (refused.exit_code, refused.stdout.partition(":")[0]) == (2, "INCONCLUSIVE")
     none = command("replay", stored.id, "--ddp", fault_of("Nothing"))
-    assert (none.exit_code, none.stdout) == (2, "")
+    assert (none.exit_code, none.stdout) == (64, "")
     assert none.stderr.startswith(f"ddp-invariants: --ddp {fault_of('Nothing')}: ")
     misspelt = command("export", stored.id[:-1] + "x")
-    assert misspelt.exit_code == 2
+    assert misspelt.exit_code == 64
     assert misspelt.stderr.endswith(f"no such file; did you mean {stored.id}?\n")
     script = command("export", stored.id)
     assert script.exit_code == 0, script.stderr
@@ -441,7 +442,7 @@ def test_a_script_that_shows_nothing_is_not_handed_out(
         assert command("export", "one.json", "--unchecked").stdout == text
     Path("bare.json").write_text(to_json(SMALLEST))
     done = command("export", "bare.json")
-    assert (done.exit_code, done.stdout) == (2, "")
+    assert (done.exit_code, done.stdout) == (64, "")
     assert "holds a bare case, which nothing is said to violate" in done.stderr
 
 

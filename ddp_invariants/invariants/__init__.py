@@ -4,7 +4,8 @@ A rule sees one case's evidence and says: nothing wrong among so many comparison
 breach here, or that it lacks its evidence. Add a rule to the module of its invariant.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,13 +19,45 @@ from ddp_invariants.invariants.shard import UNDECLARED as UNDECLARED_SAMPLER
 from ddp_invariants.invariants.shard import Deal, sharding
 from ddp_invariants.verdict import Breach, Finding
 
-__all__ = ["ALL_RULES", "buf", "comm", "grad", "init", "judge", "live", "loss", "mem", "param", "state", "telling_most"]
+__all__ = ["ALL_RULES", "SHIPPED", "buf", "comm", "grad", "init", "judge", "live", "loss", "mem", "own", "param", "state",
+           "telling_most"]
+
+Judge = TypeVar("Judge", bound=Callable[..., Breach | None])
 
 _ORDER = ("INIT", "SHARD", "LOSS", "GRAD", "PARAM", "BUF", "COMM", "LIVE", "STATE", "MEM")
 _RULES: dict[str, Rule[Hearing] | Rule[Deal]] = {**training.rules, **sharding.rules}
 ALL_RULES = {identifier: _RULES[identifier] for identifier in sorted(
     _RULES, key=lambda rule: (_ORDER.index(rule.split("-")[0]), int(rule.split("-")[1])))}
-"""Every rule by id, in the order of the specification."""
+"""Every rule by id, in the order of the specification; then those that were added (`own`)."""
+SHIPPED = tuple(ALL_RULES)
+"""The ids of those that come with the package."""
+OWN = 100
+"""Number from which on a rule is somebody's own."""
+
+
+def own(identifier: str, requirement: str, needs: tuple[str, ...] = ()) -> Callable[[Judge], Judge]:
+    """Register a judge as a rule of one's own, in the process that imports it; it is certified like any other.
+
+    Args:
+        identifier: The invariant it belongs to and a number from `OWN` on, as `COMM-100`. The invariant says what is judged:
+            SHARD a sampler, all others training; COMM what is sent, too.
+        requirement: What must hold, in one sentence.
+        needs: Situations without which it has proved nothing: the judge enters them in `tally.met`.
+
+    Raises:
+        ValueError: It is not called so.
+    """
+    invariant, _, number = identifier.partition("-")
+    if invariant not in _ORDER or not number.isdecimal() or int(number) < OWN:
+        raise ValueError(f"{identifier}: a rule of your own is called INVARIANT-NUMBER, the invariant one of "
+                         f"{', '.join(_ORDER)}, the number {OWN} or more")
+
+    def register(judge: Judge) -> Judge:
+        chapter: Any = sharding if invariant == "SHARD" else training
+        chapter.rule(identifier, requirement, needs)(judge)
+        ALL_RULES[identifier] = chapter.rules[identifier]
+        return judge
+    return register
 
 
 def judge(evidence: TrainingEvidence | ShardEvidence, declared: Declarations = UNDECLARED,
@@ -67,4 +100,6 @@ def _depth(breach: Breach) -> float:
         after = "INIT-4"
     if breach.rule == "GRAD-5" and any(cause.kind in LOW for cause in breach.causes):
         after = "GRAD-2"  # It is not the step that matters, but that the first one's values happened to survive.
+    if after not in _CAUSES_FIRST:  # Somebody's own: what those that are known to explain others do not tell.
+        return len(_CAUSES_FIRST)
     return _CAUSES_FIRST.index(after) + 0.5 * (after != breach.rule)

@@ -55,7 +55,7 @@ class Hosts:
                 descriptor = listener.fileno()
                 command = [python or sys.executable, "-m", "ddp_invariants.ranks.host", str(descriptor), str(os.getpid())]
                 self._processes.append(subprocess.Popen(
-                    command, pass_fds=[descriptor], env=_environment(hash_seed, root), stdin=subprocess.DEVNULL,
+                    command, pass_fds=[descriptor], env=environment(hash_seed, root), stdin=subprocess.DEVNULL,
                     stdout=self._errors, stderr=self._errors))
             self.addresses.append(address)
 
@@ -86,7 +86,8 @@ _ROOT = Path(__file__).resolve().parents[2]
 """Where this package lies."""
 
 
-def _environment(hash_seed: str, root: Path) -> dict[str, str]:
+def environment(hash_seed: str = HASH_SEEDS[0], root: Path = _ROOT) -> dict[str, str]:
+    """What a host is started with, for what is to see what it sees."""
     inherited = os.environ.get("PYTHONPATH")
     return {
         **os.environ,

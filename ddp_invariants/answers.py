@@ -1,0 +1,131 @@
+"""What commands say that hold no trial of their own: text, and the same as JSON. Verdicts are told by `report.py`."""
+
+import json
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from ddp_invariants import __version__, report
+from ddp_invariants.case import to_json
+from ddp_invariants.declarations import CAPABILITIES
+from ddp_invariants.discovery import Discovery, Probed, Standing
+from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.verdict import Replayed
+
+if TYPE_CHECKING:
+    from ddp_invariants.doctor import Check
+    from ddp_invariants.rulebook import Explained
+    from ddp_invariants.sitting import Sat
+
+ENDED = {0: "certified", 1: "violated", 2: "inconclusive", 64: "cannot be put on trial", 130: "interrupted"}
+
+
+def side_by_side(sat: "Mapping[str, Sat]") -> str:
+    """Several implementations: each one's verdicts by rule, the capabilities in which they differ, and how each ended."""
+    # Imported here: it is needed once, at the end.
+    from rich.box import SIMPLE
+    from rich.table import Table
+
+    def table(title: str) -> Table:
+        made = Table(box=SIMPLE, show_edge=False, pad_edge=False)
+        made.add_column(title, no_wrap=True)
+        for name in sat:
+            made.add_column(name, overflow="fold")
+        return made
+
+    verdicts, capabilities = table("rule"), table("capability")
+    for rule in ALL_RULES:
+        cells = [report.verdict(one.ledger, rule) if one.ledger else "" for one in sat.values()]
+        if any(cells):
+            verdicts.add_row(rule, *cells)
+    for capability in CAPABILITIES:
+        standings = [_standing(one, capability) for one in sat.values()]
+        if len({*standings} - {"", Standing.UNKNOWN.value}) > 1:
+            capabilities.add_row(capability, *standings)
+    verdicts.add_section()
+    verdicts.add_row("all in all", *(ENDED[one.status] for one in sat.values()))
+    told = ["", "side by side", *report.printed(verdicts), ""]
+    told += report.printed(capabilities) if capabilities.row_count else ["capabilities: no difference was found"]
+    unknown = {name: sum(found.standing is Standing.UNKNOWN for found in _probed(one)) for name, one in sat.items()}
+    return "\n".join([*told, *(f"{name}: {count} capabilities were not probed" for name, count in unknown.items() if count)])
+
+
+def _probed(one: "Sat") -> tuple[Probed, ...]:
+    """What was found out about capabilities of what was on trial, and not of the reference beside it."""
+    if one.discovery is None:
+        return ()
+    return one.discovery.dealt if one.of_sampler else (*one.discovery.probed, *one.discovery.dealt)
+
+
+def _standing(one: "Sat", capability: str) -> str:
+    """What was found out about a capability; empty where nothing was asked."""
+    return next((found.standing.value for found in _probed(one) if found.capability == capability), "")
+
+
+def as_json(found: Any) -> str:
+    """Frozen data, or a list of it, as JSON."""
+    return json.dumps([asdict(one) for one in found] if isinstance(found, list) else asdict(found), indent=1)
+
+
+def rules(found: "Sequence[Explained]") -> str:
+    """Every rule with its level and requirement."""
+    # Imported here, as above.
+    from rich.box import SIMPLE
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=SIMPLE, show_edge=False, pad_edge=False)
+    for title in ("rule", "level"):
+        table.add_column(title, no_wrap=True)
+    table.add_column("requirement")
+    for one in found:
+        table.add_row(one.id, one.level, escape(one.requirement))
+    return "\n".join([*report.printed(table), "", *_LEVELS, "`ddp-invariants rules ID` explains one."])
+
+
+_LEVELS = ("core: of every implementation; capability: where one is offered; declared: where it is declared; observed: told,",
+           "never judged.")
+
+
+def explained(one: "Explained") -> str:
+    """A rule, with all that is known of it."""
+    judged = [" ".join(paragraph.split()) for paragraph in one.judged.split("\n\n")]
+    fields = [("level", [one.level]), ("source", [one.source]), ("judged", judged), ("needs", ["; ".join(one.needs)]),
+              ("not claimed where", ["; ".join(one.not_claimed)]),
+              ("catches", [f"{fault.name}: {fault.what}" for fault in one.faults]), ("code", [one.code]),
+              ("property", [one.property])]
+    told = [report.labelled(label if number == 0 else "", text) for label, texts in fields
+            for number, text in enumerate(texts) if text]
+    search = f"`ddp-invariants faults --only {one.id}` searches for what it catches." if one.faults else ""
+    return "\n".join([f"{one.id}  {one.requirement}", *told, *([search] if search else [])])
+
+
+def diagnosed(checks: "Sequence[Check]") -> str:
+    """What was looked at, a line each, with what to do below it; and what it comes to."""
+    wide = max(len(check.name) for check in checks)
+    lines = []
+    for check in checks:
+        lines.append(f"{check.standing:<8} {check.name:<{wide}} {check.found}")
+        lines += [f"{'':<9}{'':<{wide}} {line}" for line in textwrap.wrap(check.advice, 118 - wide - 10)]
+    problems = sum(check.standing == "problem" for check in checks)
+    warnings = sum(check.standing == "warning" for check in checks)
+    told = f"{problems} of these keep it from judging" if problems else "this machine can judge"
+    return "\n".join([*lines, f"{told}; {warnings} warning{'' if warnings == 1 else 's'}"])
+
+
+def discovered(found: Discovery) -> str:
+    """All that was found out about a pair on trial, as JSON."""
+    def probed(some: Iterable[Probed]) -> list[dict[str, Any]]:
+        return [{**asdict(one), "standing": one.standing.value} for one in some]
+    return json.dumps({"suite": __version__, "ddp": found.ddp, "sampler": found.sampler, "driven": found.driven,
+                       "buckets": found.buckets, "capabilities": probed((*found.probed, *found.dealt)),
+                       "deviating": dict(found.deviating), "stale": found.stale()}, indent=1)
+
+
+def replayed(found: Replayed, repeat: str) -> str:
+    """What became of a stored violation, as JSON."""
+    return json.dumps({"suite": __version__, "outcome": found.outcome.name, "implementation": found.implementation,
+                       "rules": found.rules, "seen": found.seen, "runs": found.runs, "reason": found.reason,
+                       "breaches": [asdict(one) for one in found.breaches], "case": json.loads(to_json(found.case)),
+                       "repeat": repeat}, indent=1)

@@ -1,0 +1,62 @@
+"""The command line: `ddp-invariants`, or `python -m ddp_invariants`."""
+
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from ddp_invariants.status import INTERRUPTED, USAGE
+
+_COMMANDS = {
+    "certify": "certifying", "replay": "violations", "export": "violations", "discover": "probing", "compare": "upgrading",
+    "record": "upgrading", "faults": "measuring", "rules": "explaining", "doctor": "looking",
+    "demo": "showing", "init": "starting",
+}
+"""Each command's module, imported when it is asked for; in the order of the help."""
+
+
+class Commands(click.Group):
+    """The group of all commands: those of their modules, and exit statuses that tell a verdict from a mistake."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Their names, what is needed first first."""
+        del ctx
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """One of them."""
+        del ctx
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = getattr(importlib.import_module(f"ddp_invariants.cli.{_COMMANDS[cmd_name]}"), cmd_name)
+        return command
+
+    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, complete_var: str | None = None,
+             standalone_mode: bool = True, **extra: Any) -> Any:  # noqa: FBT001, FBT002 - the signature is click's
+        """Run, and end with an exit status: of a mistake in what was asked USAGE, which click calls 2, as others a verdict."""
+        if not standalone_mode:
+            return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        try:
+            status = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        except click.ClickException as mistake:
+            mistake.show()
+            sys.exit(USAGE)
+        except click.Abort:
+            click.echo("ddp-invariants: interrupted", err=True)
+            sys.exit(INTERRUPTED)
+        sys.exit(status)
+
+
+@click.group(cls=Commands, epilog="""Exit status: 0 certified (of any command: all well), 1 violated, 2 inconclusive, 64 nothing
+             was judged because of what was asked (an option, a name, a file), 130 interrupted.
+
+             Completion, in bash (likewise in zsh and fish):
+
+             \b
+             eval "$(_DDP_INVARIANTS_COMPLETE=bash_source ddp-invariants)"
+             """)
+@click.version_option(package_name="ddp-invariants")
+def main() -> None:
+    """Find out whether data-parallel training is right."""

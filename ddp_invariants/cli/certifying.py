@@ -1,0 +1,108 @@
+"""Judge implementations by all properties: certify."""
+
+from functools import cache
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from ddp_invariants.status import CERTIFIED, INCONCLUSIVE, INTERRUPTED, USAGE, VIOLATED
+
+_SAMPLER = "sampler:"
+"""What stands before the name of a sampler among NAMEs, as `course:` before a course's."""
+_WORST_FIRST = (INTERRUPTED, VIOLATED, USAGE, INCONCLUSIVE, CERTIFIED)
+
+
+class _Registry:
+    """What pytest's plugin is handed to register its options with, which become options of the command."""
+
+    def __init__(self) -> None:
+        self.found: list[click.Option] = []
+
+    def getgroup(self, *_: Any, **__: Any) -> "_Registry":
+        return self
+
+    def addini(self, *_: Any, **__: Any) -> None:
+        """Settings have no place here."""
+
+    def addoption(self, *names: str, **told: Any) -> None:
+        flag = told.get("action") == "store_true"
+        kind: Any = click.Choice(told["choices"]) if "choices" in told else int if told.get("type") is int else str
+        self.found.append(click.Option(
+            names, metavar=None if "choices" in told else told.get("metavar"), help=told.get("help"), is_flag=flag,
+            multiple=told.get("action") == "append", type=None if flag else kind))
+
+
+@cache
+def _of_plugin() -> tuple[click.Option, ...]:
+    """The options of pytest's plugin."""
+    # Imported here: it imports pytest and Hypothesis, which the other commands do without.
+    from ddp_invariants import plugin
+
+    registry: Any = _Registry()
+    plugin.pytest_addoption(registry)
+    return tuple(registry.found)
+
+
+class _Certify(click.Command):
+    """A command with the plugin's options, whatever they are, and pytest's own behind `--`."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Its own, the plugin's, and --help."""
+        *own, helping = super().get_params(ctx)
+        return [*own, *_of_plugin(), helping]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """What stands behind `--` is no NAME."""
+        own, behind = (args[: args.index("--")], args[args.index("--") + 1 :]) if "--" in args else (args, [])
+        ctx.meta["behind"] = behind
+        return super().parse_args(ctx, own)
+
+
+@click.command(cls=_Certify, short_help="Judge implementations by all properties.")
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+@click.option("-n", "--workers", default="auto", show_default=True, metavar="N", help="processes that judge; 0 for this one")
+@click.option("-k", "--only", metavar="EXPRESSION", help="properties by name, as pytest takes it: -k 'grad2 or live'")
+@click.option("-v", "--verbose", count=True, help="show how what is on trial is driven, and every property's name")
+@click.option("-x", "--exitfirst", is_flag=True, help="end with the first violation")
+@click.option("--junitxml", metavar="FILE", help="write a JUnit report")
+@click.pass_context
+def certify(context: click.Context, /, names: tuple[str, ...], workers: str, only: str | None, verbose: int, *,
+            exitfirst: bool, junitxml: str | None, **_: Any) -> None:
+    """Judge implementations by all properties, wherever you are.
+
+    A NAME is a DDP as --ddp takes it, or sampler:NAME; without one, what --ddp and --sampler name. Several are judged one
+    after another, each with the options given, and compared. Violations are stored in .ddp-invariants/ of this folder. No
+    settings of pytest found here are used; options of pytest's own stand behind "--".
+
+    Exit status: 0 certified, 1 violated, 2 inconclusive, 64 nothing was judged because of what was asked, 130 interrupted.
+    """
+    # Imported here: they import pytest and Hypothesis.
+    from ddp_invariants import answers
+    from ddp_invariants.sitting import Sat, sit
+
+    given = [one for one in _of_plugin() if context.get_parameter_source(str(one.name)) is not ParameterSource.DEFAULT]
+    for option in ("ddp", "sampler"):
+        if option in {one.name for one in given} and any(name.startswith(_SAMPLER) == (option == "sampler") for name in names):
+            raise click.UsageError(f"either NAME or --{option} says what is on trial, not both")
+    words = [word for one in given for word in _words(one, context.params[str(one.name)])]
+    # One case is judged at once: no worker is worth its start.
+    alone = workers == "0" or (context.params["replay"] and context.get_parameter_source("workers") is ParameterSource.DEFAULT)
+    words += [*([] if alone else ["-n", workers]), *(["-k", only] if only else []), *["-v"] * verbose]
+    words += [*(["-x"] if exitfirst else []), *([f"--junitxml={junitxml}"] if junitxml else []), *context.meta["behind"]]
+    sat: dict[str, Sat] = {}
+    for name in dict.fromkeys(names or ("",)):
+        sampler = name.startswith(_SAMPLER)
+        on_trial = [f"--{'sampler' if sampler else 'ddp'}={name.removeprefix(_SAMPLER)}"] if name else []
+        sat[name] = sit([*words, *on_trial], of_sampler=sampler)
+        if sat[name].status == INTERRUPTED:
+            break
+    if len(names) > 1:
+        click.echo(answers.side_by_side(sat))
+    context.exit(min((one.status for one in sat.values()), key=_WORST_FIRST.index))
+
+
+def _words(option: click.Option, value: Any) -> list[str]:
+    """An option that was given, as words of pytest's command line."""
+    name = option.opts[0]
+    return [name] if option.is_flag else [f"{name}={one}" for one in (value if option.multiple else [value])]

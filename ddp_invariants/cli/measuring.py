@@ -1,0 +1,53 @@
+"""The judge, measured: faults."""
+
+import os
+
+import click
+
+from ddp_invariants import report
+from ddp_invariants.ranks.hosts import Hosts
+from ddp_invariants.status import INTERRUPTED, UNUSABLE_INPUT, unusable
+
+
+@click.command(short_help="Measure the judge on planted faults and controls.")
+@click.option("--only", metavar="NAME", multiple=True, help="a fault, a control, a module of them or a rule; may be repeated")
+@click.option("--seeds", type=click.IntRange(1), default=1, show_default=True, help="searches for each fault")
+@click.option("--control-cases", type=click.IntRange(0), default=2000, show_default=True, help="cases of all controls together")
+@click.option("--workers", type=click.IntRange(1), default=os.cpu_count() or 1, show_default="one per core",
+              help="processes that search")
+@click.option("--json", "as_json", is_flag=True, help="print all that was found as JSON instead of tables")
+@click.pass_context
+def faults(context: click.Context, /, only: tuple[str, ...], seeds: int, control_cases: int, workers: int, *,
+           as_json: bool) -> None:
+    """Measure the judge: search for every planted fault, by all rules at once, and judge controls, which none may accuse.
+
+    Exit status 0 where all faults are caught, none with a wrong cause, and no control is accused; else 1. An interrupt prints
+    what was found until then.
+    """
+    # Imported here: they import Hypothesis and rich, which the other commands do without.
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from ddp_invariants import measure
+    from ddp_invariants.catalogue import CatalogueError, chosen
+    from ddp_invariants.detection import Detection, totals
+
+    found: list[Detection] = []
+    screen = Console(stderr=True)
+    try:
+        jobs = measure.jobs(chosen(only), seeds, control_cases)
+        with Hosts() as hosts, Progress(console=screen, disable=not screen.is_terminal) as progress:
+            for one in progress.track(measure.measure(hosts.addresses, jobs, workers), len(jobs), description="searching"):
+                found.append(one)
+                if not screen.is_terminal:
+                    click.echo(f"{len(found)}/{len(jobs)} {report.searched(one)}", err=True)
+    except (*UNUSABLE_INPUT, CatalogueError) as error:
+        click.echo(f"ddp-invariants: {error}", err=True)
+        context.exit(unusable(error))
+    except KeyboardInterrupt:
+        click.echo(f"ddp-invariants: interrupted after {len(found)} of {len(jobs)} searches", err=True)
+    click.echo(report.detections_json(found) if as_json else report.detections(found))
+    total = totals(found)
+    if len(found) < len(jobs):
+        context.exit(INTERRUPTED)
+    context.exit(int(total.caught < total.searches or total.wrong > 0 or total.accused > 0))

@@ -1,0 +1,44 @@
+"""What an implementation takes: discover."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ddp_invariants import answers, discovery, report
+from ddp_invariants.case import LARGEST_WORLD_SIZE
+from ddp_invariants.cli.naming import naming
+from ddp_invariants.implementation import named
+from ddp_invariants.ranks.hosts import Hosts
+from ddp_invariants.ranks.pool import Pool
+from ddp_invariants.status import UNUSABLE_INPUT, unusable
+
+
+@click.command(short_help="Probe what an implementation takes.")
+@naming
+@click.option("--max-world-size", type=click.IntRange(1, LARGEST_WORLD_SIZE), default=4, show_default=True,
+              help="most ranks a probe may need")
+@click.option("--deviations", type=click.Path(dir_okay=False, path_type=Path), multiple=True, metavar="FILE",
+              help="deviations that are expected, beside those shipped")
+@click.option("--pin", type=click.Path(dir_okay=False, path_type=Path), default=None,
+              help="write the declarations found to this TOML file, for --declare")
+@click.option("--json", "as_json", is_flag=True, help="print all that was found as JSON")
+@click.pass_context
+def discover(context: click.Context, /, max_world_size: int, deviations: tuple[Path, ...], pin: Path | None, *,
+             as_json: bool, **options: Any) -> None:
+    """Probe what an implementation takes: each capability right, refused, silently wrong or not offered."""
+    try:
+        ddp, sampler = named(options)
+        with Hosts() as hosts, Pool(hosts.addresses) as pool:
+            found = discovery.discover(pool, ddp, sampler, max_world_size, deviations)
+        if pin is not None:
+            pin.write_text(report.declarations(*found.pinned()), encoding="utf-8")
+    except UNUSABLE_INPUT as error:
+        click.echo(f"ddp-invariants: {error}", err=True)
+        context.exit(unusable(error))
+    if as_json:
+        click.echo(answers.discovered(found))
+        return
+    click.echo("\n".join([*report.on_trial(found, verbose=True), report.capabilities(found), *found.stale()]))
+    if pin is not None:
+        click.echo(report.pinned(found, pin))

@@ -1,0 +1,127 @@
+"""What is stored: replay, export."""
+
+import shlex
+from dataclasses import fields, replace
+from typing import Any, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from ddp_invariants import answers, casefile, report
+from ddp_invariants import record as records
+from ddp_invariants.case import CaseError
+from ddp_invariants.cli.naming import naming
+from ddp_invariants.implementation import OPTIONS, Ddp, Sampler, named
+from ddp_invariants.ranks.hosts import Hosts
+from ddp_invariants.ranks.pool import Pool
+from ddp_invariants.status import INCONCLUSIVE, UNUSABLE_INPUT, unusable
+
+
+@click.command(short_help="Run a stored violation again.")
+@click.argument("violation", metavar="ID")
+@naming
+@click.option("--json", "as_json", is_flag=True, help="print what came of it as JSON")
+@click.pass_context
+def replay(context: click.Context, /, violation: str, *, as_json: bool, **options: Any) -> None:
+    """Run a stored violation again: FIXED (exit status 0), STILL VIOLATED (1) or INCONCLUSIVE (2).
+
+    ID is what a report calls it (.ddp-invariants/ID.json), or the path of a file with a violation or a bare case. It is
+    run on what was on trial when it was stored, as far as the options name nothing else.
+    """
+    # Imported here: it imports Hypothesis, which the other commands do without.
+    from ddp_invariants.replay import replay as replayed
+
+    try:
+        stored, ddp, sampler = _found(context, violation, options)
+        case, rule = (stored.case, stored.breach.rule) if isinstance(stored, records.StoredViolation) else (stored, "")
+        with Hosts() as hosts, Pool(hosts.addresses) as pool:
+            found = replayed(pool, case, ddp, sampler, rule)
+    except UNUSABLE_INPUT as error:
+        click.echo(f"ddp-invariants: {error}", err=True)
+        context.exit(unusable(error))
+    repeat = shlex.join(["ddp-invariants", "replay", violation, *_given(context, options)])
+    click.echo(answers.replayed(found, repeat) if as_json else report.replayed(found, repeat))
+    context.exit(found.outcome.value)
+
+
+_FIELDS = {"ddp": "name", "ddp_arg": "arguments", "opt": "optimizer", "opt_arg": "optimizer_arguments", "declare": "declares",
+           "sampler": "name", "sampler_arg": "arguments"}
+"""The field an option fills, where it is called otherwise."""
+
+
+def _parameter(option: str) -> str:
+    """What click calls an option's value."""
+    return option.removeprefix("--").replace("-", "_")
+
+
+def _is_given(context: click.Context, option: str) -> bool:
+    return context.get_parameter_source(_parameter(option)) is not ParameterSource.DEFAULT
+
+
+def _given(context: click.Context, options: dict[str, Any]) -> list[str]:
+    """The options that were given, as words of a command line."""
+    values = {option: options[_parameter(option)] for option in OPTIONS if _is_given(context, option)}
+    return [word for option, value in values.items() for one in ([value] if isinstance(value, str) else value)
+            for word in (option, one)]
+
+
+def _found(context: click.Context, name: str, options: dict[str, Any]) -> tuple[Any, Ddp, Sampler]:
+    """What is stored, and what it is to be run on: what it was found with, as far as no option says otherwise.
+
+    Raises:
+        CaseError: There is no such file, or it holds neither a violation nor a case.
+        NamingError: An option cannot be read.
+        DeclarationError: A declaration file cannot.
+    """
+    stored = casefile.read_any(records.find(name))
+    ddp, sampler = named(options)
+    if not isinstance(stored, records.StoredViolation):
+        return stored, ddp, sampler
+    given = {_parameter(option) for option in OPTIONS if _is_given(context, option)}
+    of_a_sampler = {option for option in given if option.startswith("sampler")}
+    return (stored, _merged(stored.ddp, ddp, given - of_a_sampler, "ddp"),
+            _merged(stored.sampler, sampler, of_a_sampler | (given & {"declare"}), "sampler"))
+
+
+Named = TypeVar("Named", Ddp, Sampler)
+
+
+def _merged(stored: Named, named: Named, given: set[str], name: str) -> Named:
+    """What was stored with the options given in its place; a new name leaves nothing of it."""
+    if name in given:
+        return named
+    changed = {_FIELDS.get(option, option) for option in given}
+    changes: dict[str, Any] = {one.name: getattr(named, one.name) for one in fields(named) if one.name in changed}
+    return replace(stored, **changes)
+
+
+@click.command(short_help="Write a stored violation as a script of plain torch.")
+@click.argument("violation", metavar="ID")
+@click.option("--unchecked", is_flag=True, help="print the script without having seen it fail")
+@click.pass_context
+def export(context: click.Context, /, violation: str, *, unchecked: bool) -> None:
+    """Write a stored violation as a script of plain torch: ddp-invariants export ID > repro.py.
+
+    The script needs neither this package nor pytest. It is run once before it is printed, and not printed where it does not
+    show the violation. It loads what the file names, as --ddp does.
+    """
+    # Imported here: the other commands do without.
+    from ddp_invariants import export as exporting
+
+    try:
+        stored = casefile.read_any(records.find(violation))
+        if not isinstance(stored, records.StoredViolation):
+            raise CaseError(f"{violation} holds a bare case, which nothing is said to violate; replay it first")
+        with Hosts() as hosts, Pool(hosts.addresses) as pool:
+            text = exporting.script(pool, stored)
+        unseen = "" if unchecked else exporting.not_shown(text, stored)
+    except exporting.ExportError as error:
+        click.echo(f"ddp-invariants: {error}", err=True)
+        context.exit(INCONCLUSIVE)
+    except UNUSABLE_INPUT as error:
+        click.echo(f"ddp-invariants: {error}", err=True)
+        context.exit(unusable(error))
+    if unseen:
+        click.echo(f"ddp-invariants: {report.not_exported(stored, unseen)}", err=True)
+        context.exit(INCONCLUSIVE)
+    click.echo(text, nl=False)

@@ -1,0 +1,305 @@
+"""What the command line offers a newcomer: certify from anywhere, rules, doctor, demo, init, and exit statuses."""
+
+import json
+import os
+import re
+import runpy
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ddp_invariants import answers, report, rulebook, sitting
+from ddp_invariants.cli import main, probing
+from ddp_invariants.discovery import Discovery, Probed, Standing
+from ddp_invariants.doctor import MIB, Facts, Torch, diagnose
+from ddp_invariants.invariants import SHIPPED
+from ddp_invariants.ledger import Entry, Ledger
+from ddp_invariants.ranks.hosts import HarnessError
+from ddp_invariants.ranks.pool import LoadFailure
+from ddp_invariants.sitting import Sat
+
+ROOT = Path(__file__).parent.parent
+NEVER_DIVIDES = "ddp_invariants.faults.bucketed:NeverDivides"
+
+
+def command(*words: str, at: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A command given in a folder."""
+    return subprocess.run([sys.executable, "-m", "ddp_invariants", *words], cwd=at, capture_output=True, text=True, timeout=180,
+                          env={**os.environ, "PYTHONPATH": str(ROOT), **environment}, check=False)
+
+
+def invoke(*words: str) -> Result:
+    """A command, in this process."""
+    return CliRunner().invoke(main, words)
+
+
+# Exit statuses.
+
+
+@pytest.mark.parametrize(("words", "told"), [
+    (["cerify"], "No such command 'cerify'"), (["certify", "--nonsense"], "No such option"),
+    (["certify", "--profile", "slow"], "'slow' is not one of"),
+    (["certify", "--cases", "many"], "'many' is not a valid integer"),
+    (["certify", "torch", "--ddp", "torch"], "either NAME or --ddp"),
+    (["certify", "sampler:torch", "--sampler", "torch"], "either NAME or --sampler"),
+    (["discover", "--max-world-size", "0"], "0 is not in the range"), (["rules", "GRAD-200"], "no rule is called so"),
+    (["replay", "no-such-id"], "there is no"), (["compare"], "either --old or --baseline"),
+    (["faults", "--only", "NeverDivide"], "did you mean NeverDivides?"), (["init", "no/such/folder"], "does not exist")])
+def test_a_mistake_in_what_was_asked_ends_with_64_and_a_sentence(words: list[str], told: str) -> None:
+    """Whatever the command: 2 is a verdict."""
+    done = invoke(*words)
+    assert done.exit_code == 64, done.output
+    assert told in done.output
+    assert "Traceback" not in done.output
+
+
+@pytest.mark.parametrize(("error", "status"), [
+    (LoadFailure("--ddp a: it does not load"), 64), (FileNotFoundError(2, "No such file or directory", "pin.toml"), 64),
+    (HarnessError("the host is gone"), 2), (OSError(24, "Too many open files"), 2), (KeyboardInterrupt(), 130)])
+def test_what_the_user_did_not_cause_is_no_mistake_of_theirs(
+        error: BaseException, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the harness or the system fails nothing is known (2), and an interrupt is told as one (130)."""
+    def failing() -> None:
+        raise error
+    monkeypatch.setattr(probing, "Hosts", failing)
+    done = invoke("discover")
+    assert done.exit_code == status
+    assert "Traceback" not in done.output
+    assert (str(error) or "interrupted") in done.output
+
+
+def test_the_statuses_and_completion_stand_in_the_help() -> None:
+    """All five of them, and every command with a line of its own."""
+    told = " ".join(invoke("--help").output.split())
+    for words in ("0 certified", "1 violated", "2 inconclusive", "64 nothing was judged", "130 interrupted",
+                  'eval "$(_DDP_INVARIANTS_COMPLETE=bash_source ddp-invariants)"'):
+        assert words in told
+    with main.make_context("ddp-invariants", ["rules"]) as context:
+        for name in main.list_commands(context):
+            offered = main.get_command(context, name)
+            assert offered is not None
+            assert offered.get_short_help_str()
+
+
+def test_completion_offers_commands_and_rules(tmp_path: Path) -> None:
+    """As the line in the help sets it up."""
+    source = command(at=tmp_path, _DDP_INVARIANTS_COMPLETE="zsh_source")
+    assert "compdef" in source.stdout
+    for words, offered in (("ddp-invariants ce", "certify"), ("ddp-invariants rules GRAD-1", "GRAD-12"),
+                           ("ddp-invariants certify --sampler-", "--sampler-arg")):
+        done = command(at=tmp_path, _DDP_INVARIANTS_COMPLETE="bash_complete", COMP_WORDS=words,
+                       COMP_CWORD=str(len(words.split()) - 1))
+        assert f"plain,{offered}" in done.stdout.splitlines(), done.stdout + done.stderr
+
+
+# certify.
+
+
+def test_several_are_judged_one_after_another_and_compared(tmp_path: Path) -> None:
+    """A table of rules and one of capabilities; the worst of their exit statuses."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
+    done = command("certify", NEVER_DIVIDES, "sampler:torch", "--cases", "5", "--seed", "1", "-n", "0",
+                   "-k", "grad2 or shard1_", at=tmp_path, PYTEST_ADDOPTS="--neither", PYTEST_PLUGINS="no_such_plugin")
+    assert done.returncode == 1, done.stdout + done.stderr
+    rows = done.stdout.partition("side by side")[2].splitlines()
+    assert ["GRAD-2", "violated"] in [row.split() for row in rows]
+    assert ["SHARD-1", "holds", "holds"] in [row.split() for row in rows]
+    assert ["all", "in", "all", "violated", "certified"] in [row.split() for row in rows]
+    assert ["resume", "right", "not", "offered"] in [row.split() for row in rows]
+    assert re.search(rf"repeat +ddp-invariants certify --ddp {NEVER_DIVIDES} --replay \.ddp-invariants/\w+\.json -k grad2",
+                     done.stdout)
+
+
+def test_what_pytest_says_and_what_was_found_make_the_status() -> None:
+    """What fails is a violation where one was confirmed, and inconclusive elsewhere; an interrupt is one whatever was found."""
+    violated, seen = Ledger(), Ledger()
+    violated["GRAD-2"].confirmed = 1
+    seen["GRAD-2"].seen = 1
+    told = [(0, seen, False, 0), (1, violated, False, 1), (1, seen, False, 2), (1, None, False, 2), (2, violated, True, 130),
+            (2, None, False, 2), (3, violated, False, 2), (4, None, False, 64), (5, seen, False, 64), (64, None, False, 64)]
+    for status, ledger, interrupted, expected in told:
+        assert sitting._status(status, ledger, interrupted=interrupted) == expected, (status, expected)
+
+
+def test_a_comparison_tells_what_differs_and_what_was_not_looked_at() -> None:
+    """Capabilities that nobody probed differ in nothing; of a sampler only its own are told."""
+    right, broken = Ledger(), Ledger()
+    for ledger in (right, broken):
+        ledger.entries["GRAD-2"], ledger.cases = Entry(judged=3), 3
+        ledger.tested = {"GRAD-2"}
+    broken["GRAD-2"].confirmed = 1
+    ours = (Probed("tied", Standing.RIGHT), Probed("unused", Standing.WRONG))
+    theirs = (Probed("tied", Standing.UNKNOWN), Probed("unused", Standing.REFUSED))
+    dealt = (Probed("shuffle", Standing.RIGHT),)
+    text = answers.side_by_side({
+        "one": Sat(0, right, Discovery({}, {}, ours, dealt)), "other": Sat(1, broken, Discovery({}, {}, theirs, dealt)),
+        "sampler:torch": Sat(2, right, Discovery({}, {}, ours, dealt), of_sampler=True), "bad": Sat(64)})
+    rows = [re.split(r"  +", row.strip()) for row in text.splitlines()]
+    assert ["GRAD-2", "holds", "violated", "holds"] in rows
+    assert ["unused", "silently wrong", "refused"] in rows
+    assert not any(row[0] in ("tied", "shuffle") for row in rows)
+    assert ["all in all", "certified", "violated", "inconclusive", "cannot be put on trial"] in rows
+    assert text.endswith("\nother: 1 capabilities were not probed")
+
+
+# rules, doctor, demo, init.
+
+
+def test_every_rule_is_explained() -> None:
+    """Where it comes from, how it is judged, which property tests it; and which faults it catches, if any are planted."""
+    for rule in SHIPPED:
+        found = rulebook.explained(rule.lower())
+        assert found.source, rule
+        assert found.judged, rule
+        assert re.fullmatch(r"properties/test_\w+\.py:\d+", found.property), rule
+        file, _, line = found.code.partition(":")
+        source = (ROOT / "ddp_invariants" / file).read_text().splitlines()[int(line) - 1 :]
+        assert any(f'"{rule}"' in text for text in source[:3]), rule
+        assert found.level in ("core", "capability", "declared", "observed")
+    told = invoke("rules", "grad2").output
+    assert told.startswith("GRAD-2  The gradient is the mean of the ranks' local gradients")
+    assert "catches   NeverDivides: Summed, never divided" in told
+    assert "exactness = lossy" in told
+    assert rulebook.explained("MEM-1").level == "declared"
+    assert rulebook.explained("GRAD-9").level == "capability"
+    listed = json.loads(invoke("rules", "--json").output)
+    assert [one["id"] for one in listed] == list(SHIPPED)
+    assert "no rule is called so; did you mean LOSS-1 or LOSS-2 or LOSS-3?" in invoke("rules", "loss").output
+    assert "did you mean GRAD-" in invoke("rules", "gard-2").output
+
+
+TORCH = Torch("2.13.0", "2.4", debug=False, built_for="CPU", backends=["gloo"], gpus=[], threads=1, forked="", subreaper="",
+              batch_scheduling="")
+WELL = Facts("Linux", (3, 12), TORCH, "", 4, None, 1024, None, None, 8192 * MIB, 1024 * MIB, "", ("127.0.0.1",), "", 0.03, "")
+
+
+def _torch(**changes: Any) -> Facts:
+    return replace(WELL, torch=replace(TORCH, **changes))
+
+
+@pytest.mark.parametrize(("facts", "name", "standing", "advice"), [
+    (replace(WELL, system="Darwin"), "system", "problem", "use it, or a container"),
+    (replace(WELL, python=(3, 10)), "python", "problem", "3.11"),
+    (replace(WELL, torch=None, untold="No module named 'torch'"), "torch", "problem", "pip install torch"),
+    (_torch(debug=True), "torch", "warning", "slow"), (_torch(backends=["nccl"]), "backends", "problem", "gloo"),
+    (_torch(gpus=["H200"]), "GPUs", "ok", "left alone"), (_torch(threads=3), "fork", "warning", "sitecustomize"),
+    (_torch(forked="a forked child ended with status -11"), "fork", "problem", "sitecustomize"),
+    (_torch(subreaper="Invalid argument"), "orphans", "problem", "sandbox"),
+    (_torch(batch_scheduling="PermissionError"), "scheduling", "warning", "seccomp"),
+    (replace(WELL, kernel="no anonymous file"), "kernel", "problem", "sandbox"),
+    (replace(WELL, loopback="127.0.0.1: Cannot assign requested address"), "loopback", "problem", "ip link set lo up"),
+    (replace(WELL, localhost=("::1",)), "localhost", "warning", "/etc/hosts"),
+    (replace(WELL, files=20), "open files", "problem", "ulimit -n"),
+    (replace(WELL, files=256), "open files", "warning", "-n 4096"),
+    (replace(WELL, processes=100), "processes", "warning", "ulimit -u"),
+    (replace(WELL, group_processes=8), "processes of the container", "problem", "--pids-limit"),
+    (replace(WELL, memory=100 * MIB), "memory", "problem", "-n 1"),
+    (replace(WELL, shared=32 * MIB), "shared memory", "warning", "--shm-size=1g"),
+    (replace(WELL, cores=1), "cores", "warning", "take turns"), (replace(WELL, quota=0.5), "cores", "warning", "take turns"),
+    (replace(WELL, trained=None, untrained="the host is gone"), "two ranks", "problem", "report it")])
+def test_the_doctor_says_what_is_wrong_and_what_to_do(facts: Facts, name: str, standing: str, advice: str) -> None:
+    """Of a machine on which all else is well."""
+    odd = [check for check in diagnose(facts) if check.standing != "ok" or check.advice]
+    assert [(check.name, check.standing) for check in odd] == [(name, standing)]
+    assert advice in odd[0].advice
+    text = answers.diagnosed(diagnose(facts))
+    assert ("keep it from judging" in text) == (standing == "problem")
+
+
+def test_the_doctor_looks_at_this_machine(tmp_path: Path) -> None:
+    """It can judge, which two ranks show; where nothing can be opened, it is said, with status 1."""
+    assert [check for check in diagnose(WELL) if check.standing != "ok" or check.advice] == []
+    done = command("doctor", "--json", at=tmp_path)
+    found = {check["name"]: check for check in json.loads(done.stdout)}
+    assert done.returncode == 0, done.stdout
+    assert found["two ranks"]["standing"] == found["fork"]["standing"] == "ok", done.stdout
+    assert "right by all rules" in found["two ranks"]["found"]
+    (tmp_path / "torch.py").write_text("raise ImportError('libgomp.so.1: cannot open shared object file')\n")
+    done = command("doctor", at=tmp_path)
+    assert done.returncode == 1
+    assert re.search(r"problem +torch +importing it fails: ImportError: libgomp", done.stdout), done.stdout
+
+
+def test_the_demonstration_shows_both_outcomes(tmp_path: Path) -> None:
+    """One implementation is certified, the other is not, and the line that repeats it works."""
+    done = command("demo", at=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for rule in ("SHARD-3", "GRAD-2", "PARAM-1"):
+        assert re.search(rf"{rule} +holds", done.stdout)
+    assert f"GRAD-2 violated by {NEVER_DIVIDES}" in done.stdout
+    repeat = re.search(r"repeat +ddp-invariants (replay .+)", done.stdout)
+    assert repeat is not None
+    again = command(*repeat[1].split(), "--json", at=tmp_path)
+    assert again.returncode == 1, again.stderr
+    assert json.loads(again.stdout)["outcome"] == "VIOLATED"
+
+
+def test_what_init_writes_certifies_and_nothing_is_overwritten(tmp_path: Path) -> None:
+    """The adapter is driven, and found right; a second time nothing is touched."""
+    done = command("init", at=tmp_path)
+    assert done.returncode == 0, done.stderr
+    job = (tmp_path / ".github" / "workflows" / "ddp-invariants.yml").read_text()
+    certified = re.search(r"run: ddp-invariants (certify .+)", job)
+    assert certified is not None
+    found = command(*certified[1].split(), "-n", "0", "-k", "grad2 or grad6", "--cases", "5", "--seed", "1", "-v", at=tmp_path)
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert "driven    adapter with wrap, after_backward" in found.stdout
+    (tmp_path / "ddp_invariants_adapter.py").write_text("# ours\n")
+    again = command("init", str(tmp_path), at=tmp_path)
+    assert again.returncode == 64
+    assert again.stdout.count("left as it is: ") == 2
+    assert (tmp_path / "ddp_invariants_adapter.py").read_text() == "# ours\n"
+
+
+# From Python.
+
+
+def test_what_the_package_offers_is_imported_when_asked_for() -> None:
+    """The rank side imports the package, and has nothing of Hypothesis or pydantic."""
+    heavy = "{'hypothesis', 'pydantic', 'pytest', 'click', 'rich', 'jinja2', 'torch', 'numpy'} & set(sys.modules)"
+    lines = ["import sys, ddp_invariants", f"assert not {heavy}", "import ddp_invariants.ranks.rank", f"print(sorted({heavy}))",
+             "from ddp_invariants import Case, Implementation, certify, rules, strategies",
+             "print(certify.__name__, sorted(set(ddp_invariants.__all__) - set(dir(ddp_invariants))))"]
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=False,
+                          env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=120)
+    assert done.stdout.splitlines() == ["['numpy', 'torch']", "certify []"], done.stderr
+
+
+def test_a_rule_of_ones_own_is_certified_and_shrunk_like_any_other(host_addresses: list[str], tmp_path: Path) -> None:
+    """On cases of its own: right of torch's DDP, and violated by one whose gradients travel in bfloat16."""
+    own: Any = SimpleNamespace(**runpy.run_path(str(ROOT / "examples" / "own_property.py")))
+    from ddp_invariants import Implementation, certify
+    from ddp_invariants.invariants import ALL_RULES
+    from ddp_invariants.verdict import Violation
+
+    hosts: Any = SimpleNamespace(addresses=host_addresses)
+    try:
+        held = certify(Implementation(ddp="torch"), "COMM-100", own.small_buckets(), examples=20, store=tmp_path, hosts=hosts)
+        assert report.verdict(held, "COMM-100") == "holds"
+        assert held["COMM-100"].met["several buckets"] > 0
+        rounding = Implementation(ddp="ddp_invariants.faults.bucketed:RoundsToBfloat16")
+        with pytest.raises(Violation, match=r"COMM-100 violated by .*RoundsToBfloat16") as found:
+            certify(rounding, "COMM-100", own.small_buckets(), examples=20, store=tmp_path, hosts=hosts)
+        repeat = re.search(r"repeat +certify\(…, 'COMM-100', replay='(.+)'\)", found.value.report)
+        assert repeat is not None
+        with pytest.raises(Violation, match="COMM-100 violated by"):
+            certify(rounding, "COMM-100", replay=repeat[1], store=tmp_path, hosts=hosts)
+    finally:
+        from ddp_invariants.invariants.hearing import training
+
+        del ALL_RULES["COMM-100"], training.rules["COMM-100"]
+
+
+@pytest.mark.parametrize("name", ["COMM-7", "MINE-100", "COMM", "comm-100"])
+def test_a_rule_of_ones_own_has_a_name_that_no_other_will_have(name: str) -> None:
+    """An invariant, and a number from 100 on."""
+    from ddp_invariants import rules
+
+    with pytest.raises(ValueError, match="the number 100 or more"):
+        rules.own(name, "whatever")
