@@ -1,19 +1,22 @@
 """pytest: options, header, the trial fixture, and the session's verdict, also under pytest-xdist.
 
 The main process starts the hosts, loads what is on trial once to describe it, and hands both to the workers; each
-worker has a pool of its own. Workers hand back their ledgers; the sum decides the exit status.
+worker has a pool of its own. Workers hand back their ledgers; the sum decides the exit status. Under torchrun and srun all
+that is rank 0's, and pytest in the other processes does nothing but serve it ranks (cluster.py).
 """
 
 import os
 import secrets
 import shlex
+import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ddp_invariants import __version__, casefile, discovery
+from ddp_invariants import __version__, casefile, cluster, discovery
 from ddp_invariants.case import LARGEST_WORLD_SIZE, CaseError, TrainingCase
 from ddp_invariants.declarations import DeclarationError
 from ddp_invariants.deviations import DeviationError
@@ -30,7 +33,12 @@ from ddp_invariants.verdict import Inconclusive, NotJudged, Violation
 PROFILES = {"quick": 30, "default": 100, "thorough": 1000}
 """Cases per property."""
 
+MAX_WORLD_SIZE = 4
+"""Largest world size drawn, where no launcher and no option says otherwise."""
+
 _KEY = pytest.StashKey["Session"]()
+_CLUSTER = pytest.StashKey[cluster.Cluster]()
+_STATUS = pytest.StashKey[int]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,7 +49,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
                         action="append" if option.repeatable else "store")
     group.addoption("--profile", default="default", choices=sorted(PROFILES), help="how many cases per property")
     group.addoption("--cases", type=int, default=None, metavar="N", help="cases per property, instead of the profile's")
-    group.addoption("--max-world-size", type=int, default=4, metavar="W", help="largest world size drawn (default 4)")
+    group.addoption("--max-world-size", type=int, default=None, metavar="W",
+                    help=f"largest world size drawn (default {MAX_WORLD_SIZE}; under torchrun or srun, the job's)")
     group.addoption("--seed", type=int, default=None, metavar="N", help="seed of the search (default: a new one, printed)")
     group.addoption("--isolation", default="pooled", choices=("pooled", "fresh"),
                     help="keep ranks between cases, or make new processes and groups for each")
@@ -56,7 +65,7 @@ class Session:
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
         self.ledger = Ledger()
-        self.hosts: Hosts | None = None
+        self.hosts: Hosts | cluster.Cluster | None = None
         self.trial: Trial | None = None
         worker_input: dict[str, Any] | None = getattr(config, "workerinput", None)
         self.is_worker = worker_input is not None
@@ -67,7 +76,7 @@ class Session:
         given = option.seed
         self.shared = {"seed": secrets.randbelow(2**31) if given is None else given, "seed_given": given is not None}
         ddp, sampler = named(vars(option))
-        self.hosts = Hosts()
+        self.hosts = config.stash.get(_CLUSTER, None) or Hosts()
         self.shared["addresses"] = self.hosts.addresses
         with Pool(self.hosts.addresses) as pool:
             found = discovery.discover(pool, ddp, sampler, option.max_world_size, [Path(one) for one in option.deviations])
@@ -128,6 +137,11 @@ def _check(config: pytest.Config) -> None:
         CaseError: One of them is bad; the message names it.
     """
     option = config.option
+    ranks = config.stash[_CLUSTER].job.world_size if _CLUSTER in config.stash else LARGEST_WORLD_SIZE
+    if option.max_world_size is None:
+        option.max_world_size = min(ranks, LARGEST_WORLD_SIZE) if _CLUSTER in config.stash else MAX_WORLD_SIZE
+    if option.max_world_size > ranks and _CLUSTER in config.stash:
+        raise CaseError(f"--max-world-size {option.max_world_size}: the job has {ranks} ranks")
     if not 1 <= option.max_world_size <= LARGEST_WORLD_SIZE:
         raise CaseError(f"--max-world-size {option.max_world_size}: expected 1 to {LARGEST_WORLD_SIZE}")
     if option.cases is not None and option.cases < 1:
@@ -137,6 +151,26 @@ def _check(config: pytest.Config) -> None:
         if isinstance(case, TrainingCase) and case.ranks_needed > option.max_world_size:
             raise CaseError(f"{option.replay}: the case needs {case.ranks_needed} ranks, more than --max-world-size "
                             f"{option.max_world_size} allows; raise it")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    """Under a launcher, serve ranks in every process but rank 0; there, and without one, go on as ever."""
+    if config.option.collectonly or config.option.help or getattr(config, "workerinput", None) is not None:
+        return None
+    try:
+        ours = cluster.job()
+        if ours is None:
+            return None
+        if ours.rank:
+            return cluster.serve(ours)
+        # Launchers end a job by SIGTERM: what was found until then is to be seen, as after Ctrl-C.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        config.stash[_CLUSTER] = cluster.Cluster(ours)
+    except HarnessError as error:
+        sys.stderr.write(f"ddp-invariants: {error}\n")
+        return 2
+    return None
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -181,6 +215,7 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Close this process's pool; in the main process, let findings no test reported fail the session."""
+    session.config.stash[_STATUS] = int(exitstatus)
     if _KEY not in session.config.stash:
         return
     ours = session.config.stash[_KEY]
@@ -189,12 +224,16 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         session.config.workeroutput["ddp_invariants"] = ours.ledger.to_plain()  # type: ignore[attr-defined]  # set by xdist
     elif exitstatus == pytest.ExitCode.OK and any(entry.seen for entry in ours.ledger.entries.values()):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    session.config.stash[_STATUS] = int(session.exitstatus)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """End the hosts also when no session came about."""
+    """End the hosts also when no session came about, and let a job's other processes go, with this one's exit status."""
     if _KEY in config.stash:
         config.stash[_KEY].close()
+    if _CLUSTER in config.stash:
+        config.stash[_CLUSTER].close()
+        config.stash[_CLUSTER].release(config.stash.get(_STATUS, 2))
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -208,6 +247,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     how = f"replay {option.replay}" if option.replay else f"profile {option.profile}, {cases} cases per property"
     lines.append(f"ddp-invariants {__version__}, torch {found.torch}, backend gloo, seed {shared['seed']}, {how}, "
                  f"world sizes to {option.max_world_size}, isolation {option.isolation}")
+    if _CLUSTER in config.stash:
+        lines.append(str(config.stash[_CLUSTER]))
     return lines
 
 
