@@ -11,6 +11,7 @@ import fcntl
 import ipaddress
 import os
 import secrets
+import signal
 import socket
 import struct
 import sys
@@ -85,6 +86,45 @@ def _number(environment: Mapping[str, str], name: str) -> int:
     return int(environment[name])
 
 
+_led: list["Cluster"] = []
+"""The job that this process leads, if it does: as much the process's own as its rank is."""
+
+
+def led() -> "Cluster | None":
+    """The job this process leads; None where it was started by itself."""
+    return _led[0] if _led else None
+
+
+def enter() -> int | None:
+    """Take this process's place in the job it is part of, if it is: in every one but rank 0 that is to serve until the end.
+
+    Returns:
+        The exit status where this process's part is over: it has served, or the job did not come together. None where it goes
+        on, by itself or as rank 0, which then has to `leave`.
+    """
+    try:
+        ours = job()
+        if ours is None:
+            return None
+        if ours.rank:
+            return serve(ours)
+        # Launchers end a job by SIGTERM: what was found until then is to be seen, as after Ctrl-C.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        _led.append(Cluster(ours))
+    except HarnessError as error:
+        sys.stderr.write(f"ddp-invariants: {error}\n")
+        return ABANDONED
+    return None
+
+
+def leave(status: int) -> None:
+    """End what this process leads, if it does, with the exit status it is about to have."""
+    while _led:
+        ours = _led.pop()
+        ours.end()
+        ours.release(status)
+
+
 def serve(ours: Job) -> int:
     """Be a process of the job other than rank 0: serve until rank 0 is over or gone; the exit status."""
     try:
@@ -140,7 +180,7 @@ class Cluster:
             self._sessions = [connect(place, "session") for place in self.places[1:]]
             self._require_all()
         except BaseException:
-            self.close()
+            self.end()
             self.release(ABANDONED)
             raise
         self.addresses = [*self.addresses, *(place.to_text() for place in self.places[1:])]
@@ -166,6 +206,9 @@ class Cluster:
         return f"{self.job.world_size} ranks under {self.job.launcher}: {where}"
 
     def close(self) -> None:
+        """Nothing: a session that uses the job's hosts ends before the job does."""
+
+    def end(self) -> None:
         """End this process's host."""
         self._hosts.close()
 

@@ -8,15 +8,13 @@ that is rank 0's, and pytest in the other processes does nothing but serve it ra
 import os
 import secrets
 import shlex
-import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ddp_invariants import __version__, casefile, cluster, discovery
+from ddp_invariants import __version__, backends, casefile, cluster, discovery
 from ddp_invariants.case import LARGEST_WORLD_SIZE, CaseError, TrainingCase
 from ddp_invariants.declarations import DeclarationError
 from ddp_invariants.deviations import DeviationError
@@ -33,12 +31,15 @@ from ddp_invariants.verdict import Inconclusive, NotJudged, Violation
 PROFILES = {"quick": 30, "default": 100, "thorough": 1000}
 """Cases per property."""
 
+UNUSABLE = 2
+"""Exit status where nothing could be judged, as of an interrupted session."""
+
 MAX_WORLD_SIZE = 4
 """Largest world size drawn, where no launcher and no option says otherwise."""
 
 _KEY = pytest.StashKey["Session"]()
-_CLUSTER = pytest.StashKey[cluster.Cluster]()
 _STATUS = pytest.StashKey[int]()
+_ENTERED = pytest.StashKey[bool]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -54,6 +55,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--seed", type=int, default=None, metavar="N", help="seed of the search (default: a new one, printed)")
     group.addoption("--isolation", default="pooled", choices=("pooled", "fresh"),
                     help="keep ranks between cases, or make new processes and groups for each")
+    group.addoption("--backend", default="auto", choices=backends.BACKENDS,
+                    help="what ranks communicate over; what this machine or version cannot do is reported as not run")
+    group.addoption("--device", default=None, choices=backends.DEVICES,
+                    help="where tensors are (default: what the backend needs)")
     group.addoption("--deviations", default=[], action="append", metavar="FILE",
                     help="deviations that are expected, beside those shipped; repeatable")
     group.addoption("--replay", default=None, metavar="FILE", help="judge the case in FILE instead of drawing any")
@@ -76,9 +81,13 @@ class Session:
         given = option.seed
         self.shared = {"seed": secrets.randbelow(2**31) if given is None else given, "seed_given": given is not None}
         ddp, sampler = named(vars(option))
-        self.hosts = config.stash.get(_CLUSTER, None) or Hosts()
+        self.hosts = cluster.led() or Hosts()
         self.shared["addresses"] = self.hosts.addresses
         with Pool(self.hosts.addresses) as pool:
+            seen = pool.devices()
+            self.shared["torch"], self.shared["not_run"] = seen["torch"], backends.not_run(self.way, seen)
+            if self.shared["not_run"]:
+                return
             found = discovery.discover(pool, ddp, sampler, option.max_world_size, [Path(one) for one in option.deviations])
         if found.claims_refused():
             raise LoadFailure(f"{ddp}: {found.claims_refused()[0]}")
@@ -108,8 +117,13 @@ class Session:
         return named(vars(self.config.option))
 
     @property
+    def way(self) -> backends.Way:
+        """The backend and device the options ask for."""
+        return backends.wanted(self.config.option.backend, self.config.option.device)
+
+    @property
     def discovery(self) -> discovery.Discovery:
-        """What was found out about it before any property ran."""
+        """What was found out about it before any property ran; there is none where none is run."""
         return discovery.from_plain(self.shared["discovery"])
 
     def start_trial(self) -> Trial:
@@ -137,13 +151,14 @@ def _check(config: pytest.Config) -> None:
         CaseError: One of them is bad; the message names it.
     """
     option = config.option
-    ranks = config.stash[_CLUSTER].job.world_size if _CLUSTER in config.stash else LARGEST_WORLD_SIZE
+    ours = cluster.led()
     if option.max_world_size is None:
-        option.max_world_size = min(ranks, LARGEST_WORLD_SIZE) if _CLUSTER in config.stash else MAX_WORLD_SIZE
-    if option.max_world_size > ranks and _CLUSTER in config.stash:
-        raise CaseError(f"--max-world-size {option.max_world_size}: the job has {ranks} ranks")
+        option.max_world_size = MAX_WORLD_SIZE if ours is None else min(ours.job.world_size, LARGEST_WORLD_SIZE)
+    if ours is not None and option.max_world_size > ours.job.world_size:
+        raise CaseError(f"--max-world-size {option.max_world_size}: the job has {ours.job.world_size} ranks")
     if not 1 <= option.max_world_size <= LARGEST_WORLD_SIZE:
         raise CaseError(f"--max-world-size {option.max_world_size}: expected 1 to {LARGEST_WORLD_SIZE}")
+    backends.wanted(option.backend, option.device)
     if option.cases is not None and option.cases < 1:
         raise CaseError(f"--cases {option.cases}: expected at least 1")
     if option.replay is not None:
@@ -158,19 +173,10 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     """Under a launcher, serve ranks in every process but rank 0; there, and without one, go on as ever."""
     if config.option.collectonly or config.option.help or getattr(config, "workerinput", None) is not None:
         return None
-    try:
-        ours = cluster.job()
-        if ours is None:
-            return None
-        if ours.rank:
-            return cluster.serve(ours)
-        # Launchers end a job by SIGTERM: what was found until then is to be seen, as after Ctrl-C.
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-        config.stash[_CLUSTER] = cluster.Cluster(ours)
-    except HarnessError as error:
-        sys.stderr.write(f"ddp-invariants: {error}\n")
-        return 2
-    return None
+    if cluster.led() is not None:  # By who started this session, for this and others.
+        return None
+    config.stash[_ENTERED] = True
+    return cluster.enter()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -182,7 +188,7 @@ def pytest_configure(config: pytest.Config) -> None:
             _check(config)
         config.stash[_KEY] = Session(config)
     except (LoadFailure, CaseError, HarnessError, NamingError, DeclarationError, DeviationError) as error:
-        pytest.exit(f"ddp-invariants: {error}", returncode=2)
+        pytest.exit(f"ddp-invariants: {error}", returncode=UNUSABLE)
 
 
 _FIRST = ("test_shard.py", "test_init.py", "test_loss.py", "test_grad.py", "test_param.py", "test_buf.py", "test_comm.py",
@@ -194,6 +200,19 @@ _FIRST = ("test_shard.py", "test_init.py", "test_loss.py", "test_grad.py", "test
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the properties first, in that order; the same in every xdist worker."""
     items.sort(key=lambda item: _FIRST.index(item.path.name) if item.path.name in _FIRST else len(_FIRST))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    """Run nothing where nothing can be run as it was asked for, and say so of every rule: neither passed nor skipped."""
+    if _KEY not in session.config.stash or not session.config.stash[_KEY].shared["not_run"]:
+        return None
+    ours = session.config.stash[_KEY]
+    asked = [rule for rule in ALL_RULES if any(item.name.startswith(f"test_{rule.replace('-', '').lower()}_")
+                                               for item in session.items)]
+    for rule in asked or ALL_RULES:  # Where workers were to collect, all of them.
+        ours.ledger[rule].not_run = f"{ours.way}: {ours.shared['not_run']}"
+    return True
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -222,6 +241,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     ours.close()
     if ours.is_worker:
         session.config.workeroutput["ddp_invariants"] = ours.ledger.to_plain()  # type: ignore[attr-defined]  # set by xdist
+    elif ours.shared["not_run"]:
+        session.exitstatus = UNUSABLE
     elif exitstatus == pytest.ExitCode.OK and any(entry.seen for entry in ours.ledger.entries.values()):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
     session.config.stash[_STATUS] = int(session.exitstatus)
@@ -231,32 +252,35 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """End the hosts also when no session came about, and let a job's other processes go, with this one's exit status."""
     if _KEY in config.stash:
         config.stash[_KEY].close()
-    if _CLUSTER in config.stash:
-        config.stash[_CLUSTER].close()
-        config.stash[_CLUSTER].release(config.stash.get(_STATUS, 2))
+    if _ENTERED in config.stash:
+        cluster.leave(config.stash.get(_STATUS, UNUSABLE))
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Who is on trial, by what."""
     if _KEY not in config.stash:
         return []
-    shared, option = config.stash[_KEY].shared, config.option
-    found = config.stash[_KEY].discovery
-    lines = on_trial(found, verbose=config.option.verbose > 0)
+    ours, option = config.stash[_KEY], config.option
+    shared, why = ours.shared, ours.shared["not_run"]
+    lines = [] if why else on_trial(ours.discovery, verbose=option.verbose > 0)
     cases = option.cases or PROFILES[option.profile]
     how = f"replay {option.replay}" if option.replay else f"profile {option.profile}, {cases} cases per property"
-    lines.append(f"ddp-invariants {__version__}, torch {found.torch}, backend gloo, seed {shared['seed']}, {how}, "
+    lines.append(f"ddp-invariants {__version__}, torch {shared['torch']}, backend {ours.way}, seed {shared['seed']}, {how}, "
                  f"world sizes to {option.max_world_size}, isolation {option.isolation}")
-    if _CLUSTER in config.stash:
-        lines.append(str(config.stash[_CLUSTER]))
+    if why:
+        lines.append(f"not run: {why}")
+    if cluster.led() is not None:
+        lines.append(str(cluster.led()))
     return lines
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """One row per rule that was judged."""
-    if _KEY in config.stash and config.stash[_KEY].ledger.cases:
+    if _KEY in config.stash and (config.stash[_KEY].ledger.cases or config.stash[_KEY].shared["not_run"]):
         terminalreporter.section("data-parallel invariants")
         terminalreporter.write_line(summary(config.stash[_KEY].ledger, list(ALL_RULES)))
+        if config.stash[_KEY].shared["not_run"]:
+            return
         terminalreporter.write_line(capabilities(config.stash[_KEY].discovery))
         told = seen_in_passing(config.stash[_KEY].ledger)
         if told:

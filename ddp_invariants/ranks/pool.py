@@ -101,6 +101,14 @@ class Pool:
         """
         return self._load(implementation, [0])
 
+    def devices(self) -> dict[str, Any]:
+        """What a rank sees: torch's version `torch`, the `cuda` it is built for or nothing, and how many `devices`.
+
+        Raises:
+            HarnessError: It gives no answer.
+        """
+        return self._asked("say what they see", {0: {"do": "devices"}}, CONNECTING)[0]
+
     def _load(self, implementation: Ddp | Sampler, ranks: list[int]) -> dict[str, Any]:
         """Have ranks import an implementation, outside any case's deadline; the first rank's description of it."""
         side = "ddp" if isinstance(implementation, Ddp) else "sampler"

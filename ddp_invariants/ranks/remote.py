@@ -100,10 +100,11 @@ class RemoteHost:
 
     Attributes:
         node: The machine it is on.
+        patience: Seconds an answer about a rank may take, beyond what it is about.
     """
 
     def __init__(self, place: Place) -> None:
-        self.place, self.node = place, place.node
+        self.place, self.node, self.patience = place, place.node, PATIENCE
         self._connection: socket.socket | None = None
 
     def start(self, rank: int) -> "RemoteProcess":
@@ -112,7 +113,8 @@ class RemoteHost:
         Raises:
             HarnessError: There is none to be had.
         """
-        pid = self.ask(STARTING + PATIENCE, do="start", rank=rank)["pid"]
+        self._open()
+        pid = self.ask(STARTING, do="start", rank=rank)["pid"]
         return RemoteProcess(self, pid, connect(self.place, "rank", pid=pid))
 
     def here(self) -> str:
@@ -124,15 +126,17 @@ class RemoteHost:
         address: str = self._open().getsockname()[0]
         return address
 
-    def ask(self, patience: float = PATIENCE, **request: Any) -> dict[str, Any]:
-        """The answer to a request, within `patience` seconds.
+    def ask(self, seconds: float = 0.0, **request: Any) -> dict[str, Any]:
+        """The answer to a request that takes so many seconds at most.
 
         Raises:
-            HarnessError: There is none.
+            HarnessError: There is none; or the connection was lost before, and with it the ranks that were asked for over it.
         """
-        connection = self._open()
+        connection = self._connection
+        if connection is None:
+            raise HarnessError(f"{self.place} was lost")
         try:
-            connection.settimeout(patience)
+            connection.settimeout(seconds + self.patience)
             wire.send(connection, request)
             answer = wire.receive(connection)
         except (OSError, wire.WireError) as error:
@@ -186,7 +190,7 @@ class RemoteProcess:
 
     def status(self, patience: float) -> int | None:
         """How it ended, if it did within `patience` seconds."""
-        status: int | None = self.host.ask(patience + PATIENCE, do="status", pid=self.pid, patience=patience)["status"]
+        status: int | None = self.host.ask(patience, do="status", pid=self.pid, within=patience)["status"]
         return status
 
     def printed(self) -> str:
@@ -210,7 +214,7 @@ class RemoteProcess:
     def retire(self) -> int | None:
         """End it for good. Returns its exit status if it had ended by itself and that is known."""
         self.control.close()
-        with contextlib.suppress(HarnessError):  # Unreachable: its own end ends it, when it finds out.
-            status: int | None = self.host.ask(2 * PATIENCE, do="end", pid=self.pid)["status"]
+        with contextlib.suppress(HarnessError):  # Lost: the other end ends it, when it finds out.
+            status: int | None = self.host.ask(PATIENCE, do="end", pid=self.pid)["status"]
             return status
         return None

@@ -215,7 +215,7 @@ class Server:
             rank.signal(request["number"])
             return {}
         if request["do"] == "status":
-            return {"status": rank.status(request["patience"])}
+            return {"status": rank.status(request["within"])}
         if request["do"] == "printed":
             return {"text": rank.printed()}
         if request["do"] == "waits":
