@@ -76,10 +76,12 @@ class Session:
         self.is_worker = worker_input is not None
         if worker_input is not None:
             self.shared: dict[str, Any] = worker_input["ddp_invariants"]
+            config.option.max_world_size = self.shared["max_world_size"]
             return
         option = config.option
         given = option.seed
-        self.shared = {"seed": secrets.randbelow(2**31) if given is None else given, "seed_given": given is not None}
+        self.shared = {"seed": secrets.randbelow(2**31) if given is None else given, "seed_given": given is not None,
+                       "max_world_size": option.max_world_size}
         ddp, sampler = named(vars(option))
         self.hosts = cluster.led() or Hosts()
         self.shared["addresses"] = self.hosts.addresses

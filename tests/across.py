@@ -18,6 +18,7 @@ from ddp_invariants.implementation import Ddp
 from ddp_invariants.invariants import judge
 from ddp_invariants.ranks.hosts import HarnessError
 from ddp_invariants.ranks.pool import Pool
+from ddp_invariants.ranks.remote import RemoteHost
 
 CASE = TrainingCase(model=Model(2, (Layer("linear", 3, bias=True),)), world_size=4, steps=2, data=Data(samples=8, batch_size=2))
 
@@ -31,8 +32,10 @@ def trained(pool: Pool) -> str:
     return "; ".join(f"{rule}: {one.breach.got}" for rule, one in found.items() if one.breach is not None) or "right"
 
 
-def say(step: str, came: str, began: float) -> None:
-    """Tell the test."""
+def say(step: str, pool: Pool) -> None:
+    """Tell the test what came of the case at this point."""
+    began = time.monotonic()
+    came = trained(pool)
     sys.stdout.write(json.dumps({"step": step, "came": came, "seconds": round(time.monotonic() - began, 1)}) + "\n")
     sys.stdout.flush()
 
@@ -46,31 +49,30 @@ def cut(link: str, seconds: float) -> Callable[[], None]:
 
 
 def steps(ours: cluster.Job, link: str) -> None:
-    """All that is done to the job."""
+    """All that is done to the job; the second host's link is cut longer than its answers are waited for, or not so long."""
     joined = cluster.Cluster(ours)
     try:
-        with Pool(joined.addresses, deadline=5.0) as pool:
-            def step(name: str) -> None:
-                began = time.monotonic()
-                say(name, trained(pool), began)
-            step("whole")
+        with Pool(joined.addresses, deadline=3.0) as pool:
+            for host in pool._hosts:
+                if isinstance(host, RemoteHost):
+                    host.patience = 3.0
+            say("whole", pool)
             os.kill(pool._ranks[3].pid, signal.SIGKILL)  # All hosts of the test are this machine.
-            step("a rank killed")
-            step("after it")
+            say("a rank killed", pool)
+            say("after a rank killed", pool)
             os.kill(pool._ranks[2].pid, signal.SIGSTOP)
-            step("a rank stopped")
-            if link:
-                mended = cut(link, 2.0)
-                step("a short cut")
-                mended()
-                step("after a short cut")
-                mended = cut(link, 25.0)
-                step("a long cut")
-                mended()
-                step("after a long cut")
-            server = next(int(line.split()[1]) for line in sys.stdin)  # Of rank 3.
+            say("a rank stopped", pool)
+            say("after a rank stopped", pool)
+            mended = cut(link, 0.5)
+            say("a short cut", pool)
+            mended()
+            mended = cut(link, 8.0)
+            say("a long cut", pool)
+            mended()
+            say("after a long cut", pool)
+            server = int(sys.stdin.readline().split()[1])  # Of rank 3.
             os.kill(server, signal.SIGKILL)
-            step("a process killed")
+            say("a process killed", pool)
     finally:
         joined.end()
         joined.release(7)
@@ -81,5 +83,5 @@ if __name__ == "__main__":
     assert ours is not None
     if ours.rank:
         sys.exit(cluster.serve(ours))
-    steps(ours, sys.argv[1] if len(sys.argv) > 1 else "")
+    steps(ours, sys.argv[1])
     sys.exit(7)

@@ -331,8 +331,11 @@ class Pool:
         Raises:
             HarnessError: The launcher's store is not to be reached.
         """
-        said: list[str | None] = self._asked("reach the job's store", {0: {"do": "introduce", **request}},
-                                             request["patience"] + GRACE)[0]["said"]
+        answer = self._asked("reach the job's store", {0: {"do": "introduce", **request}}, 2 * request["patience"] + GRACE)[0]
+        if "unreachable" in answer:
+            raise HarnessError(f"the job's store at {request['host']}:{request['port']} is not to be reached: "
+                               f"{answer['unreachable']}")
+        said: list[str | None] = answer["said"]
         return said
 
     def _asked(self, what: str, requests: dict[int, dict[str, Any]], patience: float) -> dict[int, dict[str, Any]]:

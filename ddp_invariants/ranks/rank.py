@@ -72,7 +72,7 @@ class Rank:
             self.stores.append(store)
             return {"store": address}, b""
         if verb == "introduce":
-            return {"said": stores.introduced(request)}, b""
+            return stores.introduced(request), b""
         if verb == "devices":
             # Counting them initialises nothing.
             return {"torch": torch.__version__, "cuda": torch.version.cuda, "devices": torch.cuda.device_count()}, b""

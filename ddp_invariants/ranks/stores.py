@@ -7,7 +7,6 @@ import time
 from typing import Any
 
 import torch
-from torch.distributed.rendezvous import rendezvous
 
 _c10d: Any = torch._C._distributed_c10d  # Its classes are public names of torch.distributed without type stubs.
 _SAID = "ddp-invariants/said"
@@ -29,30 +28,31 @@ def kept(host: str) -> tuple[Any, str]:
     return store, f"{host}:{port}"
 
 
-def introduced(request: dict[str, Any]) -> list[str | None]:
+def introduced(request: dict[str, Any]) -> dict[str, Any]:
     """What all processes of a job say of themselves, through the store that their launcher gives them.
 
     Args:
-        request: The job's `rank`, `world_size`, `host` and `port`, what this process says, and for how many seconds to wait.
+        request: The job's `rank`, `world_size`, `host` and `port`, what this process `says`, and for how many seconds to wait.
 
     Returns:
-        In rank 0 what each rank says, None for one that does not come; elsewhere nothing, since nothing is waited for.
+        `said`: in rank 0 what each rank says, None for one that does not come; elsewhere nothing, since nothing is waited for.
+        Or `unreachable`: why the store cannot be reached.
     """
-    rank, patience = request["rank"], request["patience"]
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(request["world_size"]), MASTER_ADDR=request["host"],
-                      MASTER_PORT=str(request["port"]))
-    until = time.monotonic() + patience
-    store, _, _ = next(rendezvous("env://", timeout=dt.timedelta(seconds=patience)))
-    store.set(f"{_SAID}/{rank}", request["says"])
-    if rank:
-        return []
+    rank, patience = request["rank"], dt.timedelta(seconds=request["patience"])
+    until = time.monotonic() + request["patience"]
+    # torchrun's agent keeps a store; under srun rank 0 does. The same question as torch.distributed.rendezvous asks.
+    keeps = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    try:
+        store = _c10d.TCPStore(request["host"], request["port"], is_master=keeps, wait_for_workers=False, timeout=patience)
+        store.set(f"{_SAID}/{rank}", request["says"])
+    except RuntimeError as error:
+        return {"unreachable": str(error).splitlines()[0]}
     said: list[str | None] = []
-    for other in range(request["world_size"]):
-        key = f"{_SAID}/{other}"
+    for key in (f"{_SAID}/{other}" for other in range(request["world_size"] if rank == 0 else 0)):
         try:
             store.wait([key], dt.timedelta(seconds=max(until - time.monotonic(), 0.1)))
             said.append(store.get(key).decode())
             store.delete_key(key)  # Another session of the same job must not find it.
         except RuntimeError:
             said.append(None)
-    return said
+    return {"said": said}
