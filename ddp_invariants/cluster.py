@@ -44,6 +44,8 @@ class Job:
         host: Where the launcher's store is, or where rank 0 is to keep it.
         port: Its port.
         restarts: How often an elastic launcher has started the job anew.
+        most_restarts: How often it may.
+        run: What the launcher calls the job.
     """
 
     launcher: str
@@ -52,6 +54,8 @@ class Job:
     host: str
     port: int
     restarts: int = 0
+    most_restarts: int = 0
+    run: str = ""
 
 
 def job(environment: Mapping[str, str] = os.environ) -> Job | None:
@@ -76,14 +80,16 @@ def job(environment: Mapping[str, str] = os.environ) -> Job | None:
     rank, world_size, port = (_number(environment, name) for name in (*names, "MASTER_PORT"))
     if rank >= world_size:
         raise HarnessError(f"{names[0]} is {rank}, expected less than {names[1]}, which is {world_size}")
-    return Job(launcher, rank, world_size, environment["MASTER_ADDR"], port,
-               int(environment.get("TORCHELASTIC_RESTART_COUNT", "0")))
+    restarts, most = (_number(environment, f"TORCHELASTIC_{name}", "0") for name in ("RESTART_COUNT", "MAX_RESTARTS"))
+    return Job(launcher, rank, world_size, environment["MASTER_ADDR"], port, restarts, most,
+               environment.get("TORCHELASTIC_RUN_ID", ""))
 
 
-def _number(environment: Mapping[str, str], name: str) -> int:
-    if not environment.get(name, "").isdecimal():
-        raise HarnessError(f"{name} is {environment.get(name, '')!r}, expected a number")
-    return int(environment[name])
+def _number(environment: Mapping[str, str], name: str, absent: str = "") -> int:
+    text = environment.get(name, absent)
+    if not text.isdecimal():
+        raise HarnessError(f"{name} is {text!r}, expected a number")
+    return int(text)
 
 
 _led: list["Cluster"] = []

@@ -5,16 +5,18 @@ worker has a pool of its own. Workers hand back their ledgers; the sum decides t
 that is rank 0's, and pytest in the other processes does nothing but serve it ranks (cluster.py).
 """
 
+import hashlib
 import os
 import secrets
 import shlex
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ddp_invariants import __version__, backends, casefile, cluster, discovery
+from ddp_invariants import __version__, backends, casefile, cluster, discovery, journal, record
 from ddp_invariants.case import LARGEST_WORLD_SIZE, CaseError, TrainingCase
 from ddp_invariants.declarations import DeclarationError
 from ddp_invariants.deviations import DeviationError
@@ -81,7 +83,8 @@ class Session:
         option = config.option
         given = option.seed
         self.shared = {"seed": secrets.randbelow(2**31) if given is None else given, "seed_given": given is not None,
-                       "max_world_size": option.max_world_size}
+                       "max_world_size": option.max_world_size, "journal": ""}
+        self._open_journal()
         ddp, sampler = named(vars(option))
         self.hosts = cluster.led() or Hosts()
         self.shared["addresses"] = self.hosts.addresses
@@ -97,6 +100,27 @@ class Session:
             raise LoadFailure(f"{ddp}: {found.stale()[0]}")
         self.shared["discovery"] = discovery.to_plain(found)
 
+    def _open_journal(self) -> None:
+        """Where the launcher may start the job anew, have what is judged until then known."""
+        ours = cluster.led()
+        if ours is None or not ours.job.most_restarts:
+            return
+        folder = record.FOLDER / f"job-{hashlib.blake2b(ours.job.run.encode(), digest_size=4).hexdigest()}"
+        self.shared["seed"] = journal.begin(folder, ours.job.restarts, self.shared["seed"])
+        self.shared["journal"] = str(folder)
+
+    def close_journal(self, status: int) -> None:
+        """Throw it away where the launcher starts nothing anew."""
+        ours = cluster.led()
+        if ours is not None and self.shared["journal"] and (not status or ours.job.restarts >= ours.job.most_restarts):
+            shutil.rmtree(self.shared["journal"], ignore_errors=True)
+
+    @property
+    def journal(self) -> journal.Journal | None:
+        """What was judged before the launcher started the job anew."""
+        process = os.environ.get("PYTEST_XDIST_WORKER", "main")
+        return journal.Journal(Path(self.shared["journal"]), process) if self.shared["journal"] else None
+
     @property
     def options(self) -> Options:
         """How the trial is held, from the command line."""
@@ -107,7 +131,7 @@ class Session:
             cases=option.cases or PROFILES[option.profile], seed=self.shared["seed"], isolation=option.isolation,
             replay=None if option.replay is None else casefile.read(Path(option.replay)), store=Path(".ddp-invariants"),
             database=None if self.shared["seed_given"] else root / ".hypothesis" / "ddp-invariants",
-            command=" ".join([f"pytest {shlex.quote(self._properties())}", *names]))
+            command=" ".join([f"pytest {shlex.quote(self._properties())}", *names]), journal=self.journal)
 
     def _properties(self) -> str:
         """Where the properties are, seen from where pytest was started."""
@@ -254,6 +278,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """End the hosts also when no session came about, and let a job's other processes go, with this one's exit status."""
     if _KEY in config.stash:
         config.stash[_KEY].close()
+        if not config.stash[_KEY].is_worker:
+            config.stash[_KEY].close_journal(config.stash.get(_STATUS, UNUSABLE))
     if _ENTERED in config.stash:
         cluster.leave(config.stash.get(_STATUS, UNUSABLE))
 
@@ -273,6 +299,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
         lines.append(f"not run: {why}")
     if cluster.led() is not None:
         lines.append(str(cluster.led()))
+    if ours.journal is not None and ours.journal.known:
+        lines.append(f"started anew: {ours.journal.known:,} cases were judged before, and are not run again")
     return lines
 
 

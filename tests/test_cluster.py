@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -9,20 +10,28 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import psutil
 import pytest
 
-from ddp_invariants import cluster
-from ddp_invariants.case import Layer, Model, TrainingCase
+from conftest import TrialMaker
+from ddp_invariants import cluster, journal
+from ddp_invariants.backends import Way, not_run, wanted
+from ddp_invariants.case import CaseError, Layer, Model, TrainingCase
 from ddp_invariants.cluster import Cluster, Job
 from ddp_invariants.implementation import Ddp
+from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.ledger import Ledger
 from ddp_invariants.ranks import wire
 from ddp_invariants.ranks.hosts import HarnessError
 from ddp_invariants.ranks.pool import Pool
 from ddp_invariants.ranks.remote import Place, connect
+from ddp_invariants.scope import Scope
+from ddp_invariants.verdict import Inconclusive
 
 ROOT = Path(__file__).parent.parent
 CASE = TrainingCase(model=Model(1, (Layer("linear"),)), world_size=2)
@@ -146,7 +155,7 @@ def test_ranks_links_and_processes_that_die_are_told_and_outlived(two_hosts: tup
                  {**srun(rank, 4, ON_A, 29512), "SLURM_NODEID": str(rank // 2)}) for rank in range(4)]
     with started(commands) as running:
         said, _ = running[0].communicate(f"rank {running[3].pid}\n", timeout=200)
-        statuses = [process.wait(30) for process in running]
+        statuses = [process.wait(90) for process in running]
     lines = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
     came = {line["step"]: line["came"] for line in lines}
     on_b = f"{socket.gethostname()} ({ON_B})"
@@ -172,8 +181,8 @@ def test_rank_0_releases_the_others_however_it_ends(number: signal.Signals, ends
         processes = below(running)
         assert len(processes) >= 2
         running[0].send_signal(number)
-        said, _ = running[0].communicate(timeout=30)
-        assert (running[0].wait(30), running[1].wait(30)) == ends
+        said, _ = running[0].communicate(timeout=90)
+        assert (running[0].wait(90), running[1].wait(90)) == ends
         assert ("no tests ran" in said or "KeyboardInterrupt" in said) == (number != signal.SIGKILL)
         assert gone(processes)
 
@@ -232,13 +241,64 @@ def test_another_token_is_no_token(job_of_two: Cluster) -> None:
         connect(Place(**{**vars(place), "token": "0" * 32}), "host")
 
 
-TORCHRUN = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "1", "TORCHELASTIC_RESTART_COUNT": "2"}
+def test_a_job_that_is_started_anew_runs_no_case_again(make_trial: TrialMaker, tmp_path: Path) -> None:
+    """With the same seed the same cases are drawn: those that were judged are known, the others are run; and all count."""
+    folder = tmp_path / "job"
+
+    def attempt(number: int) -> tuple[Ledger, int]:
+        assert journal.begin(folder, number, 5 + number) == 5
+        trial = make_trial(cases=12, seed=5, scope=Scope(2))
+        trial.options = replace(trial.options, journal=journal.Journal(folder, "main"))
+        before = trial.pool._number
+        with suppress(Inconclusive):  # Of two ranks, not all is met.
+            trial.certify("GRAD-4")
+        return trial.ledger, trial.pool._number - before
+    first, asked = attempt(0)
+    assert first.cases >= 12
+    assert asked >= first.cases
+    lines = (folder / "main.jsonl").read_text().splitlines()
+    (folder / "main.jsonl").write_text("\n".join([*lines[:-3], lines[-3][: len(lines[-3]) // 2]]))
+    again, asked = attempt(1)
+    assert again.to_plain() == first.to_plain()
+    assert 0 < asked <= 3 * 3 + 4  # Three cases, and what it takes to connect and load.
+    assert journal.begin(tmp_path / "elsewhere", 1, 6) == 6
+
+
+@pytest.mark.parametrize(("options", "way"), [
+    (["--backend", "nccl"], "nccl on cuda"), (["--backend", "gloo", "--device", "cuda", "-n", "1"], "gloo on cuda")])
+@pytest.mark.skipif(not version("torch").endswith("+cpu"), reason="this torch is built for CUDA: what is said there differs")
+def test_what_cannot_be_run_here_is_not_run_and_certifies_nothing(options: list[str], way: str) -> None:
+    """Header and table say why; nothing passes, nothing is skipped, and the session is inconclusive."""
+    done = subprocess.run([sys.executable, "-m", "pytest", "properties/", "-p", "no:cacheprovider", *options], cwd=ROOT,
+                          capture_output=True, text=True, timeout=120, check=False)
+    why = f"torch {version('torch')} is built without CUDA"
+    assert done.returncode == 2
+    assert f"backend {way}" in done.stdout
+    assert f"not run: {why}" in done.stdout
+    rows = re.findall(rf"^[A-Z]+-\d+ +not run +0 +0 +{way}: {re.escape(why)}$", done.stdout, re.MULTILINE)
+    assert len(rows) == len(ALL_RULES)
+    assert not re.search(r"\d+ (passed|skipped)", done.stdout)
+
+
+def test_a_backend_that_contradicts_the_device_is_refused() -> None:
+    """In one sentence, before anything is started."""
+    with pytest.raises(CaseError, match="--backend nccl --device cpu: nccl is for tensors on cuda"):
+        wanted("nccl", "cpu")
+    assert [wanted("auto", None), wanted("gloo", None), wanted("auto", "cpu")] == [Way("gloo", "cpu")] * 3
+    assert wanted("gloo", "cuda") == wanted("gloo-cuda", None) == Way("gloo-cuda", "cuda")
+    assert not_run(Way(), {}) == ""
+    assert not_run(Way("nccl", "cuda"), {"torch": "9", "cuda": "13.0", "devices": 0}) == "torch 9 sees no CUDA device"
+    assert "has no code for them" in not_run(Way("nccl", "cuda"), {"torch": "9", "cuda": "13.0", "devices": 8})
+
+
+TORCHRUN = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "1", "TORCHELASTIC_RESTART_COUNT": "2",
+            "TORCHELASTIC_MAX_RESTARTS": "3", "TORCHELASTIC_RUN_ID": "j"}
 BATCH = {"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}
 
 
 @pytest.mark.parametrize(("environment", "expected"), [
     ({}, None), ({"RANK": "1", "WORLD_SIZE": "4"}, None), (BATCH, None), ({**BATCH, "SLURM_NTASKS": "1"}, None),
-    (TORCHRUN, Job("torchrun", 1, 4, "a", 1, 2)),
+    (TORCHRUN, Job("torchrun", 1, 4, "a", 1, 2, 3, "j")),
     ({**BATCH, "MASTER_ADDR": "a", "MASTER_PORT": "1"}, Job("srun", 0, 4, "a", 1)),
     ({**TORCHRUN, "RANK": "4"}, "RANK is 4, expected less than WORLD_SIZE, which is 4"),
     ({**TORCHRUN, "WORLD_SIZE": "many"}, "WORLD_SIZE is 'many', expected a number"),

@@ -228,10 +228,7 @@ class Server:
         del pool.ranks[rank.pid]
         for connection in [connection for connection, line in self._lines.items() if line.rank is rank]:
             self._drop_line(connection)
-        try:
-            return rank.retire()
-        except HarnessError:  # The host is gone, and has taken its ranks along.
-            return None
+        return rank.retire()
 
     def _drop_pool(self, connection: socket.socket) -> None:
         """A pool is gone: so are its ranks."""
