@@ -26,6 +26,7 @@ class Entry:
         seen: Cases with a breach.
         confirmed: Violations confirmed in fresh processes.
         not_claimed: What of the rule does not apply to what is on trial; empty where all of it does.
+        not_run: Why no case was run as it was asked for: on a device that is not there, say; empty where they were.
         inconclusive: Whether its own property ended without a verdict.
         observed: The least and the largest value of a rule that observes and never judges; empty for all others.
     """
@@ -39,6 +40,7 @@ class Entry:
     seen: int = 0
     confirmed: int = 0
     not_claimed: str = ""
+    not_run: str = ""
     inconclusive: bool = False
     observed: list[float] = field(default_factory=list)
 
@@ -78,6 +80,7 @@ class Entry:
         self.seen += other.seen
         self.confirmed += other.confirmed
         self.not_claimed = self.not_claimed or other.not_claimed
+        self.not_run = self.not_run or other.not_run
         self.inconclusive |= other.inconclusive
 
     @property
@@ -89,6 +92,8 @@ class Entry:
             return Verdict.INCONCLUSIVE
         if self.judged:
             return Verdict.HOLDS
+        if self.not_run:
+            return Verdict.NOT_RUN
         return Verdict.NOT_CLAIMED if self.not_claimed else Verdict.INCONCLUSIVE
 
 

@@ -1,19 +1,22 @@
 """pytest: options, header, the trial fixture, and the session's verdict, also under pytest-xdist.
 
 The main process starts the hosts, loads what is on trial once to describe it, and hands both to the workers; each
-worker has a pool of its own. Workers hand back their ledgers; the sum decides the exit status.
+worker has a pool of its own. Workers hand back their ledgers; the sum decides the exit status. Under torchrun and srun all
+that is rank 0's, and pytest in the other processes does nothing but serve it ranks (cluster.py).
 """
 
+import hashlib
 import os
 import secrets
 import shlex
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ddp_invariants import __version__, casefile, discovery
+from ddp_invariants import __version__, backends, casefile, cluster, discovery, journal, record
 from ddp_invariants.case import LARGEST_WORLD_SIZE, CaseError, TrainingCase
 from ddp_invariants.implementation import OPTIONS, Ddp, Sampler, named
 from ddp_invariants.invariants import ALL_RULES
@@ -22,14 +25,19 @@ from ddp_invariants.ranks.hosts import HarnessError, Hosts
 from ddp_invariants.ranks.pool import LoadFailure, Pool
 from ddp_invariants.report import capabilities, on_trial, seen_in_passing, summary
 from ddp_invariants.scope import OnTrial
-from ddp_invariants.status import UNUSABLE_INPUT, unusable
+from ddp_invariants.status import INCONCLUSIVE, UNUSABLE_INPUT, unusable
 from ddp_invariants.trial import Options, Trial
 from ddp_invariants.verdict import Inconclusive, NotJudged, Violation
 
 PROFILES = {"quick": 30, "default": 100, "thorough": 1000}
 """Cases per property."""
 
+MAX_WORLD_SIZE = 4
+"""Largest world size drawn, where no launcher and no option says otherwise."""
+
 _KEY = pytest.StashKey["Session"]()
+_STATUS = pytest.StashKey[int]()
+_ENTERED = pytest.StashKey[bool]()
 
 COMMAND = pytest.StashKey[str]()
 """In a session's stash, how the user started it where that was not as pytest: a line that repeats a violation begins so."""
@@ -43,10 +51,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
                         action="append" if option.repeatable else "store")
     group.addoption("--profile", default="default", choices=sorted(PROFILES), help="how many cases per property")
     group.addoption("--cases", type=int, default=None, metavar="N", help="cases per property, instead of the profile's")
-    group.addoption("--max-world-size", type=int, default=4, metavar="W", help="largest world size drawn (default 4)")
+    group.addoption("--max-world-size", type=int, default=None, metavar="W",
+                    help=f"largest world size drawn (default {MAX_WORLD_SIZE}; under torchrun or srun, the job's)")
     group.addoption("--seed", type=int, default=None, metavar="N", help="seed of the search (default: a new one, printed)")
     group.addoption("--isolation", default="pooled", choices=("pooled", "fresh"),
                     help="keep ranks between cases, or make new processes and groups for each")
+    group.addoption("--backend", default="auto", choices=backends.BACKENDS,
+                    help="what ranks communicate over; what this machine or version cannot do is reported as not run")
+    group.addoption("--device", default=None, choices=backends.DEVICES,
+                    help="where tensors are (default: what the backend needs)")
     group.addoption("--deviations", default=[], action="append", metavar="FILE",
                     help="deviations that are expected, beside those shipped; repeatable")
     group.addoption("--replay", default=None, metavar="FILE", help="judge the case in FILE instead of drawing any")
@@ -58,29 +71,57 @@ class Session:
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
         self.ledger = Ledger()
-        self.hosts: Hosts | None = None
+        self.hosts: Hosts | cluster.Cluster | None = None
         self.trial: Trial | None = None
         worker_input: dict[str, Any] | None = getattr(config, "workerinput", None)
         self.is_worker = worker_input is not None
         if worker_input is not None:
             self.shared: dict[str, Any] = worker_input["ddp_invariants"]
+            config.option.max_world_size = self.shared["max_world_size"]
             return
         option = config.option
         given = option.seed
         self.shared = {"seed": secrets.randbelow(2**31) if given is None else given, "seed_given": given is not None,
                        "command": config.stash.get(COMMAND, f"pytest {self._properties()}"),
                        # The root of a session that is not pytest's own is this package's folder, which is not the user's.
-                       "root": str(config.invocation_params.dir if COMMAND in config.stash else config.rootpath)}
+                       "root": str(config.invocation_params.dir if COMMAND in config.stash else config.rootpath),
+                       "max_world_size": option.max_world_size, "journal": ""}
+        self._open_journal()
         ddp, sampler = named(vars(option))
-        self.hosts = Hosts()
+        self.hosts = cluster.led() or Hosts()
         self.shared["addresses"] = self.hosts.addresses
         with Pool(self.hosts.addresses) as pool:
+            seen = pool.devices()
+            self.shared["torch"], self.shared["not_run"] = seen["torch"], backends.not_run(self.way, seen)
+            if self.shared["not_run"]:
+                return
             found = discovery.discover(pool, ddp, sampler, option.max_world_size, [Path(one) for one in option.deviations])
         if found.claims_refused():
             raise LoadFailure(f"{ddp}: {found.claims_refused()[0]}")
         if found.stale():
             raise LoadFailure(f"{ddp}: {found.stale()[0]}")
         self.shared["discovery"] = discovery.to_plain(found)
+
+    def _open_journal(self) -> None:
+        """Where the launcher may start the job anew, have what is judged until then known."""
+        ours = cluster.led()
+        if ours is None or not ours.job.most_restarts:
+            return
+        folder = record.FOLDER / f"job-{hashlib.blake2b(ours.job.run.encode(), digest_size=4).hexdigest()}"
+        self.shared["seed"] = journal.begin(folder, ours.job.restarts, self.shared["seed"])
+        self.shared["journal"] = str(folder)
+
+    def close_journal(self, status: int) -> None:
+        """Throw it away where the launcher starts nothing anew."""
+        ours = cluster.led()
+        if ours is not None and self.shared["journal"] and (not status or ours.job.restarts >= ours.job.most_restarts):
+            shutil.rmtree(self.shared["journal"], ignore_errors=True)
+
+    @property
+    def journal(self) -> journal.Journal | None:
+        """What was judged before the launcher started the job anew."""
+        process = os.environ.get("PYTEST_XDIST_WORKER", "main")
+        return journal.Journal(Path(self.shared["journal"]), process) if self.shared["journal"] else None
 
     @property
     def options(self) -> Options:
@@ -92,7 +133,7 @@ class Session:
             cases=option.cases or PROFILES[option.profile], seed=self.shared["seed"], isolation=option.isolation,
             replay=None if option.replay is None else casefile.read(Path(option.replay)), store=Path(".ddp-invariants"),
             database=None if self.shared["seed_given"] else root / ".hypothesis" / "ddp-invariants",
-            command=" ".join([self.shared["command"], *names]))
+            command=" ".join([self.shared["command"], *names]), journal=self.journal)
 
     def _properties(self) -> str:
         """Where the properties are, seen from where pytest was started: the suite's, or somebody's own."""
@@ -108,8 +149,13 @@ class Session:
         return named(vars(self.config.option))
 
     @property
+    def way(self) -> backends.Way:
+        """The backend and device the options ask for."""
+        return backends.wanted(self.config.option.backend, self.config.option.device)
+
+    @property
     def discovery(self) -> discovery.Discovery:
-        """What was found out about it before any property ran."""
+        """What was found out about it before any property ran; there is none where none is run."""
         return discovery.from_plain(self.shared["discovery"])
 
     def start_trial(self) -> Trial:
@@ -142,8 +188,14 @@ def _check(config: pytest.Config) -> None:
         CaseError: One of them is bad; the message names it.
     """
     option = config.option
+    ours = cluster.led()
+    if option.max_world_size is None:
+        option.max_world_size = MAX_WORLD_SIZE if ours is None else min(ours.job.world_size, LARGEST_WORLD_SIZE)
+    if ours is not None and option.max_world_size > ours.job.world_size:
+        raise CaseError(f"--max-world-size {option.max_world_size}: the job has {ours.job.world_size} ranks")
     if not 1 <= option.max_world_size <= LARGEST_WORLD_SIZE:
         raise CaseError(f"--max-world-size {option.max_world_size}: expected 1 to {LARGEST_WORLD_SIZE}")
+    backends.wanted(option.backend, option.device)
     if option.cases is not None and option.cases < 1:
         raise CaseError(f"--cases {option.cases}: expected at least 1")
     if option.replay is not None:
@@ -151,6 +203,17 @@ def _check(config: pytest.Config) -> None:
         if isinstance(case, TrainingCase) and case.ranks_needed > option.max_world_size:
             raise CaseError(f"{option.replay}: the case needs {case.ranks_needed} ranks, more than --max-world-size "
                             f"{option.max_world_size} allows; raise it")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    """Under a launcher, serve ranks in every process but rank 0; there, and without one, go on as ever."""
+    if config.option.collectonly or config.option.help or getattr(config, "workerinput", None) is not None:
+        return None
+    if cluster.led() is not None:  # By who started this session, for this and others.
+        return None
+    config.stash[_ENTERED] = True
+    return cluster.enter()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -176,6 +239,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _FIRST.index(item.path.name) if item.path.name in _FIRST else len(_FIRST))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    """Run nothing where nothing can be run as it was asked for, and say so of every rule: neither passed nor skipped."""
+    if _KEY not in session.config.stash or not session.config.stash[_KEY].shared["not_run"]:
+        return None
+    ours = session.config.stash[_KEY]
+    asked = [rule for rule in ALL_RULES if any(item.name.startswith(f"test_{rule.replace('-', '').lower()}_")
+                                               for item in session.items)]
+    for rule in asked or ALL_RULES:  # Where workers were to collect, all of them.
+        ours.ledger[rule].not_run = f"{ours.way}: {ours.shared['not_run']}"
+    return True
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """xdist: hand a starting worker what the main process has found out."""
@@ -195,44 +271,60 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Close this process's pool; in the main process, let findings no test reported fail the session."""
+    session.config.stash[_STATUS] = int(exitstatus)
     if _KEY not in session.config.stash:
         return
     ours = session.config.stash[_KEY]
     ours.close()
     if ours.is_worker:
         session.config.workeroutput["ddp_invariants"] = ours.ledger.to_plain()  # type: ignore[attr-defined]  # set by xdist
+    elif ours.shared["not_run"]:
+        session.exitstatus = INCONCLUSIVE
     elif exitstatus == pytest.ExitCode.OK and any(entry.seen for entry in ours.ledger.entries.values()):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    session.config.stash[_STATUS] = int(session.exitstatus)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """End the hosts also when no session came about."""
+    """End the hosts also when no session came about, and let a job's other processes go, with this one's exit status."""
     if _KEY in config.stash:
         config.stash[_KEY].close()
+        if not config.stash[_KEY].is_worker:
+            config.stash[_KEY].close_journal(config.stash.get(_STATUS, INCONCLUSIVE))
+    if _ENTERED in config.stash:
+        cluster.leave(config.stash.get(_STATUS, INCONCLUSIVE))
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Who is on trial, by what."""
     if _KEY not in config.stash:
         return []
-    shared, option = config.stash[_KEY].shared, config.option
-    found = config.stash[_KEY].discovery
-    lines = on_trial(found, verbose=config.option.verbose > 0)
+    ours, option = config.stash[_KEY], config.option
+    shared, why = ours.shared, ours.shared["not_run"]
+    lines = [] if why else on_trial(ours.discovery, verbose=option.verbose > 0)
     cases = option.cases or PROFILES[option.profile]
     how = f"replay {option.replay}" if option.replay else f"profile {option.profile}, {cases} cases per property"
-    lines.append(f"ddp-invariants {__version__}, torch {found.torch}, backend gloo, seed {shared['seed']}, {how}, "
+    lines.append(f"ddp-invariants {__version__}, torch {shared['torch']}, backend {ours.way}, seed {shared['seed']}, {how}, "
                  f"world sizes to {option.max_world_size}, isolation {option.isolation}")
+    if why:
+        lines.append(f"not run: {why}")
+    if cluster.led() is not None:
+        lines.append(str(cluster.led()))
+    if ours.journal is not None and ours.journal.known:
+        lines.append(f"started anew: {ours.journal.known:,} cases were judged before, and are not run again")
     return lines
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """One row per rule that was judged."""
-    if _KEY in config.stash and config.stash[_KEY].ledger.cases:
+    if _KEY in config.stash and (config.stash[_KEY].ledger.cases or config.stash[_KEY].shared["not_run"]):
         terminalreporter.section("data-parallel invariants")
         ledger = config.stash[_KEY].ledger
         # Under xdist the main process imports no property, and knows no rule of anybody's own.
         order = list(dict.fromkeys([*ALL_RULES, *sorted(ledger.entries)]))
         terminalreporter.write_line(summary(ledger, order))
+        if config.stash[_KEY].shared["not_run"]:
+            return
         terminalreporter.write_line(capabilities(config.stash[_KEY].discovery))
         told = seen_in_passing(config.stash[_KEY].ledger)
         if told:

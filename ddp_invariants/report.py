@@ -157,7 +157,7 @@ def summary(ledger: Ledger, order: list[str]) -> str:
     table.add_column("notes")
     for rule in order:
         entry = ledger[rule]
-        if not (entry.judged or entry.not_claimed or rule in ledger.tested):
+        if not (entry.judged or entry.not_claimed or entry.not_run or rule in ledger.tested):
             continue
         worst = f"{entry.worst:.2f} of bound" if entry.worst else "none" if entry.judged else ""
         table.add_row(rule, verdict(ledger, rule), f"{entry.judged:,}", f"{entry.compared:,}", worst, _notes(entry))
@@ -305,7 +305,7 @@ def _notes(entry: Entry) -> str:
         return f"seen in {entry.seen} cases while other rules were tested, first {identifier}: {words}"
     refused = sum(count for reason, count in entry.unjudged.items() if " raised " in reason)
     crashed = [reason for reason in entry.unjudged if "the rule itself crashed" in reason]
-    notes = [entry.not_claimed] if entry.not_claimed else []
+    notes = [why for why in (entry.not_claimed, entry.not_run) if why]
     notes += [f"{entry.observed[0]:.2f} to {entry.observed[1]:.2f} times a ring all-reduce"] if entry.observed else []
     notes += crashed[:1]
     notes += [f"breached in {entry.seen} cases"] if entry.seen else []

@@ -21,6 +21,7 @@ from ddp_invariants.case import Case, Perturbation, ShardCase, TrainingCase
 from ddp_invariants.evidence import ShardEvidence, TrainingEvidence
 from ddp_invariants.invariants import ALL_RULES, SHIPPED, judge, telling_most
 from ddp_invariants.invariants.diagnosis.causes import narrowed
+from ddp_invariants.journal import Journal
 from ddp_invariants.ledger import Ledger
 from ddp_invariants.ranks.pool import Pool
 from ddp_invariants.scope import OnTrial, Scope
@@ -52,6 +53,7 @@ class Options:
         store: Folder for violations.
         database: Folder of Hypothesis' example database; None for none, so that the seed alone decides.
         command: How the user started this, for the line that repeats a violation; empty where that was by `certify`.
+        journal: What was judged before, where an elastic launcher started the job anew; None for none.
     """
 
     cases: int = 100
@@ -61,6 +63,7 @@ class Options:
     store: Path = record.FOLDER
     database: Path | None = None
     command: str = "pytest properties/"
+    journal: Journal | None = None
 
 
 class Trial:
@@ -94,6 +97,9 @@ class Trial:
             confirming: In new processes, with plain groups where that is possible, and the whole deadline.
             rule: What is asked: rules about collectives need an observed group, and one a second run.
         """
+        journal, name = None if confirming else self.options.journal, self.on_trial.named(case)
+        if journal is not None and (known := journal.findings(rule, name, case)) is not None:
+            return known
         fresh = confirming or self.options.isolation == "fresh"
         patience = min(HUNG_DEADLINE, self.pool.deadline) if self.hung and not confirming else None
         evidence: TrainingEvidence | ShardEvidence
@@ -109,7 +115,10 @@ class Trial:
             evidence = self.pool.shards(case, self.on_trial.sampler, fresh=fresh, patience=patience)
         self._evidence = evidence
         self.hung |= evidence.incident is not None and evidence.incident.kind == "hung"
-        return judge(evidence, self.scope.declared, self.scope.sampler)
+        found = judge(evidence, self.scope.declared, self.scope.sampler)
+        if journal is not None:
+            journal.note(rule, name, case, found)
+        return found
 
     def certify(self, rule: str, cases: SearchStrategy[TrainingCase] | SearchStrategy[ShardCase] | None = None) -> None:
         """Judge a rule on drawn cases (or on the one to replay).

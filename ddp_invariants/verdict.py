@@ -1,4 +1,4 @@
-"""What a judgement can say: holds, violated, inconclusive, not claimed; and one exception class per rule.
+"""What a judgement can say: holds, violated, inconclusive, not claimed, not run; and one exception class per rule.
 
 Hypothesis tells failures apart by exception type: with one class per rule, shrinking cannot slide from a rare rule's
 violation to a common one's.
@@ -18,6 +18,7 @@ class Verdict(Enum):
     VIOLATED = "violated"
     INCONCLUSIVE = "inconclusive"
     NOT_CLAIMED = "not claimed"
+    NOT_RUN = "not run"
 
 
 @dataclass(frozen=True)

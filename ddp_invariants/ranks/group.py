@@ -47,11 +47,6 @@ class Connections:
         self.rank, self.world_size, self.timeout, self.store = rank, world_size, timeout, store
         self.gloo = _c10d.ProcessGroupGloo(_c10d.PrefixStore("gloo", store), rank, world_size, timeout)
 
-    @classmethod
-    def through_file(cls, path: str, rank: int, world_size: int, timeout: float) -> "Connections":
-        """Connect through a file; timeout in seconds."""
-        return cls(_c10d.FileStore(path, world_size), rank, world_size, dt.timedelta(seconds=timeout))
-
 
 @dataclass(frozen=True)
 class Timing:

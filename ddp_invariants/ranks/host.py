@@ -2,7 +2,7 @@
 
 Run as `python -m ddp_invariants.ranks.host FD PARENT`, FD being a listening Unix socket of
 type SOCK_SEQPACKET, so that one message is one command. Each connection is one controller:
-it sends `fork RANK` with the rank's socket, the pipe for its output and the file for its stacks
+it sends `fork RANK` with the rank's socket, the pipe for its output, the file for its stacks and the one for its last words
 attached, or `kill PID`, and is told `forked PID` (0 where the system refused) and `ended PID STATUS`
 (negative: the signal that ended it). When a connection closes, for whatever reason, its ranks are killed.
 
@@ -164,7 +164,7 @@ class Host:
 
     def _command(self, connection: socket.socket) -> None:
         try:
-            message, fds, _, _ = socket.recv_fds(connection, 4096, 3)
+            message, fds, _, _ = socket.recv_fds(connection, 4096, 4)
         except OSError:
             message, fds = b"", []
         # What is on trial can reach the socket as well: what is no command ends the connection, never the host.
@@ -172,14 +172,14 @@ class Host:
         if argument.isdecimal() and (verb, len(fds)) == ("kill", 0):
             if self.owners.get(int(argument)) is connection:
                 _kill(int(argument))
-        elif argument.isdecimal() and (verb, len(fds)) == ("fork", 3):
+        elif argument.isdecimal() and (verb, len(fds)) == ("fork", 4):
             self._fork(connection, int(argument), *fds)
         else:
             self._drop(connection)
         for descriptor in fds:
             os.close(descriptor)
 
-    def _fork(self, connection: socket.socket, rank: int, control: int, output: int, stacks: int) -> None:
+    def _fork(self, connection: socket.socket, rank: int, control: int, output: int, stacks: int, words: int) -> None:
         host = os.getpid()
         try:
             pid = os.fork()
@@ -187,11 +187,11 @@ class Host:
             self._tell(connection, "forked 0")
             return
         if pid == 0:
-            self._become_rank(host, rank, control, output, stacks)
+            self._become_rank(host, rank, control, output, stacks, words)
         self.owners[pid] = connection
         self._tell(connection, f"forked {pid}")
 
-    def _become_rank(self, host: int, rank: int, control: int, output: int, stacks: int) -> NoReturn:
+    def _become_rank(self, host: int, rank: int, control: int, output: int, stacks: int, words: int) -> NoReturn:
         status = 1
         try:
             die_with_parent(host)
@@ -207,7 +207,7 @@ class Host:
 
             connection = socket.socket(fileno=control)
             disown_forks(connection)
-            status = serve(connection, rank, stacks)
+            status = serve(connection, rank, stacks, words)
         except BaseException:  # noqa: BLE001 - whatever breaks a rank is to be seen in what it printed
             traceback.print_exc()
         finally:

@@ -1,14 +1,13 @@
 """Persistent ranks: run a case on them, hand back what they saw, replace them when in doubt."""
 
 import contextlib
-import fcntl
+import ipaddress
 import os
 import select
 import signal
 import socket
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Self
 
 from ddp_invariants.case import ShardCase, TrainingCase
@@ -24,22 +23,23 @@ from ddp_invariants.evidence import (
 )
 from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.ranks import wire
-from ddp_invariants.ranks.hosts import HarnessError, HostClient
-from ddp_invariants.trace import WORDS_SIZE, LastWords, agreed
+from ddp_invariants.ranks.hosts import HarnessError
+from ddp_invariants.ranks.process import HostClient, Process
+from ddp_invariants.ranks.remote import RemoteHost, RemoteProcess, connected
+from ddp_invariants.trace import agreed
 
 DEADLINE = 10.0
 """Seconds a case may take. The slowest right case of a default run takes under one."""
 LOADING = 120.0
 """Seconds loading an implementation may take: some import half the ecosystem."""
 CONNECTING = 30.0
-"""Seconds ranks may take to connect over loopback; they take some tens of milliseconds."""
+"""Seconds ranks may take to connect; over loopback they take some tens of milliseconds."""
 GRACE = 2.0
 """Seconds the other ranks get after one has died or raised: gloo tells survivors within 40 ms."""
 RENEWAL = 500
 """Cases after which ranks are replaced even if nothing is wrong with them."""
-_OUTPUT_KEPT = 8000
-"""Bytes kept of what a rank prints, and of its stacks."""
-_PIPE = 1 << 16
+_KEEPER = -1
+"""In the place of a rank: a process that keeps the ranks' stores, where they are on several machines."""
 
 Frame = tuple[dict[str, Any], bytes]
 
@@ -49,98 +49,11 @@ class LoadFailure(Exception):
 
 
 @dataclass
-class Process:
-    """One rank: its process, the socket it serves, the pipe it prints to and the anonymous file that takes its stacks.
-
-    What it prints is read while it is waited for, and only the end is kept: a rank that floods its output takes time, never
-    memory. Its stacks have a place of their own, so that no flood washes them away.
-    """
-
-    host: HostClient
-    pid: int
-    control: socket.socket
-    output: int
-    stacks: int
-    words_file: int
-    words: LastWords
-    ended: bool = False
-    tail: bytes = b""
-    loaded: set[Ddp | Sampler] = field(default_factory=set)
-    altered_by: Ddp | Sampler | None = None
-
-    @classmethod
-    def start(cls, host: HostClient, rank: int) -> Self:
-        """Have a host fork it.
-
-        Raises:
-            HarnessError: It cannot.
-        """
-        ours, theirs = socket.socketpair()
-        output, printing = os.pipe()
-        os.set_blocking(output, False)
-        stacks = os.memfd_create(f"rank{rank}")
-        fcntl.fcntl(stacks, fcntl.F_SETFL, os.O_APPEND)
-        words = os.memfd_create(f"words{rank}")
-        os.ftruncate(words, WORDS_SIZE)
-        try:
-            return cls(host, host.fork(rank, theirs, printing, stacks), ours, output, stacks, words, LastWords(words))
-        except HarnessError:
-            ours.close()
-            for descriptor in (output, stacks, words):
-                os.close(descriptor)
-            raise
-        finally:
-            theirs.close()
-            os.close(printing)
-
-    def asked(self) -> None:
-        """Forget what it has printed and where it was."""
-        for _ in range(16):  # A flood has no end.
-            if not self.drain():
-                break
-        self.tail = b""
-        if os.fstat(self.stacks).st_size:
-            os.ftruncate(self.stacks, 0)
-
-    def drain(self) -> bool:
-        """Take from the pipe what it has printed; whether there was anything."""
-        if self.ended:
-            return False
-        try:
-            piece = os.read(self.output, _PIPE)
-        except BlockingIOError:
-            return False
-        self.ended = not piece  # It has closed its stdout and stderr, or is gone with all who had inherited them.
-        self.tail = (self.tail + piece)[-_OUTPUT_KEPT:]
-        return bool(piece)
-
-    def printed(self) -> str:
-        """Its stacks, where it was asked for them or crashed, and the end of what it has printed since it was last asked."""
-        self.drain()
-        stacks = os.pread(self.stacks, _OUTPUT_KEPT, 0)
-        return "\n".join(text for piece in (stacks, self.tail) if (text := piece.decode(errors="replace").strip("\0\n ")))
-
-    @property
-    def words_path(self) -> str:
-        """Where it finds the memory for its last words."""
-        return f"/proc/{os.getpid()}/fd/{self.words_file}"
-
-    def retire(self) -> int | None:
-        """End it for good. Returns its exit status if it had ended by itself."""
-        self.words.close()
-        os.close(self.words_file)
-        self.control.close()
-        os.close(self.output)
-        os.close(self.stacks)
-        return self.host.end(self.pid)
-
-
-@dataclass
 class _Meeting:
-    """A connected group: its store's anonymous file, and its name in the ranks."""
+    """A connected group: its name in the ranks, and its store's anonymous file, where a store is one."""
 
-    store: int
     name: str
+    file: int | None = None
 
 
 @dataclass
@@ -155,13 +68,13 @@ class Pool:
     """The ranks of one pytest worker.
 
     Args:
-        addresses: Of the hosts (`Hosts.addresses`).
+        addresses: Of the hosts (`Hosts.addresses`, or a job's, `cluster.Cluster.addresses`), which ranks are dealt to in turn.
         deadline: Seconds a case may take before its ranks are declared hung.
     """
 
     def __init__(self, addresses: list[str], deadline: float = DEADLINE) -> None:
-        self._hosts = [HostClient(address) for address in addresses]
-        self._ranks: dict[int, Process] = {}
+        self._hosts = [connected(address) for address in addresses]
+        self._ranks: dict[int, Process | RemoteProcess] = {}
         self._meetings: dict[tuple[int, ...], _Meeting] = {}
         self._number, self._since_renewal = 0, 0
         self.deadline, self.patience_for_loading = deadline, LOADING
@@ -187,6 +100,14 @@ class Pool:
             LoadFailure: It cannot be put on trial.
         """
         return self._load(implementation, [0])
+
+    def devices(self) -> dict[str, Any]:
+        """What a rank sees: torch's version `torch`, the `cuda` it is built for or nothing, and how many `devices`.
+
+        Raises:
+            HarnessError: It gives no answer.
+        """
+        return self._asked("say what they see", {0: {"do": "devices"}}, CONNECTING)[0]
 
     def _load(self, implementation: Ddp | Sampler, ranks: list[int]) -> dict[str, Any]:
         """Have ranks import an implementation, outside any case's deadline; the first rank's description of it."""
@@ -233,8 +154,9 @@ class Pool:
         training = self._meet(tuple(ranks[case.outside :])) if case.outside else everyone
         request = {"do": "train", "case": case, "ddp": ddp.to_plain(), "everyone": everyone.name, "training": training.name,
                    "number": self._number + 1, "plain": not observed}
-        outcome = self._ask({rank: {**request, "words": self._ranks[rank].words_path} for rank in ranks},
-                            patience or self.deadline, mortal=case.kills)
+        nodes = [self._host(rank).node for rank in ranks]
+        outcome = self._ask({rank: {**request, "local": (nodes[:rank].count(nodes[rank]), nodes.count(nodes[rank]))}
+                             for rank in ranks}, patience or self.deadline, mortal=case.kills)
         evidence = self._evidence(case, outcome)
         if fresh or not _quiescent(ranks, outcome, kept=2 if case.outside else 1):
             self._retire()
@@ -274,7 +196,17 @@ class Pool:
 
         Mortal ranks end when they raise, as a program does that does not catch it: others may wait for them, not for the rank
         that ended first.
+
+        Raises:
+            HarnessError: A process cannot be started, or nothing can be found out about a silent one.
         """
+        try:
+            return self._exchange(requests, patience, mortal=mortal)
+        except HarnessError:  # Some have not answered, and never will be asked again.
+            self._retire()
+            raise
+
+    def _exchange(self, requests: dict[int, dict[str, Any]], patience: float, *, mortal: bool) -> Outcome:
         self._number += 1
         outcome = Outcome()
         waiting: dict[socket.socket, int] = {}
@@ -306,7 +238,7 @@ class Pool:
                 failed = bool(frame[0].get("facts", {}).get("raised"))
                 raised |= failed
                 if mortal and failed:
-                    _signal(self._ranks[rank].pid, signal.SIGKILL)
+                    self._ranks[rank].signal(signal.SIGKILL)
             if dead or raised:
                 until = min(until, time.monotonic() + GRACE)
         self._reject_failures(outcome)
@@ -336,15 +268,15 @@ class Pool:
     def _incident(self, hung: set[int], dead: set[int], seconds: float) -> Incident:
         """What is known of ranks that gave no answer: their stacks, or how they ended."""
         for rank in hung:
-            _signal(self._ranks[rank].pid, signal.SIGUSR1)
+            self._ranks[rank].signal(signal.SIGUSR1)
         if hung:
             time.sleep(0.1)  # faulthandler writes the stacks from a signal handler, in under 50 ms.
-        statuses = {rank: self._ranks[rank].host.status(self._ranks[rank].pid, 1.0) for rank in dead}
+        statuses = {rank: self._ranks[rank].status(1.0) for rank in dead}
         ended = {rank: "closed its connection or sent what is no evidence" if status is None else _how(status)
                  for rank, status in statuses.items()}
-        stacks = {rank: self._ranks[rank].printed() + _threads(self._ranks[rank].pid) for rank in hung | dead}
+        stacks = {rank: self._ranks[rank].printed() + self._ranks[rank].waits() for rank in hung | dead}
         waiting = dict.fromkeys(hung, f"gave no answer within {seconds:.1f} s")
-        said = {rank: self._ranks[rank].words.read(self._number) for rank in hung | dead}
+        said = {rank: self._ranks[rank].last_calls(self._number) for rank in hung | dead}
         return Incident("died" if dead else "hung", {**waiting, **ended}, stacks, seconds,
                         {rank: calls for rank, calls in said.items() if calls is not None}, statuses)
 
@@ -363,26 +295,60 @@ class Pool:
 
     # Processes and connections.
 
-    def _process(self, rank: int) -> Process:
+    def _host(self, rank: int) -> HostClient | RemoteHost:
+        """Where a rank is."""
+        return self._hosts[max(rank, 0) % len(self._hosts)]
+
+    def _process(self, rank: int) -> Process | RemoteProcess:
         """The process of a rank, started if there is none."""
         if rank not in self._ranks:
-            host = self._hosts[rank % len(self._hosts)]
-            self._ranks[rank] = Process.start(host, rank)
+            self._ranks[rank] = self._host(rank).start(max(rank, 0))
         return self._ranks[rank]
 
     def _meet(self, ranks: tuple[int, ...]) -> _Meeting:
         """Connected gloo groups among these ranks: those at hand, or new ones."""
         if ranks in self._meetings:
             return self._meetings[ranks]
-        store = os.memfd_create("store")
-        meeting = self._meetings[ranks] = _Meeting(store, f"{ranks[0]}-{ranks[-1]}")
-        path = f"/proc/{os.getpid()}/fd/{store}"
-        outcome = self._ask({rank: {"do": "connect", "name": meeting.name, "path": path, "rank": number,
-                                    "world_size": len(ranks)} for number, rank in enumerate(ranks)}, CONNECTING)
+        store, file = self._store(ranks)
+        meeting = self._meetings[ranks] = _Meeting(f"{ranks[0]}-{ranks[-1]}", file)
+        self._asked("connect to one another", {
+            rank: {"do": "connect", "name": meeting.name, "store": store, "rank": number, "world_size": len(ranks)}
+            for number, rank in enumerate(ranks)}, CONNECTING)
+        return meeting
+
+    def _store(self, ranks: tuple[int, ...]) -> tuple[str, int | None]:
+        """Where ranks meet: the address of a new store that all of them reach; and its file, where it is one."""
+        heres = [host.here() for host in map(self._host, ranks) if isinstance(host, RemoteHost)]
+        if not heres:
+            file = os.memfd_create("store")
+            return f"/proc/{os.getpid()}/fd/{file}", file
+        address = next((here for here in heres if not ipaddress.ip_address(here).is_loopback), heres[0])
+        return self._asked("keep a store", {_KEEPER: {"do": "keep", "address": address}}, CONNECTING)[_KEEPER]["store"], None
+
+    def introduce(self, request: dict[str, Any]) -> list[str | None]:
+        """Have a process of its own say what it is to say to the other processes of a job (`stores.introduced`).
+
+        Raises:
+            HarnessError: The launcher's store is not to be reached.
+        """
+        answer = self._asked("reach the job's store", {0: {"do": "introduce", **request}}, 2 * request["patience"] + GRACE)[0]
+        if "unreachable" in answer:
+            raise HarnessError(f"the job's store at {request['host']}:{request['port']} is not to be reached: "
+                               f"{answer['unreachable']}")
+        said: list[str | None] = answer["said"]
+        return said
+
+    def _asked(self, what: str, requests: dict[int, dict[str, Any]], patience: float) -> dict[int, dict[str, Any]]:
+        """The answers of all processes asked to do something that is no part of a case.
+
+        Raises:
+            HarnessError: One of them gave none.
+        """
+        outcome = self._ask(requests, patience)
         if outcome.incident is not None:
             self._retire()
-            raise HarnessError(f"ranks could not connect over loopback: {outcome.incident.ranks} {outcome.incident.stacks}")
-        return meeting
+            raise HarnessError(f"ranks could not {what}: {outcome.incident.ranks} {outcome.incident.stacks}")
+        return {rank: header for rank, (header, _) in outcome.frames.items()}
 
     def _retire(self) -> None:
         """End all ranks.
@@ -393,7 +359,8 @@ class Pool:
         for process in self._ranks.values():
             process.retire()
         for meeting in self._meetings.values():
-            os.close(meeting.store)
+            if meeting.file is not None:
+                os.close(meeting.file)
         self._ranks.clear()
         self._meetings.clear()
 
@@ -417,20 +384,6 @@ def _quiescent(ranks: list[int], outcome: Outcome, kept: int) -> bool:
 def _agreed(header: dict[str, Any], groups: int) -> list[list[list[Any]]]:
     """What a rank issued in its first groups, as far as all ranks must have issued the same."""
     return [[list(agreed(*row[:4])) for row in calls] for calls in header["sent"][:groups]]
-
-
-def _threads(pid: int) -> str:
-    """Where a rank's native threads wait, as the kernel sees it; empty when the process is gone."""
-    lines = []
-    for task in sorted(Path(f"/proc/{pid}/task").glob("*")):
-        with contextlib.suppress(OSError):
-            lines.append(f"\nthread {task.name} {(task / 'comm').read_text().strip()}: {(task / 'wchan').read_text()}")
-    return "".join(lines)
-
-
-def _signal(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):  # It has ended in the meantime.
-        os.kill(pid, number)
 
 
 def _how(status: int) -> str:

@@ -21,13 +21,13 @@ import torch
 from ddp_invariants import case as cases
 from ddp_invariants import draws
 from ddp_invariants.implementation import Ddp, Sampler
-from ddp_invariants.ranks import earlier, noting, sharding, training, wire
+from ddp_invariants.ranks import earlier, noting, sharding, stores, training, wire
 from ddp_invariants.ranks.driving import Driver
 from ddp_invariants.ranks.group import Connections, Log, Timing
 from ddp_invariants.ranks.naming import LoadError
 from ddp_invariants.ranks.sampling import SamplerMaker
 from ddp_invariants.ranks.session import Session
-from ddp_invariants.ranks.surroundings import SIZES, Surroundings, child_processes, kernel_counts
+from ddp_invariants.ranks.surroundings import Surroundings, child_processes, kernel_counts
 from ddp_invariants.trace import LastWords
 
 GLOO_TIMEOUT = 300.0
@@ -37,13 +37,13 @@ GLOO_TIMEOUT = 300.0
 class Rank:
     """What outlives a case in a rank: its connections and the loaded implementations."""
 
-    def __init__(self, control: socket.socket) -> None:
-        self.control = control
+    def __init__(self, control: socket.socket, words: LastWords) -> None:
+        self.control, self.words = control, words
+        self.stores: list[Any] = []
         self.connections: dict[str, Connections] = {}
         self.surroundings: Surroundings | None = None
         self._drivers: dict[str, Driver] = {}
         self._samplers: dict[str, SamplerMaker] = {}
-        self._mapped: dict[str, LastWords] = {}
 
     def driver(self, plain: dict[str, Any]) -> Driver:
         """The DDP of that description, loaded on first use."""
@@ -67,6 +67,15 @@ class Rank:
         if verb == "connect":
             self._connect(request)
             return {}, b""
+        if verb == "keep":
+            store, address = stores.kept(request["address"])
+            self.stores.append(store)
+            return {"store": address}, b""
+        if verb == "introduce":
+            return stores.introduced(request), b""
+        if verb == "devices":
+            # Counting them initialises nothing.
+            return {"torch": torch.__version__, "cuda": torch.version.cuda, "devices": torch.cuda.device_count()}, b""
         if verb == "describe":
             return self._describe(request), b""
         return self._shards(request), b""
@@ -85,15 +94,9 @@ class Rank:
         return {**described, "torch": torch.__version__, "changed": before.changed()}
 
     def _connect(self, request: dict[str, Any]) -> None:
-        self.connections[request["name"]] = Connections.through_file(request["path"], request["rank"], request["world_size"],
-                                                                     GLOO_TIMEOUT)
-
-    def _words(self, path: str) -> LastWords:
-        """The memory of that name, mapped on first use."""
-        if path not in self._mapped:
-            with open(path, "r+b") as file:  # noqa: PTH123 - a descriptor's own file, not one of a folder
-                self._mapped[path] = LastWords(file.fileno())
-        return self._mapped[path]
+        timeout = dt.timedelta(seconds=GLOO_TIMEOUT)
+        store = stores.reached(request["store"], request["world_size"], timeout)
+        self.connections[request["name"]] = Connections(store, request["rank"], request["world_size"], timeout)
 
     def _shards(self, request: dict[str, Any]) -> dict[str, Any]:
         case = cases.from_plain(request["case"])
@@ -108,8 +111,9 @@ class Rank:
         assert isinstance(case, cases.TrainingCase)
         driver = self.driver(request["ddp"])
         everyone = self.connections[request["everyone"]]
-        os.environ.update(dict.fromkeys(SIZES, str(case.ranks_needed)))
-        log = Log(self._words(request["words"]), request["number"])
+        local_rank, local_size = request["local"]
+        os.environ.update(WORLD_SIZE=str(case.ranks_needed), LOCAL_WORLD_SIZE=str(local_size), LOCAL_RANK=str(local_rank))
+        log = Log(self.words, request["number"])
         self.surroundings = self.surroundings or Surroundings()
         counts = kernel_counts()  # Taken here: connections made since the last case have brought theirs.
         left: list[list[int]] = []
@@ -190,13 +194,14 @@ def _bound_memory() -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
-def serve(control: socket.socket, rank: int, stacks: int) -> int:
+def serve(control: socket.socket, rank: int, stacks: int, words: int) -> int:
     """Answer requests until the controller closes the connection.
 
     Args:
         control: The connection.
         rank: This process's number.
         stacks: Descriptor of the file that takes stacks, of a crash or on SIGUSR1.
+        words: Descriptor of the memory that takes its last words; closed.
 
     Returns:
         The process's exit status.
@@ -207,7 +212,8 @@ def serve(control: socket.socket, rank: int, stacks: int) -> int:
     _bound_memory()
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
     torch.set_num_threads(1)
-    state = Rank(control)
+    state = Rank(control, LastWords(words))
+    os.close(words)
     while True:
         message = wire.receive(control)
         if message is None:

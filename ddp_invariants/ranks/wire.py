@@ -31,10 +31,14 @@ def send(connection: socket.socket, header: dict[str, Any], blob: bytes | bytear
 
 
 class Incoming:
-    """A frame that comes in piece by piece, so that no peer can hold up who waits for several of them."""
+    """A frame that comes in piece by piece, so that no peer can hold up who waits for several of them.
 
-    def __init__(self) -> None:
-        self._bytes = bytearray()
+    Args:
+        largest: Bytes a frame may have.
+    """
+
+    def __init__(self, largest: int = LARGEST_FRAME) -> None:
+        self._bytes, self._largest = bytearray(), largest
 
     def take(self, connection: socket.socket) -> tuple[dict[str, Any], bytes] | None:
         """Take what the connection has without waiting for more; the frame once it is complete, None before.
@@ -52,7 +56,7 @@ class Incoming:
         self._bytes += piece
         if len(self._bytes) < _PREFIX.size:
             return None
-        sizes = _sizes(self._bytes)
+        sizes = _sizes(self._bytes, self._largest)
         if len(self._bytes) < _PREFIX.size + sum(sizes):
             return None
         if len(self._bytes) > _PREFIX.size + sum(sizes):
@@ -77,11 +81,11 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any], bytes] | None:
     return _frame(body, sizes[0])
 
 
-def _sizes(prefix: bytes | bytearray) -> tuple[int, int]:
+def _sizes(prefix: bytes | bytearray, largest: int = LARGEST_FRAME) -> tuple[int, int]:
     """Bytes of a frame's header and of what follows it."""
     text_size, blob_size = _PREFIX.unpack_from(prefix)
-    if text_size + blob_size > LARGEST_FRAME:
-        raise WireError(f"a frame of {text_size + blob_size} bytes, at most {LARGEST_FRAME} are taken")
+    if text_size + blob_size > largest:
+        raise WireError(f"a frame of {text_size + blob_size} bytes, at most {largest} are taken")
     return text_size, blob_size
 
 
