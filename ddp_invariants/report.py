@@ -16,7 +16,7 @@ from ddp_invariants.detection import summary as summary_of
 from ddp_invariants.discovery import Discovery, Standing
 from ddp_invariants.ledger import Entry, Ledger
 from ddp_invariants.record import StoredViolation
-from ddp_invariants.verdict import Breach, Outcome, Replayed, Verdict
+from ddp_invariants.verdict import Breach, Outcome, Replayed
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -156,10 +156,7 @@ def summary(ledger: Ledger, order: list[str]) -> str:
         if not (entry.judged or entry.not_claimed or rule in ledger.tested):
             continue
         worst = f"{entry.worst:.2f} of bound" if entry.worst else "none" if entry.judged else ""
-        # What was only seen while other rules were tested proves nothing by itself.
-        judged_in_passing = entry.verdict is Verdict.HOLDS and rule not in ledger.tested
-        verdict = "not tested" if judged_in_passing else "observed" if entry.observed else entry.verdict.value
-        table.add_row(rule, verdict, f"{entry.judged:,}", f"{entry.compared:,}", worst, _notes(entry))
+        table.add_row(rule, ledger.said(rule), f"{entry.judged:,}", f"{entry.compared:,}", worst, _notes(entry))
     return "\n".join([f"{ledger.cases:,} cases judged", *_printed(table)])
 
 
