@@ -20,6 +20,7 @@ from ddp_invariants.deviations import DeviationError
 from ddp_invariants.implementation import OPTIONS, Ddp, NamingError, Sampler, named
 from ddp_invariants.ranks.hosts import HarnessError, Hosts
 from ddp_invariants.ranks.pool import LoadFailure, Pool
+from ddp_invariants.verifying import verify
 
 UNUSABLE = 2
 """Exit status where nothing could be judged, as pytest's for an interrupted session."""
@@ -45,6 +46,8 @@ def naming(command: Callable[..., Any]) -> Callable[..., Any]:
 def main() -> None:
     """Find out whether data-parallel training is right."""
 
+
+main.add_command(verify)
 
 @main.command(short_help="Probe what an implementation takes.")
 @naming

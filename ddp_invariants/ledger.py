@@ -157,8 +157,9 @@ class Ledger:
 
         What was only seen while other rules were tested, or before its own property had ended, proves nothing by itself.
         """
-        entry = self[rule]
-        if entry.verdict is Verdict.HOLDS and rule not in self.ended:
+        entry = self.entries.get(rule, Entry())
+        nothing_against = not (entry.confirmed or entry.seen or entry.inconclusive)
+        if nothing_against and rule not in self.ended:
             return "not finished" if rule in self.tested else "not tested"
         return "observed" if entry.observed and entry.verdict is Verdict.HOLDS else entry.verdict.value
 

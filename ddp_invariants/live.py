@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import secrets
+import signal
 import socket
 import struct
 import threading
@@ -62,6 +63,7 @@ class Listener:
     def __init__(self) -> None:
         self.address = f"ddp-invariants-{os.getpid()}-live-{secrets.token_hex(8)}"
         self._plain: dict[str, dict[str, Any]] = {}
+        self._pids: dict[str, int] = {}
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._socket.bind("\0" + self.address)
@@ -71,6 +73,13 @@ class Listener:
     def ledgers(self, without: Collection[str] = ()) -> dict[str, Ledger]:
         """What each worker told last, but those."""
         return {name: Ledger.from_plain(plain) for name, plain in list(self._plain.items()) if name not in without}
+
+    def kill(self, without: Collection[str] = ()) -> None:
+        """End the workers that told something, but those, at once: what they told is here."""
+        for name, pid in list(self._pids.items()):
+            if name not in without:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
 
     def close(self) -> None:
         """Stop listening."""
@@ -87,11 +96,12 @@ class Listener:
                 return
             if not data:
                 return
-            # Anybody on this machine may write to it.
-            if any(_CREDENTIALS.unpack(one)[1] == os.getuid() for _, kind, one in extra if kind == socket.SCM_CREDENTIALS):
-                with contextlib.suppress(ValueError, zlib.error):
-                    name, plain = json.loads(zlib.decompress(data))
-                    self._plain[name] = plain
+            for _, kind, credentials in extra:
+                pid, user, _ = _CREDENTIALS.unpack(credentials) if kind == socket.SCM_CREDENTIALS else (0, -1, 0)
+                if user == os.getuid():  # Anybody on this machine may write to it.
+                    with contextlib.suppress(ValueError, zlib.error):
+                        name, plain = json.loads(zlib.decompress(data))
+                        self._plain[name], self._pids[name] = plain, pid
 
 
 class Progress:
@@ -142,8 +152,8 @@ class Progress:
 
     def vacuous(self, ledger: Ledger) -> Mapping[str, list[str]]:
         """Rules whose property runs now, with the situations they have not met yet."""
-        running = [rule for rule in ALL_RULES if rule in ledger.tested and rule not in ledger.ended]
-        missing = {rule: [need for need in ALL_RULES[rule].needs if not ledger[rule].met[need]] for rule in running}
+        running = [rule for rule in ALL_RULES if rule in ledger.tested - ledger.ended and rule in ledger.entries]
+        missing = {rule: [need for need in ALL_RULES[rule].needs if not ledger.entries[rule].met[need]] for rule in running}
         return {rule: needs for rule, needs in missing.items() if needs}
 
 
@@ -155,7 +165,7 @@ class Screen:
     """The display on a terminal, drawn anew four times a second by a thread of its own.
 
     Args:
-        file: The terminal.
+        file: The terminal; closed at the end.
         progress: How far the session is.
         known: Gives what is known at the moment.
     """
@@ -165,7 +175,7 @@ class Screen:
         from rich.console import Console
         from rich.live import Live
 
-        self._progress, self._known = progress, known
+        self._file, self._progress, self._known = file, progress, known
         # What pytest prints goes its own way: nothing is redirected.
         self._live = Live(console=Console(file=file), get_renderable=self._rendered, transient=True, redirect_stdout=False,
                           redirect_stderr=False, refresh_per_second=4)
@@ -177,6 +187,7 @@ class Screen:
     def stop(self) -> None:
         """Take it off the screen."""
         self._live.stop()
+        self._file.close()
 
     def _rendered(self) -> Any:
         from rich.console import Group
@@ -188,6 +199,8 @@ class Screen:
         except RuntimeError:  # It changed while it was summed up: a moment later it is there.
             return Text("…")
         progress = self._progress
+        if not ledger.cases:
+            return Text("")
         lines: list[Any] = [ProgressBar(total=len(ALL_RULES), completed=len(progress.reported), width=60),
                             Text(progress.line(ledger), overflow="ellipsis", no_wrap=True)]
         bad = [rule for rule in ALL_RULES if ledger.said(rule) == "violated"]

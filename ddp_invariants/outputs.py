@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ddp_invariants import casefile
 from ddp_invariants.case import CaseError
-from ddp_invariants.certificate import Certificate, Run, make, to_json
+from ddp_invariants.certificate import INTERRUPTED, Certificate, Run, make, to_json
 from ddp_invariants.certificate_text import badge, headline, markdown
 from ddp_invariants.discovery import Discovery
 from ddp_invariants.ledger import Ledger
@@ -91,11 +91,13 @@ def _written(path: Path, kind: str, certificate: Certificate) -> str:
         with path.open("a", encoding="utf-8") as file:
             file.write(markdown(certificate))
         return f"summary: {path}"
-    # Imported here: pictures take longer to import than most sessions' first case.
+    # Imported here: only who wants a page needs it.
     from ddp_invariants.page import render
 
+    # Who interrupts waits for nothing.
+    page = render(certificate, drawn=INTERRUPTED not in certificate.partial)
     both = path.with_suffix(".json"), path.with_suffix(".html")
-    for each, text in zip(both, (to_json(certificate), render(certificate)), strict=True):
+    for each, text in zip(both, (to_json(certificate), page), strict=True):
         whole = each.with_name(each.name + ".part")  # Whoever looks while it is written sees the old one, or all of it.
         whole.write_text(text, encoding="utf-8")
         whole.replace(each)

@@ -81,7 +81,7 @@ def shard_map(name: str, view: ShardMap) -> str:
         axes.set_yticks(np.arange(len(view.shards)) + 0.5, [f"epoch {epoch}" for epoch in view.epochs])
         step = max(1, columns // 24)
         axes.set_xticks(np.arange(0, columns, step) + 0.5, [str(index) for index in range(0, columns, step)])
-        axes.set_xlabel("sample; the number in a cell is the rank that got it, hatched where it got it as padding")
+        axes.set_xlabel("sample")
         axes.spines[:].set_visible(False)
 
     return _drawn(name, (max(5.0, 1.0 + 0.3 * columns), 0.9 + 0.36 * len(view.shards)), draw)
@@ -136,6 +136,7 @@ def buckets(name: str, view: Timeline) -> str:
         axes.set_ylim(len(view.buckets), 0)
         axes.set_yticks(np.arange(len(view.buckets)) + 0.5, [f"{number}: {one.elements} x {one.dtype}" for number, one in enumerate(
             view.buckets, start=1)])
+        axes.set_xticks([0, largest])
         axes.set_xlabel("elements")
 
     return _drawn(name, (7.5, 0.8 + 0.3 * len(view.buckets)), draw)
@@ -145,8 +146,8 @@ def mismatch(name: str, view: Mismatch) -> str:
     """How far each rank is off, parameter by parameter."""
     values = np.array([[np.nan if value is None else value for value in row] for row in view.largest], dtype=np.float64)
     shown = np.clip(np.nan_to_num(values, nan=SMALL), SMALL, None)
-    cells = [["none" if value is None else "0" if not value else f"{value:.1e}" for value in row] for row in view.largest]
-    return _cells(name, shown, cells, view.names, [f"rank {rank}" for rank in range(values.shape[1])], wide=0.95)
+    cells = [["none" if value is None else f"{value:.2g}" for value in row] for row in view.largest]
+    return _cells(name, shown, cells, view.names, [f"rank {rank}" for rank in range(values.shape[1])], wide=0.8, least=SMALL)
 
 
 def errors(name: str, accounts: Sequence[RuleAccount]) -> str:
@@ -162,27 +163,25 @@ def sizes(name: str, counts: Mapping[str, int], kind: str) -> str:
     drawn = {(int(ranks), int(samples)): count for (of, ranks, samples), count in (
         (key.split(" "), count) for key, count in counts.items()) if of == kind}
     ranks = sorted({ranks for ranks, _ in drawn})
-    # Neighbouring lengths share a column: more are not read.
-    edges = [0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 64, 128]
-    column = {samples: max(edge for edge in edges if edge <= samples) for _, samples in drawn}
+    # Neighbouring lengths share a column, named by the longest: more are not read.
+    column = {samples: next(edge for edge in _EDGES if edge >= samples) for _, samples in drawn}
     columns = sorted(set(column.values()))
     table = np.zeros((len(ranks), len(columns)))
     for (size, samples), count in drawn.items():
         table[ranks.index(size), columns.index(column[samples])] += count
-    labels = [_between(edge, edges) for edge in columns]
+    labels = [str(edge) if edge - before == 1 else f"{before + 1}–{edge}" for before, edge in zip((-1, *_EDGES), _EDGES, strict=False)
+              if edge in columns]
     return _cells(name, np.clip(table, 0.5, None), [[f"{count:.0f}" if count else "" for count in row] for row in table],
                   [f"{size} rank{'s' if size > 1 else ''}" for size in ranks], labels, wide=0.56)
 
 
-def _between(edge: int, edges: Sequence[int]) -> str:
-    after = next((one for one in edges if one > edge), None)
-    return f"{edge}+" if after is None else str(edge) if after == edge + 1 else f"{edge}–{after - 1}"
+_EDGES = (*range(9), 12, 16, 24, *(1 << power for power in range(5, 64)))
 
 
 def _cells(name: str, values: FloatArray, texts: Sequence[Sequence[str]], rows: Iterable[str], columns: Sequence[str], *,
-           wide: float) -> str:
+           wide: float, least: float = 0.5) -> str:
     """A table of cells whose colours tell sizes on a logarithmic scale, and whose texts tell them exactly."""
-    norm, colours = LogNorm(values.min(), max(values.max(), values.min() * 10)), colormaps["cividis"]
+    norm, colours = LogNorm(least, max(values.max(), least * 10)), colormaps["cividis"]
     names = [_shortened(row) for row in rows]
 
     def draw(axes: Axes) -> None:

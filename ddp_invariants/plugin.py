@@ -195,6 +195,11 @@ class _Reports:
     def __init__(self, config: pytest.Config, watch: Watch) -> None:
         self.config, self.watch = config, watch
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_keyboard_interrupt(self) -> None:
+        """Whoever interrupts is not kept waiting."""
+        self.watch.interrupt()
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """A test reported, in this process or in a worker; in a CI job a line tells now and then how far it is."""
         self.watch.report(report)

@@ -79,8 +79,6 @@ def _text(path: Path) -> str:
         raise CertificateError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise CertificateError(f"{path}: not a text file ({error.reason} at byte {error.start})") from error
-    except ValueError as error:
-        raise error if isinstance(error, CertificateError) else CertificateError(f"{path!r}: no file has such a name") from error
 
 
 def _embedded(path: Path, text: str) -> str:

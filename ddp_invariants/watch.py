@@ -82,15 +82,23 @@ class Watch:
         self._line_at = time.monotonic()
         return f"ddp-invariants: {self.progress.line(self.known())}"
 
+    def interrupt(self) -> None:
+        """Stop drawing, and end the workers, which would go on until they were told in due form."""
+        self._stop_drawing()
+        self.listener.kill(without=self._came)
+
+    def _stop_drawing(self) -> None:
+        if self.screen is not None:
+            self.screen.stop()
+            self.screen = None
+
     def finish(self, found: Discovery, *, interrupted: bool) -> Ledger:
         """Stop drawing and listening, and write what is wanted.
 
         Returns:
             The session's ledger.
         """
-        if self.screen is not None:
-            self.screen.stop()
-            self.screen = None
+        self._stop_drawing()
         ledger = self.known()
         self.listener.close()
         held, wanted = self.held, self.wanted
