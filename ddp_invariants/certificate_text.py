@@ -40,7 +40,9 @@ def largest(account: RuleAccount) -> str:
         return f"{account.observed[0]:.2f} to {account.observed[-1]:.2f} observed"
     if account.worst is None:
         return "not a number"
-    return f"{account.worst:.2f} of bound" if account.worst else "none" if account.judged else ""
+    if not account.worst:
+        return "none" if account.judged else ""
+    return f"{account.worst:.2f} of bound" if account.worst < 100 else f"{account.worst:.1e} of bound"
 
 
 def printable(text: str) -> str:
