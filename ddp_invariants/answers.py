@@ -36,7 +36,7 @@ def side_by_side(sat: "Mapping[str, Sat]") -> str:
 
     verdicts, capabilities = table("rule"), table("capability")
     for rule in ALL_RULES:
-        cells = [report.verdict(one.ledger, rule) if one.ledger else "" for one in sat.values()]
+        cells = [one.ledger.said(rule) if one.ledger and one.ledger.concerned(rule) else "" for one in sat.values()]
         if any(cells):
             verdicts.add_row(rule, *cells)
     for capability in CAPABILITIES:

@@ -6,10 +6,20 @@ another rule was tested is not lost.
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from math import ceil
+from pathlib import Path
 from typing import Any, Self
 
+from ddp_invariants.case import Case
+from ddp_invariants.drawn import Drawn
+from ddp_invariants.evidence import ShardEvidence, TrainingEvidence
 from ddp_invariants.verdict import Breach, Finding, Verdict
+from ddp_invariants.views import example, of_violation
+
+TENTHS = 10
+"""Steps in which errors are counted, from none to the whole bound; before them stands what has no error, after them what
+exceeds its bound."""
 
 
 @dataclass
@@ -21,6 +31,7 @@ class Entry:
         compared: Things compared over all of them.
         met: How many cases reached each situation.
         worst: The largest error in units of its bound.
+        errors: Of the cases judged, how many had a largest error of nothing, of each tenth of the bound, and beyond it.
         unjudged: Why it could not be judged, counted.
         breaches: Case id to the breach in a few words, at most ten; `seen` counts all.
         seen: Cases with a breach.
@@ -35,6 +46,7 @@ class Entry:
     compared: int = 0
     met: Counter[str] = field(default_factory=Counter)
     worst: float = 0.0
+    errors: list[int] = field(default_factory=lambda: [0] * (TENTHS + 2))
     unjudged: Counter[str] = field(default_factory=Counter)
     breaches: dict[str, str] = field(default_factory=dict)
     seen: int = 0
@@ -54,6 +66,8 @@ class Entry:
         self.compared += finding.compared
         self.met.update(finding.met)
         self.worst = max(self.worst, finding.worst)
+        # What is not a number is beyond every bound.
+        self.errors[ceil(finding.worst * TENTHS) if finding.worst <= 1 else -1] += 1
         self._widen(finding.observed)
         if finding.breach is not None:
             self.enter_breach(finding.breach, case_id)
@@ -75,6 +89,7 @@ class Entry:
         self.compared += other.compared
         self.met.update(other.met)
         self.worst = max(self.worst, other.worst)
+        self.errors = [ours + theirs for ours, theirs in zip(self.errors, other.errors, strict=True)]
         self.unjudged.update(other.unjudged)
         self.breaches.update(other.breaches)
         self.seen += other.seen
@@ -98,34 +113,92 @@ class Entry:
 
 
 class Ledger:
-    """All rules' accounts of a session or a worker."""
+    """All rules' accounts of a session or a worker.
+
+    Attributes:
+        entries: By rule.
+        cases: How many were judged.
+        tested: Rules whose own properties ran.
+        ended: Those whose own properties ran to their end, or had nothing to run.
+        stored: Violations that were confirmed: by the file each is stored in, what is shown of it (`views.Example`, as plain
+            data).
+        drawn: What the cases were.
+        examples: Of each kind of case one that shows well what it is (`views.Example`, as plain data).
+    """
 
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
         self.cases = 0
         self.tested: set[str] = set()
+        self.ended: set[str] = set()
+        self.stored: dict[str, dict[str, Any]] = {}
+        self.drawn = Drawn()
+        self.examples: dict[str, dict[str, Any]] = {}
 
     def __getitem__(self, rule: str) -> Entry:
         return self.entries.setdefault(rule, Entry())
+
+    def enter(self, case: Case, findings: Iterable[Finding], case_id: str) -> None:
+        """Enter a case with what was found."""
+        self.cases += 1
+        self.drawn.add(case)
+        for finding in findings:
+            self[finding.rule].add(finding, case_id)
+
+    def confirm(self, rule: str, path: Path, evidence: TrainingEvidence | ShardEvidence | None) -> None:
+        """A violation of a rule was confirmed, and is stored in a file; what a page shows of it is kept."""
+        self[rule].confirmed += 1
+        self.stored[str(path)] = asdict(of_violation(evidence, rule))
+
+    def look_at(self, evidence: TrainingEvidence | ShardEvidence) -> None:
+        """Keep what shows well what a case is, if there is no such yet."""
+        if evidence.case.kind not in self.examples:
+            found = example(evidence)
+            if found is not None:
+                self.examples[evidence.case.kind] = asdict(found)
+
+    def concerned(self, rule: str) -> bool:
+        """Whether the session had anything to do with a rule."""
+        entry = self.entries.get(rule, Entry())
+        return bool(entry.judged or entry.not_claimed or entry.not_run or rule in self.tested)
+
+    def said(self, rule: str) -> str:
+        """A rule's verdict in words.
+
+        What was only seen while other rules were tested, or before its own property had ended, proves nothing by itself.
+        """
+        entry = self.entries.get(rule, Entry())
+        nothing_against = not (entry.confirmed or entry.seen or entry.inconclusive or entry.not_run)
+        if nothing_against and rule not in self.ended:
+            return "not finished" if rule in self.tested else "not tested"
+        return "observed" if entry.observed and entry.verdict is Verdict.HOLDS else entry.verdict.value
 
     def merge(self, other: Self) -> None:
         """Add another worker's."""
         self.cases += other.cases
         self.tested |= other.tested
+        self.ended |= other.ended
+        self.stored.update(other.stored)
+        self.drawn.merge(other.drawn)
+        self.examples = {**other.examples, **self.examples}
         for rule, entry in other.entries.items():
             self[rule].merge(entry)
 
     def to_plain(self) -> dict[str, Any]:
         """As JSON-ready data: dicts, lists, strings, numbers."""
         entries = {rule: {**vars(entry), "met": dict(entry.met), "unjudged": dict(entry.unjudged)}
-                   for rule, entry in self.entries.items()}
-        return {"cases": self.cases, "tested": sorted(self.tested), "entries": entries}
+                   for rule, entry in list(self.entries.items())}
+        return {"cases": self.cases, "tested": sorted(self.tested), "ended": sorted(self.ended), "stored": self.stored,
+                "drawn": self.drawn.to_plain(), "examples": self.examples, "entries": entries}
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> Self:
         """From what `to_plain` gave, in this or another process."""
         ledger = cls()
-        ledger.cases, ledger.tested = plain["cases"], set(plain["tested"])
+        ledger.cases, ledger.stored = plain["cases"], plain["stored"]
+        ledger.tested, ledger.ended = set(plain["tested"]), set(plain["ended"])
+        ledger.drawn = Drawn.from_plain(plain["drawn"])
+        ledger.examples = plain["examples"]
         for rule, entry in plain["entries"].items():
             ledger.entries[rule] = Entry(**{**entry, "met": Counter(entry["met"]), "unjudged": Counter(entry["unjudged"])})
         return ledger

@@ -15,12 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.junitxml import xml_key  # Where its own record_testsuite_property writes to, which no worker of xdist can.
 
 from ddp_invariants import __version__, backends, casefile, cluster, discovery, journal, record
 from ddp_invariants.case import LARGEST_WORLD_SIZE, CaseError, TrainingCase
 from ddp_invariants.implementation import OPTIONS, Ddp, Sampler, named
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.ledger import Ledger
+from ddp_invariants.live import Teller
+from ddp_invariants.outputs import Wanted
 from ddp_invariants.ranks.hosts import HarnessError, Hosts
 from ddp_invariants.ranks.pool import LoadFailure, Pool
 from ddp_invariants.report import capabilities, on_trial, seen_in_passing, summary
@@ -28,6 +31,7 @@ from ddp_invariants.scope import OnTrial
 from ddp_invariants.status import INCONCLUSIVE, UNUSABLE_INPUT, unusable
 from ddp_invariants.trial import Options, Trial
 from ddp_invariants.verdict import Inconclusive, NotJudged, Violation
+from ddp_invariants.watch import Held, Watch, told_of
 
 PROFILES = {"quick": 30, "default": 100, "thorough": 1000}
 """Cases per property."""
@@ -62,6 +66,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
                     help="where tensors are (default: what the backend needs)")
     group.addoption("--deviations", default=[], action="append", metavar="FILE",
                     help="deviations that are expected, beside those shipped; repeatable")
+    group.addoption("--certificate", default=None, metavar="FILE",
+                    help="write FILE.json and its page FILE.html; either may be named")
+    group.addoption("--badge", default=None, metavar="FILE", help="write a badge as shields.io's endpoint takes it")
     group.addoption("--replay", default=None, metavar="FILE", help="judge the case in FILE instead of drawing any")
 
 
@@ -73,11 +80,15 @@ class Session:
         self.ledger = Ledger()
         self.hosts: Hosts | cluster.Cluster | None = None
         self.trial: Trial | None = None
+        self.watch: Watch | None = None
+        self.teller: Teller | None = None
         worker_input: dict[str, Any] | None = getattr(config, "workerinput", None)
         self.is_worker = worker_input is not None
         if worker_input is not None:
             self.shared: dict[str, Any] = worker_input["ddp_invariants"]
             config.option.max_world_size = self.shared["max_world_size"]
+            if self.shared["listener"]:
+                self.teller = Teller(self.shared["listener"], worker_input["workerid"])
             return
         option = config.option
         given = option.seed
@@ -85,7 +96,7 @@ class Session:
                        "command": config.stash.get(COMMAND, f"pytest {self._properties()}"),
                        # The root of a session that is not pytest's own is this package's folder, which is not the user's.
                        "root": str(config.invocation_params.dir if COMMAND in config.stash else config.rootpath),
-                       "max_world_size": option.max_world_size, "journal": ""}
+                       "max_world_size": option.max_world_size, "journal": "", "listener": ""}
         self._open_journal()
         ddp, sampler = named(vars(option))
         self.hosts = cluster.led() or Hosts()
@@ -101,6 +112,11 @@ class Session:
         if found.stale():
             raise LoadFailure(f"{ddp}: {found.stale()[0]}")
         self.shared["discovery"] = discovery.to_plain(found)
+        given = " ".join([self.shared["command"], *(one.options() for one in self.on_trial if one.options())])
+        words = given if COMMAND in config.stash else shlex.join(["pytest", *map(str, config.invocation_params.args)])
+        held = Held(words, self.shared["seed"], option.cases or PROFILES[option.profile], option.max_world_size, option.isolation)
+        self.watch = Watch(held, _wanted(config), lambda: self.trial.ledger if self.trial is not None else None)
+        self.shared["listener"] = self.watch.listener.address
 
     def _open_journal(self) -> None:
         """Where the launcher may start the job anew, have what is judged until then known."""
@@ -163,13 +179,26 @@ class Session:
         if self.trial is None:
             scope = self.discovery.scope(self.config.option.max_world_size)
             self.trial = Trial(Pool(self.shared["addresses"]), OnTrial(*self.on_trial, scope), self.options)
+            if self.teller is not None:
+                self.trial.listen = self.teller
         return self.trial
+
+    def properties(self) -> Iterator[tuple[str, str]]:
+        """What a JUnit file says of the whole session."""
+        found, shared = self.discovery, self.shared
+        for side, described in (("ddp", found.ddp), ("sampler", found.sampler)):
+            yield side, f"{described['name']} = {described['target']} ({described['version']})"
+        yield from (("ddp-invariants", __version__), ("torch", found.torch), ("seed", str(shared["seed"])),
+                    ("cases judged", str(self.ledger.cases)))
+        yield from ((rule, self.ledger.said(rule)) for rule in ALL_RULES)
 
     def close(self) -> None:
         """End whatever this process started."""
         if self.trial is not None:
             self.trial.pool.close()
             self.ledger.merge(self.trial.ledger)
+            if self.watch is not None:
+                self.watch.take("", self.trial.ledger)
             self.trial = None
         if self.hosts is not None:
             self.hosts.close()
@@ -179,6 +208,12 @@ class Session:
 def found(config: pytest.Config) -> tuple[Ledger, discovery.Discovery] | None:
     """What came of a session that has ended: its ledger, and what was found out before; None where it never began."""
     return (config.stash[_KEY].ledger, config.stash[_KEY].discovery) if _KEY in config.stash else None
+
+
+def _wanted(config: pytest.Config) -> Wanted:
+    """The files the session is to write."""
+    certificate, badge = config.option.certificate, config.option.badge
+    return Wanted(Path(certificate) if certificate else None, Path(badge) if badge else None)
 
 
 def _check(config: pytest.Config) -> None:
@@ -198,6 +233,9 @@ def _check(config: pytest.Config) -> None:
     backends.wanted(option.backend, option.device)
     if option.cases is not None and option.cases < 1:
         raise CaseError(f"--cases {option.cases}: expected at least 1")
+    _wanted(config).check()
+    if option.replay is not None and (option.certificate or option.badge):
+        raise CaseError("--replay judges one case: no certificate comes of it; leave out --certificate and --badge")
     if option.replay is not None:
         case = casefile.read(Path(option.replay))
         if isinstance(case, TrainingCase) and case.ranks_needed > option.max_world_size:
@@ -223,9 +261,32 @@ def pytest_configure(config: pytest.Config) -> None:
     try:
         if getattr(config, "workerinput", None) is None:
             _check(config)
-        config.stash[_KEY] = Session(config)
+        config.stash[_KEY] = session = Session(config)
+        if session.watch is not None:
+            config.pluginmanager.register(_Reports(config, session.watch))
     except UNUSABLE_INPUT as error:
         pytest.exit(f"ddp-invariants: {error}", returncode=unusable(error))
+
+
+class _Reports:
+    """Takes in tests' reports, which do not say whose session they are of."""
+
+    def __init__(self, config: pytest.Config, watch: Watch) -> None:
+        self.config, self.watch = config, watch
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_keyboard_interrupt(self) -> None:
+        """Whoever interrupts is not kept waiting."""
+        self.watch.interrupt()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """A test reported, in this process or in a worker; in a CI job a line tells now and then how far it is."""
+        self.watch.report(report)
+        line = self.watch.line() if _in_ci() else ""
+        reporter: Any = self.config.pluginmanager.get_plugin("terminalreporter")
+        if line and reporter is not None:
+            reporter.ensure_newline()
+            reporter.write_line(line)
 
 
 _FIRST = ("test_shard.py", "test_init.py", "test_loss.py", "test_grad.py", "test_param.py", "test_buf.py", "test_comm.py",
@@ -241,10 +302,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
-    """Run nothing where nothing can be run as it was asked for, and say so of every rule: neither passed nor skipped."""
-    if _KEY not in session.config.stash or not session.config.stash[_KEY].shared["not_run"]:
+    """Begin; or run nothing where nothing can be run as it was asked for, and say so of every rule: neither passed nor skipped."""
+    if _KEY not in session.config.stash:
         return None
     ours = session.config.stash[_KEY]
+    if not ours.shared["not_run"]:
+        _draw(session.config, ours.watch)
+        return None
     asked = [rule for rule in ALL_RULES if any(item.name.startswith(f"test_{rule.replace('-', '').lower()}_")
                                                for item in session.items)]
     for rule in asked or ALL_RULES:  # Where workers were to collect, all of them.
@@ -265,12 +329,37 @@ def pytest_testnodedown(node: Any, error: object) -> None:
     del error
     output = getattr(node, "workeroutput", {})
     if "ddp_invariants" in output:
-        node.config.stash[_KEY].ledger.merge(Ledger.from_plain(output["ddp_invariants"]))
+        node.config.stash[_KEY].watch.take(node.gateway.id, Ledger.from_plain(output["ddp_invariants"]))
+
+
+def _draw(config: pytest.Config, watch: Watch | None) -> None:
+    """Begin to draw, where a person looks on: on a terminal, unless more or less than usual was asked for."""
+    option = config.option
+    if watch is not None and os.isatty(1) and os.environ.get("TERM", "dumb") != "dumb" and not _in_ci() \
+            and option.verbose == 0 and option.capture != "no" and not option.usepdb:
+        reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None:
+            reporter.showfspath = False
+        watch.draw()
+
+
+def _in_ci() -> bool:
+    """Whether this is a CI job, by what pytest goes by."""
+    return bool(os.environ.get("CI") or os.environ.get("BUILD_NUMBER"))
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_report_teststatus(config: pytest.Config) -> Iterator[None]:
+    """No letter per test where the progress is drawn instead; failures are told at the end, as ever."""
+    outcome: Any = yield
+    watch = config.stash[_KEY].watch if _KEY in config.stash else None
+    if watch is not None and watch.screen is not None:
+        outcome.force_result((outcome.get_result()[0], "", ""))
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Close this process's pool; in the main process, let findings no test reported fail the session."""
+    """Close this process's pool; in the main process, write what is wanted, and let findings no test reported fail the session."""
     session.config.stash[_STATUS] = int(exitstatus)
     if _KEY not in session.config.stash:
         return
@@ -280,8 +369,14 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         session.config.workeroutput["ddp_invariants"] = ours.ledger.to_plain()  # type: ignore[attr-defined]  # set by xdist
     elif ours.shared["not_run"]:
         session.exitstatus = INCONCLUSIVE
-    elif exitstatus == pytest.ExitCode.OK and any(entry.seen for entry in ours.ledger.entries.values()):
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    elif ours.watch is not None:
+        ours.ledger = ours.watch.finish(ours.discovery, interrupted=exitstatus == pytest.ExitCode.INTERRUPTED)
+        junit = session.config.stash.get(xml_key, None)
+        if junit is not None:
+            for name, value in ours.properties():
+                junit.add_global_property(name, value)
+        if exitstatus == pytest.ExitCode.OK and any(entry.seen for entry in ours.ledger.entries.values()):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
     session.config.stash[_STATUS] = int(session.exitstatus)
 
 
@@ -329,11 +424,20 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         told = seen_in_passing(config.stash[_KEY].ledger)
         if told:
             terminalreporter.write_line(told)
+    watch = config.stash[_KEY].watch if _KEY in config.stash else None
+    for line in watch.lines if watch is not None else ():
+        terminalreporter.write_line(line)
 
 
 @pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Iterator[None]:
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     """Show a verdict as itself: the stack behind it is the suite's own and says nothing about the accused."""
+    ours = item.config.stash.get(_KEY, None)
+    if call.when == "call" and ours is not None and ours.trial is not None:
+        asked, ours.trial.asked = ours.trial.asked, []
+        item.user_properties += [told for rule in asked for told in told_of(ours.trial.ledger, rule)]
+        if ours.teller is not None and asked:
+            ours.teller.tell(ours.trial.ledger)
     outcome: Any = yield
     if call.excinfo is not None and isinstance(call.excinfo.value, NotJudged):
         report = outcome.get_result()

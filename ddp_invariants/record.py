@@ -8,6 +8,7 @@ import base64
 import difflib
 import importlib.metadata
 import json
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from math import prod
@@ -213,7 +214,9 @@ def _tensors(tensors: Tensors) -> Iterator[StoredTensor]:
 def write(violation: StoredViolation, path: Path) -> None:
     """Store a violation."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(asdict(violation)) + "\n", encoding="utf-8")
+    whole = path.with_name(f"{path.name}.{os.getpid()}")  # Who stores it may be ended at any moment.
+    whole.write_text(json.dumps(asdict(violation)) + "\n", encoding="utf-8")
+    whole.replace(path)
 
 
 def find(name: str) -> Path:

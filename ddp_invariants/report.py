@@ -16,7 +16,7 @@ from ddp_invariants.detection import summary as summary_of
 from ddp_invariants.discovery import Discovery, Standing
 from ddp_invariants.ledger import Entry, Ledger
 from ddp_invariants.record import StoredViolation
-from ddp_invariants.verdict import Breach, Outcome, Replayed, Verdict
+from ddp_invariants.verdict import Breach, Outcome, Replayed
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -157,21 +157,11 @@ def summary(ledger: Ledger, order: list[str]) -> str:
     table.add_column("notes")
     for rule in order:
         entry = ledger[rule]
-        if not (entry.judged or entry.not_claimed or entry.not_run or rule in ledger.tested):
+        if not ledger.concerned(rule):
             continue
         worst = f"{entry.worst:.2f} of bound" if entry.worst else "none" if entry.judged else ""
-        table.add_row(rule, verdict(ledger, rule), f"{entry.judged:,}", f"{entry.compared:,}", worst, _notes(entry))
+        table.add_row(rule, ledger.said(rule), f"{entry.judged:,}", f"{entry.compared:,}", worst, _notes(entry))
     return "\n".join([f"{ledger.cases:,} cases judged", *printed(table)])
-
-
-def verdict(ledger: Ledger, rule: str) -> str:
-    """What a table says of a rule in a word or two; empty where the session has nothing to do with it."""
-    entry = ledger.entries.get(rule, Entry())
-    if not (entry.judged or entry.not_claimed or rule in ledger.tested):
-        return ""
-    # What was only seen while other rules were tested proves nothing by itself.
-    judged_in_passing = entry.verdict is Verdict.HOLDS and rule not in ledger.tested
-    return "not tested" if judged_in_passing else "observed" if entry.observed else entry.verdict.value
 
 
 def printed(table: "Table") -> list[str]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from ddp_invariants import report
-from ddp_invariants.case import Case, Poison, TrainingCase, case_id, to_json
+from ddp_invariants.case import Case, Poison, TrainingCase, to_json
 from ddp_invariants.invariants import ALL_RULES, telling_most
 from ddp_invariants.ledger import Ledger
 from ddp_invariants.ranks.hosts import HarnessError
@@ -59,6 +59,9 @@ class Bench(Protocol):
 
     def counts(self, rule: str, case: Case) -> bool:
         """Whether what a rule says of a case counts."""
+
+    def enter(self, case: Case, findings: list[Finding]) -> None:
+        """Enter a case with what was found into the ledger."""
 
 
 def independent(asked: SearchStrategy[Asked]) -> SearchStrategy[Asked]:
@@ -125,12 +128,8 @@ class Search:
 
     def enter(self, case: Case, findings: dict[str, Finding]) -> Breach | None:
         """Account for one case's findings; the breach that is to be reported, if any."""
-        ledger = self.bench.ledger
-        ledger.cases += 1
-        identifier = case_id(case, self.bench.on_trial.named(case))
-        for name, finding in findings.items():
-            if self.bench.counts(name, case):
-                ledger[name].add(finding, identifier)
+        counted = [finding for name, finding in findings.items() if self.bench.counts(name, case)]
+        self.bench.enter(case, counted)
         if not self.rule:
             return telling_most(self.bench.breaches(findings, case))
         own = findings.get(self.rule, Finding(self.rule, unjudged="the case is of another kind"))

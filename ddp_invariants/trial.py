@@ -17,7 +17,7 @@ from hypothesis.errors import Flaky
 from hypothesis.strategies import SearchStrategy
 
 from ddp_invariants import record, report
-from ddp_invariants.case import Case, Perturbation, ShardCase, TrainingCase
+from ddp_invariants.case import Case, Perturbation, ShardCase, TrainingCase, case_id
 from ddp_invariants.evidence import ShardEvidence, TrainingEvidence
 from ddp_invariants.invariants import ALL_RULES, SHIPPED, judge, telling_most
 from ddp_invariants.invariants.diagnosis.causes import narrowed
@@ -73,11 +73,15 @@ class Trial:
         pool: The ranks.
         on_trial: What is judged.
         options: How.
+        listen: Called with the ledger after each case that is entered.
     """
 
-    def __init__(self, pool: Pool, on_trial: OnTrial, options: Options) -> None:
-        self.pool, self.on_trial, self.options = pool, on_trial, options
+    def __init__(self, pool: Pool, on_trial: OnTrial, options: Options,
+                 listen: Callable[[Ledger], None] = lambda _: None) -> None:
+        self.pool, self.on_trial, self.options, self.listen = pool, on_trial, options, listen
         self.ledger = Ledger()
+        self.asked: list[str] = []
+        """Rules that were to be certified, for whoever takes them from here."""
         # A hang costs a whole deadline, so the second and later ones of a session get a shorter one; a confirmation never.
         self.hung = False
         self.lifeless: Violation | None = None
@@ -114,6 +118,7 @@ class Trial:
         else:
             evidence = self.pool.shards(case, self.on_trial.sampler, fresh=fresh, patience=patience)
         self._evidence = evidence
+        self.ledger.look_at(evidence)
         self.hung |= evidence.incident is not None and evidence.incident.kind == "hung"
         found = judge(evidence, self.scope.declared, self.scope.sampler)
         if journal is not None:
@@ -133,6 +138,16 @@ class Trial:
             NotJudged: The rule is not about what is on trial, or not about the case to replay.
             HarnessError: The harness failed.
         """
+        self.asked.append(rule)
+        try:
+            self._try(rule, cases)
+        except Exception:
+            self.ledger.ended.add(rule)
+            raise
+        self.ledger.ended.add(rule)  # Not where it was interrupted.
+
+    def _try(self, rule: str, cases: SearchStrategy[TrainingCase] | SearchStrategy[ShardCase] | None) -> None:
+        """The same, not noting that it ended."""
         why = dict(self.scope.deviating).get(rule, "")
         if why:
             self._require_deviation(rule, why)
@@ -198,8 +213,8 @@ class Trial:
         breach = Search(self, rule).enter(case, findings)
         name = self.on_trial.named(case)
         if breach is not None:
-            self.ledger[breach.rule].confirmed += 1
             path = self._path(case, breach.rule)
+            self.ledger.confirm(breach.rule, path, self._evidence)
             repeat = self._repeat(breach.rule, rule, path)
             if not path.exists():  # What is there already was confirmed more often.
                 self._store(case, breach, (1, 1), self._evidence, repeat)
@@ -285,7 +300,9 @@ class Trial:
             self.hung = False
             self.ledger[breach.rule].inconclusive = True
             raise Inconclusive(report.not_repeated(breach, name, case, runs=runs, repeat=repeat))
-        self.ledger[breach.rule].confirmed += 1
+        if isinstance(case, TrainingCase) and breach.rule != "LIVE-1" and not case.kills:
+            self.findings(case, rule="COMM-1")  # On groups that note what is sent, for whoever is to see it.
+        self.ledger.confirm(breach.rule, self._path(case, breach.rule), self._evidence)
         text = report.violation(found, name, case, repeated=(len(seen), runs), repeat=repeat)
         violation = violation_class(breach.rule)(text, found, case)
         if breach.rule == "LIVE-1":
@@ -320,6 +337,11 @@ class Trial:
         fractions = replace(case, values="real")
         seen = telling_most([breach, *self.breaches(self.findings(fractions, rule=breach.rule), fractions)]) or breach
         return (breach, case) if seen.rule == breach.rule else (seen, fractions)
+
+    def enter(self, case: Case, findings: list[Finding]) -> None:
+        """Enter a case with what was found into the ledger, and tell whoever listens."""
+        self.ledger.enter(case, findings, case_id(case, self.on_trial.named(case)))
+        self.listen(self.ledger)
 
     def breaches(self, findings: dict[str, Finding], case: Case) -> list[Breach]:
         """Those that count."""

@@ -35,6 +35,8 @@ BAD_OPTIONS: list[tuple[list[str], str]] = [
     (["--max-world-size", "0"], "--max-world-size 0: expected 1 to 64"),
     (["--cases", "0"], "--cases 0: expected at least 1"),
     (["--replay", "no/such/case.json"], "no/such/case.json: No such file"),
+    (["--certificate", "certificate.pdf"], "--certificate certificate.pdf: expected FILE.json or FILE.html"),
+    (["--replay", "case.json", "--badge", "badge.json"], "--replay judges one case: no certificate comes of it"),
 ]
 
 

@@ -11,7 +11,7 @@ from ddp_invariants.status import INTERRUPTED, USAGE
 
 _COMMANDS = {
     "certify": "certifying", "replay": "violations", "export": "violations", "discover": "probing", "compare": "upgrading",
-    "record": "upgrading", "faults": "measuring", "rules": "explaining", "doctor": "looking",
+    "record": "upgrading", "verify": "verifying", "faults": "measuring", "rules": "explaining", "doctor": "looking",
     "demo": "showing", "init": "starting",
 }
 """Each command's module, imported when it is asked for; in the order of the help."""

@@ -20,11 +20,13 @@ from ddp_invariants.ranks.calling import BUCKET_CAPS, OPTIMIZERS, Call
 from ddp_invariants.ranks.course import COURSE, CourseAdapter, kinds_of
 from ddp_invariants.ranks.naming import (
     LoadError,
+    Source,
     import_module,
     required,
     resolve,
     setup_call,
     signature,
+    source_of,
     spelled,
     target_of,
     values_of,
@@ -100,6 +102,7 @@ class Driver:
         self.methods: set[str] = set()
         self.lines: list[str] = []
         self.thing: Any = None
+        self.functions: tuple[Callable[..., Any], ...] = ()
         brought: Mapping[str, Any] = {}
         if ddp.name == "none":
             self.lines.append("the module itself, unwrapped")
@@ -172,6 +175,7 @@ class Driver:
         adapter = CourseAdapter({role: function for role, function in functions.items() if function is not None})
         self.adapter, self.methods = lambda: adapter, set(adapter.functions)
         self.thing = next(iter(adapter.functions.values()))
+        self.functions = tuple(adapter.functions.values())
         self.lines.append(f"course functions {', '.join(COURSE[kind][role] for role in adapter.functions)}")
         if kind == "sharded":
             self.call = Call(nn.parallel.DistributedDataParallel, "--ddp torch")
@@ -201,6 +205,12 @@ class Driver:
         target = "no wrapper" if self.ddp.name == "none" else target_of(self.ddp.name, "ddp")
         return Description(str(self.ddp), target, version(about), vars(self.declared), tuple(lacks), tuple(self.lines),
                            self._source(), defaults(self.thing) if self.thing is not None else {})
+
+    @property
+    def made_of(self) -> Source:
+        """The files of what is on trial."""
+        calls = [call.thing for call in (self.optimizer, self.after) if call is not None]
+        return source_of(*(thing for thing in (self.thing, *self.functions, *calls) if thing is not None))
 
     def _source(self) -> dict[str, Any]:
         """How it is called, as source text in the names of an exported script."""

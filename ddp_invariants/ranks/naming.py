@@ -2,6 +2,7 @@
 
 import ast
 import difflib
+import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
@@ -9,7 +10,9 @@ import inspect
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any, Literal
 
 import torch
@@ -182,6 +185,67 @@ def version(thing: Any) -> str:
     root = (getattr(thing, "__module__", "") or "").split(".")[0]
     found = getattr(sys.modules.get(root), "__version__", None)
     return f"{root} {found}" if found else "unversioned"
+
+
+@dataclass(frozen=True)
+class Source:
+    """The source files something is made of.
+
+    Attributes:
+        digest: SHA-256 of their names and contents, in the order of their names; empty where one of them cannot be read.
+        files: How many.
+        first: The names of the first ones, seen from the folder of the package.
+    """
+
+    digest: str = ""
+    files: int = 0
+    first: tuple[str, ...] = ()
+
+
+_MOST_NAMED = 12
+
+
+def source_of(*things: Any) -> Source:
+    """The file each of some classes or functions is defined in, and those of the same package, or folder, that it refers to.
+
+    What a module refers to is what its names stand for once it is imported: what a function imports when it is called is not
+    followed, nor what is compiled. A later session finds the same files whatever else it imported.
+    """
+    found: dict[str, Path] = {}
+    wanting = sorted({part.__module__ for thing in things for part in getattr(thing, "__mro__", (thing,))
+                      if hasattr(part, "__module__")})
+    roots = {_folder(sys.modules.get(thing.__module__)) for thing in things if hasattr(thing, "__module__")} - {None}
+    seen = set(wanting)
+    while wanting:
+        module = sys.modules.get(wanting.pop())
+        file, folder = getattr(module, "__file__", None), _folder(module)
+        if module is None or file is None or folder is None or folder not in roots or not file.endswith(".py"):
+            continue
+        path = Path(file).resolve()
+        found[str(path.relative_to(folder.parent))] = path
+        # By their type: what stands in for something deprecated warns when it is asked for its class.
+        referred = {value.__name__ if issubclass(type(value), ModuleType) else value.__module__
+                    for value in list(vars(module).values()) if issubclass(type(value), ModuleType | type | FunctionType)}
+        wanting += sorted(referred - seen)
+        seen |= referred
+    digest, first = hashlib.sha256(), tuple(sorted(found)[:_MOST_NAMED])
+    try:
+        for name in sorted(found):
+            digest.update(f"{name}\0{hashlib.sha256(found[name].read_bytes()).hexdigest()}\n".encode())
+    except OSError:
+        return Source(files=len(found), first=first)
+    return Source(digest.hexdigest() if found else "", len(found), first)
+
+
+def _folder(module: ModuleType | None) -> Path | None:
+    """The folder of a module's top-level package, or the one it lies in."""
+    file = getattr(module, "__file__", None)
+    if file is None:
+        return None
+    folder = Path(file).resolve().parent
+    while (folder.parent / "__init__.py").is_file():
+        folder = folder.parent
+    return folder
 
 
 def signature(thing: Any, option: str) -> dict[str, inspect.Parameter]:

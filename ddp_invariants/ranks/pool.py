@@ -94,12 +94,15 @@ class Pool:
     # What can be asked.
 
     def describe(self, implementation: Ddp | Sampler) -> dict[str, Any]:
-        """Load an implementation in a rank and say what it is (`driving.Description`, as plain data, and torch's version).
+        """Load an implementation in a rank and say what it is.
+
+        Returns:
+            `driving.Description` as plain data, torch's version, and `made_of`: its files (`naming.Source`).
 
         Raises:
             LoadFailure: It cannot be put on trial.
         """
-        return self._load(implementation, [0])
+        return self._load(implementation, [0], made_of=True)
 
     def devices(self) -> dict[str, Any]:
         """What a rank sees: torch's version `torch`, the `cuda` it is built for or nothing, and how many `devices`.
@@ -109,10 +112,10 @@ class Pool:
         """
         return self._asked("say what they see", {0: {"do": "devices"}}, CONNECTING)[0]
 
-    def _load(self, implementation: Ddp | Sampler, ranks: list[int]) -> dict[str, Any]:
+    def _load(self, implementation: Ddp | Sampler, ranks: list[int], *, made_of: bool = False) -> dict[str, Any]:
         """Have ranks import an implementation, outside any case's deadline; the first rank's description of it."""
         side = "ddp" if isinstance(implementation, Ddp) else "sampler"
-        request = {"do": "describe", side: implementation.to_plain()}
+        request = {"do": "describe", side: implementation.to_plain(), "made_of": made_of}
         outcome = self._ask(dict.fromkeys(ranks, request), self.patience_for_loading)
         if outcome.incident is not None:
             self._retire()

@@ -86,6 +86,7 @@ class Rank:
         try:
             loaded = self.driver(request["ddp"]) if "ddp" in request else self.sampler(request["sampler"])
             described = asdict(loaded.describe())
+            described["made_of"] = asdict(loaded.made_of) if request.get("made_of") else None
         except LoadError:
             raise
         except BaseException as error:

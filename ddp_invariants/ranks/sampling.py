@@ -12,7 +12,19 @@ from torch.utils.data import BatchSampler, SequentialSampler
 from ddp_invariants.declarations import DeclarationError, SamplerDeclarations, declare
 from ddp_invariants.implementation import Sampler
 from ddp_invariants.ranks.driving import Description, defaults
-from ddp_invariants.ranks.naming import LoadError, first, required, resolve, signature, spelled, target_of, values_of, version
+from ddp_invariants.ranks.naming import (
+    LoadError,
+    Source,
+    first,
+    required,
+    resolve,
+    signature,
+    source_of,
+    spelled,
+    target_of,
+    values_of,
+    version,
+)
 from ddp_invariants.ranks.session import lone_rank
 
 DATASETS = ("dataset", "data_source", "data", "samples", "indices")
@@ -89,6 +101,11 @@ class SamplerMaker:
         return Description(str(self.sampler), target_of(self.sampler.name, "sampler"), version(self.make), vars(self.declared),
                            tuple(lacks), tuple(lines), self._source_text(),
                            defaults(self.make))
+
+    @property
+    def made_of(self) -> Source:
+        """The files of what is on trial."""
+        return source_of(self.make)
 
     def _source_text(self) -> dict[str, Any]:
         """How one is made, as source text in the names of an exported script."""

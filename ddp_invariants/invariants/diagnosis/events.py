@@ -55,3 +55,19 @@ def _told(evidence: RankEvidence, step: int, rank: int, number: int | None, carr
     waited = "never waited for" if call.waited is None else f"waited for after {(call.waited - began) * 1e3:.1f} ms"
     return (f"it travelled in {place} of step {step} on rank {rank}, {call.at}, started {(call.launched - began) * 1e3:.1f} ms "
             f"into the backward and {waited}")
+
+
+def carried_by(hearing: Hearing, step: int, rank: int) -> list[tuple[Call, list[str]]]:
+    """The reductions of a step with the gradients each carried; no names where what was sent fits no way to fill buckets."""
+    evidence = hearing.evidence.ranks[rank]
+    if step >= len(evidence.backwards) or not any(evidence.sent):
+        return []
+    layout, found = hearing.layout(step), reductions(evidence, step)
+    carried: dict[int, list[str]] = {}
+    for dtype in {call.dtype for call in found}:
+        sizes = {slot.name: slot.elements for slot in layout.slots if slot.dtype == dtype}
+        numbers = [number for number, call in enumerate(found) if call.dtype == dtype]
+        fillings = (buckets for order in orders(layout, evidence, step) for flags in (0, 1)
+                    for buckets in _filled([one for one in order if one in sizes], sizes, [found[n] for n in numbers], flags))
+        carried.update(zip(numbers, next(fillings, []), strict=False))
+    return [(call, carried.get(number, [])) for number, call in enumerate(found)]

@@ -1,0 +1,38 @@
+"""A certificate rechecked: verify."""
+
+import json
+from pathlib import Path
+
+import click
+
+from ddp_invariants.certificate_text import headline, verified
+from ddp_invariants.verifying import CertificateError, read, status
+
+
+@click.command(short_help="Recheck a certificate.")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="print what was found as JSON")
+@click.pass_context
+def verify(context: click.Context, /, file: Path, *, as_json: bool) -> None:
+    """Recheck a certificate, JSON or page: its form, its digest, its arithmetic, and that nothing planned is missing.
+
+    Exit status 0 where it is whole and certifies, 1 where it is whole and tells of a violation, 2 where it is inconclusive,
+    partial, or refused. A digest is no signature: it shows what was changed, not who wrote it.
+    """
+    try:
+        certificate = read(file)
+    except CertificateError as error:
+        if as_json:
+            click.echo(json.dumps({"valid": False, "reason": str(error)}))
+        else:
+            click.echo(f"REFUSED: {error}")
+        context.exit(2)
+    if as_json:
+        click.echo(json.dumps({
+            "valid": True, "outcome": certificate.outcome, "headline": headline(certificate), "partial": certificate.partial,
+            "exceptions": certificate.exceptions, "cases": certificate.cases, "digest": certificate.digest,
+            "rules": {one.rule: one.verdict for one in certificate.rules},
+            "violations": [one.id for one in certificate.violations]}, indent=1))
+    else:
+        click.echo(verified(certificate))
+    context.exit(status(certificate))

@@ -1,0 +1,82 @@
+"""Certificates made by hand: of sessions that were never held, from ledgers that add up."""
+
+from collections import Counter
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from handmade import CASE, altered, right
+
+from ddp_invariants.case import Data, Layer, Model, Perturbation, ShardCase, TrainingCase
+from ddp_invariants.certificate import Certificate, Run, make
+from ddp_invariants.discovery import Discovery, Probed, Standing
+from ddp_invariants.evidence import ShardEvidence
+from ddp_invariants.implementation import Ddp, Sampler
+from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.ledger import Entry, Ledger
+from ddp_invariants.record import StoredViolation, identifier
+from ddp_invariants.verdict import Breach
+from ddp_invariants.views import example, of_violation
+
+LONG = "a_package_of_somebody_who_likes_names.with_modules_nested_deeply.parallel:" + "DistributedDataParallelWrapper" * 6
+SMALLEST = TrainingCase(Model(1, (Layer("linear"),)))
+DEALT = ShardEvidence(
+    ShardCase(3, Data(samples=8, shuffle=True), epochs=(0, 4)),
+    ({"shards": [[[4, 1, 0], [7, 2, 5], [3, 6, 4]], [[1, 3, 5], [0, 2, 4], [6, 7, 1]]]},))
+"""Eight samples over three ranks: in each epoch one of them pads."""
+WITHHELD = right(replace(CASE, perturbation=Perturbation("withheld")))
+
+
+def described(name: str = "somebody.ddp:Wrapper") -> dict[str, Any]:
+    """What a rank says of an implementation."""
+    return {"name": name, "target": name, "version": "somebody 1.0", "declares": {}, "driven": ["wrapped with the module"],
+            "torch": "2.13.0", "made_of": {"digest": "a5" * 32, "files": 2, "first": ["somebody/buckets.py", "somebody/ddp.py"]}}
+
+
+def discovery(name: str = "somebody.ddp:Wrapper", probed: tuple[Probed, ...] = (Probed("bias", Standing.RIGHT),)) -> Discovery:
+    """What was found out about it."""
+    return Discovery(described(name), described("somebody.data:Sampler"), probed, (Probed("shuffle", Standing.RIGHT),))
+
+
+def ledger(cases: int = 40) -> Ledger:
+    """The ledger of a session in which every rule holds."""
+    made = Ledger()
+    for number in range(cases):
+        made.drawn.add(CASE if number % 2 else DEALT.case)
+    made.cases = cases
+    for rule, known in ALL_RULES.items():
+        errors = [cases - 9, 4, 0, 3, 0, 0, 0, 0, 0, 1, 1, 0] if rule.startswith(("GRAD", "PARAM")) else [cases, *[0] * 11]
+        made.entries[rule] = Entry(cases, 30 * cases, Counter(dict.fromkeys(known.needs, 7)), 0.97 if errors[1] else 0.0, errors)
+    made.entries["COMM-6"].observed = [0.5, 2.25]
+    for rule in ("MEM-1", "INIT-4"):
+        made.entries[rule] = Entry(not_claimed="shards nothing")
+    made.tested, made.ended = set(ALL_RULES) - {"MEM-1", "INIT-4"}, set(ALL_RULES)
+    for evidence in (DEALT, WITHHELD):
+        found = example(evidence)
+        assert found is not None
+        made.examples[evidence.case.kind] = asdict(found)
+    return made
+
+
+def run(**changes: Any) -> Run:
+    """How the session was held, and what was heard of it."""
+    usual = Run("pytest -n 2 properties/", 1, 40, 4, "pooled", "2026-01-02T03:04:05+00:00", 12.5, frozenset(ALL_RULES))
+    return replace(usual, **changes)
+
+
+def certified(name: str = "somebody.ddp:Wrapper") -> Certificate:
+    """All holds."""
+    return make(ledger(), discovery(name), run(), {})
+
+
+def violated(name: str = "somebody.ddp:Wrapper", fact: str = "the gradient is not the mean of the ranks' local gradients",
+             ) -> Certificate:
+    """One rule is violated."""
+    found, breach = ledger(), Breach("GRAD-2", fact, "rank 0 of 2, step 0", "-48 at (0, 0), expected -24", "never divided")
+    entry = found.entries["GRAD-2"]
+    entry.errors, entry.seen, entry.confirmed, entry.worst = [*entry.errors[:-2], 0, 1], 1, 1, 2.5e6
+    stored = StoredViolation(SMALLEST, breach, Ddp(name), Sampler(), (3, 3), "2.13.0", "pytest properties/ --replay FILE -k grad2")
+    path = Path(".ddp-invariants") / f"{identifier(SMALLEST, 'GRAD-2', name)}.json"
+    wrong = altered(WITHHELD, 1, "reduced", 1, "layers.0.bias", lambda values: values * 2)
+    found.stored[str(path)] = asdict(of_violation(wrong, "GRAD-2"))
+    return make(found, discovery(name), run(), {str(path): stored})

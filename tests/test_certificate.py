@@ -1,0 +1,291 @@
+"""The certificate: it says what a session came to, and nothing that was changed, cut off or left out passes for one."""
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from certificates import DEALT, LONG, SMALLEST, WITHHELD, certified, discovery, ledger, run, violated
+from click.testing import CliRunner, Result
+from handmade import altered, right
+
+from ddp_invariants import certificate as certificates
+from ddp_invariants import page, verifying
+from ddp_invariants.certificate import Certificate, RuleAccount, make, sealed, to_json
+from ddp_invariants.certificate_text import badge, headline, markdown
+from ddp_invariants.cli import main
+from ddp_invariants.discovery import Probed, Standing
+from ddp_invariants.evidence import ShardEvidence, TrainingEvidence
+from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.ledger import Entry, Ledger
+from ddp_invariants.ranks import naming
+from ddp_invariants.verdict import Finding
+from ddp_invariants.views import mismatch, shard_map, timeline
+
+
+def verify(path: Path, *options: str) -> Result:
+    """The command on a file."""
+    return CliRunner().invoke(main, ["verify", str(path), *options])
+
+
+def written(folder: Path, certificate: Certificate | str, name: str = "it.json") -> Path:
+    """A file of it."""
+    path = folder / name
+    text = certificate if isinstance(certificate, str) else to_json(certificate)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(("certificate", "status", "words"), [
+    (certified(), 0, "CERTIFIED\n"), (violated(), 1, "VIOLATED\n"),
+    (make(ledger(), discovery(), run(reported=frozenset(ALL_RULES) - {"GRAD-2"}), {}), 2, "1 of 47 properties were not reported: GRAD-2"),
+    (make(ledger(), discovery(), run(interrupted=True), {}), 2, "PARTIAL: not certified"),
+    (make(ledger(), discovery(probed=(Probed("bias", Standing.WRONG, "", declared=True),)), run(), {}), 0, "with exceptions"),
+], ids=["certified", "violated", "not reported", "interrupted", "exceptions"])
+def test_the_status_says_what_came_of_it_json_or_page(certificate: Certificate, status: int, words: str, tmp_path: Path) -> None:
+    """Read back it is the same; the command says so in words and as JSON."""
+    paths = [written(tmp_path, certificate), written(tmp_path, page.render(certificate, drawn=False), "it.html")]
+    for path in paths:
+        assert verifying.read(path) == certificate
+        said = verify(path)
+        assert (said.exit_code, words in said.output) == (status, True), said.output
+        told = json.loads(verify(path, "--json").output)
+        assert (told["valid"], told["outcome"]) == (True, certificate.outcome)
+
+
+def test_what_did_not_run_or_was_never_reported_makes_it_partial() -> None:
+    """By the workers' word or by pytest's; and a property that was cut off proves nothing."""
+    found = ledger()
+    found.ended -= {"GRAD-2"}
+    made = make(found, discovery(), run(), {})
+    assert made.partial == ("1 of 47 properties did not run to their end: GRAD-2",)
+    assert {one.rule: one.verdict for one in made.rules}["GRAD-2"] == "not finished"
+    assert made.outcome == "inconclusive"
+
+
+def _plain(certificate: Certificate, change: Callable[[Any], object]) -> str:
+    plain = json.loads(to_json(certificate))
+    change(plain)
+    return json.dumps(plain, indent=1, ensure_ascii=False) + "\n"
+
+
+GOOD = to_json(certified())
+CHANGED: dict[str, tuple[str, str]] = {
+    "a count": (GOOD.replace('"judged": 40', '"judged": 41', 1), "it was changed after it was written"),
+    "a digest": (GOOD.replace(certified().digest, "0" * 64), "it was changed after it was written"),
+    "white space": (GOOD.replace("\n", "\r\n"), "it was changed after it was written"),
+    "a key twice": (GOOD.replace(' "outcome": "certified",', ' "outcome": "violated",\n "outcome": "certified",'), "it was changed"),
+    "a verdict": (_plain(violated(), lambda it: it.update(outcome="certified")), "it was changed after it was written"),
+    "an older form": (_plain(certified(), lambda it: it.update(form=0)), "it is of form 0; this version reads form 1 alone"),
+    "no form": (_plain(certified(), lambda it: it.pop("form")), "it is of form None"),
+    "another kind": ('{"kind": "violation"}', "kind is 'violation', expected 'certificate'"),
+    "an unknown field": (_plain(certified(), lambda it: it.update(more=1)), "more: Unexpected keyword argument"),
+    "a wrong type": (_plain(certified(), lambda it: it["setting"].update(seed="1")), "setting.seed: Input should be a valid integer"),
+    "no number": (GOOD.replace('"worst": 0.97', '"worst": NaN', 1), "it holds a number that is none"),
+    "truncated": (GOOD[: len(GOOD) // 2], "not a JSON object, or not all of one"),
+    "empty": ("", "not a JSON object"),
+    "deep": ("[" * 100_000, "not a JSON object"),
+    "a bad case": (_plain(violated(), lambda it: it["violations"][0]["case"].update(steps=0)), "steps is 0, expected an integer"),
+}
+
+
+@pytest.mark.parametrize("what", CHANGED)
+def test_a_file_that_was_changed_is_refused_with_the_reason(what: str, tmp_path: Path) -> None:
+    """One sentence, status 2; never a traceback."""
+    text, words = CHANGED[what]
+    said = verify(written(tmp_path, text))
+    assert said.exit_code == 2
+    assert said.output.startswith("REFUSED: ")
+    assert words in said.output
+    assert len(said.output.splitlines()) == 1
+
+
+def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    """Not there, a folder, a pipe nobody writes to, no text, too long."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe{}")
+    with (tmp_path / "long").open("wb") as file:
+        file.truncate(verifying.MOST_READ + 1)
+    for name, words in (("none.json", "No such file"), (".", "no regular file"), ("pipe", "no regular file"),
+                        ("binary", "not a text file"), ("long", "more than any certificate")):
+        said = verify(tmp_path / name)
+        assert said.exit_code == 2
+        assert words in said.output, (name, said.output)
+
+
+PAGE = page.render(violated(), drawn=False)
+CHANGED_PAGES: dict[str, tuple[str, str]] = {
+    "what it shows": (PAGE.replace("<h1>VIOLATED</h1>", "<h1>CERTIFIED</h1>"), "the page was changed after it was written"),
+    "cut off": (PAGE[:-200], "its last line, which has the page's digest, is not there"),
+    "something added": (PAGE + "<script>alert(1)</script>\n", "its last line, which has the page's digest, is not there"),
+    "another page": ("<!DOCTYPE html>\n<p>CERTIFIED</p>\n", "its last line"),
+}
+
+
+@pytest.mark.parametrize("what", CHANGED_PAGES)
+def test_a_page_that_was_changed_is_refused(what: str, tmp_path: Path) -> None:
+    """Though the certificate in it is whole."""
+    text, words = CHANGED_PAGES[what]
+    assert text != PAGE
+    said = verify(written(tmp_path, text, "it.html"))
+    assert said.exit_code == 2
+    assert words in said.output
+
+
+def _with_rule(certificate: Certificate, rule: str, **changes: Any) -> Certificate:
+    rules = tuple(replace(one, **changes) if one.rule == rule else one for one in certificate.rules)
+    return replace(certificate, rules=rules)
+
+
+def _needs(certificate: Certificate, rule: str) -> RuleAccount:
+    return next(one for one in certificate.rules if one.rule == rule)
+
+
+WHOLE, ACCUSED = certified(), violated()
+CONTRADICTIONS: dict[str, Certificate] = {
+    "its outcome is 'certified', its rules say 'violated'": replace(ACCUSED, outcome="certified"),
+    "the properties planned are not the rules it tells of": replace(WHOLE, rules=WHOLE.rules[1:]),
+    "it says of what is missing": replace(WHOLE, properties=replace(WHOLE.properties, executed=WHOLE.properties.executed[:-1])),
+    "the properties reported are not among those planned": replace(
+        WHOLE, properties=replace(WHOLE.properties, reported=(*WHOLE.properties.reported, "GRAD-99"))),
+    "it counts 41 cases, and by their sizes 40": replace(WHOLE, cases=41),
+    "GRAD-2 was judged on 39 cases, and has the errors of 40": _with_rule(WHOLE, "GRAD-2", judged=39),
+    "GRAD-2 counts what cannot be": _with_rule(WHOLE, "GRAD-2", judged=41, errors=(41, *[0] * 11)),
+    "GRAD-2 holds, and never met 'more than one rank'": _with_rule(
+        WHOLE, "GRAD-2", needs={**_needs(WHOLE, "GRAD-2").needs, "more than one rank": 0}),
+    "GRAD-2 holds, and its property did not run, or compared nothing": _with_rule(WHOLE, "GRAD-2", compared=0),
+    "GRAD-2 holds, and 3 cases breach it": _with_rule(WHOLE, "GRAD-2", seen=3),
+    "GRAD-2 has a violation, and its verdict is another": replace(
+        _with_rule(ACCUSED, "GRAD-2", verdict="holds", seen=0, confirmed=0), outcome="certified"),
+    "GRAD-2 is violated, and no violation of it is there": replace(ACCUSED, violations=()),
+    "is not of the case it shows": replace(ACCUSED, violations=(replace(ACCUSED.violations[0], case=replace(SMALLEST, steps=2)),)),
+    "GRAD-2 is violated in 4 of 3 runs": replace(ACCUSED, violations=(replace(ACCUSED.violations[0], confirmed=(4, 3)),)),
+    "MEM-1 is not claimed, and was judged, or nothing says why": _with_rule(WHOLE, "MEM-1", why=""),
+    "GRAD-2 is not tested, and its property ran": replace(_with_rule(WHOLE, "GRAD-2", verdict="not tested"), outcome="inconclusive"),
+}
+
+
+@pytest.mark.parametrize("words", CONTRADICTIONS)
+def test_a_file_that_contradicts_itself_is_refused_though_its_digest_is_right(words: str, tmp_path: Path) -> None:
+    """A digest is no signature: anybody can make one; the counts must add up all the same."""
+    said = verify(written(tmp_path, sealed(CONTRADICTIONS[words])))
+    assert said.exit_code == 2
+    assert "it contradicts itself: " in said.output
+    assert words in said.output
+
+
+def test_nothing_an_implementation_says_is_markup_or_steers_a_terminal(tmp_path: Path) -> None:
+    """In its name, in what it raises: the page shows it, the terminal prints it, and it stays text; half a character is replaced."""
+    name = '</script><script>alert(1)</script>&amp;\\u003c"\x1b[2J|`'
+    made = violated(name, "<b>bold</b> \ud800")
+    text = page.render(made)
+    assert "<script>alert" not in text
+    assert "<b>bold</b>" not in text
+    path = written(tmp_path, text, "it.html")
+    assert verifying.read(path).subjects[0].name == name
+    assert verifying.read(path).violations[0].breach.fact == "<b>bold</b> ?"
+    assert "\x1b" not in verify(path).output
+    assert "<script>" not in markdown(made)
+
+
+def test_the_schema_that_is_shipped_is_that_of_the_certificate() -> None:
+    """Made anew it is the same: `python -m ddp_invariants.certificate`."""
+    assert Path(certificates.__file__).with_name("certificate.schema.json").read_text(encoding="utf-8") == certificates.schema()
+
+
+def test_a_badge_and_a_table_say_the_same() -> None:
+    """As shields.io and GitHub take them."""
+    assert json.loads(badge(WHOLE)) == {"schemaVersion": 1, "label": "data-parallel invariants", "message": "45 rules hold",
+                                        "color": "brightgreen"}
+    assert json.loads(badge(ACCUSED))["message"] == "violated: 1 rules"
+    assert json.loads(badge(make(ledger(), discovery(), run(interrupted=True), {})))["message"] == "partial"
+    table = markdown(ACCUSED)
+    assert table.startswith(f"## {headline(ACCUSED)}\n")
+    assert "- **GRAD-2** violated: the gradient is not the mean" in table
+    assert "| GRAD-1 | holds | 40 | 1,200 | 0.97 of bound |" in table
+
+
+def test_ledgers_add_up_also_by_way_of_json() -> None:
+    """Errors, what was drawn, what is shown: a worker's account is taken in whole."""
+    one, plain = ledger(), json.loads(json.dumps(ledger().to_plain()))
+    other = Ledger.from_plain(plain)
+    assert json.loads(json.dumps(other.to_plain())) == plain
+    one.merge(other)
+    assert one.cases == sum(one.drawn.sizes.values()) == 80
+    assert one.entries["GRAD-2"].errors == [62, 8, 0, 6, 0, 0, 0, 0, 0, 2, 2, 0]
+    assert one.drawn.dimensions["optimizer"] == {"sgd": 40}
+
+
+def test_errors_are_counted_in_tenths_of_their_bound() -> None:
+    """None, up to each tenth, the whole, and beyond it, where what is no number is, too."""
+    entry = Entry()
+    for worst in (0.0, 0.05, 0.1, 0.11, 1.0, 1.0001, float("inf"), float("nan")):
+        entry.add(Finding("GRAD-2", compared=1, worst=worst), "abcdef")
+    assert entry.errors == [1, 2, 1, 0, 0, 0, 0, 0, 0, 0, 1, 3]
+
+
+def test_a_shard_map_is_what_the_sampler_answered() -> None:
+    """Bounded, and said to be cut where it was."""
+    found = shard_map(DEALT)
+    assert found is not None
+    assert found.shards == (((4, 1, 0), (7, 2, 5), (3, 6, 4)), ((1, 3, 5), (0, 2, 4), (6, 7, 1)))
+    assert not found.cut
+    long = ShardEvidence(DEALT.case, ({"shards": [[list(range(99))] * 3] * 2},))
+    cut = shard_map(long)
+    assert cut is not None
+    assert cut.cut
+    assert shard_map(replace(DEALT, answers=({"raised": {}},))) is None
+
+
+def test_a_timeline_is_what_the_ranks_noted() -> None:
+    """Milliseconds from the first backward's beginning, in the last steps; which gradients each reduction carried; what is withheld."""
+    found = timeline(WITHHELD)
+    assert found is not None
+    assert found.withheld
+    assert [(one.elements, one.carried) for one in found.buckets] == [
+        (3, ("layers.4.factor", "layers.3.nothing", "layers.0.bias")), (4, ("layers.0.weight",))]
+    lane = found.lanes[1]
+    assert (lane.began, lane.ended) == (0.0, 800.0)
+    assert [(sent.launched, sent.waited) for sent in lane.sent] == [(400.0, 700.0), (600.0, 700.0)]
+    assert timeline(replace(WITHHELD, ranks=tuple(replace(rank, sent=[]) for rank in WITHHELD.ranks))) is None
+
+
+def test_a_heat_map_shows_who_is_off_and_nothing_where_nobody_is() -> None:
+    """Against the mean of the local gradients; against rank 0 where it is about agreement."""
+    doubled = altered(right(), 1, "reduced", 1, "layers.0.bias", lambda values: values * 2)
+    found = mismatch(doubled, "GRAD-2")
+    assert found is not None
+    assert (found.step, found.names[0], found.largest[0]) == (1, "layers.0.bias", (0.0, 1.0))
+    assert mismatch(right(), "GRAD-2") is None
+    moved: TrainingEvidence = altered(right(), 1, "updated", 2, "layers.0.bias", lambda values: values + 1)
+    agreement = mismatch(moved, "PARAM-1")
+    assert agreement is not None
+    assert agreement.step == 2
+    assert "against rank 0's" in agreement.what
+
+
+def test_a_source_digest_covers_the_files_a_class_refers_to_and_no_others(tmp_path: Path) -> None:
+    """A change in a module beside it, which it imports, changes the digest; one in a file it does not, does not."""
+    for name, text in {"ddp_on_trial": "from buckets_on_trial import Bucket\nimport json\nclass Ddp:\n    pass\n",
+                       "buckets_on_trial": "class Bucket: pass\n", "beside": ""}.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    thing = naming.resolve(f"{tmp_path}/ddp_on_trial.py:Ddp", "ddp")
+    before = naming.source_of(thing)
+    assert (before.files, before.first) == (2, (f"{tmp_path.name}/buckets_on_trial.py", f"{tmp_path.name}/ddp_on_trial.py"))
+    (tmp_path / "beside.py").write_text("X = 2\n")
+    assert naming.source_of(thing) == before
+    (tmp_path / "buckets_on_trial.py").write_text("class Bucket: changed = True\n")
+    assert naming.source_of(thing).digest != before.digest
+    (tmp_path / "buckets_on_trial.py").unlink()
+    assert naming.source_of(thing).digest == ""
+
+
+def test_the_same_certificate_gives_the_same_page() -> None:
+    """Byte for byte, pictures included; a long name is there in full."""
+    made = violated(LONG)
+    assert page.render(made) == page.render(made)
+    assert LONG in page.render(made, drawn=False)
+    assert asdict(made)["digest"] == made.digest

@@ -1,0 +1,164 @@
+"""While a session runs, and when it is cut short: what is known is told, kept, and never taken for more than it is."""
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from certificates import ledger
+from readme import ROOT, plain
+
+from ddp_invariants import verifying
+from ddp_invariants.case import CaseError
+from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.ledger import Ledger
+from ddp_invariants.live import Listener, Progress, Teller
+from ddp_invariants.outputs import Wanted
+from ddp_invariants.watch import Held, Watch
+
+
+def _until(holds: Callable[[], object], seconds: float) -> bool:
+    until = time.monotonic() + seconds
+    while not holds() and time.monotonic() < until:
+        time.sleep(0.02)
+    return bool(holds())
+
+
+def test_what_a_worker_tells_is_what_the_main_process_knows() -> None:
+    """The last of it; of workers that handed over their ledgers nothing; and nothing of what is no ledger."""
+    listener = Listener()
+    one, other = Teller(listener.address, "gw0"), Teller(listener.address, "gw1")
+    one(ledger(8))
+    one(ledger(9))  # A moment later: not told.
+    other.tell(ledger(10))
+    other.tell(ledger(11))
+    one._socket.send(b"no ledger")
+    assert _until(lambda: {name: each.cases for name, each in listener.ledgers().items()} == {"gw0": 8, "gw1": 11}, 5)
+    assert list(listener.ledgers(without={"gw0"})) == ["gw1"]
+    listener.close()
+    one.tell(ledger())  # Nobody listens: nothing happens.
+    one.close()
+    other.close()
+
+
+def test_progress_says_what_is_held_open_vacuous_and_left() -> None:
+    """A rule is held once its property has ended; a guess of what is left needs one that did."""
+    known, progress = Ledger(), Progress(100)
+    known.cases = 30
+    known.merge(ledger())
+    known.tested, known.ended = {"GRAD-2", "GRAD-3"}, {"GRAD-3"}
+    known.entries["GRAD-2"].met["three ranks"] = 0
+    assert progress.left(70) == float("inf")
+    progress.report(["GRAD-3"], "passed")
+    progress.report([], "passed")
+    assert progress.others == 1
+    assert progress.counts(known) == {"held": 1, "violated": 0, "inconclusive": 0, "not claimed": 0, "open": len(ALL_RULES) - 1}
+    assert progress.vacuous(known) == {"GRAD-2": ["three ranks"]}
+    line = progress.line(known)
+    assert re.match(rf"1/{len(ALL_RULES)} properties, 70 cases, [\d]+/s, 1 held, {len(ALL_RULES) - 1} open, about ", line), line
+    known.entries["GRAD-1"].confirmed = known.entries["GRAD-1"].seen = 1
+    assert progress.counts(known)["violated"] == 1
+
+
+SHARDS = ("properties/test_shard.py", "-k", "shard2 or shard4", "--cases", "10", "--seed", "1")
+
+
+def test_a_session_leaves_all_it_was_asked_for_also_under_xdist(tmp_path: Path) -> None:
+    """Certificate, page, badge, JUnit with the rules' properties, the CI job's page; of two rules alone it is partial."""
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", "2", *SHARDS, "--certificate", str(tmp_path / "it.html"),
+               "--badge", str(tmp_path / "badge.json"), "--junitxml", str(tmp_path / "junit.xml")]
+    (tmp_path / "summary.md").write_text("said before\n")
+    done = subprocess.run(command, cwd=ROOT, env={**plain(), "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md")},
+                          capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"certificate: {tmp_path}/it.json, {tmp_path}/it.html (PARTIAL: not certified)" in done.stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["badge.json", "it.html", "it.json", "junit.xml", "summary.md"]
+    certificate = verifying.read(tmp_path / "it.json")
+    assert certificate == verifying.read(tmp_path / "it.html")
+    assert [one.rule for one in certificate.rules if one.verdict == "holds"] == ["SHARD-2", "SHARD-4"]
+    assert certificate.properties.executed == certificate.properties.reported == ("SHARD-2", "SHARD-4")
+    assert certificate.partial[0].startswith("45 of 47 properties did not run to their end")
+    assert certificate.setting.seed == 1
+    assert all(len(one.digest) == 64 and one.files == 1 for one in certificate.subjects)
+    assert json.loads((tmp_path / "badge.json").read_text())["message"] == "partial"
+    assert (tmp_path / "summary.md").read_text().startswith("said before\n## PARTIAL: not certified\n")
+    suite = ET.parse(tmp_path / "junit.xml").getroot().find("testsuite")  # noqa: S314 - written one line above
+    assert suite is not None
+    whole = {one.get("name"): one.get("value") for one in suite.findall("properties/property")}
+    assert (whole["SHARD-2"], whole["GRAD-1"], whole["seed"]) == ("holds", "not tested", "1")
+    per_test = [{one.get("name"): one.get("value") for one in case.findall("properties/property")} for case in suite.findall("testcase")]
+    assert sorted((one["ddp-invariants rule"], one["verdict"]) for one in per_test) == [("SHARD-2", "holds"), ("SHARD-4", "holds")]
+
+
+def test_what_cannot_be_written_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    """No folder, another suffix, a folder in its place; by the option's name."""
+    for wanted, words in ((Wanted(certificate=tmp_path / "no" / "it.json"), f"there is no folder {tmp_path / 'no'}"),
+                          (Wanted(certificate=tmp_path / "it.pdf"), "expected FILE.json or FILE.html"),
+                          (Wanted(badge=tmp_path), f"--badge {tmp_path}: it cannot be written")):
+        with pytest.raises(CaseError, match=re.escape(words)):
+            wanted.check()
+    Wanted(certificate=tmp_path / "it.json", badge=tmp_path / "badge.json").check()
+
+
+def test_an_interrupt_prints_what_is_known_and_leaves_a_partial_certificate(tmp_path: Path) -> None:
+    """On a terminal, with two workers, by the interrupt key: the table, the certificate, and no process. The progress was drawn."""
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", "2", "properties/", "--cases", "5000", "--certificate",
+               str(tmp_path / "it.json")]
+    pid, terminal = pty.fork()
+    if not pid:
+        os.chdir(ROOT)
+        os.execve(sys.executable, command, {**plain(), "TERM": "xterm", "COLUMNS": "118"})
+    said, below, pressed = b"", [], 0.0
+    until = time.monotonic() + 90
+    try:
+        while time.monotonic() < until:
+            if select.select([terminal], [], [], 0.1)[0]:
+                try:
+                    said += os.read(terminal, 1 << 16)
+                except OSError:  # The other side is closed.
+                    break
+            if not pressed and re.search(rb"/47 properties, [1-9][\d,]* cases, \d+/s, ", said):
+                below, pressed = psutil.Process(pid).children(recursive=True), time.monotonic()
+                os.write(terminal, b"\x03")
+        seconds = time.monotonic() - pressed
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    finally:
+        os.close(terminal)
+        for process in [psutil.Process(pid)] if psutil.pid_exists(pid) else []:
+            process.send_signal(signal.SIGKILL)
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", said.decode())
+    assert status == 2, text
+    assert seconds < 10  # About one on a quiet machine.
+    assert re.search(r"[\d,]+ cases judged\r\nrule +verdict", text), text
+    assert "not finished" in text
+    assert "Traceback" not in text
+    assert ".\r\n" not in text.partition("=== data-parallel")[0]  # No dots between what is drawn.
+    certificate = verifying.read(tmp_path / "it.json")
+    assert certificate.partial[0] == "the session was interrupted"
+    assert certificate.cases > 0
+    assert verifying.read(tmp_path / "it.html") == certificate
+    assert len(below) > 3
+    assert _until(lambda: not [one for one in below if one.is_running() and one.status() != psutil.STATUS_ZOMBIE], 5)
+
+
+def test_in_a_ci_job_a_line_tells_now_and_then_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not before its time, and not twice at once."""
+    watch = Watch(Held("pytest", 1, 10, 4, "pooled"), Wanted(), lambda: None)
+    try:
+        assert watch.line() == ""
+        monkeypatch.setattr("ddp_invariants.watch.LINE_EVERY", 0.05)
+        time.sleep(0.06)
+        assert watch.line() == f"ddp-invariants: 0/{len(ALL_RULES)} properties, 0 cases, 0/s, {len(ALL_RULES)} open"
+        assert watch.line() == ""
+    finally:
+        watch.listener.close()
