@@ -18,6 +18,7 @@ from ddp_invariants.case import LARGEST_WORLD_SIZE, CaseError
 from ddp_invariants.declarations import DeclarationError
 from ddp_invariants.deviations import DeviationError
 from ddp_invariants.implementation import OPTIONS, Ddp, NamingError, Sampler, named
+from ddp_invariants.implementation import options as on_trial
 from ddp_invariants.ranks.hosts import HarnessError, Hosts
 from ddp_invariants.ranks.pool import LoadFailure, Pool
 
@@ -219,7 +220,7 @@ def compare(context: click.Context, /, old: str, baseline: Path | None, new: str
         here = gate.side(new)
         if baseline is not None:
             head, answers = read(baseline)
-            given = " ".join(one for one in (ddp.options(), sampler.options()) if one)
+            given = on_trial(ddp, sampler)
             if head.options != given:
                 names = [one or "the reference" for one in (head.options, given)]
                 raise BaselineError(f"{baseline}: it is of {names[0]}, and {names[1]} is on trial")

@@ -6,10 +6,11 @@ A side is what is on trial under one interpreter: an older torch and a newer one
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
+from ddp_invariants.case import STRICT
 from ddp_invariants.declarations import Declarations, SamplerDeclarations
 from ddp_invariants.evidence import Moment, RankEvidence, ShardEvidence, TrainingEvidence
 from ddp_invariants.invariants import judge
@@ -64,8 +65,35 @@ def steady(text: str) -> str:
     return _UNSTEADY.sub("…", text)
 
 
+@dataclass(frozen=True)
+class Offer:
+    """What is known of a side before any case is run.
+
+    Attributes:
+        ddp, sampler: How what is on trial is called (`driving.Description`), its defaults among it.
+        capabilities: What was found of each, by name: right, refused, …; and the same in words.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    ddp: dict[str, Any]
+    sampler: dict[str, Any]
+    capabilities: dict[str, tuple[str, str]]
+
+
+def before_any_case(old: Offer, new: Offer) -> list[Difference]:
+    """What differs in how both sides are called, and in what they take."""
+    found = [*described(old.ddp, new.ddp), *described(old.sampler, new.sampler)]
+    for name in dict.fromkeys([*old.capabilities, *new.capabilities]):
+        told = [one.capabilities.get(name, ("not known", "")) for one in (old, new)]
+        if told[0][0] != told[1][0]:
+            found.append(Difference("discrete", f"capability {name}", "probed by a small case",
+                                    *(" ".join(one).strip() for one in told)))
+    return found
+
+
 def described(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Difference]:
-    """What differs before any case is run: how what is on trial is called."""
+    """What differs in how what is on trial is called."""
     ours, theirs = ({name: steady(str(text)) for name, text in side["defaults"].items()} for side in (old, new))
     for name in dict.fromkeys([*ours, *theirs]):
         if ours.get(name) != theirs.get(name):

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from ddp_invariants import __version__
 from ddp_invariants.baseline import FORM, Answer, BaselineError, Environment, Head
 from ddp_invariants.case import STRICT, Case, TrainingCase, describe
-from ddp_invariants.comparison import Difference, compared, described
-from ddp_invariants.deviations import DeviationError, tables
+from ddp_invariants.comparison import Difference, Offer, before_any_case, compared
+from ddp_invariants.deviations import current, tables
 from ddp_invariants.discovery import Discovery, discover
-from ddp_invariants.implementation import Ddp, Sampler
+from ddp_invariants.implementation import Ddp, Sampler, options
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.ranks.hosts import HarnessError
 from ddp_invariants.ranks.pool import Pool
@@ -86,6 +86,11 @@ class Accepted:
     expires: dt.date
     link: str = ""
 
+    @property
+    def title(self) -> str:
+        """What a message calls it."""
+        return f"the accepted change {self.change!r}"
+
 
 def accepted(path: Path, today: dt.date) -> tuple[Accepted, ...]:
     """The accepted changes in a file of `[[accepted]]` tables.
@@ -94,10 +99,7 @@ def accepted(path: Path, today: dt.date) -> tuple[Accepted, ...]:
         DeviationError: It cannot be read, or one of them has expired.
     """
     found = tables(path, "accepted", Accepted)
-    for one in found:
-        if one.expires <= today:
-            raise DeviationError(f"{path}: {one.change!r} expired on {one.expires}: read the change again, and give it "
-                                 "another day or take it out")
+    current(found, path, today)
     return found
 
 
@@ -168,7 +170,7 @@ class Gate:
         sides = [discover(pool, ddp, sampler, max_world_size) for pool in self.pools]
         scopes = [one.scope(max_world_size) for one in sides]
         self.scope = Scope(max_world_size, scopes[0].without | scopes[1].without, scopes[0].declared, scopes[0].sampler)
-        self.at_once = list(_before_any_case(*sides))
+        self.at_once = before_any_case(*(_offered(one) for one in sides))
 
     def differences(self, case: Case) -> list[Difference]:
         """Run a case on both sides, and compare."""
@@ -217,14 +219,10 @@ class Gate:
         return Found(repeated[0] if repeated else difference, case, len(repeated), why.get(name, ""))
 
 
-def _before_any_case(old: Discovery, new: Discovery) -> Iterator[Difference]:
-    """What differs in how both sides are called, and in what they take."""
-    for ours, theirs in ((old.ddp, new.ddp), (old.sampler, new.sampler)):
-        yield from described(ours, theirs)
-    for before, after in zip((*old.probed, *old.dealt), (*new.probed, *new.dealt), strict=True):
-        if before.standing != after.standing:
-            told = [f"{one.standing.value} {one.words}".strip()[:300] for one in (before, after)]
-            yield Difference("discrete", f"capability {before.capability}", "probed by a small case", *told)
+def _offered(found: Discovery) -> Offer:
+    """What a side offers, as it was found out."""
+    return Offer(dict(found.ddp), dict(found.sampler),
+                 {one.capability: (one.standing.value, one.words[:300]) for one in (*found.probed, *found.dealt)})
 
 
 def _drawn(scope: Scope, count: int, name: str) -> list[Case]:
@@ -268,10 +266,7 @@ def record(pool: Pool, ddp: Ddp, sampler: Sampler, here: Environment, *, cases: 
     """
     found = discover(pool, ddp, sampler, max_world_size)
     corpus = _drawn(found.scope(max_world_size), cases, str(number))
-    capabilities = {one.capability: one.standing.value for one in (*found.probed, *found.dealt)}
-    options = " ".join(one for one in (ddp.options(), sampler.options()) if one)
-    head = Head(__version__, FORM, here, dict(found.ddp), dict(found.sampler), capabilities,
-                tuple(sorted(found.scope(max_world_size).without)), options, number, len(corpus))
+    head = Head(__version__, FORM, here, _offered(found), options(ddp, sampler), number, len(corpus))
     return head, (_answered(pool, case, ddp, sampler) for case in corpus)
 
 
@@ -301,11 +296,7 @@ def against(head: Head, answers: Sequence[Answer], pool: Pool, ddp: Ddp, sampler
     """
     why = {one.change: one.reason for one in allowed}
     found = discover(pool, ddp, sampler, max_world_size)
-    at_once = [*described(head.ddp, found.ddp), *described(head.sampler, found.sampler)]
-    known_of = head.capabilities
-    at_once += [Difference("discrete", f"capability {one.capability}", "probed by a small case",
-                           known_of.get(one.capability, "not known"), f"{one.standing.value} {one.words}".strip()[:300])
-                for one in (*found.probed, *found.dealt) if known_of.get(one.capability) != one.standing.value]
+    at_once = before_any_case(head.offer, _offered(found))
     comparable = head.environment.cpu == here.cpu
     declared, declared_sampler = found.scope(max_world_size).declared, found.declared_sampler
 

@@ -17,7 +17,7 @@ from ddp_invariants import __version__, casefile, discovery
 from ddp_invariants.case import LARGEST_WORLD_SIZE, CaseError, TrainingCase
 from ddp_invariants.declarations import DeclarationError
 from ddp_invariants.deviations import DeviationError
-from ddp_invariants.implementation import OPTIONS, Ddp, NamingError, Sampler, named
+from ddp_invariants.implementation import OPTIONS, Ddp, NamingError, Sampler, named, options
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.ledger import Ledger
 from ddp_invariants.ranks.hosts import HarnessError, Hosts
@@ -81,7 +81,7 @@ class Session:
     def options(self) -> Options:
         """How the trial is held, from the command line."""
         option, root = self.config.option, self.config.rootpath
-        names = [one.options() for one in self.on_trial if one.options()]
+        names = [options(*self.on_trial)] if options(*self.on_trial) else []
         names += [f"--declare {shlex.quote(option.declare)}"] if option.declare else []
         return Options(
             cases=option.cases or PROFILES[option.profile], seed=self.shared["seed"], isolation=option.isolation,

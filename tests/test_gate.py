@@ -18,7 +18,7 @@ from ddp_invariants import baseline, comparison, gate
 from ddp_invariants.baseline import FORM, Answer, BaselineError, Environment, Head
 from ddp_invariants.case import Data, Interlude, Layer, Model, Optimizer, ShardCase, to_json
 from ddp_invariants.cli import main
-from ddp_invariants.comparison import Difference, described
+from ddp_invariants.comparison import Difference, Offer, before_any_case, described
 from ddp_invariants.declarations import Declarations, SamplerDeclarations
 from ddp_invariants.deviations import DeviationError
 from ddp_invariants.evidence import Incident, ShardEvidence, TrainingEvidence
@@ -101,6 +101,15 @@ def test_defaults_are_compared_before_any_case() -> None:
         ("argument fresh", "not taken", "required")]
 
 
+def test_capabilities_are_compared_by_what_became_of_them() -> None:
+    """Not by their words; one that the other side does not know is told, too."""
+    plain: dict[str, Any] = {"name": "torch", "defaults": {}}
+    old = Offer(plain, plain, {"scalar": ("right", ""), "tied": ("refused", "ValueError: so"), "gone": ("right", "")})
+    new = Offer(plain, plain, {"scalar": ("refused", "TypeError: no"), "tied": ("refused", "ValueError: thus")})
+    assert [(one.what, one.old, one.new) for one in before_any_case(old, new)] == [
+        ("capability scalar", "right", "refused TypeError: no"), ("capability gone", "right", "not known")]
+
+
 @pytest.mark.parametrize(("found", "status"), [
     ((), 0), ((Found(Difference("rounding", "forward", "", "1", "2"), None),), 0),
     ((Found(Difference("discrete", "warnings", "", "1", "2"), None),), 1),
@@ -179,7 +188,7 @@ def test_what_is_accepted_is_plain_data() -> None:
 
 
 HEAD = Head("0.1.0", FORM, Environment("p", "2", "2", "3.11.0", "c", "b"),
-            {"name": "reference", "defaults": {}}, {"name": "reference", "defaults": {}}, {}, (), "", 0, 3)
+            Offer({"name": "reference", "defaults": {}}, {"name": "reference", "defaults": {}}, {}), "", 0, 3)
 SHARDS = ShardEvidence(ShardCase(data=Data(samples=3)), ({"refused": {}}, {"refused": {}}))
 
 
@@ -222,7 +231,7 @@ TRAINING: dict[str, Any] = {"case": json.loads(to_json(CASE)), "incident": None,
     (gzip.compress(json.dumps(asdict(HEAD)).encode() + b"\n{}\n"), "the last line is no foot"),
     (gzip.compress(json.dumps(asdict(HEAD)).encode() + b'\n{"cases": 0, "digest": "0"}\n'), "it was altered"),
     (packed(asdict(HEAD)), "it holds 0 cases, its head says 3"),
-    (packed({**ONE, "ddp": {}}, TRAINING), "no name, or no arguments"),
+    (packed({**ONE, "offer": {**ONE["offer"], "ddp": {}}}, TRAINING), "no name, or no arguments"),
     (packed({**asdict(HEAD), "environment": {"torch": 2}}), "environment"),
     (packed({**asdict(HEAD), "seed": "x"}), "seed: "),
     (packed({**asdict(HEAD), "more": 1}), "more: "),
