@@ -47,6 +47,11 @@ class Difference:
         """What tells differences of one sort from others, as an accept-file names them."""
         return f"{self.kind}: {self.what}"
 
+    @property
+    def moves(self) -> bool:
+        """Whether it may show in one case or in another: many warnings are given once a process."""
+        return self.what.startswith(_WARNING)
+
 
 STAGES: tuple[tuple[Moment, str], ...] = (
     ("built", "construction"), ("built buffers", "construction"), ("wrapped", "initialisation"),
@@ -105,15 +110,13 @@ def described(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Differ
 def compared(old: TrainingEvidence | ShardEvidence, new: TrainingEvidence | ShardEvidence, declared: Declarations,
              sampler: SamplerDeclarations) -> list[Difference]:
     """Everything in which two sides' answers to the same case differ, rules first, then as a run goes."""
-    found = list(_by_rule(old, new, declared, sampler))
+    found = [*_by_rule(old, new, declared, sampler), *_warned(old, new)]
     if isinstance(old, ShardEvidence) or isinstance(new, ShardEvidence):
         assert isinstance(old, ShardEvidence)
         assert isinstance(new, ShardEvidence)
         return [*found, *_dealt(old, new)]
-    broken = bool(found)
-    found += _exactly(old, new)
-    found += _numbers(old, new, declared, broken=broken)
-    return found
+    broken = any(one.kind == "rule" for one in found)
+    return [*found, *_exactly(old, new), *_numbers(old, new, declared, broken=broken)]
 
 
 def _by_rule(old: TrainingEvidence | ShardEvidence, new: TrainingEvidence | ShardEvidence, declared: Declarations,
@@ -126,6 +129,32 @@ def _by_rule(old: TrainingEvidence | ShardEvidence, new: TrainingEvidence | Shar
             assert breach is not None
             words = ["holds" if one is None else f"violated: {one.fact}; {one.got}" for one in breaches]
             yield Difference("rule", rule, breach.where, *words)
+
+
+_WARNING = "warning "
+"""What begins a difference in warnings: each is a sort of its own, so that one that is accepted hides no other."""
+
+
+def warnings(side: TrainingEvidence | ShardEvidence) -> dict[str, tuple[str, list[int]]]:
+    """What was warned of: by its first sentence without numbers, the whole text, and which ranks or processes gave it."""
+    texts = [rank.warned for rank in side.ranks] if isinstance(side, TrainingEvidence) else \
+        [answer.get("warned", []) for answer in side.answers]
+    found: dict[str, tuple[str, list[int]]] = {}
+    for number, given in enumerate(texts):
+        for text in map(steady, given):
+            title = re.sub(r"\d+", "#", re.split(r"(?<=[.!?]) ", text)[0])[:120]
+            found.setdefault(_WARNING + title, (text, []))[1].append(number)
+    return found
+
+
+def _warned(old: TrainingEvidence | ShardEvidence, new: TrainingEvidence | ShardEvidence) -> Iterator[Difference]:
+    before, after = warnings(old), warnings(new)
+    whose = f"ranks, of {old.case.world_size}," if isinstance(old, TrainingEvidence) else "processes, of two,"
+    for what in dict.fromkeys([*before, *after]):
+        found = [side.get(what, ("", [])) for side in (before, after)]
+        if found[0][1] != found[1][1]:
+            yield Difference("discrete", what, f"{whose} that give it", *(
+                f"{', '.join(map(str, given))}: {text}" if given else "none" for text, given in found))
 
 
 def _exactly(old: TrainingEvidence, new: TrainingEvidence) -> Iterator[Difference]:
@@ -181,7 +210,6 @@ _READ: dict[str, Callable[[RankEvidence], list[str]]] = {
                                                                          sorted(rank.driven)],
     "collectives": _called, "gradients that are None": _none, "gradients' types": _typed,
     "names in a saved state": lambda rank: [name for names in rank.saved for name in names],
-    "warnings": lambda rank: sorted({steady(one) for one in rank.warned}),
 }
 """What must match exactly, as lists of lines, a rank's of each."""
 

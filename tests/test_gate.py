@@ -14,9 +14,9 @@ from click.testing import CliRunner
 from handmade import CASE, altered, everywhere, right
 from upgrades import ALTERATIONS, compared, interpreter
 
-from ddp_invariants import baseline, comparison, gate
+from ddp_invariants import baseline, comparison, gate, report
 from ddp_invariants.baseline import FORM, Answer, BaselineError, Environment, Head
-from ddp_invariants.case import Data, Interlude, Layer, Model, Optimizer, ShardCase, to_json
+from ddp_invariants.case import Case, Data, Interlude, Layer, Model, Optimizer, ShardCase, to_json
 from ddp_invariants.cli import main
 from ddp_invariants.comparison import Difference, Offer, before_any_case, described
 from ddp_invariants.declarations import Declarations, SamplerDeclarations
@@ -24,13 +24,14 @@ from ddp_invariants.deviations import DeviationError
 from ddp_invariants.evidence import Incident, ShardEvidence, TrainingEvidence
 from ddp_invariants.gate import Accepted, Found, Gated
 from ddp_invariants.implementation import Ddp, Sampler
+from ddp_invariants.pace import Cost, cost, ratios
 from ddp_invariants.ranks.hosts import HarnessError
 from ddp_invariants.ranks.pool import Pool
 
 FACTOR = "layers.4.factor"
 ACCEPTED = """
 [[accepted]]
-change = "discrete: warnings"
+change = "discrete: warning FutureWarning: this will change"
 reason = "read"
 expires = 2100-01-01
 """
@@ -49,11 +50,8 @@ def test_a_side_does_not_differ_from_itself() -> None:
 def test_every_class_of_difference_is_told() -> None:
     """A rule, what must match exactly, a number with its stage."""
     old = right()
-    first = old.ranks[0]
     assert names(old, everywhere(old, "reduced", 1, FACTOR, lambda values: values + 1)) == [
         *(f"rule: {rule}" for rule in ("GRAD-2", "GRAD-3", "GRAD-5", "GRAD-6")), "number: reduced gradient"]
-    assert names(old, replace(old, ranks=(replace(first, warned=["FutureWarning: so"]), *old.ranks[1:]))) == [
-        "discrete: warnings"]
     assert "discrete: collectives" in names(old, replace(old, ranks=tuple(
         replace(rank, sent=[rank.sent[0][1:]]) for rank in old.ranks)))
     assert "discrete: how the run ends" in names(old, replace(old, incident=Incident("hung", {1: "gave no answer"}, {}, 1.0)))
@@ -63,6 +61,98 @@ def test_every_class_of_difference_is_told() -> None:
     other = replace(saved, ranks=tuple(replace(rank, saved=[[f"module.{name}" for name in rank.saved[0]]])
                                        for rank in saved.ranks))
     assert set(names(saved, other)) == {"discrete: names in a saved state"}
+
+
+def test_each_warning_is_a_sort_of_its_own() -> None:
+    """By its first sentence without numbers: one that is accepted hides no other; who gives it is told."""
+    old, both = right(), ["FutureWarning: 2 of 3 are so. More", "UserWarning: b (Triggered internally at /a/b.cpp:12.)"]
+    new = replace(old, ranks=tuple(replace(rank, warned=both) for rank in old.ranks))
+    found = comparison.compared(old, new, Declarations(), SamplerDeclarations())
+    assert [(one.name, one.old, one.new, one.moves) for one in found] == [
+        ("discrete: warning FutureWarning: # of # are so.", "none", "0, 1: FutureWarning: 2 of 3 are so. More", True),
+        ("discrete: warning UserWarning: b…", "none", "0, 1: UserWarning: b…", True)]
+    other = replace(new, ranks=(replace(new.ranks[0], warned=["FutureWarning: 3 of 4 are so. More", both[1]]), new.ranks[1]))
+    assert names(new, other) == []
+    assert names(new, replace(new, ranks=(new.ranks[0], old.ranks[1]))) == [one.name for one in found]
+    asked = ShardCase(data=Data(samples=3))
+    plain, told = ({"raised": {"type": "E", "phase": "p", "message": ""}, "refused": {}, "warned": given}
+                   for given in ([], ["UserWarning: c"]))
+    silent, warning = (ShardEvidence(asked, (one, one)) for one in (plain, told))
+    assert [one.name for one in comparison.compared(silent, warning, Declarations(), SamplerDeclarations())] == [
+        "discrete: warning UserWarning: c"]
+
+
+ONCE = '''
+import warnings
+
+from torch.nn.parallel import DistributedDataParallel
+
+given = False
+
+
+class Warns(DistributedDataParallel):
+    """Warns once a process."""
+
+    def forward(self, *arguments):
+        global given
+        if not given:
+            given = True
+            warnings.warn("only once", stacklevel=2)
+        return super().forward(*arguments)
+'''
+
+
+def test_a_warning_given_once_a_process_is_asked_of_new_ones(tmp_path: Path, pool: Pool,
+                                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two sides that share processes give it in turn, and do not differ; where one never gives it, that is seen every time."""
+    (tmp_path / "warns.py").write_text(ONCE, encoding="utf-8")
+    sides = gate.Gate(pool, pool, Ddp(f"{tmp_path}/warns.py:Warns"), Sampler(), 2)
+    assert sides.run(6, 0).found == ()
+    answers = sides.answers
+
+    def silent_before(case: Case, *, fresh: bool = False) -> tuple[Answer, Answer]:
+        old, new = answers(case, fresh=fresh)
+        return (old if isinstance(old, ShardEvidence) else replace(
+            old, ranks=tuple(replace(rank, warned=[]) for rank in old.ranks))), new
+    monkeypatch.setattr(sides, "answers", silent_before)
+    monkeypatch.setattr(gate, "SHRINK_RUNS", 5)
+    pool.anew()
+    found = sides.run(6, 0).found
+    assert [(one.difference.name, one.seen) for one in found] == [("discrete: warning UserWarning: only once", gate.REPEATS)]
+
+
+def test_what_was_only_warned_of_while_something_else_was_shrunk_is_told(pool: Pool,
+                                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    """The warnings of all cases are compared once more at the end; what moved between cases alone is none."""
+    sides = gate.Gate(pool, pool, Ddp(), Sampler(), 2)
+    one = comparison.Difference("discrete", "warning UserWarning: so", "", "none", "0: UserWarning: so")
+    sides._warned[1][one.what] = CASE
+    assert sides._only_warned(set(), {}) == []
+    monkeypatch.setattr(sides, "differences", lambda _case, *, fresh=False: [one] if fresh else [])
+    assert [found.difference for found in sides._only_warned(set(), {})] == [one]
+    sides._warned[0][one.what] = CASE
+    assert sides._only_warned(set(), {}) == []
+
+
+def test_speed_and_memory_are_ratios_from_the_same_run() -> None:
+    """The median of the cases' ratios, and the most of any rank; of what did not end by itself, nothing."""
+    def answered(seconds: float, peak: float) -> TrainingEvidence:
+        ranks = tuple(replace(rank, cost=[seconds, 100.0 * 2**20, peak * 2**20], backwards=[(0.0, seconds / 2, [])])
+                      for rank in right().ranks)
+        return replace(right(), ranks=(*ranks[:1], replace(ranks[1], cost=[seconds / 2, 0.0, 2.0**20])))
+    pairs = [(cost(answered(0.5, 110)), cost(answered(1.0 * factor, 120 + factor))) for factor in (1, 2, 3)]
+    found = {one.what: one for one in ratios([(old, new) for old, new in pairs if old and new])}
+    assert [(one.ratio, one.quartiles, one.cases) for one in found.values()] == [
+        (4.0, (3.0, 5.0), 3), (4.0, (3.0, 5.0), 3), (123 / 110, None, 3), (2.3, None, 3)]
+    assert found["a training case"].new == 2000
+    assert cost(right()) is None
+    assert cost(replace(answered(1, 1), incident=Incident("hung", {}, {}, 1.0))) is None
+    assert cost(replace(answered(1, 1), ranks=tuple(replace(one, raised={}) for one in answered(1, 1).ranks))) is None
+    shards = ShardEvidence(ShardCase(), ({"cost": [1.0, 2.0, 3.0]},) * 2)
+    assert cost(shards) == Cost(1.0, 0.0, 2.0, 3.0)
+    told = report.compared((HEAD.environment, HEAD.environment), Gated((), 3, (), tuple(found.values())))
+    assert "  a training case               4.00, half of 3 cases from 3.00 to 5.00 (2,000.0 ms, old 500.0)" in told
+    assert "  resident memory of a rank     1.12 (123.0 MiB, old 110.0)" in told
 
 
 def test_a_difference_within_the_bound_is_a_rounding() -> None:
@@ -157,7 +247,8 @@ def test_equal_sides_are_the_same_and_accepted_changes_that_do_not_show_are_told
                                      "--accept", str(accepted)])
     assert done.exit_code == 0, done.output
     assert "SAME" in done.output
-    assert "accepted, and not seen: 'discrete: warnings'" in done.output
+    assert "accepted, and not seen: 'discrete: warning FutureWarning: this will change'" in done.output
+    assert "speed and memory, new over old, never judged" in done.output
 
 
 @pytest.mark.parametrize("name", ["a new warning", "padding rule"])
@@ -176,7 +267,7 @@ def test_an_accepted_change_opens_the_gate(tmp_path: Path) -> None:
     status, found = compared(sys.executable, interpreter(tmp_path / "new", "a new warning"), 20, "--max-world-size", "2",
                              "--accept", str(accepted))
     assert status == 0
-    assert found["discrete: warnings"]["accepted"] == "read"
+    assert found["discrete: warning FutureWarning: this will change"]["accepted"] == "read"
 
 
 def test_what_is_accepted_is_plain_data() -> None:
@@ -276,7 +367,7 @@ def test_a_recorded_side_is_compared(tmp_path: Path) -> None:
     new = interpreter(tmp_path / "new", "a new warning")
     done = runner.invoke(main, ["compare", "--baseline", str(path), "--new", new, *torch])
     assert done.exit_code == 1, done.output
-    assert "discrete: warnings" in done.output
+    assert "discrete: warning FutureWarning: this will change" in done.output
     done = runner.invoke(main, ["compare", "--baseline", str(path)])
     assert done.exit_code == 2
     assert "it is of --ddp torch --sampler torch, and the reference is on trial" in done.output
@@ -305,7 +396,7 @@ def test_numbers_of_another_processor_are_not_compared(pool: Pool) -> None:
         here = Environment("python", "2", "2", "3.11.0", cpu)
         gated = gate.against(HEAD, [kept], pool, Ddp(), Sampler(), here, max_world_size=2)
         found.append({one.difference.name for one in gated.found})
-    assert "discrete: warnings" in found[0] & found[1]
+    assert "discrete: warning FutureWarning: so" in found[0] & found[1]
     assert "number: reduced gradient" in found[0] - found[1]
 
 

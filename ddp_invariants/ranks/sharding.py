@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import warnings
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from copy import deepcopy
@@ -16,7 +17,7 @@ from torch.utils.data._utils.worker import WorkerInfo
 
 from ddp_invariants.case import ShardCase
 from ddp_invariants.ranks.sampling import SamplerMaker
-from ddp_invariants.ranks.training import told
+from ddp_invariants.ranks.training import told, warned
 
 
 def _impossible(world_size: int) -> dict[str, tuple[int, int]]:
@@ -40,11 +41,14 @@ def shards(case: ShardCase, make: SamplerMaker, *, disturb: int) -> dict[str, An
         (global generators that iterating advanced), `batches[rank]` and `promised[rank]` (what a DataLoader yields, and what
         its len says), `worked[rank][worker]` (indices of the last epoch), `orders[epoch number]` where a layout is declared,
         `resumed[rank]` where a state is saved, or `raised`; and `refused`, the type of the exception per impossible situation,
-        None when none was raised; empty where the sampler is not told its rank.
+        None when none was raised; empty where the sampler is not told its rank; and `warned`.
     """
-    refused = {} if make.asks else {situation: _refusal(case, make, world_size, rank)
-                                    for situation, (world_size, rank) in _impossible(case.world_size).items()}
-    return {**_dealt(case, make, disturb), "refused": refused}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        refused = {} if make.asks else {situation: _refusal(case, make, world_size, rank)
+                                        for situation, (world_size, rank) in _impossible(case.world_size).items()}
+        dealt = _dealt(case, make, disturb)
+    return {**dealt, "refused": refused, "warned": warned(caught)}
 
 
 def _dealt(case: ShardCase, make: SamplerMaker, disturb: int) -> dict[str, Any]:

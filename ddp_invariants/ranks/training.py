@@ -118,9 +118,13 @@ def train(case: TrainingCase, rank: int, driver: Driver, session: Session) -> Re
             run.record.facts["raised"] = told(error, "evidence", run.step)
         except BaseException as error:  # noqa: BLE001 - the implementation on trial may raise anything; it is evidence
             run.record.facts["raised"] = told(error, run.phase, run.step)
-    run.record.facts["warned"] = sorted({f"{one.category.__name__}: {str(one.message).partition(chr(10))[0][:200]}"
-                                         for one in caught})
+    run.record.facts["warned"] = warned(caught)
     return run.record
+
+
+def warned(caught: Iterable[warnings.WarningMessage]) -> list[str]:
+    """Warnings as plain data: each with its category and first line, once."""
+    return sorted({f"{one.category.__name__}: {str(one.message).partition(chr(10))[0][:200]}" for one in caught})
 
 
 def told(error: BaseException, phase: str, step: int) -> dict[str, Any]:
