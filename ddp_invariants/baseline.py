@@ -181,7 +181,7 @@ def read(path: Path) -> tuple[Head, list[Answer]]:
     if not head.cases == foot["cases"] == len(plain) - 2 > 0:
         raise BaselineError(f"{path}: it holds {len(plain) - 2} cases, its head says {head.cases} and its foot {foot['cases']}")
     for described in (head.offer.ddp, head.offer.sampler):
-        if not isinstance(described.get("defaults"), dict) or not isinstance(described.get("name"), str):
+        if not isinstance(described.get("defaults"), dict) or not isinstance(described.get("target"), str):
             raise BaselineError(f"{path}: what was on trial has no name, or no arguments")
     return head, [_answer(one, number, path) for number, one in enumerate(plain[1:-1], start=2)]
 

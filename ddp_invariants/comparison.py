@@ -103,7 +103,7 @@ def described(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Differ
     for name in dict.fromkeys([*ours, *theirs]):
         if ours.get(name) != theirs.get(name):
             told = [side.get(name) for side in (ours, theirs)]
-            yield Difference("discrete", f"argument {name}", f"{old['name']}({name})", *(
+            yield Difference("discrete", f"argument {name}", f"{old['target']}({name})", *(
                 "not taken" if one is None else f"default {one}" if one else "required" for one in told))
 
 

@@ -113,12 +113,14 @@ class Found:
         case: None where it shows before any case is run.
         seen: In how many of `REPEATS` runs of the case it was seen again.
         accepted: Why it is accepted; empty where it is not.
+        script: The script that shows it, or why there is none; empty where none was asked for.
     """
 
     difference: Difference
     case: Case | None
     seen: int = REPEATS
     accepted: str = ""
+    script: str = ""
 
     @property
     def counts(self) -> bool:

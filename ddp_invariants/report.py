@@ -318,7 +318,7 @@ def compared(sides: "tuple[Environment, Environment]", outcome: "Gated") -> str:
             lines.append(f"  {one.difference.name}{f' ({one.state})' if one.state else ''}")
             lines += [_field(name, text) for name, text in (
                 ("where", one.difference.where), ("old", one.difference.old), ("new", one.difference.new),
-                ("case", describe(one.case) if one.case is not None else "")) if text]
+                ("case", describe(one.case) if one.case is not None else ""), ("script", one.script)) if text]
     lines += ["", "speed and memory, new over old, never judged", *map(_paced, outcome.pace)] if outcome.pace else []
     lines += ["", *(f"accepted, and not seen: {one.change!r}; take it out of the file" for one in outcome.stale)]
     lines.append(_GATE[outcome.status])
@@ -337,7 +337,8 @@ _GATE = {0: "SAME: nothing changed that is judged", 1: "CHANGED: beyond what is 
 def compared_json(sides: "tuple[Environment, Environment]", outcome: "Gated") -> str:
     """The same as JSON."""
     rows = [{**asdict(one.difference), "name": one.difference.name, "seen": one.seen, "accepted": one.accepted,
-             "counts": one.counts, "case": json.loads(to_json(one.case)) if one.case is not None else None}
+             "counts": one.counts, "script": one.script,
+             "case": json.loads(to_json(one.case)) if one.case is not None else None}
             for one in outcome.found]
     return json.dumps({"suite": __version__, "old": asdict(sides[0]), "new": asdict(sides[1]), "cases": outcome.cases,
                        "status": outcome.status, "found": rows, "pace": [asdict(one) for one in outcome.pace],

@@ -184,8 +184,8 @@ def test_a_samplers_answers_must_match_exactly() -> None:
 
 def test_defaults_are_compared_before_any_case() -> None:
     """An argument that is new, gone, or has another default."""
-    old = {"name": "torch", "defaults": {"module": "", "gone": "1", "changed": "True"}}
-    new = {"name": "torch", "defaults": {"module": "", "changed": "False", "fresh": ""}}
+    old = {"target": "torch:DDP", "defaults": {"module": "", "gone": "1", "changed": "True"}}
+    new = {"target": "torch:DDP", "defaults": {"module": "", "changed": "False", "fresh": ""}}
     assert [(one.what, one.old, one.new) for one in described(old, new)] == [
         ("argument gone", "default 1", "not taken"), ("argument changed", "default True", "default False"),
         ("argument fresh", "not taken", "required")]
@@ -193,7 +193,7 @@ def test_defaults_are_compared_before_any_case() -> None:
 
 def test_capabilities_are_compared_by_what_became_of_them() -> None:
     """Not by their words; one that the other side does not know is told, too."""
-    plain: dict[str, Any] = {"name": "torch", "defaults": {}}
+    plain: dict[str, Any] = {"target": "torch:DDP", "defaults": {}}
     old = Offer(plain, plain, {"scalar": ("right", ""), "tied": ("refused", "ValueError: so"), "gone": ("right", "")})
     new = Offer(plain, plain, {"scalar": ("refused", "TypeError: no"), "tied": ("refused", "ValueError: thus")})
     assert [(one.what, one.old, one.new) for one in before_any_case(old, new)] == [
@@ -251,23 +251,18 @@ def test_equal_sides_are_the_same_and_accepted_changes_that_do_not_show_are_told
     assert "speed and memory, new over old, never judged" in done.output
 
 
-@pytest.mark.parametrize("name", ["a new warning", "padding rule"])
-def test_a_simulated_upgrade_is_found(tmp_path: Path, name: str) -> None:
-    """Of the alterations of torch in upgrades.py, those that are found at once."""
-    status, found = compared(sys.executable, interpreter(tmp_path / "new", name), 60, "--max-world-size", "2")
-    assert status == 1
-    assert any(one.startswith(ALTERATIONS[name][0]) for one in found)
-    assert not [one for one in found if one.startswith(("number", "rounding"))]
-
-
-def test_an_accepted_change_opens_the_gate(tmp_path: Path) -> None:
-    """Named as the report names it."""
+@pytest.mark.parametrize(("name", "accept", "status"), [("a new warning", ACCEPTED, 0), ("padding rule", "", 1)])
+def test_a_simulated_upgrade_is_found(tmp_path: Path, name: str, accept: str, status: int) -> None:
+    """Of the alterations in upgrades.py two that are found at once, with scripts; an accepted one opens the gate."""
     accepted = tmp_path / "accepted.toml"
-    accepted.write_text(ACCEPTED, encoding="utf-8")
-    status, found = compared(sys.executable, interpreter(tmp_path / "new", "a new warning"), 20, "--max-world-size", "2",
-                             "--accept", str(accepted))
-    assert status == 0
-    assert found["discrete: warning FutureWarning: this will change"]["accepted"] == "read"
+    accepted.write_text(accept, encoding="utf-8")
+    done, found = compared(sys.executable, interpreter(tmp_path / "new", name), 20, "--max-world-size", "2", "--accept",
+                           str(accepted), "--scripts", str(tmp_path / "scripts"))
+    assert done == status
+    assert not [one for one in found if one.startswith(("number", "rounding"))]
+    different = next(one for which, one in found.items() if which.startswith(ALTERATIONS[name][0]))
+    assert different["accepted"] == ("read" if accept else "")
+    assert "python discrete-" in Path(different["script"]).read_text(encoding="utf-8")
 
 
 def test_what_is_accepted_is_plain_data() -> None:
@@ -279,7 +274,7 @@ def test_what_is_accepted_is_plain_data() -> None:
 
 
 HEAD = Head("0.1.0", FORM, Environment("p", "2", "2", "3.11.0", "c", "b"),
-            Offer({"name": "reference", "defaults": {}}, {"name": "reference", "defaults": {}}, {}), "", 0, 3)
+            Offer({"target": "a.b:C", "defaults": {}}, {"target": "a.b:D", "defaults": {}}, {}), "", 0, 3)
 SHARDS = ShardEvidence(ShardCase(data=Data(samples=3)), ({"refused": {}}, {"refused": {}}))
 
 
