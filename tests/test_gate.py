@@ -4,12 +4,15 @@ import datetime as dt
 import gzip
 import hashlib
 import json
+import shlex
+import subprocess
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner
 from handmade import CASE, altered, everywhere, right
 from upgrades import ALTERATIONS, compared, interpreter
@@ -410,3 +413,29 @@ def test_long_answers_of_samplers_are_compared_whole() -> None:
     other = {**plain, "shards": [[*shards[:3], shards[2]]]}
     old, new = (ShardEvidence(case, (answer, answer)) for answer in (plain, other))
     assert "discrete: indices" in [one.name for one in comparison.compared(old, new, Declarations(), SamplerDeclarations())]
+
+
+# In CI.
+
+
+WORKFLOW = Path(__file__).parent.parent / "examples" / "upgrade.yml"
+
+
+def test_the_recipe_for_ci_is_yaml_with_commands_that_exist(tmp_path: Path) -> None:
+    """Its compare is one that this version takes, with interpreters and files that other steps make or the text names."""
+    plain = yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))
+    steps = plain["jobs"]["compare"]["steps"]
+    assert all(("uses" in step) != ("run" in step) for step in steps)
+    lines = [shlex.split(line) for step in steps for line in step.get("run", "").splitlines()]
+    made = {line[-1] for line in lines if line[:3] == ["python", "-m", "venv"]}
+    assert {line[0].partition("/")[0] for line in lines} - {"python"} <= made
+    words, = (line[1:] for line in lines if line[0] == "old/bin/ddp-invariants")
+    command = main.commands[words[0]]
+    given = command.make_context("compare", words[1:]).params
+    assert {given["old"].partition("/")[0], given["new"].partition("/")[0]} == made
+    assert steps[-1]["with"]["path"] == str(given["scripts"])
+    assert given["accept"].name in WORKFLOW.read_text(encoding="utf-8").partition("name:")[0]
+    assert set(plain[True]["workflow_dispatch"]["inputs"]) == {"old", "new"}  # YAML 1.1 takes `on` for a truth value.
+    script = tmp_path / "steps.sh"
+    script.write_text("\n".join(step["run"] for step in steps if "run" in step), encoding="utf-8")
+    assert subprocess.run(["bash", "-n", str(script)], check=False).returncode == 0
