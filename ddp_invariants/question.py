@@ -98,7 +98,7 @@ def script(pool: Pool, difference: Difference, case: Case | None, ddp: Ddp, samp
     lines = {"where": difference.where, "old": difference.old, "new": difference.new}
     lines |= {"case": describe(case)} if case is not None else {}
     values = {
-        "title": f"{difference.name}: what an interpreter answers", "file": file, "rule": "",
+        "title": f"What an interpreter answers, of: {difference.name}", "file": file, "rule": "",
         "story": "\n".join(f"    {label:<8} {text}" for label, text in lines.items() if text),
         "versions": f"Written by ddp-invariants {__version__} compare, of {' '.join(filter(None, map(str, (ddp, sampler))))}."}
     values = {name: quoted(text) for name, text in values.items()}
@@ -165,7 +165,7 @@ def _not_answered(text: str, pythons: Sequence[str]) -> str:
         status, said = ran(text, python)
         if status != 0:
             return f"the script of it fails: {how_it_ended(status, said)}"
-        answers.append(steady(said).partition("\n")[2])
+        answers.append(steady(said.partition(", Python ")[2].partition("\n")[2]))
     if len(answers) > 1 and answers[0] == answers[1]:
         return "in plain torch both answer alike, so it takes the suite to see it"
     return ""

@@ -129,13 +129,13 @@ def test_a_script_is_run_under_both_and_withheld_where_they_answer_alike(
     """Its first line, the version, is no answer; one that fails is not handed out either."""
     argument = Found(Difference("discrete", "argument a", "torch.nn.parallel:DistributedDataParallel(a)", "x", "y"), None)
     outcome = Gated((argument, argument), 3)
-    said = {"old": "torch 1\nsame\n", "new": "torch 2\nsame\n"}
+    said = {"old": "a warning\ntorch 1, Python 3\nsame\n", "new": "torch 2, Python 3\nsame\n"}
     monkeypatch.setattr(question, "ran", lambda _, python: (0, said[python]))
     folder = tmp_path / "scripts"
     written = question.write(folder, outcome, pool, *TORCH, ["old", "new"])
     assert {one.script for one in written.found} == {"none: in plain torch both answer alike, so it takes the suite to see it"}
     assert list(folder.iterdir()) == []
-    said["new"] = "torch 2\nother at 0x7f01\n"
+    said["new"] = "torch 2, Python 3\nother at 0x7f01\n"
     written = question.write(folder, outcome, pool, *TORCH, ["old", "new"])
     assert [one.script for one in written.found] == [str(folder / f"discrete-argument-a{more}.py") for more in ("", "-")]
     assert len(list(folder.iterdir())) == 2
