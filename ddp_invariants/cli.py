@@ -219,6 +219,8 @@ def compare(context: click.Context, /, old: str, baseline: Path | None, new: str
     try:
         allowed = gate.accepted(accept, dt.datetime.now(dt.UTC).date()) if accept is not None else ()
         ddp, sampler = named(options)
+        if scripts is not None:  # Before anything takes its time: it may not be possible.
+            scripts.mkdir(parents=True, exist_ok=True)
         here = gate.side(new)
         if baseline is not None:
             head, answers = read(baseline)

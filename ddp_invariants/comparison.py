@@ -115,7 +115,7 @@ def compared(old: TrainingEvidence | ShardEvidence, new: TrainingEvidence | Shar
         assert isinstance(old, ShardEvidence)
         assert isinstance(new, ShardEvidence)
         return [*found, *_dealt(old, new)]
-    broken = any(one.kind == "rule" for one in found)
+    broken = any(one.kind == "rule" and not one.what.startswith(_OF_NO_NUMBERS) for one in found)
     return [*found, *_exactly(old, new), *_numbers(old, new, declared, broken=broken)]
 
 
@@ -249,14 +249,24 @@ def _numbers(old: TrainingEvidence, new: TrainingEvidence, declared: Declaration
                         return
 
 
+_OF_NO_NUMBERS = ("COMM", "LIVE", "MEM")
+"""Rules that say nothing of values: where one holds on one side alone, roundings are roundings still."""
+_LEFT: dict[Moment, Moment] = {"forward": "updated", "forward buffers": "left buffers", "restored": "updated",
+                               "restored buffers": "left buffers", "restored state": "state"}
+"""What the step before left, by where it is seen again."""
+
+
 def _both_within(old: TrainingEvidence, new: TrainingEvidence, declared: Declarations, moment: Moment,
                  step: int) -> bool | None:
     """Whether both sides' values lie within what the oracle allows for that step, which makes it a matter of rounding.
 
-    None where that is not known. A loss or local gradient is taken for one where the gradients that come of it are. Before a
-    step's first forward nothing is computed, so nothing can be rounded.
+    None where that is not known. A loss or local gradient is taken for one where the gradients that come of it are. What a step
+    starts from, or is loaded before it, is what the step before left; before the first nothing is computed, so nothing can
+    be rounded.
     """
-    if moment == "left buffers" or (moment == "forward buffers" and step > 0):
+    if step > 0 and moment in _LEFT:
+        moment, step = _LEFT[moment], step - 1
+    if moment == "left buffers":
         return None  # Computed from what a forward makes of its inputs, for which no bound is derived.
     if moment not in ("loss", "local", "reduced", "updated", "state"):
         return False

@@ -17,7 +17,8 @@ from ddp_invariants.discovery import QUESTIONS
 from ddp_invariants.export import ExportError, beyond, called, filled, how_it_ended, quoted, ran
 from ddp_invariants.gate import Gated
 from ddp_invariants.implementation import Ddp, Sampler
-from ddp_invariants.ranks.pool import Pool
+from ddp_invariants.ranks.hosts import HarnessError
+from ddp_invariants.ranks.pool import LoadFailure, Pool
 from ddp_invariants.scope import TRAINING
 from ddp_invariants.source import pieces
 
@@ -43,10 +44,10 @@ _DEALT: dict[str, tuple[str, ...]] = {
 
 
 def write(folder: Path, outcome: Gated, pool: Pool, ddp: Ddp, sampler: Sampler, pythons: Sequence[str]) -> Gated:
-    """Write a script of every difference that a script can show, and say why not of the others.
+    """Write a script of every difference that a script can show, and say why not of the others: nothing that was found is lost.
 
     Args:
-        folder: Where to, made if need be.
+        folder: Where to.
         outcome: What differs.
         pool: Ranks of one side, to find out how what is on trial is called.
         ddp: The DDP.
@@ -55,13 +56,7 @@ def write(folder: Path, outcome: Gated, pool: Pool, ddp: Ddp, sampler: Sampler, 
 
     Returns:
         The outcome, with each difference's script.
-
-    Raises:
-        OSError: The folder cannot be written to.
-        LoadFailure: What is on trial does not load.
-        HarnessError: The harness failed.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     told, taken = [], set[str]()
     for found in outcome.found:
         name = re.sub(r"\W+", "-", found.difference.name).strip("-")[:60]
@@ -72,10 +67,10 @@ def write(folder: Path, outcome: Gated, pool: Pool, ddp: Ddp, sampler: Sampler, 
         try:
             text = script(pool, found.difference, found.case, ddp, sampler, path.name)
             reason = _not_answered(text, pythons)
-        except ExportError as error:
+            if not reason:
+                path.write_text(text, encoding="utf-8")
+        except (ExportError, LoadFailure, HarnessError, OSError) as error:
             reason = str(error)
-        if not reason:
-            path.write_text(text, encoding="utf-8")
         told.append(replace(found, script=f"none: {reason}" if reason else str(path)))
     return replace(outcome, found=tuple(told))
 

@@ -166,6 +166,12 @@ def test_a_difference_within_the_bound_is_a_rounding() -> None:
     found = comparison.compared(old, new, Declarations(), SamplerDeclarations())
     assert [one.name for one in found] == ["rounding: reduced gradient"]
     assert found[0].where == "rank 0 of 3, step 0, parameter 'layers.4.factor' ()"
+    left = everywhere(old, "updated", 0, FACTOR, lambda values: values * (1 + 2.0**-23))
+    left = everywhere(left, "forward", 1, FACTOR, lambda values: values * (1 + 2.0**-23))
+    found = comparison.compared(old, left, Declarations(), SamplerDeclarations())
+    assert [one.name for one in found if one.kind != "rule"] == ["rounding: optimizer", "rounding: forward"]
+    first = everywhere(old, "forward", 0, FACTOR, lambda values: values * (1 + 2.0**-23))
+    assert names(old, first)[-1] == "number: forward"
 
 
 def test_a_samplers_answers_must_match_exactly() -> None:

@@ -132,6 +132,7 @@ def test_a_script_is_run_under_both_and_withheld_where_they_answer_alike(
     said = {"old": "a warning\ntorch 1, Python 3\nsame\n", "new": "torch 2, Python 3\nsame\n"}
     monkeypatch.setattr(question, "ran", lambda _, python: (0, said[python]))
     folder = tmp_path / "scripts"
+    folder.mkdir()
     written = question.write(folder, outcome, pool, *TORCH, ["old", "new"])
     assert {one.script for one in written.found} == {"none: in plain torch both answer alike, so it takes the suite to see it"}
     assert list(folder.iterdir()) == []
@@ -142,6 +143,9 @@ def test_a_script_is_run_under_both_and_withheld_where_they_answer_alike(
     monkeypatch.setattr(question, "ran", lambda *_: (1, "oh\nTypeError: so\n"))
     written = question.write(folder, outcome, pool, *TORCH, ["new"])
     assert "the script of it fails: it ended with status 1 and said 'TypeError: so'" in written.found[0].script
+    monkeypatch.setattr(question, "ran", lambda *_: (0, "torch 2, Python 3\nso\n"))
+    written = question.write(tmp_path / "gone", outcome, pool, *TORCH, ["new"])
+    assert "No such file or directory" in written.found[1].script
 
 
 def test_a_script_holds_what_a_report_says_as_text_alone(pool: Pool, run: Run) -> None:
