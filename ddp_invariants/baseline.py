@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 from ddp_invariants import __version__
 from ddp_invariants.case import STRICT, Case, ShardCase, TrainingCase, to_json
+from ddp_invariants.comparison import Offer
 from ddp_invariants.evidence import (
     EvidenceError,
     Incident,
@@ -28,7 +29,7 @@ from ddp_invariants.evidence import (
     rank_evidence,
 )
 
-FORM = 1
+FORM = 2
 """Of the file. A file of another form is refused."""
 MOST = 1 << 30
 """Bytes of JSON that are read at most: a corpus of some thousand cases has a tenth of it."""
@@ -72,9 +73,7 @@ class Head:
         suite: The version that recorded it.
         form: Of the file.
         environment: The interpreter.
-        ddp, sampler: How what was on trial is called (`driving.Description`), its defaults among it.
-        capabilities: What was found of each, by name: right, refused, …
-        without: Capabilities that no case contains.
+        offer: What is known of it before any case is run.
         options: What was on trial, as options of a command line.
         seed: Of the corpus.
         cases: How many there are.
@@ -85,10 +84,7 @@ class Head:
     suite: str
     form: int
     environment: Environment
-    ddp: dict[str, Any]
-    sampler: dict[str, Any]
-    capabilities: dict[str, str]
-    without: tuple[str, ...]
+    offer: Offer
     options: str
     seed: int
     cases: int
@@ -184,8 +180,8 @@ def read(path: Path) -> tuple[Head, list[Answer]]:
         raise BaselineError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
     if not head.cases == foot["cases"] == len(plain) - 2 > 0:
         raise BaselineError(f"{path}: it holds {len(plain) - 2} cases, its head says {head.cases} and its foot {foot['cases']}")
-    for described in (head.ddp, head.sampler):
-        if not isinstance(described.get("defaults"), dict) or not isinstance(described.get("name"), str):
+    for described in (head.offer.ddp, head.offer.sampler):
+        if not isinstance(described.get("defaults"), dict) or not isinstance(described.get("target"), str):
             raise BaselineError(f"{path}: what was on trial has no name, or no arguments")
     return head, [_answer(one, number, path) for number, one in enumerate(plain[1:-1], start=2)]
 

@@ -6,10 +6,11 @@ A side is what is on trial under one interpreter: an older torch and a newer one
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
+from ddp_invariants.case import STRICT
 from ddp_invariants.declarations import Declarations, SamplerDeclarations
 from ddp_invariants.evidence import Moment, RankEvidence, ShardEvidence, TrainingEvidence
 from ddp_invariants.invariants import judge
@@ -46,6 +47,11 @@ class Difference:
         """What tells differences of one sort from others, as an accept-file names them."""
         return f"{self.kind}: {self.what}"
 
+    @property
+    def moves(self) -> bool:
+        """Whether it may show in one case or in another: many warnings are given once a process."""
+        return self.what.startswith(_WARNING)
+
 
 STAGES: tuple[tuple[Moment, str], ...] = (
     ("built", "construction"), ("built buffers", "construction"), ("wrapped", "initialisation"),
@@ -64,28 +70,53 @@ def steady(text: str) -> str:
     return _UNSTEADY.sub("…", text)
 
 
+@dataclass(frozen=True)
+class Offer:
+    """What is known of a side before any case is run.
+
+    Attributes:
+        ddp, sampler: How what is on trial is called (`driving.Description`), its defaults among it.
+        capabilities: What was found of each, by name: right, refused, …; and the same in words.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    ddp: dict[str, Any]
+    sampler: dict[str, Any]
+    capabilities: dict[str, tuple[str, str]]
+
+
+def before_any_case(old: Offer, new: Offer) -> list[Difference]:
+    """What differs in how both sides are called, and in what they take."""
+    found = [*described(old.ddp, new.ddp), *described(old.sampler, new.sampler)]
+    for name in dict.fromkeys([*old.capabilities, *new.capabilities]):
+        told = [one.capabilities.get(name, ("not known", "")) for one in (old, new)]
+        if told[0][0] != told[1][0]:
+            found.append(Difference("discrete", f"capability {name}", "probed by a small case",
+                                    *(" ".join(one).strip() for one in told)))
+    return found
+
+
 def described(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Difference]:
-    """What differs before any case is run: how what is on trial is called."""
+    """What differs in how what is on trial is called."""
     ours, theirs = ({name: steady(str(text)) for name, text in side["defaults"].items()} for side in (old, new))
     for name in dict.fromkeys([*ours, *theirs]):
         if ours.get(name) != theirs.get(name):
             told = [side.get(name) for side in (ours, theirs)]
-            yield Difference("discrete", f"argument {name}", f"{old['name']}({name})", *(
+            yield Difference("discrete", f"argument {name}", f"{old['target']}({name})", *(
                 "not taken" if one is None else f"default {one}" if one else "required" for one in told))
 
 
 def compared(old: TrainingEvidence | ShardEvidence, new: TrainingEvidence | ShardEvidence, declared: Declarations,
              sampler: SamplerDeclarations) -> list[Difference]:
     """Everything in which two sides' answers to the same case differ, rules first, then as a run goes."""
-    found = list(_by_rule(old, new, declared, sampler))
+    found = [*_by_rule(old, new, declared, sampler), *_warned(old, new)]
     if isinstance(old, ShardEvidence) or isinstance(new, ShardEvidence):
         assert isinstance(old, ShardEvidence)
         assert isinstance(new, ShardEvidence)
         return [*found, *_dealt(old, new)]
-    broken = bool(found)
-    found += _exactly(old, new)
-    found += _numbers(old, new, declared, broken=broken)
-    return found
+    broken = any(one.kind == "rule" and not one.what.startswith(_OF_NO_NUMBERS) for one in found)
+    return [*found, *_exactly(old, new), *_numbers(old, new, declared, broken=broken)]
 
 
 def _by_rule(old: TrainingEvidence | ShardEvidence, new: TrainingEvidence | ShardEvidence, declared: Declarations,
@@ -98,6 +129,32 @@ def _by_rule(old: TrainingEvidence | ShardEvidence, new: TrainingEvidence | Shar
             assert breach is not None
             words = ["holds" if one is None else f"violated: {one.fact}; {one.got}" for one in breaches]
             yield Difference("rule", rule, breach.where, *words)
+
+
+_WARNING = "warning "
+"""What begins a difference in warnings: each is a sort of its own, so that one that is accepted hides no other."""
+
+
+def warnings(side: TrainingEvidence | ShardEvidence) -> dict[str, tuple[str, list[int]]]:
+    """What was warned of: by its first sentence without numbers, the whole text, and which ranks or processes gave it."""
+    texts = [rank.warned for rank in side.ranks] if isinstance(side, TrainingEvidence) else \
+        [answer.get("warned", []) for answer in side.answers]
+    found: dict[str, tuple[str, list[int]]] = {}
+    for number, given in enumerate(texts):
+        for text in map(steady, given):
+            title = re.sub(r"\d+", "#", re.split(r"(?<=[.!?]) ", text)[0])[:120]
+            found.setdefault(_WARNING + title, (text, []))[1].append(number)
+    return found
+
+
+def _warned(old: TrainingEvidence | ShardEvidence, new: TrainingEvidence | ShardEvidence) -> Iterator[Difference]:
+    before, after = warnings(old), warnings(new)
+    whose = f"ranks, of {old.case.world_size}," if isinstance(old, TrainingEvidence) else "processes, of two,"
+    for what in dict.fromkeys([*before, *after]):
+        found = [side.get(what, ("", [])) for side in (before, after)]
+        if found[0][1] != found[1][1]:
+            yield Difference("discrete", what, f"{whose} that give it", *(
+                f"{', '.join(map(str, given))}: {text}" if given else "none" for text, given in found))
 
 
 def _exactly(old: TrainingEvidence, new: TrainingEvidence) -> Iterator[Difference]:
@@ -153,7 +210,6 @@ _READ: dict[str, Callable[[RankEvidence], list[str]]] = {
                                                                          sorted(rank.driven)],
     "collectives": _called, "gradients that are None": _none, "gradients' types": _typed,
     "names in a saved state": lambda rank: [name for names in rank.saved for name in names],
-    "warnings": lambda rank: sorted({steady(one) for one in rank.warned}),
 }
 """What must match exactly, as lists of lines, a rank's of each."""
 
@@ -193,14 +249,24 @@ def _numbers(old: TrainingEvidence, new: TrainingEvidence, declared: Declaration
                         return
 
 
+_OF_NO_NUMBERS = ("COMM", "LIVE", "MEM")
+"""Rules that say nothing of values: where one holds on one side alone, roundings are roundings still."""
+_LEFT: dict[Moment, Moment] = {"forward": "updated", "forward buffers": "left buffers", "restored": "updated",
+                               "restored buffers": "left buffers", "restored state": "state"}
+"""What the step before left, by where it is seen again."""
+
+
 def _both_within(old: TrainingEvidence, new: TrainingEvidence, declared: Declarations, moment: Moment,
                  step: int) -> bool | None:
     """Whether both sides' values lie within what the oracle allows for that step, which makes it a matter of rounding.
 
-    None where that is not known. A loss or local gradient is taken for one where the gradients that come of it are. Before a
-    step's first forward nothing is computed, so nothing can be rounded.
+    None where that is not known. A loss or local gradient is taken for one where the gradients that come of it are. What a step
+    starts from, or is loaded before it, is what the step before left; before the first nothing is computed, so nothing can
+    be rounded.
     """
-    if moment == "left buffers" or (moment == "forward buffers" and step > 0):
+    if step > 0 and moment in _LEFT:
+        moment, step = _LEFT[moment], step - 1
+    if moment == "left buffers":
         return None  # Computed from what a forward makes of its inputs, for which no bound is derived.
     if moment not in ("loss", "local", "reduced", "updated", "state"):
         return False

@@ -17,7 +17,7 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
@@ -77,6 +77,11 @@ class Deviation:
         """The capability or rule."""
         return self.capability or self.rule
 
+    @property
+    def title(self) -> str:
+        """What a message calls it."""
+        return f"the deviation of {self.ddp} in {self.about}"
+
     def is_of(self, ddp: Ddp, torch: str) -> bool:
         """Whether it is expected of an implementation under a version of torch."""
         return ddp.name == self.ddp and self.arguments.items() <= dict(ddp.arguments).items() \
@@ -129,16 +134,28 @@ def read(path: Path) -> tuple[Deviation, ...]:
     return deviations
 
 
-def current(deviations: Iterable[Deviation], path: Path, today: dt.date) -> None:
+class Expiring(Protocol):
+    """What holds until a day."""
+
+    @property
+    def title(self) -> str:
+        """What a message calls it."""
+
+    @property
+    def expires(self) -> dt.date:
+        """The day from which on it does not hold any more."""
+
+
+def current(entries: Iterable[Expiring], path: Path, today: dt.date) -> None:
     """Insist that none has expired.
 
     Raises:
         DeviationError: One has.
     """
-    for one in deviations:
+    for one in entries:
         if one.expires <= today:
-            raise DeviationError(f"{path}: the deviation of {one.ddp} in {one.about} expired on {one.expires}: look whether it "
-                                 "still shows, and give it another day or take it out")
+            raise DeviationError(f"{path}: {one.title} expired on {one.expires}: look whether it still shows, and give it "
+                                 "another day or take it out")
 
 
 def expected(ddp: Ddp, torch: str, files: Sequence[Path] = ()) -> tuple[Deviation, ...]:

@@ -321,7 +321,7 @@ def _breach(evidence: TrainingEvidence | ShardEvidence, scope: Scope, rules: Ite
                  if finding.breach is not None and rule in rules and not scope.excluded(rule)), "")
 
 
-_QUESTIONS = {
+QUESTIONS = {
     "shuffle": ShardCase(world_size=2, epochs=(0, 1), data=Data(samples=8, shuffle=True)),
     "drop_last": ShardCase(world_size=2, data=Data(samples=8, drop_last=True)),
     "uneven": ShardCase(world_size=2, epochs=(0, 1), data=Data(samples=7)),
@@ -343,13 +343,13 @@ def _deal(pool: Pool, sampler: Sampler, lacking: frozenset[str], declared: Sampl
     scope = Scope(max_world_size, lacking, sampler=declared)
     for name in SAMPLING:
         excused = name in declared.unsupported
-        if name in lacking or name not in _QUESTIONS:  # A rank that is given is asked in every question.
+        if name in lacking or name not in QUESTIONS:  # A rank that is given is asked in every question.
             probed.append(Probed(name, Standing.ABSENT if name in lacking else Standing.RIGHT, declared=excused))
             continue
         if any(one.words.startswith("LIVE-1") for one in probed):  # A hang takes its whole deadline: one is enough.
             probed.append(Probed(name, Standing.UNKNOWN, declared=excused))
             continue
-        evidence = pool.shards(_QUESTIONS[name], sampler)
+        evidence = pool.shards(QUESTIONS[name], sampler)
         if evidence.incident is not None:
             probed.append(Probed(name, Standing.WRONG, f"LIVE-1: the process {evidence.incident.kind}", excused))
             continue

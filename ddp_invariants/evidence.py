@@ -165,6 +165,8 @@ class RankEvidence:
         driven: How the implementation was found to be driven: what is called when.
         saved: The names in each state of what is trained that was saved.
         warned: Warnings, each with its category and first line, once.
+        cost: Seconds from request to answer; bytes resident when the process began to serve, and at most since then. Empty
+            where nobody measured.
     """
 
     tensors: Mapping[tuple[str, int], Tensors]
@@ -184,6 +186,7 @@ class RankEvidence:
     driven: Mapping[str, str] = field(default_factory=dict)
     saved: list[list[str]] = field(default_factory=list)
     warned: list[str] = field(default_factory=list)
+    cost: list[float] = field(default_factory=list)
 
     @cached_property
     def calls(self) -> list[Call]:
@@ -291,6 +294,6 @@ def rank_evidence(header: dict[str, Any], blob: bytes, known: dict[tuple[Slot, .
                             [(began, ended, [(name, at) for name, at in arrived])
                              for began, ended, arrived in facts.get("backwards", [])],
                             facts.get("surfaced"), header["left"], facts.get("held", []), facts.get("driven", {}),
-                            facts.get("saved", []), facts.get("warned", []))
+                            facts.get("saved", []), facts.get("warned", []), header.get("cost", []))
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise EvidenceError(f"a rank's frame is no evidence: {type(error).__name__}: {error}") from error

@@ -16,15 +16,16 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from ddp_invariants import __version__, draws
+from ddp_invariants import __version__
 from ddp_invariants.case import SENTINEL, ShardCase, TrainingCase, describe
 from ddp_invariants.declarations import SHARDED, Declarations, SamplerDeclarations, declare
 from ddp_invariants.evidence import ShardEvidence
+from ddp_invariants.implementation import Ddp
 from ddp_invariants.invariants.shard import CHANCE_FREE, Deal
 from ddp_invariants.ranks.pool import Pool
 from ddp_invariants.record import StoredViolation
 from ddp_invariants.scope import BASE, Scope
-from ddp_invariants.source import Calls, frozen, model, samples
+from ddp_invariants.source import Calls, frozen, pieces
 
 MOST_NUMBERS = 4000
 """Parameters and samples a script spells out at most: some 30 KiB, more than anybody pastes."""
@@ -49,28 +50,43 @@ def script(pool: Pool, stored: StoredViolation) -> str:
         HarnessError: The harness failed.
     """
     if isinstance(stored.case, ShardCase):
-        return _filled("sampler.py.j2", _of_a_sampler(pool, stored, stored.case))
-    return _filled("training.py.j2", _of_training(pool, stored, stored.case))
+        return filled("sampler.py.j2", _of_a_sampler(pool, stored, stored.case))
+    return filled("training.py.j2", _of_training(pool, stored, stored.case))
 
 
 def not_shown(text: str, stored: StoredViolation) -> str:
     """Run a script in a new process, and say why it does not show its violation; empty where it does."""
+    status, said = ran(text)
+    if status == 1 and any(sign in said for sign in _signs(stored)):
+        return ""
+    return how_it_ended(status, said)
+
+
+def ran(text: str, python: str = sys.executable) -> tuple[int | None, str]:
+    """Run a script in a new process of an interpreter: its exit status, None where it had to be ended, and its output."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "repro.py"
         path.write_text(text, encoding="utf-8")
+        # Beside the script, for an interpreter that lacks it: the reference is part of it, and may be on trial.
+        (path.parent / "ddp_invariants").symlink_to(Path(__file__).parent)
         here = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
         # A session of its own, so that its ranks can be ended with it.
-        with subprocess.Popen([sys.executable, str(path)], env=here, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        with subprocess.Popen([python, str(path)], env=here, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True, start_new_session=True) as running:
             try:
                 said, _ = running.communicate(timeout=CHECK_SECONDS)
             except subprocess.TimeoutExpired:
                 os.killpg(running.pid, signal.SIGKILL)
-                return f"it did not end within {CHECK_SECONDS:.0f} s"
-    if running.returncode == 1 and any(sign in said for sign in _signs(stored)):
-        return ""
+                return None, ""
+    return running.returncode, said
+
+
+def how_it_ended(status: int | None, said: str) -> str:
+    """How a script ended that did not show what it should, in words."""
+    if status is None:
+        return f"it did not end within {CHECK_SECONDS:.0f} s"
     last = said.strip().splitlines()[-1:] or ["nothing"]
-    return f"it ended with status {running.returncode} and said {last[0][:200]!r}"
+    return f"it ended with status {status} and said {last[0][:200]!r}"
 
 
 def _signs(stored: StoredViolation) -> list[str]:
@@ -83,7 +99,7 @@ def _signs(stored: StoredViolation) -> list[str]:
     return signs
 
 
-def _filled(template: str, values: Mapping[str, Any]) -> str:
+def filled(template: str, values: Mapping[str, Any]) -> str:
     """A template with its values, without the imports it does not need."""
     # Imported here: only an export needs it.
     from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -105,10 +121,10 @@ def _shared(stored: StoredViolation, target: str) -> dict[str, Any]:
     found = f"Found by ddp-invariants {__version__} with torch {stored.torch}, confirmed in {k} of {n} runs."
     title = f"{breach.rule} violated by {stored.on_trial}: {breach.fact}"
     texts = {"title": title, "story": "\n".join(lines), "versions": found}
-    return {**{name: _quoted(text) for name, text in texts.items()}, "target": target, "rule": breach.rule, "case": stored.case}
+    return {**{name: quoted(text) for name, text in texts.items()}, "target": target, "rule": breach.rule, "case": stored.case}
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """As it may stand in a docstring."""
     return "".join(one if one.isprintable() or one == "\n" else "?" for one in text).replace("\\", "\\\\").replace('"""', "'''")
 
@@ -127,64 +143,54 @@ def _of_training(pool: Pool, stored: StoredViolation, case: TrainingCase) -> dic
     reason = _too_much(rule, case, declared, source, stored)
     if reason:
         raise ExportError(f"{rule} of {stored.on_trial} cannot be exported: {reason}")
-    driven = _driven(pool, stored, declared)
-    if "gradients" in driven:
-        raise ExportError(f"{rule} of {stored.on_trial} cannot be exported: its gradients lie in .main_grad, and a script "
-                          "would have to lend them to the optimizer as the suite does")
-    calls = Calls(case, source, driven)
+    calls = called(pool, None if rule == "LIVE-1" else case, case, stored.ddp, declared, source)
+    if isinstance(calls, str):
+        raise ExportError(f"{rule} of {stored.on_trial} cannot be exported: {calls}")
     never, tagged = case.zero_grad == "never", rule == "LOSS-2"
     checks = _checks(rule, left=never)
-    initial, built, forward = model(case)
     twins = [*(["twin"] if checks["twin"] or rule == "LOSS-3" else []), *(["plain"] if checks["trajectory"] else [])]
     looks_back = checks["start"] or checks["frozen"] or checks["trajectory"]
-    batches = [[ranks.tolist() for ranks in micro] for micro in draws.batches(case)]
-    kinds = {layer.kind for layer in case.model.layers}
-    arguments = {"lr": case.optimizer.lr, "weight_decay": case.optimizer.weight_decay}
     patch = "withheld" if case.perturbation.kind == "withheld" else "sent" if rule == "COMM-1" else ""
     lower = {"float16": "torch.float16", "bfloat16": "torch.bfloat16"}.get(declared.exactness, "")
     return {
-        **_shared(stored, described["target"] if stored.ddp.name != "none" else "none"), "processes": case.ranks_needed,
+        **_shared(stored, described["target"] if stored.ddp.name != "none" else "none"), **pieces(case, calls, tagged=tagged),
         "patch": patch, "sentinel": repr(SENTINEL) if case.perturbation.sentinel == "finite" else 'float("nan")',
-        "adapter": bool(calls.methods), "needs_cap": calls.needs_cap,
-        "optimizer_class": "torch.optim.SGD" if case.optimizer.kind == "sgd" else "torch.optim.AdamW",
-        "optimizer_arguments": {**arguments, **({"momentum": case.optimizer.momentum} if case.optimizer.kind == "sgd" else {})},
         "adamw": case.optimizer.kind == "adamw", "reduction": declared.reduction, "lower": lower, "checks": checks,
         "parts": any(checks[one] for one in ("start", "structure", "equal_gradients", "equal_parameters", "equal_state",
                                              "trajectory", "alone", "frozen")),
         "twins": twins, "looks_back": looks_back, "follows": bool(twins) or looks_back,
-        "hidden": declared.gradients == "hidden", "initial": initial, "built": built, "forward": forward, "kinds": kinds,
-        "samples": samples(case, {index for micro in batches for ranks in micro for index in ranks}, tagged=tagged),
-        "batches": batches, "tags": tagged, "quiet": calls.quiet, "frozen": frozen(case),
-        "input_dtype": "torch.float64" if case.model.layers[0].dtype == "float64" else "torch.float32",
+        "hidden": declared.gradients == "hidden", "frozen": frozen(case),
         "started": {"INIT-1": ["model.named_parameters()"], "INIT-2": ["model.named_buffers()"]}.get(
             rule, ["model.named_parameters()", "*model.named_buffers()"]),
-        "wrapping": calls.wrapping(), "before_step": calls.before_step(), "micro": calls.micro_step(),
-        "after_backward": calls.after_backward(), "gradients": calls.gradients(), "stepping": calls.step(),
-        "passed_by": [[sorted(case.passed_by(rank, step)) for rank in range(case.world_size)] for step in range(case.steps)]
-        if case.unused else [],
-        "mishap": case.mishap, "failing": _mishap(case, calls) if case.mishap is not None else [],
         "last_forward": calls.forward() if rule == "LIVE-1" else "",
     }
 
 
 def _too_much(rule: str, case: TrainingCase, declared: Declarations, source: Mapping[str, Any], stored: StoredViolation) -> str:
     """Why a violation is beyond what a script shows; empty where it is not."""
-    numbers = case.data.samples * (case.model.inputs + case.model.widths()[-1])
-    widths = case.model.widths()
-    numbers += case.world_size * sum((widths[i] + 1) * layer.outputs + 2 * widths[i] ** 2 * (layer.kind == "branches")
-                                     for i, layer in enumerate(case.model.layers))
     reasons = {
         "what is observed or counted, not compared, is not for a script": rule in (
             "COMM-4", "COMM-5", "COMM-6", "MEM-1"),
         "it is about two runs of the case, or many": rule in ("COMM-2", "LIVE-4"),
-        "it is driven through a course's functions": stored.ddp.name.startswith("course:"),
-        "its adapter does whole steps by itself (train_step), which leaves no place to look": "train_step" in source["methods"],
-        "parameters are sharded, so no rank holds what a script could compare": declared.zero >= SHARDED,
         "only the owner of a parameter holds its gradient": declared.gradients == "owner" and rule.startswith("GRAD"),
         "the optimizer updates a copy of the parameters": bool(declared.main) and rule == "PARAM-3",
         "some ranks do not use a layer, which a script shows of rules about gradients alone":
             bool(case.unused) and rule not in _FOLLOWS_UNUSED,
         "what a forward starts from is seen from inside it": rule == "BUF-1",
+    }
+    return next((reason for reason, applies in reasons.items() if applies), "") or beyond(case, declared, source, stored.ddp)
+
+
+def beyond(case: TrainingCase, declared: Declarations, source: Mapping[str, Any], ddp: Ddp) -> str:
+    """Why a case is beyond what a script runs, whatever it is to show; empty where it is not."""
+    widths = case.model.widths()
+    numbers = case.data.samples * (case.model.inputs + widths[-1])
+    numbers += case.world_size * sum((widths[i] + 1) * layer.outputs + 2 * widths[i] ** 2 * (layer.kind == "branches")
+                                     for i, layer in enumerate(case.model.layers))
+    reasons = {
+        "it is driven through a course's functions": ddp.name.startswith("course:"),
+        "its adapter does whole steps by itself (train_step), which leaves no place to look": "train_step" in source["methods"],
+        "parameters are sharded, so no rank holds what a script could compare": declared.zero >= SHARDED,
         "a no_sync is nested, or left by an exception": case.no_sync != "plain",
         "passes do not alternate, or layers are computed again": case.passes != "alternate" or any(
             layer.checkpoint != "none" for layer in case.model.layers),
@@ -199,29 +205,25 @@ def _too_much(rule: str, case: TrainingCase, declared: Declarations, source: Map
     return next((reason for reason, applies in reasons.items() if applies), "")
 
 
-def _mishap(case: TrainingCase, calls: Calls) -> list[str]:
-    """The attempt at a step in which the user's own exception is raised and caught."""
-    assert case.mishap is not None
-    tried = [f"    {line}" for line in calls.micro_step()]
-    return [*calls.before_step(), f"model.failing = {case.mishap.kind.partition(' ')[0]!r}", "try:",
-            "    inputs, *rest = batch(step, rank)", *tried, "    surfaced = False", "except Exception:  # The user's own.",
-            "    surfaced = True", 'model.failing = ""']
+def called(pool: Pool, known: TrainingCase | None, case: TrainingCase, ddp: Ddp, declared: Declarations,
+           source: Mapping[str, Any]) -> Calls | str:
+    """What is called around a step of a case, found out by a small run; why a script cannot do that, where it cannot.
 
-
-def _driven(pool: Pool, stored: StoredViolation, declared: Declarations) -> Mapping[str, str]:
-    """How it is found to be driven, by a small run.
-
-    Raises:
-        ExportError: No small run gets as far.
+    Args:
+        pool: Ranks to run it on.
+        known: A case that is known to get as far as its first step, if one is.
+        case: The case.
+        ddp: What is on trial.
+        declared: What it declares.
+        source: How it is called (`driving.Description`).
     """
     scope = Scope(declared=declared, without=frozenset(declared.unsupported))
-    own = [stored.case] if isinstance(stored.case, TrainingCase) and stored.breach.rule != "LIVE-1" else []
-    for case in (*own, BASE, replace(BASE, world_size=1)):
-        evidence = pool.train(scope.fit(case), stored.ddp, fresh=True)
-        if evidence.ranks[0].driven:
-            return evidence.ranks[0].driven
-    raise ExportError(f"{stored.on_trial} cannot be exported: it does not wrap the simplest model, so how it is driven "
-                      "cannot be found out")
+    for tried in (*([] if known is None else [known]), BASE, replace(BASE, world_size=1)):
+        driven = pool.train(scope.fit(tried), ddp, fresh=True).ranks[0].driven
+        if driven:
+            return ("its gradients lie in .main_grad, and a script would have to lend them to the optimizer as the suite does"
+                    if "gradients" in driven else Calls(case, source, driven))
+    return "it does not wrap the simplest model, so how it is driven cannot be found out"
 
 
 _FOLLOWS_UNUSED = ("GRAD-1", "GRAD-2", "GRAD-3", "GRAD-5", "GRAD-6", "GRAD-9", "PARAM-1", "PARAM-2", "COMM-1", "LIVE-1")

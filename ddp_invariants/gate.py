@@ -4,8 +4,8 @@ import datetime as dt
 import hashlib
 import json
 import subprocess
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from ddp_invariants import __version__
 from ddp_invariants.baseline import FORM, Answer, BaselineError, Environment, Head
 from ddp_invariants.case import STRICT, Case, TrainingCase, describe
-from ddp_invariants.comparison import Difference, compared, described
-from ddp_invariants.deviations import DeviationError, tables
+from ddp_invariants.comparison import Difference, Offer, before_any_case, compared, warnings
+from ddp_invariants.deviations import current, tables
 from ddp_invariants.discovery import Discovery, discover
-from ddp_invariants.implementation import Ddp, Sampler
+from ddp_invariants.implementation import Ddp, Sampler, options
 from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.pace import Cost, Ratio, cost, ratios
 from ddp_invariants.ranks.hosts import HarnessError
 from ddp_invariants.ranks.pool import Pool
 from ddp_invariants.scope import Scope
@@ -86,6 +87,11 @@ class Accepted:
     expires: dt.date
     link: str = ""
 
+    @property
+    def title(self) -> str:
+        """What a message calls it."""
+        return f"the accepted change {self.change!r}"
+
 
 def accepted(path: Path, today: dt.date) -> tuple[Accepted, ...]:
     """The accepted changes in a file of `[[accepted]]` tables.
@@ -94,10 +100,7 @@ def accepted(path: Path, today: dt.date) -> tuple[Accepted, ...]:
         DeviationError: It cannot be read, or one of them has expired.
     """
     found = tables(path, "accepted", Accepted)
-    for one in found:
-        if one.expires <= today:
-            raise DeviationError(f"{path}: {one.change!r} expired on {one.expires}: read the change again, and give it "
-                                 "another day or take it out")
+    current(found, path, today)
     return found
 
 
@@ -110,12 +113,14 @@ class Found:
         case: None where it shows before any case is run.
         seen: In how many of `REPEATS` runs of the case it was seen again.
         accepted: Why it is accepted; empty where it is not.
+        script: The script that shows it, or why there is none; empty where none was asked for.
     """
 
     difference: Difference
     case: Case | None
     seen: int = REPEATS
     accepted: str = ""
+    script: str = ""
 
     @property
     def counts(self) -> bool:
@@ -138,11 +143,13 @@ class Gated:
         found: Every sort of difference.
         cases: Run on both sides.
         stale: Changes that are accepted and do not show.
+        pace: What they took on both sides; nothing of a side that is not at hand.
     """
 
     found: tuple[Found, ...]
     cases: int
     stale: tuple[Accepted, ...] = ()
+    pace: tuple[Ratio, ...] = ()
 
     @property
     def status(self) -> int:
@@ -165,15 +172,26 @@ class Gate:
 
     def __init__(self, old: Pool, new: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int) -> None:
         self.pools, self.ddp, self.sampler = (old, new), ddp, sampler
-        sides = [discover(pool, ddp, sampler, max_world_size) for pool in self.pools]
+        sides = [_discovered(pool, ddp, sampler, max_world_size) for pool in self.pools]
         scopes = [one.scope(max_world_size) for one in sides]
         self.scope = Scope(max_world_size, scopes[0].without | scopes[1].without, scopes[0].declared, scopes[0].sampler)
-        self.at_once = list(_before_any_case(*sides))
+        self.at_once = before_any_case(*(_offered(one) for one in sides))
+        self._turn = 0
+        self._warned: tuple[dict[str, Case], dict[str, Case]] = {}, {}
 
-    def differences(self, case: Case) -> list[Difference]:
-        """Run a case on both sides, and compare."""
-        old, new = (_answered(pool, case, self.ddp, self.sampler) for pool in self.pools)
-        return compared(old, new, self.scope.declared, self.scope.sampler)
+    def answers(self, case: Case, *, fresh: bool = False) -> tuple[Answer, Answer]:
+        """Run a case on both sides, the one first and the other in turn, so that neither always finds the machine warm."""
+        self._turn ^= 1
+        found = {side: _answered(self.pools[side], case, self.ddp, self.sampler, fresh=fresh)
+                 for side in (self._turn, 1 - self._turn)}
+        for side, answer in found.items():
+            for what in warnings(answer):
+                self._warned[side].setdefault(what, case)
+        return found[0], found[1]
+
+    def differences(self, case: Case, *, fresh: bool = False) -> list[Difference]:
+        """Run a case on both sides, in new processes if so wanted, and compare."""
+        return compared(*self.answers(case, fresh=fresh), self.scope.declared, self.scope.sampler)
 
     def run(self, count: int, number: int, allowed: Sequence[Accepted] = ()) -> Gated:
         """Search for every sort of difference.
@@ -188,17 +206,39 @@ class Gate:
         """
         why = {one.change: one.reason for one in allowed}
         found = [Found(one, None, accepted=why.get(one.name, "")) for one in self.at_once]
-        drawn, rounds = 0, 0
+        drawn, rounds, costs = 0, 0, list[tuple[Cost, Cost]]()
         while drawn < count:
             known, seen = {one.difference.name for one in found}, 0
             for case in _drawn(self.scope, count - drawn, f"{number}/{rounds}"):
                 seen += 1
-                fresh = {one.name: one for one in self.differences(case)[::-1] if one.name not in known}
-                if fresh:
-                    found += [self._shrunk(case, one, why) for one in fresh.values()]
+                answers = self.answers(case)
+                spent = [cost(one) for one in answers]
+                costs += [(spent[0], spent[1])] if spent[0] is not None and spent[1] is not None else []
+                another = self._another(case, compared(*answers, self.scope.declared, self.scope.sampler), known)
+                if another:
+                    found += [self._shrunk(case, one, why) for one in another]
                     break
             drawn, rounds = drawn + max(seen, 1), rounds + 1
-        return _gated(found, min(drawn, count), allowed)
+        found += self._only_warned({one.difference.name for one in found}, why)
+        return replace(_gated(found, min(drawn, count), allowed), pace=tuple(ratios(costs)))
+
+    def _another(self, case: Case, found: Sequence[Difference], known: Container[str]) -> list[Difference]:
+        """The differences of sorts that are not known yet; of those that move only what new processes show, too."""
+        fresh = {one.name: one for one in found[::-1] if one.name not in known}
+        if any(one.moves for one in fresh.values()):
+            alone = {one.name: one for one in self.differences(case, fresh=True)}
+            fresh = {name: alone.get(name, one) for name, one in fresh.items() if not one.moves or name in alone}
+        return list(fresh.values())
+
+    def _only_warned(self, known: Container[str], why: dict[str, str]) -> list[Found]:
+        """What one side warned of in some case, and the other in none, where no case that was drawn has told it."""
+        found: list[Found] = []
+        for ours, theirs in (self._warned, self._warned[::-1]):
+            for what, case in ours.items():
+                if what not in theirs:
+                    again = self._another(case, self.differences(case, fresh=True), known)
+                    found += [self._shrunk(case, one, why) for one in again if one.what == what]
+        return found
 
     def _shrunk(self, case: Case, difference: Difference, why: dict[str, str]) -> Found:
         """A sort of difference that a case showed, with the smallest case made of it that shows it still."""
@@ -207,24 +247,28 @@ class Gate:
             smaller = False
             for one in simpler(case):
                 runs += 1
-                if any(difference.name == name for difference in self.differences(one)):
+                if any(found.name == name for found in self.differences(one, fresh=difference.moves)):
                     case, smaller = one, True
                     break
                 if runs >= SHRINK_RUNS:
                     break
-        again = [next((one for one in self.differences(case) if one.name == name), None) for _ in range(REPEATS)]
+        again = [next((one for one in self.differences(case, fresh=difference.moves) if one.name == name), None)
+                 for _ in range(REPEATS)]
         repeated = [one for one in again if one is not None]
         return Found(repeated[0] if repeated else difference, case, len(repeated), why.get(name, ""))
 
 
-def _before_any_case(old: Discovery, new: Discovery) -> Iterator[Difference]:
-    """What differs in how both sides are called, and in what they take."""
-    for ours, theirs in ((old.ddp, new.ddp), (old.sampler, new.sampler)):
-        yield from described(ours, theirs)
-    for before, after in zip((*old.probed, *old.dealt), (*new.probed, *new.dealt), strict=True):
-        if before.standing != after.standing:
-            told = [f"{one.standing.value} {one.words}".strip()[:300] for one in (before, after)]
-            yield Difference("discrete", f"capability {before.capability}", "probed by a small case", *told)
+def _discovered(pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int) -> Discovery:
+    """What is on trial, probed, with new ranks after it: a warning given once a process is not to be lost in a probe."""
+    found = discover(pool, ddp, sampler, max_world_size)
+    pool.anew()
+    return found
+
+
+def _offered(found: Discovery) -> Offer:
+    """What a side offers, as it was found out."""
+    return Offer(dict(found.ddp), dict(found.sampler),
+                 {one.capability: (one.standing.value, one.words[:300]) for one in (*found.probed, *found.dealt)})
 
 
 def _drawn(scope: Scope, count: int, name: str) -> list[Case]:
@@ -266,17 +310,14 @@ def record(pool: Pool, ddp: Ddp, sampler: Sampler, here: Environment, *, cases: 
         number: The seed.
         max_world_size: Largest W.
     """
-    found = discover(pool, ddp, sampler, max_world_size)
+    found = _discovered(pool, ddp, sampler, max_world_size)
     corpus = _drawn(found.scope(max_world_size), cases, str(number))
-    capabilities = {one.capability: one.standing.value for one in (*found.probed, *found.dealt)}
-    options = " ".join(one for one in (ddp.options(), sampler.options()) if one)
-    head = Head(__version__, FORM, here, dict(found.ddp), dict(found.sampler), capabilities,
-                tuple(sorted(found.scope(max_world_size).without)), options, number, len(corpus))
+    head = Head(__version__, FORM, here, _offered(found), options(ddp, sampler), number, len(corpus))
     return head, (_answered(pool, case, ddp, sampler) for case in corpus)
 
 
-def _answered(pool: Pool, case: Case, ddp: Ddp, sampler: Sampler) -> Answer:
-    return pool.train(case, ddp) if isinstance(case, TrainingCase) else pool.shards(case, sampler)
+def _answered(pool: Pool, case: Case, ddp: Ddp, sampler: Sampler, *, fresh: bool = False) -> Answer:
+    return pool.train(case, ddp, fresh=fresh) if isinstance(case, TrainingCase) else pool.shards(case, sampler, fresh=fresh)
 
 
 def against(head: Head, answers: Sequence[Answer], pool: Pool, ddp: Ddp, sampler: Sampler, here: Environment, *,
@@ -300,34 +341,35 @@ def against(head: Head, answers: Sequence[Answer], pool: Pool, ddp: Ddp, sampler
         HarnessError: The harness failed.
     """
     why = {one.change: one.reason for one in allowed}
-    found = discover(pool, ddp, sampler, max_world_size)
-    at_once = [*described(head.ddp, found.ddp), *described(head.sampler, found.sampler)]
-    known_of = head.capabilities
-    at_once += [Difference("discrete", f"capability {one.capability}", "probed by a small case",
-                           known_of.get(one.capability, "not known"), f"{one.standing.value} {one.words}".strip()[:300])
-                for one in (*found.probed, *found.dealt) if known_of.get(one.capability) != one.standing.value]
+    found = _discovered(pool, ddp, sampler, max_world_size)
+    at_once = before_any_case(head.offer, _offered(found))
     comparable = head.environment.cpu == here.cpu
     declared, declared_sampler = found.scope(max_world_size).declared, found.declared_sampler
 
-    def differences(answer: Answer) -> list[Difference]:
-        here_answered = _answered(pool, answer.case, ddp, sampler)
+    warned: tuple[set[str], set[str]] = set(), set()
+
+    def differences(answer: Answer, *, fresh: bool = False) -> list[Difference]:
+        here_answered = _answered(pool, answer.case, ddp, sampler, fresh=fresh)
         try:
+            for texts, one in zip(warned, (answer, here_answered), strict=True):
+                texts.update(warnings(one))
             ours = compared(answer, here_answered, declared, declared_sampler)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise BaselineError(f"what the baseline holds of {describe(answer.case)} is no answer to it: "
                                 f"{type(error).__name__}: {error}") from error
         return [one for one in ours if comparable or one.kind not in ("rounding", "number")]
 
-    smallest: dict[str, Answer] = {}
+    smallest: dict[str, tuple[Answer, Difference]] = {}
     for answer in answers:
-        for name in {one.name for one in differences(answer)}:
-            known = smallest.get(name)
-            if known is None or len(describe(answer.case)) < len(describe(known.case)):
-                smallest[name] = answer
+        for one in differences(answer):
+            known = smallest.get(one.name)
+            if known is None or len(describe(answer.case)) < len(describe(known[0].case)):
+                smallest[one.name] = answer, one
     gated = [Found(one, None, accepted=why.get(one.name, "")) for one in at_once]
-    for name, answer in smallest.items():
-        again = [one for _ in range(REPEATS) for one in differences(answer)[::-1] if one.name == name]
-        seen = min(len(again), REPEATS)
-        difference = again[0] if again else Difference("discrete", name.partition(": ")[2], "", "differed once", "not again")
-        gated.append(Found(difference, answer.case, seen, why.get(name, "")))
+    for name, (answer, first) in smallest.items():
+        # What both sides warned of somewhere may have moved from one case to another: that of old cannot be asked again.
+        if first.moves and first.what in warned[0] & warned[1]:
+            continue
+        again = [one for _ in range(REPEATS) for one in differences(answer, fresh=first.moves)[::-1] if one.name == name]
+        gated.append(Found(again[0] if again else first, answer.case, min(len(again), REPEATS), why.get(name, "")))
     return _gated(gated, len(answers), allowed)

@@ -116,30 +116,35 @@ class Sampler:
         return cls(**{**plain, "arguments": _pairs(plain["arguments"])})
 
 
+def options(ddp: Ddp, sampler: Sampler) -> str:
+    """The command-line options that name both, empty for the reference."""
+    return " ".join(one for one in (ddp.options(), sampler.options()) if one)
+
+
 def _pairs(plain: Any) -> Arguments:
     return tuple((name, value) for name, value in plain)
 
 
-def named(options: Mapping[str, Any]) -> tuple[Ddp, Sampler]:
+def named(given: Mapping[str, Any]) -> tuple[Ddp, Sampler]:
     """What is on trial, from the values of the command-line options (`OPTIONS`).
 
     Raises:
         NamingError: An option cannot be read.
         DeclarationError: A declaration file cannot.
     """
-    declared = _declared(options)
-    ddp = Ddp(options["ddp"], arguments("--ddp-arg", options["ddp_arg"]), tuple(options["setup"]), options["start"],
-              options["finish"], options["after"], options["opt"], arguments("--opt-arg", options["opt_arg"]), declared.ddp)
-    return ddp, Sampler(options["sampler"], arguments("--sampler-arg", options["sampler_arg"]), declared.sampler)
+    declared = _declared(given)
+    ddp = Ddp(given["ddp"], arguments("--ddp-arg", given["ddp_arg"]), tuple(given["setup"]), given["start"],
+              given["finish"], given["after"], given["opt"], arguments("--opt-arg", given["opt_arg"]), declared.ddp)
+    return ddp, Sampler(given["sampler"], arguments("--sampler-arg", given["sampler_arg"]), declared.sampler)
 
 
-def _declared(options: Mapping[str, Any]) -> DeclarationFile:
+def _declared(given: Mapping[str, Any]) -> DeclarationFile:
     """What the file given declares; without one, the files beside the implementations."""
-    if options["declare"]:
-        return read(Path(options["declare"]))
+    if given["declare"]:
+        return read(Path(given["declare"]))
     found = {}
     for side in ("ddp", "sampler"):
-        file, colon, name = options[side].rpartition(":")
+        file, colon, name = given[side].rpartition(":")
         beside = Path(file.removesuffix(".py") + f".{name}.toml")
         if colon and file.endswith(".py") and beside.is_file():
             found[side] = getattr(read(beside), side)

@@ -19,7 +19,7 @@ from _pytest.junitxml import xml_key  # Where its own record_testsuite_property 
 
 from ddp_invariants import __version__, backends, casefile, cluster, discovery, journal, record
 from ddp_invariants.case import LARGEST_WORLD_SIZE, CaseError, TrainingCase
-from ddp_invariants.implementation import OPTIONS, Ddp, Sampler, named
+from ddp_invariants.implementation import OPTIONS, Ddp, Sampler, named, options
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.ledger import Ledger
 from ddp_invariants.live import Teller
@@ -143,7 +143,7 @@ class Session:
     def options(self) -> Options:
         """How the trial is held, from the command line."""
         option, root = self.config.option, Path(self.shared["root"])
-        names = [one.options() for one in self.on_trial if one.options()]
+        names = [options(*self.on_trial)] if options(*self.on_trial) else []
         names += [f"--declare {shlex.quote(option.declare)}"] if option.declare else []
         return Options(
             cases=option.cases or PROFILES[option.profile], seed=self.shared["seed"], isolation=option.isolation,

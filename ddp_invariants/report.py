@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from ddp_invariants.baseline import Environment
     from ddp_invariants.gate import Gated
+    from ddp_invariants.pace import Ratio
 
 _WIDTH = 118
 _LABELS = 10
@@ -318,10 +319,16 @@ def compared(sides: "tuple[Environment, Environment]", outcome: "Gated") -> str:
             lines.append(f"  {one.difference.name}{f' ({one.state})' if one.state else ''}")
             lines += [_field(name, text) for name, text in (
                 ("where", one.difference.where), ("old", one.difference.old), ("new", one.difference.new),
-                ("case", describe(one.case) if one.case is not None else "")) if text]
+                ("case", describe(one.case) if one.case is not None else ""), ("script", one.script)) if text]
+    lines += ["", "speed and memory, new over old, never judged", *map(_paced, outcome.pace)] if outcome.pace else []
     lines += ["", *(f"accepted, and not seen: {one.change!r}; take it out of the file" for one in outcome.stale)]
     lines.append(_GATE[outcome.status])
     return "\n".join(lines)
+
+
+def _paced(one: "Ratio") -> str:
+    spread = ", half of {} cases from {:.2f} to {:.2f}".format(one.cases, *one.quartiles) if one.quartiles else ""
+    return f"  {one.what:<29} {one.ratio:.2f}{spread} ({one.new:,.1f} {one.unit}, old {one.old:,.1f})"
 
 
 _GATE = {0: "SAME: nothing changed that is judged", 1: "CHANGED: beyond what is accepted",
@@ -331,7 +338,9 @@ _GATE = {0: "SAME: nothing changed that is judged", 1: "CHANGED: beyond what is 
 def compared_json(sides: "tuple[Environment, Environment]", outcome: "Gated") -> str:
     """The same as JSON."""
     rows = [{**asdict(one.difference), "name": one.difference.name, "seen": one.seen, "accepted": one.accepted,
-             "counts": one.counts, "case": json.loads(to_json(one.case)) if one.case is not None else None}
+             "counts": one.counts, "script": one.script,
+             "case": json.loads(to_json(one.case)) if one.case is not None else None}
             for one in outcome.found]
     return json.dumps({"suite": __version__, "old": asdict(sides[0]), "new": asdict(sides[1]), "cases": outcome.cases,
-                       "status": outcome.status, "found": rows, "stale": [one.change for one in outcome.stale]}, indent=1)
+                       "status": outcome.status, "found": rows, "pace": [asdict(one) for one in outcome.pace],
+                       "stale": [one.change for one in outcome.stale]}, indent=1)

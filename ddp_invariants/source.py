@@ -1,4 +1,4 @@
-"""A training case as pieces of Python source, for templates/training.py.j2: its model, its samples, the calls around a step."""
+"""A training case as pieces of Python source, for the templates of scripts: its model, its samples, the calls around a step."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -225,3 +225,39 @@ class Calls:
         if "step" in self.methods:
             return "adapter.step(wrapped, optimizer)"
         return "wrapped.step()" if "step" in self.driven else "optimizer.step()"
+
+
+def pieces(case: TrainingCase, calls: Calls, *, tagged: bool) -> dict[str, Any]:
+    """A case and its calls as values of templates/setting.j2 and templates/model.j2, and what every script does in a step.
+
+    Args:
+        case: The case.
+        calls: What is called around a step.
+        tagged: Whether each sample has a number of its own in the loss.
+    """
+    initial, built, forward = model(case)
+    batches = [[ranks.tolist() for ranks in micro] for micro in draws.batches(case)]
+    arguments = {"lr": case.optimizer.lr, "weight_decay": case.optimizer.weight_decay}
+    return {
+        "processes": case.ranks_needed, "adapter": bool(calls.methods), "needs_cap": calls.needs_cap,
+        "optimizer_class": "torch.optim.SGD" if case.optimizer.kind == "sgd" else "torch.optim.AdamW",
+        "optimizer_arguments": {**arguments, **({"momentum": case.optimizer.momentum} if case.optimizer.kind == "sgd" else {})},
+        "initial": initial, "built": built, "forward": forward, "kinds": {layer.kind for layer in case.model.layers},
+        "samples": samples(case, {index for micro in batches for ranks in micro for index in ranks}, tagged=tagged),
+        "batches": batches, "tags": tagged, "quiet": calls.quiet,
+        "input_dtype": "torch.float64" if case.model.layers[0].dtype == "float64" else "torch.float32",
+        "wrapping": calls.wrapping(), "before_step": calls.before_step(), "micro": calls.micro_step(),
+        "after_backward": calls.after_backward(), "gradients": calls.gradients(), "stepping": calls.step(),
+        "passed_by": [[sorted(case.passed_by(rank, step)) for rank in range(case.world_size)] for step in range(case.steps)]
+        if case.unused else [],
+        "mishap": case.mishap, "failing": _mishap(case, calls) if case.mishap is not None else [],
+    }
+
+
+def _mishap(case: TrainingCase, calls: Calls) -> list[str]:
+    """The attempt at a step in which the user's own exception is raised and caught."""
+    assert case.mishap is not None
+    tried = [f"    {line}" for line in calls.micro_step()]
+    return [*calls.before_step(), f"model.failing = {case.mishap.kind.partition(' ')[0]!r}", "try:",
+            "    inputs, *rest = batch(step, rank)", *tried, "    surfaced = False", "except Exception:  # The user's own.",
+            "    surfaced = True", 'model.failing = ""']

@@ -1,5 +1,9 @@
 """Fixtures of the suite's own tests."""
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +16,8 @@ from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.ranks.pool import Pool
 from ddp_invariants.scope import OnTrial, Scope
 from ddp_invariants.trial import Options, Trial
+
+ROOT = Path(__file__).parent.parent
 
 
 def fault_of(name: str) -> str:
@@ -28,6 +34,32 @@ def pool(host_addresses: list[str]) -> Iterator[Pool]:
     """Ranks for the tests of this worker."""
     with Pool(host_addresses) as pool:
         yield pool
+
+
+Run = Callable[[str], tuple[int, str]]
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """Runs a script and returns its exit status and output."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    for name in ("RANK", "WORLD_SIZE"):
+        environment.pop(name, None)
+    with subprocess.Popen([sys.executable, str(ROOT / "tests" / "scripts.py")], cwd=ROOT, env=environment, text=True,
+                          stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        def run_one(text: str) -> tuple[int, str]:
+            path = tmp_path_factory.mktemp("script") / "repro.py"
+            path.write_text(text)
+            assert server.stdin is not None
+            assert server.stdout is not None
+            server.stdin.write(f"{path}\n")
+            server.stdin.flush()
+            status, said = json.loads(server.stdout.readline())
+            return status, said
+
+        yield run_one
+        assert server.stdin is not None
+        server.stdin.close()
 
 
 TrialMaker = Callable[..., Trial]

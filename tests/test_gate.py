@@ -4,33 +4,37 @@ import datetime as dt
 import gzip
 import hashlib
 import json
+import shlex
+import subprocess
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner
 from handmade import CASE, altered, everywhere, right
 from upgrades import ALTERATIONS, compared, interpreter
 
-from ddp_invariants import baseline, comparison, gate
+from ddp_invariants import baseline, comparison, gate, report
 from ddp_invariants.baseline import FORM, Answer, BaselineError, Environment, Head
-from ddp_invariants.case import Data, Interlude, Layer, Model, Optimizer, ShardCase, to_json
+from ddp_invariants.case import Case, Data, Interlude, Layer, Model, Optimizer, ShardCase, to_json
 from ddp_invariants.cli import main
-from ddp_invariants.comparison import Difference, described
+from ddp_invariants.comparison import Difference, Offer, before_any_case, described
 from ddp_invariants.declarations import Declarations, SamplerDeclarations
 from ddp_invariants.deviations import DeviationError
 from ddp_invariants.evidence import Incident, ShardEvidence, TrainingEvidence
 from ddp_invariants.gate import Accepted, Found, Gated
 from ddp_invariants.implementation import Ddp, Sampler
+from ddp_invariants.pace import Cost, cost, ratios
 from ddp_invariants.ranks.hosts import HarnessError
 from ddp_invariants.ranks.pool import Pool
 
 FACTOR = "layers.4.factor"
 ACCEPTED = """
 [[accepted]]
-change = "discrete: warnings"
+change = "discrete: warning FutureWarning: this will change"
 reason = "read"
 expires = 2100-01-01
 """
@@ -49,11 +53,8 @@ def test_a_side_does_not_differ_from_itself() -> None:
 def test_every_class_of_difference_is_told() -> None:
     """A rule, what must match exactly, a number with its stage."""
     old = right()
-    first = old.ranks[0]
     assert names(old, everywhere(old, "reduced", 1, FACTOR, lambda values: values + 1)) == [
         *(f"rule: {rule}" for rule in ("GRAD-2", "GRAD-3", "GRAD-5", "GRAD-6")), "number: reduced gradient"]
-    assert names(old, replace(old, ranks=(replace(first, warned=["FutureWarning: so"]), *old.ranks[1:]))) == [
-        "discrete: warnings"]
     assert "discrete: collectives" in names(old, replace(old, ranks=tuple(
         replace(rank, sent=[rank.sent[0][1:]]) for rank in old.ranks)))
     assert "discrete: how the run ends" in names(old, replace(old, incident=Incident("hung", {1: "gave no answer"}, {}, 1.0)))
@@ -65,6 +66,98 @@ def test_every_class_of_difference_is_told() -> None:
     assert set(names(saved, other)) == {"discrete: names in a saved state"}
 
 
+def test_each_warning_is_a_sort_of_its_own() -> None:
+    """By its first sentence without numbers: one that is accepted hides no other; who gives it is told."""
+    old, both = right(), ["FutureWarning: 2 of 3 are so. More", "UserWarning: b (Triggered internally at /a/b.cpp:12.)"]
+    new = replace(old, ranks=tuple(replace(rank, warned=both) for rank in old.ranks))
+    found = comparison.compared(old, new, Declarations(), SamplerDeclarations())
+    assert [(one.name, one.old, one.new, one.moves) for one in found] == [
+        ("discrete: warning FutureWarning: # of # are so.", "none", "0, 1: FutureWarning: 2 of 3 are so. More", True),
+        ("discrete: warning UserWarning: b…", "none", "0, 1: UserWarning: b…", True)]
+    other = replace(new, ranks=(replace(new.ranks[0], warned=["FutureWarning: 3 of 4 are so. More", both[1]]), new.ranks[1]))
+    assert names(new, other) == []
+    assert names(new, replace(new, ranks=(new.ranks[0], old.ranks[1]))) == [one.name for one in found]
+    asked = ShardCase(data=Data(samples=3))
+    plain, told = ({"raised": {"type": "E", "phase": "p", "message": ""}, "refused": {}, "warned": given}
+                   for given in ([], ["UserWarning: c"]))
+    silent, warning = (ShardEvidence(asked, (one, one)) for one in (plain, told))
+    assert [one.name for one in comparison.compared(silent, warning, Declarations(), SamplerDeclarations())] == [
+        "discrete: warning UserWarning: c"]
+
+
+ONCE = '''
+import warnings
+
+from torch.nn.parallel import DistributedDataParallel
+
+given = False
+
+
+class Warns(DistributedDataParallel):
+    """Warns once a process."""
+
+    def forward(self, *arguments):
+        global given
+        if not given:
+            given = True
+            warnings.warn("only once", stacklevel=2)
+        return super().forward(*arguments)
+'''
+
+
+def test_a_warning_given_once_a_process_is_asked_of_new_ones(tmp_path: Path, pool: Pool,
+                                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two sides that share processes give it in turn, and do not differ; where one never gives it, that is seen every time."""
+    (tmp_path / "warns.py").write_text(ONCE, encoding="utf-8")
+    sides = gate.Gate(pool, pool, Ddp(f"{tmp_path}/warns.py:Warns"), Sampler(), 2)
+    assert sides.run(6, 0).found == ()
+    answers = sides.answers
+
+    def silent_before(case: Case, *, fresh: bool = False) -> tuple[Answer, Answer]:
+        old, new = answers(case, fresh=fresh)
+        return (old if isinstance(old, ShardEvidence) else replace(
+            old, ranks=tuple(replace(rank, warned=[]) for rank in old.ranks))), new
+    monkeypatch.setattr(sides, "answers", silent_before)
+    monkeypatch.setattr(gate, "SHRINK_RUNS", 5)
+    pool.anew()
+    found = sides.run(6, 0).found
+    assert [(one.difference.name, one.seen) for one in found] == [("discrete: warning UserWarning: only once", gate.REPEATS)]
+
+
+def test_what_was_only_warned_of_while_something_else_was_shrunk_is_told(pool: Pool,
+                                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    """The warnings of all cases are compared once more at the end; what moved between cases alone is none."""
+    sides = gate.Gate(pool, pool, Ddp(), Sampler(), 2)
+    one = comparison.Difference("discrete", "warning UserWarning: so", "", "none", "0: UserWarning: so")
+    sides._warned[1][one.what] = CASE
+    assert sides._only_warned(set(), {}) == []
+    monkeypatch.setattr(sides, "differences", lambda _case, *, fresh=False: [one] if fresh else [])
+    assert [found.difference for found in sides._only_warned(set(), {})] == [one]
+    sides._warned[0][one.what] = CASE
+    assert sides._only_warned(set(), {}) == []
+
+
+def test_speed_and_memory_are_ratios_from_the_same_run() -> None:
+    """The median of the cases' ratios, and the most of any rank; of what did not end by itself, nothing."""
+    def answered(seconds: float, peak: float) -> TrainingEvidence:
+        ranks = tuple(replace(rank, cost=[seconds, 100.0 * 2**20, peak * 2**20], backwards=[(0.0, seconds / 2, [])])
+                      for rank in right().ranks)
+        return replace(right(), ranks=(*ranks[:1], replace(ranks[1], cost=[seconds / 2, 0.0, 2.0**20])))
+    pairs = [(cost(answered(0.5, 110)), cost(answered(1.0 * factor, 120 + factor))) for factor in (1, 2, 3)]
+    found = {one.what: one for one in ratios([(old, new) for old, new in pairs if old and new])}
+    assert [(one.ratio, one.quartiles, one.cases) for one in found.values()] == [
+        (4.0, (3.0, 5.0), 3), (4.0, (3.0, 5.0), 3), (123 / 110, None, 3), (2.3, None, 3)]
+    assert found["a training case"].new == 2000
+    assert cost(right()) is None
+    assert cost(replace(answered(1, 1), incident=Incident("hung", {}, {}, 1.0))) is None
+    assert cost(replace(answered(1, 1), ranks=tuple(replace(one, raised={}) for one in answered(1, 1).ranks))) is None
+    shards = ShardEvidence(ShardCase(), ({"cost": [1.0, 2.0, 3.0]},) * 2)
+    assert cost(shards) == Cost(1.0, 0.0, 2.0, 3.0)
+    told = report.compared((HEAD.environment, HEAD.environment), Gated((), 3, (), tuple(found.values())))
+    assert "  a training case               4.00, half of 3 cases from 3.00 to 5.00 (2,000.0 ms, old 500.0)" in told
+    assert "  resident memory of a rank     1.12 (123.0 MiB, old 110.0)" in told
+
+
 def test_a_difference_within_the_bound_is_a_rounding() -> None:
     """Where the arithmetic is not exact; the last bit of a sum that is, is none."""
     case = replace(CASE, values="real", world_size=3)
@@ -73,6 +166,12 @@ def test_a_difference_within_the_bound_is_a_rounding() -> None:
     found = comparison.compared(old, new, Declarations(), SamplerDeclarations())
     assert [one.name for one in found] == ["rounding: reduced gradient"]
     assert found[0].where == "rank 0 of 3, step 0, parameter 'layers.4.factor' ()"
+    left = everywhere(old, "updated", 0, FACTOR, lambda values: values * (1 + 2.0**-23))
+    left = everywhere(left, "forward", 1, FACTOR, lambda values: values * (1 + 2.0**-23))
+    found = comparison.compared(old, left, Declarations(), SamplerDeclarations())
+    assert [one.name for one in found if one.kind != "rule"] == ["rounding: optimizer", "rounding: forward"]
+    first = everywhere(old, "forward", 0, FACTOR, lambda values: values * (1 + 2.0**-23))
+    assert names(old, first)[-1] == "number: forward"
 
 
 def test_a_samplers_answers_must_match_exactly() -> None:
@@ -94,11 +193,20 @@ def test_a_samplers_answers_must_match_exactly() -> None:
 
 def test_defaults_are_compared_before_any_case() -> None:
     """An argument that is new, gone, or has another default."""
-    old = {"name": "torch", "defaults": {"module": "", "gone": "1", "changed": "True"}}
-    new = {"name": "torch", "defaults": {"module": "", "changed": "False", "fresh": ""}}
+    old = {"target": "torch:DDP", "defaults": {"module": "", "gone": "1", "changed": "True"}}
+    new = {"target": "torch:DDP", "defaults": {"module": "", "changed": "False", "fresh": ""}}
     assert [(one.what, one.old, one.new) for one in described(old, new)] == [
         ("argument gone", "default 1", "not taken"), ("argument changed", "default True", "default False"),
         ("argument fresh", "not taken", "required")]
+
+
+def test_capabilities_are_compared_by_what_became_of_them() -> None:
+    """Not by their words; one that the other side does not know is told, too."""
+    plain: dict[str, Any] = {"target": "torch:DDP", "defaults": {}}
+    old = Offer(plain, plain, {"scalar": ("right", ""), "tied": ("refused", "ValueError: so"), "gone": ("right", "")})
+    new = Offer(plain, plain, {"scalar": ("refused", "TypeError: no"), "tied": ("refused", "ValueError: thus")})
+    assert [(one.what, one.old, one.new) for one in before_any_case(old, new)] == [
+        ("capability scalar", "right", "refused TypeError: no"), ("capability gone", "right", "not known")]
 
 
 @pytest.mark.parametrize(("found", "status"), [
@@ -148,26 +256,22 @@ def test_equal_sides_are_the_same_and_accepted_changes_that_do_not_show_are_told
                                      "--accept", str(accepted)])
     assert done.exit_code == 0, done.output
     assert "SAME" in done.output
-    assert "accepted, and not seen: 'discrete: warnings'" in done.output
+    assert "accepted, and not seen: 'discrete: warning FutureWarning: this will change'" in done.output
+    assert "speed and memory, new over old, never judged" in done.output
 
 
-@pytest.mark.parametrize("name", ["a new warning", "padding rule"])
-def test_a_simulated_upgrade_is_found(tmp_path: Path, name: str) -> None:
-    """Of the alterations of torch in upgrades.py, those that are found at once."""
-    status, found = compared(sys.executable, interpreter(tmp_path / "new", name), 60, "--max-world-size", "2")
-    assert status == 1
-    assert any(one.startswith(ALTERATIONS[name][0]) for one in found)
-    assert not [one for one in found if one.startswith(("number", "rounding"))]
-
-
-def test_an_accepted_change_opens_the_gate(tmp_path: Path) -> None:
-    """Named as the report names it."""
+@pytest.mark.parametrize(("name", "accept", "status"), [("a new warning", ACCEPTED, 0), ("padding rule", "", 1)])
+def test_a_simulated_upgrade_is_found(tmp_path: Path, name: str, accept: str, status: int) -> None:
+    """Of the alterations in upgrades.py two that are found at once, with scripts; an accepted one opens the gate."""
     accepted = tmp_path / "accepted.toml"
-    accepted.write_text(ACCEPTED, encoding="utf-8")
-    status, found = compared(sys.executable, interpreter(tmp_path / "new", "a new warning"), 20, "--max-world-size", "2",
-                             "--accept", str(accepted))
-    assert status == 0
-    assert found["discrete: warnings"]["accepted"] == "read"
+    accepted.write_text(accept, encoding="utf-8")
+    done, found = compared(sys.executable, interpreter(tmp_path / "new", name), 20, "--max-world-size", "2", "--accept",
+                           str(accepted), "--scripts", str(tmp_path / "scripts"))
+    assert done == status
+    assert not [one for one in found if one.startswith(("number", "rounding"))]
+    different = next(one for which, one in found.items() if which.startswith(ALTERATIONS[name][0]))
+    assert different["accepted"] == ("read" if accept else "")
+    assert "python discrete-" in Path(different["script"]).read_text(encoding="utf-8")
 
 
 def test_what_is_accepted_is_plain_data() -> None:
@@ -179,7 +283,7 @@ def test_what_is_accepted_is_plain_data() -> None:
 
 
 HEAD = Head("0.1.0", FORM, Environment("p", "2", "2", "3.11.0", "c", "b"),
-            {"name": "reference", "defaults": {}}, {"name": "reference", "defaults": {}}, {}, (), "", 0, 3)
+            Offer({"target": "a.b:C", "defaults": {}}, {"target": "a.b:D", "defaults": {}}, {}), "", 0, 3)
 SHARDS = ShardEvidence(ShardCase(data=Data(samples=3)), ({"refused": {}}, {"refused": {}}))
 
 
@@ -222,7 +326,7 @@ TRAINING: dict[str, Any] = {"case": json.loads(to_json(CASE)), "incident": None,
     (gzip.compress(json.dumps(asdict(HEAD)).encode() + b"\n{}\n"), "the last line is no foot"),
     (gzip.compress(json.dumps(asdict(HEAD)).encode() + b'\n{"cases": 0, "digest": "0"}\n'), "it was altered"),
     (packed(asdict(HEAD)), "it holds 0 cases, its head says 3"),
-    (packed({**ONE, "ddp": {}}, TRAINING), "no name, or no arguments"),
+    (packed({**ONE, "offer": {**ONE["offer"], "ddp": {}}}, TRAINING), "no name, or no arguments"),
     (packed({**asdict(HEAD), "environment": {"torch": 2}}), "environment"),
     (packed({**asdict(HEAD), "seed": "x"}), "seed: "),
     (packed({**asdict(HEAD), "more": 1}), "more: "),
@@ -267,7 +371,7 @@ def test_a_recorded_side_is_compared(tmp_path: Path) -> None:
     new = interpreter(tmp_path / "new", "a new warning")
     done = runner.invoke(main, ["compare", "--baseline", str(path), "--new", new, *torch])
     assert done.exit_code == 1, done.output
-    assert "discrete: warnings" in done.output
+    assert "discrete: warning FutureWarning: this will change" in done.output
     done = runner.invoke(main, ["compare", "--baseline", str(path)])
     assert done.exit_code == 64
     assert "it is of --ddp torch --sampler torch, and the reference is on trial" in done.output
@@ -296,7 +400,7 @@ def test_numbers_of_another_processor_are_not_compared(pool: Pool) -> None:
         here = Environment("python", "2", "2", "3.11.0", cpu)
         gated = gate.against(HEAD, [kept], pool, Ddp(), Sampler(), here, max_world_size=2)
         found.append({one.difference.name for one in gated.found})
-    assert "discrete: warnings" in found[0] & found[1]
+    assert "discrete: warning FutureWarning: so" in found[0] & found[1]
     assert "number: reduced gradient" in found[0] - found[1]
 
 
@@ -315,3 +419,29 @@ def test_long_answers_of_samplers_are_compared_whole() -> None:
     other = {**plain, "shards": [[*shards[:3], shards[2]]]}
     old, new = (ShardEvidence(case, (answer, answer)) for answer in (plain, other))
     assert "discrete: indices" in [one.name for one in comparison.compared(old, new, Declarations(), SamplerDeclarations())]
+
+
+# In CI.
+
+
+WORKFLOW = Path(__file__).parent.parent / "examples" / "upgrade.yml"
+
+
+def test_the_recipe_for_ci_is_yaml_with_commands_that_exist(tmp_path: Path) -> None:
+    """Its compare is one that this version takes, with interpreters and files that other steps make or the text names."""
+    plain = yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))
+    steps = plain["jobs"]["compare"]["steps"]
+    assert all(("uses" in step) != ("run" in step) for step in steps)
+    lines = [shlex.split(line) for step in steps for line in step.get("run", "").splitlines()]
+    made = {line[-1] for line in lines if line[:3] == ["python", "-m", "venv"]}
+    assert {line[0].partition("/")[0] for line in lines} - {"python"} <= made
+    words, = (line[1:] for line in lines if line[0] == "old/bin/ddp-invariants")
+    command = main.commands[words[0]]
+    given = command.make_context("compare", words[1:]).params
+    assert {given["old"].partition("/")[0], given["new"].partition("/")[0]} == made
+    assert steps[-1]["with"]["path"] == str(given["scripts"])
+    assert given["accept"].name in WORKFLOW.read_text(encoding="utf-8").partition("name:")[0]
+    assert set(plain[True]["workflow_dispatch"]["inputs"]) == {"old", "new"}  # YAML 1.1 takes `on` for a truth value.
+    script = tmp_path / "steps.sh"
+    script.write_text("\n".join(step["run"] for step in steps if "run" in step), encoding="utf-8")
+    assert subprocess.run(["bash", "-n", str(script)], check=False).returncode == 0

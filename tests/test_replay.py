@@ -1,11 +1,10 @@
 """A stored violation is run again, and exported as a script that shows it on what is wrong and not on what is right."""
 
 import json
-import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from conftest import fault_of
+from conftest import Run, fault_of
 from ddp_invariants import casefile, cli, export, record, report
 from ddp_invariants.case import (
     Case,
@@ -66,32 +65,6 @@ def stored_violation(pool: Pool, case: Case, rule: str, *, ddp: str | Ddp = "ref
     breach = trial.findings(case, confirming=True, rule=rule)[rule].breach
     assert breach is not None
     return record.of(case, breach, *named, confirmed=(1, 1), repeat="", evidence=trial._evidence)
-
-
-Run = Callable[[str], tuple[int, str]]
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    """Runs a script and returns its exit status and output."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    for name in ("RANK", "WORLD_SIZE"):
-        environment.pop(name, None)
-    with subprocess.Popen([sys.executable, str(ROOT / "tests" / "scripts.py")], cwd=ROOT, env=environment, text=True,
-                          stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
-        def run_one(text: str) -> tuple[int, str]:
-            path = tmp_path_factory.mktemp("script") / "repro.py"
-            path.write_text(text)
-            assert server.stdin is not None
-            assert server.stdout is not None
-            server.stdin.write(f"{path}\n")
-            server.stdin.flush()
-            status, said = json.loads(server.stdout.readline())
-            return status, said
-
-        yield run_one
-        assert server.stdin is not None
-        server.stdin.close()
 
 
 def on_the_right_one(text: str, side: str) -> str:

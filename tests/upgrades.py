@@ -105,7 +105,7 @@ ALTERATIONS = {
                   find_unused_parameters=find_unused_parameters, **kwargs)
         DDP.__init__ = init
     """),
-    "a new warning": ("discrete: warnings", """
+    "a new warning": ("discrete: warning", """
         plain = DDP.forward
         @functools.wraps(plain)
         def forward(self, *args, **kwargs):

@@ -12,6 +12,7 @@ from ddp_invariants import report
 from ddp_invariants.case import LARGEST_WORLD_SIZE
 from ddp_invariants.cli.naming import naming
 from ddp_invariants.implementation import named
+from ddp_invariants.implementation import options as on_trial
 from ddp_invariants.ranks.hosts import Hosts
 from ddp_invariants.ranks.pool import Pool
 from ddp_invariants.status import UNUSABLE_INPUT, unusable
@@ -36,10 +37,12 @@ def _gating(command: Callable[..., Any]) -> Callable[..., Any]:
 @_gating
 @click.option("--accept", type=click.Path(dir_okay=False, path_type=Path), default=None, metavar="FILE",
               help="changes that are read and accepted")
+@click.option("--scripts", type=click.Path(file_okay=False, path_type=Path), default=None, metavar="FOLDER",
+              help="write each difference as a script of plain torch that prints its interpreter's answer")
 @click.option("--json", "as_json", is_flag=True, help="print what was found as JSON instead of a table")
 @click.pass_context
 def compare(context: click.Context, /, old: str, baseline: Path | None, new: str, cases: int, seed: int, max_world_size: int,
-            accept: Path | None, *, as_json: bool, **options: Any) -> None:
+            accept: Path | None, scripts: Path | None, *, as_json: bool, **options: Any) -> None:
     """Run the same cases under two interpreters, and shrink every sort of difference to its smallest case.
 
     With --baseline the cases are those in the file, and of each sort of difference its smallest case among them is told.
@@ -48,7 +51,7 @@ def compare(context: click.Context, /, old: str, baseline: Path | None, new: str
     that cannot be said.
     """
     # Imported here: they import Hypothesis, which the other commands do without.
-    from ddp_invariants import gate
+    from ddp_invariants import gate, question
     from ddp_invariants.baseline import BaselineError, read
 
     if bool(old) == (baseline is not None):
@@ -56,10 +59,12 @@ def compare(context: click.Context, /, old: str, baseline: Path | None, new: str
     try:
         allowed = gate.accepted(accept, dt.datetime.now(dt.UTC).date()) if accept is not None else ()
         ddp, sampler = named(options)
+        if scripts is not None:  # Before anything takes its time: it may not be possible.
+            scripts.mkdir(parents=True, exist_ok=True)
         here = gate.side(new)
         if baseline is not None:
             head, answers = read(baseline)
-            given = " ".join(one for one in (ddp.options(), sampler.options()) if one)
+            given = on_trial(ddp, sampler)
             if head.options != given:
                 names = [one or "the reference" for one in (head.options, given)]
                 raise BaselineError(f"{baseline}: it is of {names[0]}, and {names[1]} is on trial")
@@ -67,10 +72,14 @@ def compare(context: click.Context, /, old: str, baseline: Path | None, new: str
             with Hosts(new) as after, Pool(after.addresses) as second:
                 outcome = gate.against(head, answers, second, ddp, sampler, here, max_world_size=max_world_size,
                                        allowed=allowed)
+                if scripts is not None:
+                    outcome = question.write(scripts, outcome, second, ddp, sampler, [new])
         else:
             there = gate.side(old)
             with Hosts(old) as before, Hosts(new) as after, Pool(before.addresses) as first, Pool(after.addresses) as second:
                 outcome = gate.Gate(first, second, ddp, sampler, max_world_size).run(cases, seed, allowed)
+                if scripts is not None:
+                    outcome = question.write(scripts, outcome, first, ddp, sampler, [old, new])
     except (*UNUSABLE_INPUT, BaselineError) as error:
         click.echo(f"ddp-invariants: {error}", err=True)
         context.exit(unusable(error))

@@ -1,6 +1,7 @@
 """What a rank notes of a run: tensors as raw bits, exceptions and structure as plain data; no opinion."""
 
 import traceback
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -80,6 +81,11 @@ def structure(module: nn.Module) -> list[list[Any]]:
             rows.append([name, str(tensor.dtype)[6:], list(tensor.shape), tensor.requires_grad,
                          first.setdefault(tensor, name), kind])
     return rows
+
+
+def warned(caught: Iterable[warnings.WarningMessage]) -> list[str]:
+    """Warnings as plain data: each with its category and first line, once."""
+    return sorted({f"{one.category.__name__}: {str(one.message).partition(chr(10))[0][:200]}" for one in caught})
 
 
 def told(error: BaseException, phase: str, step: int) -> dict[str, Any]:

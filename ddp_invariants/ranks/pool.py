@@ -93,6 +93,10 @@ class Pool:
 
     # What can be asked.
 
+    def anew(self) -> None:
+        """End all ranks: what comes next is asked of new processes, which have told nobody anything yet."""
+        self._retire()
+
     def describe(self, implementation: Ddp | Sampler) -> dict[str, Any]:
         """Load an implementation in a rank and say what it is.
 

@@ -11,6 +11,7 @@ import resource
 import signal
 import socket
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -190,9 +191,14 @@ def _bound_memory() -> None:
 
     RLIMIT_DATA rather than RLIMIT_AS, which also counts libraries that are mapped and addresses that are only reserved.
     """
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5])
+    pages = int(_statm()[5])
     most = pages * resource.getpagesize() + noting.MEMORY
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+
+
+def _statm() -> list[str]:
+    """This process's memory as the kernel counts it, in pages: its size, what of it is resident, …."""
+    return Path("/proc/self/statm").read_text(encoding="ascii").split()
 
 
 def serve(control: socket.socket, rank: int, stacks: int, words: int) -> int:
@@ -213,17 +219,18 @@ def serve(control: socket.socket, rank: int, stacks: int, words: int) -> int:
     _bound_memory()
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
     torch.set_num_threads(1)
-    state = Rank(control, LastWords(words))
+    state, resident = Rank(control, LastWords(words)), int(_statm()[1]) * resource.getpagesize()
     os.close(words)
     while True:
         message = wire.receive(control)
         if message is None:
             return 0
-        request, _ = message
+        (request, _), began = message, time.perf_counter()
         try:
             header, blob = state.answer(request)
         except LoadError as error:
             header, blob = {"unusable": str(error)}, b""
         except Exception as error:  # noqa: BLE001 - the harness's own failure: told to the controller, which says so
             header, blob = {"failed": noting.told(error, request["do"], 0)}, b""
-        wire.send(control, {**header, "to": request["to"]}, blob)
+        cost = [time.perf_counter() - began, resident, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]
+        wire.send(control, {**header, "to": request["to"], "cost": cost}, blob)

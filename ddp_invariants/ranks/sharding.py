@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import warnings
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from copy import deepcopy
@@ -15,7 +16,7 @@ from torch.utils.data._utils import worker
 from torch.utils.data._utils.worker import WorkerInfo
 
 from ddp_invariants.case import ShardCase
-from ddp_invariants.ranks.noting import told
+from ddp_invariants.ranks.noting import told, warned
 from ddp_invariants.ranks.sampling import SamplerMaker
 
 
@@ -41,11 +42,14 @@ def shards(case: ShardCase, make: SamplerMaker, *, disturb: int) -> dict[str, An
         its len says), `worked[rank][worker]` (indices of the last epoch), `orders[epoch number]` where a layout is declared,
         `resumed[rank]` where a state is saved, `elsewhere` where ranks of another number load it, or `raised`; and `refused`,
         the type of the exception per impossible situation, None when none was raised; empty where the sampler is not told its
-        rank.
+        rank; and `warned`.
     """
-    refused = {} if make.asks else {situation: _refusal(case, make, world_size, rank)
-                                    for situation, (world_size, rank) in _impossible(case.world_size).items()}
-    return {**_dealt(case, make, disturb), "refused": refused}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        refused = {} if make.asks else {situation: _refusal(case, make, world_size, rank)
+                                        for situation, (world_size, rank) in _impossible(case.world_size).items()}
+        dealt = _dealt(case, make, disturb)
+    return {**dealt, "refused": refused, "warned": warned(caught)}
 
 
 def _dealt(case: ShardCase, make: SamplerMaker, disturb: int) -> dict[str, Any]:

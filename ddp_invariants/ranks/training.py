@@ -21,7 +21,7 @@ from ddp_invariants.declarations import SHARDED
 from ddp_invariants.ranks import held, interludes
 from ddp_invariants.ranks.driving import Driver
 from ddp_invariants.ranks.model import Replica, UserError, count_values, loss_of
-from ddp_invariants.ranks.noting import Record, TooMuchEvidence, structure, told
+from ddp_invariants.ranks.noting import Record, TooMuchEvidence, structure, told, warned
 from ddp_invariants.ranks.session import Session
 
 
@@ -61,8 +61,7 @@ def train(case: TrainingCase, rank: int, driver: Driver, session: Session, saved
             run.record.facts["raised"] = told(error, "evidence", run.step)
         except BaseException as error:  # noqa: BLE001 - the implementation on trial may raise anything; it is evidence
             run.record.facts["raised"] = told(error, run.phase, run.step)
-    run.record.facts["warned"] = sorted({f"{one.category.__name__}: {str(one.message).partition(chr(10))[0][:200]}"
-                                         for one in caught})
+    run.record.facts["warned"] = warned(caught)
     return run.record
 
 
