@@ -16,7 +16,8 @@ from typing import Any, ClassVar, Literal, get_args
 Dtype = Literal["float32", "float64", "bfloat16"]
 Layout = Literal["contiguous", "transposed", "strided", "channels_last"]
 LayerKind = Literal["linear", "scale", "empty", "statistics", "branches"]
-OptimizerKind = Literal["sgd", "adamw"]
+OptimizerKind = Literal["sgd", "adamw", "adam"]
+Way = Literal["default", "foreach", "fused"]
 ZeroGrad = Literal["set_to_none", "zero", "never"]
 Values = Literal["integer", "real"]
 PoisonKind = Literal["nan", "inf", "-inf"]
@@ -193,7 +194,17 @@ class Data:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """The optimizer of every rank and of the oracle. `lr` is a power of two, 2**log2_lr, so that steps can be exact."""
+    """The optimizer of every rank and of the oracle. `lr` is a power of two, 2**log2_lr, so that steps can be exact.
+
+    Attributes:
+        kind: `adam` adds weight decay to the gradient, `adamw` takes it off the parameter.
+        log2_lr: Binary logarithm of the learning rate.
+        momentum: Of SGD alone.
+        weight_decay: As torch takes it.
+        nesterov: Whether SGD looks ahead by its momentum.
+        way: Which of torch's implementations steps: a loop over parameters, one over operations (`foreach`), or one kernel
+            (`fused`), which on CPU takes contiguous parameters that all have a gradient (`TrainingCase.fusible`).
+    """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -201,9 +212,14 @@ class Optimizer:
     log2_lr: int = -6
     momentum: float = 0.0
     weight_decay: float = 0.0
+    nesterov: bool = False
+    way: Way = "default"
 
     def __post_init__(self) -> None:
         _one_of("kind", self.kind, OptimizerKind)
+        _one_of("way", self.way, Way)
+        _require(not self.nesterov or (self.kind == "sgd" and self.momentum > 0), "nesterov", self.nesterov,
+                 "false where there is no momentum of SGD")
         _between("log2_lr", self.log2_lr, -30, 0)
         _require(0 <= self.momentum < 1, "momentum", self.momentum, "a number in [0, 1)")
         _require(0 <= self.weight_decay < 1, "weight_decay", self.weight_decay, "a number in [0, 1)")
@@ -212,6 +228,14 @@ class Optimizer:
     def lr(self) -> float:
         """The learning rate."""
         return float(2.0**self.log2_lr)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What torch's optimizer is given beside parameters."""
+        named: dict[str, Any] = {"lr": self.lr, "weight_decay": self.weight_decay}
+        named |= {"momentum": self.momentum} if self.kind == "sgd" else {}
+        named |= {"nesterov": True} if self.nesterov else {}
+        return named | ({} if self.way == "default" else {self.way: True})
 
 
 @dataclass(frozen=True)
@@ -443,6 +467,19 @@ class TrainingCase:
         if any(one.freezes for one in self.interludes):
             for step in range(self.steps):
                 self.at(step)  # Something is trained in every one.
+
+        _require(self.optimizer.way != "fused" or self.fusible, "optimizer.way", self.optimizer.way,
+                 "another where parameters are not contiguous, of bfloat16, or sometimes without a gradient")
+
+    @property
+    def fusible(self) -> bool:
+        """Whether torch's fused kernels can do the steps.
+
+        On CPU they take a tensor's memory from its first element on for its elements in order, whatever its strides; that of
+        SGD loses every whole vector of bfloat16 (16 elements), and refuses a parameter that gets its first momentum late.
+        """
+        plain = all(layer.layout == "contiguous" and layer.dtype != "bfloat16" for layer in self.model.layers)
+        return plain and not self.unused and not any(one.freezes for one in self.interludes)
 
     def _require_interlude(self, where: str, one: Interlude) -> None:
         layers = self.model.layers

@@ -139,16 +139,15 @@ def _of_training(pool: Pool, stored: StoredViolation, case: TrainingCase) -> dic
     looks_back = checks["start"] or checks["frozen"] or checks["trajectory"]
     batches = [[ranks.tolist() for ranks in micro] for micro in draws.batches(case)]
     kinds = {layer.kind for layer in case.model.layers}
-    arguments = {"lr": case.optimizer.lr, "weight_decay": case.optimizer.weight_decay}
+    optimizers = {"sgd": "torch.optim.SGD", "adam": "torch.optim.Adam", "adamw": "torch.optim.AdamW"}
     patch = "withheld" if case.perturbation.kind == "withheld" else "sent" if rule == "COMM-1" else ""
     lower = {"float16": "torch.float16", "bfloat16": "torch.bfloat16"}.get(declared.exactness, "")
     return {
         **_shared(stored, described["target"] if stored.ddp.name != "none" else "none"), "processes": case.ranks_needed,
         "patch": patch, "sentinel": repr(SENTINEL) if case.perturbation.sentinel == "finite" else 'float("nan")',
         "adapter": bool(calls.methods), "needs_cap": calls.needs_cap,
-        "optimizer_class": "torch.optim.SGD" if case.optimizer.kind == "sgd" else "torch.optim.AdamW",
-        "optimizer_arguments": {**arguments, **({"momentum": case.optimizer.momentum} if case.optimizer.kind == "sgd" else {})},
-        "adamw": case.optimizer.kind == "adamw", "reduction": declared.reduction, "lower": lower, "checks": checks,
+        "optimizer_class": optimizers[case.optimizer.kind], "optimizer_arguments": case.optimizer.arguments,
+        "adam": case.optimizer.kind != "sgd", "reduction": declared.reduction, "lower": lower, "checks": checks,
         "parts": any(checks[one] for one in ("start", "structure", "equal_gradients", "equal_parameters", "equal_state",
                                              "trajectory", "alone", "frozen")),
         "twins": twins, "looks_back": looks_back, "follows": bool(twins) or looks_back,

@@ -310,7 +310,7 @@ class Optimization:
             form: Their formats.
             left_out_P: Which have no gradient: the update passes them and their state by.
         """
-        update = self._sgd if plan.kind == "sgd" else self._adamw
+        update = self._sgd if plan.kind == "sgd" else self._adam
         if left_out_P is None or not left_out_P.any():
             self.steps = self.steps + 1
             return update(plan, parameters, gradient, form)
@@ -324,16 +324,25 @@ class Optimization:
         return _where(left_out_P, parameters, updated)
 
     def _sgd(self, plan: Optimizer, parameters: Ball, gradient: Ball, form: Format) -> Ball:
+        """SGD as torch computes it; its fused kernels round where the loop does, or less often."""
         update = gradient
         if plan.weight_decay:
             update = scaled_sum(update, 1.0, parameters, plan.weight_decay, form)
         if plan.momentum:
+            decayed = update
             update = update if self.first is None else scaled_sum(self.first, plan.momentum, update, 1.0, form)
             self.first = update
+            update = scaled_sum(decayed, 1.0, update, plan.momentum, form) if plan.nesterov else update
         return scaled_sum(parameters, 1.0, update, -plan.lr, form)
 
-    def _adamw(self, plan: Optimizer, parameters: Ball, gradient: Ball, form: Format) -> Ball:
-        """AdamW as torch computes it: at most 8 roundings of quantities no larger than those in `most` below."""
+    def _adam(self, plan: Optimizer, parameters: Ball, gradient: Ball, form: Format) -> Ball:
+        """Adam and AdamW as torch computes them: at most 8 roundings of quantities no larger than those in `most` below.
+
+        Those of constants are counted: the fused kernels, where they are vectors, hold theirs in the parameter's dtype.
+        """
+        decoupled = plan.weight_decay if plan.kind == "adamw" else 0.0
+        if plan.weight_decay and plan.kind == "adam":
+            gradient = scaled_sum(gradient, 1.0, parameters, plan.weight_decay, form)
         beta_1, beta_2, epsilon = 0.9, 0.999, 1e-8
         eight = gamma(8, form.roundoff + OWN_ROUNDOFF)
         zero = Ball(np.zeros_like(gradient.centre), np.zeros_like(gradient.centre), 0.0)
@@ -350,7 +359,7 @@ class Optimization:
         highest = np.maximum((m.centre + m.radius) / least, (m.centre + m.radius) / most)
         lowest = np.minimum((m.centre - m.radius) / least, (m.centre - m.radius) / most)
         size = plan.lr / (1 - beta_1**self.steps)
-        centre = parameters.centre * (1 - plan.lr * plan.weight_decay) - size * (highest + lowest) / 2
+        centre = parameters.centre * (1 - plan.lr * decoupled) - size * (highest + lowest) / 2
         largest = parameters.most + size * np.maximum(np.abs(highest), np.abs(lowest))
         radius = parameters.radius + size * (highest - lowest) / 2 + eight * largest + 8 * form.smallest
         fits = (largest <= form.largest) & (g.most**2 <= form.largest) & (v.most <= form.largest)

@@ -164,12 +164,21 @@ TRAINING: dict[str, Capability] = {
     "bfloat16": _layers(lambda layer: layer.dtype == "bfloat16",
                         lambda layer: replace(layer, dtype="float32") if layer.dtype == "bfloat16" else layer,
                         (Layer("linear", 2, dtype="bfloat16"),)),
-    "sgd": _optimizer(lambda plan: plan.kind == "sgd", lambda plan: replace(plan, kind="adamw", momentum=0.0), Optimizer()),
-    "momentum": _optimizer(lambda plan: plan.momentum > 0, lambda plan: replace(plan, momentum=0.0), Optimizer(momentum=0.5),
-                           "momentum"),
+    "sgd": _optimizer(lambda plan: plan.kind == "sgd", lambda plan: replace(
+        plan, kind="adamw", momentum=0.0, nesterov=False), Optimizer()),
+    "momentum": _optimizer(lambda plan: plan.momentum > 0, lambda plan: replace(plan, momentum=0.0, nesterov=False),
+                           Optimizer(momentum=0.5), "momentum"),
     "weight_decay": _optimizer(lambda plan: plan.weight_decay > 0, lambda plan: replace(plan, weight_decay=0.0),
                                Optimizer(weight_decay=0.25), "weight decay"),
     "adamw": _optimizer(lambda plan: plan.kind == "adamw", lambda plan: replace(plan, kind="sgd"), Optimizer("adamw"), "AdamW"),
+    "nesterov": _optimizer(lambda plan: plan.nesterov, lambda plan: replace(plan, nesterov=False),
+                           Optimizer(momentum=0.5, nesterov=True), "Nesterov momentum"),
+    "adam": _optimizer(lambda plan: plan.kind == "adam", lambda plan: replace(plan, kind="adamw"),
+                       Optimizer("adam", weight_decay=0.25), "Adam"),
+    "foreach": _optimizer(lambda plan: plan.way == "foreach", lambda plan: replace(plan, way="default"),
+                          Optimizer(momentum=0.5, way="foreach")),
+    "fused": _optimizer(lambda plan: plan.way == "fused", lambda plan: replace(plan, way="default"),
+                        Optimizer(momentum=0.5, way="fused"), "a fused step"),
     "zero_in_place": _field("zero_grad", "set_to_none", replace(BASE, zero_grad="zero"), "zero_grad(set_to_none=False)",
                             value="zero"),
     "never_zeroed": _field("zero_grad", "set_to_none", replace(BASE, zero_grad="never"), "no zero_grad", value="never"),
@@ -261,7 +270,7 @@ class Scope:
         if self.sampler.padding == "batch":
             missing.add("last batch short")
         if not self.has("sgd"):
-            missing |= {"momentum"}
+            missing |= {"momentum", "Nesterov momentum"}
         return frozenset(missing)
 
     def fit(self, case: TrainingCase) -> TrainingCase:

@@ -57,6 +57,9 @@ _ACTIVATIONS: SearchStrategy[Activation] = st.sampled_from(("none", "none", "non
 _OPTIMIZERS = st.sampled_from((
     Optimizer(), Optimizer(momentum=0.5), Optimizer(weight_decay=0.25), Optimizer("adamw", weight_decay=0.25),
     Optimizer(momentum=0.5, weight_decay=0.25), Optimizer("adamw"), Optimizer(log2_lr=-2),
+    Optimizer(momentum=0.5, nesterov=True), Optimizer("adam", weight_decay=0.25),
+    Optimizer(momentum=0.5, weight_decay=0.25, way="fused"), Optimizer("adamw", weight_decay=0.25, way="fused"),
+    Optimizer("adam", way="fused"), Optimizer(momentum=0.5, weight_decay=0.25, nesterov=True, way="foreach"),
 ))
 """Powers of two where torch allows it, so that SGD's arithmetic on integers is exact."""
 _WAYS: tuple[tuple[Passes, Checkpoint], ...] = (
@@ -236,14 +239,14 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
     if capped and fitting:
         # What just fits into a bucket tells a capacity that is a little less, as MB for MiB.
         cap = max(1, sum(list(_bytes(model))[-fitting:]))
-    return scope.fit(TrainingCase(
+    optimizer = draw(_OPTIMIZERS)
+    case = TrainingCase(
         model=model,
         world_size=world_size,
         outside=int(outside),
         data=data,
         steps=steps,
         accumulation=accumulation if poison is None else 1,
-        optimizer=draw(_OPTIMIZERS),
         bucket_cap=cap,
         values=draw(st.sampled_from(("integer", "real"))),
         log2_scale=draw(st.sampled_from((0, 0, 0, 8, -8))),
@@ -259,7 +262,9 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
         interludes=between,
         rounds=rounds,
         seed=draw(_SEEDS),
-    ))
+    )
+    way = optimizer.way if optimizer.way != "fused" or case.fusible else "default"
+    return scope.fit(replace(case, optimizer=replace(optimizer, way=way)))
 
 
 def _between(drawn: list[tuple[int, int, int]], kinds: tuple[InterludeKind, ...], model: Model,

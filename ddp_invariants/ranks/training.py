@@ -629,9 +629,9 @@ def _lay_out(module: nn.Module, layouts: list[_Layout]) -> None:
 def optimizer_plan(case: TrainingCase) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
     """The case's optimizer class and its keyword arguments."""
     plan = case.optimizer
-    if plan.kind == "sgd":
-        return torch.optim.SGD, {"lr": plan.lr, "momentum": plan.momentum, "weight_decay": plan.weight_decay}
-    return torch.optim.AdamW, {"lr": plan.lr, "weight_decay": plan.weight_decay}
+    kinds: dict[str, type[torch.optim.Optimizer]] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam,
+                                                     "adamw": torch.optim.AdamW}
+    return kinds[plan.kind], plan.arguments
 
 
 def warm_up() -> None:
