@@ -11,11 +11,12 @@ Standard library only: the rank side imports this module under any interpreter.
 import hashlib
 import json
 from dataclasses import asdict, dataclass, fields, replace
+from math import prod
 from typing import Any, ClassVar, Literal, get_args
 
 Dtype = Literal["float32", "float64", "bfloat16"]
 Layout = Literal["contiguous", "transposed", "strided", "channels_last"]
-LayerKind = Literal["linear", "scale", "empty", "statistics", "branches"]
+LayerKind = Literal["linear", "scale", "empty", "statistics", "branches", "embedding"]
 OptimizerKind = Literal["sgd", "adamw", "adam"]
 Way = Literal["default", "foreach", "fused"]
 ZeroGrad = Literal["set_to_none", "zero", "never"]
@@ -69,7 +70,8 @@ class Layer:
     Attributes:
         kind: `linear` is x @ W.T + b; `scale` multiplies by a 0-d parameter; `empty` adds the sum of a
             zero-element parameter; `statistics` has buffers (float, integer, bool) and no parameter; `branches` is
-            x @ F.T - x @ S.T, of which a rank may compute either first (`TrainingCase.crossed`).
+            x @ F.T - x @ S.T, of which a rank may compute either first (`TrainingCase.crossed`); `embedding` adds a row of a
+            table of `ROWS`, chosen by the sample's first input, so that it stands first.
         outputs: Width of the result; read by `linear` alone.
         bias: Whether a `linear` layer adds a vector.
         activation: What the result passes through: nothing, max(x, 0), or x times the normal distribution's integral.
@@ -80,6 +82,7 @@ class Layer:
         tied: Index of an earlier linear layer whose weight this one uses, None for its own.
         checkpoint: Whether backward computes the layer again (torch.utils.checkpoint), within the backward that is running
             (`plain`) or in one of its own inside it (`reentrant`).
+        sparse: Whether an embedding's gradient is sparse: of the rows that were chosen, each as often as it was.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -93,6 +96,7 @@ class Layer:
     frozen: bool = False
     tied: int | None = None
     checkpoint: Checkpoint = "none"
+    sparse: bool = False
 
     def __post_init__(self) -> None:
         _one_of("checkpoint", self.checkpoint, Checkpoint)
@@ -103,6 +107,7 @@ class Layer:
         _one_of("layout", self.layout, Layout)
         _one_of("dtype", self.dtype, Dtype)
         _between("outputs", self.outputs, 1, 4096)
+        _require(not self.sparse or self.kind == "embedding", "sparse", self.sparse, "false where the layer has no table")
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -110,10 +115,27 @@ class Layer:
         return tuple(name for name in PARAMETERS[self.kind] if (name != "bias" or self.bias)
                      and (name != "weight" or self.tied is None))
 
+    def shapes(self, width: int) -> dict[str, tuple[int, ...]]:
+        """What it takes of the initial numbers, in order, at an input width: parameters, a tied weight too, and buffers."""
+        found: dict[LayerKind, dict[str, tuple[int, ...]]] = {
+            "linear": {"weight": (self.outputs, width)} | ({"bias": (self.outputs,)} if self.bias else {}),
+            "scale": {"factor": ()}, "empty": {"nothing": (0, width)},
+            "statistics": {"running": (width,), "count": (), "seen": (width,)},
+            "branches": {"first": (width, width), "second": (width, width)}, "embedding": {"table": (ROWS, width)}}
+        return found[self.kind]
+
+    def sizes(self, width: int) -> list[int]:
+        """Elements of each of its own parameters at an input width, in the order of registration."""
+        return [prod(self.shapes(width)[name]) for name in self.parameters]
+
+
+ROWS = 4
+"""Of an embedding's table: few enough that samples share them, enough that a batch leaves some out."""
+
 
 PARAMETERS: dict[LayerKind, tuple[str, ...]] = {
     "linear": ("weight", "bias"), "scale": ("factor",), "empty": ("nothing",), "statistics": (),
-    "branches": ("first", "second")}
+    "branches": ("first", "second"), "embedding": ("table",)}
 """What the parameters of a kind of layer are called, in the order of registration."""
 
 
@@ -137,6 +159,8 @@ class Model:
             if layer.layout == "channels_last":
                 _require(widths[index] % 4 == 0, f"{where}.layout", layer.layout,
                          f"another layout, since the input width {widths[index]} is not divisible by 4")
+            _require(layer.kind != "embedding" or index == 0, f"{where}.kind", layer.kind,
+                     "another kind: the sample chooses the row, so an embedding stands first")
             if layer.tied is not None:
                 _between(f"{where}.tied", layer.tied, 0, index - 1)
                 owner = self.layers[layer.tied]
@@ -150,7 +174,13 @@ class Model:
     def trains(self, passed_by: frozenset[int] = frozenset()) -> bool:
         """Whether a forward that passes some layers by trains a weight or factor."""
         return any(index not in passed_by and not (layer if layer.tied is None else self.layers[layer.tied]).frozen
-                   and layer.kind in ("linear", "scale", "branches") for index, layer in enumerate(self.layers))
+                   and layer.kind not in ("empty", "statistics") for index, layer in enumerate(self.layers))
+
+    @property
+    def numbers(self) -> int:
+        """How many initial numbers it takes."""
+        return sum(prod(shape) for layer, width in zip(self.layers, self.widths(), strict=False)
+                   for shape in layer.shapes(width).values())
 
     def used(self, passed_by: frozenset[int]) -> frozenset[str]:
         """Names of the parameters, frozen ones too, that a forward computes with which passes some layers by."""
@@ -470,6 +500,16 @@ class TrainingCase:
 
         _require(self.optimizer.way != "fused" or self.fusible, "optimizer.way", self.optimizer.way,
                  "another where parameters are not contiguous, of bfloat16, or sometimes without a gradient")
+        plain = replace(self.optimizer, log2_lr=Optimizer().log2_lr) == Optimizer()
+        _require(not self.sparse or plain, "optimizer", self.optimizer,
+                 "plain SGD where a gradient is sparse: neither momentum nor weight decay takes it")
+        _require(not self.sparse or self.zero_grad != "never", "zero_grad", self.zero_grad,
+                 "another where a gradient is sparse: what it was the sum of is not known of what was left")
+
+    @property
+    def sparse(self) -> bool:
+        """Whether a gradient is sparse."""
+        return self.model.layers[0].sparse
 
     @property
     def fusible(self) -> bool:
@@ -494,8 +534,9 @@ class TrainingCase:
     def _require_unused(self, where: str, one: Unused) -> None:
         layers, widths = self.model.layers, self.model.widths()
         _between(f"{where}.layer", one.layer, 0, len(layers) - 1)
-        _require(layers[one.layer].kind != "statistics" and widths[one.layer] == widths[one.layer + 1], f"{where}.layer",
-                 one.layer, "the index of a layer with parameters that is as wide out as in")
+        _require(layers[one.layer].kind != "statistics" and widths[one.layer] == widths[one.layer + 1]
+                 and not layers[one.layer].sparse, f"{where}.layer",
+                 one.layer, "the index of a layer with parameters, none of sparse gradient, that is as wide out as in")
         if one.rank is not None:
             _between(f"{where}.rank", one.rank, 0, self.world_size - 1)
         if one.step is not None:

@@ -177,6 +177,8 @@ CAPABILITIES = {
     "buffers": "buffers: float, integer and bool",
     "bias": "parameters of one dimension",
     "float64": "float64 parameters",
+    "embedding": "a table of which each sample uses a row",
+    "sparse": "sparse gradients",
     "bfloat16": "bfloat16 parameters beside others",
     "sgd": "torch.optim.SGD",
     "momentum": "SGD with momentum",

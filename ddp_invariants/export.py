@@ -169,9 +169,7 @@ def _of_training(pool: Pool, stored: StoredViolation, case: TrainingCase) -> dic
 def _too_much(rule: str, case: TrainingCase, declared: Declarations, source: Mapping[str, Any], stored: StoredViolation) -> str:
     """Why a violation is beyond what a script shows; empty where it is not."""
     numbers = case.data.samples * (case.model.inputs + case.model.widths()[-1])
-    widths = case.model.widths()
-    numbers += case.world_size * sum((widths[i] + 1) * layer.outputs + 2 * widths[i] ** 2 * (layer.kind == "branches")
-                                     for i, layer in enumerate(case.model.layers))
+    numbers += case.world_size * case.model.numbers
     reasons = {
         "what is observed or counted, not compared, is not for a script": rule in (
             "COMM-4", "COMM-5", "COMM-6", "MEM-1"),
@@ -223,7 +221,7 @@ def _driven(pool: Pool, stored: StoredViolation, declared: Declarations) -> Mapp
 
 _FOLLOWS_UNUSED = ("GRAD-1", "GRAD-2", "GRAD-3", "GRAD-5", "GRAD-6", "GRAD-9", "PARAM-1", "PARAM-2", "COMM-1", "LIVE-1")
 """Rules of which a script follows what ranks do not use."""
-_MEAN = ("GRAD-2", "GRAD-3", "GRAD-5", "GRAD-6", "GRAD-8", "GRAD-12", "LIVE-2")
+_MEAN = ("GRAD-2", "GRAD-3", "GRAD-5", "GRAD-6", "GRAD-8", "GRAD-10", "GRAD-12", "LIVE-2")
 _CHECKS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("INIT-1", "INIT-2", "INIT-4"), ("start",)), "INIT-3": ("structure",),
     **dict.fromkeys(_MEAN, ("twin", "mean", "gradients", "held")), "GRAD-1": ("equal_gradients", "held"),

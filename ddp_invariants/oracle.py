@@ -19,6 +19,7 @@ from ddp_invariants import draws
 from ddp_invariants.balls import (
     OWN_ROUNDOFF,
     Ball,
+    Entries,
     FloatArray,
     Format,
     cast,
@@ -33,7 +34,7 @@ from ddp_invariants.balls import (
     times,
     transposed,
 )
-from ddp_invariants.case import PARAMETERS, Layer, Optimizer, TrainingCase
+from ddp_invariants.case import PARAMETERS, ROWS, Layer, Optimizer, TrainingCase
 
 
 @dataclass(frozen=True)
@@ -93,10 +94,12 @@ class Gradients:
     Attributes:
         by_name: Per trainable parameter, its gradient on each rank: weights (W, O, I) however they are stored.
         losses_W: Each rank's loss, float64.
+        entries: Of a sparse gradient, the magnitudes of what it is kept as the sum of, added up.
     """
 
     by_name: Mapping[str, Ball]
     losses_W: Ball
+    entries: Mapping[str, FloatArray] = field(default_factory=dict)
 
 
 def gradients(case: TrainingCase, parameters: Mapping[str, FloatArray], batch: Batch) -> Gradients:
@@ -115,7 +118,7 @@ def gradients(case: TrainingCase, parameters: Mapping[str, FloatArray], batch: B
     model.backward(cast(g, "float64", dtype))
     if batch.passed_by:
         model.count_unused_as_zero()
-    return Gradients(model.gradients, losses_W)
+    return Gradients(model.gradients, losses_W, model.magnitudes)
 
 
 def _assembled(parts: list[tuple[list[int], Gradients]]) -> Gradients:
@@ -127,7 +130,8 @@ def _assembled(parts: list[tuple[list[int], Gradients]]) -> Gradients:
                     np.concatenate([ball.radius for ball in balls])[order], min(float(ball.quantum) for ball in balls))
 
     return Gradients({name: joined([part.by_name[name] for _, part in parts]) for name in parts[0][1].by_name},
-                     joined([part.losses_W for _, part in parts]))
+                     joined([part.losses_W for _, part in parts]),
+                     {name: np.concatenate([part.entries[name] for _, part in parts])[order] for name in parts[0][1].entries})
 
 
 def _head(case: TrainingCase, outputs_WBO: Ball, batch: Batch) -> tuple[Ball, Ball]:
@@ -191,6 +195,8 @@ class _Stack:
     passed_by: frozenset[int] = frozenset()
     entered: dict[int, _Entered] = field(default_factory=dict)
     gradients: dict[str, Ball] = field(default_factory=dict)
+    magnitudes: dict[str, FloatArray] = field(default_factory=dict)
+    chosen: Ball | None = None
 
     def _weight(self, index: int) -> tuple[str, bool, Ball]:
         """A linear layer's weight (O, I): its name, whether it is frozen, its values."""
@@ -207,6 +213,7 @@ class _Stack:
         layers = self.case.model.layers
         dtype = "float64" if layers[0].dtype == "float64" else "float32"
         x = cast(exactly(inputs_WBI), "float64", dtype)
+        self.chosen = _chosen(inputs_WBI)
         for index, layer in enumerate(layers):
             if index in self.passed_by:
                 continue
@@ -219,6 +226,10 @@ class _Stack:
                 x = product(x, transposed(self._weight(index)[2]), dtype, x.centre.shape[-1], bias)
             elif layer.kind == "scale":
                 x = times(x, self._vector(index, "factor"), dtype)
+            elif layer.kind == "embedding":
+                # One row times one, and the others times zero: no sum, hence no rounding.
+                x = plus(x, Ball(self.chosen.centre @ self._vector(index, "table").centre, np.zeros_like(x.centre),
+                                 self._vector(index, "table").quantum), dtype)
             elif layer.kind == "branches":
                 first, second = (product(x, transposed(self._vector(index, name)), dtype, x.centre.shape[-1])
                                  for name in PARAMETERS["branches"])
@@ -243,6 +254,8 @@ class _Stack:
                 g = times(g, self._vector(index, "factor"), layer.dtype)
             elif layer.kind == "branches":
                 g = self._branches(index, layer, g, entered.x)
+            elif layer.kind == "embedding":
+                self._embedding(index, layer, g)
             else:
                 nothing = np.zeros((len(g.centre), *self.parameters[f"layers.{index}.nothing"].shape))
                 self._add(layer, f"layers.{index}.nothing", Ball(nothing, nothing, 1.0))
@@ -274,9 +287,24 @@ class _Stack:
             parts.append(product(part, self._vector(index, name), layer.dtype, part.centre.shape[-1]))
         return plus(parts[0], parts[1], layer.dtype)
 
+    def _embedding(self, index: int, layer: Layer, g: Ball) -> None:
+        """The table's gradient: of each row the sum over the samples that chose it, in any order."""
+        assert self.chosen is not None
+        name, chosen = f"layers.{index}.table", transposed(self.chosen)
+        self._add(layer, name, product(chosen, g, layer.dtype, g.centre.shape[1]))
+        if layer.sparse and not layer.frozen:
+            self.magnitudes[name] = chosen.centre @ g.most
+
     def _add(self, layer: Layer | None, name: str, gradient: Ball) -> None:
         if layer is None or not layer.frozen:
             self.gradients[name] = gradient
+
+
+def _chosen(inputs_WBI: FloatArray) -> Ball:
+    """Which row of an embedding's table each sample chooses, as ones among zeros: shape (W, B, ROWS)."""
+    first_WB = inputs_WBI[:, :, 0]
+    rows_WB = 2 * (first_WB < 0) + (np.frexp(first_WB)[1] & 1)
+    return exactly((rows_WB[:, :, None] == np.arange(ROWS)).astype(np.float64))
 
 
 def _where(chosen_P: NDArray[np.bool_], one: Ball, other: Ball) -> Ball:
@@ -300,7 +328,7 @@ class Optimization:
     steps: int | NDArray[np.intp] = 0
 
     def step(self, plan: Optimizer, parameters: Ball, gradient: Ball, form: Format,
-             left_out_P: NDArray[np.bool_] | None = None) -> Ball:
+             left_out_P: NDArray[np.bool_] | None = None, entries: Entries | None = None) -> Ball:
         """The parameters after one update.
 
         Args:
@@ -309,7 +337,11 @@ class Optimization:
             gradient: All parameters'.
             form: Their formats.
             left_out_P: Which have no gradient: the update passes them and their state by.
+            entries: What a sparse gradient is kept as the sum of: plain SGD may take them off one after another.
         """
+        if entries is not None:
+            updated = scaled_sum(parameters, 1.0, gradient, -plan.lr, form, entries)
+            return updated if left_out_P is None else _where(left_out_P, parameters, updated)
         update = self._sgd if plan.kind == "sgd" else self._adam
         if left_out_P is None or not left_out_P.any():
             self.steps = self.steps + 1

@@ -1,5 +1,6 @@
 """A training case as pieces of Python source, for templates/training.py.j2: its model, its samples, the calls around a step."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -34,15 +35,13 @@ def samples(case: TrainingCase, used: set[int], *, tagged: bool) -> dict[int, li
 
 def model(case: TrainingCase) -> tuple[list[dict[str, Any]], list[str], list[str]]:
     """Each rank's initial values by name (once where all are equal), the lines that build the layers, those that run them."""
-    count = sum((width + 1) * layer.outputs + 2 * width + 1 + (2 * width * width if layer.kind == "branches" else 0)
-                for width, layer in zip(case.model.widths(), case.model.layers, strict=False))
     initial: list[dict[str, Any]] = []
     for rank in range(1 if case.init == "equal" else case.world_size):
-        taken, at = draws.parameters(case, rank, count), 0
+        taken, at = draws.parameters(case, rank, case.model.numbers), 0
         values: dict[str, Any] = {}
         for index, (layer, width) in enumerate(zip(case.model.layers, case.model.widths(), strict=False)):
-            for name, shape in _shapes(layer, width):
-                size = int(np.prod(shape, dtype=int))
+            for name, shape in layer.shapes(width).items():
+                size = math.prod(shape)
                 piece, at = taken[at : at + size].reshape(shape), at + size
                 if not (name == "weight" and layer.tied is not None):  # Drawn and not used.
                     as_kept = {"count": np.trunc(piece * 8).astype(np.int64), "seen": piece > 0}
@@ -54,17 +53,6 @@ def model(case: TrainingCase) -> tuple[list[dict[str, Any]], list[str], list[str
     forward = ["x = " + (f"x if {index} in self.passed_by else " if index in unused else "")
                + calls[layer.activation].format(f"self.layers[{index}](x)") for index, layer in enumerate(case.model.layers)]
     return initial, built, forward
-
-
-def _shapes(layer: Layer, width: int) -> list[tuple[str, tuple[int, ...]]]:
-    """What a layer takes of the initial numbers, in order (ranks/model.py)."""
-    if layer.kind == "linear":
-        return [("weight", (layer.outputs, width)), *([("bias", (layer.outputs,))] if layer.bias else [])]
-    if layer.kind == "scale":
-        return [("factor", ())]
-    if layer.kind == "branches":
-        return [("first", (width, width)), ("second", (width, width))]
-    return [("running", (width,)), ("count", ()), ("seen", (width,))] if layer.kind == "statistics" else []
 
 
 def _built(index: int, layer: Layer, width: int) -> str:
@@ -83,6 +71,8 @@ def _built(index: int, layer: Layer, width: int) -> str:
     if layer.kind == "branches":
         both = ", ".join(parameter(tensor(name, layer.dtype)) for name in PARAMETERS["branches"])
         return f"self.layers.append(Branches({both}, rank))"
+    if layer.kind == "embedding":
+        return f"self.layers.append(Embedding({parameter(tensor('table', layer.dtype))}, {layer.sparse}))"
     if layer.kind == "scale":
         return f"self.layers.append(Scale({parameter(tensor('factor', layer.dtype))}))"
     weight = f"self.layers[{layer.tied}].weight"

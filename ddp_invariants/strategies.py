@@ -47,6 +47,7 @@ _SAMPLES = st.integers(0, 2) | st.integers(0, 29)
 _COINS = st.booleans()
 _ONE_IN_FOUR = st.sampled_from((False, False, False, True))
 _ONE_IN_EIGHT = st.sampled_from((False,) * 7 + (True,))
+_EMBEDDINGS = st.sampled_from(("",) * 14 + ("dense", "sparse"))
 _WIDTHS = st.sampled_from((1, 2, 3, 4, 8, 8))
 _FIRST_OUTPUTS = st.sampled_from((0, 0, 0, 1, 2, 3, 4, 8))
 """0: as wide as the input. A first layer that is square often has a twin: only of equal shapes can one pass for another."""
@@ -85,7 +86,7 @@ _UNUSED = st.lists(st.tuples(st.sampled_from((0, 0, 0, 1, 2, 3)), _COINS, _SMALL
 
 
 @st.composite
-def models(draw: st.DrawFn, *, buffers: bool = False, every_kind: bool = False) -> Model:
+def models(draw: st.DrawFn, *, buffers: bool = False, every_kind: bool = False, odd: bool = False) -> Model:
     """One to four layers, often of equal shapes, with at least one trainable parameter first.
 
     Args:
@@ -93,6 +94,7 @@ def models(draw: st.DrawFn, *, buffers: bool = False, every_kind: bool = False) 
         buffers: Add a layer with buffers.
         every_kind: Add, each in every other case, a tied pair, a frozen, a 0-d and a zero-element parameter. For rules
             about them: left to the layers above, a short run would often never meet them all.
+        odd: Always have gradients that are sparse, or of a dtype of their own.
     """
     inputs, outputs, dtype = draw(_WIDTHS), draw(_FIRST_OUTPUTS), draw(_DTYPES)
     width = outputs or inputs
@@ -118,8 +120,13 @@ def models(draw: st.DrawFn, *, buffers: bool = False, every_kind: bool = False) 
         pairs = (replace(tied, tied=None), tied), (Layer("linear", width, dtype=dtype, frozen=True),), \
             (Layer("scale", dtype=dtype),), (Layer("empty", dtype=dtype),)
         layers += [layer for pair, wanted in zip(pairs, extras, strict=True) if wanted for layer in pair]
-    if draw(_ONE_IN_EIGHT):  # The last layer's gradient comes first, and decides what is decided by the first.
+    embedding = draw(st.sampled_from(("", "sparse")) if odd else _EMBEDDINGS)
+    # The last layer's gradient comes first, and decides what is decided by the first.
+    if draw(_ONE_IN_EIGHT) or (odd and not embedding):
         layers.append(Layer("linear", width, dtype="bfloat16"))
+    if embedding:
+        layers = [Layer("embedding", dtype=dtype, sparse=embedding == "sparse"), *(
+            layer if layer.tied is None else replace(layer, tied=layer.tied + 1) for layer in layers)]
     if buffers:
         layers.append(Layer("statistics"))
     return Model(inputs, tuple(layers))
@@ -132,17 +139,8 @@ def _fitting(layout: Layout, inputs: int) -> Layout:
 def _bytes(model: Model) -> Iterator[int]:
     """Bytes of each trained parameter, in the order of registration."""
     for layer, width in zip(model.layers, model.widths(), strict=False):
-        item = ITEM_SIZE[layer.dtype]
-        if layer.frozen:
-            continue
-        if layer.kind == "scale":
-            yield item
-        if layer.kind == "branches":
-            yield from (width * width * item,) * 2
-        if layer.kind == "linear" and layer.tied is None:
-            yield layer.outputs * width * item
-        if layer.kind == "linear" and layer.bias:
-            yield layer.outputs * item
+        if not layer.frozen:
+            yield from (size * ITEM_SIZE[layer.dtype] for size in layer.sizes(width) if size)
 
 
 @st.composite
@@ -151,7 +149,7 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
                    every_kind: bool = False, perturbed: tuple[PerturbationKind, ...] = PERTURBATIONS,
                    accumulated: bool = False, mishaps: tuple[MishapKind, ...] = (), rounds: int = 1,
                    unused: bool = False, crossed: bool = False, passes: bool = False,
-                   interludes: tuple[InterludeKind, ...] = ()) -> TrainingCase:
+                   interludes: tuple[InterludeKind, ...] = (), odd: bool = False) -> TrainingCase:
     """Training runs within a scope.
 
     What is drawn does not depend on what was drawn before (only what is made of it does), so that Hypothesis can
@@ -175,6 +173,7 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
         passes: Always have passes that do not alternate, or layers that are computed again.
         interludes: What may happen between steps; always some of it, where the scope allows any, and layers that are passed by
             and several backwards per step beside it.
+        odd: Always have gradients that are sparse, or of a dtype of their own.
     """
     world_size = draw(st.sampled_from([w for w in world_sizes if w <= scope.max_world_size] or [scope.max_world_size]))
     steps = draw(st.integers(least_steps, least_steps + 3))
@@ -204,7 +203,7 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
     drop_last = draw(_ONE_IN_FOUR)
     data = Data(samples=(world_size if drop_last else 1) + draw(_SAMPLES), batch_size=draw(st.integers(1, 4)),
                 drop_last=drop_last)
-    model = draw(models(buffers=buffers, every_kind=every_kind))
+    model = draw(models(buffers=buffers, every_kind=every_kind, odd=odd))
     other = None
     if crossed and draw(_ONE_IN_FOUR) and scope.has("crossed"):
         model = replace(model, layers=(*model.layers, Layer("branches", dtype=model.layers[0].dtype)))
@@ -240,6 +239,8 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
         # What just fits into a bucket tells a capacity that is a little less, as MB for MiB.
         cap = max(1, sum(list(_bytes(model))[-fitting:]))
     optimizer = draw(_OPTIMIZERS)
+    if model.layers[0].sparse:  # Which plain SGD takes, and nothing that is left in place.
+        optimizer, zero_grad = Optimizer(log2_lr=optimizer.log2_lr), "zero" if zero_grad == "never" else zero_grad
     case = TrainingCase(
         model=model,
         world_size=world_size,
@@ -339,7 +340,7 @@ def _situations(rule: str) -> dict[str, Any]:
             "perturbed": _PERTURBED.get(rule, PERTURBATIONS), "mishaps": _MISHAPS.get(rule, ()),
             "rounds": 4 if rule == "LIVE-4" else 1, "capped": rule in ("GRAD-6", "COMM-4", "COMM-5"),
             "accumulated": rule in ("GRAD-8", "GRAD-12"), "unused": rule == "GRAD-9", "crossed": rule in ("GRAD-1", "COMM-1"),
-            "passes": rule == "GRAD-13", "interludes": _INTERLUDES_OF.get(rule, ())}
+            "passes": rule == "GRAD-13", "odd": rule == "GRAD-10", "interludes": _INTERLUDES_OF.get(rule, ())}
 
 
 def unlike(rules: Iterable[str]) -> list[str]:

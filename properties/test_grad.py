@@ -48,6 +48,11 @@ def test_grad9_what_is_unused_counts_as_zero(trial: Trial) -> None:
     trial.certify("GRAD-9")
 
 
+def test_grad10_gradients_of_every_kind(trial: Trial) -> None:
+    """Sparse ones, as sparse or dense, those of low precision, and those of several dtypes beside one another."""
+    trial.certify("GRAD-10")
+
+
 def test_grad12_micro_steps_are_one_large_batch(trial: Trial) -> None:
     """Global batch = micro-batch * accumulation * world size: the gradient is that of all those samples at once."""
     trial.certify("GRAD-12")

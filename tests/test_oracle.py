@@ -14,7 +14,8 @@ from ddp_invariants.ranks.training import optimizer_plan
 from ddp_invariants.scope import Scope
 from ddp_invariants.strategies import training_cases
 
-CASES = training_cases(Scope()) | training_cases(Scope(), unused=True) | training_cases(Scope(), crossed=True)
+CASES = training_cases(Scope()) | training_cases(Scope(), unused=True) | training_cases(Scope(), crossed=True) \
+    | training_cases(Scope(), odd=True)
 
 
 def torch_gradients(case: TrainingCase, replica: Replica, batch: oracle.Batch) -> tuple[list[float], dict[str, np.ndarray]]:
@@ -35,7 +36,7 @@ def torch_gradients(case: TrainingCase, replica: Replica, batch: oracle.Batch) -
         for name, parameter in replica.named_parameters():
             if parameter.requires_grad:
                 gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-                rows.setdefault(name, []).append(gradient.detach().double().numpy().copy())
+                rows.setdefault(name, []).append(gradient.detach().to_dense().double().numpy().copy())
     return losses, {name: np.stack(values) for name, values in rows.items()}
 
 

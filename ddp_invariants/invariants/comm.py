@@ -51,6 +51,8 @@ def _require_plain_steps(hearing: Hearing) -> None:
     case = hearing.case
     if case.passes != "alternate" or any(layer.checkpoint == "reentrant" for layer in case.model.layers):
         raise NotAbout("gradients come in several parts, or are sent several times")
+    if case.sparse:
+        raise NotAbout("a sparse gradient travels in a way of its own")
     if case.interludes:
         raise NotAbout("what happens between steps may change the buckets")
 

@@ -87,6 +87,8 @@ def one_rank_is_plain_training(hearing: Hearing, tally: Tally) -> Breach | None:
         raise NotAbout("more than one rank")
     if any(one.kind == "cast" for one in hearing.case.interludes):
         raise NotAbout("parameters are cast and lie otherwise from then on, and so are added up otherwise")
+    if hearing.case.sparse:
+        raise NotAbout("a sparse gradient may be taken off in parts, or their sum at once")
     for step in hearing.steps("updated"):
         tally.met.add("one rank")
         plain, wrapped = hearing.every_rank("plain", step)[0], hearing.every_rank("updated", step)[0]

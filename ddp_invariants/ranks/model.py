@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ddp_invariants.case import Checkpoint, Layer, Loss, Model
+from ddp_invariants.case import ROWS, Checkpoint, Layer, Loss, Model
 
 
 class Values:
@@ -27,10 +27,8 @@ class Values:
 
 
 def count_values(model: Model) -> int:
-    """How many initial numbers a model takes at most."""
-    widths = model.widths()
-    return sum((widths[i] + 1) * layer.outputs + 2 * widths[i] + 1 + (2 * widths[i] ** 2 if layer.kind == "branches" else 0)
-               for i, layer in enumerate(model.layers))
+    """How many initial numbers a model takes."""
+    return model.numbers
 
 
 def _laid_out(values: Tensor, layer: Layer) -> Tensor:
@@ -128,6 +126,33 @@ class Branches(_Layer):
         return nn.functional.linear(x, self.first) - nn.functional.linear(x, self.second)
 
 
+class Embedding(_Layer):
+    """x plus a row of a table, by the sign and the magnitude of the sample's first input."""
+
+    def __init__(self, layer: Layer, inputs: int, values: Values) -> None:
+        super().__init__()
+        drawn = values.take(ROWS, inputs).to(getattr(torch, layer.dtype))
+        self.table, self.sparse = nn.Parameter(drawn, not layer.frozen), layer.sparse
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape (B, D) to (B, D)."""
+        self.begin()
+        # Whether the exponent is odd is the same in every format that holds the input, and changes with its magnitude.
+        first = x.detach()[:, 0]
+        rows = 2 * (first < 0) + (torch.frexp(first).exponent & 1)
+        return x.to(self.table.dtype) + nn.functional.embedding(rows, self.table, sparse=self.sparse)
+
+
+def entries(gradient: Tensor) -> Tensor:
+    """What a gradient is kept as the sum of: shape (n, *its own), of a sparse one a row each, of another itself alone."""
+    if not gradient.is_sparse:
+        return gradient[None]
+    rows, values = gradient._indices()[0], gradient._values()
+    apart = values.new_zeros(len(rows), *gradient.shape)
+    apart[torch.arange(len(rows)), rows] = values
+    return apart
+
+
 class Statistics(_Layer):
     """Passes x on and keeps a running mean, a count of what was positive and a mask in buffers.
 
@@ -201,6 +226,8 @@ class Replica(nn.Module):
             return Branches(layer, inputs, values)
         if layer.kind == "empty":
             return Empty(layer, inputs)
+        if layer.kind == "embedding":
+            return Embedding(layer, inputs, values)
         return Statistics(inputs, values)
 
     def cross(self) -> None:

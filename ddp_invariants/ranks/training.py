@@ -20,7 +20,7 @@ from ddp_invariants.case import Interlude, TrainingCase
 from ddp_invariants.declarations import SHARDED
 from ddp_invariants.ranks import held
 from ddp_invariants.ranks.driving import Driver
-from ddp_invariants.ranks.model import Replica, UserError, count_values, loss_of
+from ddp_invariants.ranks.model import Replica, UserError, count_values, entries, loss_of
 from ddp_invariants.ranks.session import Session
 
 _Slot = tuple[str, str, list[int]] | tuple[str, None, None]
@@ -483,6 +483,9 @@ class _Run:
                     parameter.grad = torch.zeros_like(parameter)
         micro = self.step * self.case.accumulation + number
         self.record.tensors("local", micro, ((name, p.grad) for name, p in self.twin_named))
+        if self.case.sparse:
+            self.record.tensors("entries", micro, ((name, p.grad if p.grad is None else entries(p.grad))
+                                                   for name, p in self.twin_named))
         self.record.tensors("loss", micro, (("loss", loss), ("twin", twin_loss)))
 
     def _train_by_itself(self) -> None:
