@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 Dtype = Literal["float32", "float64", "bfloat16"]
 Layout = Literal["contiguous", "transposed", "strided", "channels_last"]
-LayerKind = Literal["linear", "scale", "empty", "statistics", "branches", "embedding"]
+LayerKind = Literal["linear", "scale", "empty", "statistics", "branches", "embedding", "convolution", "norm", "attention"]
 OptimizerKind = Literal["sgd", "adamw", "adam"]
 Way = Literal["default", "foreach", "fused"]
 ZeroGrad = Literal["set_to_none", "zero", "never"]
@@ -71,12 +71,14 @@ class Layer:
         kind: `linear` is x @ W.T + b; `scale` multiplies by a 0-d parameter; `empty` adds the sum of a
             zero-element parameter; `statistics` has buffers (float, integer, bool) and no parameter; `branches` is
             x @ F.T - x @ S.T, of which a rank may compute either first (`TrainingCase.crossed`); `embedding` adds a row of a
-            table of `ROWS`, chosen by the sample's first input, so that it stands first.
-        outputs: Width of the result; read by `linear` alone.
-        bias: Whether a `linear` layer adds a vector.
+            table of `ROWS`, chosen by the sample's first input, so that it stands first; `convolution` takes a quarter of its
+            inputs as channels of 2 x 2 pixels, pads them above and to the left, and has a kernel of 2 x 2; `norm` is a
+            LayerNorm; `attention` adds to its input what two tokens of half the width each attend to, under one head.
+        outputs: Width of the result of a `linear` layer; channels of that of a `convolution`.
+        bias: Whether a `linear` layer or a `convolution` adds a vector.
         activation: What the result passes through: nothing, max(x, 0), or x times the normal distribution's integral.
         layout: How a linear weight lies in memory. `channels_last` is stored as a 4-d tensor and needs an
-            input width divisible by 4.
+            input width divisible by 4. Of a convolution's kernel and its images, `contiguous` or `channels_last`.
         dtype: Of the layer's parameters; the input is cast to it.
         frozen: Whether the parameters have requires_grad = False.
         tied: Index of an earlier linear layer whose weight this one uses, None for its own.
@@ -107,6 +109,10 @@ class Layer:
         _one_of("layout", self.layout, Layout)
         _one_of("dtype", self.dtype, Dtype)
         _between("outputs", self.outputs, 1, 4096)
+        _require(self.kind != "convolution" or self.layout in ("contiguous", "channels_last"), "layout", self.layout,
+                 "'contiguous' or 'channels_last' for a convolution")
+        _require(self.kind not in ("norm", "attention") or self.dtype != "bfloat16", "dtype", self.dtype,
+                 f"'float32' or 'float64' for {self.kind}: nothing of what bfloat16 leaves of it could be judged")
         _require(not self.sparse or self.kind == "embedding", "sparse", self.sparse, "false where the layer has no table")
 
     @property
@@ -121,7 +127,10 @@ class Layer:
             "linear": {"weight": (self.outputs, width)} | ({"bias": (self.outputs,)} if self.bias else {}),
             "scale": {"factor": ()}, "empty": {"nothing": (0, width)},
             "statistics": {"running": (width,), "count": (), "seen": (width,)},
-            "branches": {"first": (width, width), "second": (width, width)}, "embedding": {"table": (ROWS, width)}}
+            "branches": {"first": (width, width), "second": (width, width)}, "embedding": {"weight": (ROWS, width)},
+            "convolution": {"kernel": (self.outputs, width // 4, 2, 2)} | ({"bias": (self.outputs,)} if self.bias else {}),
+            "norm": {"gain": (width,), "shift": (width,)},
+            "attention": dict.fromkeys(PARAMETERS["attention"], (width // 2, width // 2))}
         return found[self.kind]
 
     def sizes(self, width: int) -> list[int]:
@@ -135,7 +144,8 @@ ROWS = 4
 
 PARAMETERS: dict[LayerKind, tuple[str, ...]] = {
     "linear": ("weight", "bias"), "scale": ("factor",), "empty": ("nothing",), "statistics": (),
-    "branches": ("first", "second"), "embedding": ("table",)}
+    "branches": ("first", "second"), "embedding": ("weight",), "convolution": ("kernel", "bias"), "norm": ("gain", "shift"),
+    "attention": ("query", "key", "value")}
 """What the parameters of a kind of layer are called, in the order of registration."""
 
 
@@ -156,9 +166,12 @@ class Model:
             where = f"layers[{index}]"
             _require(layer.activation == "none" or layer.kind != "statistics", f"{where}.activation", layer.activation,
                      "'none': a statistics layer passes its input on")
-            if layer.layout == "channels_last":
+            if layer.layout == "channels_last" or layer.kind == "convolution":
                 _require(widths[index] % 4 == 0, f"{where}.layout", layer.layout,
-                         f"another layout, since the input width {widths[index]} is not divisible by 4")
+                         f"another layout, since the input width {widths[index]} is not divisible by 4"
+                         if layer.kind != "convolution" else f"that of a layer at a width divisible by 4, not {widths[index]}")
+            _require(layer.kind != "attention" or widths[index] % 2 == 0, f"{where}.kind", layer.kind,
+                     f"another kind, since the input width {widths[index]} is odd")
             _require(layer.kind != "embedding" or index == 0, f"{where}.kind", layer.kind,
                      "another kind: the sample chooses the row, so an embedding stands first")
             if layer.tied is not None:
@@ -192,7 +205,7 @@ class Model:
         """The input width of every layer, then the width of the result."""
         widths = [self.inputs]
         for layer in self.layers:
-            widths.append(layer.outputs if layer.kind == "linear" else widths[-1])
+            widths.append({"linear": layer.outputs, "convolution": 4 * layer.outputs}.get(layer.kind, widths[-1]))
         return widths
 
 

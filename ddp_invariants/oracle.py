@@ -34,6 +34,16 @@ from ddp_invariants.balls import (
     times,
     transposed,
 )
+from ddp_invariants.blocks import (
+    Attended,
+    Normed,
+    attended,
+    attended_back,
+    convolved,
+    convolved_back,
+    normed,
+    normed_back,
+)
 from ddp_invariants.case import PARAMETERS, ROWS, Layer, Optimizer, TrainingCase
 
 
@@ -179,11 +189,15 @@ def _negated(ball: Ball) -> Ball:
 
 @dataclass(frozen=True)
 class _Entered:
-    """What a layer's backward needs of its forward: its input in its dtype, the dtype it came in, its activation's factor."""
+    """What a layer's backward needs of its forward: its input in its dtype, the dtype it came in, its activation's factor.
+
+    And what a norm or an attention computed of it.
+    """
 
     x: Ball
     source: str
     factor: Ball | None
+    kept: Normed | Attended | None = None
 
 
 @dataclass
@@ -208,6 +222,11 @@ class _Stack:
     def _vector(self, index: int, name: str) -> Ball:
         return exactly(self.parameters[f"layers.{index}.{name}"])
 
+    def _own(self, index: int) -> dict[str, FloatArray]:
+        """A layer's own parameters."""
+        layer = self.case.model.layers[index]
+        return {name: self.parameters[f"layers.{index}.{name}"] for name in layer.parameters}
+
     def forward(self, inputs_WBI: FloatArray) -> tuple[Ball, str]:
         """The outputs (W, B, O) and their dtype."""
         layers = self.case.model.layers
@@ -221,6 +240,7 @@ class _Stack:
             if layer.kind != "statistics":
                 x, dtype = cast(x, dtype, layer.dtype), layer.dtype
             entering, factor = x, None
+            kept: Normed | Attended | None = None
             if layer.kind == "linear":
                 bias = self._vector(index, "bias") if layer.bias else None
                 x = product(x, transposed(self._weight(index)[2]), dtype, x.centre.shape[-1], bias)
@@ -228,15 +248,22 @@ class _Stack:
                 x = times(x, self._vector(index, "factor"), dtype)
             elif layer.kind == "embedding":
                 # One row times one, and the others times zero: no sum, hence no rounding.
-                x = plus(x, Ball(self.chosen.centre @ self._vector(index, "table").centre, np.zeros_like(x.centre),
-                                 self._vector(index, "table").quantum), dtype)
+                x = plus(x, Ball(self.chosen.centre @ self._vector(index, "weight").centre, np.zeros_like(x.centre),
+                                 self._vector(index, "weight").quantum), dtype)
             elif layer.kind == "branches":
                 first, second = (product(x, transposed(self._vector(index, name)), dtype, x.centre.shape[-1])
                                  for name in PARAMETERS["branches"])
                 x = plus(first, _negated(second), dtype)
+            elif layer.kind == "convolution":
+                x = convolved(x, self._own(index)["kernel"], self._own(index).get("bias"), dtype)
+            elif layer.kind == "norm":
+                own = self._own(index)
+                x, kept = normed(x, own["gain"], own["shift"], dtype)
+            elif layer.kind == "attention":
+                x, kept = attended(x, self._own(index), dtype)
             if layer.activation != "none":
                 x, factor = relu(x) if layer.activation == "relu" else gelu(x, dtype)
-            self.entered[index] = _Entered(entering, source, factor)
+            self.entered[index] = _Entered(entering, source, factor, kept)
         return x, dtype
 
     def backward(self, g: Ball) -> None:
@@ -256,6 +283,8 @@ class _Stack:
                 g = self._branches(index, layer, g, entered.x)
             elif layer.kind == "embedding":
                 self._embedding(index, layer, g)
+            elif layer.kind in ("convolution", "norm", "attention"):
+                g = self._block(index, layer, g, entered)
             else:
                 nothing = np.zeros((len(g.centre), *self.parameters[f"layers.{index}.nothing"].shape))
                 self._add(layer, f"layers.{index}.nothing", Ball(nothing, nothing, 1.0))
@@ -287,10 +316,24 @@ class _Stack:
             parts.append(product(part, self._vector(index, name), layer.dtype, part.centre.shape[-1]))
         return plus(parts[0], parts[1], layer.dtype)
 
+    def _block(self, index: int, layer: Layer, g: Ball, entered: _Entered) -> Ball:
+        """The gradients of a convolution, a norm or an attention; returns that of its input."""
+        own = self._own(index)
+        if layer.kind == "convolution":
+            g, found = convolved_back(g, entered.x, own["kernel"], layer.dtype)
+        elif isinstance(entered.kept, Normed):
+            g, found = normed_back(g, entered.x, entered.kept, own["gain"], layer.dtype)
+        else:
+            assert isinstance(entered.kept, Attended)
+            g, found = attended_back(g, entered.kept, own, layer.dtype)
+        for name in layer.parameters:
+            self._add(layer, f"layers.{index}.{name}", found[name])
+        return g
+
     def _embedding(self, index: int, layer: Layer, g: Ball) -> None:
         """The table's gradient: of each row the sum over the samples that chose it, in any order."""
         assert self.chosen is not None
-        name, chosen = f"layers.{index}.table", transposed(self.chosen)
+        name, chosen = f"layers.{index}.weight", transposed(self.chosen)
         self._add(layer, name, product(chosen, g, layer.dtype, g.centre.shape[1]))
         if layer.sparse and not layer.frozen:
             self.magnitudes[name] = chosen.centre @ g.most

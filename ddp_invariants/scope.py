@@ -173,6 +173,9 @@ TRAINING: dict[str, Capability] = {
         Layer("embedding", sparse=True), *_FOUR))), _SPARSE),
     "embedding": Capability(lambda case: case.model.layers[0].kind == "embedding", lambda case: _dropped(case, "embedding"),
                             replace(BASE, model=Model(4, (Layer("embedding"), *_FOUR))), _SPARSE),
+    "convolution": _kind("convolution"),
+    "norm": _kind("norm"),
+    "attention": _kind("attention"),
     "sgd": Capability(lambda case: case.optimizer.kind == "sgd", lambda case: replace(_dense(case), optimizer=replace(
         case.optimizer, kind="adamw", momentum=0.0, nesterov=False)), BASE),
     "momentum": _optimizer(lambda plan: plan.momentum > 0, lambda plan: replace(plan, momentum=0.0, nesterov=False),

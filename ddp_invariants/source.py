@@ -71,8 +71,16 @@ def _built(index: int, layer: Layer, width: int) -> str:
     if layer.kind == "branches":
         both = ", ".join(parameter(tensor(name, layer.dtype)) for name in PARAMETERS["branches"])
         return f"self.layers.append(Branches({both}, rank))"
+    if layer.kind == "convolution":
+        kernel = tensor("kernel", layer.dtype)
+        kernel += ".contiguous(memory_format=torch.channels_last)" if layer.layout == "channels_last" else ""
+        bias = ", " + parameter(tensor("bias", layer.dtype)) if layer.bias else ""
+        return f"self.layers.append(Convolution({parameter(kernel)}{bias}))"
+    if layer.kind in ("norm", "attention"):
+        own = ", ".join(parameter(tensor(name, layer.dtype)) for name in layer.parameters)
+        return f"self.layers.append({layer.kind.capitalize()}({own}))"
     if layer.kind == "embedding":
-        return f"self.layers.append(Embedding({parameter(tensor('table', layer.dtype))}, {layer.sparse}))"
+        return f"self.layers.append(Embedding({parameter(tensor('weight', layer.dtype))}, {layer.sparse}))"
     if layer.kind == "scale":
         return f"self.layers.append(Scale({parameter(tensor('factor', layer.dtype))}))"
     weight = f"self.layers[{layer.tied}].weight"

@@ -47,6 +47,8 @@ _SAMPLES = st.integers(0, 2) | st.integers(0, 29)
 _COINS = st.booleans()
 _ONE_IN_FOUR = st.sampled_from((False, False, False, True))
 _ONE_IN_EIGHT = st.sampled_from((False,) * 7 + (True,))
+_BLOCKS = st.sampled_from(("",) * 20 + ("convolution", "norm", "attention", "transformer"))
+"""What costs more to judge, and makes little else exact: rarely."""
 _EMBEDDINGS = st.sampled_from(("",) * 14 + ("dense", "sparse"))
 _WIDTHS = st.sampled_from((1, 2, 3, 4, 8, 8))
 _FIRST_OUTPUTS = st.sampled_from((0, 0, 0, 1, 2, 3, 4, 8))
@@ -120,6 +122,11 @@ def models(draw: st.DrawFn, *, buffers: bool = False, every_kind: bool = False, 
         pairs = (replace(tied, tied=None), tied), (Layer("linear", width, dtype=dtype, frozen=True),), \
             (Layer("scale", dtype=dtype),), (Layer("empty", dtype=dtype),)
         layers += [layer for pair, wanted in zip(pairs, extras, strict=True) if wanted for layer in pair]
+    block = draw(_BLOCKS)
+    if block:
+        layers += _block(block, width, dtype, Layer("convolution", bias=draw(_COINS), dtype=dtype,
+                                                    layout="channels_last" if draw(_COINS) else "contiguous"))
+        width = Model(inputs, tuple(layers)).widths()[-1]
     embedding = draw(st.sampled_from(("", "sparse")) if odd else _EMBEDDINGS)
     # The last layer's gradient comes first, and decides what is decided by the first.
     if draw(_ONE_IN_EIGHT) or (odd and not embedding):
@@ -130,6 +137,20 @@ def models(draw: st.DrawFn, *, buffers: bool = False, every_kind: bool = False, 
     if buffers:
         layers.append(Layer("statistics"))
     return Model(inputs, tuple(layers))
+
+
+def _block(name: str, width: int, dtype: Dtype, convolution: Layer) -> list[Layer]:
+    """Layers of kinds that need a width of their own, after one that makes it where it is another."""
+    least = {"convolution": 4, "norm": 1}.get(name, 2)
+    first = [] if width % least == 0 else [Layer("linear", 4, dtype=dtype)]
+    width = 4 if first else width
+    if name == "convolution":
+        return [*first, replace(convolution, outputs=width // 4)]
+    norm, attention = Layer("norm", dtype=dtype), Layer("attention", dtype=dtype)
+    if name == "transformer":
+        return [*first, norm, attention, norm, Layer("linear", width, bias=True, activation="gelu", dtype=dtype),
+                Layer("linear", width, dtype=dtype)]
+    return [*first, norm if name == "norm" else attention]
 
 
 def _fitting(layout: Layout, inputs: int) -> Layout:
