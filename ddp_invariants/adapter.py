@@ -32,7 +32,7 @@ class Context:
         bucket_cap: Bytes; None where the case leaves the implementation's default, likewise without a claim of `bucket_cap`.
         seed: The case's; the global generators are seeded with it plus the rank in the default group.
         lr: The learning rate.
-        optimizer_class: The case's optimizer, `torch.optim.SGD` or `torch.optim.AdamW`.
+        optimizer_class: The case's optimizer, `torch.optim.SGD`, `torch.optim.Adam` or `torch.optim.AdamW`.
         optimizer_arguments: Its keyword arguments, the learning rate among them.
     """
 

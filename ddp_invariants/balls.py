@@ -167,12 +167,20 @@ def transposed(ball: Ball) -> Ball:
     return Ball(np.swapaxes(ball.centre, -1, -2), np.swapaxes(ball.radius, -1, -2), ball.quantum)
 
 
-def scaled_sum(a: Ball, alpha: float, b: Ball, beta: float, form: Format) -> Ball:
-    """Alpha a + beta b; three roundings at most: two products and a sum."""
-    most = np.abs(alpha) * a.most + np.abs(beta) * b.most
+@dataclass(frozen=True)
+class Entries:
+    """What numbers are kept as the sum of: how many at most, and their magnitudes added up, shape (P,)."""
+
+    count: int
+    most_P: FloatArray
+
+
+def scaled_sum(a: Ball, alpha: float, b: Ball, beta: float, form: Format, entries: Entries | None = None) -> Ball:
+    """Alpha a + beta b; three roundings at most: two products and a sum, and one more for each of b's entries."""
+    most = np.abs(alpha) * a.most + np.abs(beta) * (b.most if entries is None else entries.most_P + b.radius)
     quantum = np.minimum(a.quantum * float(quantum_of(np.array(alpha))), b.quantum * float(quantum_of(np.array(beta))))
-    return form.rounded(alpha * a.centre + beta * b.centre, np.abs(alpha) * a.radius + np.abs(beta) * b.radius, most, 3,
-                        quantum)
+    return form.rounded(alpha * a.centre + beta * b.centre, np.abs(alpha) * a.radius + np.abs(beta) * b.radius, most,
+                        3 + (0 if entries is None else entries.count), quantum)
 
 
 def mean_over_ranks(centre_WP: FloatArray, radius_WP: FloatArray, most_WP: FloatArray, quantum: float | FloatArray,

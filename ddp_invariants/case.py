@@ -11,12 +11,14 @@ Standard library only: the rank side imports this module under any interpreter.
 import hashlib
 import json
 from dataclasses import asdict, dataclass, fields, replace
+from math import prod
 from typing import Any, ClassVar, Literal, get_args
 
 Dtype = Literal["float32", "float64", "bfloat16"]
 Layout = Literal["contiguous", "transposed", "strided", "channels_last"]
-LayerKind = Literal["linear", "scale", "empty", "statistics", "branches"]
-OptimizerKind = Literal["sgd", "adamw"]
+LayerKind = Literal["linear", "scale", "empty", "statistics", "branches", "embedding", "convolution", "norm", "attention"]
+OptimizerKind = Literal["sgd", "adamw", "adam"]
+Way = Literal["default", "foreach", "fused"]
 ZeroGrad = Literal["set_to_none", "zero", "never"]
 Values = Literal["integer", "real"]
 PoisonKind = Literal["nan", "inf", "-inf"]
@@ -69,17 +71,21 @@ class Layer:
     Attributes:
         kind: `linear` is x @ W.T + b; `scale` multiplies by a 0-d parameter; `empty` adds the sum of a
             zero-element parameter; `statistics` has buffers (float, integer, bool) and no parameter; `branches` is
-            x @ F.T - x @ S.T, of which a rank may compute either first (`TrainingCase.crossed`).
-        outputs: Width of the result; read by `linear` alone.
-        bias: Whether a `linear` layer adds a vector.
+            x @ F.T - x @ S.T, of which a rank may compute either first (`TrainingCase.crossed`); `embedding` adds a row of a
+            table of `ROWS`, chosen by the sample's first input, so that it stands first; `convolution` takes a quarter of its
+            inputs as channels of 2 x 2 pixels, pads them above and to the left, and has a kernel of 2 x 2; `norm` is a
+            LayerNorm; `attention` adds to its input what two tokens of half the width each attend to, under one head.
+        outputs: Width of the result of a `linear` layer; channels of that of a `convolution`.
+        bias: Whether a `linear` layer or a `convolution` adds a vector.
         activation: What the result passes through: nothing, max(x, 0), or x times the normal distribution's integral.
         layout: How a linear weight lies in memory. `channels_last` is stored as a 4-d tensor and needs an
-            input width divisible by 4.
+            input width divisible by 4. Of a convolution's kernel and its images, `contiguous` or `channels_last`.
         dtype: Of the layer's parameters; the input is cast to it.
         frozen: Whether the parameters have requires_grad = False.
         tied: Index of an earlier linear layer whose weight this one uses, None for its own.
         checkpoint: Whether backward computes the layer again (torch.utils.checkpoint), within the backward that is running
             (`plain`) or in one of its own inside it (`reentrant`).
+        sparse: Whether an embedding's gradient is sparse: of the rows that were chosen, each as often as it was.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -93,6 +99,7 @@ class Layer:
     frozen: bool = False
     tied: int | None = None
     checkpoint: Checkpoint = "none"
+    sparse: bool = False
 
     def __post_init__(self) -> None:
         _one_of("checkpoint", self.checkpoint, Checkpoint)
@@ -103,6 +110,11 @@ class Layer:
         _one_of("layout", self.layout, Layout)
         _one_of("dtype", self.dtype, Dtype)
         _between("outputs", self.outputs, 1, 4096)
+        _require(self.kind != "convolution" or self.layout in ("contiguous", "channels_last"), "layout", self.layout,
+                 "'contiguous' or 'channels_last' for a convolution")
+        _require(self.kind not in ("norm", "attention") or self.dtype != "bfloat16", "dtype", self.dtype,
+                 f"'float32' or 'float64' for {self.kind}: nothing of what bfloat16 leaves of it could be judged")
+        _require(not self.sparse or self.kind == "embedding", "sparse", self.sparse, "false where the layer has no table")
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -110,10 +122,31 @@ class Layer:
         return tuple(name for name in PARAMETERS[self.kind] if (name != "bias" or self.bias)
                      and (name != "weight" or self.tied is None))
 
+    def shapes(self, width: int) -> dict[str, tuple[int, ...]]:
+        """What it takes of the initial numbers, in order, at an input width: parameters, a tied weight too, and buffers."""
+        found: dict[LayerKind, dict[str, tuple[int, ...]]] = {
+            "linear": {"weight": (self.outputs, width)} | ({"bias": (self.outputs,)} if self.bias else {}),
+            "scale": {"factor": ()}, "empty": {"nothing": (0, width)},
+            "statistics": {"running": (width,), "count": (), "seen": (width,)},
+            "branches": {"first": (width, width), "second": (width, width)}, "embedding": {"weight": (ROWS, width)},
+            "convolution": {"kernel": (self.outputs, width // 4, 2, 2)} | ({"bias": (self.outputs,)} if self.bias else {}),
+            "norm": {"gain": (width,), "shift": (width,)},
+            "attention": dict.fromkeys(PARAMETERS["attention"], (width // 2, width // 2))}
+        return found[self.kind]
+
+    def sizes(self, width: int) -> list[int]:
+        """Elements of each of its own parameters at an input width, in the order of registration."""
+        return [prod(self.shapes(width)[name]) for name in self.parameters]
+
+
+ROWS = 4
+"""Of an embedding's table: few enough that samples share them, enough that a batch leaves some out."""
+
 
 PARAMETERS: dict[LayerKind, tuple[str, ...]] = {
     "linear": ("weight", "bias"), "scale": ("factor",), "empty": ("nothing",), "statistics": (),
-    "branches": ("first", "second")}
+    "branches": ("first", "second"), "embedding": ("weight",), "convolution": ("kernel", "bias"), "norm": ("gain", "shift"),
+    "attention": ("query", "key", "value")}
 """What the parameters of a kind of layer are called, in the order of registration."""
 
 
@@ -134,9 +167,14 @@ class Model:
             where = f"layers[{index}]"
             _require(layer.activation == "none" or layer.kind != "statistics", f"{where}.activation", layer.activation,
                      "'none': a statistics layer passes its input on")
-            if layer.layout == "channels_last":
+            if layer.layout == "channels_last" or layer.kind == "convolution":
                 _require(widths[index] % 4 == 0, f"{where}.layout", layer.layout,
-                         f"another layout, since the input width {widths[index]} is not divisible by 4")
+                         f"another layout, since the input width {widths[index]} is not divisible by 4"
+                         if layer.kind != "convolution" else f"that of a layer at a width divisible by 4, not {widths[index]}")
+            _require(layer.kind != "attention" or widths[index] % 2 == 0, f"{where}.kind", layer.kind,
+                     f"another kind, since the input width {widths[index]} is odd")
+            _require(layer.kind != "embedding" or index == 0, f"{where}.kind", layer.kind,
+                     "another kind: the sample chooses the row, so an embedding stands first")
             if layer.tied is not None:
                 _between(f"{where}.tied", layer.tied, 0, index - 1)
                 owner = self.layers[layer.tied]
@@ -150,7 +188,13 @@ class Model:
     def trains(self, passed_by: frozenset[int] = frozenset()) -> bool:
         """Whether a forward that passes some layers by trains a weight or factor."""
         return any(index not in passed_by and not (layer if layer.tied is None else self.layers[layer.tied]).frozen
-                   and layer.kind in ("linear", "scale", "branches") for index, layer in enumerate(self.layers))
+                   and layer.kind not in ("empty", "statistics") for index, layer in enumerate(self.layers))
+
+    @property
+    def numbers(self) -> int:
+        """How many initial numbers it takes."""
+        return sum(prod(shape) for layer, width in zip(self.layers, self.widths(), strict=False)
+                   for shape in layer.shapes(width).values())
 
     def used(self, passed_by: frozenset[int]) -> frozenset[str]:
         """Names of the parameters, frozen ones too, that a forward computes with which passes some layers by."""
@@ -162,7 +206,7 @@ class Model:
         """The input width of every layer, then the width of the result."""
         widths = [self.inputs]
         for layer in self.layers:
-            widths.append(layer.outputs if layer.kind == "linear" else widths[-1])
+            widths.append({"linear": layer.outputs, "convolution": 4 * layer.outputs}.get(layer.kind, widths[-1]))
         return widths
 
 
@@ -194,7 +238,17 @@ class Data:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """The optimizer of every rank and of the oracle. `lr` is a power of two, 2**log2_lr, so that steps can be exact."""
+    """The optimizer of every rank and of the oracle. `lr` is a power of two, 2**log2_lr, so that steps can be exact.
+
+    Attributes:
+        kind: `adam` adds weight decay to the gradient, `adamw` takes it off the parameter.
+        log2_lr: Binary logarithm of the learning rate.
+        momentum: Of SGD alone.
+        weight_decay: As torch takes it.
+        nesterov: Whether SGD looks ahead by its momentum.
+        way: Which of torch's implementations steps: a loop over parameters, one over operations (`foreach`), or one kernel
+            (`fused`), which on CPU takes contiguous parameters that all have a gradient (`TrainingCase.fusible`).
+    """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -202,9 +256,14 @@ class Optimizer:
     log2_lr: int = -6
     momentum: float = 0.0
     weight_decay: float = 0.0
+    nesterov: bool = False
+    way: Way = "default"
 
     def __post_init__(self) -> None:
         _one_of("kind", self.kind, OptimizerKind)
+        _one_of("way", self.way, Way)
+        _require(not self.nesterov or (self.kind == "sgd" and self.momentum > 0), "nesterov", self.nesterov,
+                 "false where there is no momentum of SGD")
         _between("log2_lr", self.log2_lr, -30, 0)
         _require(0 <= self.momentum < 1, "momentum", self.momentum, "a number in [0, 1)")
         _require(0 <= self.weight_decay < 1, "weight_decay", self.weight_decay, "a number in [0, 1)")
@@ -213,6 +272,14 @@ class Optimizer:
     def lr(self) -> float:
         """The learning rate."""
         return float(2.0**self.log2_lr)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What torch's optimizer is given beside parameters."""
+        named: dict[str, Any] = {"lr": self.lr, "weight_decay": self.weight_decay}
+        named |= {"momentum": self.momentum} if self.kind == "sgd" else {}
+        named |= {"nesterov": True} if self.nesterov else {}
+        return named | ({} if self.way == "default" else {self.way: True})
 
 
 @dataclass(frozen=True)
@@ -471,6 +538,15 @@ class TrainingCase:
             for step in range(self.steps):
                 self.at(step)  # Something is trained in every one.
 
+        _require(self.optimizer.way != "fused" or self.fusible, "optimizer.way", self.optimizer.way,
+                 "another where parameters are not contiguous, of bfloat16, or sometimes without a gradient")
+        plain = replace(self.optimizer, log2_lr=Optimizer().log2_lr) == Optimizer()
+        _require(not self.sparse or plain, "optimizer", self.optimizer,
+                 "plain SGD where a gradient is sparse: neither momentum nor weight decay takes it")
+        _require(not self.sparse or self.zero_grad != "never", "zero_grad", self.zero_grad,
+                 "another where a gradient is sparse: what it was the sum of is not known of what was left")
+
+
     def _require_exhausted(self) -> None:
         ranks = [one.rank for one in self.exhausted]
         for index, one in enumerate(self.exhausted):
@@ -492,6 +568,21 @@ class TrainingCase:
         for name, expected in {"poison": None, "mishap": None, "unused": (), "rounds": 1, **plain}.items():
             _require(getattr(self, name) == expected, name, getattr(self, name), f"{expected!r} {where}")
 
+    @property
+    def sparse(self) -> bool:
+        """Whether a gradient is sparse."""
+        return self.model.layers[0].sparse
+
+    @property
+    def fusible(self) -> bool:
+        """Whether torch's fused kernels can do the steps.
+
+        On CPU they take a tensor's memory from its first element on for its elements in order, whatever its strides; that of
+        SGD loses every whole vector of bfloat16 (16 elements), and refuses a parameter that gets its first momentum late.
+        """
+        plain = all(layer.layout == "contiguous" and layer.dtype != "bfloat16" for layer in self.model.layers)
+        return plain and not self.unused and not any(one.freezes for one in self.interludes)
+
     def _require_interlude(self, where: str, one: Interlude) -> None:
         layers = self.model.layers
         _between(f"{where}.step", one.step, 1, self.steps - 1)
@@ -509,8 +600,9 @@ class TrainingCase:
     def _require_unused(self, where: str, one: Unused) -> None:
         layers, widths = self.model.layers, self.model.widths()
         _between(f"{where}.layer", one.layer, 0, len(layers) - 1)
-        _require(layers[one.layer].kind != "statistics" and widths[one.layer] == widths[one.layer + 1], f"{where}.layer",
-                 one.layer, "the index of a layer with parameters that is as wide out as in")
+        _require(layers[one.layer].kind != "statistics" and widths[one.layer] == widths[one.layer + 1]
+                 and not layers[one.layer].sparse, f"{where}.layer",
+                 one.layer, "the index of a layer with parameters, none of sparse gradient, that is as wide out as in")
         if one.rank is not None:
             _between(f"{where}.rank", one.rank, 0, self.world_size - 1)
         if one.step is not None:

@@ -155,7 +155,7 @@ def _of_training(pool: Pool, stored: StoredViolation, case: TrainingCase) -> dic
     return {
         **_shared(stored, described["target"] if stored.ddp.name != "none" else "none"), **pieces(case, calls, tagged=tagged),
         "patch": patch, "sentinel": repr(SENTINEL) if case.perturbation.sentinel == "finite" else 'float("nan")',
-        "adamw": case.optimizer.kind == "adamw", "reduction": declared.reduction, "lower": lower, "checks": checks,
+        "adam": case.optimizer.kind != "sgd", "reduction": declared.reduction, "lower": lower, "checks": checks,
         "parts": any(checks[one] for one in ("start", "structure", "equal_gradients", "equal_parameters", "equal_state",
                                              "trajectory", "alone", "frozen")),
         "twins": twins, "looks_back": looks_back, "follows": bool(twins) or looks_back,
@@ -183,10 +183,7 @@ def _too_much(rule: str, case: TrainingCase, declared: Declarations, source: Map
 
 def beyond(case: TrainingCase, declared: Declarations, source: Mapping[str, Any], ddp: Ddp) -> str:
     """Why a case is beyond what a script runs, whatever it is to show; empty where it is not."""
-    widths = case.model.widths()
-    numbers = case.data.samples * (case.model.inputs + widths[-1])
-    numbers += case.world_size * sum((widths[i] + 1) * layer.outputs + 2 * widths[i] ** 2 * (layer.kind == "branches")
-                                     for i, layer in enumerate(case.model.layers))
+    numbers = case.data.samples * (case.model.inputs + case.model.widths()[-1]) + case.world_size * case.model.numbers
     reasons = {
         "it is driven through a course's functions": ddp.name.startswith("course:"),
         "its adapter does whole steps by itself (train_step), which leaves no place to look": "train_step" in source["methods"],
@@ -228,7 +225,7 @@ def called(pool: Pool, known: TrainingCase | None, case: TrainingCase, ddp: Ddp,
 
 _FOLLOWS_UNUSED = ("GRAD-1", "GRAD-2", "GRAD-3", "GRAD-5", "GRAD-6", "GRAD-9", "PARAM-1", "PARAM-2", "COMM-1", "LIVE-1")
 """Rules of which a script follows what ranks do not use."""
-_MEAN = ("GRAD-2", "GRAD-3", "GRAD-5", "GRAD-6", "GRAD-8", "GRAD-12", "LIVE-2")
+_MEAN = ("GRAD-2", "GRAD-3", "GRAD-5", "GRAD-6", "GRAD-8", "GRAD-10", "GRAD-12", "LIVE-2")
 _CHECKS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("INIT-1", "INIT-2", "INIT-4"), ("start",)), "INIT-3": ("structure",),
     **dict.fromkeys(_MEAN, ("twin", "mean", "gradients", "held")), "GRAD-1": ("equal_gradients", "held"),

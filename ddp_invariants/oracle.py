@@ -19,6 +19,7 @@ from ddp_invariants import draws
 from ddp_invariants.balls import (
     OWN_ROUNDOFF,
     Ball,
+    Entries,
     FloatArray,
     Format,
     cast,
@@ -33,7 +34,17 @@ from ddp_invariants.balls import (
     times,
     transposed,
 )
-from ddp_invariants.case import PARAMETERS, Layer, Optimizer, TrainingCase
+from ddp_invariants.blocks import (
+    Attended,
+    Normed,
+    attended,
+    attended_back,
+    convolved,
+    convolved_back,
+    normed,
+    normed_back,
+)
+from ddp_invariants.case import PARAMETERS, ROWS, Layer, Optimizer, TrainingCase
 
 
 @dataclass(frozen=True)
@@ -93,10 +104,12 @@ class Gradients:
     Attributes:
         by_name: Per trainable parameter, its gradient on each rank: weights (W, O, I) however they are stored.
         losses_W: Each rank's loss, float64.
+        entries: Of a sparse gradient, the magnitudes of what it is kept as the sum of, added up.
     """
 
     by_name: Mapping[str, Ball]
     losses_W: Ball
+    entries: Mapping[str, FloatArray] = field(default_factory=dict)
 
 
 def gradients(case: TrainingCase, parameters: Mapping[str, FloatArray], batch: Batch) -> Gradients:
@@ -115,7 +128,7 @@ def gradients(case: TrainingCase, parameters: Mapping[str, FloatArray], batch: B
     model.backward(cast(g, "float64", dtype))
     if batch.passed_by:
         model.count_unused_as_zero()
-    return Gradients(model.gradients, losses_W)
+    return Gradients(model.gradients, losses_W, model.magnitudes)
 
 
 def _assembled(parts: list[tuple[list[int], Gradients]]) -> Gradients:
@@ -127,7 +140,8 @@ def _assembled(parts: list[tuple[list[int], Gradients]]) -> Gradients:
                     np.concatenate([ball.radius for ball in balls])[order], min(float(ball.quantum) for ball in balls))
 
     return Gradients({name: joined([part.by_name[name] for _, part in parts]) for name in parts[0][1].by_name},
-                     joined([part.losses_W for _, part in parts]))
+                     joined([part.losses_W for _, part in parts]),
+                     {name: np.concatenate([part.entries[name] for _, part in parts])[order] for name in parts[0][1].entries})
 
 
 def _head(case: TrainingCase, outputs_WBO: Ball, batch: Batch) -> tuple[Ball, Ball]:
@@ -175,11 +189,15 @@ def _negated(ball: Ball) -> Ball:
 
 @dataclass(frozen=True)
 class _Entered:
-    """What a layer's backward needs of its forward: its input in its dtype, the dtype it came in, its activation's factor."""
+    """What a layer's backward needs of its forward: its input in its dtype, the dtype it came in, its activation's factor.
+
+    And what a norm or an attention computed of it.
+    """
 
     x: Ball
     source: str
     factor: Ball | None
+    kept: Normed | Attended | None = None
 
 
 @dataclass
@@ -191,6 +209,8 @@ class _Stack:
     passed_by: frozenset[int] = frozenset()
     entered: dict[int, _Entered] = field(default_factory=dict)
     gradients: dict[str, Ball] = field(default_factory=dict)
+    magnitudes: dict[str, FloatArray] = field(default_factory=dict)
+    chosen: Ball | None = None
 
     def _weight(self, index: int) -> tuple[str, bool, Ball]:
         """A linear layer's weight (O, I): its name, whether it is frozen, its values."""
@@ -202,11 +222,17 @@ class _Stack:
     def _vector(self, index: int, name: str) -> Ball:
         return exactly(self.parameters[f"layers.{index}.{name}"])
 
+    def _own(self, index: int) -> dict[str, FloatArray]:
+        """A layer's own parameters."""
+        layer = self.case.model.layers[index]
+        return {name: self.parameters[f"layers.{index}.{name}"] for name in layer.parameters}
+
     def forward(self, inputs_WBI: FloatArray) -> tuple[Ball, str]:
         """The outputs (W, B, O) and their dtype."""
         layers = self.case.model.layers
         dtype = "float64" if layers[0].dtype == "float64" else "float32"
         x = cast(exactly(inputs_WBI), "float64", dtype)
+        self.chosen = _chosen(inputs_WBI)
         for index, layer in enumerate(layers):
             if index in self.passed_by:
                 continue
@@ -214,18 +240,30 @@ class _Stack:
             if layer.kind != "statistics":
                 x, dtype = cast(x, dtype, layer.dtype), layer.dtype
             entering, factor = x, None
+            kept: Normed | Attended | None = None
             if layer.kind == "linear":
                 bias = self._vector(index, "bias") if layer.bias else None
                 x = product(x, transposed(self._weight(index)[2]), dtype, x.centre.shape[-1], bias)
             elif layer.kind == "scale":
                 x = times(x, self._vector(index, "factor"), dtype)
+            elif layer.kind == "embedding":
+                # One row times one, and the others times zero: no sum, hence no rounding.
+                x = plus(x, Ball(self.chosen.centre @ self._vector(index, "weight").centre, np.zeros_like(x.centre),
+                                 self._vector(index, "weight").quantum), dtype)
             elif layer.kind == "branches":
                 first, second = (product(x, transposed(self._vector(index, name)), dtype, x.centre.shape[-1])
                                  for name in PARAMETERS["branches"])
                 x = plus(first, _negated(second), dtype)
+            elif layer.kind == "convolution":
+                x = convolved(x, self._own(index)["kernel"], self._own(index).get("bias"), dtype)
+            elif layer.kind == "norm":
+                own = self._own(index)
+                x, kept = normed(x, own["gain"], own["shift"], dtype)
+            elif layer.kind == "attention":
+                x, kept = attended(x, self._own(index), dtype)
             if layer.activation != "none":
                 x, factor = relu(x) if layer.activation == "relu" else gelu(x, dtype)
-            self.entered[index] = _Entered(entering, source, factor)
+            self.entered[index] = _Entered(entering, source, factor, kept)
         return x, dtype
 
     def backward(self, g: Ball) -> None:
@@ -243,6 +281,10 @@ class _Stack:
                 g = times(g, self._vector(index, "factor"), layer.dtype)
             elif layer.kind == "branches":
                 g = self._branches(index, layer, g, entered.x)
+            elif layer.kind == "embedding":
+                self._embedding(index, layer, g)
+            elif layer.kind in ("convolution", "norm", "attention"):
+                g = self._block(index, layer, g, entered)
             else:
                 nothing = np.zeros((len(g.centre), *self.parameters[f"layers.{index}.nothing"].shape))
                 self._add(layer, f"layers.{index}.nothing", Ball(nothing, nothing, 1.0))
@@ -274,9 +316,38 @@ class _Stack:
             parts.append(product(part, self._vector(index, name), layer.dtype, part.centre.shape[-1]))
         return plus(parts[0], parts[1], layer.dtype)
 
+    def _block(self, index: int, layer: Layer, g: Ball, entered: _Entered) -> Ball:
+        """The gradients of a convolution, a norm or an attention; returns that of its input."""
+        own = self._own(index)
+        if layer.kind == "convolution":
+            g, found = convolved_back(g, entered.x, own["kernel"], layer.dtype)
+        elif isinstance(entered.kept, Normed):
+            g, found = normed_back(g, entered.x, entered.kept, own["gain"], layer.dtype)
+        else:
+            assert isinstance(entered.kept, Attended)
+            g, found = attended_back(g, entered.kept, own, layer.dtype)
+        for name in layer.parameters:
+            self._add(layer, f"layers.{index}.{name}", found[name])
+        return g
+
+    def _embedding(self, index: int, layer: Layer, g: Ball) -> None:
+        """The table's gradient: of each row the sum over the samples that chose it, in any order."""
+        assert self.chosen is not None
+        name, chosen = f"layers.{index}.weight", transposed(self.chosen)
+        self._add(layer, name, product(chosen, g, layer.dtype, g.centre.shape[1]))
+        if layer.sparse and not layer.frozen:
+            self.magnitudes[name] = chosen.centre @ g.most
+
     def _add(self, layer: Layer | None, name: str, gradient: Ball) -> None:
         if layer is None or not layer.frozen:
             self.gradients[name] = gradient
+
+
+def _chosen(inputs_WBI: FloatArray) -> Ball:
+    """Which row of an embedding's table each sample chooses, as ones among zeros: shape (W, B, ROWS)."""
+    first_WB = inputs_WBI[:, :, 0]
+    rows_WB = 2 * (first_WB < 0) + (np.frexp(first_WB)[1] & 1)
+    return exactly((rows_WB[:, :, None] == np.arange(ROWS)).astype(np.float64))
 
 
 def _where(chosen_P: NDArray[np.bool_], one: Ball, other: Ball) -> Ball:
@@ -300,7 +371,7 @@ class Optimization:
     steps: int | NDArray[np.intp] = 0
 
     def step(self, plan: Optimizer, parameters: Ball, gradient: Ball, form: Format,
-             left_out_P: NDArray[np.bool_] | None = None) -> Ball:
+             left_out_P: NDArray[np.bool_] | None = None, entries: Entries | None = None) -> Ball:
         """The parameters after one update.
 
         Args:
@@ -309,8 +380,12 @@ class Optimization:
             gradient: All parameters'.
             form: Their formats.
             left_out_P: Which have no gradient: the update passes them and their state by.
+            entries: What a sparse gradient is kept as the sum of: plain SGD may take them off one after another.
         """
-        update = self._sgd if plan.kind == "sgd" else self._adamw
+        if entries is not None:
+            updated = scaled_sum(parameters, 1.0, gradient, -plan.lr, form, entries)
+            return updated if left_out_P is None else _where(left_out_P, parameters, updated)
+        update = self._sgd if plan.kind == "sgd" else self._adam
         if left_out_P is None or not left_out_P.any():
             self.steps = self.steps + 1
             return update(plan, parameters, gradient, form)
@@ -324,16 +399,25 @@ class Optimization:
         return _where(left_out_P, parameters, updated)
 
     def _sgd(self, plan: Optimizer, parameters: Ball, gradient: Ball, form: Format) -> Ball:
+        """SGD as torch computes it; its fused kernels round where the loop does, or less often."""
         update = gradient
         if plan.weight_decay:
             update = scaled_sum(update, 1.0, parameters, plan.weight_decay, form)
         if plan.momentum:
+            decayed = update
             update = update if self.first is None else scaled_sum(self.first, plan.momentum, update, 1.0, form)
             self.first = update
+            update = scaled_sum(decayed, 1.0, update, plan.momentum, form) if plan.nesterov else update
         return scaled_sum(parameters, 1.0, update, -plan.lr, form)
 
-    def _adamw(self, plan: Optimizer, parameters: Ball, gradient: Ball, form: Format) -> Ball:
-        """AdamW as torch computes it: at most 8 roundings of quantities no larger than those in `most` below."""
+    def _adam(self, plan: Optimizer, parameters: Ball, gradient: Ball, form: Format) -> Ball:
+        """Adam and AdamW as torch computes them: at most 8 roundings of quantities no larger than those in `most` below.
+
+        Those of constants are counted: the fused kernels, where they are vectors, hold theirs in the parameter's dtype.
+        """
+        decoupled = plan.weight_decay if plan.kind == "adamw" else 0.0
+        if plan.weight_decay and plan.kind == "adam":
+            gradient = scaled_sum(gradient, 1.0, parameters, plan.weight_decay, form)
         beta_1, beta_2, epsilon = 0.9, 0.999, 1e-8
         eight = gamma(8, form.roundoff + OWN_ROUNDOFF)
         zero = Ball(np.zeros_like(gradient.centre), np.zeros_like(gradient.centre), 0.0)
@@ -350,7 +434,7 @@ class Optimization:
         highest = np.maximum((m.centre + m.radius) / least, (m.centre + m.radius) / most)
         lowest = np.minimum((m.centre - m.radius) / least, (m.centre - m.radius) / most)
         size = plan.lr / (1 - beta_1**self.steps)
-        centre = parameters.centre * (1 - plan.lr * plan.weight_decay) - size * (highest + lowest) / 2
+        centre = parameters.centre * (1 - plan.lr * decoupled) - size * (highest + lowest) / 2
         largest = parameters.most + size * np.maximum(np.abs(highest), np.abs(lowest))
         radius = parameters.radius + size * (highest - lowest) / 2 + eight * largest + 8 * form.smallest
         fits = (largest <= form.largest) & (g.most**2 <= form.largest) & (v.most <= form.largest)

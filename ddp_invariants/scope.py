@@ -123,8 +123,12 @@ def _interlude(kind: InterludeKind, *situations: str) -> Capability:
 
 def _trained(case: TrainingCase) -> int:
     """How many parameters with elements are trained, tied ones counted once."""
-    return sum((layer.kind == "scale" or (layer.kind == "linear" and layer.tied is None)) * (1 + layer.bias) *
-               (not layer.frozen) + 2 * (layer.kind == "branches" and not layer.frozen) for layer in case.model.layers)
+    return sum(size > 0 for layer, width in zip(case.model.layers, case.model.widths(), strict=False) if not layer.frozen
+               for size in layer.sizes(width))
+
+
+def _dense(case: TrainingCase) -> TrainingCase:
+    return _changed(case, lambda layer: replace(layer, sparse=False))
 
 
 def _enough(case: TrainingCase) -> TrainingCase:
@@ -133,6 +137,7 @@ def _enough(case: TrainingCase) -> TrainingCase:
     return replace(case, model=replace(case.model, layers=(*case.model.layers, *more)))
 
 
+_SPARSE = frozenset({"a sparse gradient"})
 TRAINING: dict[str, Capability] = {
     "bucket_cap": _field("bucket_cap", None, replace(BASE, bucket_cap=1), "every parameter above the cap", "cap between",
                          "cap above the model"),
@@ -164,13 +169,29 @@ TRAINING: dict[str, Capability] = {
         _changed(BASE, lambda layer: replace(layer, dtype="float64"))),
     "bfloat16": _layers(lambda layer: layer.dtype == "bfloat16",
                         lambda layer: replace(layer, dtype="float32") if layer.dtype == "bfloat16" else layer,
-                        (Layer("linear", 2, dtype="bfloat16"),)),
-    "sgd": _optimizer(lambda plan: plan.kind == "sgd", lambda plan: replace(plan, kind="adamw", momentum=0.0), Optimizer()),
-    "momentum": _optimizer(lambda plan: plan.momentum > 0, lambda plan: replace(plan, momentum=0.0), Optimizer(momentum=0.5),
-                           "momentum"),
+                        (Layer("linear", 2, dtype="bfloat16"),), "a gradient of low precision", "gradients of several dtypes"),
+    "sparse": Capability(lambda case: case.sparse, _dense, replace(BASE, model=Model(4, (
+        Layer("embedding", sparse=True), *_FOUR))), _SPARSE),
+    "embedding": Capability(lambda case: case.model.layers[0].kind == "embedding", lambda case: _dropped(case, "embedding"),
+                            replace(BASE, model=Model(4, (Layer("embedding"), *_FOUR))), _SPARSE),
+    "convolution": _kind("convolution"),
+    "norm": _kind("norm"),
+    "attention": _kind("attention"),
+    "sgd": Capability(lambda case: case.optimizer.kind == "sgd", lambda case: replace(_dense(case), optimizer=replace(
+        case.optimizer, kind="adamw", momentum=0.0, nesterov=False)), BASE),
+    "momentum": _optimizer(lambda plan: plan.momentum > 0, lambda plan: replace(plan, momentum=0.0, nesterov=False),
+                           Optimizer(momentum=0.5), "momentum"),
     "weight_decay": _optimizer(lambda plan: plan.weight_decay > 0, lambda plan: replace(plan, weight_decay=0.0),
                                Optimizer(weight_decay=0.25), "weight decay"),
     "adamw": _optimizer(lambda plan: plan.kind == "adamw", lambda plan: replace(plan, kind="sgd"), Optimizer("adamw"), "AdamW"),
+    "nesterov": _optimizer(lambda plan: plan.nesterov, lambda plan: replace(plan, nesterov=False),
+                           Optimizer(momentum=0.5, nesterov=True), "Nesterov momentum"),
+    "adam": _optimizer(lambda plan: plan.kind == "adam", lambda plan: replace(plan, kind="adamw"),
+                       Optimizer("adam", weight_decay=0.25), "Adam"),
+    "foreach": _optimizer(lambda plan: plan.way == "foreach", lambda plan: replace(plan, way="default"),
+                          Optimizer(momentum=0.5, way="foreach")),
+    "fused": _optimizer(lambda plan: plan.way == "fused", lambda plan: replace(plan, way="default"),
+                        Optimizer(momentum=0.5, way="fused"), "a fused step"),
     "zero_in_place": _field("zero_grad", "set_to_none", replace(BASE, zero_grad="zero"), "zero_grad(set_to_none=False)",
                             value="zero"),
     "never_zeroed": _field("zero_grad", "set_to_none", replace(BASE, zero_grad="never"), "no zero_grad", value="never"),
@@ -270,7 +291,7 @@ class Scope:
         if self.sampler.padding == "batch":
             missing.add("last batch short")
         if not self.has("sgd"):
-            missing |= {"momentum"}
+            missing |= {"momentum", "Nesterov momentum", "a sparse gradient"}
         return frozenset(missing)
 
     def fit(self, case: TrainingCase) -> TrainingCase:
@@ -345,7 +366,7 @@ def _stacked(case: TrainingCase, stack: Stack) -> TrainingCase:
 
 
 BETWEEN = ("evaluation", "forward_only", "learning_rate", "freeze", "unfreeze", "cast", "copy", "assign")
-_VALUES = ("GRAD-2", "GRAD-3", "GRAD-5", "GRAD-6", "GRAD-7", "GRAD-8", "GRAD-9", "GRAD-11", "GRAD-12", "GRAD-13")
+_VALUES = ("GRAD-2", "GRAD-3", "GRAD-5", "GRAD-6", "GRAD-7", "GRAD-8", "GRAD-9", "GRAD-10", "GRAD-11", "GRAD-12", "GRAD-13")
 _BY_ITSELF = "it computes forward, backward and loss by itself"
 _EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Scope], bool], str], ...] = (
     (("INIT-1", "INIT-2"), lambda scope: scope.declared.init == "seed",
@@ -379,6 +400,8 @@ _EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Scope], bool], str], ...] = 
     (("LIVE-5",), lambda scope: not any(scope.has(one) for one in BETWEEN), "does nothing between steps"),
     (("LIVE-5",), lambda scope: scope.declared.exactness == "lossy", "declares exactness = lossy"),
     (("STATE-1",), lambda scope: not scope.has("state"), "saves no state"),
+    (("GRAD-10",), lambda scope: not scope.has("sparse") and not scope.has("bfloat16"),
+     "takes neither sparse gradients nor those of low precision"),
     (("GRAD-13",), lambda scope: not any(scope.has(one) for one in ("joint", "retained", "checkpointed", "reentrant")),
      "every forward is followed by its backward, which computes nothing again"),
     (("STATE-2",), lambda scope: not scope.has("resized"), "another number of ranks cannot go on from its state"),

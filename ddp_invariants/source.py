@@ -1,5 +1,6 @@
 """A training case as pieces of Python source, for the templates of scripts: its model, its samples, the calls around a step."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -34,15 +35,13 @@ def samples(case: TrainingCase, used: set[int], *, tagged: bool) -> dict[int, li
 
 def model(case: TrainingCase) -> tuple[list[dict[str, Any]], list[str], list[str]]:
     """Each rank's initial values by name (once where all are equal), the lines that build the layers, those that run them."""
-    count = sum((width + 1) * layer.outputs + 2 * width + 1 + (2 * width * width if layer.kind == "branches" else 0)
-                for width, layer in zip(case.model.widths(), case.model.layers, strict=False))
     initial: list[dict[str, Any]] = []
     for rank in range(1 if case.init == "equal" else case.world_size):
-        taken, at = draws.parameters(case, rank, count), 0
+        taken, at = draws.parameters(case, rank, case.model.numbers), 0
         values: dict[str, Any] = {}
         for index, (layer, width) in enumerate(zip(case.model.layers, case.model.widths(), strict=False)):
-            for name, shape in _shapes(layer, width):
-                size = int(np.prod(shape, dtype=int))
+            for name, shape in layer.shapes(width).items():
+                size = math.prod(shape)
                 piece, at = taken[at : at + size].reshape(shape), at + size
                 if not (name == "weight" and layer.tied is not None):  # Drawn and not used.
                     as_kept = {"count": np.trunc(piece * 8).astype(np.int64), "seen": piece > 0}
@@ -54,17 +53,6 @@ def model(case: TrainingCase) -> tuple[list[dict[str, Any]], list[str], list[str
     forward = ["x = " + (f"x if {index} in self.passed_by else " if index in unused else "")
                + calls[layer.activation].format(f"self.layers[{index}](x)") for index, layer in enumerate(case.model.layers)]
     return initial, built, forward
-
-
-def _shapes(layer: Layer, width: int) -> list[tuple[str, tuple[int, ...]]]:
-    """What a layer takes of the initial numbers, in order (ranks/model.py)."""
-    if layer.kind == "linear":
-        return [("weight", (layer.outputs, width)), *([("bias", (layer.outputs,))] if layer.bias else [])]
-    if layer.kind == "scale":
-        return [("factor", ())]
-    if layer.kind == "branches":
-        return [("first", (width, width)), ("second", (width, width))]
-    return [("running", (width,)), ("count", ()), ("seen", (width,))] if layer.kind == "statistics" else []
 
 
 def _built(index: int, layer: Layer, width: int) -> str:
@@ -83,6 +71,16 @@ def _built(index: int, layer: Layer, width: int) -> str:
     if layer.kind == "branches":
         both = ", ".join(parameter(tensor(name, layer.dtype)) for name in PARAMETERS["branches"])
         return f"self.layers.append(Branches({both}, rank))"
+    if layer.kind == "convolution":
+        kernel = tensor("kernel", layer.dtype)
+        kernel += ".contiguous(memory_format=torch.channels_last)" if layer.layout == "channels_last" else ""
+        bias = ", " + parameter(tensor("bias", layer.dtype)) if layer.bias else ""
+        return f"self.layers.append(Convolution({parameter(kernel)}{bias}))"
+    if layer.kind in ("norm", "attention"):
+        own = ", ".join(parameter(tensor(name, layer.dtype)) for name in layer.parameters)
+        return f"self.layers.append({layer.kind.capitalize()}({own}))"
+    if layer.kind == "embedding":
+        return f"self.layers.append(Embedding({parameter(tensor('weight', layer.dtype))}, {layer.sparse}))"
     if layer.kind == "scale":
         return f"self.layers.append(Scale({parameter(tensor('factor', layer.dtype))}))"
     weight = f"self.layers[{layer.tied}].weight"
@@ -237,11 +235,10 @@ def pieces(case: TrainingCase, calls: Calls, *, tagged: bool) -> dict[str, Any]:
     """
     initial, built, forward = model(case)
     batches = [[ranks.tolist() for ranks in micro] for micro in draws.batches(case)]
-    arguments = {"lr": case.optimizer.lr, "weight_decay": case.optimizer.weight_decay}
+    optimizers = {"sgd": "torch.optim.SGD", "adam": "torch.optim.Adam", "adamw": "torch.optim.AdamW"}
     return {
         "processes": case.ranks_needed, "adapter": bool(calls.methods), "needs_cap": calls.needs_cap,
-        "optimizer_class": "torch.optim.SGD" if case.optimizer.kind == "sgd" else "torch.optim.AdamW",
-        "optimizer_arguments": {**arguments, **({"momentum": case.optimizer.momentum} if case.optimizer.kind == "sgd" else {})},
+        "optimizer_class": optimizers[case.optimizer.kind], "optimizer_arguments": case.optimizer.arguments,
         "initial": initial, "built": built, "forward": forward, "kinds": {layer.kind for layer in case.model.layers},
         "samples": samples(case, {index for micro in batches for ranks in micro for index in ranks}, tagged=tagged),
         "batches": batches, "tags": tagged, "quiet": calls.quiet,

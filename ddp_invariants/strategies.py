@@ -48,6 +48,9 @@ _SAMPLES = st.integers(0, 2) | st.integers(0, 29)
 _COINS = st.booleans()
 _ONE_IN_FOUR = st.sampled_from((False, False, False, True))
 _ONE_IN_EIGHT = st.sampled_from((False,) * 7 + (True,))
+_BLOCKS = st.sampled_from(("",) * 20 + ("convolution", "norm", "attention", "transformer"))
+"""What costs more to judge, and makes little else exact: rarely."""
+_EMBEDDINGS = st.sampled_from(("",) * 14 + ("dense", "sparse"))
 _WIDTHS = st.sampled_from((1, 2, 3, 4, 8, 8))
 _FIRST_OUTPUTS = st.sampled_from((0, 0, 0, 1, 2, 3, 4, 8))
 """0: as wide as the input. A first layer that is square often has a twin: only of equal shapes can one pass for another."""
@@ -58,6 +61,9 @@ _ACTIVATIONS: SearchStrategy[Activation] = st.sampled_from(("none", "none", "non
 _OPTIMIZERS = st.sampled_from((
     Optimizer(), Optimizer(momentum=0.5), Optimizer(weight_decay=0.25), Optimizer("adamw", weight_decay=0.25),
     Optimizer(momentum=0.5, weight_decay=0.25), Optimizer("adamw"), Optimizer(log2_lr=-2),
+    Optimizer(momentum=0.5, nesterov=True), Optimizer("adam", weight_decay=0.25),
+    Optimizer(momentum=0.5, weight_decay=0.25, way="fused"), Optimizer("adamw", weight_decay=0.25, way="fused"),
+    Optimizer("adam", way="fused"), Optimizer(momentum=0.5, weight_decay=0.25, nesterov=True, way="foreach"),
 ))
 """Powers of two where torch allows it, so that SGD's arithmetic on integers is exact."""
 _WAYS: tuple[tuple[Passes, Checkpoint], ...] = (
@@ -87,7 +93,7 @@ _UNUSED = st.lists(st.tuples(st.sampled_from((0, 0, 0, 1, 2, 3)), _COINS, _SMALL
 
 
 @st.composite
-def models(draw: st.DrawFn, *, buffers: bool = False, every_kind: bool = False) -> Model:
+def models(draw: st.DrawFn, *, buffers: bool = False, every_kind: bool = False, odd: bool = False) -> Model:
     """One to four layers, often of equal shapes, with at least one trainable parameter first.
 
     Args:
@@ -95,6 +101,7 @@ def models(draw: st.DrawFn, *, buffers: bool = False, every_kind: bool = False) 
         buffers: Add a layer with buffers.
         every_kind: Add, each in every other case, a tied pair, a frozen, a 0-d and a zero-element parameter. For rules
             about them: left to the layers above, a short run would often never meet them all.
+        odd: Always have gradients that are sparse, or of a dtype of their own.
     """
     inputs, outputs, dtype = draw(_WIDTHS), draw(_FIRST_OUTPUTS), draw(_DTYPES)
     width = outputs or inputs
@@ -120,11 +127,35 @@ def models(draw: st.DrawFn, *, buffers: bool = False, every_kind: bool = False) 
         pairs = (replace(tied, tied=None), tied), (Layer("linear", width, dtype=dtype, frozen=True),), \
             (Layer("scale", dtype=dtype),), (Layer("empty", dtype=dtype),)
         layers += [layer for pair, wanted in zip(pairs, extras, strict=True) if wanted for layer in pair]
-    if draw(_ONE_IN_EIGHT):  # The last layer's gradient comes first, and decides what is decided by the first.
+    block = draw(_BLOCKS)
+    if block:
+        layers += _block(block, width, dtype, Layer("convolution", bias=draw(_COINS), dtype=dtype,
+                                                    layout="channels_last" if draw(_COINS) else "contiguous"))
+        width = Model(inputs, tuple(layers)).widths()[-1]
+    embedding = draw(st.sampled_from(("", "sparse")) if odd else _EMBEDDINGS)
+    # The last layer's gradient comes first, and decides what is decided by the first.
+    if draw(_ONE_IN_EIGHT) or (odd and not embedding):
         layers.append(Layer("linear", width, dtype="bfloat16"))
+    if embedding:
+        layers = [Layer("embedding", dtype=dtype, sparse=embedding == "sparse"), *(
+            layer if layer.tied is None else replace(layer, tied=layer.tied + 1) for layer in layers)]
     if buffers:
         layers.append(Layer("statistics"))
     return Model(inputs, tuple(layers))
+
+
+def _block(name: str, width: int, dtype: Dtype, convolution: Layer) -> list[Layer]:
+    """Layers of kinds that need a width of their own, after one that makes it where it is another."""
+    least = {"convolution": 4, "norm": 1}.get(name, 2)
+    first = [] if width % least == 0 else [Layer("linear", 4, dtype=dtype)]
+    width = 4 if first else width
+    if name == "convolution":
+        return [*first, replace(convolution, outputs=width // 4)]
+    norm, attention = Layer("norm", dtype=dtype), Layer("attention", dtype=dtype)
+    if name == "transformer":
+        return [*first, norm, attention, norm, Layer("linear", width, bias=True, activation="gelu", dtype=dtype),
+                Layer("linear", width, dtype=dtype)]
+    return [*first, norm if name == "norm" else attention]
 
 
 def _fitting(layout: Layout, inputs: int) -> Layout:
@@ -134,17 +165,8 @@ def _fitting(layout: Layout, inputs: int) -> Layout:
 def _bytes(model: Model) -> Iterator[int]:
     """Bytes of each trained parameter, in the order of registration."""
     for layer, width in zip(model.layers, model.widths(), strict=False):
-        item = ITEM_SIZE[layer.dtype]
-        if layer.frozen:
-            continue
-        if layer.kind == "scale":
-            yield item
-        if layer.kind == "branches":
-            yield from (width * width * item,) * 2
-        if layer.kind == "linear" and layer.tied is None:
-            yield layer.outputs * width * item
-        if layer.kind == "linear" and layer.bias:
-            yield layer.outputs * item
+        if not layer.frozen:
+            yield from (size * ITEM_SIZE[layer.dtype] for size in layer.sizes(width) if size)
 
 
 @st.composite
@@ -154,7 +176,7 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
                    accumulated: bool = False, mishaps: tuple[MishapKind, ...] = (), rounds: int = 1,
                    unused: bool = False, crossed: bool = False, passes: bool = False,
                    interludes: tuple[InterludeKind, ...] = (), uneven: bool = False,
-                   resized: bool = False) -> TrainingCase:
+                   resized: bool = False, odd: bool = False) -> TrainingCase:
     """Training runs within a scope.
 
     What is drawn does not depend on what was drawn before (only what is made of it does), so that Hypothesis can
@@ -180,6 +202,7 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
             and several backwards per step beside it.
         uneven: Always have ranks that run out of batches.
         resized: Always start from a state that ranks of another number saved, where the scope allows.
+        odd: Always have gradients that are sparse, or of a dtype of their own.
     """
     world_size = draw(st.sampled_from([w for w in world_sizes if w <= scope.max_world_size] or [scope.max_world_size]))
     steps = draw(st.integers(least_steps, least_steps + 3))
@@ -209,7 +232,7 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
     drop_last = draw(_ONE_IN_FOUR)
     data = Data(samples=(world_size if drop_last else 1) + draw(_SAMPLES), batch_size=draw(st.integers(1, 4)),
                 drop_last=drop_last)
-    model = draw(models(buffers=buffers, every_kind=every_kind))
+    model = draw(models(buffers=buffers, every_kind=every_kind, odd=odd))
     other = None
     if crossed and draw(_ONE_IN_FOUR) and scope.has("crossed"):
         model = replace(model, layers=(*model.layers, Layer("branches", dtype=model.layers[0].dtype)))
@@ -255,14 +278,16 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
     if capped and fitting:
         # What just fits into a bucket tells a capacity that is a little less, as MB for MiB.
         cap = max(1, sum(list(_bytes(model))[-fitting:]))
-    return scope.fit(TrainingCase(
+    optimizer = draw(_OPTIMIZERS)
+    if model.layers[0].sparse:  # Which plain SGD takes, and nothing that is left in place.
+        optimizer, zero_grad = Optimizer(log2_lr=optimizer.log2_lr), "zero" if zero_grad == "never" else zero_grad
+    case = TrainingCase(
         model=model,
         world_size=world_size,
         outside=0 if any(one.kind == "copy" for one in between) else int(outside),  # Process groups have no copies.
         data=data,
         steps=steps,
         accumulation=accumulation if poison is None else 1,
-        optimizer=draw(_OPTIMIZERS),
         bucket_cap=cap,
         values=draw(st.sampled_from(("integer", "real"))),
         log2_scale=draw(st.sampled_from((0, 0, 0, 8, -8))),
@@ -280,7 +305,9 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
         saved_by=saved_by,
         rounds=rounds,
         seed=draw(_SEEDS),
-    ))
+    )
+    way = optimizer.way if optimizer.way != "fused" or case.fusible else "default"
+    return scope.fit(replace(case, optimizer=replace(optimizer, way=way)))
 
 
 def _between(drawn: list[tuple[int, int, int]], kinds: tuple[InterludeKind, ...], model: Model,
@@ -358,7 +385,7 @@ def _situations(rule: str) -> dict[str, Any]:
             "perturbed": _PERTURBED.get(rule, PERTURBATIONS), "mishaps": _MISHAPS.get(rule, ()),
             "rounds": 4 if rule == "LIVE-4" else 1, "capped": rule in ("GRAD-6", "COMM-4", "COMM-5"),
             "accumulated": rule in ("GRAD-8", "GRAD-12"), "unused": rule == "GRAD-9", "crossed": rule in ("GRAD-1", "COMM-1"),
-            "passes": rule == "GRAD-13", "uneven": rule == "GRAD-11",
+            "passes": rule == "GRAD-13", "odd": rule == "GRAD-10", "uneven": rule == "GRAD-11",
             "resized": rule == "STATE-2", "interludes": _INTERLUDES_OF.get(rule, ())}
 
 

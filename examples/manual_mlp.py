@@ -27,7 +27,7 @@ class ManualMLP:
     """
 
     declares: ClassVar[dict[str, Any]] = {"loss": "mse", "stack": {"layers": 2},
-                                          "unsupported": ["adamw", "momentum", "weight_decay"]}
+                                          "unsupported": ["adam", "adamw", "momentum", "weight_decay"]}
 
     @torch.no_grad()
     def wrap(self, module: nn.Module, context: Any) -> None:

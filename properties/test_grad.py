@@ -48,6 +48,11 @@ def test_grad9_what_is_unused_counts_as_zero(trial: Trial) -> None:
     trial.certify("GRAD-9")
 
 
+def test_grad10_gradients_of_every_kind(trial: Trial) -> None:
+    """Sparse ones, as sparse or dense, those of low precision, and those of several dtypes beside one another."""
+    trial.certify("GRAD-10")
+
+
 def test_grad11_ranks_may_run_out_of_batches(trial: Trial) -> None:
     """Under the implementation's own way to bear it: those that are left get the mean, and all end with its parameters."""
     trial.certify("GRAD-11")

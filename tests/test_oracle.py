@@ -10,10 +10,12 @@ from ddp_invariants import balls, draws, oracle
 from ddp_invariants.balls import Ball, exactly
 from ddp_invariants.case import Data, Layer, Model, TrainingCase
 from ddp_invariants.ranks.model import Replica, count_values, loss_of
+from ddp_invariants.ranks.training import optimizer_plan
 from ddp_invariants.scope import Scope
 from ddp_invariants.strategies import training_cases
 
-CASES = training_cases(Scope()) | training_cases(Scope(), unused=True) | training_cases(Scope(), crossed=True)
+CASES = training_cases(Scope()) | training_cases(Scope(), unused=True) | training_cases(Scope(), crossed=True) \
+    | training_cases(Scope(), odd=True)
 
 
 def torch_gradients(case: TrainingCase, replica: Replica, batch: oracle.Batch) -> tuple[list[float], dict[str, np.ndarray]]:
@@ -34,7 +36,7 @@ def torch_gradients(case: TrainingCase, replica: Replica, batch: oracle.Batch) -
         for name, parameter in replica.named_parameters():
             if parameter.requires_grad:
                 gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-                rows.setdefault(name, []).append(gradient.detach().double().numpy().copy())
+                rows.setdefault(name, []).append(gradient.detach().to_dense().double().numpy().copy())
     return losses, {name: np.stack(values) for name, values in rows.items()}
 
 
@@ -81,25 +83,23 @@ def test_in_float64_the_oracle_is_torch_but_for_the_last_bits(case: TrainingCase
 @settings(max_examples=150, deadline=None)
 @given(CASES)
 def test_the_oracle_encloses_torchs_optimizers(case: TrainingCase) -> None:
-    """SGD with momentum and weight decay, and AdamW, over the case's steps on given gradients; one step has none."""
-    shape, plan = (3, 2), case.optimizer
-    values = draws.numbers(case, "optimizer", 6 * (case.steps + 1))
-    for dtype in ("float32", "float64", "bfloat16"):
-        parameter = torch.nn.Parameter(torch.from_numpy(values[:6].copy()).reshape(shape).to(getattr(torch, dtype)))
-        optimizer: torch.optim.Optimizer
-        if plan.kind == "sgd":
-            optimizer = torch.optim.SGD([parameter], lr=plan.lr, momentum=plan.momentum, weight_decay=plan.weight_decay)
-        else:
-            optimizer = torch.optim.AdamW([parameter], lr=plan.lr, weight_decay=plan.weight_decay)
+    """Each kind that is drawn, each way it steps, over the case's steps on given gradients; one step has none."""
+    # More than a vector of any dtype, so that fused kernels show both their vectors and what is left over.
+    shape, plan, size = (7, 5), case.optimizer, 35
+    values = draws.numbers(case, "optimizer", size * (case.steps + 1))
+    for dtype in ("float32", "float64") if plan.way == "fused" and plan.kind == "sgd" else ("float32", "float64", "bfloat16"):
+        parameter = torch.nn.Parameter(torch.from_numpy(values[:size].copy()).reshape(shape).to(getattr(torch, dtype)))
+        kind, arguments = optimizer_plan(case)
+        optimizer = kind([parameter], **arguments)
         ours, form = oracle.Optimization(), balls.FORMATS[dtype]
         for step in range(case.steps):
             before = parameter.detach().double().numpy().ravel().copy()
-            given_ = torch.from_numpy(values[6 * (step + 1) : 6 * (step + 2)].copy()).reshape(shape).to(parameter.dtype)
+            given_ = torch.from_numpy(values[size * (step + 1) : size * (step + 2)].copy()).reshape(shape).to(parameter.dtype)
             none = case.unused and step == case.seed % case.steps
             parameter.grad = None if none else given_
             gradient = given_.double().numpy().ravel().copy()
             optimizer.step()
-            left_out = np.full(6, fill_value=True) if none else None
+            left_out = np.full(size, fill_value=True) if none else None
             start = Ball(before, 0 * before, balls.quantum_of(before))
             after = ours.step(case.optimizer, start, exactly(gradient), form, left_out)
             assert enclosed(parameter.detach().double().numpy().ravel(), after)

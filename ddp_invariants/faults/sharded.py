@@ -130,6 +130,20 @@ class BecomesAdam(Sliced):
         return torch.optim.Adam(group["params"], group["lr"], group["betas"], group["eps"], group["weight_decay"])
 
 
+class LosesNesterov(Sliced):
+    """The optimizer within is made anew with the rate, momentum and weight decay of SGD alone (no public incident found).
+
+    PARAM-3.
+    """
+
+    def make_optimizer(self, wrapped: nn.Module, context: Any) -> Any:
+        made = super().make_optimizer(wrapped, context)
+        if not isinstance(made, torch.optim.SGD):
+            return made
+        group = made.param_groups[0]
+        return torch.optim.SGD(group["params"], group["lr"], group["momentum"], weight_decay=group["weight_decay"])
+
+
 class Dealt:
     """Right: each parameter goes to the rank that has least; owners update theirs by the mean gradient and broadcast them."""
 

@@ -55,6 +55,8 @@ def _require_plain_steps(hearing: Hearing) -> None:
         raise NotAbout("some ranks run out of batches")
     if case.saved_by is not None:
         raise NotAbout("others trained before")
+    if case.sparse:
+        raise NotAbout("a sparse gradient travels in a way of its own")
     if case.interludes:
         raise NotAbout("what happens between steps may change the buckets")
 

@@ -332,6 +332,31 @@ def _wrongly_none(hearing: Hearing, tally: Tally, step: int, unused: tuple[froze
     return None
 
 
+OF_A_KIND = ("a sparse gradient", "a gradient of low precision", "gradients of several dtypes")
+
+
+@training.rule("GRAD-10", "Gradients of every kind are the mean of the ranks' local gradients: sparse ones, as sparse or "
+               "dense, those of low precision, and those of several dtypes beside one another.", (TWO_RANKS, *OF_A_KIND))
+def gradients_of_every_kind(hearing: Hearing, tally: Tally) -> Breach | None:
+    """The mean again, on cases whose gradients are not all of float32, or of float64, and dense."""
+    case = hearing.case
+    dtypes = {layer.dtype for layer in case.model.layers if layer.parameters and not layer.frozen}
+    are = case.sparse and not case.model.layers[0].frozen, "bfloat16" in dtypes, len(dtypes) > 1
+    met = {name for name, is_met in zip(OF_A_KIND, are, strict=True) if is_met}
+    if not met:
+        raise NotAbout("all gradients are dense and of one dtype, float32 or float64")
+    tally.met |= {TWO_RANKS} if case.world_size > 1 else set()
+    for step in hearing.steps("reduced"):
+        if step >= hearing.clean_steps:
+            break
+        breach = _mean_at(hearing, tally, "GRAD-10", f"with {' and '.join(sorted(met))} the gradient is not the mean of the "
+                          "ranks' local gradients", step)
+        tally.met |= met
+        if breach is not None:
+            return breach
+    return None
+
+
 ONE_OUT, TWO_OUT = "a rank without batches", "two ranks left at different steps"
 
 

@@ -3,15 +3,15 @@
 Suffixes: W ranks, P elements of all trainable parameters end to end.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ddp_invariants import balls, oracle
-from ddp_invariants.balls import Ball
+from ddp_invariants.balls import Ball, Entries
 from ddp_invariants.declarations import Declarations
 from ddp_invariants.evidence import (
     LARGEST,
@@ -161,9 +161,26 @@ class Hearing:
         values_KWP = np.stack([np.stack([flat_by_name(tensors, layout) for tensors in record]) for record in records])
         if not np.isfinite(values_KWP).all():
             raise Unjudged(f"a local gradient of step {step} is not finite")
+        if self.case.sparse:
+            return self._entries(step, layout)
         quantum_P = balls.quantum_of(values_KWP).min((0, 1))
         centre_WP = values_KWP.sum(0)
         return Local(centre_WP, np.zeros_like(centre_WP), np.abs(values_KWP).sum(0), quantum_P)
+
+    def _entries(self, step: int, layout: Layout) -> Local:
+        """The same where a gradient is sparse: what it is kept as the sum of may be added up in any order, over ranks too."""
+        found_W = []
+        for rank in range(self.case.world_size):
+            records = [self.every_rank("entries", number)[rank].by_name for number in self.micro_steps(step)]
+            found_W.append([np.concatenate([one.reshape(len(one), -1 if one.size else 0) for one in (
+                                record[slot.name] for record in records)])
+                            for slot in layout.slots if slot.dtype is not None])
+        if any(len(one) != len(other) for parts in zip(*found_W, strict=True) for one, other in pairwise(parts)):
+            raise Unjudged(f"the ranks' gradients of step {step} have different numbers of entries")
+        parts = [np.stack(one) for one in zip(*found_W, strict=True)]  # Each (W, entries, elements).
+        return Local(np.concatenate([part.sum(1) for part in parts], 1), np.zeros((self.case.world_size, sum(layout.sizes))),
+                     np.concatenate([np.abs(part).sum(1) for part in parts], 1),
+                     np.concatenate([balls.quantum_of(part).min((0, 1)) for part in parts]))
 
     def local_means(self, step: int) -> Ball:
         """What every rank must hold: the mean of the twins' gradients, plus what was left in place on purpose.
@@ -210,6 +227,7 @@ class Hearing:
         rounds = self.case.accumulation if self.synchronised_each else 1
         passes = self.case.accumulation + (rounds - 1) * (world_size + 1)
         passes += 2 if self.declared.exactness in ROUNDOFF else 0  # Cast down and up again.
+        passes += self._most_entries(step) if self.case.sparse else 0
         centre_WP, radius_WP, most_WP, quantum_P = fresh.centre_WP, fresh.radius_WP, fresh.most_WP, fresh.quantum_P
         if self.case.zero_grad == "never" and step > 0:
             passes += 1
@@ -221,6 +239,15 @@ class Hearing:
         if self.declared.reduction == "mean":
             return mean
         return Ball(mean.centre * world_size, mean.radius * world_size, mean.quantum)
+
+    @property
+    def divisor(self) -> int:
+        """What a mean is multiplied by to give what is declared: 1, or the world size for a sum."""
+        return self.case.world_size if self.declared.reduction == "sum" else 1
+
+    def _most_entries(self, step: int) -> int:
+        """Of how many entries a sparse gradient is kept as the sum at most: one for every sample of a step."""
+        return sum(len(indices) for number in self.micro_steps(step) for indices in self.batches[number].indices)
 
     def _left(self, step: int, layout: Layout) -> Ball:
         """What a step left in place of its gradients, on every rank: as noted, or where they are hidden as they must be.
@@ -282,9 +309,11 @@ class Hearing:
         frozen = {name: oracle.nothing(held_0[name], case.world_size) for name in self.left_frozen(step) if name in held_0}
         found = [oracle.gradients(case, held_0, self.batches[number]) for number in numbers]
         found = [replace(one, by_name={**one.by_name, **frozen}) for one in found] if frozen else found
-        gradient = self._mean(_end_to_end([one.by_name for one in found], names, self.case.world_size), step, layout)
+        fresh = _end_to_end(found, names, self.case.world_size)
+        gradient = self._mean(fresh, step, layout)
         start_P = np.concatenate([held_0[name].ravel() for name in names])
-        updated = self._updated(step, start_P, gradient, form_of(layout), self._left_out(step, layout))
+        apart = Entries(self._most_entries(step), fresh.most_WP.mean(0) * self.divisor) if case.sparse else None
+        updated = self._updated(step, start_P, gradient, form_of(layout), self._left_out(step, layout), apart)
         losses = tuple(Ball(one.losses_W.centre.mean(), one.losses_W.radius.mean() + 2.0**-50
                             * np.abs(one.losses_W.centre).mean(), 0.0) for one in found)
         return Truth(losses, gradient, updated)
@@ -316,31 +345,36 @@ class Hearing:
         return np.repeat([slot.name in names for slot in layout.slots], layout.sizes)
 
     def _updated(self, step: int, start_P: FloatArray, gradient: Ball, form: balls.Format,
-                 left_out_P: NDArray[np.bool_] | None = None) -> Ball:
+                 left_out_P: NDArray[np.bool_] | None = None, entries: Entries | None = None) -> Ball:
         """The parameters after the optimizer's step; shape (P,)."""
         plan = self.case.at(step).optimizer
         start = Ball(start_P, np.zeros_like(start_P), balls.quantum_of(start_P))
         if not self.declared.main:
-            return self._optimization.step(plan, start, gradient, form, left_out_P)
+            return self._optimization.step(plan, start, gradient, form, left_out_P, entries)
         # What is held is the copy, rounded: the copy itself lies within one rounding of it, before the step and after.
         main = ROUNDOFF[self.declared.main]
         lower_P = form.roundoff > main
         held_P = np.where(lower_P, form.roundoff, 0.0)
         start = Ball(start_P, held_P * np.abs(start_P), np.where(lower_P, 0.0, start.quantum))
         copied = balls.Format(np.minimum(form.roundoff, main), form.smallest, form.largest)
-        updated = self._optimization.step(plan, start, gradient, copied, left_out_P)
+        updated = self._optimization.step(plan, start, gradient, copied, left_out_P, entries)
         return Ball(updated.centre, updated.radius + held_P * updated.most, np.where(lower_P, 0.0, updated.quantum))
 
 
-def _end_to_end(found_K: list[Mapping[str, Ball]], names: list[str], world_size: int) -> Local:
+def _end_to_end(found_K: list[oracle.Gradients], names: list[str], world_size: int) -> Local:
     """The oracle's gradients of a step's micro-steps, as sums, parameters end to end."""
-    def flat(part: str) -> FloatArray:
-        return np.stack([np.concatenate([getattr(found[name], part).reshape(world_size, -1) for name in names], 1)
-                         for found in found_K])
+    def flat(parts_K: list[dict[str, FloatArray]]) -> FloatArray:
+        summed_WP: FloatArray = np.sum([np.concatenate([parts[name].reshape(world_size, -1) for name in names], 1)
+                                        for parts in parts_K], axis=0)
+        return summed_WP
 
-    quantum_P = np.repeat([min(float(found[name].quantum) for found in found_K) for name in names],
-                          [found_K[0][name].centre[0].size for name in names])
-    return Local(flat("centre").sum(0), flat("radius").sum(0), np.abs(flat("centre")).sum(0), quantum_P)
+    balls_K = [found.by_name for found in found_K]
+    quantum_P = np.repeat([min(float(found[name].quantum) for found in balls_K) for name in names],
+                          [balls_K[0][name].centre[0].size for name in names])
+    return Local(flat([{name: ball.centre for name, ball in found.items()} for found in balls_K]),
+                 flat([{name: ball.radius for name, ball in found.items()} for found in balls_K]),
+                 flat([{name: found.entries.get(name, np.abs(ball.centre)) for name, ball in found.by_name.items()}
+                       for found in found_K]), quantum_P)
 
 
 @lru_cache(maxsize=64)

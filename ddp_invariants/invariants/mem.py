@@ -5,7 +5,7 @@ from ddp_invariants.invariants.hearing import Hearing, training
 from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
 from ddp_invariants.verdict import Breach
 
-_MOMENTS = {"sgd": 1, "adamw": 2}
+_MOMENTS = {"sgd": 1, "adam": 2, "adamw": 2}
 """Tensors of a parameter's size an optimizer keeps; SGD keeps one only with momentum."""
 
 

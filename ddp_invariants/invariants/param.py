@@ -53,11 +53,12 @@ def _moved_between(hearing: Hearing, tally: Tally, step: int) -> Breach | None:
 
 
 @training.rule("PARAM-3", "Every step moves the parameters as single-process training on the global batch does.",
-               (TWO_RANKS, "momentum", "weight decay", "AdamW"))
+               (TWO_RANKS, "momentum", "weight decay", "AdamW", "Adam", "Nesterov momentum", "a fused step"))
 def trajectory_of_single_process_training(hearing: Hearing, tally: Tally) -> Breach | None:
     """Against the oracle: bitwise where the arithmetic is exact, within the derived bound elsewhere."""
     plan = hearing.case.optimizer
-    met = {"AdamW": plan.kind == "adamw", "momentum": plan.kind == "sgd" and plan.momentum > 0,
+    met = {"AdamW": plan.kind == "adamw", "Adam": plan.kind == "adam", "Nesterov momentum": plan.nesterov,
+           "a fused step": plan.way == "fused", "momentum": plan.kind == "sgd" and plan.momentum > 0,
            "weight decay": plan.weight_decay > 0, TWO_RANKS: hearing.case.world_size > 1}
     for step in hearing.steps("updated"):
         if step and (breach := _moved_between(hearing, tally, step)) is not None:
@@ -88,6 +89,8 @@ def one_rank_is_plain_training(hearing: Hearing, tally: Tally) -> Breach | None:
         raise NotAbout("it starts from a state that is loaded")
     if any(one.kind in ("cast", "assign") for one in hearing.case.interludes):
         raise NotAbout("parameters are made anew and lie otherwise from then on, and so are added up otherwise")
+    if hearing.case.sparse:
+        raise NotAbout("a sparse gradient may be taken off in parts, or their sum at once")
     for step in hearing.steps("updated"):
         tally.met.add("one rank")
         plain, wrapped = hearing.every_rank("plain", step)[0], hearing.every_rank("updated", step)[0]

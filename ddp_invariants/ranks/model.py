@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ddp_invariants.case import Checkpoint, Layer, Loss, Model
+from ddp_invariants.case import ROWS, Checkpoint, Layer, Loss, Model
 
 
 class Values:
@@ -27,10 +27,8 @@ class Values:
 
 
 def count_values(model: Model) -> int:
-    """How many initial numbers a model takes at most."""
-    widths = model.widths()
-    return sum((widths[i] + 1) * layer.outputs + 2 * widths[i] + 1 + (2 * widths[i] ** 2 if layer.kind == "branches" else 0)
-               for i, layer in enumerate(model.layers))
+    """How many initial numbers a model takes."""
+    return model.numbers
 
 
 def _laid_out(values: Tensor, layer: Layer) -> Tensor:
@@ -128,6 +126,88 @@ class Branches(_Layer):
         return nn.functional.linear(x, self.first) - nn.functional.linear(x, self.second)
 
 
+class Embedding(_Layer, nn.Embedding):
+    """x plus a row of a table, by the sign and the magnitude of the sample's first input.
+
+    It is an nn.Embedding, since torch's DDP asks by type who has sparse gradients.
+    """
+
+    def __init__(self, layer: Layer, inputs: int, values: Values) -> None:
+        drawn = values.take(ROWS, inputs).to(getattr(torch, layer.dtype))
+        nn.Embedding.__init__(self, ROWS, inputs, sparse=layer.sparse, _weight=drawn, _freeze=layer.frozen)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape (B, D) to (B, D)."""
+        self.begin()
+        # Whether the exponent is odd is the same in every format that holds the input, and changes with its magnitude.
+        first = x.detach()[:, 0]
+        rows = 2 * (first < 0) + (torch.frexp(first).exponent & 1)
+        return x.to(self.weight.dtype) + nn.Embedding.forward(self, rows)
+
+
+class Convolution(_Layer):
+    """A kernel of 2 x 2 over images of 2 x 2 that are padded above and to the left."""
+
+    def __init__(self, layer: Layer, inputs: int, values: Values) -> None:
+        super().__init__()
+        dtype, trainable = getattr(torch, layer.dtype), not layer.frozen
+        channels_last = layer.layout == "channels_last"
+        self.format = torch.channels_last if channels_last else torch.contiguous_format
+        kernel = values.take(layer.outputs, inputs // 4, 2, 2).to(dtype).contiguous(memory_format=self.format)
+        self.kernel = nn.Parameter(kernel, trainable)
+        self.bias = nn.Parameter(values.take(layer.outputs).to(dtype), trainable) if layer.bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape (B, 4 C) to (B, 4 O)."""
+        self.begin()
+        images = x.to(self.kernel.dtype).reshape(len(x), -1, 2, 2).contiguous(memory_format=self.format)
+        return nn.functional.conv2d(nn.functional.pad(images, (1, 0, 1, 0)), self.kernel, self.bias).reshape(len(x), -1)
+
+
+class Norm(_Layer):
+    """A LayerNorm over all of a sample."""
+
+    def __init__(self, layer: Layer, inputs: int, values: Values) -> None:
+        super().__init__()
+        dtype, trainable = getattr(torch, layer.dtype), not layer.frozen
+        self.gain = nn.Parameter(values.take(inputs).to(dtype), trainable)
+        self.shift = nn.Parameter(values.take(inputs).to(dtype), trainable)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape (B, D) to (B, D)."""
+        self.begin()
+        return nn.functional.layer_norm(x.to(self.gain.dtype), self.gain.shape, self.gain, self.shift)
+
+
+class Attention(_Layer):
+    """What two tokens attend to under one head, added to them."""
+
+    def __init__(self, layer: Layer, inputs: int, values: Values) -> None:
+        super().__init__()
+        dtype, trainable, width = getattr(torch, layer.dtype), not layer.frozen, inputs // 2
+        self.query = nn.Parameter(values.take(width, width).to(dtype), trainable)
+        self.key = nn.Parameter(values.take(width, width).to(dtype), trainable)
+        self.value = nn.Parameter(values.take(width, width).to(dtype), trainable)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape (B, D) to (B, D)."""
+        self.begin()
+        tokens = x.to(self.query.dtype).reshape(len(x), 2, -1)
+        queries, keys, values = (nn.functional.linear(tokens, weight) for weight in (self.query, self.key, self.value))
+        shares = torch.softmax(queries @ keys.transpose(1, 2) * tokens.shape[2] ** -0.5, 2)
+        return (tokens + shares @ values).reshape(len(x), -1)
+
+
+def entries(gradient: Tensor) -> Tensor:
+    """What a gradient is kept as the sum of: shape (n, *its own), of a sparse one a row each, of another itself alone."""
+    if not gradient.is_sparse:
+        return gradient[None]
+    rows, values = gradient._indices()[0], gradient._values()
+    apart = values.new_zeros(len(rows), *gradient.shape)
+    apart[torch.arange(len(rows)), rows] = values
+    return apart
+
+
 class Statistics(_Layer):
     """Passes x on and keeps a running mean, a count of what was positive and a mask in buffers.
 
@@ -201,6 +281,10 @@ class Replica(nn.Module):
             return Branches(layer, inputs, values)
         if layer.kind == "empty":
             return Empty(layer, inputs)
+        kinds: dict[str, Callable[[Layer, int, Values], nn.Module]] = {
+            "embedding": Embedding, "convolution": Convolution, "norm": Norm, "attention": Attention}
+        if layer.kind in kinds:
+            return kinds[layer.kind](layer, inputs, values)
         return Statistics(inputs, values)
 
     def cross(self) -> None:

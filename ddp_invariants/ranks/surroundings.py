@@ -26,7 +26,7 @@ _MODULES: tuple[Any, ...] = (
 """Adding a name to a module is importing, as a rule, and changes nothing for others; replacing one does."""
 _CLASSES: tuple[Any, ...] = (
     torch.Tensor, nn.Parameter, nn.Module, nn.Linear, nn.ModuleList, nn.Sequential, torch.optim.Optimizer, torch.optim.SGD,
-    torch.optim.AdamW, dist.ProcessGroup)
+    torch.optim.Adam, torch.optim.AdamW, dist.ProcessGroup)
 """Adding a name to a class may replace what it inherits."""
 _WATCHED: tuple[tuple[str, Any], ...] = tuple((thing.__name__, thing) for thing in (*_MODULES, *_CLASSES))
 _HOOKS: tuple[Mapping[Any, Any], ...] = tuple(

@@ -20,7 +20,7 @@ from ddp_invariants.case import Interlude, TrainingCase
 from ddp_invariants.declarations import SHARDED
 from ddp_invariants.ranks import held, interludes
 from ddp_invariants.ranks.driving import Driver
-from ddp_invariants.ranks.model import Replica, UserError, count_values, loss_of
+from ddp_invariants.ranks.model import Replica, UserError, count_values, entries, loss_of
 from ddp_invariants.ranks.noting import Record, TooMuchEvidence, structure, told, warned
 from ddp_invariants.ranks.session import Session
 
@@ -483,6 +483,9 @@ class Run:
                     parameter.grad = torch.zeros_like(parameter)
         micro = self.step * self.case.accumulation + number
         self.record.tensors("local", micro, ((name, p.grad) for name, p in self.twin_named))
+        if self.case.sparse:
+            self.record.tensors("entries", micro, ((name, p.grad if p.grad is None else entries(p.grad))
+                                                   for name, p in self.twin_named))
         self.record.tensors("loss", micro, (("loss", loss), ("twin", twin_loss)))
 
     def _train_by_itself(self) -> None:
@@ -605,9 +608,9 @@ def _lay_out(module: nn.Module, layouts: list[_Layout]) -> None:
 def optimizer_plan(case: TrainingCase) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
     """The case's optimizer class and its keyword arguments."""
     plan = case.optimizer
-    if plan.kind == "sgd":
-        return torch.optim.SGD, {"lr": plan.lr, "momentum": plan.momentum, "weight_decay": plan.weight_decay}
-    return torch.optim.AdamW, {"lr": plan.lr, "weight_decay": plan.weight_decay}
+    kinds: dict[str, type[torch.optim.Optimizer]] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam,
+                                                     "adamw": torch.optim.AdamW}
+    return kinds[plan.kind], plan.arguments
 
 
 def warm_up() -> None:

@@ -190,8 +190,8 @@ class DistributedDataParallel(nn.Module):
             bucket.work = dist.all_reduce(bucket.flat, group=self.group, async_op=True)
 
     def _packed(self, bucket: Bucket) -> Tensor:
-        """What is sent: all gradients, then the flags. A parameter without a gradient counts as zero, with flag 0."""
-        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket.parameters]
+        """What is sent: all gradients, made dense, then flags. A parameter without a gradient counts as zero, with flag 0."""
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for p in bucket.parameters]
         flags = torch.tensor([p.grad is not None for p in bucket.parameters])
         return torch.cat([*(g.detach().reshape(-1) for g in gradients), flags.to(gradients[0])])
 
@@ -219,7 +219,7 @@ class DistributedDataParallel(nn.Module):
         for parameter, total, ranks_with_one in zip(bucket.parameters, sums, flags.tolist(), strict=True):
             if ranks_with_one == 0:
                 continue
-            if parameter.grad is None:
+            if parameter.grad is None or parameter.grad.is_sparse:
                 parameter.grad = torch.empty_like(parameter)
             parameter.grad.detach().copy_(total.div_(self.world_size).view_as(parameter))
 

@@ -122,7 +122,7 @@ class _Past:
             for _ in range(last if final else 1):
                 steps += 1
                 before = p
-                p, state = (_sgd if plan.kind == "sgd" else _adamw)(plan, p, g, state, steps)
+                p, state = (_sgd if plan.kind == "sgd" else _adam)(plan, p, g, state, steps)
                 most = most + np.abs(p - before) + plan.lr * (np.abs(g) + np.abs(state.first) if plan.kind == "sgd" else 1.0)
         return p, most
 
@@ -137,15 +137,18 @@ class _State:
 
 def _sgd(plan: Optimizer, p: FloatArray, g: FloatArray, state: _State, steps: int) -> tuple[FloatArray, _State]:
     del steps
-    first = plan.momentum * state.first + g + plan.weight_decay * p
-    return p - plan.lr * first, _State(first, state.second)
+    g = g + plan.weight_decay * p
+    first = plan.momentum * state.first + g
+    return p - plan.lr * (g + plan.momentum * first if plan.nesterov else first), _State(first, state.second)
 
 
-def _adamw(plan: Optimizer, p: FloatArray, g: FloatArray, state: _State, steps: int) -> tuple[FloatArray, _State]:
+def _adam(plan: Optimizer, p: FloatArray, g: FloatArray, state: _State, steps: int) -> tuple[FloatArray, _State]:
     """With torch's defaults, as in `oracle.Optimization`."""
+    g = g + plan.weight_decay * p if plan.kind == "adam" else g
     first, second = 0.9 * state.first + 0.1 * g, 0.999 * state.second + 0.001 * g * g
     denominator = np.sqrt(second / (1 - 0.999**steps)) + 1e-8
-    return p * (1 - plan.lr * plan.weight_decay) - plan.lr / (1 - 0.9**steps) * first / denominator, _State(first, second)
+    kept = p * (1 - plan.lr * plan.weight_decay) if plan.kind == "adamw" else p
+    return kept - plan.lr / (1 - 0.9**steps) * first / denominator, _State(first, second)
 
 
 def _of_update(hearing: Hearing, step: int, rank: int, name: str) -> list[Cause]:

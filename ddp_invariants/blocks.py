@@ -1,0 +1,250 @@
+"""Layers that are more than one product, in balls: convolution, norm and attention, forward and backward.
+
+Every bound holds for each way torch may go about it on CPU: any order of summation and any fused multiply-add, one pass
+over the numbers or two. What goes through a transform (Winograd's, Fourier's) is outside, and not used: oneDNN has the first
+for kernels of 3 x 3 alone, NNPACK either from a batch of 16 on.
+
+Suffixes: W ranks, B batch, D width, N tokens, E width of a token, O and C channels out and in.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ddp_invariants.balls import (
+    FORMATS,
+    OWN_ROUNDOFF,
+    Ball,
+    FloatArray,
+    exactly,
+    gamma,
+    plus,
+    product,
+    summed,
+    times,
+    transposed,
+)
+
+Gradients = dict[str, Ball]
+"""By a parameter's name."""
+
+
+def _sum_of(balls: list[Ball], dtype: str) -> Ball:
+    """Numbers added up elementwise, in any order."""
+    def total(parts: list[FloatArray]) -> FloatArray:
+        added: FloatArray = np.sum(np.broadcast_arrays(*parts), axis=0)
+        return added
+
+    quantum = min(float(np.min(one.quantum)) for one in balls)
+    return FORMATS[dtype].rounded(total([one.centre for one in balls]), total([one.radius for one in balls]),
+                                  total([one.most for one in balls]), len(balls), quantum)
+
+
+def _negated(ball: Ball) -> Ball:
+    return Ball(-ball.centre, ball.radius, ball.quantum)
+
+
+def _kept(ball: Ball) -> Ball:
+    """With a last axis of length one."""
+    return Ball(ball.centre[..., None], ball.radius[..., None], ball.quantum)
+
+
+# Convolution: an image of 2 x 2, padded with a row above and a column to the left, under a kernel of 2 x 2.
+
+_PLACES = ((0, 0), (0, 1), (1, 0), (1, 1))
+_TAPS = np.array([[3 - 2 * (to[0] - at[0]) - (to[1] - at[1]) if to[0] >= at[0] and to[1] >= at[1] else 4
+                   for at in _PLACES] for to in _PLACES])
+"""Which of the kernel's four elements leads from a place of the image (columns) to one of the result (rows); 4 for none."""
+_LEADS = np.stack([tap == _TAPS for tap in range(4)]).astype(np.float64)
+
+
+def _as_matrix(kernel: FloatArray) -> FloatArray:
+    """The product that a convolution is. Shape (O, C, 2, 2) to (4 O, 4 C)."""
+    outputs, inputs = kernel.shape[:2]
+    taps = np.concatenate([kernel.reshape(outputs, inputs, 4), np.zeros((outputs, inputs, 1))], 2)
+    matrix: FloatArray = taps[:, :, _TAPS].transpose(0, 2, 1, 3).reshape(4 * outputs, 4 * inputs)
+    return matrix
+
+
+def convolved(x: Ball, kernel: FloatArray, bias: FloatArray | None, dtype: str) -> Ball:
+    """Shape (W, B, 4 C) to (W, B, 4 O): sums of 4 C products at most."""
+    offset = None if bias is None else exactly(np.repeat(bias, 4))
+    return product(x, transposed(exactly(_as_matrix(kernel))), dtype, x.centre.shape[-1], offset)
+
+
+def convolved_back(g: Ball, x: Ball, kernel: FloatArray, dtype: str) -> tuple[Ball, Gradients]:
+    """The gradient of the input, (W, B, 4 C), and those of the kernel, (W, O, C, 2, 2), and the bias, (W, O).
+
+    The kernel's are sums over the batch and the four places of the result at most.
+    """
+    (ranks, batch, _), (outputs, inputs) = g.centre.shape, kernel.shape[:2]
+
+    def by_tap(sums: FloatArray) -> FloatArray:
+        places = sums.reshape(ranks, outputs, 4, inputs, 4)
+        found: FloatArray = np.einsum("wopcq,tpq->woct", places, _LEADS).reshape(ranks, outputs, inputs, 2, 2)
+        return found
+
+    turned = transposed(g)
+    moved = np.abs(turned.centre) @ x.radius + turned.radius @ x.most
+    of_kernel = FORMATS[dtype].rounded(by_tap(turned.centre @ x.centre), by_tap(moved), by_tap(turned.most @ x.most), 4 * batch,
+                                       g.quantum * x.quantum)
+    apart = Ball(g.centre.reshape(ranks, batch, outputs, 4), g.radius.reshape(ranks, batch, outputs, 4), g.quantum)
+    return (product(g, exactly(_as_matrix(kernel)), dtype, 4 * outputs),
+            {"kernel": of_kernel, "bias": summed(apart, (1, 3), dtype)})
+
+
+# Norm: (x - mean) / sqrt(variance + 1e-5) * gain + shift.
+
+
+@dataclass(frozen=True)
+class Normed:
+    """What a norm's backward needs of its forward: the mean and 1 / sqrt(variance + 1e-5), (W, B, 1), and the normed input."""
+
+    mean: Ball
+    scale: Ball
+    normed: Ball
+
+
+def normed(x: Ball, gain: FloatArray, shift: FloatArray, dtype: str) -> tuple[Ball, Normed]:
+    """Shape (W, B, D) to (W, B, D).
+
+    With u the roundoff, D the width and M the largest magnitude of a sample: a running mean (Welford's) takes on at most
+    9 u M of error with each number or each mean of a part it is joined to, hence 9 D u M; a sum that is divided less. Each
+    of the D terms (x - mean)**2 is off by 4 M (9 D + 2) u M + 4 u M**2 at most, their sum by D u 4 D M**2, hence the variance
+    by (40 D + 12) u M**2; the mean of the squares less the square of the mean by less.
+    """
+    form, width = FORMATS[dtype], x.centre.shape[-1]
+    roundoff = form.roundoff + OWN_ROUNDOFF
+    most = x.most.max(-1, keepdims=True)
+    mean = x.centre.mean(-1, keepdims=True)
+    mean_radius = x.radius.mean(-1, keepdims=True) + gamma(9 * width, roundoff) * most + form.smallest
+    off, moved = x.centre - mean, x.radius + x.radius.mean(-1, keepdims=True)
+    variance = (off**2).mean(-1, keepdims=True)
+    variance_radius = (2 * np.abs(off) * moved + moved**2).mean(-1, keepdims=True) \
+        + gamma(40 * width + 12, roundoff) * most**2 + form.smallest
+    five = gamma(5, roundoff)
+    high = (np.maximum(variance - variance_radius, 0) + 1e-5) ** -0.5 * (1 + five)
+    low = (variance + variance_radius + 1e-5) ** -0.5 * (1 - five)
+    known = np.isfinite(variance_radius)
+    high, low = np.where(known, high, 1e3), np.where(known, low, 0.0)
+    middle = Ball(mean, mean_radius, 0.0)
+    scale = Ball((high + low) / 2, (high - low) / 2, 0.0)
+    # Whether the mean is taken off first, or both are multiplied before that, by the gain too: at most six roundings.
+    apart = Ball(off * scale.centre, np.abs(off) * scale.radius + (x.radius + middle.radius) * scale.most, 0.0)
+    result = form.rounded(apart.centre, apart.radius, (x.most + middle.most) * scale.most, 6, 0.0)
+    return plus(times(result, exactly(gain), dtype), exactly(shift), dtype), Normed(middle, scale, result)
+
+
+def normed_back(g: Ball, x: Ball, kept: Normed, gain: FloatArray, dtype: str) -> tuple[Ball, Gradients]:
+    """The gradient of the input, (W, B, D), and those of gain and shift, (W, D).
+
+    With s the scale, m the mean and G = g * gain: s G + c x - c m - s mean(G), where c = s**3 (m sum(G) - sum(G x)) / D, as
+    torch computes it. Through the normed input instead, s (G - mean(G) - n mean(G n)), the same products are added up in
+    another order: D + 12 roundings of all magnitudes on top stand for it.
+    """
+    width = x.centre.shape[-1]
+    share = Ball(np.array(1.0 / width), np.array(OWN_ROUNDOFF + FORMATS[dtype].roundoff) / width, 0.0)
+    mean, scale = kept.mean, kept.scale
+    weighed = times(g, exactly(gain), dtype)
+    total = _kept(summed(weighed, (2,), dtype))
+    cross = _kept(summed(times(weighed, x, dtype), (2,), dtype))
+    cubed = times(times(scale, times(scale, scale, dtype), dtype), share, dtype)
+    slope = times(plus(times(total, mean, dtype), _negated(cross), dtype), cubed, dtype)
+    even = times(times(total, scale, dtype), share, dtype)
+    found = _sum_of([times(scale, weighed, dtype), times(slope, x, dtype), _negated(times(slope, mean, dtype)),
+                     _negated(even)], dtype)
+    totals, crosses = weighed.most.sum(-1, keepdims=True), (weighed.most * x.most).sum(-1, keepdims=True)
+    steepest = (totals * mean.most + crosses) * cubed.most
+    most = scale.most * weighed.most + steepest * (x.most + mean.most) + even.most + totals * scale.most / width
+    gradients = {"gain": summed(times(g, kept.normed, dtype), (1,), dtype), "shift": summed(g, (1,), dtype)}
+    return FORMATS[dtype].rounded(found.centre, found.radius, most, width + 12, 0.0), gradients
+
+
+# Attention: two tokens, one head, and what comes in added to what comes out.
+
+
+@dataclass(frozen=True)
+class Attended:
+    """What an attention's backward needs of its forward: tokens, queries, keys and values (W, B, N, E), shares (W, B, N, N)."""
+
+    tokens: Ball
+    queries: Ball
+    keys: Ball
+    values: Ball
+    shares: Ball
+
+
+def _tokens(ball: Ball) -> Ball:
+    """Shape (W, B, D) to (W, B, 2, E)."""
+    shape = (*ball.centre.shape[:2], 2, -1)
+    return Ball(ball.centre.reshape(shape), ball.radius.reshape(shape), ball.quantum)
+
+
+def _flat(ball: Ball) -> Ball:
+    """Shape (W, B, 2, E) to (W, 2 B, E)."""
+    shape = (len(ball.centre), -1, ball.centre.shape[-1])
+    return Ball(ball.centre.reshape(shape), ball.radius.reshape(shape), ball.quantum)
+
+
+def _by_the_root(ball: Ball, width: int, dtype: str) -> Ball:
+    """Times 1 / sqrt(E), a constant that is rounded to the dtype."""
+    root, exact = np.array(width**-0.5), np.frexp(width**-0.5)[0] == 0.5
+    rounding = 0.0 if exact else FORMATS[dtype].roundoff + OWN_ROUNDOFF
+    return times(ball, Ball(root, root * rounding, float(root) if exact else 0.0), dtype)
+
+
+def _logistic(x: FloatArray) -> FloatArray:
+    with np.errstate(over="ignore"):
+        found: FloatArray = 1 / (1 + np.exp(-x))
+    return found
+
+
+def _shares(scores: Ball, dtype: str) -> Ball:
+    """The softmax of two scores: the logistic function of how far one is above the other.
+
+    Of the roundings 48 stand for an exp good to 20 units in the last place (torch's least exact one) above and below the
+    fraction, and for a sum and a division; that of the difference is counted by itself.
+    """
+    form = FORMATS[dtype]
+    roundoff = form.roundoff + OWN_ROUNDOFF
+    above = scores.centre - scores.centre[..., ::-1]
+    radius = scores.radius + scores.radius[..., ::-1]
+    radius = radius + roundoff * (np.abs(above) + radius)
+    centre = _logistic(above)
+    known = np.isfinite(radius)
+    reach = np.where(known, radius, 0.0)
+    spread = np.maximum(_logistic(above + reach) - centre, centre - _logistic(above - reach))
+    found = spread + gamma(48, roundoff) * (centre + spread) + 4 * form.smallest
+    return Ball(centre, np.where(known, found, 1.0), 0.0)
+
+
+def attended(x: Ball, weights: dict[str, FloatArray], dtype: str) -> tuple[Ball, Attended]:
+    """Shape (W, B, D) to (W, B, D)."""
+    tokens = _tokens(x)
+    width = tokens.centre.shape[-1]
+    queries, keys, values = (product(tokens, transposed(exactly(weights[name])), dtype, width)
+                             for name in ("query", "key", "value"))
+    scores = _by_the_root(product(queries, transposed(keys), dtype, width), width, dtype)
+    shares = _shares(scores, dtype)
+    result = plus(tokens, product(shares, values, dtype, 2), dtype)
+    shape = x.centre.shape
+    return Ball(result.centre.reshape(shape), result.radius.reshape(shape), result.quantum), Attended(
+        tokens, queries, keys, values, shares)
+
+
+def attended_back(g: Ball, kept: Attended, weights: dict[str, FloatArray], dtype: str) -> tuple[Ball, Gradients]:
+    """The gradient of the input, (W, B, D), and those of the three weights, (W, E, E)."""
+    shape, g, width = g.centre.shape, _tokens(g), kept.tokens.centre.shape[-1]
+    of_shares = product(g, transposed(kept.values), dtype, width)
+    weighed = times(kept.shares, of_shares, dtype)
+    total = _kept(summed(weighed, (3,), dtype))
+    found = times(kept.shares, plus(of_shares, _negated(total), dtype), dtype)
+    # Whether the total is taken off before the product, or after two.
+    found = FORMATS[dtype].rounded(found.centre, found.radius, kept.shares.most * (of_shares.most + total.most), 2, 0.0)
+    of_scores = _by_the_root(found, width, dtype)
+    parts = {"query": product(of_scores, kept.keys, dtype, 2), "key": product(transposed(of_scores), kept.queries, dtype, 2),
+             "value": product(transposed(kept.shares), g, dtype, 2)}
+    tokens = _flat(kept.tokens)
+    gradients = {name: product(transposed(_flat(part)), tokens, dtype, tokens.centre.shape[1]) for name, part in parts.items()}
+    back = _sum_of([g, *(product(part, exactly(weights[name]), dtype, width) for name, part in parts.items())], dtype)
+    return Ball(back.centre.reshape(shape), back.radius.reshape(shape), back.quantum), gradients
