@@ -167,10 +167,11 @@ class Model:
             where = f"layers[{index}]"
             _require(layer.activation == "none" or layer.kind != "statistics", f"{where}.activation", layer.activation,
                      "'none': a statistics layer passes its input on")
-            if layer.layout == "channels_last" or layer.kind == "convolution":
+            _require(layer.kind != "convolution" or widths[index] % 4 == 0, f"{where}.kind", layer.kind,
+                     f"another kind, since the input width {widths[index]} is not divisible by 4")
+            if layer.layout == "channels_last":
                 _require(widths[index] % 4 == 0, f"{where}.layout", layer.layout,
-                         f"another layout, since the input width {widths[index]} is not divisible by 4"
-                         if layer.kind != "convolution" else f"that of a layer at a width divisible by 4, not {widths[index]}")
+                         f"another layout, since the input width {widths[index]} is not divisible by 4")
             _require(layer.kind != "attention" or widths[index] % 2 == 0, f"{where}.kind", layer.kind,
                      f"another kind, since the input width {widths[index]} is odd")
             _require(layer.kind != "embedding" or index == 0, f"{where}.kind", layer.kind,

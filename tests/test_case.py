@@ -14,6 +14,7 @@ from ddp_invariants.case import (
     Data,
     Layer,
     Model,
+    Optimizer,
     Poison,
     ShardCase,
     TrainingCase,
@@ -141,7 +142,7 @@ def test_a_bad_case_file_gets_one_sentence(text: str, message: str, tmp_path: Pa
 def test_a_nested_field_is_named_by_its_path(tmp_path: Path) -> None:
     """The layer and its attribute, not the whole model."""
     plain = json.loads(to_json(SIMPLEST))
-    plain["model"]["layers"][0]["kind"] = "convolution"
+    plain["model"]["layers"][0]["kind"] = "recurrence"
     path = tmp_path / "bad.json"
     path.write_text(json.dumps(plain))
     with pytest.raises(CaseError, match=r"model\.layers\.0\.kind: Input should be 'linear', 'scale'"):
@@ -165,6 +166,16 @@ def test_missing_and_binary_files_get_one_sentence(tmp_path: Path) -> None:
     (lambda: Model(1, ()), "at least one layer"),
     (lambda: Model(1, (Layer("linear", frozen=True),)), "at least one trainable parameter"),
     (lambda: Model(2, (Layer("linear", layout="channels_last"),)), "not divisible by 4"),
+    (lambda: Model(2, (Layer("linear", 2), Layer("embedding"))), "an embedding stands first"),
+    (lambda: Model(2, (Layer("convolution"),)), "another kind, since the input width 2 is not divisible by 4"),
+    (lambda: Model(3, (Layer("attention"),)), "the input width 3 is odd"),
+    (lambda: Layer("norm", dtype="bfloat16"), "'float32' or 'float64' for norm"),
+    (lambda: Layer("linear", sparse=True), "sparse is True, expected false"),
+    (lambda: Optimizer(nesterov=True), "nesterov is True, expected false where there is no momentum"),
+    (lambda: replace(SIMPLEST, optimizer=Optimizer(way="fused"), model=Model(2, (Layer("linear", 2, layout="strided"),))),
+     r"optimizer\.way is 'fused', expected another"),
+    (lambda: replace(SIMPLEST, optimizer=Optimizer(momentum=0.5), model=Model(1, (Layer("embedding", sparse=True),))),
+     "plain SGD where a gradient is sparse"),
     (lambda: Model(1, (Layer("linear"), Layer("linear", tied=1))), r"layers\[1\].tied is 1"),
     (lambda: Model(1, (Layer("linear", 2), Layer("linear", 2, tied=0))), "the same shape"),
     (lambda: TrainingCase(model=NARROWING, unused=(Unused(1),)), r"unused\[0\].layer is 1, expected the index of a layer with"),
@@ -182,6 +193,7 @@ def test_a_case_that_cannot_be_run_is_refused_where_it_is_made(make: object, mes
         make()
 
 
+@settings(deadline=None)
 @given(ANY)
 def test_what_is_simpler_can_be_run_and_is_another_case(case: Case) -> None:
     """Every simplification is a valid case, unlike the one it came from; repeating it ends."""

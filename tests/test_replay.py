@@ -48,9 +48,10 @@ ACCUMULATED = replace(SMALLEST, accumulation=2, data=Data(samples=4))
 WITHHELD = replace(SMALLEST, perturbation=Perturbation("withheld"))
 CAPPED = replace(SMALLEST, bucket_cap=1, seed=1)
 RICH = TrainingCase(
-    model=Model(4, (Layer("linear", 4, bias=True, activation="relu", layout="transposed"), Layer("linear", 4, layout="strided"),
-                    Layer("scale"), Layer("empty"), Layer("statistics"), Layer("linear", 4, tied=0, bias=True),
-                    Layer("linear", 4, layout="channels_last", activation="gelu"),
+    model=Model(4, (Layer("embedding"), Layer("linear", 4, bias=True, activation="relu", layout="transposed"),
+                    Layer("linear", 4, layout="strided"), Layer("scale"), Layer("empty"), Layer("statistics"),
+                    Layer("linear", 4, tied=1, bias=True), Layer("linear", 4, layout="channels_last", activation="gelu"),
+                    Layer("convolution", 1, bias=True, layout="channels_last"), Layer("norm"), Layer("attention"),
                     Layer("linear", 2, dtype="float64", bias=True), Layer("linear", 2, dtype="bfloat16", frozen=True))),
     world_size=3, outside=1, steps=2, data=Data(samples=5, batch_size=2, shuffle=True), bucket_cap=64, values="real",
     optimizer=Optimizer("adamw", weight_decay=0.25), zero_grad="zero", seed=7)
@@ -126,6 +127,17 @@ def test_a_script_computes_what_the_case_does_on_each_rank(pool: Pool, run: Run,
     assert (status, said.partition(":")[0]) == (1, rule), said
     assert words in said
     assert run(on_the_right_one(text, "ddp")) == (0, "not reproduced\n")
+
+
+def test_a_script_knows_sparse_gradients(pool: Pool, run: Run) -> None:
+    """Of the wrapper and of the twin; with the right one, which keeps them sparse, it shows nothing."""
+    case = replace(TWO_STEPS, model=Model(1, (Layer("embedding", sparse=True), Layer("linear"))),
+                   optimizer=Optimizer(), zero_grad="zero")
+    text = export.script(pool, stored_violation(pool, case, "GRAD-10", ddp="ddp_invariants.faults.kinds:SumsSparse"))
+    status, said = run(text)
+    assert (status, said.partition(":")[0]) == (1, "GRAD-10"), said
+    assert "'layers.0.weight'" in said
+    assert run(text.replace("SumsSparse", "StaysSparse")) == (0, "not reproduced\n")
 
 
 SAMPLERS: list[tuple[str, str, ShardCase, str]] = [

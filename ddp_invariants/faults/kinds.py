@@ -113,7 +113,7 @@ class SameRowsEverywhere(StaysSparse):
 class LeavesItTransposed(StaysSparse):
     """A mean is left with the strides of its transpose, which a fused step does not heed (no public incident found).
 
-    PARAM-3; or PARAM-4.
+    PARAM-3.
     """
 
     def _kept(self, mean: Tensor, gradient: Tensor) -> Tensor:

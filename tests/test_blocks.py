@@ -1,0 +1,148 @@
+"""The bounds of convolution, norm and attention hold for every way to evaluate them in float32, and are no tolerance."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+
+from ddp_invariants import blocks
+from ddp_invariants.balls import Ball, FloatArray, exactly
+
+Array = npst.arrays
+f32 = np.float32
+
+
+@st.composite
+def samples(draw: st.DrawFn, widths: tuple[int, ...] = (1, 2, 4, 8)) -> np.ndarray:
+    """A batch of float32 samples, often far from zero and nearly equal, where a variance cancels: shape (1, 2, D)."""
+    width, away = draw(st.sampled_from(widths)), draw(st.sampled_from((0.0, 3.0, 1000.0)))
+    spread = draw(Array(f32, (1, 2, width), elements=st.floats(-2, 2, width=32, allow_subnormal=False)))
+    return spread + f32(away)
+
+
+def inside(values: np.ndarray, ball: Ball) -> bool:
+    """Whether computed values lie in a ball."""
+    return bool((np.abs(values.astype(np.float64) - ball.centre) <= ball.radius).all())
+
+
+def _added(values: np.ndarray) -> np.ndarray:
+    """The sum over the last axis, one after another."""
+    total = np.zeros_like(values[..., :1])
+    for k in range(values.shape[-1]):
+        total = total + values[..., k : k + 1]
+    return total
+
+
+def _two_passes(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    mean = _added(x) / f32(x.shape[-1])
+    return mean, _added((x - mean) ** 2) / f32(x.shape[-1])
+
+
+def _running(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Welford's."""
+    mean, squares = np.zeros_like(x[..., :1]), np.zeros_like(x[..., :1])
+    for k in range(x.shape[-1]):
+        one = x[..., k : k + 1]
+        off = one - mean
+        mean = mean + off / f32(k + 1)
+        squares = squares + off * (one - mean)
+    return mean, squares / f32(x.shape[-1])
+
+
+def _squares(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The mean of the squares less the square of the mean."""
+    mean = _added(x) / f32(x.shape[-1])
+    return mean, np.maximum(_added(x * x) / f32(x.shape[-1]) - mean * mean, f32(0))
+
+
+MOMENTS = {"two passes": _two_passes, "running": _running, "squares": _squares}
+
+
+def _forwards(x: np.ndarray, m: np.ndarray, s: np.ndarray, gain: np.ndarray, shift: np.ndarray) -> list[np.ndarray]:
+    """The mean off first, the scale first, the gain first."""
+    return [(x - m) * s * gain + shift, (x * s + -s * m) * gain + shift, x * (s * gain) + (shift - s * m * gain)]
+
+
+def _as_torch(x: np.ndarray, m: np.ndarray, s: np.ndarray, weighed: np.ndarray) -> np.ndarray:
+    n = f32(x.shape[-1])
+    slope = (_added(weighed) * m - _added(weighed * x)) * s * s * s / n
+    found: np.ndarray = s * weighed + slope * x + (-slope * m - _added(weighed) * s / n)
+    return found
+
+
+def _through_the_normed(x: np.ndarray, m: np.ndarray, s: np.ndarray, weighed: np.ndarray) -> np.ndarray:
+    n, normed = f32(x.shape[-1]), (x - m) * s
+    found: np.ndarray = s * (weighed - _added(weighed) / n - normed * (_added(weighed * normed) / n))
+    return found
+
+
+@pytest.mark.parametrize("moments", MOMENTS)
+@settings(max_examples=150, deadline=None)
+@given(x=samples(), data=st.data())
+def test_every_way_to_norm_lies_within_the_bound(moments: str, x: np.ndarray, data: st.DataObject) -> None:
+    """However mean and variance are computed, in whatever order the rest, forward and backward."""
+    numbers = Array(f32, x.shape[-1], elements=st.floats(-4, 4, width=32, allow_subnormal=False))
+    gain, shift = data.draw(numbers), data.draw(numbers)
+    g = data.draw(Array(f32, x.shape, elements=st.floats(-4, 4, width=32, allow_subnormal=False)))
+    found, kept = blocks.normed(exactly(x.astype(float)), gain.astype(float), shift.astype(float), "float32")
+    mean, variance = MOMENTS[moments](x)
+    scale = f32(1) / np.sqrt(variance + f32(1e-5))
+    assert inside(mean, kept.mean)
+    assert inside(scale, kept.scale)
+    for result in _forwards(x, mean, scale, gain, shift):
+        assert inside(result, found)
+    exact = exactly(x.astype(float))
+    back, gradients = blocks.normed_back(exactly(g.astype(float)), exact, kept, gain.astype(float), "float32")
+    for backward in (_as_torch, _through_the_normed):
+        assert inside(backward(x, mean, scale, g * gain), back)
+    assert inside((g * ((x - mean) * scale)).sum(1), gradients["gain"])
+
+
+@settings(max_examples=200, deadline=None)
+@given(scores=Array(f32, (1, 1, 2, 2), elements=st.floats(-120, 120, width=32, allow_subnormal=False)))
+def test_every_way_to_share_lies_within_the_bound(scores: np.ndarray) -> None:
+    """The highest score taken off or not, a fraction or the logistic function."""
+    ball = blocks._shares(exactly(scores.astype(float)), "float32")
+    off = np.exp(scores - scores.max(-1, keepdims=True))
+    assert inside(off / off.sum(-1, keepdims=True), ball)
+    with np.errstate(over="ignore"):
+        assert inside(f32(1) / (f32(1) + np.exp(scores[..., ::-1] - scores)), ball)
+
+
+def test_the_bounds_are_no_tolerance() -> None:
+    """On ordinary numbers a norm is known to a thousandth of the largest, and attention to a ten-thousandth."""
+    rng = np.random.default_rng(0)
+    x = exactly(rng.uniform(-1, 1, (1, 4, 8)).astype(f32).astype(float))
+    g = exactly(rng.uniform(-1, 1, (1, 4, 8)).astype(f32).astype(float))
+    _, kept = blocks.normed(x, np.ones(8), np.zeros(8), "float32")
+    back, _ = blocks.normed_back(g, x, kept, np.ones(8), "float32")
+    assert back.radius.max() < 1e-3 * np.abs(back.centre).max()
+    weights: dict[str, FloatArray] = {name: rng.uniform(-1, 1, (4, 4)).astype(f32).astype(float) for name in (
+        "query", "key", "value")}
+    _, attended = blocks.attended(x, weights, "float32")
+    back, gradients = blocks.attended_back(g, attended, weights, "float32")
+    for ball in (back, *gradients.values()):
+        assert ball.radius.max() < 1e-4 * np.abs(ball.centre).max()
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+def test_a_convolution_of_integers_is_exact(channels: int) -> None:
+    """Against a loop over outputs, channels, places and taps."""
+    rng = np.random.default_rng(channels)
+    x, kernel = rng.integers(-3, 4, (1, 2, 4 * channels)).astype(float), rng.integers(-3, 4, (3, channels, 2, 2)).astype(float)
+    g = rng.integers(-3, 4, (1, 2, 12)).astype(float)
+    padded = np.pad(x.reshape(2, channels, 2, 2), ((0, 0), (0, 0), (1, 0), (1, 0)))
+    result, of_kernel = np.zeros((2, 3, 2, 2)), np.zeros_like(kernel)
+    of_padded = np.zeros_like(padded)
+    g_BOIJ = g.reshape(2, 3, 2, 2)
+    for b, o, c, i, j, a, d in np.ndindex(2, 3, channels, 2, 2, 2, 2):
+        result[b, o, i, j] += kernel[o, c, a, d] * padded[b, c, i + a, j + d]
+        of_kernel[o, c, a, d] += g_BOIJ[b, o, i, j] * padded[b, c, i + a, j + d]
+        of_padded[b, c, i + a, j + d] += g_BOIJ[b, o, i, j] * kernel[o, c, a, d]
+    found = blocks.convolved(exactly(x), kernel, None, "float32")
+    back, gradients = blocks.convolved_back(exactly(g), exactly(x), kernel, "float32")
+    for ball, expected in ((found, result), (back, of_padded[:, :, 1:, 1:]), (gradients["kernel"], of_kernel),
+                           (gradients["bias"], g_BOIJ.sum((0, 2, 3)))):
+        assert (ball.radius == 0).all()
+        assert (ball.centre == expected.reshape(ball.centre.shape)).all()
