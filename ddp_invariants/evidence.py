@@ -134,8 +134,8 @@ reduced: gradients after synchronisation. local: the twin's gradients of one mic
 where one of those is sparse, what each is the sum of, stacked. loss: the wrapper's and the twin's, numbered likewise. updated,
 left buffers, state: parameters, buffers and optimizer state after the step. plain: parameters after the step of training
 without a wrapper (at W = 1 only). restored, restored buffers, restored state: parameters, buffers and optimizer state after
-they were loaded into ones made anew, before the step. joined: parameters once all ranks have run out of batches. saved, saved buffers, saved state: what ranks held that trained before and saved what is
-then loaded."""
+they were loaded into ones made anew, before the step. joined: parameters once all ranks have run out of batches. saved, saved
+buffers, saved state: what ranks held that trained before and saved what is then loaded."""
 
 
 @dataclass(frozen=True)
