@@ -135,7 +135,7 @@ _WARNING = "warning "
 """What begins a difference in warnings: each is a sort of its own, so that one that is accepted hides no other."""
 
 
-def warnings(side: TrainingEvidence | ShardEvidence) -> dict[str, tuple[str, list[int]]]:
+def warnings_of(side: TrainingEvidence | ShardEvidence) -> dict[str, tuple[str, list[int]]]:
     """What was warned of: by its first sentence without numbers, the whole text, and which ranks or processes gave it."""
     texts = [rank.warned for rank in side.ranks] if isinstance(side, TrainingEvidence) else \
         [answer.get("warned", []) for answer in side.answers]
@@ -148,7 +148,7 @@ def warnings(side: TrainingEvidence | ShardEvidence) -> dict[str, tuple[str, lis
 
 
 def _warned(old: TrainingEvidence | ShardEvidence, new: TrainingEvidence | ShardEvidence) -> Iterator[Difference]:
-    before, after = warnings(old), warnings(new)
+    before, after = warnings_of(old), warnings_of(new)
     whose = f"ranks, of {old.case.world_size}," if isinstance(old, TrainingEvidence) else "processes, of two,"
     for what in dict.fromkeys([*before, *after]):
         found = [side.get(what, ("", [])) for side in (before, after)]

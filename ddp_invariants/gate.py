@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ddp_invariants import __version__
 from ddp_invariants.baseline import FORM, Answer, BaselineError, Environment, Head
 from ddp_invariants.case import STRICT, Case, TrainingCase, describe
-from ddp_invariants.comparison import Difference, Offer, before_any_case, compared, warnings
+from ddp_invariants.comparison import Difference, Offer, before_any_case, compared, warnings_of
 from ddp_invariants.deviations import current, tables
 from ddp_invariants.discovery import Discovery, discover
 from ddp_invariants.implementation import Ddp, Sampler, options
@@ -185,7 +185,7 @@ class Gate:
         found = {side: _answered(self.pools[side], case, self.ddp, self.sampler, fresh=fresh)
                  for side in (self._turn, 1 - self._turn)}
         for side, answer in found.items():
-            for what in warnings(answer):
+            for what in warnings_of(answer):
                 self._warned[side].setdefault(what, case)
         return found[0], found[1]
 
@@ -352,7 +352,7 @@ def against(head: Head, answers: Sequence[Answer], pool: Pool, ddp: Ddp, sampler
         here_answered = _answered(pool, answer.case, ddp, sampler, fresh=fresh)
         try:
             for texts, one in zip(warned, (answer, here_answered), strict=True):
-                texts.update(warnings(one))
+                texts.update(warnings_of(one))
             ours = compared(answer, here_answered, declared, declared_sampler)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise BaselineError(f"what the baseline holds of {describe(answer.case)} is no answer to it: "
