@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self
 
 from ddp_invariants.case import STRICT
 from ddp_invariants.declarations import DeclarationFile, read
+from ddp_invariants.targets import misnamed
 
 Arguments = tuple[tuple[str, str], ...]
 """Name and text of each argument, as `--ddp-arg name=text` gave them."""
@@ -127,6 +128,11 @@ def named(options: Mapping[str, Any]) -> tuple[Ddp, Sampler]:
         NamingError: An option cannot be read.
         DeclarationError: A declaration file cannot.
     """
+    for side in ("ddp", "sampler"):
+        special = side == "ddp" and (options[side] == "none" or options[side].startswith("course:"))
+        wrong = "" if special else misnamed(options[side], side)
+        if wrong:  # Told before anything is started; what only an import tells, the ranks do.
+            raise NamingError(wrong)
     declared = _declared(options)
     ddp = Ddp(options["ddp"], arguments("--ddp-arg", options["ddp_arg"]), tuple(options["setup"]), options["start"],
               options["finish"], options["after"], options["opt"], arguments("--opt-arg", options["opt_arg"]), declared.ddp)

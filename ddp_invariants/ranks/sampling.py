@@ -12,8 +12,9 @@ from torch.utils.data import BatchSampler, SequentialSampler
 from ddp_invariants.declarations import DeclarationError, SamplerDeclarations, declare
 from ddp_invariants.implementation import Sampler
 from ddp_invariants.ranks.driving import Description, defaults
-from ddp_invariants.ranks.naming import LoadError, first, required, resolve, signature, spelled, target_of, values_of, version
+from ddp_invariants.ranks.naming import LoadError, first, required, resolve, signature, spelled, values_of, version
 from ddp_invariants.ranks.session import lone_rank
+from ddp_invariants.targets import target_of
 
 DATASETS = ("dataset", "data_source", "data", "samples", "indices")
 BATCH_SAMPLERS = ("batch_sampler",)
