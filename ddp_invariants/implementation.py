@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self
 
 from ddp_invariants.case import STRICT
 from ddp_invariants.declarations import DeclarationFile, read
+from ddp_invariants.targets import misnamed
 
 Arguments = tuple[tuple[str, str], ...]
 """Name and text of each argument, as `--ddp-arg name=text` gave them."""
@@ -132,6 +133,11 @@ def named(given: Mapping[str, Any]) -> tuple[Ddp, Sampler]:
         NamingError: An option cannot be read.
         DeclarationError: A declaration file cannot.
     """
+    for side in ("ddp", "sampler"):
+        special = side == "ddp" and (given[side] == "none" or given[side].startswith("course:"))
+        wrong = "" if special else misnamed(given[side], side)
+        if wrong:  # Told before anything is started; what only an import tells, the ranks do.
+            raise NamingError(wrong)
     declared = _declared(given)
     ddp = Ddp(given["ddp"], arguments("--ddp-arg", given["ddp_arg"]), tuple(given["setup"]), given["start"],
               given["finish"], given["after"], given["opt"], arguments("--opt-arg", given["opt_arg"]), declared.ddp)

@@ -296,6 +296,24 @@ def test_a_rule_of_ones_own_is_certified_and_shrunk_like_any_other(host_addresse
         del ALL_RULES["COMM-100"], training.rules["COMM-100"]
 
 
+def test_a_property_of_ones_own_is_a_test_like_any_other(tmp_path: Path) -> None:
+    """In a folder of its own, on what the options name; the line that repeats what it finds works there."""
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["ddp_invariants.plugin"]\n')
+    (tmp_path / "own_property.py").write_text((ROOT / "examples" / "own_property.py").read_text())
+    (tmp_path / "test_own.py").write_text("from own_property import small_buckets\n\n\ndef test_comm100(trial):\n"
+                                          "    trial.certify('COMM-100', small_buckets())\n")
+    words = ["test_own.py", "--ddp", "ddp_invariants.faults.bucketed:RoundsToBfloat16", "--cases", "20", "--seed", "1"]
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *words], cwd=tmp_path, timeout=180,
+                              capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)})
+        assert done.returncode == 1, done.stdout + done.stderr
+        assert "COMM-100 violated by ddp_invariants.faults.bucketed:RoundsToBfloat16" in done.stdout
+        assert re.search(r"COMM-100 +violated", done.stdout), done.stdout
+        repeat = re.search(r"repeat +pytest (test_own\.py .+)", done.stdout)
+        assert repeat is not None, done.stdout
+        words = repeat[1].split()
+
+
 @pytest.mark.parametrize("name", ["COMM-7", "MINE-100", "COMM", "comm-100"])
 def test_a_rule_of_ones_own_has_a_name_that_no_other_will_have(name: str) -> None:
     """An invariant, and a number from 100 on."""

@@ -1,13 +1,16 @@
 """The README says what is so."""
 
 import re
+import shlex
 import tomllib
 
+import click
 import pytest
 from gallery import table
 from readme import DOCUMENTS, FILE, README, ROOT, TABLE, excerpt, outputs, run, shape
 
 from ddp_invariants import plugin
+from ddp_invariants.cli import main
 from ddp_invariants.implementation import OPTIONS
 from ddp_invariants.ranks import calling
 
@@ -37,6 +40,19 @@ def test_the_two_commands_stand_at_the_top_and_are_what_ci_runs() -> None:
     assert install.removeprefix("pip install ") in (ROOT / ".ci" / "run").read_text()
     assert commands[1].split(" && ")[1] in (ROOT / ".ci" / "check").read_text().splitlines()
     assert properties == "pytest -n auto properties/"
+
+
+def test_every_command_shown_is_one() -> None:
+    """The command line takes each line of the documents as it stands there: commands, options, arguments."""
+    shown = {line for document in (README, *sorted((ROOT / "docs").glob("*.md")))
+             for block in re.findall(r"```sh\n(.*?)```", document.read_text(encoding="utf-8"), re.DOTALL)
+             for line in block.splitlines() if line.startswith("ddp-invariants ")}
+    assert len(shown) > 12
+    for line in sorted(shown):
+        _, name, *words = shlex.split(line.partition(" > ")[0])
+        command = main.get_command(click.Context(main), name)
+        assert command is not None, line
+        command.make_context(name, words)
 
 
 def test_every_option_is_in_the_table_with_its_values() -> None:

@@ -28,10 +28,10 @@ from ddp_invariants.ranks.naming import (
     signature,
     source_of,
     spelled,
-    target_of,
     values_of,
     version,
 )
+from ddp_invariants.targets import target_of
 
 FINISHERS = (
     "finish_gradient_synchronization", "finish_gradient_sync", "finish_grad_sync", "sync_gradients", "sync_grads", "sync_grad",

@@ -4,7 +4,6 @@ import ast
 import difflib
 import hashlib
 import importlib
-import importlib.metadata
 import importlib.util
 import inspect
 import sys
@@ -18,37 +17,12 @@ from typing import Any, Literal
 import torch
 
 from ddp_invariants.implementation import Arguments
+from ddp_invariants.targets import misnamed, target_of
 
 Side = Literal["ddp", "sampler", "opt", "after", "setup"]
 
-SHORT_NAMES: dict[str, dict[str, str]] = {
-    "ddp": {
-        "reference": "ddp_invariants.reference.ddp:DistributedDataParallel",
-        "torch": "torch.nn.parallel:DistributedDataParallel",
-    },
-    "sampler": {
-        "reference": "ddp_invariants.reference.sampler:DistributedSampler",
-        "torch": "torch.utils.data:DistributedSampler",
-    },
-}
-
-ENTRY_POINTS = "ddp_invariants."
-"""A package ships its adapters as entry points of the groups `ddp_invariants.ddp` and `ddp_invariants.sampler`."""
-
-
 class LoadError(Exception):
     """The implementation cannot be put on trial: one sentence that names it, what is wrong and what to do."""
-
-
-def target_of(name: str, side: Side) -> str:
-    """A name with short names and entry points resolved."""
-    if name in SHORT_NAMES.get(side, {}):
-        return SHORT_NAMES[side][name]
-    if ":" not in name:
-        for entry in importlib.metadata.entry_points(group=ENTRY_POINTS + side):
-            if entry.name == name:
-                return entry.value
-    return name
 
 
 def resolve(name: str, side: Side) -> Any:
@@ -59,12 +33,10 @@ def resolve(name: str, side: Side) -> Any:
             attribute.
     """
     option = f"--{side} {name}"
-    module_name, colon, attribute = target_of(name, side).rpartition(":")
-    if not colon or not module_name or not attribute:
-        shipped = [entry.name for entry in importlib.metadata.entry_points(group=ENTRY_POINTS + side)]
-        short = ", ".join([*SHORT_NAMES.get(side, {}), *shipped, "package.module:Name or path/to/file.py:Name"])
-        close = difflib.get_close_matches(name, [*SHORT_NAMES.get(side, {}), *shipped], 1)
-        raise LoadError(f"{option}: expected {short}" + (f"; did you mean {close[0]}?" if close else ""))
+    wrong = misnamed(name, side)
+    if wrong:
+        raise LoadError(wrong)
+    module_name, _, attribute = target_of(name, side).rpartition(":")
     module = import_module(module_name, option)
     try:
         found: Any = module

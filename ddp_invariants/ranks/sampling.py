@@ -21,11 +21,11 @@ from ddp_invariants.ranks.naming import (
     signature,
     source_of,
     spelled,
-    target_of,
     values_of,
     version,
 )
 from ddp_invariants.ranks.session import lone_rank
+from ddp_invariants.targets import target_of
 
 DATASETS = ("dataset", "data_source", "data", "samples", "indices")
 BATCH_SAMPLERS = ("batch_sampler",)
