@@ -87,7 +87,8 @@ class Session:
             raise LoadFailure(f"{ddp}: {found.stale()[0]}")
         self.shared["discovery"] = discovery.to_plain(found)
         words = shlex.join(["pytest", *map(str, config.invocation_params.args)])
-        held = Held(words, self.shared["seed"], option.cases or PROFILES[option.profile], option.max_world_size, option.isolation)
+        held = Held(words, self.shared["seed"], option.cases or PROFILES[option.profile], option.max_world_size,
+                    option.isolation)
         self.watch = Watch(held, _wanted(config), lambda: self.trial.ledger if self.trial is not None else None)
         self.shared["listener"] = self.watch.listener.address
 
@@ -266,7 +267,7 @@ def pytest_report_teststatus(config: pytest.Config) -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Close this process's pool; in the main process, write what is wanted, and let findings no test reported fail the session."""
+    """Close this process's pool; in the main process, write what is wanted, and let findings fail that no test reported."""
     if _KEY not in session.config.stash:
         return
     ours = session.config.stash[_KEY]
@@ -276,8 +277,9 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     elif ours.watch is not None:
         ours.ledger = ours.watch.finish(ours.discovery, interrupted=exitstatus == pytest.ExitCode.INTERRUPTED)
         junit = session.config.stash.get(xml_key, None)
-        for name, value in ours.properties() if junit is not None else ():
-            junit.add_global_property(name, value)
+        if junit is not None:
+            for name, value in ours.properties():
+                junit.add_global_property(name, value)
         if exitstatus == pytest.ExitCode.OK and any(entry.seen for entry in ours.ledger.entries.values()):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

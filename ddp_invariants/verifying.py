@@ -1,6 +1,7 @@
 """Read a certificate somebody else may have written, and find out whether it holds together. Nothing in it is executed.
 
-Whoever wants to can write a false one, with a digest that is right: this finds what was changed, cut off, left out, or cannot be.
+Whoever wants to can write a false one, with a digest that is right: this finds what was changed, cut off, left out, or cannot
+be.
 """
 
 import hashlib
