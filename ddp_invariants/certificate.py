@@ -185,7 +185,7 @@ class ViolationAccount:
     case: TrainingCase | ShardCase
     confirmed: tuple[int, int]
     repeat: str
-    shown: Example = Example()
+    shown: Example = field(default_factory=Example)
 
 
 @dataclass(frozen=True)
@@ -303,9 +303,10 @@ def make(ledger: Ledger, found: Discovery, run: Run, violations: Mapping[str, St
     examples, shown = (_examples(some) for some in (ledger.examples, ledger.stored))
     accounts = [_violation(stored, shown[path]) for path, stored in violations.items()]
     setting = Setting(
-        __version__, found.torch, *(importlib.metadata.version(name) for name in ("numpy", "hypothesis")),
+        __version__, found.torch, importlib.metadata.version("numpy"), importlib.metadata.version("hypothesis"),
         platform.python_version(), "gloo", f"{platform.system()} {platform.release()} {platform.machine()}", _processor(),
-        len(os.sched_getaffinity(0)), run.command, run.seed, run.cases, run.max_world_size, run.isolation, run.began, run.seconds)
+        len(os.sched_getaffinity(0)), run.command, run.seed, run.cases, run.max_world_size, run.isolation, run.began,
+        run.seconds)
     return sealed(Certificate(
         outcome(rules), partial, (_subject("ddp", found), _subject("sampler", found)), setting, ledger.cases, rules,
         tuple(_capabilities(found)), tuple(sorted(accounts, key=lambda one: order.index(one.breach.rule))),

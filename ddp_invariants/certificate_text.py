@@ -4,7 +4,7 @@ import json
 import textwrap
 from collections.abc import Iterable
 
-from ddp_invariants.certificate import Certificate, RuleAccount, Said
+from ddp_invariants.certificate import Certificate, RuleAccount, Said, Subject
 
 ORDER: tuple[Said, ...] = ("violated", "inconclusive", "not finished", "not tested", "holds", "observed", "not claimed")
 """Verdicts in the order in which a reader wants to hear of them."""
@@ -25,7 +25,7 @@ def headline(certificate: Certificate) -> str:
 def counted(certificate: Certificate) -> str:
     """How many rules have which verdict."""
     counts = [(certificate.count(verdict), verdict) for verdict in ORDER]
-    return ", ".join(f"{count} {'hold' if verdict == 'holds' and count != 1 else verdict}" for count, verdict in counts if count)
+    return ", ".join(f"{count} {'hold' if verdict == 'holds' and count > 1 else verdict}" for count, verdict in counts if count)
 
 
 def situations(account: RuleAccount) -> str:
@@ -53,20 +53,23 @@ def printable(text: str) -> str:
 def verified(certificate: Certificate) -> str:
     """What a file that holds together says."""
     setting = certificate.setting
-    rows = [(one.side, f"{one.name} = {one.target} ({one.version}), source {one.digest[:16] or 'not read'} in {one.files} files")
-            for one in certificate.subjects]
-    rows += [("by", f"ddp-invariants {setting.suite}, torch {setting.torch}, numpy {setting.numpy}, hypothesis "
-                    f"{setting.hypothesis}, Python {setting.python}, backend {setting.backend}; {setting.processor}, "
-                    f"{setting.machine}"),
-             ("how", f"seed {setting.seed}, {setting.cases} cases per property, {certificate.cases:,} judged, "
-                     f"world sizes to {setting.max_world_size}, isolation {setting.isolation}, {setting.began}"),
-             ("rules", counted(certificate))]
+    by = (f"ddp-invariants {setting.suite}, torch {setting.torch}, numpy {setting.numpy}, hypothesis {setting.hypothesis}, "
+          f"Python {setting.python}, backend {setting.backend}; {setting.processor}, {setting.machine}")
+    how = (f"seed {setting.seed}, {setting.cases} cases per property, {certificate.cases:,} judged, "
+           f"world sizes to {setting.max_world_size}, isolation {setting.isolation}, {setting.began}")
+    rows: list[tuple[str, str]] = [(one.side, f"{one.name} = {one.target} ({one.version}), {_source(one)}")
+                                   for one in certificate.subjects]
+    rows += [("by", by), ("how", how), ("rules", counted(certificate))]
     rows += [("partial", reason) for reason in certificate.partial]
     rows += [("except", one) for one in certificate.exceptions]
     rows += [("violated", f"{one.breach.rule}: {one.breach.fact}; {one.breach.where}") for one in certificate.violations]
-    rows += [("digest", f"{certificate.digest}: unchanged since it was written. It is no signature: who wrote it, it does not "
-                        "say")]
+    digest = f"{certificate.digest}: unchanged since it was written. It is no signature: who wrote it, it does not say"
+    rows += [("digest", digest)]
     return "\n".join([headline(certificate), *(_row(label, printable(text)) for label, text in rows)])
+
+
+def _source(one: Subject) -> str:
+    return f"source {one.digest[:16]} of {one.files} file{'s' if one.files > 1 else ''}" if one.digest else "source not read"
 
 
 def _row(label: str, text: str) -> str:
@@ -77,20 +80,22 @@ def _row(label: str, text: str) -> str:
 def markdown(certificate: Certificate) -> str:
     """A table for the page of a CI job (GitHub's flavour)."""
     who = " and ".join(f"`{_cell(one.name)}` ({_cell(one.version)})" for one in certificate.subjects)
-    lines = [f"## {headline(certificate)}", "", f"{who}, by ddp-invariants {certificate.setting.suite} on torch "
-             f"{certificate.setting.torch}, seed {certificate.setting.seed}: {certificate.cases:,} cases; {counted(certificate)}.",
-             ""]
+    setting = certificate.setting
+    told = (f"{who}, by ddp-invariants {setting.suite} on torch {setting.torch}, seed {setting.seed}: {certificate.cases:,} "
+            f"cases; {counted(certificate)}.")
+    lines = [f"## {headline(certificate)}", "", told, ""]
     lines += [f"- partial: {_cell(reason)}" for reason in certificate.partial]
     lines += [f"- except: {_cell(one)}" for one in certificate.exceptions]
     for one in certificate.violations:
         lines += [f"- **{one.breach.rule}** violated: {_cell(one.breach.fact)}; {_cell(one.breach.where)}"
                   + (f"; perhaps {_cell(one.breach.perhaps)}" if one.breach.perhaps else ""), f"  `{_cell(one.repeat)}`"]
     lines += ["", "| rule | verdict | judged | compared | largest error |", "|---|---|---:|---:|---|"]
-    lines += [f"| {one.rule} | {one.verdict} | {one.judged:,} | {one.compared:,} | {largest(one)} |" for one in told(certificate)]
+    lines += [f"| {one.rule} | {one.verdict} | {one.judged:,} | {one.compared:,} | {largest(one)} |"
+              for one in in_order(certificate)]
     return "\n".join(lines) + "\n"
 
 
-def told(certificate: Certificate) -> Iterable[RuleAccount]:
+def in_order(certificate: Certificate) -> Iterable[RuleAccount]:
     """Rules in the order in which a reader wants to hear of them."""
     return sorted(certificate.rules, key=lambda one: ORDER.index(one.verdict))
 

@@ -37,7 +37,7 @@ class Teller:
     def __init__(self, address: str, name: str) -> None:
         self._name, self._told = name, 0.0
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.setblocking(False)
+        self._socket.settimeout(0)
         with contextlib.suppress(OSError):  # The main process is gone: nobody is there to be told.
             self._socket.connect("\0" + address)
 
@@ -136,7 +136,8 @@ class Progress:
         passed = time.monotonic() - self._began
         left = self.left(ledger.cases)
         counts = self.counts(ledger)
-        return (f"{len(self.reported)}/{len(ALL_RULES)} properties, {ledger.cases:,} cases, {ledger.cases / max(passed, 1e-9):.0f}/s, "
+        rate = ledger.cases / max(passed, 1e-9)
+        return (f"{len(self.reported)}/{len(ALL_RULES)} properties, {ledger.cases:,} cases, {rate:.0f}/s, "
                 + ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
                 + (f", about {_spoken(left)} left" if left < float("inf") and left else ""))
 

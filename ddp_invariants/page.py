@@ -36,7 +36,7 @@ def render(certificate: Certificate, *, drawn: bool = True) -> str:
         violations=[(one, list(_of_case(f"violation-{number}", one.shown)) if drawn else [])
                     for number, one in enumerate(certificate.violations)],
         # Escaped for where it stands, and compared with what it says when it is read.
-        json=Markup(escaped(to_json(certificate))))  # noqa: S704 - as said
+        json=Markup(escaped(to_json(certificate))))
     text = text.encode("utf-8", "replace").decode()  # As the JSON in it.
     return f"{text}<!-- sha256 of all lines above: {hashlib.sha256(text.encode()).hexdigest()} -->\n"
 
@@ -49,7 +49,7 @@ def _environment() -> Environment:
 
 
 def _picture(title: str, told: str, svg: str, case: str = "") -> Picture:
-    return Picture(title, told, Markup(svg), case)  # noqa: S704 - matplotlib escapes what it writes
+    return Picture(title, told, Markup(svg), case)
 
 
 def _pictures(certificate: Certificate) -> Iterator[Picture]:
@@ -79,18 +79,18 @@ def _of_case(name: str, shown: Example) -> Iterator[Picture]:
 
     if shown.shards is not None:
         cut = " What goes beyond is left out." if shown.shards.cut else ""
-        yield _picture("Who got which sample", "The number in a cell is the rank that got the sample, and hatched where that is "
-                       f"padding. What nobody got is empty.{cut}", pictures.shard_map(f"{name}-shards", shown.shards))
+        yield _picture("Who got which sample", "The number in a cell is the rank that got the sample; hatched, it is padding. "
+                       f"What nobody got is empty.{cut}", pictures.shard_map(f"{name}-shards", shown.shards))
     if shown.mismatch is not None:
         more = f" {shown.mismatch.cut} parameters more are left out." if shown.mismatch.cut else ""
-        yield _picture("How far each rank is off", f"{shown.mismatch.what}, step {shown.mismatch.step}: the largest difference of "
-                       f"an element, in units of the largest one expected.{more}",
+        yield _picture("How far each rank is off", f"{shown.mismatch.what}, step {shown.mismatch.step}: the largest "
+                       f"difference of an element, in units of the largest one expected.{more}",
                        pictures.mismatch(f"{name}-mismatch", shown.mismatch))
     if shown.timeline is not None:
         disturbed = f" On purpose, {shown.timeline.disturbed}." if shown.timeline.disturbed else ""
         hatched = " Hatched: withheld." if shown.timeline.withheld else ""
-        yield _picture("A step on every rank", "A tick in a backward is a gradient that is computed; a bar below is a reduction, "
-                       f"from when it starts to when somebody waits for it.{disturbed}{hatched}",
+        yield _picture("A step on every rank", "A tick in a backward is a gradient that is computed; a bar below is a "
+                       f"reduction, from when it starts to when somebody waits for it.{disturbed}{hatched}",
                        pictures.timeline(f"{name}-timeline", shown.timeline))
         if shown.timeline.buckets:
             yield _picture("What each reduction carried", "The same step, on rank 0.",

@@ -28,7 +28,7 @@ _RANKS = ("#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc
 """Okabe and Ito's palette."""
 _LIGHT = ("#e69f00", "#56b4e9", "#009e73", "#f0e442", "#cc79a7", "#999999")
 """Those of them on which black is read better than white."""
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9, "text.color": _INK, "axes.edgecolor": _FAINT,
     "axes.labelcolor": _INK, "xtick.color": _FAINT, "ytick.color": _FAINT, "xtick.labelcolor": _INK, "ytick.labelcolor": _INK,
     "axes.facecolor": "none", "figure.facecolor": "none", "savefig.facecolor": "none", "hatch.color": _INK,
@@ -56,7 +56,8 @@ def shard_map(name: str, view: ShardMap) -> str:
 
     A sample that was dealt out before, in the order ranks and positions go, is hatched: it pads. One that nobody got is empty.
     """
-    columns = min(view.samples, 1 + max((index for of_epoch in view.shards for shard in of_epoch for index in shard), default=0))
+    indices = [index for of_epoch in view.shards for shard in of_epoch for index in shard]
+    columns = min(view.samples, 1 + max(indices, default=0))
 
     def draw(axes: Axes) -> None:
         for row, of_epoch in enumerate(view.shards):
@@ -88,15 +89,15 @@ def shard_map(name: str, view: ShardMap) -> str:
 
 
 def timeline(name: str, view: Timeline) -> str:
-    """A step, a lane per rank: above its backward with a tick for each gradient, below its reductions until they are waited for."""
+    """A step, a lane per rank: its backward with a tick for each gradient, below it its reductions until somebody waits."""
     end = max([lane.ended for lane in view.lanes] + [sent.waited or sent.launched for lane in view.lanes for sent in lane.sent])
     rows = sum(1 + max(1, len(lane.sent)) for lane in view.lanes)
 
     def draw(axes: Axes) -> None:
         row, ticks = 0.0, []
         for rank, lane in enumerate(view.lanes):
-            axes.add_patch(Rectangle((lane.began, row + 0.15), lane.ended - lane.began, 0.7, facecolor=_RANKS[1], edgecolor=_INK,
-                                     linewidth=0.6))
+            axes.add_patch(Rectangle((lane.began, row + 0.15), lane.ended - lane.began, 0.7, facecolor=_RANKS[1],
+                                     edgecolor=_INK, linewidth=0.6))
             for _, at in lane.ready:
                 axes.plot([at, at], [row + 0.15, row + 0.85], color="#000000", linewidth=1.2)
             late = " (late)" if rank in view.late else ""
@@ -105,8 +106,9 @@ def timeline(name: str, view: Timeline) -> str:
             for number, sent in enumerate(lane.sent, start=1):
                 until = end * 1.04 if sent.waited is None else sent.waited
                 axes.add_patch(Rectangle((sent.launched, row + 0.2), max(until - sent.launched, end * 0.004), 0.6,
-                                         facecolor=_RANKS[0], edgecolor=_INK, linewidth=0.6, linestyle="--" if sent.waited is None
-                                         else "-", hatch="////" if view.withheld else None))
+                                         facecolor=_RANKS[0], edgecolor=_INK, linewidth=0.6,
+                                         linestyle="--" if sent.waited is None else "-",
+                                         hatch="////" if view.withheld else None))
                 axes.text(until + end * 0.008, row + 0.5, f"{number}" + (" never waited for" if sent.waited is None else ""),
                           va="center", fontsize=8)
                 ticks.append((row + 0.5, f"reduction {number}"))
@@ -134,8 +136,8 @@ def buckets(name: str, view: Timeline) -> str:
             axes.text(one.elements + largest * 0.01, row + 0.5, carried or "not known which", va="center", fontsize=8)
         axes.set_xlim(0, largest * 2.2)
         axes.set_ylim(len(view.buckets), 0)
-        axes.set_yticks(np.arange(len(view.buckets)) + 0.5, [f"{number}: {one.elements} x {one.dtype}" for number, one in enumerate(
-            view.buckets, start=1)])
+        axes.set_yticks(np.arange(len(view.buckets)) + 0.5, [f"{number}: {one.elements} x {one.dtype}"
+                                                             for number, one in enumerate(view.buckets, start=1)])
         axes.set_xticks([0, largest])
         axes.set_xlabel("elements")
 
@@ -169,8 +171,8 @@ def sizes(name: str, counts: Mapping[str, int], kind: str) -> str:
     table = np.zeros((len(ranks), len(columns)))
     for (size, samples), count in drawn.items():
         table[ranks.index(size), columns.index(column[samples])] += count
-    labels = [str(edge) if edge - before == 1 else f"{before + 1}–{edge}" for before, edge in zip((-1, *_EDGES), _EDGES, strict=False)
-              if edge in columns]
+    labels = [str(edge) if edge - before == 1 else f"{before + 1}–{edge}"
+              for before, edge in zip((-1, *_EDGES), _EDGES, strict=False) if edge in columns]
     return _cells(name, np.clip(table, 0.5, None), [[f"{count:.0f}" if count else "" for count in row] for row in table],
                   [f"{size} rank{'s' if size > 1 else ''}" for size in ranks], labels, wide=0.56)
 

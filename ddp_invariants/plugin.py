@@ -114,7 +114,8 @@ class Session:
         self.shared["discovery"] = discovery.to_plain(found)
         given = " ".join([self.shared["command"], *(one.options() for one in self.on_trial if one.options())])
         words = given if COMMAND in config.stash else shlex.join(["pytest", *map(str, config.invocation_params.args)])
-        held = Held(words, self.shared["seed"], option.cases or PROFILES[option.profile], option.max_world_size, option.isolation)
+        held = Held(words, self.shared["seed"], option.cases or PROFILES[option.profile], option.max_world_size,
+                    option.isolation)
         self.watch = Watch(held, _wanted(config), lambda: self.trial.ledger if self.trial is not None else None)
         self.shared["listener"] = self.watch.listener.address
 
@@ -302,7 +303,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
-    """Begin; or run nothing where nothing can be run as it was asked for, and say so of every rule: neither passed nor skipped."""
+    """Begin; where nothing can be run as it was asked for, run nothing and say so of every rule: neither passed nor skipped."""
     if _KEY not in session.config.stash:
         return None
     ours = session.config.stash[_KEY]
@@ -359,7 +360,7 @@ def pytest_report_teststatus(config: pytest.Config) -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Close this process's pool; in the main process, write what is wanted, and let findings no test reported fail the session."""
+    """Close this process's pool; in the main process, write what is wanted, and let findings fail that no test reported."""
     session.config.stash[_STATUS] = int(exitstatus)
     if _KEY not in session.config.stash:
         return

@@ -1,6 +1,7 @@
 """Read a certificate somebody else may have written, and find out whether it holds together. Nothing in it is executed.
 
-Whoever wants to can write a false one, with a digest that is right: this finds what was changed, cut off, left out, or cannot be.
+Whoever wants to can write a false one, with a digest that is right: this finds what was changed, cut off, left out, or cannot
+be.
 """
 
 import hashlib
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ddp_invariants.certificate import FORM, INTERRUPTED, Certificate, RuleAccount, digest, outcome, shortfall, to_json
-from ddp_invariants.certificate_text import headline, printable, verified
+from ddp_invariants.certificate_text import printable
 from ddp_invariants.record import identifier
 
 MOST_READ = 32 << 20

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ddp_invariants.case import STRICT, ShardCase, describe
+from ddp_invariants.case import STRICT, describe
 from ddp_invariants.evidence import EvidenceError, FloatArray, Moment, ShardEvidence, TrainingEvidence
 from ddp_invariants.invariants.diagnosis.events import carried_by
 from ddp_invariants.invariants.hearing import Hearing
@@ -160,17 +160,16 @@ def example(evidence: TrainingEvidence | ShardEvidence) -> Example | None:
 
 
 def _example(evidence: TrainingEvidence | ShardEvidence) -> Example | None:
-    case = evidence.case
-    if isinstance(case, ShardCase):
-        data = case.data
+    if isinstance(evidence, ShardEvidence):
+        case, data = evidence.case, evidence.case.data
         if case.world_size in (3, 4) and 8 <= data.samples <= 20 and data.samples % case.world_size and data.shuffle \
                 and not data.drop_last and len(case.epochs) > 1:
             shards = shard_map(evidence)
             return None if shards is None else Example(shards)
         return None
-    assert isinstance(evidence, TrainingEvidence)
-    if case.world_size < 2 or case.world_size > 3 or case.steps < 2 or case.bucket_cap is None or case.accumulation > 1 \
-            or case.perturbation.kind != "withheld" or case.mishap is not None or case.interludes:
+    trained = evidence.case
+    if trained.world_size not in (2, 3) or trained.steps < 2 or trained.bucket_cap is None or trained.accumulation > 1 \
+            or trained.perturbation.kind != "withheld" or trained.mishap is not None or trained.interludes:
         return None
     shown = timeline(evidence)
     return Example(timeline=shown) if shown is not None and 2 <= len(shown.buckets) <= 6 else None

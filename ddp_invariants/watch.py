@@ -1,4 +1,4 @@
-"""The main process's account of a session: what each worker told, which properties reported, and what is left behind at the end.
+"""The main process's account of a session: what each worker told, which properties reported, what is left behind at the end.
 
 Three things have to agree before anything is certified: which properties are planned, which ran to their end by the word of
 the workers' ledgers, and of which pytest heard an outcome; xdist can lose a worker with its tests.

@@ -30,7 +30,8 @@ WITHHELD = right(replace(CASE, perturbation=Perturbation("withheld")))
 def described(name: str = "somebody.ddp:Wrapper") -> dict[str, Any]:
     """What a rank says of an implementation."""
     return {"name": name, "target": name, "version": "somebody 1.0", "declares": {}, "driven": ["wrapped with the module"],
-            "torch": "2.13.0", "made_of": {"digest": "a5" * 32, "files": 2, "first": ["somebody/buckets.py", "somebody/ddp.py"]}}
+            "torch": "2.13.0",
+            "made_of": {"digest": "a5" * 32, "files": 2, "first": ["somebody/buckets.py", "somebody/ddp.py"]}}
 
 
 def discovery(name: str = "somebody.ddp:Wrapper", probed: tuple[Probed, ...] = (Probed("bias", Standing.RIGHT),)) -> Discovery:
@@ -46,7 +47,8 @@ def ledger(cases: int = 40) -> Ledger:
     made.cases = cases
     for rule, known in ALL_RULES.items():
         errors = [cases - 9, 4, 0, 3, 0, 0, 0, 0, 0, 1, 1, 0] if rule.startswith(("GRAD", "PARAM")) else [cases, *[0] * 11]
-        made.entries[rule] = Entry(cases, 30 * cases, Counter(dict.fromkeys(known.needs, 7)), 0.97 if errors[1] else 0.0, errors)
+        met = Counter(dict.fromkeys(known.needs, 7))
+        made.entries[rule] = Entry(cases, 30 * cases, met, 0.97 if errors[1] else 0.0, errors)
     made.entries["COMM-6"].observed = [0.5, 2.25]
     for rule in ("MEM-1", "INIT-4"):
         made.entries[rule] = Entry(not_claimed="shards nothing")
@@ -75,7 +77,8 @@ def violated(name: str = "somebody.ddp:Wrapper", fact: str = "the gradient is no
     found, breach = ledger(), Breach("GRAD-2", fact, "rank 0 of 2, step 0", "-48 at (0, 0), expected -24", "never divided")
     entry = found.entries["GRAD-2"]
     entry.errors, entry.seen, entry.confirmed, entry.worst = [*entry.errors[:-2], 0, 1], 1, 1, 2.5e6
-    stored = StoredViolation(SMALLEST, breach, Ddp(name), Sampler(), (3, 3), "2.13.0", "pytest properties/ --replay FILE -k grad2")
+    repeat = "pytest properties/ --replay FILE -k grad2"
+    stored = StoredViolation(SMALLEST, breach, Ddp(name), Sampler(), (3, 3), "2.13.0", repeat)
     path = Path(".ddp-invariants") / f"{identifier(SMALLEST, 'GRAD-2', name)}.json"
     wrong = altered(WITHHELD, 1, "reduced", 1, "layers.0.bias", lambda values: values * 2)
     found.stored[str(path)] = asdict(of_violation(wrong, "GRAD-2"))

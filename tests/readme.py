@@ -1,4 +1,6 @@
-"""The outputs the documents show: find them, run their commands, write them anew. `python tests/readme.py [--all]`."""
+"""The outputs the documents show, and what else is made from code: run the commands, write them anew.
+
+`python tests/readme.py [--all]`."""
 
 import os
 import re
@@ -9,8 +11,11 @@ from pathlib import Path
 
 from gallery import table
 
+from ddp_invariants.certificate import schema
+
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
+SCHEMA = ROOT / "ddp_invariants" / "certificate.schema.json"
 DOCUMENTS = (README, ROOT / "examples" / "README.md")
 BLOCK = re.compile(r"<!-- output of: (?P<command>[^\n]+) -->\n```text\n(?P<output>.*?)```", re.DOTALL)
 FILE = re.compile(r"<!-- file: (?P<path>\S+) from: (?P<start>[^\n]+) -->\n```python\n(?P<text>.*?)```", re.DOTALL)
@@ -59,7 +64,8 @@ def shape(text: str) -> str:
 
 
 def main() -> None:
-    """Write every output anew; the slow ones only when asked for."""
+    """Write every output anew, the slow ones only when asked for; and the schema of certificates."""
+    SCHEMA.write_text(schema(), encoding="utf-8")
     for document in DOCUMENTS:
         text = document.read_text(encoding="utf-8")
         for match in BLOCK.finditer(text):

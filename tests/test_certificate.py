@@ -41,12 +41,13 @@ def written(folder: Path, certificate: Certificate | str, name: str = "it.json")
 
 @pytest.mark.parametrize(("certificate", "status", "words"), [
     (certified(), 0, "CERTIFIED\n"), (violated(), 1, "VIOLATED\n"),
-    (make(ledger(), discovery(), run(reported=frozenset(ALL_RULES) - {"GRAD-2"}), {}), 2, "1 of 47 properties were not reported: GRAD-2"),
+    (make(ledger(), discovery(), run(reported=frozenset(ALL_RULES) - {"GRAD-2"}), {}), 2,
+     "1 of 47 properties were not reported: GRAD-2"),
     (make(ledger(), discovery(), run(interrupted=True), {}), 2, "PARTIAL: not certified"),
     (make(ledger(), discovery(probed=(Probed("bias", Standing.WRONG, "", declared=True),)), run(), {}), 0, "with exceptions"),
 ], ids=["certified", "violated", "not reported", "interrupted", "exceptions"])
-def test_the_status_says_what_came_of_it_json_or_page(certificate: Certificate, status: int, words: str, tmp_path: Path) -> None:
-    """Read back it is the same; the command says so in words and as JSON."""
+def test_the_status_says_what_came_of_it(certificate: Certificate, status: int, words: str, tmp_path: Path) -> None:
+    """Of JSON and page, read back, the certificate is the same; the command says so in words and as JSON."""
     paths = [written(tmp_path, certificate), written(tmp_path, page.render(certificate, drawn=False), "it.html")]
     for path in paths:
         assert verifying.read(path) == certificate
@@ -77,18 +78,21 @@ CHANGED: dict[str, tuple[str, str]] = {
     "a count": (GOOD.replace('"judged": 40', '"judged": 41', 1), "it was changed after it was written"),
     "a digest": (GOOD.replace(certified().digest, "0" * 64), "it was changed after it was written"),
     "white space": (GOOD.replace("\n", "\r\n"), "it was changed after it was written"),
-    "a key twice": (GOOD.replace(' "outcome": "certified",', ' "outcome": "violated",\n "outcome": "certified",'), "it was changed"),
+    "a key twice": (GOOD.replace(' "outcome": "certified",', ' "outcome": "violated",\n "outcome": "certified",'),
+                    "it was changed after it was written"),
     "a verdict": (_plain(violated(), lambda it: it.update(outcome="certified")), "it was changed after it was written"),
     "an older form": (_plain(certified(), lambda it: it.update(form=0)), "it is of form 0; this version reads form 1 alone"),
     "no form": (_plain(certified(), lambda it: it.pop("form")), "it is of form None"),
     "another kind": ('{"kind": "violation"}', "kind is 'violation', expected 'certificate'"),
     "an unknown field": (_plain(certified(), lambda it: it.update(more=1)), "more: Unexpected keyword argument"),
-    "a wrong type": (_plain(certified(), lambda it: it["setting"].update(seed="1")), "setting.seed: Input should be a valid integer"),
+    "a wrong type": (_plain(certified(), lambda it: it["setting"].update(seed="1")),
+                     "setting.seed: Input should be a valid integer"),
     "no number": (GOOD.replace('"worst": 0.97', '"worst": NaN', 1), "it holds a number that is none"),
     "truncated": (GOOD[: len(GOOD) // 2], "not a JSON object, or not all of one"),
     "empty": ("", "not a JSON object"),
     "deep": ("[" * 100_000, "not a JSON object"),
-    "a bad case": (_plain(violated(), lambda it: it["violations"][0]["case"].update(steps=0)), "steps is 0, expected an integer"),
+    "a bad case": (_plain(violated(), lambda it: it["violations"][0]["case"].update(steps=0)),
+                   "steps is 0, expected an integer"),
 }
 
 
@@ -161,10 +165,12 @@ CONTRADICTIONS: dict[str, Certificate] = {
     "GRAD-2 has a violation, and its verdict is another": replace(
         _with_rule(ACCUSED, "GRAD-2", verdict="holds", seen=0, confirmed=0), outcome="certified"),
     "GRAD-2 is violated, and no violation of it is there": replace(ACCUSED, violations=()),
-    "is not of the case it shows": replace(ACCUSED, violations=(replace(ACCUSED.violations[0], case=replace(SMALLEST, steps=2)),)),
+    "is not of the case it shows": replace(
+        ACCUSED, violations=(replace(ACCUSED.violations[0], case=replace(SMALLEST, steps=2)),)),
     "GRAD-2 is violated in 4 of 3 runs": replace(ACCUSED, violations=(replace(ACCUSED.violations[0], confirmed=(4, 3)),)),
     "MEM-1 is not claimed, and was judged, or nothing says why": _with_rule(WHOLE, "MEM-1", why=""),
-    "GRAD-2 is not tested, and its property ran": replace(_with_rule(WHOLE, "GRAD-2", verdict="not tested"), outcome="inconclusive"),
+    "GRAD-2 is not tested, and its property ran": replace(
+        _with_rule(WHOLE, "GRAD-2", verdict="not tested"), outcome="inconclusive"),
 }
 
 
@@ -178,7 +184,7 @@ def test_a_file_that_contradicts_itself_is_refused_though_its_digest_is_right(wo
 
 
 def test_nothing_an_implementation_says_is_markup_or_steers_a_terminal(tmp_path: Path) -> None:
-    """In its name, in what it raises: the page shows it, the terminal prints it, and it stays text; half a character is replaced."""
+    """In its name, in what it raises: the page shows it, the terminal prints it, and it stays text."""
     name = '</script><script>alert(1)</script>&amp;\\u003c"\x1b[2J|`'
     made = violated(name, "<b>bold</b> \ud800")
     text = page.render(made)
@@ -192,7 +198,7 @@ def test_nothing_an_implementation_says_is_markup_or_steers_a_terminal(tmp_path:
 
 
 def test_the_schema_that_is_shipped_is_that_of_the_certificate() -> None:
-    """Made anew it is the same: `python -m ddp_invariants.certificate`."""
+    """Made anew, as `python tests/readme.py` does, it is the same."""
     assert Path(certificates.__file__).with_name("certificate.schema.json").read_text(encoding="utf-8") == certificates.schema()
 
 
@@ -241,7 +247,7 @@ def test_a_shard_map_is_what_the_sampler_answered() -> None:
 
 
 def test_a_timeline_is_what_the_ranks_noted() -> None:
-    """Milliseconds from the first backward's beginning, in the last steps; which gradients each reduction carried; what is withheld."""
+    """Milliseconds from the first backward's beginning; which gradients each reduction carried; what is withheld."""
     found = timeline(WITHHELD)
     assert found is not None
     assert found.withheld

@@ -281,7 +281,7 @@ def test_a_rule_of_ones_own_is_certified_and_shrunk_like_any_other(host_addresse
     hosts: Any = SimpleNamespace(addresses=host_addresses)
     try:
         held = certify(Implementation(ddp="torch"), "COMM-100", own.small_buckets(), examples=20, store=tmp_path, hosts=hosts)
-        assert report.verdict(held, "COMM-100") == "holds"
+        assert held.said("COMM-100") == "holds"
         assert held["COMM-100"].met["several buckets"] > 0
         rounding = Implementation(ddp="ddp_invariants.faults.bucketed:RoundsToBfloat16")
         with pytest.raises(Violation, match=r"COMM-100 violated by .*RoundsToBfloat16") as found:

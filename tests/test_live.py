@@ -16,10 +16,12 @@ from pathlib import Path
 import psutil
 import pytest
 from certificates import ledger
-from readme import ROOT, plain
+from click.testing import CliRunner
+from readme import README, ROOT, plain
 
 from ddp_invariants import verifying
 from ddp_invariants.case import CaseError
+from ddp_invariants.cli import main
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.ledger import Ledger
 from ddp_invariants.live import Listener, Progress, Teller
@@ -70,19 +72,24 @@ def test_progress_says_what_is_held_open_vacuous_and_left() -> None:
     assert progress.counts(known)["violated"] == 1
 
 
+SHOWN = README.read_text(encoding="utf-8").partition("## The certificate\n")[2].split("```sh\n")[1].partition("\n```")[0]
+"""The two commands of the README."""
 SHARDS = ("properties/test_shard.py", "-k", "shard2 or shard4", "--cases", "10", "--seed", "1")
 
 
 def test_a_session_leaves_all_it_was_asked_for_also_under_xdist(tmp_path: Path) -> None:
     """Certificate, page, badge, JUnit with the rules' properties, the CI job's page; of two rules alone it is partial."""
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", "2", *SHARDS, "--certificate", str(tmp_path / "it.html"),
-               "--badge", str(tmp_path / "badge.json"), "--junitxml", str(tmp_path / "junit.xml")]
     (tmp_path / "summary.md").write_text("said before\n")
+    certify, recheck = (line.replace(" certificate.", f" {tmp_path}/it.").split() for line in SHOWN.splitlines())
+    command = [sys.executable, "-m", *certify, "-p", "no:cacheprovider", "-n", "2", *SHARDS,
+               "--badge", str(tmp_path / "badge.json"), "--junitxml", str(tmp_path / "junit.xml")]
     done = subprocess.run(command, cwd=ROOT, env={**plain(), "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md")},
                           capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"certificate: {tmp_path}/it.json, {tmp_path}/it.html (PARTIAL: not certified)" in done.stdout
     assert sorted(path.name for path in tmp_path.iterdir()) == ["badge.json", "it.html", "it.json", "junit.xml", "summary.md"]
+    rechecked = CliRunner().invoke(main, recheck[1:])
+    assert (rechecked.exit_code, rechecked.output.startswith("PARTIAL")) == (2, True)
     certificate = verifying.read(tmp_path / "it.json")
     assert certificate == verifying.read(tmp_path / "it.html")
     assert [one.rule for one in certificate.rules if one.verdict == "holds"] == ["SHARD-2", "SHARD-4"]
@@ -92,12 +99,14 @@ def test_a_session_leaves_all_it_was_asked_for_also_under_xdist(tmp_path: Path) 
     assert all(len(one.digest) == 64 and one.files == 1 for one in certificate.subjects)
     assert json.loads((tmp_path / "badge.json").read_text())["message"] == "partial"
     assert (tmp_path / "summary.md").read_text().startswith("said before\n## PARTIAL: not certified\n")
-    suite = ET.parse(tmp_path / "junit.xml").getroot().find("testsuite")  # noqa: S314 - written one line above
+    suite = ET.parse(tmp_path / "junit.xml").getroot().find("testsuite")
     assert suite is not None
     whole = {one.get("name"): one.get("value") for one in suite.findall("properties/property")}
     assert (whole["SHARD-2"], whole["GRAD-1"], whole["seed"]) == ("holds", "not tested", "1")
-    per_test = [{one.get("name"): one.get("value") for one in case.findall("properties/property")} for case in suite.findall("testcase")]
-    assert sorted((one["ddp-invariants rule"], one["verdict"]) for one in per_test) == [("SHARD-2", "holds"), ("SHARD-4", "holds")]
+    per_test = [{one.get("name"): one.get("value") for one in case.findall("properties/property")}
+                for case in suite.findall("testcase")]
+    said = sorted((one["ddp-invariants rule"], one["verdict"]) for one in per_test)
+    assert said == [("SHARD-2", "holds"), ("SHARD-4", "holds")]
 
 
 def test_what_cannot_be_written_is_refused_before_anything_runs(tmp_path: Path) -> None:
@@ -111,9 +120,9 @@ def test_what_cannot_be_written_is_refused_before_anything_runs(tmp_path: Path) 
 
 
 def test_an_interrupt_prints_what_is_known_and_leaves_a_partial_certificate(tmp_path: Path) -> None:
-    """On a terminal, with two workers, by the interrupt key: the table, the certificate, and no process. The progress was drawn."""
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", "2", "properties/", "--cases", "5000", "--certificate",
-               str(tmp_path / "it.json")]
+    """On a terminal where the progress was drawn, with two workers, by the key: the table, a certificate, and no process."""
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", "2", "properties/", "--cases", "5000",
+               "--certificate", str(tmp_path / "it.json")]
     pid, terminal = pty.fork()
     if not pid:
         os.chdir(ROOT)
@@ -138,7 +147,7 @@ def test_an_interrupt_prints_what_is_known_and_leaves_a_partial_certificate(tmp_
             process.send_signal(signal.SIGKILL)
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", said.decode())
     assert status == 2, text
-    assert seconds < 10  # About one on a quiet machine.
+    assert seconds < 20  # Some two on a busy machine; far more processes than cores take their time.
     assert re.search(r"[\d,]+ cases judged\r\nrule +verdict", text), text
     assert "not finished" in text
     assert "Traceback" not in text
