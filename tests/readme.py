@@ -1,6 +1,7 @@
 """The outputs the documents show, and what else is made from code: run the commands, write them anew.
 
-`python tests/readme.py [--all]`."""
+`python tests/readme.py [--all]`.
+"""
 
 import os
 import re

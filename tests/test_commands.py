@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from ddp_invariants import answers, report, rulebook, sitting
+from ddp_invariants import answers, rulebook, sitting
 from ddp_invariants.cli import main, probing
 from ddp_invariants.discovery import Discovery, Probed, Standing
 from ddp_invariants.doctor import MIB, Facts, Torch, diagnose
