@@ -93,6 +93,9 @@ class Adapter(Protocol):
     def gradients(self, wrapped: Any) -> Mapping[str, Any]:
         """Return the synchronised gradients by parameter name, None where there is none. Usual: `.grad`, else `.main_grad`."""
 
+    def clip(self, wrapped: Any, optimizer: Any, norm: float) -> object:
+        """Scale the synchronised gradients down to a norm. Usual: `wrapped.clip_grad_norm_`, or `torch.nn.utils`' own."""
+
     def step(self, wrapped: Any, optimizer: Any) -> object:
         """Update the parameters. Usual: `optimizer.step()`."""
 

@@ -183,6 +183,34 @@ def scaled_sum(a: Ball, alpha: float, b: Ball, beta: float, form: Format, entrie
                         3 + (0 if entries is None else entries.count), quantum)
 
 
+def clipped(gradient: Ball, largest: float, form: Format) -> Ball:
+    """A gradient scaled down to a norm, as torch.nn.utils.clip_grad_norm_ does: times min(1, largest / (norm + 1e-6)).
+
+    The norm is that of the tensors' norms, each of them a sum of squares in some order: P additions, as many squares and a few
+    roots, all of what is not negative, so that relative errors do not grow by cancellation; squares below the smallest number
+    vanish. A factor of 1 changes nothing. What overflows as a square makes the factor 0, or does not: nothing is known then.
+
+    Args:
+        gradient: Of all parameters, shape (P,).
+        largest: The norm.
+        form: Their formats.
+    """
+    roundoff, smallest = float(np.max(form.roundoff, initial=0.0)), float(np.max(form.smallest, initial=0.0))
+    error = float(gamma(gradient.centre.size + 8, roundoff + OWN_ROUNDOFF))
+    vanished = math.sqrt(gradient.centre.size * smallest)
+    least = math.sqrt(float((np.maximum(np.abs(gradient.centre) - gradient.radius, 0) ** 2).sum()))
+    most = math.sqrt(float((gradient.most**2).sum())) * (1 + error) + vanished
+    if not error < 1 or not most**2 <= float(np.min(form.largest, initial=np.inf)):
+        return Ball(gradient.centre, np.full_like(gradient.radius, np.inf), 0.0)
+    four = float(gamma(4, roundoff + OWN_ROUNDOFF))  # A sum, a quotient, and a cast of the factor.
+    low = min(1.0, largest / (most + 1e-6) * (1 - four))
+    high = min(1.0, largest / (max(least * (1 - error) - vanished, 0.0) + 1e-6) * (1 + four))
+    if low == 1.0:
+        return gradient
+    radius = gradient.radius * high + gradient.most * ((high - low) / 2 + form.roundoff * high) + form.smallest
+    return Ball(gradient.centre * ((low + high) / 2), radius, 0.0)
+
+
 def mean_over_ranks(centre_WP: FloatArray, radius_WP: FloatArray, most_WP: FloatArray, quantum: float | FloatArray,
                     form: Format, passes: int) -> Ball:
     """The mean of the ranks' gradients, however it is computed.

@@ -10,6 +10,7 @@ Standard library only: the rank side imports this module under any interpreter.
 
 import hashlib
 import json
+import math
 from dataclasses import asdict, dataclass, fields, replace
 from math import prod
 from typing import Any, ClassVar, Literal, get_args
@@ -454,6 +455,8 @@ class TrainingCase:
             which they are the first to leave; the others go on.
         saved_by: How many ranks, the first of all processes, trained before and saved what is trained: it is loaded, with its
             optimizer, by the ranks of this run before their first step. None where nobody did.
+        clip: Largest norm of all gradients together that a step is made with: they are scaled down to it once they are
+            synchronised. None for any.
         rounds: How often the whole run is repeated in the same processes; the evidence is the last one's.
         seed: Of parameters, samples and targets.
     """
@@ -483,6 +486,7 @@ class TrainingCase:
     interludes: tuple[Interlude, ...] = ()
     exhausted: tuple[Exhausted, ...] = ()
     saved_by: int | None = None
+    clip: float | None = None
     rounds: int = 1
     seed: int = 0
     kind: Literal["training"] = "training"
@@ -531,6 +535,10 @@ class TrainingCase:
                  "'plain' where backwards do not alternate with forwards")
         for index, interlude in enumerate(self.interludes):
             self._require_interlude(f"interludes[{index}]", interlude)
+        _require(self.clip is None or 0 < self.clip < math.inf, "clip", self.clip, "null or a number above 0")
+        _require(self.clip is None or self.zero_grad != "never", "zero_grad", self.zero_grad,
+                 "another where gradients are clipped: what is left of them is not what was reduced")
+        _require(self.clip is None or not self.sparse, "clip", self.clip, "null where a gradient is sparse")
         if self.exhausted:
             self._require_exhausted()
         if self.saved_by is not None:

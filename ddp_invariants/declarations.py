@@ -216,6 +216,7 @@ CAPABILITIES = {
     "copy": "a deep copy of what is wrapped, taken and kept",
     "assign": "a state loaded as new tensors after wrapping: load_state_dict(assign=True)",
     "state": "a state to save, and to load into a wrapper made anew",
+    "clipping": "gradients scaled down to a norm once they are synchronised",
     "resized": "a state that another number of ranks goes on from",
     "join": "ranks that run out of batches before others do, under a join()",
     "shuffle": "a shuffled order, by seed and epoch",

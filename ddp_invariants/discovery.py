@@ -173,6 +173,8 @@ def discover(pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int, files:
         probes.scope = replace(probes.scope, without=probes.scope.without | lacking)
     if "backward" in how:  # The engine's own, which is not told that another follows.
         lacking |= {"retained"}
+    if {"gradients", "step"} & how.keys():  # They lie elsewhere, or an engine makes of them what it likes.
+        lacking |= {"clipping"}
     if "uneven batches" not in how:
         lacking |= {"join"}
     if "subgroup" in without | lacking:

@@ -193,6 +193,7 @@ def beyond(case: TrainingCase, declared: Declarations, source: Mapping[str, Any]
             layer.checkpoint != "none" for layer in case.model.layers),
         "something happens between steps": bool(case.interludes),
         "it starts from a state that other ranks saved": case.saved_by is not None,
+        "gradients are clipped": case.clip is not None,
         "some ranks run out of batches": bool(case.exhausted),
         "a rank is killed in the middle": case.kills,
         "an exception is caught in a step of several micro-steps": case.mishap is not None and case.accumulation > 1,

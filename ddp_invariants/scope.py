@@ -231,6 +231,7 @@ TRAINING: dict[str, Capability] = {
                       replace(BASE, model=Model(4, (Layer("linear", 2),)))),
     "subgroup": Capability(lambda case: case.outside > 0, lambda case: replace(case, outside=0, saved_by=None),
                            replace(BASE, outside=1), frozenset({"a group without rank 0"})),
+    "clipping": _field("clip", None, replace(_GENTLE, clip=0.0625), "gradients clipped"),
     "resized": _field("saved_by", None, replace(_GENTLE, world_size=3, data=Data(samples=12, batch_size=2), saved_by=2),
                       "fewer ranks saved", "more ranks saved"),
     "join": _field("exhausted", (), replace(_GENTLE, steps=3, world_size=3, data=Data(samples=18, batch_size=2),
@@ -362,7 +363,7 @@ def _stacked(case: TrainingCase, stack: Stack) -> TrainingCase:
                    for number, width in enumerate(widths))
     return replace(case, model=Model(case.model.inputs, layers), outside=0, bucket_cap=None, accumulation=1,
                    zero_grad="set_to_none", unused=(), crossed=None, no_sync="plain", passes="alternate", interludes=(),
-                   exhausted=(), saved_by=None)
+                   exhausted=(), saved_by=None, clip=None)
 
 
 BETWEEN = ("evaluation", "forward_only", "learning_rate", "freeze", "unfreeze", "cast", "copy", "assign")

@@ -176,7 +176,8 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
                    accumulated: bool = False, mishaps: tuple[MishapKind, ...] = (), rounds: int = 1,
                    unused: bool = False, crossed: bool = False, passes: bool = False,
                    interludes: tuple[InterludeKind, ...] = (), uneven: bool = False,
-                   resized: bool = False, odd: bool = False) -> TrainingCase:
+                   resized: bool = False, odd: bool = False,
+                   clipped: bool = False) -> TrainingCase:
     """Training runs within a scope.
 
     What is drawn does not depend on what was drawn before (only what is made of it does), so that Hypothesis can
@@ -201,6 +202,7 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
         interludes: What may happen between steps; always some of it, where the scope allows any, and layers that are passed by
             and several backwards per step beside it.
         uneven: Always have ranks that run out of batches.
+        clipped: In one of four, have gradients clipped.
         resized: Always start from a state that ranks of another number saved, where the scope allows.
         odd: Always have gradients that are sparse, or of a dtype of their own.
     """
@@ -270,6 +272,7 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
         ends = {rank % world_size: 1 + step % (steps - 1) for rank, step in draw(_EXHAUSTED)[: world_size - 1]}
         exhausted = tuple(Exhausted(rank, step) for rank, step in sorted(ends.items()))
         zero_grad = "zero" if zero_grad == "never" else zero_grad
+    clip = draw(st.sampled_from((0.0625, 1.0, 1024.0))) if clipped and draw(_ONE_IN_FOUR) else None
     saved_by = None
     if resized:
         saved_by = 1 + draw(_SMALL) % scope.max_world_size
@@ -303,6 +306,7 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
         interludes=between,
         exhausted=exhausted,
         saved_by=saved_by,
+        clip=None if zero_grad == "never" or model.layers[0].sparse else clip,
         rounds=rounds,
         seed=draw(_SEEDS),
     )
@@ -385,8 +389,8 @@ def _situations(rule: str) -> dict[str, Any]:
             "perturbed": _PERTURBED.get(rule, PERTURBATIONS), "mishaps": _MISHAPS.get(rule, ()),
             "rounds": 4 if rule == "LIVE-4" else 1, "capped": rule in ("GRAD-6", "COMM-4", "COMM-5"),
             "accumulated": rule in ("GRAD-8", "GRAD-12"), "unused": rule == "GRAD-9", "crossed": rule in ("GRAD-1", "COMM-1"),
-            "passes": rule == "GRAD-13", "odd": rule == "GRAD-10", "uneven": rule == "GRAD-11",
-            "resized": rule == "STATE-2", "interludes": _INTERLUDES_OF.get(rule, ())}
+            "passes": rule == "GRAD-13", "odd": rule == "GRAD-10", "clipped": rule in ("PARAM-3", "LIVE-5"),
+            "uneven": rule == "GRAD-11", "resized": rule == "STATE-2", "interludes": _INTERLUDES_OF.get(rule, ())}
 
 
 def unlike(rules: Iterable[str]) -> list[str]:

@@ -295,3 +295,28 @@ class LoadsWhereItWasSaved(_Reference):
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         there = dist.get_rank(self.group) < state_dict["_extra_state"]
         return super().load_state_dict(state_dict, strict, assign) if there else None
+
+
+class SumsNormsOverRanks(_Reference):
+    """The norm to clip by is summed over the ranks, as for shards, though each of them has all gradients (a classic).
+
+    PARAM-3.
+    """
+
+    def clip_grad_norm_(self, largest: float) -> None:
+        """Scale gradients down to a norm."""
+        gradients = [parameter.grad for parameter in self.module.parameters() if parameter.grad is not None]
+        squares = torch.stack([gradient.double().square().sum() for gradient in gradients]).sum()
+        dist.all_reduce(squares, group=self.group)
+        for gradient in gradients:
+            gradient.mul_(min(1.0, largest / (float(squares) ** 0.5 + 1e-6)))
+
+
+class ClipsEachByItself(_Reference):
+    """Each gradient is scaled down to the norm by itself (no public incident found). PARAM-3."""
+
+    def clip_grad_norm_(self, largest: float) -> None:
+        """Scale gradients down to a norm."""
+        for parameter in self.module.parameters():
+            if parameter.grad is not None:
+                nn.utils.clip_grad_norm_([parameter], largest)

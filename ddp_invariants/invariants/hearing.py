@@ -347,6 +347,8 @@ class Hearing:
     def _updated(self, step: int, start_P: FloatArray, gradient: Ball, form: balls.Format,
                  left_out_P: NDArray[np.bool_] | None = None, entries: Entries | None = None) -> Ball:
         """The parameters after the optimizer's step; shape (P,)."""
+        if self.case.clip is not None:
+            gradient = balls.clipped(gradient, self.case.clip, form)
         plan = self.case.at(step).optimizer
         start = Ball(start_P, np.zeros_like(start_P), balls.quantum_of(start_P))
         if not self.declared.main:

@@ -53,13 +53,15 @@ def _moved_between(hearing: Hearing, tally: Tally, step: int) -> Breach | None:
 
 
 @training.rule("PARAM-3", "Every step moves the parameters as single-process training on the global batch does.",
-               (TWO_RANKS, "momentum", "weight decay", "AdamW", "Adam", "Nesterov momentum", "a fused step"))
+               (TWO_RANKS, "momentum", "weight decay", "AdamW", "Adam", "Nesterov momentum", "a fused step",
+                "gradients clipped"))
 def trajectory_of_single_process_training(hearing: Hearing, tally: Tally) -> Breach | None:
     """Against the oracle: bitwise where the arithmetic is exact, within the derived bound elsewhere."""
     plan = hearing.case.optimizer
     met = {"AdamW": plan.kind == "adamw", "Adam": plan.kind == "adam", "Nesterov momentum": plan.nesterov,
            "a fused step": plan.way == "fused", "momentum": plan.kind == "sgd" and plan.momentum > 0,
-           "weight decay": plan.weight_decay > 0, TWO_RANKS: hearing.case.world_size > 1}
+           "weight decay": plan.weight_decay > 0, "gradients clipped": hearing.case.clip is not None,
+           TWO_RANKS: hearing.case.world_size > 1}
     for step in hearing.steps("updated"):
         if step and (breach := _moved_between(hearing, tally, step)) is not None:
             return breach

@@ -194,12 +194,14 @@ class Driver:
             lacks += ["subgroup"] if not calls or any(call.group is None for call in calls) else []
         if self.declared.zero or self.declared.optimizer == "own":
             lacks += ["resized"]  # Each rank has a part of the state.
+        if self.declared.zero or self.declared.gradients != "all" or "gradients" in self.methods:
+            lacks += ["clipping"]  # What is to be scaled is not what lies in `.grad`, or not all of it.
         if "wrap" in self.methods:  # Whether it looks at the context's is for the adapter to say.
             lacks += [name for name in ("bucket_cap", "subgroup") if name not in self.declared.supports]
         if "train_step" in self.methods:
             lacks += ["no_sync", "bucket_cap", "zero_in_place", "never_zeroed", "forward_error", "backward_error", "joint",
                       "in_parts", "evaluation", "forward_only", "forward_only_quiet", "learning_rate", "freeze", "unfreeze",
-                      "cast", "copy", "assign", "state", "resized", "join"]
+                      "cast", "copy", "assign", "state", "resized", "join", "clipping"]
         lacks += ["retained"] if {"backward", "train_step"} & self.methods else []  # It is not told that another follows.
         about = self.optimizer.thing if self.thing is None and self.optimizer is not None else self.thing
         target = "no wrapper" if self.ddp.name == "none" else target_of(self.ddp.name, "ddp")
@@ -326,6 +328,11 @@ class Drive:
     def gradients(self, wrapped: Any) -> Mapping[str, Tensor | None]:
         del wrapped
         return {name: _gradient(parameter) for name, parameter in self.replica.named_parameters()}
+
+    def clip(self, wrapped: Any, optimizer: Any, norm: float) -> object:
+        del optimizer
+        own = getattr(wrapped, "clip_grad_norm_", None)
+        return own(norm) if callable(own) else nn.utils.clip_grad_norm_(list(self.replica.parameters()), norm)
 
     def step(self, wrapped: Any, optimizer: Any) -> object:
         if self._engine("step", wrapped):

@@ -349,6 +349,8 @@ class Run:
                 optimizer.zero_grad(set_to_none=case.zero_grad == "set_to_none")
             self._loss(plain(inputs), targets, tags)[1].backward()
             if (number + 1) % case.accumulation == 0:
+                if case.clip is not None:
+                    nn.utils.clip_grad_norm_(plain.parameters(), case.clip)
                 optimizer.step()
                 self.record.tensors("plain", number // case.accumulation, plain.named_parameters())
 
@@ -390,6 +392,9 @@ class Run:
             self._note_in_flight()
             gradients = drive.gradients(wrapped)
             self.record.tensors("reduced", self.step, ((name, gradients.get(name)) for name, _ in self.named))
+        if case.clip is not None:
+            self.phase = "clipping"
+            drive.clip(wrapped, optimizer, case.clip)
         gradient_bytes = held.gradients(self.replica, optimizer) if self.declared.zero else 0
         self.phase = "optimizer step"
         drive.step(wrapped, optimizer)
