@@ -125,10 +125,9 @@ def normed(x: Ball, gain: FloatArray, shift: FloatArray, dtype: str) -> tuple[Ba
     five = gamma(5, roundoff)
     high = (np.maximum(variance - variance_radius, 0) + 1e-5) ** -0.5 * (1 + five)
     low = (variance + variance_radius + 1e-5) ** -0.5 * (1 - five)
-    known = np.isfinite(variance_radius)
-    high, low = np.where(known, high, 1e3), np.where(known, low, 0.0)
     middle = Ball(mean, mean_radius, 0.0)
-    scale = Ball((high + low) / 2, (high - low) / 2, 0.0)
+    known = np.isfinite(variance_radius) & (width * most**2 <= form.largest)
+    scale = Ball((high + low) / 2, np.where(known, (high - low) / 2, np.inf), 0.0)
     # Whether the mean is taken off first, or both are multiplied before that, by the gain too: at most six roundings.
     apart = Ball(off * scale.centre, np.abs(off) * scale.radius + (x.radius + middle.radius) * scale.most, 0.0)
     result = form.rounded(apart.centre, apart.radius, (x.most + middle.most) * scale.most, 6, 0.0)
@@ -215,7 +214,7 @@ def _shares(scores: Ball, dtype: str) -> Ball:
     reach = np.where(known, radius, 0.0)
     spread = np.maximum(_logistic(above + reach) - centre, centre - _logistic(above - reach))
     found = spread + gamma(48, roundoff) * (centre + spread) + 4 * form.smallest
-    return Ball(centre, np.where(known, found, 1.0), 0.0)
+    return Ball(centre, np.where(known, found, np.inf), 0.0)  # What overflows before it may be no number.
 
 
 def attended(x: Ball, weights: dict[str, FloatArray], dtype: str) -> tuple[Ball, Attended]:

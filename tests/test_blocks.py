@@ -126,6 +126,15 @@ def test_the_bounds_are_no_tolerance() -> None:
         assert ball.radius.max() < 1e-4 * np.abs(ball.centre).max()
 
 
+@pytest.mark.parametrize("size", [1e18, 1e25, 1e38])
+def test_what_may_overflow_is_not_known(size: float) -> None:
+    """Squares and products of float32 beyond its largest number: torch gives what is no number, or a wrong one."""
+    x = exactly(size * np.array([[[1.0, -1.0, 0.5, 2.0] * 8]]))
+    weights = dict.fromkeys(("query", "key", "value"), np.eye(16))
+    for found in (blocks.attended(x, weights, "float32"), blocks.normed(x, np.ones(32), np.zeros(32), "float32")):
+        assert (not np.isfinite(found[0].radius).any()) == (size > 1e18)
+
+
 @pytest.mark.parametrize("channels", [1, 2])
 def test_a_convolution_of_integers_is_exact(channels: int) -> None:
     """Against a loop over outputs, channels, places and taps."""
