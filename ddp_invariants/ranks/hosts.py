@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Self
 
 HASH_SEEDS = ("1", "2")
-_STARTING = 60.0
+_STARTING = 180.0
 """Seconds a host may take to import torch on a busy machine."""
 _PATIENCE = 10.0
 """Seconds for what takes the kernel milliseconds: nothing here waits for ever."""
