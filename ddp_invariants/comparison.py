@@ -280,6 +280,8 @@ def _both_within(old: TrainingEvidence, new: TrainingEvidence, declared: Declara
                 values = [flat_by_name(tensors, layout) for tensors in held]
         except (Unjudged, KeyError, ValueError):
             return None
+        if not all(np.isfinite(one).all() for one in values):
+            return None  # Of a run that overflows; whether it may is for the rules.
         if any(one.shape != ball.centre.shape or not (np.abs(one - ball.centre) <= ball.radius).all() for one in values):
             return False
     return True

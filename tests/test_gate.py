@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -170,6 +171,11 @@ def test_a_difference_within_the_bound_is_a_rounding() -> None:
     left = everywhere(left, "forward", 1, FACTOR, lambda values: values * (1 + 2.0**-23))
     found = comparison.compared(old, left, Declarations(), SamplerDeclarations())
     assert [one.name for one in found if one.kind != "rule"] == ["rounding: optimizer", "rounding: forward"]
+    overflowing = everywhere(old, "reduced", 0, FACTOR, lambda values: values * np.inf)
+    other = overflowing
+    for name in ("loss", "twin"):
+        other = everywhere(other, "loss", 0, name, lambda values: values * (1 + 2.0**-51))
+    assert names(overflowing, other) == ["rounding: forward"]
     first = everywhere(old, "forward", 0, FACTOR, lambda values: values * (1 + 2.0**-23))
     assert names(old, first)[-1] == "number: forward"
 
@@ -260,12 +266,13 @@ def test_equal_sides_are_the_same_and_accepted_changes_that_do_not_show_are_told
     assert "speed and memory, new over old, never judged" in done.output
 
 
-@pytest.mark.parametrize(("name", "accept", "status"), [("a new warning", ACCEPTED, 0), ("padding rule", "", 1)])
-def test_a_simulated_upgrade_is_found(tmp_path: Path, name: str, accept: str, status: int) -> None:
+@pytest.mark.parametrize(("name", "cases", "accept", "status"), [
+    ("a new warning", 10, ACCEPTED, 0), ("padding rule", 60, "", 1)])
+def test_a_simulated_upgrade_is_found(tmp_path: Path, name: str, cases: int, accept: str, status: int) -> None:
     """Of the alterations in upgrades.py two that are found at once, with scripts; an accepted one opens the gate."""
     accepted = tmp_path / "accepted.toml"
     accepted.write_text(accept, encoding="utf-8")
-    done, found = compared(sys.executable, interpreter(tmp_path / "new", name), 20, "--max-world-size", "2", "--accept",
+    done, found = compared(sys.executable, interpreter(tmp_path / "new", name), cases, "--max-world-size", "2", "--accept",
                            str(accepted), "--scripts", str(tmp_path / "scripts"))
     assert done == status
     assert not [one for one in found if one.startswith(("number", "rounding"))]

@@ -18,7 +18,7 @@ from typing import Self
 HASH_SEEDS = ("1", "2")
 LOOPBACK = "lo"
 """Where ranks of one machine meet, so that no name has to resolve."""
-STARTING = 60.0
+STARTING = 180.0
 """Seconds a host may take to import torch on a busy machine."""
 PATIENCE = 10.0
 """Seconds for what takes the kernel milliseconds: nothing here waits for ever."""
