@@ -112,8 +112,12 @@ def test_several_are_judged_one_after_another_and_compared(tmp_path: Path) -> No
     assert ["SHARD-1", "holds", "holds"] in [row.split() for row in rows]
     assert ["all", "in", "all", "violated", "certified"] in [row.split() for row in rows]
     assert ["resume", "right", "not", "offered"] in [row.split() for row in rows]
-    assert re.search(rf"repeat +ddp-invariants certify --ddp {NEVER_DIVIDES} --replay \.ddp-invariants/\w+\.json -k grad2",
-                     done.stdout)
+    repeat = re.search(rf"repeat +ddp-invariants (certify --ddp {NEVER_DIVIDES} --replay \.ddp-invariants/\w+\.json -k grad2)",
+                       done.stdout)
+    assert repeat is not None
+    again = command(*repeat[1].split(), at=tmp_path)
+    assert again.returncode == 1, again.stdout + again.stderr
+    assert f"GRAD-2 violated by {NEVER_DIVIDES}" in again.stdout
 
 
 def test_what_pytest_says_and_what_was_found_make_the_status() -> None:
