@@ -74,6 +74,16 @@ def test_what_the_user_did_not_cause_is_no_mistake_of_theirs(
     assert (str(error) or "interrupted") in done.output
 
 
+@pytest.mark.parametrize(("words", "told"), [
+    (["--ddp", "nonsense"], "--ddp nonsense: expected reference, torch"), (["--ddp", "refrence"], "did you mean reference?"),
+    (["--ddp", "no/file.py:X"], "--ddp no/file.py:X: there is no file no/file.py"), (["--sampler", "a:"], "--sampler a:: expected")])
+def test_a_bad_name_is_told_before_anything_is_started(words: list[str], told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As far as the name itself tells: no host is started for it."""
+    monkeypatch.setattr(probing, "Hosts", None)
+    done = invoke("discover", *words)
+    assert (done.exit_code, told in done.output) == (64, True), done.output
+
+
 def test_the_statuses_and_completion_stand_in_the_help() -> None:
     """All five of them, and every command with a line of its own."""
     told = " ".join(invoke("--help").output.split())
@@ -112,8 +122,12 @@ def test_several_are_judged_one_after_another_and_compared(tmp_path: Path) -> No
     assert ["SHARD-1", "holds", "holds"] in [row.split() for row in rows]
     assert ["all", "in", "all", "violated", "certified"] in [row.split() for row in rows]
     assert ["resume", "right", "not", "offered"] in [row.split() for row in rows]
-    assert re.search(rf"repeat +ddp-invariants certify --ddp {NEVER_DIVIDES} --replay \.ddp-invariants/\w+\.json -k grad2",
-                     done.stdout)
+    repeat = re.search(rf"repeat +ddp-invariants (certify --ddp {NEVER_DIVIDES} --replay \.ddp-invariants/\w+\.json -k grad2)",
+                       done.stdout)
+    assert repeat is not None
+    again = command(*repeat[1].split(), at=tmp_path)
+    assert again.returncode == 1, again.stdout + again.stderr
+    assert f"GRAD-2 violated by {NEVER_DIVIDES}" in again.stdout
 
 
 def test_what_pytest_says_and_what_was_found_make_the_status() -> None:

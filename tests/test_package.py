@@ -64,7 +64,7 @@ def test_everything_git_has_of_the_package_is_in_the_wheel(wheel: Path) -> None:
 
 
 def test_an_installed_package_certifies_in_a_folder_with_settings_of_its_own(installed: Command) -> None:
-    """Its conftest and settings of pytest are not read; the line that repeats a violation works there."""
+    """Its conftest and settings of pytest are not read, and nothing of the checkout is found."""
     where = installed("python", "-c", "import ddp_invariants, os; print(os.getcwd(), ddp_invariants.__file__)")
     folder, _, package = where.stdout.strip().partition(" ")
     assert not Path(package).is_relative_to(ROOT), where.stderr
@@ -73,15 +73,6 @@ def test_an_installed_package_certifies_in_a_folder_with_settings_of_its_own(ins
     right = installed("ddp-invariants", "certify", "--seed", "1", "--cases", "5", "-n", "0", "-k", "init3 or shard1_")
     assert right.returncode == 0, right.stdout + right.stderr
     assert "2 passed" in right.stdout
-    wrong = installed("ddp-invariants", "certify", "ddp_invariants.faults.bucketed:NeverDivides", "--seed", "1", "--cases", "5",
-                      "-n", "0", "-k", "grad2")
-    assert wrong.returncode == 1, wrong.stdout + wrong.stderr
-    repeat = re.search(r"repeat +(ddp-invariants .+)", wrong.stdout)
-    assert repeat is not None
-    again = installed(*repeat[1].split())
-    assert again.returncode == 1, again.stdout + again.stderr
-    assert "GRAD-2 violated by ddp_invariants.faults.bucketed:NeverDivides" in again.stdout
-    left = sorted(path.name for path in Path(folder).iterdir())
-    assert left == [".ddp-invariants", ".hypothesis", "conftest.py", "pytest.ini"]
+    assert sorted(path.name for path in Path(folder).iterdir()) == [".hypothesis", "conftest.py", "pytest.ini"]
     told = installed("ddp-invariants", "rules", "SHARD-3", "--json")
     assert json.loads(told.stdout)["property"].startswith("properties/test_shard.py:")
