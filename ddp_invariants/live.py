@@ -191,8 +191,8 @@ class Screen:
         self._file.close()
 
     def _rendered(self) -> Any:
-        from rich.console import Group
         from rich.progress_bar import ProgressBar
+        from rich.table import Table
         from rich.text import Text
 
         try:
@@ -202,11 +202,14 @@ class Screen:
         progress = self._progress
         if not ledger.cases:
             return Text("")
-        lines: list[Any] = [ProgressBar(total=len(ALL_RULES), completed=len(progress.reported), width=60),
-                            Text(progress.line(ledger), overflow="ellipsis", no_wrap=True)]
+        rows: list[Any] = [ProgressBar(total=len(ALL_RULES), completed=len(progress.reported), width=60),
+                           Text(progress.line(ledger), overflow="ellipsis", no_wrap=True)]
         bad = [rule for rule in ALL_RULES if ledger.said(rule) == "violated"]
-        lines += [Text(f"violated: {', '.join(bad)}", style="bold red")] if bad else []
-        lines += [Text(f"{rule} has not met yet: {'; '.join(needs)}", style="dim", overflow="ellipsis", no_wrap=True)
-                  for rule, needs in list(progress.vacuous(ledger).items())[:4]]
-        lines += [Text(f"{progress.others} other tests reported", style="dim")] if progress.others else []
-        return Group(*lines)
+        rows += [Text(f"violated: {', '.join(bad)}", style="bold red")] if bad else []
+        rows += [Text(f"{rule} has not met yet: {'; '.join(needs)}", style="dim", overflow="ellipsis", no_wrap=True)
+                 for rule, needs in list(progress.vacuous(ledger).items())[:4]]
+        rows += [Text(f"{progress.others} other tests reported", style="dim")] if progress.others else []
+        drawn = Table.grid()
+        for row in rows:
+            drawn.add_row(row)
+        return drawn

@@ -10,7 +10,7 @@ import os
 import secrets
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -349,13 +349,12 @@ def _in_ci() -> bool:
     return bool(os.environ.get("CI") or os.environ.get("BUILD_NUMBER"))
 
 
-@pytest.hookimpl(hookwrapper=True)
-def pytest_report_teststatus(config: pytest.Config) -> Iterator[None]:
+@pytest.hookimpl(wrapper=True)
+def pytest_report_teststatus(config: pytest.Config) -> Generator[None, Any, Any]:
     """No letter per test where the progress is drawn instead; failures are told at the end, as ever."""
-    outcome: Any = yield
+    status = yield
     watch = config.stash[_KEY].watch if _KEY in config.stash else None
-    if watch is not None and watch.screen is not None:
-        outcome.force_result((outcome.get_result()[0], "", ""))
+    return (status[0], "", "") if watch is not None and watch.screen is not None else status
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -430,8 +429,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.write_line(line)
 
 
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
     """Show a verdict as itself: the stack behind it is the suite's own and says nothing about the accused."""
     ours = item.config.stash.get(_KEY, None)
     if call.when == "call" and ours is not None and ours.trial is not None:
@@ -439,12 +438,12 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         item.user_properties += [told for rule in asked for told in told_of(ours.trial.ledger, rule)]
         if ours.teller is not None and asked:
             ours.teller.tell(ours.trial.ledger)
-    outcome: Any = yield
+    report = yield
     if call.excinfo is not None and isinstance(call.excinfo.value, NotJudged):
-        report = outcome.get_result()
         report.outcome, report.longrepr = "skipped", (__file__, 0, f"Skipped: {call.excinfo.value}")
     if call.excinfo is not None and isinstance(call.excinfo.value, Violation | Inconclusive | HarnessError | LoadFailure):
-        outcome.get_result().longrepr = str(call.excinfo.value)
+        report.longrepr = str(call.excinfo.value)
+    return report
 
 
 @pytest.fixture(scope="session")

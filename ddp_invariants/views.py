@@ -52,7 +52,6 @@ class Sent:
         launched: Milliseconds from the picture's beginning.
         waited: The same; None where nobody waited for it.
         asynchronous: Whether the caller asked for something to wait for.
-        carried: Parameters whose gradients it carried, as far as that is known.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -61,7 +60,6 @@ class Sent:
     launched: float
     waited: float | None = None
     asynchronous: bool = False
-    carried: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -222,8 +220,8 @@ def timeline(evidence: TrainingEvidence) -> Timeline | None:
     lanes = []
     for rank, found in zip(ranks, carried, strict=True):
         began, ended, ready = rank.backwards[step]
-        sent = tuple(Sent(call.at, since(call.launched), None if call.waited is None else since(call.waited), call.asynchronous,
-                          tuple(names[:MOST_NAMES])) for call, names in found[:MOST_CALLS])
+        sent = tuple(Sent(call.at, since(call.launched), None if call.waited is None else since(call.waited), call.asynchronous)
+                     for call, _ in found[:MOST_CALLS])
         lanes.append(Lane(since(began), since(ended), tuple((name, since(at)) for name, at in ready[:MOST_NAMES]), sent))
     buckets = tuple(Bucket(call.elements, call.dtype, tuple(names[:MOST_NAMES])) for call, names in carried[0][:MOST_CALLS])
     plan = case.perturbation

@@ -1,7 +1,4 @@
-"""The outputs the documents show, and what else is made from code: run the commands, write them anew.
-
-`python tests/readme.py [--all]`.
-"""
+"""What the documents show of commands and code: find it, run the commands, write it anew. `python tests/readme.py [--all]`."""
 
 import os
 import re
