@@ -59,7 +59,7 @@ class Job:
 
 
 def job(environment: Mapping[str, str] = os.environ) -> Job | None:
-    """The job this process is part of; None where it was started by itself.
+    """The job this process is part of; None where it was started by itself, by whomever: its ranks are its own then.
 
     Raises:
         HarnessError: The launcher's variables make no sense.
@@ -78,6 +78,8 @@ def job(environment: Mapping[str, str] = os.environ) -> Job | None:
     else:
         return None
     rank, world_size, port = (_number(environment, name) for name in (*names, "MASTER_PORT"))
+    if world_size == 1:
+        return None
     if rank >= world_size:
         raise HarnessError(f"{names[0]} is {rank}, expected less than {names[1]}, which is {world_size}")
     restarts, most = (_number(environment, f"TORCHELASTIC_{name}", "0") for name in ("RESTART_COUNT", "MAX_RESTARTS"))
@@ -174,12 +176,9 @@ class Cluster:
     def __init__(self, ours: Job) -> None:
         self.job = ours
         interface, address = _network(ours)
-        alone = ours.world_size == 1
-        self._hosts = Hosts(hash_seeds=HASH_SEEDS if alone else HASH_SEEDS[:1], interface=interface)
-        self.addresses, self._sessions = self._hosts.addresses, list[socket.socket]()
+        self._hosts = Hosts(hash_seeds=HASH_SEEDS[:1], interface=interface)
+        self._sessions: list[socket.socket] = []
         self.places = [_place(ours, address, 0, "")]
-        if alone:
-            return
         try:
             said = _introduce(self._hosts, ours, self.places[0])
             self.places += [Place.from_text(text) for text in said[1:] if text is not None]
@@ -189,7 +188,7 @@ class Cluster:
             self.end()
             self.release(ABANDONED)
             raise
-        self.addresses = [*self.addresses, *(place.to_text() for place in self.places[1:])]
+        self.addresses = [*self._hosts.addresses, *(place.to_text() for place in self.places[1:])]
 
     def _require_all(self) -> None:
         here, came = self.places[0], {place.rank for place in self.places}

@@ -298,6 +298,7 @@ BATCH = {"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}
 
 @pytest.mark.parametrize(("environment", "expected"), [
     ({}, None), ({"RANK": "1", "WORLD_SIZE": "4"}, None), (BATCH, None), ({**BATCH, "SLURM_NTASKS": "1"}, None),
+    ({**TORCHRUN, "RANK": "0", "WORLD_SIZE": "1"}, None),
     (TORCHRUN, Job("torchrun", 1, 4, "a", 1, 2, 3, "j")),
     ({**BATCH, "MASTER_ADDR": "a", "MASTER_PORT": "1"}, Job("srun", 0, 4, "a", 1)),
     ({**TORCHRUN, "RANK": "4"}, "RANK is 4, expected less than WORLD_SIZE, which is 4"),
