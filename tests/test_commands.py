@@ -76,7 +76,8 @@ def test_what_the_user_did_not_cause_is_no_mistake_of_theirs(
 
 @pytest.mark.parametrize(("words", "told"), [
     (["--ddp", "nonsense"], "--ddp nonsense: expected reference, torch"), (["--ddp", "refrence"], "did you mean reference?"),
-    (["--ddp", "no/file.py:X"], "--ddp no/file.py:X: there is no file no/file.py"), (["--sampler", "a:"], "--sampler a:: expected")])
+    (["--ddp", "no/file.py:X"], "--ddp no/file.py:X: there is no file no/file.py"),
+    (["--sampler", "a:"], "--sampler a:: expected")])
 def test_a_bad_name_is_told_before_anything_is_started(words: list[str], told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As far as the name itself tells: no host is started for it."""
     monkeypatch.setattr(probing, "Hosts", None)
