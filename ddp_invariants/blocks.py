@@ -131,7 +131,10 @@ def normed(x: Ball, gain: FloatArray, shift: FloatArray, dtype: str) -> tuple[Ba
     # Whether the mean is taken off first, or both are multiplied before that, by the gain too: at most six roundings.
     apart = Ball(off * scale.centre, np.abs(off) * scale.radius + (x.radius + middle.radius) * scale.most, 0.0)
     result = form.rounded(apart.centre, apart.radius, (x.most + middle.most) * scale.most, 6, 0.0)
-    return plus(times(result, exactly(gain), dtype), exactly(shift), dtype), Normed(middle, scale, result)
+    weighed = times(result, exactly(gain), dtype)
+    # The shift is added to the whole, or to what the mean makes of it, and that to the rest.
+    found = form.rounded(weighed.centre + shift, weighed.radius, weighed.most + np.abs(shift), 2, 0.0)
+    return found, Normed(middle, scale, result)
 
 
 def normed_back(g: Ball, x: Ball, kept: Normed, gain: FloatArray, dtype: str) -> tuple[Ball, Gradients]:
