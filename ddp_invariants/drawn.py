@@ -59,7 +59,16 @@ def _training(case: TrainingCase) -> dict[str, str | set[str]]:
         "layout": {layer.layout for layer in layers}, "optimizer": case.optimizer.kind, "steps": str(case.steps),
         "accumulation": str(case.accumulation), "timing": case.perturbation.kind, "gradients": case.zero_grad,
         "passes": case.passes, "values": case.values, "mishap": case.mishap.kind if case.mishap is not None else "none",
-        "between steps": {one.kind for one in case.interludes} or "nothing"}
+        "between steps": {one.kind for one in case.interludes} or "nothing", "norm": _limit(case.clip),
+        "ranks out of batches": str(len(case.exhausted)), "saved by": _others(case.saved_by)}
+
+
+def _limit(norm: float | None) -> str:
+    return "any" if norm is None else f"at most {norm:g}"
+
+
+def _others(ranks: int | None) -> str:
+    return "nobody" if ranks is None else f"{ranks} ranks"
 
 
 def _dealing(case: Case) -> dict[str, str | set[str]]:
