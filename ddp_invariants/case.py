@@ -564,6 +564,7 @@ class TrainingCase:
         _require(len(set(ranks)) == len(ranks) < self.world_size, "exhausted", ranks, "ranks that differ, and not all of them")
         _require(self.zero_grad != "never", "zero_grad", self.zero_grad, "another where a rank runs out of batches")
         self._require_plain("where a rank runs out of batches", accumulation=1, interludes=())
+        _require(not self.sparse, "exhausted", ranks, "none where a gradient is sparse: who has none cannot know its indices")
 
     def _require_saved(self) -> None:
         assert self.saved_by is not None

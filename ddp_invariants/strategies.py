@@ -267,7 +267,7 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
         between, steps = _between(draw(_INTERLUDES), interludes, model, steps)
         zero_grad = "zero" if zero_grad == "never" and any(one.clears for one in between) else zero_grad
     exhausted: tuple[Exhausted, ...] = ()
-    if uneven and world_size > 1:
+    if uneven and world_size > 1 and not model.layers[0].sparse:
         steps = max(steps, 2)
         ends = {rank % world_size: 1 + step % (steps - 1) for rank, step in draw(_EXHAUSTED)[: world_size - 1]}
         exhausted = tuple(Exhausted(rank, step) for rank, step in sorted(ends.items()))
