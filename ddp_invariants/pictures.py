@@ -76,7 +76,8 @@ def shard_map(name: str, view: ShardMap) -> str:
                     axes.add_patch(Rectangle((index + number * width, row), width, 1, facecolor=colour, edgecolor=_PAPER,
                                              linewidth=0.8, hatch="////" if number else None))
                     axes.text(index + (number + 0.5) * width, row + 0.5, str(rank), ha="center", va="center",
-                              color="#000000" if colour in _LIGHT else "#ffffff", fontsize=8)
+                              color="#000000" if colour in _LIGHT else "#ffffff", fontsize=8,
+                              bbox={"facecolor": colour, "edgecolor": "none", "pad": 1})
         axes.set_xlim(0, max(columns, 1))
         axes.set_ylim(len(view.shards), 0)
         axes.set_yticks(np.arange(len(view.shards)) + 0.5, [f"epoch {epoch}" for epoch in view.epochs])
