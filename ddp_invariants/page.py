@@ -79,8 +79,9 @@ def _of_case(name: str, shown: Example) -> Iterator[Picture]:
 
     if shown.shards is not None:
         cut = " What goes beyond is left out." if shown.shards.cut else ""
-        yield _picture("Who got which sample", "The number in a cell is the rank that got the sample. Hatched, it was dealt out "
-                       f"before: padding, where that is due. What nobody got is empty.{cut}", pictures.shard_map(f"{name}-shards", shown.shards))
+        told = ("The number in a cell is the rank that got the sample. Hatched, it was dealt out before: padding, where due. "
+                f"What nobody got is empty.{cut}")
+        yield _picture("Who got which sample", told, pictures.shard_map(f"{name}-shards", shown.shards))
     if shown.mismatch is not None:
         more = f" {shown.mismatch.cut} parameters more are left out." if shown.mismatch.cut else ""
         yield _picture("How far each rank is off", f"{shown.mismatch.what}, step {shown.mismatch.step}: the largest "
