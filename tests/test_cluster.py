@@ -180,8 +180,13 @@ def test_rank_0_releases_the_others_however_it_ends(number: signal.Signals, ends
                 break
         processes = below(running)
         assert len(processes) >= 2
-        running[0].send_signal(number)
-        said, _ = running[0].communicate(timeout=90)
+        said = ""
+        for _ in range(4):  # One that comes while Hypothesis starts may be lost there: a user presses again.
+            time.sleep(1)
+            running[0].send_signal(number)
+            with suppress(subprocess.TimeoutExpired):
+                said, _ = running[0].communicate(timeout=25)
+                break
         assert (running[0].wait(90), running[1].wait(90)) == ends
         assert ("no tests ran" in said or "KeyboardInterrupt" in said) == (number != signal.SIGKILL)
         assert gone(processes)
