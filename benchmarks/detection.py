@@ -14,9 +14,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib import rcParams
 from matplotlib.figure import Figure
 
-from ddp_invariants.catalogue import Planted, planted
-from ddp_invariants.detection import DIMENSIONS, Detection, Summary, from_plain, summary
 from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.proof.catalogue import Planted, planted
+from ddp_invariants.proof.detection import DIMENSIONS, Detection, Summary, from_plain, summary
 
 DOCS = Path(__file__).parent.parent / "docs"
 BREACHED, NAMED = "#0072b2", "#e69f00"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ddp_invariants import rules, strategies
     from ddp_invariants.case import Case
-    from ddp_invariants.certification import Implementation, certify
+    from ddp_invariants.sessions.certification import Implementation, certify
 
 __version__ = "0.1.0"
 

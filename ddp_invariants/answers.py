@@ -16,7 +16,7 @@ from ddp_invariants.verdict import Replayed
 if TYPE_CHECKING:
     from ddp_invariants.doctor import Check
     from ddp_invariants.rulebook import Explained
-    from ddp_invariants.sitting import Sat
+    from ddp_invariants.sessions.sitting import Sat
 
 ENDED = {0: "certified", 1: "violated", 2: "inconclusive", 64: "cannot be put on trial", 130: "interrupted"}
 

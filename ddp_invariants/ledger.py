@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from ddp_invariants.case import Case
-from ddp_invariants.drawn import Drawn
+from ddp_invariants.certificates.views import example, of_violation
 from ddp_invariants.evidence import ShardEvidence, TrainingEvidence
+from ddp_invariants.sessions.drawn import Drawn
 from ddp_invariants.verdict import Breach, Finding, Verdict
-from ddp_invariants.views import example, of_violation
 
 TENTHS = 10
 """Steps in which errors are counted, from none to the whole bound; before them stands what has no error, after them what

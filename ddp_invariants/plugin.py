@@ -17,21 +17,22 @@ from typing import Any
 import pytest
 from _pytest.junitxml import xml_key  # Where its own record_testsuite_property writes to, which no worker of xdist can.
 
-from ddp_invariants import __version__, backends, casefile, cluster, discovery, journal, record
+from ddp_invariants import __version__, backends, casefile, cluster, discovery, record
 from ddp_invariants.case import LARGEST_WORLD_SIZE, CaseError, TrainingCase
 from ddp_invariants.implementation import OPTIONS, Ddp, Sampler, named, options
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.ledger import Ledger
-from ddp_invariants.live import Teller
-from ddp_invariants.outputs import Wanted
 from ddp_invariants.ranks.hosts import HarnessError, Hosts
 from ddp_invariants.ranks.pool import LoadFailure, Pool
 from ddp_invariants.report import capabilities, on_trial, seen_in_passing, summary
 from ddp_invariants.scope import OnTrial
+from ddp_invariants.sessions import journal
+from ddp_invariants.sessions.live import Teller
+from ddp_invariants.sessions.outputs import Wanted
+from ddp_invariants.sessions.watch import Held, Watch, told_of
 from ddp_invariants.status import INCONCLUSIVE, UNUSABLE_INPUT, unusable
 from ddp_invariants.trial import Options, Trial
 from ddp_invariants.verdict import Inconclusive, NotJudged, Violation
-from ddp_invariants.watch import Held, Watch, told_of
 
 PROFILES = {"quick": 30, "default": 100, "thorough": 1000}
 """Cases per property."""

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING
 
 from ddp_invariants import __version__
 from ddp_invariants.case import Case, TrainingCase, describe, to_json
-from ddp_invariants.catalogue import Planted, planted
 from ddp_invariants.declarations import CAPABILITIES, Declarations, SamplerDeclarations, to_toml
-from ddp_invariants.detection import Detection, Totals, totals
-from ddp_invariants.detection import summary as summary_of
 from ddp_invariants.discovery import Discovery, Standing
 from ddp_invariants.ledger import Entry, Ledger
+from ddp_invariants.proof.catalogue import Planted, planted
+from ddp_invariants.proof.detection import Detection, Totals, totals
+from ddp_invariants.proof.detection import summary as summary_of
 from ddp_invariants.record import StoredViolation
 from ddp_invariants.verdict import Breach, Outcome, Replayed
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ddp_invariants.baseline import Environment
-    from ddp_invariants.gate import Gated
-    from ddp_invariants.pace import Ratio
+    from ddp_invariants.upgrades.baseline import Environment
+    from ddp_invariants.upgrades.gate import Gated
+    from ddp_invariants.upgrades.pace import Ratio
 
 _WIDTH = 118
 _LABELS = 10

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from ddp_invariants.catalogue import planted
 from ddp_invariants.declarations import CAPABILITIES
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.invariants.hearing import training
 from ddp_invariants.invariants.shard import sharding
+from ddp_invariants.proof.catalogue import planted
 from ddp_invariants.scope import Scope, unclaimed_where
 
 PROPERTIES = Path(__file__).with_name("properties")

@@ -21,11 +21,11 @@ from ddp_invariants.case import Case, Perturbation, ShardCase, TrainingCase, cas
 from ddp_invariants.evidence import ShardEvidence, TrainingEvidence
 from ddp_invariants.invariants import ALL_RULES, SHIPPED, judge, telling_most
 from ddp_invariants.invariants.diagnosis.causes import narrowed
-from ddp_invariants.journal import Journal
 from ddp_invariants.ledger import Ledger
 from ddp_invariants.ranks.pool import Pool
 from ddp_invariants.scope import OnTrial, Scope
 from ddp_invariants.search import Asked, Search, independent
+from ddp_invariants.sessions.journal import Journal
 from ddp_invariants.strategies import cases_for, unlike
 from ddp_invariants.telling import telling
 from ddp_invariants.verdict import Breach, Finding, Inconclusive, NotJudged, Surveyed, Violation, violation_class

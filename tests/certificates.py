@@ -8,7 +8,8 @@ from typing import Any
 from handmade import CASE, altered, right
 
 from ddp_invariants.case import Data, Layer, Model, Perturbation, ShardCase, TrainingCase
-from ddp_invariants.certificate import Certificate, Run, make
+from ddp_invariants.certificates.certificate import Certificate, Run, make
+from ddp_invariants.certificates.views import example, of_violation
 from ddp_invariants.discovery import Discovery, Probed, Standing
 from ddp_invariants.evidence import ShardEvidence
 from ddp_invariants.implementation import Ddp, Sampler
@@ -16,7 +17,6 @@ from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.ledger import Entry, Ledger
 from ddp_invariants.record import StoredViolation, identifier
 from ddp_invariants.verdict import Breach
-from ddp_invariants.views import example, of_violation
 
 LONG = "a_package_of_somebody_who_likes_names.with_modules_nested_deeply.parallel:" + "DistributedDataParallelWrapper" * 6
 SMALLEST = TrainingCase(Model(1, (Layer("linear"),)))

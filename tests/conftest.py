@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from ddp_invariants import faults
-from ddp_invariants.catalogue import planted
 from ddp_invariants.discovery import discover
 from ddp_invariants.implementation import Ddp, Sampler
+from ddp_invariants.proof.catalogue import planted
 from ddp_invariants.ranks.pool import Pool
 from ddp_invariants.scope import OnTrial, Scope
 from ddp_invariants.trial import Options, Trial

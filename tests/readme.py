@@ -9,11 +9,11 @@ from pathlib import Path
 
 from gallery import table
 
-from ddp_invariants.certificate import schema
+from ddp_invariants.certificates.certificate import schema
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
-SCHEMA = ROOT / "ddp_invariants" / "certificate.schema.json"
+SCHEMA = ROOT / "ddp_invariants" / "certificates" / "certificate.schema.json"
 DOCUMENTS = (README, ROOT / "examples" / "README.md")
 BLOCK = re.compile(r"<!-- output of: (?P<command>[^\n]+) -->\n```text\n(?P<output>.*?)```", re.DOTALL)
 FILE = re.compile(r"<!-- file: (?P<path>\S+) from: (?P<start>[^\n]+) -->\n```python\n(?P<text>.*?)```", re.DOTALL)

@@ -12,10 +12,11 @@ from certificates import DEALT, LONG, SMALLEST, WITHHELD, certified, discovery, 
 from click.testing import CliRunner, Result
 from handmade import altered, right
 
-from ddp_invariants import certificate as certificates
-from ddp_invariants import page, verifying
-from ddp_invariants.certificate import Certificate, RuleAccount, make, sealed, to_json
-from ddp_invariants.certificate_text import badge, headline, markdown
+from ddp_invariants.certificates import certificate as certificates
+from ddp_invariants.certificates import page, verifying
+from ddp_invariants.certificates.certificate import Certificate, RuleAccount, make, sealed, to_json
+from ddp_invariants.certificates.text import badge, headline, markdown
+from ddp_invariants.certificates.views import mismatch, shard_map, timeline
 from ddp_invariants.cli import main
 from ddp_invariants.discovery import Probed, Standing
 from ddp_invariants.evidence import ShardEvidence, TrainingEvidence
@@ -23,7 +24,6 @@ from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.ledger import Entry, Ledger
 from ddp_invariants.ranks import naming
 from ddp_invariants.verdict import Finding
-from ddp_invariants.views import mismatch, shard_map, timeline
 
 
 def verify(path: Path, *options: str) -> Result:

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from conftest import TrialMaker
-from ddp_invariants import cluster, journal
+from ddp_invariants import cluster
 from ddp_invariants.backends import Way, not_run, wanted
 from ddp_invariants.case import CaseError, Layer, Model, TrainingCase
 from ddp_invariants.cluster import Cluster, Job
@@ -31,6 +31,7 @@ from ddp_invariants.ranks.hosts import HarnessError
 from ddp_invariants.ranks.pool import Pool
 from ddp_invariants.ranks.remote import Place, connect
 from ddp_invariants.scope import Scope
+from ddp_invariants.sessions import journal
 from ddp_invariants.verdict import Inconclusive
 
 ROOT = Path(__file__).parent.parent

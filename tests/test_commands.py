@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from ddp_invariants import answers, rulebook, sitting
+from ddp_invariants import answers, rulebook
 from ddp_invariants.cli import main, probing
 from ddp_invariants.discovery import Discovery, Probed, Standing
 from ddp_invariants.doctor import MIB, Facts, Torch, diagnose
@@ -22,7 +22,8 @@ from ddp_invariants.invariants import SHIPPED
 from ddp_invariants.ledger import Entry, Ledger
 from ddp_invariants.ranks.hosts import HarnessError
 from ddp_invariants.ranks.pool import LoadFailure
-from ddp_invariants.sitting import Sat
+from ddp_invariants.sessions import sitting
+from ddp_invariants.sessions.sitting import Sat
 
 ROOT = Path(__file__).parent.parent
 NEVER_DIVIDES = "ddp_invariants.faults.bucketed:NeverDivides"

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from conftest import TrialMaker, fault_of
-from ddp_invariants import catalogue
 from ddp_invariants import search as searches
 from ddp_invariants.case import TrainingCase
-from ddp_invariants.catalogue import CatalogueError, Planted, chosen, planted
-from ddp_invariants.measure import Job, search
+from ddp_invariants.proof import catalogue
+from ddp_invariants.proof.catalogue import CatalogueError, Planted, chosen, planted
+from ddp_invariants.proof.measure import Job, search
 from ddp_invariants.ranks.pool import Pool
 from ddp_invariants.strategies import training_cases
 from ddp_invariants.trial import Trial

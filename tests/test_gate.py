@@ -18,19 +18,20 @@ from click.testing import CliRunner
 from handmade import CASE, altered, everywhere, right
 from upgrades import ALTERATIONS, compared, interpreter
 
-from ddp_invariants import baseline, comparison, gate, report
-from ddp_invariants.baseline import FORM, Answer, BaselineError, Environment, Head
+from ddp_invariants import report
 from ddp_invariants.case import Case, Data, Interlude, Layer, Model, Optimizer, ShardCase, to_json
 from ddp_invariants.cli import main
-from ddp_invariants.comparison import Difference, Offer, before_any_case, described
 from ddp_invariants.declarations import Declarations, SamplerDeclarations
 from ddp_invariants.deviations import DeviationError
 from ddp_invariants.evidence import Incident, ShardEvidence, TrainingEvidence
-from ddp_invariants.gate import Accepted, Found, Gated
 from ddp_invariants.implementation import Ddp, Sampler
-from ddp_invariants.pace import Cost, cost, ratios
 from ddp_invariants.ranks.hosts import HarnessError
 from ddp_invariants.ranks.pool import Pool
+from ddp_invariants.upgrades import baseline, comparison, gate
+from ddp_invariants.upgrades.baseline import FORM, Answer, BaselineError, Environment, Head
+from ddp_invariants.upgrades.comparison import Difference, Offer, before_any_case, described
+from ddp_invariants.upgrades.gate import Accepted, Found, Gated
+from ddp_invariants.upgrades.pace import Cost, cost, ratios
 
 FACTOR = "layers.4.factor"
 ACCEPTED = """

@@ -19,14 +19,14 @@ from certificates import ledger
 from click.testing import CliRunner
 from readme import README, ROOT, plain
 
-from ddp_invariants import verifying
 from ddp_invariants.case import CaseError
+from ddp_invariants.certificates import verifying
 from ddp_invariants.cli import main
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.ledger import Ledger
-from ddp_invariants.live import Listener, Progress, Teller
-from ddp_invariants.outputs import Wanted
-from ddp_invariants.watch import Held, Watch
+from ddp_invariants.sessions.live import Listener, Progress, Teller
+from ddp_invariants.sessions.outputs import Wanted
+from ddp_invariants.sessions.watch import Held, Watch
 
 
 def _until(holds: Callable[[], object], seconds: float) -> bool:
@@ -165,7 +165,7 @@ def test_in_a_ci_job_a_line_tells_now_and_then_how_far_it_is(monkeypatch: pytest
     watch = Watch(Held("pytest", 1, 10, 4, "pooled"), Wanted(), lambda: None)
     try:
         assert watch.line() == ""
-        monkeypatch.setattr("ddp_invariants.watch.LINE_EVERY", 0.05)
+        monkeypatch.setattr("ddp_invariants.sessions.watch.LINE_EVERY", 0.05)
         time.sleep(0.06)
         assert watch.line() == f"ddp-invariants: 0/{len(ALL_RULES)} properties, 0 cases, 0/s, {len(ALL_RULES)} open"
         assert watch.line() == ""

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from conftest import Run
-from ddp_invariants import question
 from ddp_invariants.case import (
     Data,
     Interlude,
@@ -19,11 +18,12 @@ from ddp_invariants.case import (
     ShardCase,
     TrainingCase,
 )
-from ddp_invariants.comparison import Difference
 from ddp_invariants.export import ExportError
-from ddp_invariants.gate import Found, Gated
 from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.ranks.pool import Pool
+from ddp_invariants.upgrades import question
+from ddp_invariants.upgrades.comparison import Difference
+from ddp_invariants.upgrades.gate import Found, Gated
 
 SMALLEST = TrainingCase(model=Model(1, (Layer("linear"),)))
 RICH = replace(

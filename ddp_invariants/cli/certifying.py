@@ -79,7 +79,7 @@ def certify(context: click.Context, /, names: tuple[str, ...], workers: str, onl
     """
     # Imported here: they import pytest and Hypothesis.
     from ddp_invariants import answers
-    from ddp_invariants.sitting import Sat, sit
+    from ddp_invariants.sessions.sitting import Sat, sit
 
     given = [one for one in _of_plugin() if context.get_parameter_source(str(one.name)) is not ParameterSource.DEFAULT]
     for option in ("ddp", "sampler"):

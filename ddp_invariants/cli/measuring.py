@@ -28,9 +28,9 @@ def faults(context: click.Context, /, only: tuple[str, ...], seeds: int, control
     from rich.console import Console
     from rich.progress import Progress
 
-    from ddp_invariants import measure
-    from ddp_invariants.catalogue import CatalogueError, chosen
-    from ddp_invariants.detection import Detection, totals
+    from ddp_invariants.proof import measure
+    from ddp_invariants.proof.catalogue import CatalogueError, chosen
+    from ddp_invariants.proof.detection import Detection, totals
 
     found: list[Detection] = []
     screen = Console(stderr=True)

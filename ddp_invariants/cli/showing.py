@@ -17,8 +17,8 @@ def demo(context: click.Context) -> None:
     """
     # Imported here: it imports Hypothesis, which the other commands do without.
     from ddp_invariants import report
-    from ddp_invariants.certification import Implementation, certify
     from ddp_invariants.ranks.hosts import Hosts
+    from ddp_invariants.sessions.certification import Implementation, certify
     from ddp_invariants.verdict import Violation
 
     click.echo("Each case is a whole training run on real processes, which talk over gloo: how many ranks, which model, which\n"

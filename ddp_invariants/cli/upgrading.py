@@ -51,8 +51,8 @@ def compare(context: click.Context, /, old: str, baseline: Path | None, new: str
     that cannot be said.
     """
     # Imported here: they import Hypothesis, which the other commands do without.
-    from ddp_invariants import gate, question
-    from ddp_invariants.baseline import BaselineError, read
+    from ddp_invariants.upgrades import gate, question
+    from ddp_invariants.upgrades.baseline import BaselineError, read
 
     if bool(old) == (baseline is not None):
         raise click.UsageError("either --old or --baseline is needed, and not both")
@@ -99,8 +99,8 @@ def record(context: click.Context, /, out: Path, python: str, cases: int, seed: 
            **options: Any) -> None:
     """Record what an interpreter answers to a corpus of cases: everything its ranks saw, in one file."""
     # Imported here, as above.
-    from ddp_invariants import gate
-    from ddp_invariants.baseline import write
+    from ddp_invariants.upgrades import gate
+    from ddp_invariants.upgrades.baseline import write
 
     try:
         ddp, sampler = named(options)

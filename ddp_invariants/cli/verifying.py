@@ -5,8 +5,8 @@ from pathlib import Path
 
 import click
 
-from ddp_invariants.certificate_text import headline, verified
-from ddp_invariants.verifying import CertificateError, read, status
+from ddp_invariants.certificates.text import headline, verified
+from ddp_invariants.certificates.verifying import CertificateError, read, status
 
 
 @click.command(short_help="Recheck a certificate.")

@@ -4,7 +4,7 @@ import json
 import textwrap
 from collections.abc import Iterable
 
-from ddp_invariants.certificate import Certificate, RuleAccount, Said, Subject
+from ddp_invariants.certificates.certificate import Certificate, RuleAccount, Said, Subject
 
 ORDER: tuple[Said, ...] = ("violated", "inconclusive", "not finished", "not tested", "holds", "observed", "not claimed")
 """Verdicts in the order in which a reader wants to hear of them."""

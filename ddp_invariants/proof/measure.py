@@ -14,10 +14,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ddp_invariants.case import describe
-from ddp_invariants.catalogue import Planted
-from ddp_invariants.detection import Detection, contents, size
 from ddp_invariants.discovery import discover
 from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.proof.catalogue import Planted
+from ddp_invariants.proof.detection import Detection, contents, size
 from ddp_invariants.ranks.pool import DEADLINE, Pool
 from ddp_invariants.scope import OnTrial, Scope
 from ddp_invariants.trial import HUNG_DEADLINE, Options, Trial

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ddp_invariants.certificate import Run
+from ddp_invariants.certificates.certificate import Run
 from ddp_invariants.discovery import Discovery
 from ddp_invariants.ledger import Ledger
-from ddp_invariants.live import LINE_EVERY, Listener, Progress, Screen
-from ddp_invariants.outputs import Wanted, write
+from ddp_invariants.sessions.live import LINE_EVERY, Listener, Progress, Screen
+from ddp_invariants.sessions.outputs import Wanted, write
 
 RULE = "ddp-invariants rule"
 """The property of a test's report that names the rule it is about; JUnit files have it, too."""

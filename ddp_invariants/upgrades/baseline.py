@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 
 from ddp_invariants import __version__
 from ddp_invariants.case import STRICT, Case, ShardCase, TrainingCase, to_json
-from ddp_invariants.comparison import Offer
 from ddp_invariants.evidence import (
     EvidenceError,
     Incident,
@@ -28,6 +27,7 @@ from ddp_invariants.evidence import (
     TrainingEvidence,
     rank_evidence,
 )
+from ddp_invariants.upgrades.comparison import Offer
 
 FORM = 2
 """Of the file. A file of another form is refused."""

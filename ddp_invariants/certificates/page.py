@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from ddp_invariants import certificate_text
 from ddp_invariants.case import describe
-from ddp_invariants.certificate import Certificate, to_json
-from ddp_invariants.verifying import escaped
-from ddp_invariants.views import Example
+from ddp_invariants.certificates import text as certificate_text
+from ddp_invariants.certificates.certificate import Certificate, to_json
+from ddp_invariants.certificates.verifying import escaped
+from ddp_invariants.certificates.views import Example
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def _picture(title: str, told: str, svg: str, case: str = "") -> Picture:
 def _pictures(certificate: Certificate) -> Iterator[Picture]:
     """What is shown of the whole session."""
     # Imported here: it takes longer to import than the rest takes to be written.
-    from ddp_invariants import pictures
+    from ddp_invariants.certificates import pictures
 
     bounded = [one for one in certificate.rules if sum(one.errors[1:])]
     if bounded:
@@ -75,7 +75,7 @@ def _pictures(certificate: Certificate) -> Iterator[Picture]:
 def _of_case(name: str, shown: Example) -> Iterator[Picture]:
     """What is shown of one case."""
     # Imported here, as above.
-    from ddp_invariants import pictures
+    from ddp_invariants.certificates import pictures
 
     if shown.shards is not None:
         cut = " What goes beyond is left out." if shown.shards.cut else ""

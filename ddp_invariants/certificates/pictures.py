@@ -16,10 +16,10 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from ddp_invariants.certificate import RuleAccount
+from ddp_invariants.certificates.certificate import RuleAccount
+from ddp_invariants.certificates.views import SMALL, Mismatch, ShardMap, Timeline
 from ddp_invariants.evidence import FloatArray
 from ddp_invariants.ledger import TENTHS
-from ddp_invariants.views import SMALL, Mismatch, ShardMap, Timeline
 
 _INK, _FAINT, _PAPER = "#010101", "#020202", "#fefefe"
 _VARIABLES = {_INK: "var(--ink)", _FAINT: "var(--faint)", _PAPER: "var(--paper)"}

@@ -16,7 +16,7 @@ from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.invariants import ALL_RULES
 
 PACKAGE = "ddp_invariants.faults"
-_FOLDER = Path(__file__).with_name("faults")
+_FOLDER = Path(__file__).parents[1] / "faults"
 _CONTROL = re.compile(r"Right: (?P<what>.+)\.")
 _FAULT = re.compile(r"(?P<what>.+) \((?P<where>(?:[^()]|\([^()]*\))+)\)\. (?P<rule>[A-Z]+-\d+)(?:: (?P<cause>[^;]+))?"
                     r"(?:; or (?P<other_rule>[A-Z]+-\d+): (?P<other_cause>[^;]+))?\.")

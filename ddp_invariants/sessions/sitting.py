@@ -14,7 +14,7 @@ from ddp_invariants.ledger import Ledger
 from ddp_invariants.rulebook import PROPERTIES
 from ddp_invariants.status import CERTIFIED, INCONCLUSIVE, INTERRUPTED, USAGE, VIOLATED
 
-PACKAGE = Path(__file__).parent
+PACKAGE = Path(__file__).parents[1]
 
 _STATUSES: dict[int, int] = {
     pytest.ExitCode.OK: CERTIFIED, pytest.ExitCode.USAGE_ERROR: USAGE, pytest.ExitCode.NO_TESTS_COLLECTED: USAGE, USAGE: USAGE}

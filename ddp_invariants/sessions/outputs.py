@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ddp_invariants import casefile
 from ddp_invariants.case import CaseError
-from ddp_invariants.certificate import INTERRUPTED, Certificate, Run, make, to_json
-from ddp_invariants.certificate_text import badge, headline, markdown
+from ddp_invariants.certificates.certificate import INTERRUPTED, Certificate, Run, make, to_json
+from ddp_invariants.certificates.text import badge, headline, markdown
 from ddp_invariants.discovery import Discovery
 from ddp_invariants.ledger import Ledger
 from ddp_invariants.record import StoredViolation
@@ -92,7 +92,7 @@ def _written(path: Path, kind: str, certificate: Certificate) -> str:
             file.write(markdown(certificate))
         return f"summary: {path}"
     # Imported here: only who wants a page needs it.
-    from ddp_invariants.page import render
+    from ddp_invariants.certificates.page import render
 
     # Who interrupts waits for nothing.
     page = render(certificate, drawn=INTERRUPTED not in certificate.partial)

@@ -9,8 +9,17 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from ddp_invariants.certificate import FORM, INTERRUPTED, Certificate, RuleAccount, digest, outcome, shortfall, to_json
-from ddp_invariants.certificate_text import printable
+from ddp_invariants.certificates.certificate import (
+    FORM,
+    INTERRUPTED,
+    Certificate,
+    RuleAccount,
+    digest,
+    outcome,
+    shortfall,
+    to_json,
+)
+from ddp_invariants.certificates.text import printable
 from ddp_invariants.record import identifier
 
 MOST_READ = 32 << 20

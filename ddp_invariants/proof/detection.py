@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any, Literal, get_args
 
 from ddp_invariants.case import Case, ShardCase, TrainingCase
-from ddp_invariants.catalogue import Planted
+from ddp_invariants.proof.catalogue import Planted
 from ddp_invariants.scope import TRAINING
 
 Diagnosis = Literal["right", "wrong", "unknown"]

@@ -13,20 +13,20 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from ddp_invariants import __version__
-from ddp_invariants.baseline import FORM, Answer, BaselineError, Environment, Head
 from ddp_invariants.case import STRICT, Case, TrainingCase, describe
-from ddp_invariants.comparison import Difference, Offer, before_any_case, compared, warnings_of
 from ddp_invariants.deviations import current, tables
 from ddp_invariants.discovery import Discovery, discover
 from ddp_invariants.implementation import Ddp, Sampler, options
 from ddp_invariants.invariants import ALL_RULES
-from ddp_invariants.pace import Cost, Ratio, cost, ratios
 from ddp_invariants.ranks.hosts import HarnessError
 from ddp_invariants.ranks.pool import Pool
 from ddp_invariants.scope import Scope
 from ddp_invariants.search import Asked, independent
 from ddp_invariants.simpler import simpler
 from ddp_invariants.strategies import cases_for, unlike
+from ddp_invariants.upgrades.baseline import FORM, Answer, BaselineError, Environment, Head
+from ddp_invariants.upgrades.comparison import Difference, Offer, before_any_case, compared, warnings_of
+from ddp_invariants.upgrades.pace import Cost, Ratio, cost, ratios
 
 SHRINK_RUNS = 150
 """Cases run on both sides, after a new sort of difference was seen, to make its case smaller."""

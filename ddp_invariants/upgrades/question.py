@@ -11,16 +11,16 @@ from typing import Any
 
 from ddp_invariants import __version__
 from ddp_invariants.case import Case, ShardCase, TrainingCase, describe
-from ddp_invariants.comparison import Difference, steady
 from ddp_invariants.declarations import Declarations, SamplerDeclarations, declare
 from ddp_invariants.discovery import QUESTIONS
 from ddp_invariants.export import ExportError, beyond, called, filled, how_it_ended, quoted, ran
-from ddp_invariants.gate import Gated
 from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.ranks.hosts import HarnessError
 from ddp_invariants.ranks.pool import LoadFailure, Pool
 from ddp_invariants.scope import TRAINING
 from ddp_invariants.source import pieces
+from ddp_invariants.upgrades.comparison import Difference, steady
+from ddp_invariants.upgrades.gate import Gated
 
 _EVERYTHING = ("start", "loss", "reduced", "updated", "state", "buffers")
 _TOLD: dict[str, tuple[str, ...]] = {

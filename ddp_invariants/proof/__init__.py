@@ -1,0 +1,1 @@
+"""The judge itself measured, on the planted faults and the controls of `faults/`."""

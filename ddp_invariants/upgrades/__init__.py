@@ -1,0 +1,1 @@
+"""Two interpreters compared: the gate of an upgrade."""
