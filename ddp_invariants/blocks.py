@@ -73,7 +73,7 @@ def convolved(x: Ball, kernel: FloatArray, bias: FloatArray | None, dtype: str) 
 
 
 def convolved_back(g: Ball, x: Ball, kernel: FloatArray, dtype: str) -> tuple[Ball, Gradients]:
-    """The gradient of the input, (W, B, 4 C), and those of the kernel, (W, O, C, 2, 2), and the bias, (W, O).
+    """The gradient of the input, (W, B, 4 C), and those of the kernel, (W, O, 4 C), and the bias, (W, O).
 
     The kernel's are sums over the batch and the four places of the result at most.
     """
@@ -81,7 +81,7 @@ def convolved_back(g: Ball, x: Ball, kernel: FloatArray, dtype: str) -> tuple[Ba
 
     def by_tap(sums: FloatArray) -> FloatArray:
         places = sums.reshape(ranks, outputs, 4, inputs, 4)
-        found: FloatArray = np.einsum("wopcq,tpq->woct", places, _LEADS).reshape(ranks, outputs, inputs, 2, 2)
+        found: FloatArray = np.einsum("wopcq,tpq->woct", places, _LEADS).reshape(ranks, outputs, 4 * inputs)
         return found
 
     turned = transposed(g)

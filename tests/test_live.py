@@ -94,7 +94,7 @@ def test_a_session_leaves_all_it_was_asked_for_also_under_xdist(tmp_path: Path) 
     assert certificate == verifying.read(tmp_path / "it.html")
     assert [one.rule for one in certificate.rules if one.verdict == "holds"] == ["SHARD-2", "SHARD-4"]
     assert certificate.properties.executed == certificate.properties.reported == ("SHARD-2", "SHARD-4")
-    assert certificate.partial[0].startswith("45 of 47 properties did not run to their end")
+    assert certificate.partial[0].startswith(f"{len(ALL_RULES) - 2} of {len(ALL_RULES)} properties did not run to their end")
     assert certificate.setting.seed == 1
     assert all(len(one.digest) == 64 and one.files == 1 for one in certificate.subjects)
     assert json.loads((tmp_path / "badge.json").read_text())["message"] == "partial"
@@ -136,7 +136,7 @@ def test_an_interrupt_prints_what_is_known_and_leaves_a_partial_certificate(tmp_
                     said += os.read(terminal, 1 << 16)
                 except OSError:  # The other side is closed.
                     break
-            if not pressed and re.search(rb"/47 properties, [1-9][\d,]* cases, \d+/s, ", said):
+            if not pressed and re.search(rb"/\d+ properties, [1-9][\d,]* cases, \d+/s, ", said):
                 below, pressed = psutil.Process(pid).children(recursive=True), time.monotonic()
                 os.write(terminal, b"\x03")
         seconds = time.monotonic() - pressed

@@ -73,23 +73,41 @@ def certify(context: click.Context, /, names: tuple[str, ...], workers: str, onl
 
     A NAME is a DDP as --ddp takes it, or sampler:NAME; without one, what --ddp and --sampler name. Several are judged one
     after another, each with the options given, and compared. Violations are stored in .ddp-invariants/ of this folder. No
-    settings of pytest found here are used; options of pytest's own stand behind "--".
+    settings of pytest found here are used; options of pytest's own stand behind "--". Under torchrun or srun the job's
+    processes are the ranks.
 
     Exit status: 0 certified, 1 violated, 2 inconclusive, 64 nothing was judged because of what was asked, 130 interrupted.
     """
     # Imported here: they import pytest and Hypothesis.
-    from ddp_invariants import answers
-    from ddp_invariants.sessions.sitting import Sat, sit
+    from ddp_invariants import cluster
 
     given = [one for one in _of_plugin() if context.get_parameter_source(str(one.name)) is not ParameterSource.DEFAULT]
     for option in ("ddp", "sampler"):
         if option in {one.name for one in given} and any(name.startswith(_SAMPLER) == (option == "sampler") for name in names):
             raise click.UsageError(f"either NAME or --{option} says what is on trial, not both")
     words = [word for one in given for word in _words(one, context.params[str(one.name)])]
-    # One case is judged at once: no worker is worth its start.
-    alone = workers == "0" or (context.params["replay"] and context.get_parameter_source("workers") is ParameterSource.DEFAULT)
+    status = cluster.enter()
+    if status is not None:  # It was one of a job's other processes.
+        context.exit(status)
+    # One case is judged at once, and a job has one process that judges: no worker is worth its start.
+    usual = context.get_parameter_source("workers") is ParameterSource.DEFAULT
+    alone = workers == "0" or (usual and (context.params["replay"] or cluster.led() is not None))
     words += [*([] if alone else ["-n", workers]), *(["-k", only] if only else []), *["-v"] * verbose]
     words += [*(["-x"] if exitfirst else []), *([f"--junitxml={junitxml}"] if junitxml else []), *context.meta["behind"]]
+    status = INCONCLUSIVE
+    try:
+        status = _judged(names, words)
+    finally:
+        cluster.leave(status)
+    context.exit(status)
+
+
+def _judged(names: tuple[str, ...], words: list[str]) -> int:
+    """Judge them one after another; the exit status of all together."""
+    # Imported here, as above.
+    from ddp_invariants import answers
+    from ddp_invariants.sessions.sitting import Sat, sit
+
     sat: dict[str, Sat] = {}
     for name in dict.fromkeys(names or ("",)):
         sampler = name.startswith(_SAMPLER)
@@ -99,7 +117,7 @@ def certify(context: click.Context, /, names: tuple[str, ...], workers: str, onl
             break
     if len(names) > 1:
         click.echo(answers.side_by_side(sat))
-    context.exit(min((one.status for one in sat.values()), key=_WORST_FIRST.index))
+    return min((one.status for one in sat.values()), key=_WORST_FIRST.index)
 
 
 def _words(option: click.Option, value: Any) -> list[str]:
