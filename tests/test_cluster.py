@@ -120,6 +120,16 @@ def two_hosts() -> Iterator[tuple[list[str], list[str], str]]:
         ip("netns", "del", f"{name}B")
 
 
+def test_certify_takes_its_place_in_a_job_once_for_all_names() -> None:
+    """Under torchrun rank 0 judges one implementation after another on the job's ranks, and every process ends with 0."""
+    command = torchrun("--standalone", "--nproc-per-node=3", "-m", "ddp_invariants", "certify", "reference", "sampler:torch",
+                       "-k", "grad4 or shard1", "--cases", "20", "--seed", "1")
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("3 ranks under torchrun: 0, 1, 2 on ") == 2
+    assert done.stdout.count("side by side") == 1
+
+
 def test_torchrun_on_one_host_certifies_with_the_job_s_ranks() -> None:
     """Rank 0 alone reports, its workers share the job's ranks, world sizes are the job's, and every process ends with 0."""
     command = torchrun("--standalone", "--nproc-per-node=4", "-m", *session("--cases", "10", "-n", "2"))
