@@ -26,8 +26,8 @@ PoisonKind = Literal["nan", "inf", "-inf"]
 NoSync = Literal["plain", "nested", "error"]
 Passes = Literal["alternate", "joint", "retained"]
 Checkpoint = Literal["none", "plain", "reentrant"]
-InterludeKind = Literal["evaluation", "forward only", "learning rate", "freeze", "unfreeze", "cast", "copy",
-                        "assign", "reload"]
+InterludeKind = Literal["evaluation", "evaluation with gradients", "forward only", "learning rate", "decay", "freeze",
+                        "unfreeze", "cast", "copy", "assign", "reload"]
 Init = Literal["distinct", "equal"]
 Activation = Literal["none", "relu", "gelu"]
 Loss = Literal["tagged", "mse"]
@@ -392,9 +392,10 @@ class Interlude:
     """What the program does on every rank before a step, besides training.
 
     Attributes:
-        kind: An `evaluation` of the step's batch without gradients; `forward only`, in training, of which nothing comes; from
-            now on a quarter of the `learning rate`; a layer is frozen (`freeze`), its gradients cleared, or trained from now on
-            (`unfreeze`); gradients are cleared, and parameters `cast` to float64 and back; a deep `copy` of what is trained is
+        kind: An `evaluation` of the step's batch without gradients, or `evaluation with gradients` that nobody asks for;
+            `forward only`, in training, of which nothing comes; from now on a quarter of the `learning rate`; from now on half
+            of the momentum and of the weight `decay`; a layer is frozen (`freeze`), its gradients cleared, or trained from now
+            on (`unfreeze`); gradients are cleared, and parameters `cast` to float64 and back; a deep `copy` of what is trained is
             taken and kept; what is trained is given its own saved values as new tensors (`assign`), and its optimizer is made
             anew; or it and its optimizer are saved and loaded into ones made anew, of other values (`reload`).
         step: Before which step, from the second on.
@@ -633,6 +634,8 @@ class TrainingCase:
                 layers[one.layer] = replace(layers[one.layer], frozen=one.kind == "freeze")
             if one.kind == "learning rate":
                 optimizer = replace(optimizer, log2_lr=max(optimizer.log2_lr - 2, -30))
+            if one.kind == "decay":
+                optimizer = replace(optimizer, momentum=optimizer.momentum / 2, weight_decay=optimizer.weight_decay / 2)
         return replace(self, model=replace(self.model, layers=tuple(layers)), optimizer=optimizer, interludes=())
 
     @property

@@ -213,6 +213,7 @@ TRAINING: dict[str, Capability] = {
         replace(BASE, accumulation=2, passes="joint", bucket_cap=1,
                 model=Model(4, (*_FOUR, Layer("linear", 4, checkpoint="reentrant"))))),
     "evaluation": _interlude("evaluation", "an evaluation"),
+    "evaluation_with_gradients": _interlude("evaluation with gradients", "an evaluation with gradients"),
     "forward_only": _interlude("forward only", "a forward without a backward"),
     "forward_only_quiet": Capability(
         lambda case: case.accumulation > 1 and case.passes == "alternate" and any(
@@ -220,6 +221,7 @@ TRAINING: dict[str, Capability] = {
         lambda case: replace(case, interludes=tuple(one for one in case.interludes if one.kind != "forward only")),
         replace(_GENTLE, accumulation=2, interludes=(Interlude("forward only"),))),
     "learning_rate": _interlude("learning rate", "a new learning rate"),
+    "decay": _interlude("decay", "less momentum and weight decay"),
     "freeze": _interlude("freeze", "a layer frozen", "frozen for a while"),
     "unfreeze": _interlude("unfreeze", "a layer trained from then on"),
     "cast": _interlude("cast", "parameters cast and cast back"),
@@ -366,7 +368,8 @@ def _stacked(case: TrainingCase, stack: Stack) -> TrainingCase:
                    exhausted=(), saved_by=None, clip=None)
 
 
-BETWEEN = ("evaluation", "forward_only", "learning_rate", "freeze", "unfreeze", "cast", "copy", "assign")
+BETWEEN = ("evaluation", "evaluation_with_gradients", "forward_only", "learning_rate", "decay", "freeze", "unfreeze",
+           "cast", "copy", "assign")
 _VALUES = ("GRAD-2", "GRAD-3", "GRAD-5", "GRAD-6", "GRAD-7", "GRAD-8", "GRAD-9", "GRAD-10", "GRAD-11", "GRAD-12", "GRAD-13")
 _BY_ITSELF = "it computes forward, backward and loss by itself"
 _EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Scope], bool], str], ...] = (

@@ -362,9 +362,12 @@ _PERTURBED: dict[str, tuple[PerturbationKind, ...]] = {
     "COMM-2": ("withheld", "late", "delays"), "COMM-3": ("withheld",), "COMM-5": ("none",), "LIVE-3": ("none",)}
 _MISHAPS: dict[str, tuple[MishapKind, ...]] = {"LIVE-2": ("forward error", "backward error"), "LIVE-3": ("death",)}
 _INTERLUDES_OF: dict[str, tuple[InterludeKind, ...]] = {
-    "LIVE-5": ("evaluation", "forward only", "learning rate", "freeze", "unfreeze", "cast", "copy", "assign"),
+    "LIVE-5": ("evaluation", "forward only", "learning rate", "freeze", "unfreeze", "cast", "copy", "assign",
+               "evaluation with gradients", "decay"),
     "PARAM-5": ("freeze", "unfreeze"), "STATE-1": ("reload",)}
-_NEEDED: dict[InterludeKind, str] = {"forward only": "forward_only", "learning rate": "learning_rate", "reload": "state"}
+_NEEDED: dict[InterludeKind, str] = {
+    "evaluation with gradients": "evaluation_with_gradients", "forward only": "forward_only", "learning rate": "learning_rate",
+    "reload": "state"}
 """The capability that an interlude needs, where it has another name."""
 _EVERY_KIND = ("INIT-3", "GRAD-4", "PARAM-5", "COMM-5")
 _ANY_WORLD = ("INIT-3", "LOSS-1", "LOSS-3", "GRAD-3", "GRAD-4", "PARAM-3", "PARAM-5", "LIVE-1")

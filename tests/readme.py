@@ -10,10 +10,13 @@ from pathlib import Path
 from gallery import table
 
 from ddp_invariants.certificates.certificate import schema
+from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.rulebook import explained
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 SCHEMA = ROOT / "ddp_invariants" / "certificates" / "certificate.schema.json"
+RULES = ROOT / "docs" / "rules.md"
 DOCUMENTS = (README, ROOT / "examples" / "README.md")
 BLOCK = re.compile(r"<!-- output of: (?P<command>[^\n]+) -->\n```text\n(?P<output>.*?)```", re.DOTALL)
 FILE = re.compile(r"<!-- file: (?P<path>\S+) from: (?P<start>[^\n]+) -->\n```python\n(?P<text>.*?)```", re.DOTALL)
@@ -61,9 +64,26 @@ def shape(text: str) -> str:
     return "\n".join(line for line in lines if not re.fullmatch(r"[.s]+ \[#%\]", line))
 
 
+def rules_page() -> str:
+    """Every rule with all that is known of it, from where it is written down."""
+    text = ["# The rules", "",
+            "Made from the code by `python tests/readme.py`; `ddp-invariants rules GRAD-2` says the same of one.",
+            "**Core**: of every implementation; **capability**: where one is offered; **declared**: where it is declared;",
+            "**observed**: told, never judged."]
+    for one in map(explained, ALL_RULES):
+        faults = "; ".join(f"`{fault.name}` ({fault.what[:1].lower() + fault.what[1:].rstrip('.')})" for fault in one.faults)
+        fields = {"judged": " ".join(one.judged.split()), "source": one.source, "needs": "; ".join(one.needs),
+                  "not claimed where it": "; ".join(one.not_claimed), "must catch": faults,
+                  "code": f"`ddp_invariants/{one.code.partition(':')[0]}`, `{one.property.partition(':')[0]}`"}
+        text += ["", f"## {one.id}", "", f"{one.requirement} **{one.level.capitalize()}.**", "",
+                 *(f"- *{label}*: {told}" for label, told in fields.items() if told)]
+    return "\n".join(text) + "\n"
+
+
 def main() -> None:
-    """Write every output anew, the slow ones only when asked for; and the schema of certificates."""
+    """Write every output anew, the slow ones only when asked for; and what else is made from code."""
     SCHEMA.write_text(schema(), encoding="utf-8")
+    RULES.write_text(rules_page(), encoding="utf-8")
     for document in DOCUMENTS:
         text = document.read_text(encoding="utf-8")
         for match in BLOCK.finditer(text):

@@ -7,7 +7,7 @@ import tomllib
 import click
 import pytest
 from gallery import table
-from readme import DOCUMENTS, FILE, README, ROOT, TABLE, excerpt, outputs, run, shape
+from readme import DOCUMENTS, FILE, README, ROOT, RULES, TABLE, excerpt, outputs, rules_page, run, shape
 
 from ddp_invariants import plugin
 from ddp_invariants.cli import main
@@ -40,6 +40,11 @@ def test_the_two_commands_stand_at_the_top_and_are_what_ci_runs() -> None:
     assert install.removeprefix("pip install ") in (ROOT / ".ci" / "run").read_text()
     assert commands[1].split(" && ")[1] in (ROOT / ".ci" / "check").read_text().splitlines()
     assert properties == "pytest -n auto properties/"
+
+
+def test_the_page_of_rules_is_what_the_code_says() -> None:
+    """Requirements, sources, situations, planted faults."""
+    assert RULES.read_text(encoding="utf-8") == rules_page()
 
 
 def test_every_command_shown_is_one() -> None:

@@ -1,6 +1,9 @@
 """Judge implementations by all properties: certify."""
 
+import re
+from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import click
@@ -85,6 +88,10 @@ def certify(context: click.Context, /, names: tuple[str, ...], workers: str, onl
     for option in ("ddp", "sampler"):
         if option in {one.name for one in given} and any(name.startswith(_SAMPLER) == (option == "sampler") for name in names):
             raise click.UsageError(f"either NAME or --{option} says what is on trial, not both")
+    certificate = context.params["certificate"] if len(set(names)) > 1 else None
+    if certificate is not None and Path(certificate).suffix not in (".html", ".json"):
+        raise click.UsageError(f"--certificate {certificate}: expected FILE.json or FILE.html")
+    given = [one for one in given if one.name != "certificate" or certificate is None]
     words = [word for one in given for word in _words(one, context.params[str(one.name)])]
     status = cluster.enter()
     if status is not None:  # It was one of a job's other processes.
@@ -96,14 +103,20 @@ def certify(context: click.Context, /, names: tuple[str, ...], workers: str, onl
     words += [*(["-x"] if exitfirst else []), *([f"--junitxml={junitxml}"] if junitxml else []), *context.meta["behind"]]
     status = INCONCLUSIVE
     try:
-        status = _judged(names, words)
+        status = _judged(names, words, certificate and Path(certificate))
     finally:
         cluster.leave(status)
     context.exit(status)
 
 
-def _judged(names: tuple[str, ...], words: list[str]) -> int:
-    """Judge them one after another; the exit status of all together."""
+def _judged(names: tuple[str, ...], words: list[str], compared: Path | None) -> int:
+    """Judge them one after another; the exit status of all together.
+
+    Args:
+        names: What is on trial.
+        words: Options of pytest and of its plugin.
+        compared: The page that compares their certificates, which are written beside it; None for none.
+    """
     # Imported here, as above.
     from ddp_invariants import answers
     from ddp_invariants.sessions.sitting import Sat, sit
@@ -112,12 +125,36 @@ def _judged(names: tuple[str, ...], words: list[str]) -> int:
     for name in dict.fromkeys(names or ("",)):
         sampler = name.startswith(_SAMPLER)
         on_trial = [f"--{'sampler' if sampler else 'ddp'}={name.removeprefix(_SAMPLER)}"] if name else []
-        sat[name] = sit([*words, *on_trial], of_sampler=sampler)
+        of_its_own = [f"--certificate={_beside(compared, name)}"] if compared is not None else []
+        sat[name] = sit([*words, *of_its_own, *on_trial], of_sampler=sampler)
         if sat[name].status == INTERRUPTED:
             break
     if len(names) > 1:
         click.echo(answers.side_by_side(sat))
+    if compared is not None:
+        click.echo(_compared(compared, [_beside(compared, name) for name, one in sat.items() if one.ledger]))
     return min((one.status for one in sat.values()), key=_WORST_FIRST.index)
+
+
+def _beside(page: Path, name: str) -> Path:
+    """Where the certificate of one of several is written."""
+    return page.with_name(f"{page.stem}-{re.sub(r'[^A-Za-z0-9.]+', '-', name).strip('-')}.json")
+
+
+def _compared(page: Path, written: list[Path]) -> str:
+    """Write a page of the certificates that there are, beside one another; a line that says so."""
+    # Imported here: only who wants one needs it.
+    from ddp_invariants.certificates.page import side_by_side
+    from ddp_invariants.certificates.verifying import CertificateError, read
+
+    certificates = []
+    for path in written:
+        with suppress(CertificateError):  # It could not be written, which its session said.
+            certificates.append(read(path))
+    if not certificates:
+        return f"comparison: {page.with_suffix('.html')} was not written: there is no certificate"
+    page.with_suffix(".html").write_text(side_by_side(certificates), encoding="utf-8")
+    return f"comparison: {page.with_suffix('.html')}, of {len(certificates)} certificates beside it"
 
 
 def _words(option: click.Option, value: Any) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ddp_invariants.case import Interlude
+from ddp_invariants.case import Interlude, InterludeKind
 from ddp_invariants.ranks.model import Replica
 
 
@@ -30,10 +30,16 @@ def assign(module: Any) -> None:
     module.load_state_dict(deepcopy(module.state_dict()), assign=True)
 
 
+def lower(kind: InterludeKind, optimizer: Any) -> None:
+    """A quarter of the learning rate, or half of momentum and weight decay, from now on."""
+    factors = {"lr": 4} if kind == "learning rate" else {"momentum": 2, "weight_decay": 2}
+    for group in optimizer.param_groups:
+        group.update({name: group[name] / factor for name, factor in factors.items() if name in group})
+
+
 def plainly(interlude: Interlude, module: Replica, optimizer: torch.optim.Optimizer) -> None:
     """What an interlude comes to where nothing is wrapped: the others change nothing there."""
-    if interlude.kind == "learning rate":
-        for group in optimizer.param_groups:
-            group["lr"] /= 4
+    if interlude.kind in ("learning rate", "decay"):
+        lower(interlude.kind, optimizer)
     elif interlude.freezes:
         module.freeze(interlude.layer, frozen=interlude.kind == "freeze")

@@ -215,9 +215,8 @@ class Run:
     def _interlude(self, interlude: Interlude, wrapped: Any, optimizer: Any, indices: Any) -> tuple[Any, Any]:
         """What the program does before a step, besides training. Returns what is trained from then on, and its optimizer."""
         drive, kind = self.drive, interlude.kind
-        if kind == "learning rate":
-            for group in optimizer.param_groups:
-                group["lr"] /= 4
+        if kind in ("learning rate", "decay"):
+            interludes.lower(kind, optimizer)
         elif interlude.freezes:
             for replica in (self.replica, self.twin):
                 replica.freeze(interlude.layer, frozen=kind == "freeze")
@@ -235,7 +234,7 @@ class Run:
         else:
             inputs = self._batch(indices, self.step)[0]
             module = wrapped if isinstance(wrapped, nn.Module) else self.replica
-            with torch.set_grad_enabled(kind == "forward only"):
+            with torch.set_grad_enabled(kind != "evaluation"):
                 module.train(kind == "forward only")
                 drive.forward(wrapped, inputs)
                 module.train()
