@@ -393,9 +393,9 @@ class Interlude:
 
     Attributes:
         kind: An `evaluation` of the step's batch without gradients, or `evaluation with gradients` that nobody asks for;
-            `forward only`, in training, of which nothing comes; from now on a quarter of the `learning rate`; from now on half
-            of the momentum and of the weight `decay`; a layer is frozen (`freeze`), its gradients cleared, or trained from now
-            on (`unfreeze`); gradients are cleared, and parameters `cast` to float64 and back; a deep `copy` of what is trained is
+            `forward only`, in training, of which nothing comes; from now on a quarter of the `learning rate`, or half of the
+            momentum and of the weight `decay`; a layer is frozen (`freeze`), its gradients cleared, or trained from now on
+            (`unfreeze`); gradients are cleared, and parameters `cast` to float64 and back; a deep `copy` of what is trained is
             taken and kept; what is trained is given its own saved values as new tensors (`assign`), and its optimizer is made
             anew; or it and its optimizer are saved and loaded into ones made anew, of other values (`reload`).
         step: Before which step, from the second on.

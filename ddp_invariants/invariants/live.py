@@ -202,13 +202,14 @@ def nothing_is_left_behind(hearing: Hearing, tally: Tally) -> Breach | None:
 INTERLUDES: dict[InterludeKind, str] = {
     "evaluation": "an evaluation", "evaluation with gradients": "an evaluation with gradients",
     "forward only": "a forward without a backward", "learning rate": "a new learning rate",
-    "decay": "less momentum and weight decay", "freeze": "a layer frozen", "unfreeze": "a layer trained from then on", "cast": "parameters cast and cast back",
-    "copy": "a deep copy", "assign": "parameters assigned"}
+    "decay": "less momentum and weight decay", "freeze": "a layer frozen", "unfreeze": "a layer trained from then on",
+    "cast": "parameters cast and cast back", "copy": "a deep copy", "assign": "parameters assigned"}
 
 
 @training.rule("LIVE-5", "What a program does between two steps on all ranks (it evaluates, runs a forward of which nothing "
                "comes, lowers the learning rate, momentum or weight decay, freezes or unfreezes a layer, casts parameters and "
-               "casts them back, takes a deep copy, assigns a state as new tensors) leaves the steps after it right.", tuple(INTERLUDES.values()))
+               "casts them back, takes a deep copy, assigns a state as new tensors) leaves the steps after it right.",
+               tuple(INTERLUDES.values()))
 def interludes_do_no_harm(hearing: Hearing, tally: Tally) -> Breach | None:
     """On cases with such interludes: every step's gradients and update are what they must be."""
     case = hearing.case
