@@ -122,10 +122,13 @@ def times(a: Ball, b: Ball, dtype: str) -> Ball:
     return FORMATS[dtype].rounded(a.centre * b.centre, radius, a.most * b.most, 1, a.quantum * b.quantum)
 
 
-def plus(a: Ball, b: Ball, dtype: str) -> Ball:
-    """A + b elementwise, computed in a dtype."""
+def plus(a: Ball, b: Ball, dtype: str, roundings: int = 1) -> Ball:
+    """A + b elementwise, computed in a dtype.
+
+    Several may be added one after another, in whatever order that is done in truth, when the k-th of these sums counts k.
+    """
     quantum = np.minimum(a.quantum, b.quantum)
-    return FORMATS[dtype].rounded(a.centre + b.centre, a.radius + b.radius, a.most + b.most, 1, quantum)
+    return FORMATS[dtype].rounded(a.centre + b.centre, a.radius + b.radius, a.most + b.most, roundings, quantum)
 
 
 def summed(ball: Ball, axes: tuple[int, ...], dtype: str) -> Ball:

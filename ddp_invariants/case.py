@@ -86,6 +86,7 @@ class Layer:
         tied: Index of an earlier linear layer whose weight this one uses, None for its own.
         checkpoint: Whether backward computes the layer again (torch.utils.checkpoint), within the backward that is running
             (`plain`) or in one of its own inside it (`reentrant`).
+        twice: Whether a forward calls a linear layer a second time, on what it made of its input.
         sparse: Whether an embedding's gradient is sparse: of the rows that were chosen, each as often as it was.
     """
 
@@ -101,8 +102,11 @@ class Layer:
     tied: int | None = None
     checkpoint: Checkpoint = "none"
     sparse: bool = False
+    twice: bool = False
 
     def __post_init__(self) -> None:
+        _require(not self.twice or (self.kind == "linear" and self.checkpoint == "none"), "twice", self.twice,
+                 "false where the layer is not linear, or computed again in backward")
         _one_of("checkpoint", self.checkpoint, Checkpoint)
         _require(self.checkpoint == "none" or self.kind != "statistics", "checkpoint", self.checkpoint,
                  "'none': a statistics layer would count everything twice")
@@ -177,6 +181,8 @@ class Model:
                      f"another kind, since the input width {widths[index]} is odd")
             _require(layer.kind != "embedding" or index == 0, f"{where}.kind", layer.kind,
                      "another kind: the sample chooses the row, so an embedding stands first")
+            _require(not layer.twice or widths[index] == widths[index + 1], f"{where}.twice", layer.twice,
+                     "false where the layer is not as wide out as in")
             if layer.tied is not None:
                 _between(f"{where}.tied", layer.tied, 0, index - 1)
                 owner = self.layers[layer.tied]

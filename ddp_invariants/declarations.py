@@ -203,6 +203,7 @@ CAPABILITIES = {
     "crossed": "gradients that become ready in another order on one rank than on the others",
     "joint": "two forwards before one backward of their summed losses",
     "retained": "two backwards through one forward, each synchronised",
+    "twice": "a layer that a forward calls twice",
     "checkpointed": "layers that backward computes again",
     "reentrant": "layers that backward computes again in a backward of its own",
     "in_parts": "a parameter whose gradient one backward computes in parts, each in a backward of its own",

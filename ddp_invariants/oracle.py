@@ -9,6 +9,7 @@ trajectory right.
 Suffixes: W ranks, B batch, I and O widths in and out, P elements of all trainable parameters end to end.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -207,7 +208,8 @@ class _Stack:
     case: TrainingCase
     parameters: Mapping[str, FloatArray]
     passed_by: frozenset[int] = frozenset()
-    entered: dict[int, _Entered] = field(default_factory=dict)
+    entered: list[tuple[int, _Entered]] = field(default_factory=list)
+    parts: Counter[str] = field(default_factory=Counter)
     gradients: dict[str, Ball] = field(default_factory=dict)
     magnitudes: dict[str, FloatArray] = field(default_factory=dict)
     chosen: Ball | None = None
@@ -233,10 +235,9 @@ class _Stack:
         dtype = "float64" if layers[0].dtype == "float64" else "float32"
         x = cast(exactly(inputs_WBI), "float64", dtype)
         self.chosen = _chosen(inputs_WBI)
-        for index, layer in enumerate(layers):
-            if index in self.passed_by:
-                continue
-            source = dtype
+        called = [index for index, layer in enumerate(layers) if index not in self.passed_by for _ in range(1 + layer.twice)]
+        for index in called:
+            layer, source = layers[index], dtype
             if layer.kind != "statistics":
                 x, dtype = cast(x, dtype, layer.dtype), layer.dtype
             entering, factor = x, None
@@ -263,12 +264,12 @@ class _Stack:
                 x, kept = attended(x, self._own(index), dtype)
             if layer.activation != "none":
                 x, factor = relu(x) if layer.activation == "relu" else gelu(x, dtype)
-            self.entered[index] = _Entered(entering, source, factor, kept)
+            self.entered.append((index, _Entered(entering, source, factor, kept)))
         return x, dtype
 
     def backward(self, g: Ball) -> None:
         """Collect every trainable parameter's gradient, from that of the outputs in their dtype."""
-        for index, entered in reversed(self.entered.items()):
+        for index, entered in reversed(self.entered):
             layer = self.case.model.layers[index]
             if layer.kind == "statistics":
                 continue
@@ -301,11 +302,9 @@ class _Stack:
         """A linear layer's gradients; returns that of its input."""
         name, frozen, weight = self._weight(index)
         if not frozen:
-            gradient = product(transposed(g), x, layer.dtype, x.centre.shape[1])
-            self._add(None, name, gradient if name not in self.gradients else
-                      plus(self.gradients[name], gradient, layer.dtype))
+            self._add(None, name, product(transposed(g), x, layer.dtype, x.centre.shape[1]), layer.dtype)
         if layer.bias:
-            self._add(layer, f"layers.{index}.bias", summed(g, (1,), layer.dtype))
+            self._add(layer, f"layers.{index}.bias", summed(g, (1,), layer.dtype), layer.dtype)
         return product(g, weight, layer.dtype, layer.outputs)
 
     def _branches(self, index: int, layer: Layer, g: Ball, x: Ball) -> Ball:
@@ -338,9 +337,12 @@ class _Stack:
         if layer.sparse and not layer.frozen:
             self.magnitudes[name] = chosen.centre @ g.most
 
-    def _add(self, layer: Layer | None, name: str, gradient: Ball) -> None:
+    def _add(self, layer: Layer | None, name: str, gradient: Ball, dtype: str = "") -> None:
+        """Take in a parameter's gradient, or a part of it, in a dtype, where it has several uses."""
         if layer is None or not layer.frozen:
-            self.gradients[name] = gradient
+            known = self.gradients.get(name)
+            self.gradients[name] = gradient if known is None else plus(known, gradient, dtype, self.parts[name])
+            self.parts[name] += 1
 
 
 def _chosen(inputs_WBI: FloatArray) -> Ball:

@@ -203,6 +203,8 @@ TRAINING: dict[str, Capability] = {
     "backward_error": _mishap("backward error", "an exception in backward"),
     "joint": _passes("joint", "all forwards before one backward"),
     "retained": _passes("retained", "several backwards through one forward"),
+    "twice": _layers(lambda layer: layer.twice, lambda layer: replace(layer, twice=False), (Layer("linear", 4, twice=True),),
+                     "a layer called twice"),
     "checkpointed": _layers(lambda layer: layer.checkpoint == "plain", _computed_once, (
         Layer("linear", 4, checkpoint="plain"), Layer("linear", 4)), "a layer computed again in backward"),
     "reentrant": _layers(lambda layer: layer.checkpoint == "reentrant", _computed_once, (
@@ -406,7 +408,7 @@ _EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Scope], bool], str], ...] = 
     (("STATE-1",), lambda scope: not scope.has("state"), "saves no state"),
     (("GRAD-10",), lambda scope: not scope.has("sparse") and not scope.has("bfloat16"),
      "takes neither sparse gradients nor those of low precision"),
-    (("GRAD-13",), lambda scope: not any(scope.has(one) for one in ("joint", "retained", "checkpointed", "reentrant")),
+    (("GRAD-13",), lambda scope: not any(scope.has(one) for one in ("joint", "retained", "twice", "checkpointed", "reentrant")),
      "every forward is followed by its backward, which computes nothing again"),
     (("STATE-2",), lambda scope: not scope.has("resized"), "another number of ranks cannot go on from its state"),
     (("GRAD-11",), lambda scope: not scope.has("join"), "has no join: all ranks have as many batches"),

@@ -255,8 +255,8 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
     ways, again = draw(st.sampled_from(offered)) if offered else ("alternate", "none")
     if offered:
         accumulation = 2 if ways != "alternate" else 1
-        last = Layer("linear", model.widths()[-1], dtype=model.layers[0].dtype)
-        pair = (last, replace(last, checkpoint=again))
+        last = Layer("linear", model.widths()[-1], dtype=model.layers[0].dtype, twice=draw(_ONE_IN_FOUR) and scope.has("twice"))
+        pair = (last, replace(last, checkpoint=again, twice=False))
         model = replace(model, layers=(*model.layers, *(pair if draw(_COINS) else pair[::-1])))
     between: tuple[Interlude, ...] = ()
     zero_grad = draw(st.sampled_from(clearing))

@@ -200,7 +200,7 @@ class Driver:
             lacks += [name for name in ("bucket_cap", "subgroup") if name not in self.declared.supports]
         if "train_step" in self.methods:
             lacks += ["no_sync", "bucket_cap", "zero_in_place", "never_zeroed", "forward_error", "backward_error", "joint",
-                      "in_parts", "evaluation", "evaluation_with_gradients", "forward_only", "forward_only_quiet",
+                      "twice", "in_parts", "evaluation", "evaluation_with_gradients", "forward_only", "forward_only_quiet",
                       "learning_rate", "decay", "freeze", "unfreeze", "cast", "copy", "assign", "state", "resized", "join",
                       "clipping"]
         lacks += ["retained"] if {"backward", "train_step"} & self.methods else []  # It is not told that another follows.

@@ -266,6 +266,7 @@ class Replica(nn.Module):
         self.failing = ""
         self.layers: Any = nn.ModuleList()
         self._activations = [ACTIVATIONS[layer.activation] for layer in model.layers]
+        self._calls = [1 + layer.twice for layer in model.layers]
         self._checkpoints: list[Checkpoint] = [layer.checkpoint for layer in model.layers]
         values, widths = Values(values_P), model.widths()
         for index, layer in enumerate(model.layers):
@@ -298,9 +299,10 @@ class Replica(nn.Module):
             self.at_forward()
         for index, (layer, activation) in enumerate(zip(self.layers, self._activations, strict=True)):
             if index not in self.passed_by:
-                x = layer(x) if self._checkpoints[index] == "none" else self._checkpointed(index, layer, x)
-                if activation is not None:
-                    x = activation(x)
+                for _ in range(self._calls[index]):
+                    x = layer(x) if self._checkpoints[index] == "none" else self._checkpointed(index, layer, x)
+                    if activation is not None:
+                        x = activation(x)
             if self.failing and layer is self.layers[(len(self.layers) - 1) // 2]:
                 self._fail_here(x)
         return x
