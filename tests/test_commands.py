@@ -148,7 +148,7 @@ def test_a_comparison_tells_what_differs_and_what_was_not_looked_at() -> None:
     right, broken = Ledger(), Ledger()
     for ledger in (right, broken):
         ledger.entries["GRAD-2"], ledger.cases = Entry(judged=3), 3
-        ledger.tested = {"GRAD-2"}
+        ledger.tested = ledger.ended = {"GRAD-2"}
     broken["GRAD-2"].confirmed = 1
     ours = (Probed("tied", Standing.RIGHT), Probed("unused", Standing.WRONG))
     theirs = (Probed("tied", Standing.UNKNOWN), Probed("unused", Standing.REFUSED))
