@@ -621,7 +621,11 @@ def warm_up() -> None:
     """Pay in the host, once, what torch and numpy import or build on first use."""
     parameter = nn.Parameter(torch.zeros(2))
     parameter.grad = torch.ones(2)
-    for optimizer in (torch.optim.SGD([parameter], lr=1.0, momentum=0.5), torch.optim.AdamW([parameter], lr=1.0)):
-        optimizer.step()
-        optimizer.zero_grad()
+    # The first of each kind alters its class, and a rank whose classes a case has altered is not used again.
+    for kind in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
+        for way in ({}, {"foreach": True}, {"fused": True}):
+            optimizer = kind([parameter], lr=1.0, **way)  # type: ignore[arg-type]  # all three take them
+            parameter.grad = torch.ones(2)
+            optimizer.step()
+            optimizer.zero_grad()
     np.argsort(draws.words(0, "warm up", 2), kind="stable")
