@@ -13,6 +13,7 @@ from typing import Any
 
 from ddp_invariants.certificates.certificate import Run
 from ddp_invariants.discovery import Discovery
+from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.ledger import Ledger
 from ddp_invariants.sessions.live import LINE_EVERY, Listener, Progress, Screen
 from ddp_invariants.sessions.outputs import Wanted, write
@@ -76,8 +77,8 @@ class Watch:
             self.progress.report([rule for name, rule in report.user_properties if name == RULE], report.outcome)
 
     def line(self) -> str:
-        """How far it is, where nothing said so for a while; else empty."""
-        if time.monotonic() - self._line_at < LINE_EVERY:
+        """How far it is, where nothing said so for a while, and properties are left; else empty."""
+        if time.monotonic() - self._line_at < LINE_EVERY or not set(ALL_RULES) - self.progress.reported.keys():
             return ""
         self._line_at = time.monotonic()
         return f"ddp-invariants: {self.progress.line(self.known())}"
