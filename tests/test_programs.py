@@ -306,6 +306,12 @@ def test_what_is_shipped_is_expected_of_torch_and_shows(pool: Pool) -> None:
     assert all(not found.scope(4).has(name) for name in wrong)
 
 
+def test_a_reduction_whose_operation_nobody_names_is_a_sum(pool: Pool) -> None:
+    """Ranks without batches ask which parameters are used in another way than the others, and for the same."""
+    found = discover(pool, Ddp("torch", (("find_unused_parameters", "True"),)), Sampler(), 4)
+    assert {one.capability: one.standing for one in found.probed}["join"] is Standing.RIGHT
+
+
 def test_a_deviation_that_does_not_show_is_told(pool: Pool, tmp_path: Path) -> None:
     """Of the reference, which is right."""
     path = tmp_path / "mine.toml"

@@ -286,7 +286,8 @@ class ObservedGroup(_c10d.ProcessGroup):  # type: ignore[misc]  # the base class
             time.sleep(self._timing.delays[len(self.calls) % len(self._timing.delays)])
         # A gather's outputs are empty on all ranks but one: its input tells.
         tensor = _first_tensor(arguments[1] if kind == "gather" else arguments)
-        operation, asynchronous = "", True
+        # Whose caller names no operation gets torch's own default; a joined rank's shadow of a reduction does so.
+        operation, asynchronous = "SUM" if "reduce" in kind else "", True
         for argument in arguments[1:]:
             if hasattr(argument, "reduceOp"):
                 operation = str(argument.reduceOp.op).rpartition(".")[2]
