@@ -264,18 +264,21 @@ def test_descendants_of_ranks_end_with_the_controller(tmp_path: Path, ending: st
     if ending == "closed":
         source = source.replace("time.sleep(1000)", "sys.stdin.read(); hosts.close()")
     with subprocess.Popen([sys.executable, "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as controller:
-        assert controller.stdout is not None
-        assert controller.stdin is not None
-        assert controller.stdout.readline() == b"ready\n"
-        everyone = psutil.Process(controller.pid).children(recursive=True)
-        assert "sleep" in {process.name() for process in everyone}
-        if ending == "killed":
-            controller.kill()
-        controller.stdin.close()
-        controller.wait(10)
-        # One second on a quiet machine, to which `benchmarks/endurance.py` holds it; here other tests run beside.
-        _, alive = psutil.wait_procs(everyone, timeout=5.0)
-        assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
+        try:
+            assert controller.stdout is not None
+            assert controller.stdin is not None
+            assert controller.stdout.readline() == b"ready\n"
+            everyone = psutil.Process(controller.pid).children(recursive=True)
+            assert "sleep" in {process.name() for process in everyone}
+            if ending == "killed":
+                controller.kill()
+            controller.stdin.close()
+            controller.wait(10)
+            # One second on a quiet machine, to which `benchmarks/endurance.py` holds it; here other tests run beside.
+            _, alive = psutil.wait_procs(everyone, timeout=5.0)
+            assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
+        finally:
+            controller.kill()  # Or a failure would wait for it.
 
 
 SAMPLERS = [
