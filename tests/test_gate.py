@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pytest
 import yaml
@@ -449,7 +450,8 @@ def test_the_recipe_for_ci_is_yaml_with_commands_that_exist(tmp_path: Path) -> N
     made = {line[-1] for line in lines if line[:3] == ["python", "-m", "venv"]}
     assert {line[0].partition("/")[0] for line in lines} - {"python"} <= made
     words, = (line[1:] for line in lines if line[0] == "old/bin/ddp-invariants")
-    command = main.commands[words[0]]
+    command = main.get_command(click.Context(main), words[0])
+    assert command is not None
     given = command.make_context("compare", words[1:]).params
     assert {given["old"].partition("/")[0], given["new"].partition("/")[0]} == made
     assert steps[-1]["with"]["path"] == str(given["scripts"])

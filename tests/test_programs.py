@@ -177,7 +177,6 @@ def test_right_evidence_of_another_number_of_ranks_breaches_no_rule() -> None:
     ("a parameter that other ranks saved is another", lambda e: altered(e, 1, "restored", 0, FACTOR, raised)),
     ("after 1 ranks saved and 2 loaded it, the gradient is not", lambda e: everywhere(e, "reduced", 1, FACTOR, raised)),
     ("after 1 ranks saved and 2 loaded it, parameters do not move", lambda e: everywhere(e, "updated", 2, FACTOR, raised)),
-    ("a saved state has other names", lambda e: replace(e, ranks=tuple(replace(rank, saved=[["x"]]) for rank in e.ranks))),
 ])
 def test_a_state_of_another_number_of_ranks_is_judged(fact: str,
                                                       alter: Callable[[TrainingEvidence], TrainingEvidence]) -> None:
@@ -186,6 +185,15 @@ def test_a_state_of_another_number_of_ranks_is_judged(fact: str,
     assert breach is not None
     assert breach.rule == "STATE-2"
     assert fact in breach.fact
+
+
+def test_the_names_of_a_state_that_others_load_are_the_other_rules_affair() -> None:
+    """STATE-1 tells them, STATE-2 judges nothing then."""
+    evidence = right(replace(CASE, saved_by=1))
+    findings = judge(replace(evidence, ranks=tuple(replace(rank, saved=[["x"]]) for rank in evidence.ranks)))
+    assert findings["STATE-1"].breach is not None
+    assert findings["STATE-2"].breach is None
+    assert "(STATE-1)" in findings["STATE-2"].unjudged
 
 
 @pytest.mark.parametrize(("make", "message"), [

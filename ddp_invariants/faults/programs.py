@@ -232,7 +232,10 @@ class HooksTheAccumulators(nn.Module):
 
 
 class LoadsOnRankZero(_Reference):
-    """A state is loaded by rank 0 alone, as if it were broadcast after that (a classic). STATE-1: and loaded is another."""
+    """A state is loaded by rank 0 alone, as if it were broadcast after that (a classic).
+
+    STATE-1: and loaded is another; or STATE-2: is another when it is loaded.
+    """
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         return super().load_state_dict(state_dict, strict, assign) if dist.get_rank(self.group) == 0 else None

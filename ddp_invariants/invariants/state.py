@@ -7,7 +7,7 @@ from ddp_invariants.evidence import Moment
 from ddp_invariants.invariants import grad, param
 from ddp_invariants.invariants.compare import parted
 from ddp_invariants.invariants.hearing import Hearing, training
-from ddp_invariants.invariants.rule import NotAbout, Tally
+from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
 from ddp_invariants.verdict import Breach
 
 RELOADED, STATEFUL = "saved and loaded", "optimizer with state"
@@ -21,7 +21,12 @@ _KEPT: tuple[tuple[str, Moment, Moment], ...] = (
                "saved, under the module's names or those with one prefix, and training goes on from there.",
                (RELOADED, STATEFUL))
 def what_is_loaded_is_what_was_saved(hearing: Hearing, tally: Tally) -> Breach | None:
-    """On cases that save and load: parameters, buffers and the optimizer's state. The steps after it PARAM-3 judges."""
+    """On cases that save and load: parameters, buffers and the optimizer's state. The steps after it PARAM-3 judges.
+
+    Of a state that another number of ranks loads, its names; the rest of it is STATE-2's.
+    """
+    if hearing.case.saved_by is not None:
+        return _of_names(hearing, tally)
     steps = sorted({one.step for one in hearing.case.interludes if one.kind == "reload" and one.step > 0})
     if not steps:
         raise NotAbout("nothing is saved")
@@ -85,9 +90,11 @@ def another_number_of_ranks_goes_on(hearing: Hearing, tally: Tally) -> Breach | 
     case = hearing.case
     if case.saved_by is None:
         raise NotAbout("it starts from nothing that was saved")
-    breach = _of_names(hearing, tally) or _of_what_others_saved(hearing, tally)
+    if _of_names(hearing, Tally()) is not None:
+        raise Unjudged("a saved state has other names than the module's (STATE-1)")
+    breach = _of_what_others_saved(hearing, tally)
     if breach is not None:
-        return replace(breach, rule="STATE-2")
+        return breach
     hidden = hearing.declared.gradients == "hidden"
     for judge in (param.trajectory_of_single_process_training,) if hidden else (
             grad.mean_of_the_local_gradients, param.trajectory_of_single_process_training):
