@@ -193,7 +193,7 @@ class Driver:
             calls = [call for call in (self.call, self.optimizer, self.after) if call is not None]
             lacks += ["subgroup"] if not calls or any(call.group is None for call in calls) else []
         if self.declared.zero or self.declared.optimizer == "own":
-            lacks += ["resized"]  # Each rank has a part of the state.
+            lacks += ["resized", "join"]  # Each rank has a part of the state; and it would have to join, too.
         if self.declared.zero or self.declared.gradients != "all" or "gradients" in self.methods:
             lacks += ["clipping"]  # What is to be scaled is not what lies in `.grad`, or not all of it.
         if "wrap" in self.methods:  # Whether it looks at the context's is for the adapter to say.
