@@ -332,6 +332,20 @@ def _wrongly_none(hearing: Hearing, tally: Tally, step: int, unused: tuple[froze
     return None
 
 
+def _mean_with(hearing: Hearing, tally: Tally, rule: str, met: set[str]) -> Breach | None:
+    """Whether every step's gradients are the mean of the twins', in the situations a rule is about."""
+    tally.met |= {TWO_RANKS} if hearing.case.world_size > 1 else set()
+    for step in hearing.steps("reduced"):
+        if step >= hearing.clean_steps:
+            break
+        breach = _mean_at(hearing, tally, rule, f"with {' and '.join(sorted(met))} the gradient is not the mean of the "
+                          "ranks' local gradients", step)
+        tally.met |= met
+        if breach is not None:
+            return breach
+    return None
+
+
 OF_A_KIND = ("a sparse gradient", "a gradient of low precision", "gradients of several dtypes")
 
 
@@ -345,16 +359,7 @@ def gradients_of_every_kind(hearing: Hearing, tally: Tally) -> Breach | None:
     met = {name for name, is_met in zip(OF_A_KIND, are, strict=True) if is_met}
     if not met:
         raise NotAbout("all gradients are dense and of one dtype, float32 or float64")
-    tally.met |= {TWO_RANKS} if case.world_size > 1 else set()
-    for step in hearing.steps("reduced"):
-        if step >= hearing.clean_steps:
-            break
-        breach = _mean_at(hearing, tally, "GRAD-10", f"with {' and '.join(sorted(met))} the gradient is not the mean of the "
-                          "ranks' local gradients", step)
-        tally.met |= met
-        if breach is not None:
-            return breach
-    return None
+    return _mean_with(hearing, tally, "GRAD-10", met)
 
 
 ONE_OUT, TWO_OUT = "a rank without batches", "two ranks left at different steps"
@@ -446,13 +451,4 @@ def any_order_of_passes(hearing: Hearing, tally: Tally) -> Breach | None:
     met |= {TWICE for layer in case.model.layers if layer.twice}
     if not met:
         raise NotAbout("every forward is followed by its backward, which computes nothing again")
-    tally.met |= {TWO_RANKS} if case.world_size > 1 else set()
-    for step in hearing.steps("reduced"):
-        if step >= hearing.clean_steps:
-            break
-        breach = _mean_at(hearing, tally, "GRAD-13", f"with {' and '.join(sorted(met))} the gradient is not the mean of the "
-                          "ranks' local gradients", step)
-        tally.met |= met
-        if breach is not None:
-            return breach
-    return None
+    return _mean_with(hearing, tally, "GRAD-13", met)

@@ -217,13 +217,10 @@ def interludes_do_no_harm(hearing: Hearing, tally: Tally) -> Breach | None:
         raise NotAbout("nothing happens between steps")
     if hearing.declared.exactness == "lossy":
         raise NotAbout("declares exactness = lossy")
-    hidden = hearing.declared.gradients == "hidden"
-    for judge in (param.trajectory_of_single_process_training,) if hidden else (
-            grad.mean_of_the_local_gradients, param.trajectory_of_single_process_training):
-        breach = judge(hearing, tally)
-        if breach is not None:
-            past = [INTERLUDES[one.kind] for one in case.interludes if one.kind in INTERLUDES]
-            return replace(breach, rule="LIVE-5", fact=f"with {', '.join(dict.fromkeys(past))} between steps, {breach.fact}")
+    breach = param.every_step(hearing, tally)
+    if breach is not None:
+        past = [INTERLUDES[one.kind] for one in case.interludes if one.kind in INTERLUDES]
+        return replace(breach, rule="LIVE-5", fact=f"with {', '.join(dict.fromkeys(past))} between steps, {breach.fact}")
     done = hearing.steps("updated")
     tally.met |= {INTERLUDES[one.kind] for one in case.interludes if one.kind in INTERLUDES and one.step in done}
     return None

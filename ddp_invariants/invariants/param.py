@@ -5,7 +5,7 @@ import numpy as np
 from ddp_invariants.evidence import Moment
 from ddp_invariants.invariants.compare import outside, parted
 from ddp_invariants.invariants.diagnosis import updates
-from ddp_invariants.invariants.grad import TWO_RANKS
+from ddp_invariants.invariants.grad import TWO_RANKS, mean_of_the_local_gradients
 from ddp_invariants.invariants.hearing import Hearing, training
 from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
 from ddp_invariants.verdict import Breach
@@ -80,6 +80,12 @@ def trajectory_of_single_process_training(hearing: Hearing, tally: Tally) -> Bre
                 return updates.of_update(hearing, breach, step, rank, difference.name)
         tally.met |= {name for name, is_met in met.items() if is_met}
     return None
+
+
+def every_step(hearing: Hearing, tally: Tally) -> Breach | None:
+    """Whether every step's gradients, where they are seen, and update are what they must be."""
+    breach = None if hearing.declared.gradients == "hidden" else mean_of_the_local_gradients(hearing, tally)
+    return breach or trajectory_of_single_process_training(hearing, tally)
 
 
 @training.rule("PARAM-4", "At W = 1 training is bitwise plain training.", ("one rank",))

@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from ddp_invariants.evidence import Moment
-from ddp_invariants.invariants import grad, param
+from ddp_invariants.invariants import param
 from ddp_invariants.invariants.compare import parted
 from ddp_invariants.invariants.hearing import Hearing, training
 from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
@@ -95,13 +95,10 @@ def another_number_of_ranks_goes_on(hearing: Hearing, tally: Tally) -> Breach | 
     breach = _of_what_others_saved(hearing, tally)
     if breach is not None:
         return breach
-    hidden = hearing.declared.gradients == "hidden"
-    for judge in (param.trajectory_of_single_process_training,) if hidden else (
-            grad.mean_of_the_local_gradients, param.trajectory_of_single_process_training):
-        breach = judge(hearing, tally)
-        if breach is not None:
-            return replace(breach, rule="STATE-2", fact=f"after {case.saved_by} ranks saved and {case.world_size} loaded it, "
-                           f"{breach.fact}")
+    breach = param.every_step(hearing, tally)
+    if breach is not None:
+        return replace(breach, rule="STATE-2", fact=f"after {case.saved_by} ranks saved and {case.world_size} loaded it, "
+                       f"{breach.fact}")
     tally.met |= {FEWER} if case.saved_by < case.world_size else {MORE} if case.saved_by > case.world_size else set()
     return None
 
