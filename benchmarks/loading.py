@@ -12,7 +12,7 @@ from ddp_invariants.adapter import Context
 from ddp_invariants.implementation import Ddp
 from ddp_invariants.ranks.driving import Driver
 from ddp_invariants.ranks.hosts import Hosts
-from ddp_invariants.ranks.model import Replica, count_values
+from ddp_invariants.ranks.model import Replica
 from ddp_invariants.ranks.pool import Pool
 from ddp_invariants.scope import BASE
 
@@ -30,7 +30,7 @@ def median_seconds(work: Callable[[], object], times: int) -> float:
 
 def main() -> None:
     """Measure and print."""
-    replica = Replica(BASE.model, draws.parameters(BASE, 0, count_values(BASE.model)))
+    replica = Replica(BASE.model, draws.parameters(BASE, 0, BASE.model.numbers))
     context = Context(0, 2, None, None, 0, 0.1, torch.optim.SGD, {"lr": 0.1})
     unwrapped = Driver(Ddp("none"))
     driving = median_seconds(lambda: unwrapped.start(context, replica).begin(), 2000)

@@ -27,7 +27,7 @@ from ddp_invariants.case import TrainingCase, from_plain
 from ddp_invariants.implementation import Ddp
 from ddp_invariants.ranks.driving import Driver
 from ddp_invariants.ranks.host import prefer_batch_scheduling
-from ddp_invariants.ranks.model import Replica, count_values, loss_of
+from ddp_invariants.ranks.model import Replica, loss_of
 from ddp_invariants.ranks.training import optimizer_plan, warm_up
 
 ROUNDS = 5
@@ -37,7 +37,7 @@ FEW = 5
 
 def train(case: TrainingCase, rank: int, driver: Driver) -> None:
     """The training steps of a case, and nothing else."""
-    replica = Replica(case.model, draws.parameters(case, rank, count_values(case.model)))
+    replica = Replica(case.model, draws.parameters(case, rank, case.model.numbers))
     dataset = draws.Dataset(case)
     kind, arguments = optimizer_plan(case)
     assert driver.call is not None

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from ddp_invariants import balls, draws, oracle
 from ddp_invariants.balls import Ball, exactly
 from ddp_invariants.case import Data, Layer, Model, TrainingCase
-from ddp_invariants.ranks.model import Replica, count_values, loss_of
+from ddp_invariants.ranks.model import Replica, loss_of
 from ddp_invariants.ranks.training import optimizer_plan
 from ddp_invariants.scope import Scope
 from ddp_invariants.strategies import training_cases
@@ -54,7 +54,7 @@ def enclosed(values: np.ndarray, ball: Ball) -> bool:
 @given(CASES)
 def test_the_oracle_encloses_torchs_forward_and_backward(case: TrainingCase) -> None:
     """Losses and every local gradient, in float32, float64 and bfloat16, for models of every kind drawn."""
-    replica = Replica(case.model, draws.parameters(case, 0, count_values(case.model)))
+    replica = Replica(case.model, draws.parameters(case, 0, case.model.numbers))
     batch = oracle.batches(case)[0]
     found = oracle.gradients(case, held_by(replica), batch)
     losses, local = torch_gradients(case, replica, batch)
@@ -70,7 +70,7 @@ def test_in_float64_the_oracle_is_torch_but_for_the_last_bits(case: TrainingCase
     """With every layer in float64 the centres are torch's gradients within a few units of the last place."""
     layers = tuple(replace(layer, dtype="float64") for layer in case.model.layers)
     case = replace(case, model=replace(case.model, layers=layers))
-    replica = Replica(case.model, draws.parameters(case, 0, count_values(case.model)))
+    replica = Replica(case.model, draws.parameters(case, 0, case.model.numbers))
     batch = oracle.batches(case)[0]
     found = oracle.gradients(case, held_by(replica), batch)
     _, local = torch_gradients(case, replica, batch)
@@ -110,6 +110,6 @@ def test_integers_make_a_whole_step_exact() -> None:
     """On small integers every radius is 0, so that the last bit is judged."""
     case = TrainingCase(model=Model(2, (Layer("linear", 3, bias=True, activation="relu"), Layer("linear", 2))),
                         data=Data(samples=4, batch_size=2), values="integer")
-    replica = Replica(case.model, draws.parameters(case, 0, count_values(case.model)))
+    replica = Replica(case.model, draws.parameters(case, 0, case.model.numbers))
     found = oracle.gradients(case, held_by(replica), oracle.batches(case)[0])
     assert all((ball.radius == 0).all() for ball in found.by_name.values())

@@ -26,11 +26,6 @@ class Values:
         return torch.from_numpy(piece.copy()).reshape(shape)
 
 
-def count_values(model: Model) -> int:
-    """How many initial numbers a model takes."""
-    return model.numbers
-
-
 def _laid_out(values: Tensor, layer: Layer) -> Tensor:
     """A (out, in) weight in the layer's dtype and memory layout."""
     values = values.to(getattr(torch, layer.dtype))
@@ -251,7 +246,7 @@ class Replica(nn.Module):
 
     Args:
         model: The plan.
-        values_P: Initial numbers of all parameters and buffers; `count_values(model)` of them or more.
+        values_P: Initial numbers of all parameters and buffers; `model.numbers` of them or more.
 
     Attributes:
         at_forward: Called first thing in every forward: the one moment no wrapper can delay.

@@ -20,7 +20,7 @@ from ddp_invariants.case import Interlude, TrainingCase
 from ddp_invariants.declarations import SHARDED
 from ddp_invariants.ranks import held, interludes
 from ddp_invariants.ranks.driving import Driver
-from ddp_invariants.ranks.model import Replica, UserError, count_values, entries, loss_of
+from ddp_invariants.ranks.model import Replica, UserError, entries, loss_of
 from ddp_invariants.ranks.noting import Record, TooMuchEvidence, structure, told, warned
 from ddp_invariants.ranks.session import Session
 
@@ -72,7 +72,7 @@ class Run:
         self.case, self.rank, self.session, self.declared = case, rank, session, driver.declared
         self.record = Record()
         self.phase, self.step = "wrap", 0
-        values_P = draws.parameters(case, rank, count_values(case.model))
+        values_P = draws.parameters(case, rank, case.model.numbers)
         self.replica = Replica(case.model, values_P)
         self.twin = Replica(case.model, values_P)
         for replica in (self.replica, self.twin) if case.crossed == rank else ():
@@ -267,7 +267,7 @@ class Run:
         self.record.facts.setdefault("saved", []).append(sorted(saved[0]))
         self.drive.teardown(self.context)
         other = self.rank + self.case.world_size  # Whose values nobody has: what is not loaded shows.
-        self.replica = Replica(self.case.at(self.step).model, draws.parameters(self.case, other, count_values(self.case.model)))
+        self.replica = Replica(self.case.at(self.step).model, draws.parameters(self.case, other, self.case.model.numbers))
         if self.case.crossed == self.rank:
             self.replica.cross()
         self._pass_by(self.replica)
@@ -334,7 +334,7 @@ class Run:
     def _plain_training(self) -> None:
         """The same steps without any wrapper, for the world of one rank, in which a wrapper may change nothing."""
         case = self.case
-        plain = Replica(case.model, draws.parameters(case, self.rank, count_values(case.model)))
+        plain = Replica(case.model, draws.parameters(case, self.rank, case.model.numbers))
         _lay_out(plain, self.layouts)
         optimizer = self.context.optimizer(plain.parameters())
         for number, dealt in enumerate(draws.batches(case)):
