@@ -178,16 +178,16 @@ TRAINING: dict[str, Capability] = {
     "norm": _kind("norm"),
     "attention": _kind("attention"),
     "sgd": Capability(lambda case: case.optimizer.kind == "sgd", lambda case: replace(_dense(case), optimizer=replace(
-        case.optimizer, kind="adamw", momentum=0.0, nesterov=False)), BASE),
+        case.optimizer, kind="adam", momentum=0.0, nesterov=False)), BASE),
     "momentum": _optimizer(lambda plan: plan.momentum > 0, lambda plan: replace(plan, momentum=0.0, nesterov=False),
                            Optimizer(momentum=0.5), "momentum"),
     "weight_decay": _optimizer(lambda plan: plan.weight_decay > 0, lambda plan: replace(plan, weight_decay=0.0),
                                Optimizer(weight_decay=0.25), "weight decay"),
+    "adam": _optimizer(lambda plan: plan.kind == "adam", lambda plan: replace(plan, kind="adamw"),
+                       Optimizer("adam", weight_decay=0.25), "Adam"),
     "adamw": _optimizer(lambda plan: plan.kind == "adamw", lambda plan: replace(plan, kind="sgd"), Optimizer("adamw"), "AdamW"),
     "nesterov": _optimizer(lambda plan: plan.nesterov, lambda plan: replace(plan, nesterov=False),
                            Optimizer(momentum=0.5, nesterov=True), "Nesterov momentum"),
-    "adam": _optimizer(lambda plan: plan.kind == "adam", lambda plan: replace(plan, kind="adamw"),
-                       Optimizer("adam", weight_decay=0.25), "Adam"),
     "foreach": _optimizer(lambda plan: plan.way == "foreach", lambda plan: replace(plan, way="default"),
                           Optimizer(momentum=0.5, way="foreach")),
     "fused": _optimizer(lambda plan: plan.way == "fused", lambda plan: replace(plan, way="default"),
@@ -249,6 +249,9 @@ TRAINING: dict[str, Capability] = {
 }
 """Training capabilities by name, in the order they are probed. `SHOWN` are none of them."""
 
+_REMOVED = {name: order for order, name in enumerate([*(name for name in TRAINING if name != "few"), "few"])}
+"""When, of several, a capability is taken out of a case: what adds parameters last."""
+
 SHOWN = ("no_sync", "bucketing", "overlap", "equal_buffers")
 """Training capabilities that no case contains: they show in how a case is driven, what is sent, what forwards start from."""
 
@@ -303,11 +306,12 @@ class Scope:
         """The case as the implementation can be asked to run it."""
         if self.declared.stack is not None:
             case = _stacked(case, self.declared.stack)
-        # What removes parameters first, what adds some last.
-        for name in sorted(self.without, key=lambda name: name == "few"):
+        # Twice, in an order that no hash seed changes: one optimizer is replaced by another, Adam by AdamW, AdamW by SGD, and
+        # SGD by Adam.
+        for name in 2 * sorted(self.without & TRAINING.keys(), key=_REMOVED.__getitem__):
             if name == "few" and self.declared.stack is not None:
                 continue  # Its number of parameters is fixed.
-            if name in TRAINING and TRAINING[name].present(case):
+            if TRAINING[name].present(case):
                 case = TRAINING[name].removed(case)
         return replace(case, init="equal" if self.declared.init == "seed" else case.init, loss=self.declared.loss)
 

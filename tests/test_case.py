@@ -1,11 +1,15 @@
 """Cases survive JSON, and a bad case file gets one sentence that names the field."""
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 
 from ddp_invariants import casefile, draws
 from ddp_invariants.case import (
@@ -24,9 +28,10 @@ from ddp_invariants.case import (
     from_plain,
     to_json,
 )
-from ddp_invariants.scope import Scope
+from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.scope import TRAINING, Scope
 from ddp_invariants.simpler import simpler
-from ddp_invariants.strategies import shard_cases, training_cases
+from ddp_invariants.strategies import cases_for, shard_cases, training_cases
 
 NARROWING = Model(2, (Layer("linear", 2), Layer("linear", 1)))
 SIMPLEST = TrainingCase(model=Model(1, (Layer("linear"),)))
@@ -206,3 +211,23 @@ def test_what_is_simpler_can_be_run_and_is_another_case(case: Case) -> None:
             return
         case = steps[0]
     pytest.fail(f"simplification does not end: {describe(case)}")
+
+
+@given(st.sampled_from(sorted(rule for rule in ALL_RULES if not rule.startswith("SHARD"))).flatmap(
+    lambda rule: cases_for(rule, Scope())), st.frozensets(st.sampled_from(sorted(TRAINING)), max_size=6) | st.frozensets(
+        st.sampled_from(("sgd", "adam", "adamw", "momentum", "nesterov"))))
+def test_no_case_asks_for_what_is_not_taken(case: TrainingCase, without: frozenset[str]) -> None:
+    """Whichever capabilities are missing together: what stands in for one of them needs none of the others."""
+    assume(not without >= {"sgd", "adamw", "adam"})  # Some optimizer there must be.
+    assert [name for name in without if TRAINING[name].present(Scope(without=without).fit(case))] == []
+
+
+@pytest.mark.parametrize("hash_seed", ["1", "2", "3"])
+def test_what_stands_in_for_an_optimizer_is_the_same_under_every_hash_seed(hash_seed: str) -> None:
+    """A set of capabilities has no order of its own: Adam must not come out as AdamW where neither is taken."""
+    program = ("from ddp_invariants.scope import *\n"
+               "scope = Scope(without=frozenset({'adam', 'adamw', 'momentum', 'nesterov', 'fused'}))\n"
+               "print(scope.fit(replace(BASE, optimizer=Optimizer('adam'))).optimizer.kind)")
+    done = subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONHASHSEED": hash_seed}, check=True,
+                          capture_output=True, text=True)
+    assert done.stdout.split() == ["sgd"]

@@ -16,6 +16,7 @@ from ddp_invariants.trace import WORDS_SIZE, LastCalls, LastWords
 _OUTPUT_KEPT = 8000
 """Bytes kept of what a rank prints, and of its stacks."""
 _PIPE = 1 << 16
+_GONE = "the host of this session is gone ({}); was it killed, or does `python -c 'import torch'` fail?"
 
 
 def this_node() -> str:
@@ -36,7 +37,7 @@ class HostClient:
         try:
             self.connection.connect("\0" + address)
         except OSError as error:
-            raise HarnessError(f"the host of this session is gone ({error}); was it killed?") from error
+            raise HarnessError(_GONE.format(error)) from error
         self.ended: dict[int, int] = {}
 
     def start(self, rank: int) -> "Process":
@@ -101,7 +102,7 @@ class HostClient:
         try:
             socket.send_fds(self.connection, [command.encode()], descriptors)
         except OSError as error:
-            raise HarnessError(f"the host of this session is gone ({error}); was it killed?") from error
+            raise HarnessError(_GONE.format(error)) from error
 
     def _hear(self, patience: float) -> tuple[str, int]:
         """One message of the host. Raises TimeoutError when none comes."""
@@ -111,9 +112,9 @@ class HostClient:
         except TimeoutError:
             raise
         except OSError as error:
-            raise HarnessError(f"the host of this session is gone ({error}); was it killed?") from error
+            raise HarnessError(_GONE.format(error)) from error
         if not message:
-            raise HarnessError("the host of this session is gone; does `python -c 'import torch'` work?")
+            raise HarnessError(_GONE.format("it hung up"))
         verb, pid, *status = message.decode().split()
         if verb == "ended":
             self.ended[int(pid)] = int(status[0])
