@@ -17,9 +17,11 @@ from ddp_invariants.trial import Trial
 from ddp_invariants.verdict import Inconclusive, Violation, violation_class
 
 FAULTS = [one for one in planted() if one.is_fault]
-SAMPLE = [one for one in FAULTS if one.name not in ("HangsOnThree", "NeverEnds", "TakesWhatHasArrived")][::12]
+_RARELY = ("ReadyCountersSurvive", "TakesAPartForTheWhole", "QueuedByTheFirstGradient")
+SAMPLE = [one for one in FAULTS if one.name not in ("HangsOnThree", "NeverEnds", "TakesWhatHasArrived", *_RARELY)][::12]
 """Enough to notice that the judge has become worse. What hangs takes its deadline, and has a test of its own; what gives up
-after some milliseconds does so always on a machine that is busy, and is then told as what never reduces."""
+after some milliseconds does so always on a machine that is busy, and is then told as what never reduces; what shows in one of
+hundreds of cases is searched for by the command alone."""
 
 
 @pytest.mark.parametrize("fault", SAMPLE, ids=[f"{one.host}_{one.name}" for one in SAMPLE])
