@@ -15,6 +15,7 @@ from ddp_invariants.case import (
     Exhausted,
     Interlude,
     Layer,
+    LossScale,
     Mishap,
     Optimizer,
     Perturbation,
@@ -23,7 +24,7 @@ from ddp_invariants.case import (
     Unused,
 )
 
-Plan = TypeVar("Plan", Data, Layer, Optimizer, Perturbation, Mishap, Unused, Interlude, Exhausted)
+Plan = TypeVar("Plan", Data, Layer, Optimizer, Perturbation, Mishap, Unused, Interlude, Exhausted, LossScale)
 
 
 def simpler(case: Case) -> Iterator[Case]:
@@ -43,7 +44,7 @@ def _simpler_training(case: TrainingCase) -> Iterator[TrainingCase]:
         yield from _tried(case, accumulation=accumulation)
     for name in ("outside", "data", "optimizer", "bucket_cap", "values", "log2_scale", "zero_grad", "poison",
                  "perturbation", "mishap", "no_sync", "unused", "crossed", "passes", "interludes", "exhausted", "saved_by",
-                 "clip", "rounds", "seed"):
+                 "clip", "scaler", "rounds", "seed"):
         default = next(field.default for field in fields(case) if field.name == name)
         if getattr(case, name) != default:
             yield from _tried(case, **{name: default})
@@ -53,6 +54,8 @@ def _simpler_training(case: TrainingCase) -> Iterator[TrainingCase]:
         yield from _tried(case, perturbation=perturbation)
     if case.mishap is not None:
         yield from (one for plan in _simpler_fields(case.mishap, Mishap(case.mishap.kind)) for one in _tried(case, mishap=plan))
+    if case.scaler is not None:
+        yield from (one for plan in _simpler_fields(case.scaler, LossScale()) for one in _tried(case, scaler=plan))
     plainest: dict[str, Callable[[Any], Any]] = {
         "unused": lambda one: Unused(one.layer), "interludes": lambda one: Interlude(one.kind, min(1, one.step)),
         "exhausted": lambda one: Exhausted(one.rank)}
