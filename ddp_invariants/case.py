@@ -320,7 +320,7 @@ class LossScale:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
-    log2_scale: int = 4
+    log2_scale: int
     interval: int = 2
     log2_growth: int = 1
     log2_backoff: int = 1

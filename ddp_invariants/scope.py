@@ -237,7 +237,7 @@ TRAINING: dict[str, Capability] = {
     "subgroup": Capability(lambda case: case.outside > 0, lambda case: replace(case, outside=0, saved_by=None),
                            replace(BASE, outside=1), frozenset({"a group without rank 0"})),
     "clipping": _field("clip", None, replace(_GENTLE, clip=0.0625), "gradients clipped"),
-    "scaler": _field("scaler", None, replace(_GENTLE, steps=3, poison=Poison(1, 1, "inf"), scaler=LossScale(unscaled=True)),
+    "scaler": _field("scaler", None, replace(_GENTLE, steps=3, poison=Poison(1, 1, "inf"), scaler=LossScale(4, unscaled=True)),
                      "a step skipped", "a step made after one that was skipped", "a scale that grew",
                      "gradients unscaled before the step"),
     "resized": _field("saved_by", None, replace(_GENTLE, world_size=3, data=Data(samples=12, batch_size=2), saved_by=2),

@@ -55,7 +55,7 @@ def _simpler_training(case: TrainingCase) -> Iterator[TrainingCase]:
     if case.mishap is not None:
         yield from (one for plan in _simpler_fields(case.mishap, Mishap(case.mishap.kind)) for one in _tried(case, mishap=plan))
     if case.scaler is not None:
-        yield from (one for plan in _simpler_fields(case.scaler, LossScale()) for one in _tried(case, scaler=plan))
+        yield from (one for plan in _simpler_fields(case.scaler, LossScale(4)) for one in _tried(case, scaler=plan))
     plainest: dict[str, Callable[[Any], Any]] = {
         "unused": lambda one: Unused(one.layer), "interludes": lambda one: Interlude(one.kind, min(1, one.step)),
         "exhausted": lambda one: Exhausted(one.rank)}
