@@ -401,7 +401,8 @@ class Unused:
     Attributes:
         layer: Its index. As wide out as in, since its input is handed on as it is, the activation left out too.
         rank: On which rank; None for all.
-        step: At which step, in all of its micro-steps; None for every one.
+        step: At which step; None for every one.
+        micro_step: In which of a step's micro-steps, counted from 0; None for all.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -409,6 +410,7 @@ class Unused:
     layer: int
     rank: int | None = None
     step: int | None = None
+    micro_step: int | None = None
 
 
 @dataclass(frozen=True)
@@ -678,10 +680,15 @@ class TrainingCase:
             _between(f"{where}.rank", one.rank, 0, self.world_size - 1)
         if one.step is not None:
             _between(f"{where}.step", one.step, 0, self.steps - 1)
+        if one.micro_step is not None:
+            _between(f"{where}.micro_step", one.micro_step, 0, self.accumulation - 1)
+            _require(self.passes != "retained", f"{where}.micro_step", one.micro_step,
+                     "null where a step has one forward")
         for rank in range(self.world_size) if one.rank is None else (one.rank,):
             for step in range(self.steps) if one.step is None else (one.step,):
-                _require(self.model.trains(self.passed_by(rank, step)), f"{where}.layer", one.layer,
-                         f"another, so that rank {rank} trains a parameter with elements at step {step}")
+                for micro_step in range(self.accumulation) if one.micro_step is None else (one.micro_step,):
+                    _require(self.model.trains(self.passed_by(rank, step, micro_step)), f"{where}.layer", one.layer,
+                             f"another, so that rank {rank} trains a parameter with elements at step {step}")
 
     def at(self, step: int) -> "TrainingCase":
         """The case with the model and the optimizer as they are at a step, after the interludes up to it."""
@@ -710,9 +717,14 @@ class TrainingCase:
         return frozenset(f"layers.{index}.{name}" for index, layer in enumerate(layers) if layer.frozen
                          for name in layer.parameters)
 
-    def passed_by(self, rank: int, step: int) -> frozenset[int]:
-        """The indices of the layers that a rank's forwards of a step pass by."""
-        return frozenset(one.layer for one in self.unused if one.rank in (None, rank) and one.step in (None, step))
+    def passed_by(self, rank: int, step: int, micro_step: int) -> frozenset[int]:
+        """The indices of the layers that a rank's forward of a micro-step passes by."""
+        return frozenset(one.layer for one in self.unused if one.rank in (None, rank) and one.step in (None, step)
+                         and one.micro_step in (None, micro_step))
+
+    def never_used(self, rank: int, step: int) -> frozenset[int]:
+        """The indices of the layers that all of a rank's forwards of a step pass by."""
+        return frozenset.intersection(*(self.passed_by(rank, step, micro_step) for micro_step in range(self.accumulation)))
 
     def steps_of(self, rank: int) -> int:
         """For how many steps a rank has batches."""

@@ -224,7 +224,8 @@ def called(pool: Pool, known: TrainingCase | None, case: TrainingCase, ddp: Ddp,
     return "it does not wrap the simplest model, so how it is driven cannot be found out"
 
 
-_FOLLOWS_UNUSED = ("GRAD-1", "GRAD-2", "GRAD-3", "GRAD-5", "GRAD-6", "GRAD-9", "PARAM-1", "PARAM-2", "COMM-1", "LIVE-1")
+_FOLLOWS_UNUSED = ("GRAD-1", "GRAD-2", "GRAD-3", "GRAD-5", "GRAD-6", "GRAD-8", "GRAD-9", "PARAM-1", "PARAM-2", "COMM-1",
+                   "LIVE-1")
 """Rules of which a script follows what ranks do not use."""
 _MEAN = ("GRAD-2", "GRAD-3", "GRAD-5", "GRAD-6", "GRAD-8", "GRAD-10", "GRAD-12", "LIVE-2")
 _CHECKS: dict[str, tuple[str, ...]] = {

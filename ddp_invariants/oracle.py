@@ -82,11 +82,12 @@ def batches(case: TrainingCase) -> list[Batch]:
     """The batches of all micro-steps, poison left out: whoever judges a poisoned step knows what not to compare."""
     dataset = draws.Dataset(case)
     return [Batch(dataset.inputs_ND[np.stack(dealt)], dataset.targets_ND[np.stack(dealt)], dataset.tags_N[np.stack(dealt)],
-                  dealt, _passed_by(case, number // case.accumulation)) for number, dealt in enumerate(draws.batches(case))]
+                  dealt, _passed_by(case, number)) for number, dealt in enumerate(draws.batches(case))]
 
 
-def _passed_by(case: TrainingCase, step: int) -> tuple[frozenset[int], ...]:
-    return tuple(case.passed_by(rank, step) for rank in range(case.world_size)) if case.unused else ()
+def _passed_by(case: TrainingCase, number: int) -> tuple[frozenset[int], ...]:
+    step, micro_step = divmod(number, case.accumulation)
+    return tuple(case.passed_by(rank, step, micro_step) for rank in range(case.world_size)) if case.unused else ()
 
 
 def joined(parts: list[Batch]) -> Batch:

@@ -143,7 +143,8 @@ TRAINING: dict[str, Capability] = {
     "bucket_cap": _field("bucket_cap", None, replace(BASE, bucket_cap=1), "every parameter above the cap", "cap between",
                          "cap above the model"),
     "accumulation": Capability(lambda case: case.accumulation > 1,
-                               lambda case: replace(case, accumulation=1, no_sync="plain", passes="alternate"),
+                               lambda case: replace(case, accumulation=1, no_sync="plain", passes="alternate", unused=tuple(
+                                   one for one in case.unused if one.micro_step is None)),
                                replace(BASE, accumulation=2),
                                frozenset({"several micro-steps"})),
     "no_sync_nested": _field("no_sync", "plain", replace(BASE, accumulation=2, no_sync="nested"), "a nested no_sync",
@@ -247,7 +248,8 @@ TRAINING: dict[str, Capability] = {
                    "a rank without batches", "two ranks left at different steps"),
     # On all ranks first: what is armed for whole backwards alone says so in the next, where on one rank it would hang.
     "unused": _field("unused", (), replace(BASE, steps=3, unused=(Unused(1, step=0), Unused(2, rank=1, step=1))),
-                     "unused on all ranks", "unused on some ranks", "used at one step and not at another"),
+                     "unused on all ranks", "unused on some ranks", "used at one step and not at another",
+                     "used in some micro-steps alone"),
     "crossed": _field("crossed", None, replace(BASE, model=Model(4, (*_FOUR, Layer("branches"))), steps=3, bucket_cap=1,
                                                crossed=1), "gradients ready in another order on one rank"),
 }

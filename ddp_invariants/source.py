@@ -245,7 +245,8 @@ def pieces(case: TrainingCase, calls: Calls, *, tagged: bool) -> dict[str, Any]:
         "input_dtype": "torch.float64" if case.model.layers[0].dtype == "float64" else "torch.float32",
         "wrapping": calls.wrapping(), "before_step": calls.before_step(), "micro": calls.micro_step(),
         "after_backward": calls.after_backward(), "gradients": calls.gradients(), "stepping": calls.step(),
-        "passed_by": [[sorted(case.passed_by(rank, step)) for rank in range(case.world_size)] for step in range(case.steps)]
+        "passed_by": [[sorted(case.passed_by(rank, *divmod(number, case.accumulation))) for rank in range(case.world_size)]
+                      for number in range(len(batches))]
         if case.unused else [],
         "mishap": case.mishap, "failing": _mishap(case, calls) if case.mishap is not None else [],
     }

@@ -200,15 +200,15 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
         accumulated: Always have several backwards per step.
         mishaps: What may go wrong on purpose; always one of them, where the scope allows any.
         rounds: How often to repeat the whole run in the same processes.
-        unused: Always pass a layer by, on some rank, at some step.
+        unused: Always pass a layer by, on some rank, at some step; where `accumulated`, in one of four, in some micro-steps.
         crossed: In one of four, have branches that one rank computes in the other order.
         passes: Always have passes that do not alternate, or layers that are computed again.
         interludes: What may happen between steps; always some of it, where the scope allows any, and layers that are passed by
             and several backwards per step beside it.
         uneven: Always have ranks that run out of batches.
         clipped: In one of four, have gradients clipped.
-        scaled: In one of so many, have a loss scaler; in none where 0. Where it is in all, half of them have a value that is not
-            finite as well.
+        scaled: In one of so many, have a loss scaler; in none where 0. Where it is in all, every other one has a value that is
+            not finite as well.
         resized: Always start from a state that ranks of another number saved, where the scope allows.
         odd: Always have gradients that are sparse, or of a dtype of their own.
     """
@@ -250,16 +250,14 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
         model = replace(model, layers=(*model.layers, Layer("branches", dtype=model.layers[0].dtype)))
         other = draw(_SMALL) % world_size
     passed: tuple[Unused, ...] = ()
-    if unused:
-        # A layer that may be passed by is there in every case; the first never is, so that something is trained.
-        model = replace(model, layers=(*model.layers, Layer("linear", model.widths()[-1], dtype=model.layers[0].dtype)))
-        widths = model.widths()
-        square = [index for index, layer in enumerate(model.layers) if index and layer.kind != "statistics"
-                  and widths[index] == widths[index + 1]][::-1]
-        passed = tuple(Unused(square[layer % len(square)], rank % world_size if alone else None,
-                              None if always else step % steps) for layer, alone, rank, always, step in draw(_UNUSED))
-        if draw(_ONE_IN_FOUR):  # What one rank never uses, and the others not in the end.
-            passed = (Unused(square[0], rank=draw(_SMALL) % world_size), Unused(square[0], step=steps - 1))
+    if unused and not (accumulated and not interludes):
+        model = _extended(model)
+        passed = _unused(draw, model, world_size, steps)
+    elif unused and accumulation > 1 and draw(_ONE_IN_FOUR):
+        # What some micro-steps use and others, often the last, pass by is sent all the same.
+        model, rank = _extended(model), draw(_SMALL) % world_size if draw(_COINS) else None
+        skipped = draw(st.sets(st.integers(0, accumulation - 1), min_size=1, max_size=accumulation - 1))
+        passed = tuple(Unused(len(model.layers) - 1, rank, None, micro_step) for micro_step in sorted(skipped))
     offered = [way for way in _WAYS if all(scope.has(_NEEDED_FOR[one]) for one in way if one in _NEEDED_FOR)
                and (scope.has("in_parts") or way != ("joint", "reentrant"))] if passes else []
     ways, again = draw(st.sampled_from(offered)) if offered else ("alternate", "none")
@@ -272,8 +270,7 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
     zero_grad = draw(st.sampled_from(clearing))
     if interludes:
         # A layer to freeze or unfreeze is there in every case: tied to none, and not the only one that is trained.
-        model = replace(model, layers=(*model.layers, Layer("linear", model.widths()[-1], dtype=model.layers[0].dtype,
-                                                            frozen=draw(_COINS))))
+        model = _extended(model, frozen=draw(_COINS))
         between, steps = _between(draw(_INTERLUDES), interludes, model, steps)
         zero_grad = "zero" if zero_grad == "never" and any(one.clears for one in between) else zero_grad
     exhausted: tuple[Exhausted, ...] = ()
@@ -337,6 +334,24 @@ def _with_scaler(case: TrainingCase, scaler: LossScale) -> TrainingCase:
     return replace(case, scaler=scaler, zero_grad="zero" if case.zero_grad == "never" else case.zero_grad)
 
 
+def _extended(model: Model, *, frozen: bool = False) -> Model:
+    """The model with one more layer, tied to none and as wide out as in."""
+    last = Layer("linear", model.widths()[-1], dtype=model.layers[0].dtype, frozen=frozen)
+    return replace(model, layers=(*model.layers, last))
+
+
+def _unused(draw: st.DrawFn, model: Model, world_size: int, steps: int) -> tuple[Unused, ...]:
+    """Layers to pass by: the last may be, the first never is, so that something is trained."""
+    widths = model.widths()
+    square = [index for index, layer in enumerate(model.layers) if index and layer.kind != "statistics"
+              and widths[index] == widths[index + 1]][::-1]
+    passed = tuple(Unused(square[layer % len(square)], rank % world_size if alone else None,
+                          None if always else step % steps) for layer, alone, rank, always, step in draw(_UNUSED))
+    if draw(_ONE_IN_FOUR):  # What one rank never uses, and the others not in the end.
+        passed = (Unused(square[0], rank=draw(_SMALL) % world_size), Unused(square[0], step=steps - 1))
+    return passed
+
+
 def _between(drawn: list[tuple[int, int, int]], kinds: tuple[InterludeKind, ...], model: Model,
              steps: int) -> tuple[tuple[Interlude, ...], int]:
     """What happens between steps, by what was drawn, and how many steps there are so that each is followed by one."""
@@ -392,6 +407,8 @@ _NEEDED: dict[InterludeKind, str] = {
     "evaluation with gradients": "evaluation_with_gradients", "forward only": "forward_only", "learning rate": "learning_rate",
     "reload": "state"}
 """The capability that an interlude needs, where it has another name."""
+_SCALED = {"PARAM-6": 1, "PARAM-3": 8, "LIVE-5": 8}
+"""In one of how many cases of a rule a loss scaler is."""
 _EVERY_KIND = ("INIT-3", "GRAD-4", "PARAM-5", "COMM-5")
 _ANY_WORLD = ("INIT-3", "LOSS-1", "LOSS-3", "GRAD-3", "GRAD-4", "PARAM-3", "PARAM-5", "LIVE-1")
 _FEW_RANKS = ("COMM-4", "COMM-5", "LIVE-2", "LIVE-3", "LIVE-4")
@@ -415,8 +432,10 @@ def _situations(rule: str) -> dict[str, Any]:
             "buffers": rule in ("INIT-2", "BUF-1"), "poisoned": rule == "GRAD-7", "every_kind": rule in _EVERY_KIND,
             "perturbed": _PERTURBED.get(rule, PERTURBATIONS), "mishaps": _MISHAPS.get(rule, ()),
             "rounds": 4 if rule == "LIVE-4" else 1, "capped": rule in ("GRAD-6", "COMM-4", "COMM-5"),
-            "accumulated": rule in ("GRAD-8", "GRAD-12"), "unused": rule == "GRAD-9", "crossed": rule in ("GRAD-1", "COMM-1"),
-            "scaled": {"PARAM-6": 1, "PARAM-3": 8, "LIVE-5": 8}.get(rule, 0), "passes": rule == "GRAD-13", "odd": rule == "GRAD-10", "clipped": rule in ("PARAM-3", "LIVE-5"),
+            "accumulated": rule in ("GRAD-8", "GRAD-12"), "unused": rule in ("GRAD-8", "GRAD-9"),
+            "crossed": rule in ("GRAD-1", "COMM-1"),
+            "passes": rule == "GRAD-13", "odd": rule == "GRAD-10", "clipped": rule in ("PARAM-3", "LIVE-5"),
+            "scaled": _SCALED.get(rule, 0),
             "uneven": rule == "GRAD-11", "resized": rule == "STATE-2", "interludes": _INTERLUDES_OF.get(rule, ())}
 
 

@@ -94,7 +94,8 @@ def right(case: TrainingCase = CASE, *, none: bool = True) -> TrainingEvidence:
         form = balls.FORMATS["float32"]
         start_P = np.concatenate([held[name].ravel() for name in trainable])
         mean_P = np.concatenate([mean[name].ravel() for name in trainable])
-        unused = [case.model.used(frozenset()) - case.model.used(case.passed_by(rank, step)) for rank in range(case.world_size)]
+        every = case.model.used(frozenset())
+        unused = [every - case.model.used(case.never_used(rank, step)) for rank in range(case.world_size)]
         nowhere = (frozenset.intersection(*unused) if none else frozenset()) | frozen
         left_out_P = np.concatenate([np.full(held[name].size, name in nowhere) for name in trainable])
         updated = optimization.step(now.optimizer, balls.exactly(start_P), balls.exactly(mean_P), form, left_out_P).centre

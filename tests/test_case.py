@@ -86,10 +86,17 @@ def test_a_file_written_before_a_field_was_is_read(tmp_path: Path) -> None:
     assert casefile.read(path) == SIMPLEST
 
 
+def test_what_is_passed_by_is_said_by_rank_step_and_micro_step() -> None:
+    """None stands for all of them; a layer of which one micro-step makes use is used."""
+    case = TrainingCase(Model(2, (Layer("linear", 2),) * 3), accumulation=2, unused=(Unused(1, micro_step=1), Unused(2)))
+    assert [sorted(case.passed_by(0, 0, micro_step)) for micro_step in (0, 1)] == [[2], [1, 2]]
+    assert case.never_used(0, 0) == {2}
+
+
 def test_what_is_passed_by_is_said_by_rank_and_step() -> None:
     """None stands for all of them; taking a layer out leaves the others unused."""
     case = TrainingCase(Model(2, (Layer("linear", 2),) * 3), steps=2, unused=(Unused(1, step=1), Unused(2, rank=0)))
-    assert [[sorted(case.passed_by(rank, step)) for rank in (0, 1)] for step in (0, 1)] == [[[2], []], [[1, 2], [1]]]
+    assert [[sorted(case.passed_by(rank, step, 0)) for rank in (0, 1)] for step in (0, 1)] == [[[2], []], [[1, 2], [1]]]
     assert case.model.used(frozenset({1})) == {"layers.0.weight", "layers.2.weight"}
     assert any(one == replace(case, model=Model(2, (Layer("linear", 2),) * 2), unused=(Unused(1, rank=0),))
                for one in simpler(case))
@@ -185,6 +192,7 @@ def test_missing_and_binary_files_get_one_sentence(tmp_path: Path) -> None:
     (lambda: Model(1, (Layer("linear", 2), Layer("linear", 2, tied=0))), "the same shape"),
     (lambda: TrainingCase(model=NARROWING, unused=(Unused(1),)), r"unused\[0\].layer is 1, expected the index of a layer with"),
     (lambda: TrainingCase(model=NARROWING, unused=(Unused(0, 2),)), r"unused\[0\].rank is 2, expected an integer from 0 to 1"),
+    (lambda: TrainingCase(model=NARROWING, unused=(Unused(0, micro_step=1),)), r"unused\[0\].micro_step is 1, expected an"),
     (lambda: TrainingCase(model=SIMPLEST.model, unused=(Unused(0, 1),)), "so that rank 1 trains a parameter with elements at"),
     (lambda: TrainingCase(model=SIMPLEST.model, no_sync="nested"), "no_sync is 'nested', expected 'plain' where"),
     (lambda: TrainingCase(model=SIMPLEST.model, crossed=2), "crossed is 2, expected an integer from 0 to 1"),

@@ -28,7 +28,7 @@ def torch_gradients(case: TrainingCase, replica: Replica, batch: oracle.Batch) -
         replica.zero_grad()
         for layer in replica.layers if case.crossed is not None else ():
             layer.crossed = case.crossed == rank
-        replica.passed_by = case.passed_by(rank, 0)
+        replica.passed_by = case.passed_by(rank, 0, 0)
         targets, tags = torch.from_numpy(batch.targets_WBO[rank]), torch.from_numpy(batch.tags_WB[rank])
         loss = loss_of(case.loss, replica(inputs), targets, tags)
         (loss / case.accumulation).backward()

@@ -112,17 +112,20 @@ TWO_LAYERS = replace(TWO_STEPS, model=Model(1, (Layer("linear"), Layer("linear")
 
 
 @pytest.mark.parametrize(("name", "case", "words"), [
-    ("NoneWhereUnused", replace(TWO_LAYERS, unused=(Unused(1, rank=1),)), "rank 1 of 2, step 0, 'layers.1.weight'"),
-    ("ZeroOnceUsed", replace(TWO_LAYERS, unused=(Unused(1, rank=0), Unused(1, step=1))),
+    ("accumulated:SendsWhatTheLastUsed", replace(TWO_LAYERS, accumulation=2, unused=(Unused(1, micro_step=1),)),
+     "step 0, 'layers.1.weight'"),
+    ("dynamic:NoneWhereUnused", replace(TWO_LAYERS, unused=(Unused(1, rank=1),)), "rank 1 of 2, step 0, 'layers.1.weight'"),
+    ("dynamic:ZeroOnceUsed", replace(TWO_LAYERS, unused=(Unused(1, rank=0), Unused(1, step=1))),
      "rank 1 of 2, step 1, 'layers.1.weight': [0.0]"),
-    ("GhostInTheBuffer", replace(TWO_LAYERS, unused=(Unused(1, rank=1, step=1),)), "rank 0 of 2, step 1, 'layers.1.weight'"),
-    ("FiringOrder", replace(TWO_STEPS, model=Model(1, (Layer("linear"), Layer("branches"))), crossed=1),
+    ("dynamic:GhostInTheBuffer", replace(TWO_LAYERS, unused=(Unused(1, rank=1, step=1),)),
+     "rank 0 of 2, step 1, 'layers.1.weight'"),
+    ("dynamic:FiringOrder", replace(TWO_STEPS, model=Model(1, (Layer("linear"), Layer("branches"))), crossed=1),
      "rank 1 of 2, step 0, 'layers.1.first'")])
 def test_a_script_computes_what_the_case_does_on_each_rank(pool: Pool, run: Run, name: str, case: TrainingCase,
                                                            words: str) -> None:
-    """Layers unused by step and rank, in the wrapped model and its twin, and branches in the rank's order."""
-    rule = "GRAD-9" if case.unused else "GRAD-1"
-    text = export.script(pool, stored_violation(pool, case, rule, ddp=f"ddp_invariants.faults.dynamic:{name}"))
+    """Layers unused by micro-step, step and rank, in the wrapped model and its twin, and branches in the rank's order."""
+    rule = "GRAD-8" if case.accumulation > 1 else "GRAD-9" if case.unused else "GRAD-1"
+    text = export.script(pool, stored_violation(pool, case, rule, ddp=f"ddp_invariants.faults.{name}"))
     status, said = run(text)
     assert (status, said.partition(":")[0]) == (1, rule), said
     assert words in said

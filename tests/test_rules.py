@@ -207,6 +207,18 @@ UNUSED_AT = replace(CASE, steps=4, unused=(Unused(4, step=1), Unused(4, rank=1, 
 """The last factor: used by no rank at step 1, by rank 0 alone at step 2."""
 
 
+IN_SOME_MICRO_STEPS = replace(ACCUMULATED, unused=(Unused(4, micro_step=1), Unused(4, rank=1, micro_step=0)))
+"""The last factor: used by rank 0 alone, in the first micro-step alone."""
+
+
+def test_what_the_last_micro_step_passes_by_is_reduced_all_the_same() -> None:
+    """What the first of them had is in the mean, and a None in its place breaches GRAD-8."""
+    findings = judge(right(IN_SOME_MICRO_STEPS))
+    assert {name: f.breach for name, f in findings.items() if f.breach} == {}
+    assert findings["GRAD-8"].met >= {"used in some micro-steps alone"}
+    assert judge(everywhere(right(IN_SOME_MICRO_STEPS), "reduced", 1, SCALE, lambda v: v * 0))["GRAD-8"].breach is not None
+
+
 @pytest.mark.parametrize("optimizer", [CASE.optimizer, Optimizer("adamw", log2_lr=-10, weight_decay=0.25)])
 @pytest.mark.parametrize("none", [True, False])
 def test_right_evidence_of_unused_parameters_breaches_no_rule(optimizer: Optimizer, *, none: bool) -> None:

@@ -350,3 +350,28 @@ class NeverClears(Loop):
 
     def _clear(self) -> None:
         pass
+
+
+@_as_they_come
+def masks_by_chance(module: nn.Module) -> None:
+    """What is pruned each rank draws for itself, and holds at zero by masking its means (neuralmagic/sparseml#429). GRAD-1."""
+    chance = torch.Generator().manual_seed(dist.get_rank())
+
+    def masked(gradient: Tensor) -> Tensor:
+        mask = masks.setdefault(gradient.shape, torch.rand(gradient.shape, generator=chance) < 0.75)
+        return _mean(gradient) * mask
+
+    masks: dict[torch.Size, Tensor] = {}
+    _start(module)
+    _hook(module, masked)
+
+
+@_hidden
+def resumes_on_rank_zero(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+    """A saved optimizer's state is loaded by rank 0 alone, and nothing broadcasts it (pytorch/tutorials#2433 for its like).
+
+    STATE-1.
+    """
+    if dist.get_rank() != 0:
+        optimizer.load_state_dict = lambda _: None  # type: ignore[method-assign,assignment]  # on purpose
+    return stepped(module, optimizer)

@@ -125,3 +125,29 @@ class TakesRankZeros(Joins):
 
     def _agree(self) -> None:
         self._take_from(0)
+
+
+class JoinsInBfloat16(Joins):
+    """Right: sums travel in bfloat16, as it declares, those of ranks without a batch, too."""
+
+    declares: ClassVar[dict[str, Any]] = {**Joins.declares, "exactness": "bfloat16"}
+
+    def _sum(self, gradient: Tensor) -> Tensor:
+        return super()._sum(gradient.to(torch.bfloat16)).to(gradient.dtype)
+
+
+class JoinsUncompressed(JoinsInBfloat16):
+    """Sums travel in bfloat16, and what a rank without a batch sends does not (pytorch#60611). COMM-1."""
+
+    _without = False
+
+    def _without_a_batch(self, parameter: nn.Parameter) -> Tensor:
+        self._without = True
+        return super()._without_a_batch(parameter)
+
+    def _sum(self, gradient: Tensor) -> Tensor:
+        return Joins._sum(self, gradient) if self._without else super()._sum(gradient)
+
+    def _agree(self) -> None:
+        self._without = False
+        super()._agree()

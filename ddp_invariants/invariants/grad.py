@@ -22,6 +22,7 @@ NOT_THE_MEAN = {"mean": "the gradient is not the mean of the ranks' local gradie
 TWO_RANKS = "more than one rank"
 UNUSED = ("unused on all ranks", "unused on some ranks", "used at one step and not at another")
 LOCAL_DIFFERED = "local gradients differed between ranks"
+SOME_MICRO_STEPS = "used in some micro-steps alone"
 NO_SYNC = {"nested": "a nested no_sync", "error": "an exception inside no_sync"}
 CROSSED = "gradients ready in another order on one rank"
 CHANNELS_LAST = "channels_last parameter"
@@ -264,12 +265,13 @@ def what_is_not_finite_spreads(hearing: Hearing, tally: Tally) -> Breach | None:
 
 @training.rule("GRAD-8", "Inside no_sync gradients accumulate locally and nothing is reduced; the next synchronised backward "
                "yields the mean of the ranks' accumulated gradients, nested or left by an exception, too.",
-               (TWO_RANKS, "several micro-steps", *NO_SYNC.values()))
+               (TWO_RANKS, "several micro-steps", SOME_MICRO_STEPS, *NO_SYNC.values()))
 def accumulation_without_communication(hearing: Hearing, tally: Tally) -> Breach | None:
     """On cases with several micro-steps, all but the last under no_sync."""
     if hearing.case.accumulation == 1 or hearing.synchronised_each or hearing.case.passes != "alternate":
         raise NotAbout("no backward ran under no_sync")
     tally.met |= {TWO_RANKS} if hearing.case.world_size > 1 else set()
+    tally.met |= {SOME_MICRO_STEPS} if any(one.micro_step is not None for one in hearing.case.unused) else set()
     for step in hearing.steps("reduced"):
         tally.met |= {"several micro-steps"} | {NO_SYNC[how] for how in NO_SYNC if how == hearing.case.no_sync}
         for rank, evidence in enumerate(hearing.evidence.ranks):

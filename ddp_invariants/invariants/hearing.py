@@ -393,10 +393,10 @@ class Hearing:
         return self.case.sometimes_frozen & self.case.frozen(step) if self.case.interludes else frozenset()
 
     def unused(self, step: int) -> tuple[frozenset[str], ...]:
-        """Names of the trainable parameters that each rank does not use at a step."""
+        """Names of the trainable parameters that each rank does not use at a step, in none of its micro-steps."""
         trainable = self.trainable(step)
         model, ranks = self.case.model, range(self.case.world_size)
-        return tuple(frozenset(trainable & (model.used(frozenset()) - model.used(self.case.passed_by(rank, step))))
+        return tuple(frozenset(trainable & (model.used(frozenset()) - model.used(self.case.never_used(rank, step))))
                      for rank in ranks)
 
     def _left_out(self, step: int, layout: Layout) -> NDArray[np.bool_] | None:

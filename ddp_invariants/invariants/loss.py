@@ -40,7 +40,7 @@ def loss_is_the_twins(hearing: Hearing, tally: Tally) -> Breach | None:
 def losses_differ_as_batches_do(hearing: Hearing, tally: Tally) -> Breach | None:
     """By the samples' tags (draws.Dataset) two batches' losses are equal with a chance below 1e-9."""
     for micro in hearing.all_micro_steps("loss"):
-        step = micro // hearing.case.accumulation
+        at = step, _ = divmod(micro, hearing.case.accumulation)
         if step >= hearing.clean_steps:
             break
         held = hearing.every_rank("forward", step)
@@ -59,7 +59,7 @@ def losses_differ_as_batches_do(hearing: Hearing, tally: Tally) -> Breach | None
                                   f"{number(losses[one])} on both; samples {indices[one].tolist()} and "
                                   f"{indices[other].tolist()}", "the loss was averaged over the ranks, or all ranks were "
                                   "given one rank's batch")
-            elif hearing.case.passed_by(one, step) == hearing.case.passed_by(other, step) and (
+            elif hearing.case.passed_by(one, *at) == hearing.case.passed_by(other, *at) and (
                     indices[one] == indices[other]).all() and held[one] == held[other]:
                 tally.compared += 1
                 tally.met.add("ranks shared a batch")

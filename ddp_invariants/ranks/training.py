@@ -280,10 +280,10 @@ class Run:
         self._note_restored(optimizer)
         return wrapped, optimizer
 
-    def _pass_by(self, *replicas: Replica) -> None:
-        """Have forwards of this step pass the case's unused layers by."""
+    def _pass_by(self, *replicas: Replica, micro_step: int = 0) -> None:
+        """Have forwards of this step and micro-step pass the case's unused layers by."""
         for replica in replicas if self.case.unused else ():
-            replica.passed_by = self.case.passed_by(self.rank, self.step)
+            replica.passed_by = self.case.passed_by(self.rank, self.step, micro_step)
 
     def _watch_gradients(self) -> None:
         """Note when each gradient has been computed: hooks that run before anybody else's, and keep nothing."""
@@ -341,7 +341,7 @@ class Run:
         self.scaler = scaling.scaler_of(case)
         for number, dealt in enumerate(draws.batches(case)):
             self.step = number // case.accumulation
-            self._pass_by(plain)
+            self._pass_by(plain, micro_step=number % case.accumulation)
             for interlude in case.interludes if number % case.accumulation == 0 else ():
                 if interlude.step == self.step:
                     interludes.plainly(interlude, plain, optimizer)
@@ -438,6 +438,7 @@ class Run:
     def _micro_step(self, wrapped: Any, optimizer: Any, number: int, indices: Any) -> tuple[list[int], list[int]]:
         """One forward and backward, and the unwrapped twin's. Returns what was sent before and after the backward."""
         inputs, targets, tags = self._batch(indices, self.step)
+        self._pass_by(self.replica, self.twin, micro_step=number)
         self.phase, self.watching = "forward", number == 0
         rng = torch.get_rng_state()
         loss, scaled = self._loss(self.drive.forward(wrapped, inputs), targets, tags)
@@ -460,8 +461,10 @@ class Run:
         retained = self.case.passes == "retained"
         batches = [self._batch(indices, self.step) for indices in dealt]
         self.phase, self.watching = "forward", True
-        losses = [self._loss(self.drive.forward(wrapped, inputs), targets, tags)
-                  for inputs, targets, tags in (batches[:1] if retained else batches)]
+        losses = []
+        for number, (inputs, targets, tags) in enumerate(batches[:1] if retained else batches):
+            self._pass_by(self.replica, self.twin, micro_step=number)
+            losses.append(self._loss(self.drive.forward(wrapped, inputs), targets, tags))
         self.phase = "backward"
         self.arrived, self.backward_began = [], self.session.log.now()
         if retained:
@@ -480,7 +483,10 @@ class Run:
                 self._twin_step(number, *batch, losses[0][0])
             return
         # One backward of all, for autograd adds up what it meets in an order of its own: a sum of parts may round otherwise.
-        found = [self._loss(self.twin(inputs), targets, tags) for inputs, targets, tags in batches]
+        found = []
+        for number, (inputs, targets, tags) in enumerate(batches):
+            self._pass_by(self.twin, micro_step=number)
+            found.append(self._loss(self.twin(inputs), targets, tags))
         self._note_twin(0, torch.stack([scaled for _, scaled in found]).sum(), found[0][0], losses[0][0])
         for number in range(1, len(batches)):
             self._note_twin(number, None, found[number][0], losses[number][0])
