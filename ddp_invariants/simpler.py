@@ -52,10 +52,10 @@ def _simpler_training(case: TrainingCase) -> Iterator[TrainingCase]:
     yield from (one for plan in _simpler_fields(case.optimizer, Optimizer()) for one in _tried(case, optimizer=plan))
     for perturbation in _simpler_fields(case.perturbation, Perturbation(case.perturbation.kind)):
         yield from _tried(case, perturbation=perturbation)
-    if case.mishap is not None:
-        yield from (one for plan in _simpler_fields(case.mishap, Mishap(case.mishap.kind)) for one in _tried(case, mishap=plan))
-    if case.scaler is not None:
-        yield from (one for plan in _simpler_fields(case.scaler, LossScale(4)) for one in _tried(case, scaler=plan))
+    plans: dict[str, tuple[Any, Any]] = {"mishap": (case.mishap, case.mishap and Mishap(case.mishap.kind)),
+                                         "scaler": (case.scaler, LossScale(4))}
+    yield from (one for name, (plan, plain) in plans.items() if plan is not None
+                for simpler_plan in _simpler_fields(plan, plain) for one in _tried(case, **{name: simpler_plan}))
     plainest: dict[str, Callable[[Any], Any]] = {
         "unused": lambda one: Unused(one.layer), "interludes": lambda one: Interlude(one.kind, min(1, one.step)),
         "exhausted": lambda one: Exhausted(one.rank)}

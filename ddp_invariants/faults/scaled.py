@@ -31,7 +31,7 @@ class _SeesToIt:
     def state(self) -> Any:
         return self.optimizer.state
 
-    def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 - torch's own signature
+    def zero_grad(self, set_to_none: bool = True) -> None:
         self.optimizer.zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
@@ -60,8 +60,9 @@ class _SeesToIt:
         pass
 
     def _unscale(self, scale: Tensor | None) -> None:
-        for gradient in self._gradients() if scale is not None else ():
-            gradient.mul_(1 / scale.item())
+        if scale is not None:
+            for gradient in self._gradients():
+                gradient.mul_(1 / scale.item())
 
 
 def unscales_and_skips(module: nn.Module, optimizer: Optimizer, process_group: dist.ProcessGroup | None = None) -> tuple[
@@ -78,7 +79,7 @@ class _Sharded(_SeesToIt):
         mine = self._gradients()[dist.get_rank(self.group) :: dist.get_world_size(self.group)]
         return self._of_all(not all(gradient.isfinite().all() for gradient in mine))
 
-    def _of_all(self, mine: bool) -> bool:  # noqa: FBT001 - what was found
+    def _of_all(self, mine: bool) -> bool:
         overflows = torch.tensor(float(mine))
         dist.all_reduce(overflows, dist.ReduceOp.MAX, group=self.group)
         return bool(overflows)
@@ -91,7 +92,7 @@ def shares_what_it_finds(module: nn.Module, optimizer: Optimizer, process_group:
 
 
 class _Alone(_Sharded):
-    def _of_all(self, mine: bool) -> bool:  # noqa: FBT001 - as above
+    def _of_all(self, mine: bool) -> bool:
         return mine
 
 
@@ -165,7 +166,8 @@ class ClearedByTheStep(nn.Module):
 
     def __init__(self, module: nn.Module, optimizer: Optimizer) -> None:
         super().__init__()
-        self.module, self.buffers_of = module, {}
+        self.module = module
+        self.buffers_of: dict[nn.Parameter, Tensor] = {}
         broadcast([*module.parameters(), *module.buffers()])
         optimizer.register_step_post_hook(lambda *_: self.buffers_of.clear())
 

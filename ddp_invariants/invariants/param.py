@@ -154,7 +154,7 @@ def every_rank_skips_the_same_steps(hearing: Hearing, tally: Tally) -> Breach | 
     for step in hearing.steps("updated"):
         skips, overflows = hearing.skips(step), hearing.overflows(step)
         tally.compared += len(skips)
-        breach = _wrongly_skipped(hearing, step, skips, overflows)
+        breach = _wrongly_skipped(hearing, step, skips, overflows=overflows)
         if breach is not None:
             return breach
         made_in_a_row = 0 if skips[0] else made_in_a_row + 1
@@ -177,7 +177,7 @@ def _next(plan: LossScale, scale: float, made_in_a_row: int) -> tuple[float, int
     return (scale, made_in_a_row) if made_in_a_row < plan.interval else (scale * 2.0**plan.log2_growth, 0)
 
 
-def _wrongly_skipped(hearing: Hearing, step: int, skips: list[bool], overflows: bool | None) -> Breach | None:
+def _wrongly_skipped(hearing: Hearing, step: int, skips: list[bool], *, overflows: bool | None) -> Breach | None:
     """Whether ranks do not agree on a step, or agree on what is wrong."""
     world_size = len(skips)
     if len(set(skips)) == 1 and overflows in (None, skips[0]):

@@ -399,18 +399,10 @@ class Run:
             self._note_in_flight()
             gradients = drive.gradients(wrapped)
             self.record.tensors("reduced", self.step, ((name, gradients.get(name)) for name, _ in self.named))
-        if self.scaler is not None:
-            self.phase = "unscaling"
-            scaling.unscale(case, self.scaler, optimizer)
-        if case.clip is not None:
-            self.phase = "clipping"
-            drive.clip(wrapped, optimizer, case.clip)
+        self._ready(wrapped, optimizer)
         gradient_bytes = held.gradients(self.replica, optimizer) if self.declared.zero else 0
         self.phase = "optimizer step"
-        if self.scaler is None:
-            drive.step(wrapped, optimizer)
-        else:
-            self.record.facts.setdefault("scales", []).append(scaling.step(self.scaler, optimizer))
+        self._make_step(wrapped, optimizer)
         if self.declared.gradients == "hidden":  # Its step may be what waits.
             self._note_in_flight()
         self.record.facts.setdefault("marks", []).append([start, self.session.counts()])
@@ -424,6 +416,22 @@ class Run:
                                                              gradient_bytes])
         elif self.declared.optimizer == "replicated":
             self.record.tensors("state", self.step, self._optimizer_state(optimizer))
+
+    def _ready(self, wrapped: Any, optimizer: Any) -> None:
+        """Make of synchronised gradients what the step is made with."""
+        if self.scaler is not None:
+            self.phase = "unscaling"
+            scaling.unscale(self.case, self.scaler, optimizer)
+        if self.case.clip is not None:
+            self.phase = "clipping"
+            self.drive.clip(wrapped, optimizer, self.case.clip)
+
+    def _make_step(self, wrapped: Any, optimizer: Any) -> None:
+        """Have the optimizer step, or the scaler have it step unless gradients overflow."""
+        if self.scaler is None:
+            self.drive.step(wrapped, optimizer)
+        else:
+            self.record.facts.setdefault("scales", []).append(scaling.step(self.scaler, optimizer))
 
     def _leave_by_an_error(self, wrapped: Any) -> None:
         """Leave a no_sync by an exception of the user's own, who catches it."""
