@@ -89,8 +89,8 @@ def right(case: TrainingCase = CASE, *, none: bool = True) -> TrainingEvidence:
             local_K = [{name: values * active_W.reshape(-1, *[1] * (values.ndim - 1)) for name, values in found.items()}
                        for found in local_K]
         if case.scaler is not None and case.poison is not None and case.poison.step == step:
-            for found in local_K:
-                found["layers.0.weight"][case.poison.rank, 0] = float(case.poison.value)
+            for values_W in local_K:
+                values_W["layers.0.weight"][case.poison.rank, 0] = float(case.poison.value)
         local = {name: np.sum([local[name] for local in local_K], axis=0, dtype=np.float32) for name in trainable}
         means = {name: values.sum(0) / np.float32(case.world_size) for name, values in local.items()}
         mean = {name: (value + left.get(name, np.float32(0)).astype(np.float32)).astype(np.float64)
