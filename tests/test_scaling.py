@@ -173,13 +173,17 @@ def test_an_overflow_of_the_scale_itself_is_skipped(pool: Pool) -> None:
     assert findings["PARAM-6"].met >= {"a step skipped", "a step made after one that was skipped"}
 
 
-def test_a_world_of_one_rank_is_plain_training_with_a_loss_scale(pool: Pool) -> None:
+@pytest.mark.parametrize("case", [
+    replace(SCALED, world_size=1, poison=Poison(0, 1), clip=0.5, model=Model(2, (Layer("linear", 2),))),
+    replace(SCALED, world_size=1, poison=None, log2_scale=6, model=Model(2, (Layer("linear", 2),)),
+            scaler=LossScale(122, interval=4, log2_backoff=40))], ids=["poisoned", "too large a scale"])
+def test_a_world_of_one_rank_is_plain_training_with_a_loss_scale(pool: Pool, case: TrainingCase) -> None:
     """The plain steps have a scaler of their own, which skips what the wrapped ones skip."""
-    case = replace(SCALED, world_size=1, poison=Poison(0, 1), clip=0.5, model=Model(2, (Layer("linear", 2),)))
     findings = judge(pool.train(case, Ddp()))
     assert {name: found.breach for name, found in findings.items() if found.breach} == {}
     assert findings["PARAM-4"].compared == 4 * 4
-    assert UNSCALED in findings["PARAM-6"].met
+    assert (UNSCALED in findings["PARAM-6"].met) == (case.clip is not None)
+    assert "a step skipped" in findings["PARAM-6"].met
 
 
 PLANTED = [one for one in chosen(["scaled"]) if one.is_fault]
