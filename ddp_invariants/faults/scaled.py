@@ -188,7 +188,7 @@ class ClearedByTheStep(nn.Module):
 class OverflowsAlone(nn.Module):
     """What is not finite stays on the rank where it arose, and the others get the mean of the rest (pytorch#136009).
 
-    GRAD-7: did not reach every rank; or PARAM-6: ranks skip different steps.
+    GRAD-7: it counts as zero; or PARAM-6: ranks skip different steps.
     """
 
     declares = {"unsupported": ("unused", "in_parts")}  # noqa: RUF012 - read, never changed
