@@ -27,7 +27,7 @@ Loss = Literal["tagged", "mse"]
 Activation = Literal["none", "relu", "gelu"]
 Divisor = Literal["initial", "active"]
 Padding = Literal["wrap", "batch", "none"]
-ShardLayout = Literal["", "strided", "contiguous"]
+ShardLayout = Literal["", "strided", "contiguous", "scatter"]
 Saves = Literal["epoch", "place"]
 
 
@@ -121,7 +121,8 @@ class SamplerDeclarations:
     Attributes:
         padding: How unequal shards become equal: by at most W - 1 repeated indices (`wrap`), by whole batches
             (`batch`), or not at all (`none`: exact and unequal).
-        layout: Which part of the order a rank holds; empty: not said, not judged.
+        layout: Which part of the order a rank holds; empty: not said, not judged. `scatter`: no index, but the data
+            themselves, sent by the first rank, so that ranks are asked together, in a process group.
         saves: What a saved state holds: the `epoch` and how much of it was taken, or the `place` alone, so that `set_epoch`
             is called before it is loaded.
         supports: Capabilities claimed.

@@ -247,6 +247,10 @@ class TrainingEvidence:
         return tuple(t for t in found if t is not None) if None not in found else None
 
 
+OWN, FOREIGN = -1, -2
+"""In the place of an index, where the data themselves are dealt out: what is the rank's own, and what is nobody's."""
+
+
 @dataclass(frozen=True)
 class ShardEvidence:
     """What a sampler answered, in two processes with different hash seeds and global random states.
@@ -262,6 +266,23 @@ class ShardEvidence:
     case: ShardCase
     answers: tuple[dict[str, Any], ...]
     incident: Incident | None = None
+
+
+def together(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """The answer of a sampler's ranks that were asked each for its own part, as if one process had given it.
+
+    Args:
+        parts: By rank, of `ranks.sharding.shards`.
+    """
+    shared = {"refused": {}, "warned": parts[0]["warned"]}
+    raised = next((part["raised"] for part in parts if part.get("raised")), None)
+    if raised is not None:
+        return {**shared, "raised": raised}
+    by_rank = {name: None if parts[0][name] is None else [part[name][0] for part in parts]
+               for name in ("lengths", "again", "afresh", "reseeded", "batches", "promised", "worked", "resumed")}
+    return {**shared, **by_rank, "orders": None, "elsewhere": None,
+            "shards": [[part["shards"][epoch][0] for part in parts] for epoch in range(len(parts[0]["shards"]))],
+            "touched": sorted({name for part in parts for name in part["touched"]})}
 
 
 def rank_evidence(header: dict[str, Any], blob: bytes, known: dict[tuple[Slot, ...], Layout]) -> RankEvidence:

@@ -263,8 +263,9 @@ def _of_a_sampler(pool: Pool, stored: StoredViolation, case: ShardCase) -> dict[
     described = pool.describe(stored.sampler)
     source, declared = described["source"], declare(SamplerDeclarations, described["declares"])
     if source["asks"]:
-        raise ExportError(f"{stored.breach.rule} of {stored.on_trial} cannot be exported: it reads its rank from "
-                          "torch.distributed or the environment, which one process cannot set up for all ranks")
+        how = "scatters" if declared.layout == "scatter" else "reads its rank from torch.distributed or the environment"
+        raise ExportError(f"{stored.breach.rule} of {stored.on_trial} cannot be exported: it {how}, which one process cannot "
+                          "set up for all ranks")
     if case.resumed_by is not None:
         raise ExportError(f"{stored.breach.rule} of {stored.on_trial} cannot be exported: ranks of another number load its "
                           "state")

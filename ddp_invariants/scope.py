@@ -323,13 +323,15 @@ class Scope:
 
     def fit_shards(self, case: ShardCase) -> ShardCase:
         """The question as the sampler can be asked it."""
-        n, w, data = case.data.samples, case.world_size, case.data
+        # What is scattered takes a process for each rank.
+        w = min(case.world_size, self.max_world_size) if self.sampler.layout == "scatter" else case.world_size
+        n, data = case.data.samples, case.data
         n = max(n, 0 if self.has("no_samples") else 1)
         n = max(n, 0 if self.has("short") or n == 0 else w)
         n = n if self.has("uneven") else w * -(-n // w)
         data = replace(data, samples=n, shuffle=data.shuffle and self.has("shuffle"),
                        drop_last=data.drop_last and self.has("drop_last"))
-        return replace(case, data=data, saved_after=case.saved_after if self.has("resume") else None,
+        return replace(case, world_size=w, data=data, saved_after=case.saved_after if self.has("resume") else None,
                        resumed_by=case.resumed_by if self.has("resume") and self.has("elastic") else None,
                        workers=case.workers if self.has("workers") else 0)
 

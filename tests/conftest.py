@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from ddp_invariants import faults
 from ddp_invariants.discovery import discover
@@ -18,6 +19,9 @@ from ddp_invariants.scope import OnTrial, Scope
 from ddp_invariants.trial import Options, Trial
 
 ROOT = Path(__file__).parent.parent
+# How long an example takes is the machine's affair: two workers on two busy cores have made one of a millisecond take 350.
+settings.register_profile("unhurried", settings.get_profile(settings.get_current_profile_name()), deadline=None)
+settings.load_profile("unhurried")
 
 
 def fault_of(name: str) -> str:

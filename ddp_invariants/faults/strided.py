@@ -74,7 +74,7 @@ class BackAndForth(_Dealt):
 
 
 def scattered(dataset: Sized, world_size: int, rank: int) -> list[int]:
-    """Right: what rank 0 scatters to a rank, a list of indices of equal length for each, unshuffled."""
+    """Right: what rank 0 would scatter to a rank, a list of indices of equal length for each, unshuffled."""
     if not 0 <= rank < world_size:
         raise ValueError(f"rank {rank} of {world_size}")
     share = ceil(len(dataset) / world_size)

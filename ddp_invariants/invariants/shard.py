@@ -10,7 +10,7 @@ from math import ceil
 from typing import Any
 
 from ddp_invariants.declarations import SamplerDeclarations
-from ddp_invariants.evidence import ShardEvidence
+from ddp_invariants.evidence import FOREIGN, OWN, ShardEvidence
 from ddp_invariants.invariants.diagnosis import resumption
 from ddp_invariants.invariants.diagnosis import shards as shards_of
 from ddp_invariants.invariants.diagnosis.causes import caused
@@ -48,7 +48,20 @@ class Deal:
 
     @property
     def epochs(self) -> list[tuple[int, list[list[int]]]]:
-        """Each epoch with every rank's indices."""
+        """Each epoch with every rank's indices.
+
+        Raises:
+            Unjudged: What a rank was sent is no sample of the first one's data.
+        """
+        found = self.held
+        if self.declared.layout == "scatter" and any(index in (OWN, FOREIGN) for _, ranks in found for shard in ranks
+                                                     for index in shard):
+            raise Unjudged("a rank holds what the first one has not sent (SHARD-8)")
+        return found
+
+    @property
+    def held(self) -> list[tuple[int, list[list[int]]]]:
+        """Each epoch with what every rank holds: indices, and where data are scattered `OWN` and `FOREIGN`."""
         return list(zip(self.case.epochs, self.answer["shards"], strict=True))
 
     @property
@@ -282,10 +295,13 @@ def impossible_arguments_are_refused(deal: Deal, tally: Tally) -> Breach | None:
 
 
 @sharding.rule("SHARD-8", "Each rank holds the declared part of the order: order[r::W] where strided, "
-               "order[r * L : (r + 1) * L] where contiguous.", ("more than one rank", "shuffle"))
+               "order[r * L : (r + 1) * L] where contiguous; where scattered, the data that the first rank has sent, and no "
+               "index.", ("more than one rank", "shuffle"))
 def declared_layout(deal: Deal, tally: Tally) -> Breach | None:
     """The order is what a world of one rank gets for the same epoch; what follows its end is padding, judged elsewhere."""
     layout, w = deal.declared.layout, deal.case.world_size
+    if layout == "scatter":
+        return _sent_by_the_first(deal, tally)
     if not layout or w == 1:
         raise NotAbout("no layout is declared" if not layout else "one rank")
     if deal.answer["orders"] is None:
@@ -301,6 +317,22 @@ def declared_layout(deal: Deal, tally: Tally) -> Breach | None:
                     return Breach("SHARD-8", f"a shard is not the {layout} part of the order",
                                   f"rank {rank}, {deal.where(epoch)}",
                                   f"{shard[:8]}, expected {[order[p] for p in places[:8] if p < len(order)]}")
+    return None
+
+
+def _sent_by_the_first(deal: Deal, tally: Tally) -> Breach | None:
+    """Whether ranks hold samples of the first one's data: all of them have data of their own, of the same length."""
+    for epoch, shards in deal.held:
+        tally.met |= {"more than one rank"} if len(shards) > 1 else set()
+        tally.met |= {"shuffle"} if deal.case.data.shuffle else set()
+        for rank, shard in enumerate(shards):
+            tally.compared += len(shard)
+            wrong = {OWN: "a rank holds its own data, not what the first rank has sent",
+                     FOREIGN: "a rank holds what is nobody's data: an index, or data that were altered on the way"}
+            for index, fact in wrong.items():
+                if index in shard:
+                    return Breach("SHARD-8", fact, f"rank {rank}, {deal.where(epoch)}",
+                                  f"{shard.count(index)} of its {len(shard)} samples")
     return None
 
 

@@ -20,6 +20,7 @@ from ddp_invariants.evidence import (
     Slot,
     TrainingEvidence,
     rank_evidence,
+    together,
 )
 from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.ranks import wire
@@ -77,6 +78,7 @@ class Pool:
         self._ranks: dict[int, Process | RemoteProcess] = {}
         self._meetings: dict[tuple[int, ...], _Meeting] = {}
         self._number, self._since_renewal = 0, 0
+        self._scattering: set[Ddp | Sampler] = set()
         self.deadline, self.patience_for_loading = deadline, LOADING
 
     def close(self) -> None:
@@ -129,6 +131,8 @@ class Pool:
             self._ranks[rank].loaded.add(implementation)
             if outcome.frames[rank][0]["changed"]:
                 self._ranks[rank].altered_by = implementation
+        if outcome.frames[ranks[0]][0]["declares"].get("layout") == "scatter":
+            self._scattering.add(implementation)
         return outcome.frames[ranks[0]][0]
 
     def _require_loaded(self, implementation: Ddp | Sampler, ranks: list[int]) -> None:
@@ -172,7 +176,7 @@ class Pool:
         return evidence
 
     def shards(self, case: ShardCase, sampler: Sampler, *, fresh: bool = False, patience: float | None = None) -> ShardEvidence:
-        """Ask a sampler for all shards, in two processes with different hash seeds.
+        """Ask a sampler for all shards, in two processes with different hash seeds, or in twice as many as there are ranks.
 
         Args:
             case: What to ask.
@@ -187,6 +191,8 @@ class Pool:
         if fresh:
             self._retire()
         self._require_loaded(sampler, [0, 1])
+        if sampler in self._scattering:
+            return self._scattered(case, sampler, patience or self.deadline, fresh=fresh)
         request = {"do": "shards", "case": case, "sampler": sampler.to_plain()}
         outcome = self._ask({0: {**request, "disturb": 1}, 1: {**request, "disturb": 1001}}, patience or self.deadline)
         if fresh or outcome.incident is not None or any(header.get("changed") for header, _ in outcome.frames.values()):
@@ -195,6 +201,25 @@ class Pool:
             self._renew()
         answers = tuple(outcome.frames[rank][0] for rank in sorted(outcome.frames))
         return ShardEvidence(case, answers, outcome.incident)
+
+    def _scattered(self, case: ShardCase, sampler: Sampler, patience: float, *, fresh: bool) -> ShardEvidence:
+        """Ask for shards that the ranks of a group are dealt together, twice, each rank in another process."""
+        answers, incident, quiet = [], None, True
+        for turn in (0, 1):
+            ranks = list(range(turn, turn + case.world_size))
+            self._require_loaded(sampler, ranks)
+            request = {"do": "hold", "case": case, "sampler": sampler.to_plain(), "group": self._meet(tuple(ranks)).name,
+                       "number": self._number + 1, "disturb": 1 + 1000 * turn}
+            outcome = self._ask(dict.fromkeys(ranks, request), patience)
+            incident, quiet = outcome.incident, quiet and _quiescent(ranks, outcome, kept=1)
+            if incident is not None:
+                break
+            answers.append(together([outcome.frames[rank][0] for rank in ranks]))
+        if fresh or not quiet:
+            self._retire()
+        else:
+            self._renew()
+        return ShardEvidence(case, tuple(answers), incident)
 
     # Asking.
 

@@ -26,7 +26,7 @@ from ddp_invariants.ranks import earlier, noting, sharding, stores, training, wi
 from ddp_invariants.ranks.driving import Driver
 from ddp_invariants.ranks.group import Connections, Log, Timing
 from ddp_invariants.ranks.naming import LoadError
-from ddp_invariants.ranks.sampling import SamplerMaker
+from ddp_invariants.ranks.sampling import SamplerMaker, environment
 from ddp_invariants.ranks.session import Session
 from ddp_invariants.ranks.surroundings import Surroundings, child_processes, kernel_counts
 from ddp_invariants.trace import LastWords
@@ -79,7 +79,7 @@ class Rank:
             return {"torch": torch.__version__, "cuda": torch.version.cuda, "devices": torch.cuda.device_count()}, b""
         if verb == "describe":
             return self._describe(request), b""
-        return self._shards(request), b""
+        return self._shards(request) if verb == "shards" else self._held(request), b""
 
     def _describe(self, request: dict[str, Any]) -> dict[str, Any]:
         """What an implementation is, loaded on first use; and what importing it changed, which is its own affair."""
@@ -107,6 +107,21 @@ class Rank:
         self.surroundings, counts = self.surroundings or Surroundings(), kernel_counts()
         answer = sharding.shards(case, sampler, disturb=request["disturb"])
         return {**answer, "changed": _changed(self.surroundings, counts)}
+
+    def _held(self, request: dict[str, Any]) -> dict[str, Any]:
+        """This rank's part of what ranks are dealt together, in a group; how the connections are left, as a case says it."""
+        case, group = cases.from_plain(request["case"]), self.connections[request["group"]]
+        assert isinstance(case, cases.ShardCase)
+        sampler = self.sampler(request["sampler"])
+        self.surroundings, counts = self.surroundings or Surroundings(), kernel_counts()
+        session = Session(group, None, list(range(case.world_size)), str(request["number"]), Log(self.words, request["number"]),
+                          Timing(), plain=False)
+        with environment(group.rank, case.world_size):
+            answer = sharding.shards(case, sampler, disturb=request["disturb"] + group.rank, ranks=[group.rank])
+        session.end()
+        quiescent = _closed(session)
+        return {**answer, "records": ["a shard"], "facts": {"raised": answer.get("raised")}, "sent": session.sent(),
+                "quiescent": quiescent, "changed": _changed(self.surroundings, counts)}
 
     def _train(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         case = cases.from_plain(request["case"])

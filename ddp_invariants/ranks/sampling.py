@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.utils.data import BatchSampler, SequentialSampler
 
 from ddp_invariants.declarations import DeclarationError, SamplerDeclarations, declare
+from ddp_invariants.evidence import FOREIGN, OWN
 from ddp_invariants.implementation import Sampler
 from ddp_invariants.ranks.driving import Description, defaults
 from ddp_invariants.ranks.naming import (
@@ -42,6 +44,8 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "epoch": ("epoch",),
 }
 """What a sampler is told, by the names of the arguments that take it."""
+_APART, _OFFSET = 65537, 7
+"""Sample n of data that are scattered is the number _APART * n + _OFFSET, which no index and no other rank's data can be."""
 
 
 class SamplerMaker:
@@ -63,12 +67,16 @@ class SamplerMaker:
         if missing:
             raise LoadError(f"{option}: it requires {', '.join(missing)}, which nothing is known to pass for; give it with "
                             f"--sampler-arg {missing[0]}=VALUE")
-        # One that is told neither asks torch.distributed or the environment.
-        self.asks = self.names["rank"] is None and "rank" not in self.given
         try:
             self.declared = declare(SamplerDeclarations, {**getattr(self.make, "declares", {}), **sampler.declares})
         except DeclarationError as error:
             raise LoadError(f"{option}: it declares {error}") from error
+        self.scatters = self.declared.layout == "scatter"
+        if self.scatters and self.source_kind != "dataset":
+            raise LoadError(f"{option}: it declares layout = 'scatter' and takes no data as {', '.join(DATASETS)}, so it "
+                            "cannot be told what to scatter")
+        # One that is told neither asks torch.distributed or the environment.
+        self.asks = self.scatters or (self.names["rank"] is None and "rank" not in self.given)
 
     @staticmethod
     def _source(parameters: dict[str, Any], option: str) -> tuple[str, str]:
@@ -94,6 +102,7 @@ class SamplerMaker:
         how = {"batches": "over a torch BatchSampler", "dataset": "over a dataset", "sampler": "over a torch sampler",
                "items": "over an iterable", "size": "over a length"}[self.source_kind]
         lacks += [] if "elastic" in self.declared.supports else ["elastic"]
+        how = "data, in a group of all ranks," if self.scatters else how
         lines = [f"{how} as {self.source!r}",
                  "rank and world size from torch.distributed and the environment" if self.asks else
                  f"rank as {self.names['rank']!r}"]
@@ -119,8 +128,16 @@ class SamplerMaker:
         return {"rows": rows, "asks": self.asks, "remade": self.remade_each_epoch}
 
     def surroundings(self, rank: int, world_size: int) -> AbstractContextManager[object]:
-        """The rank's surroundings, for a sampler that reads its rank from them."""
-        return _as_rank(rank, world_size) if self.asks else nullcontext()
+        """The rank's surroundings, for a sampler that reads its rank from them; what scatters has real ones."""
+        return _as_rank(rank, world_size) if self.asks and not self.scatters else nullcontext()
+
+    def index(self, item: Any) -> int:
+        """Which sample an item is that was dealt out; `OWN` or `FOREIGN` for data that are none of the first rank's."""
+        number = int(item)
+        if not self.scatters:
+            return number
+        index, rest = divmod(abs(number) - _OFFSET, _APART)
+        return FOREIGN if rest else OWN if number < 0 else index
 
     def __call__(self, samples: int, world_size: int, rank: int, *, shuffle: bool, seed: int, drop_last: bool,
                  batch_size: int, epoch: int = 0) -> Any:
@@ -128,11 +145,15 @@ class SamplerMaker:
         ours = {"world_size": world_size, "rank": rank, "shuffle": shuffle, "seed": seed, "drop_last": drop_last,
                 "batch_size": batch_size, "epoch": epoch}
         arguments = {theirs: ours[name] for name, theirs in self.names.items() if theirs is not None}
-        made = self.make(**{self.source: self._dealt(samples, batch_size, drop_last=drop_last), **arguments, **self.given})
+        dealt = self._dealt(samples, rank, batch_size, drop_last=drop_last)
+        made = self.make(**{self.source: dealt, **arguments, **self.given})
         # An iterator can be gone through once; what it yields may be asked for again.
         return list(made) if isinstance(made, Iterator) else made
 
-    def _dealt(self, samples: int, batch_size: int, *, drop_last: bool) -> Any:
+    def _dealt(self, samples: int, rank: int, batch_size: int, *, drop_last: bool) -> Any:
+        if self.scatters:  # All ranks have data of that length; what is to be scattered is the first one's.
+            numbers = torch.arange(samples) * _APART + _OFFSET
+            return -numbers if rank else numbers
         if self.source_kind == "batches":
             return BatchSampler(SequentialSampler(range(samples)), batch_size, drop_last)
         if self.source_kind == "sampler":
@@ -148,20 +169,29 @@ class SamplerMaker:
 @contextmanager
 def _as_rank(rank: int, world_size: int) -> Iterator[None]:
     """The environment and torch.distributed as a process of that rank finds them; no collective can be run."""
+    possible = 0 <= rank < world_size
+    exception_hook = sys.excepthook  # torch wraps it at every initialisation and never takes the wrapper off.
+    with environment(rank, world_size):
+        try:
+            if possible:
+                lone_rank(rank, world_size)
+            yield
+        finally:
+            if possible:
+                dist.destroy_process_group()
+                sys.excepthook = exception_hook
+
+
+@contextmanager
+def environment(rank: int, world_size: int) -> Iterator[None]:
+    """The variables that a launcher sets for a process of that rank, on one machine."""
     here = {**dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank)),
             **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(world_size))}
     before = {name: os.environ.get(name) for name in here}
     os.environ.update(here)
-    possible = 0 <= rank < world_size
-    exception_hook = sys.excepthook  # torch wraps it at every initialisation and never takes the wrapper off.
     try:
-        if possible:
-            lone_rank(rank, world_size)
         yield
     finally:
-        if possible:
-            dist.destroy_process_group()
-            sys.excepthook = exception_hook
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)

@@ -3,7 +3,7 @@
 import itertools
 import random
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import replace
@@ -26,7 +26,7 @@ def _impossible(world_size: int) -> dict[str, tuple[int, int]]:
             "world size below 0": (-1, 0)}
 
 
-def shards(case: ShardCase, make: SamplerMaker, *, disturb: int) -> dict[str, Any]:
+def shards(case: ShardCase, make: SamplerMaker, *, disturb: int, ranks: Sequence[int] = ()) -> dict[str, Any]:
     """Every rank's indices of every epoch, asked for as a training run would.
 
     Args:
@@ -34,6 +34,7 @@ def shards(case: ShardCase, make: SamplerMaker, *, disturb: int) -> dict[str, An
         make: The sampler on trial.
         disturb: Seed of the global random generators, which the ranks' turns share, so that each finds them in
             another state. Two processes asked with different ones must answer alike (SHARD-4).
+        ranks: Those to ask for here; none for all.
 
     Returns:
         `lengths[rank]`, `shards[epoch number][rank]`, `again[rank]` (the last epoch iterated once more), `afresh[rank]` (that
@@ -48,15 +49,15 @@ def shards(case: ShardCase, make: SamplerMaker, *, disturb: int) -> dict[str, An
         warnings.simplefilter("always")
         refused = {} if make.asks else {situation: _refusal(case, make, world_size, rank)
                                         for situation, (world_size, rank) in _impossible(case.world_size).items()}
-        dealt = _dealt(case, make, disturb)
+        dealt = _dealt(case, make, disturb, ranks or range(case.world_size))
     return {**dealt, "refused": refused, "warned": warned(caught)}
 
 
-def _dealt(case: ShardCase, make: SamplerMaker, disturb: int) -> dict[str, Any]:
+def _dealt(case: ShardCase, make: SamplerMaker, disturb: int, ranks: Sequence[int]) -> dict[str, Any]:
     phase = "construction"
     try:
         _disturb(disturb)
-        asked = [_Asked(case, make, rank) for rank in range(case.world_size)]
+        asked = [_Asked(case, make, rank) for rank in ranks]
         phase = "iteration"
         before = _global_generators()
         dealt = []
@@ -69,13 +70,13 @@ def _dealt(case: ShardCase, make: SamplerMaker, disturb: int) -> dict[str, Any]:
         again = [one.indices() for one in asked]
         after = _global_generators()
         answer: dict[str, Any] = {
-            "lengths": [one.length() for one in asked], "shards": dealt, "again": again, "afresh": _afresh(case, make),
-            "reseeded": _afresh(_reseeded(case), make) if make.names["seed"] else None,
+            "lengths": [one.length() for one in asked], "shards": dealt, "again": again, "afresh": _afresh(case, make, ranks),
+            "reseeded": _afresh(_reseeded(case), make, ranks) if make.names["seed"] else None,
             "touched": [name for name in before if before[name] != after[name]],
             "batches": None, "promised": None, "worked": None, "orders": None, "resumed": None,
             "elsewhere": None,
         }
-        if make.declared.layout:
+        if make.declared.layout and not make.scatters:
             phase = "a world of one rank"
             answer["orders"] = _orders(case, make)
         if case.loader:
@@ -84,7 +85,7 @@ def _dealt(case: ShardCase, make: SamplerMaker, disturb: int) -> dict[str, Any]:
         if case.workers:
             phase = "a DataLoader's worker"
             answer["worked"] = [[one.as_worker(number) for number in range(case.workers)] for one in asked]
-        if case.saved_after is not None and all(one.saves for one in asked):
+        if case.saved_after is not None and not make.scatters and all(one.saves for one in asked):
             phase = "resuming"
             answer["resumed"] = [resumed(case, make, one, disturb) for one in asked]
             if case.resumed_by is not None:
@@ -109,9 +110,9 @@ def _reseeded(case: ShardCase) -> ShardCase:
     return replace(case, data=replace(case.data, seed=(case.data.seed + 1) % 2**31))
 
 
-def _afresh(case: ShardCase, make: SamplerMaker) -> list[list[int]]:
-    """Every rank's indices of the last epoch, of samplers that are made for it."""
-    made = [_Asked(case, make, rank) for rank in range(case.world_size)]
+def _afresh(case: ShardCase, make: SamplerMaker, ranks: Sequence[int]) -> list[list[int]]:
+    """Each rank's indices of the last epoch, of samplers that are made for it."""
+    made = [_Asked(case, make, rank) for rank in ranks]
     for one in made:
         one.set_epoch(case.epochs[-1])
     return [one.indices() for one in made]
@@ -216,11 +217,11 @@ class _Asked:
     def indices(self) -> list[int]:
         """All indices, batches laid end to end."""
         yielded = self._yielded()
-        self.in_batches = bool(yielded) and isinstance(yielded[0], list | tuple)
+        self.in_batches = bool(yielded) and (isinstance(yielded[0], list | tuple) or getattr(yielded[0], "ndim", 0) > 0)
         return self._flat(yielded)
 
     def _flat(self, yielded: Iterable[Any]) -> list[int]:
-        return [int(index) for one in yielded for index in (one if self.in_batches else [one])]
+        return [self.make.index(index) for one in yielded for index in (one if self.in_batches else [one])]
 
     @property
     def saves(self) -> bool:
@@ -260,6 +261,9 @@ class _Asked:
     def batches(self) -> tuple[int, int | None]:
         """Batches a torch DataLoader makes of it, and how many its len says; None where it has none."""
         dataset: Any = range(self.case.data.samples)
+        if self.make.scatters:  # Over what the rank holds, without any sampler.
+            held: DataLoader[Any] = DataLoader(self.sampler, batch_size=self.case.data.batch_size)
+            return sum(1 for _ in held), len(held)
         with self._as_rank():
             loader: DataLoader[Any] = DataLoader(dataset, batch_sampler=self.sampler) if self.in_batches else \
                 DataLoader(dataset, batch_size=self.case.data.batch_size, sampler=self.sampler)

@@ -146,8 +146,8 @@ def _of_a_sampler(pool: Pool, difference: Difference, case: ShardCase, sampler: 
     shows, described = _shown(difference, _DEALT), pool.describe(sampler)
     source, declared = described["source"], declare(SamplerDeclarations, described["declares"])
     if source["asks"]:
-        raise ExportError("the sampler reads its rank from torch.distributed or the environment, which one process cannot set "
-                          "up for all ranks")
+        how = "scatters" if declared.layout == "scatter" else "reads its rank from torch.distributed or the environment"
+        raise ExportError(f"the sampler {how}, which one process cannot set up for all ranks")
     rule = "SHARD-9" if "resumed" in shows else "SHARD-10" if "workers" in shows else ""
     return {"target": described["target"], "case": case, "data": case.data, "shows": shows, "remade": source["remade"],
             "saves": declared.saves, "rule": rule, "call": ", ".join(f"{name}={text}" for name, text in source["rows"])}
