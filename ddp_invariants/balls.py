@@ -186,6 +186,14 @@ def scaled_sum(a: Ball, alpha: float, b: Ball, beta: float, form: Format, entrie
                         3 + (0 if entries is None else entries.count), quantum)
 
 
+def scaled(ball: Ball, factor: float, form: Format) -> Ball:
+    """Numbers times a power of two: no rounding, but for what becomes too small to be normal, or too large."""
+    most = ball.most * factor
+    small = np.where(np.asarray(ball.quantum) * factor >= form.smallest, 0.0, form.smallest)
+    radius = np.where(most <= form.largest, ball.radius * factor + small, np.inf)
+    return Ball(ball.centre * factor, radius, ball.quantum * factor)
+
+
 def clipped(gradient: Ball, largest: float, form: Format) -> Ball:
     """A gradient scaled down to a norm, as torch.nn.utils.clip_grad_norm_ does: times min(1, largest / (norm + 1e-6)).
 

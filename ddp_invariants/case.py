@@ -305,6 +305,39 @@ class Poison:
 
 
 @dataclass(frozen=True)
+class LossScale:
+    """A loss scaler (`torch.amp.GradScaler`) on every rank, each rank's of its own.
+
+    All its factors are powers of two, so that scaling and unscaling round nothing that is not too small to be a normal number.
+
+    Attributes:
+        log2_scale: Binary logarithm of what the first step's loss is multiplied by.
+        interval: After so many steps in a row that were made, the scale grows.
+        log2_growth: Binary logarithm of what it is multiplied by then.
+        log2_backoff: Binary logarithm of what it is divided by when a step is skipped.
+        unscaled: Whether the program unscales gradients itself before the step, as it must where they are clipped.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    log2_scale: int
+    interval: int = 2
+    log2_growth: int = 1
+    log2_backoff: int = 1
+    unscaled: bool = False
+
+    def __post_init__(self) -> None:
+        _between("log2_scale", self.log2_scale, -30, 126)
+        _between("interval", self.interval, 1, 1000)
+        _between("log2_growth", self.log2_growth, 1, 60)
+        _between("log2_backoff", self.log2_backoff, 1, 120)
+
+    def most(self, steps: int) -> int:
+        """Binary logarithm of the largest scale in so many steps."""
+        return self.log2_scale + self.log2_growth * (steps // self.interval)
+
+
+@dataclass(frozen=True)
 class Perturbation:
     """What happens to the timing of collectives. A right program cannot tell: it gives the same bits under each.
 
@@ -466,6 +499,7 @@ class TrainingCase:
             optimizer, by the ranks of this run before their first step. None where nobody did.
         clip: Largest norm of all gradients together that a step is made with: they are scaled down to it once they are
             synchronised. None for any.
+        scaler: What scales the loss of every step, and skips a step whose gradients overflow; None for nothing.
         rounds: How often the whole run is repeated in the same processes; the evidence is the last one's.
         seed: Of parameters, samples and targets.
     """
@@ -496,6 +530,7 @@ class TrainingCase:
     exhausted: tuple[Exhausted, ...] = ()
     saved_by: int | None = None
     clip: float | None = None
+    scaler: LossScale | None = None
     rounds: int = 1
     seed: int = 0
     kind: Literal["training"] = "training"
@@ -548,6 +583,8 @@ class TrainingCase:
         _require(self.clip is None or self.zero_grad != "never", "zero_grad", self.zero_grad,
                  "another where gradients are clipped: what is left of them is not what was reduced")
         _require(self.clip is None or not self.sparse, "clip", self.clip, "null where a gradient is sparse")
+        if self.scaler is not None:
+            self._require_scaler(self.scaler)
         if self.exhausted:
             self._require_exhausted()
         if self.saved_by is not None:
@@ -581,6 +618,23 @@ class TrainingCase:
         _require(not self.data.drop_last or self.data.samples >= self.saved_by, "data.samples", self.data.samples,
                  f"at least {self.saved_by}: a rank that saves has no batch")
         self._require_plain("where a state is loaded that others saved", interludes=(), exhausted=())
+
+    def _require_scaler(self, plan: LossScale) -> None:
+        least = plan.log2_scale - plan.log2_backoff * self.steps
+        _require(plan.most(self.steps) <= 126 and least >= -126, "scaler", plan,
+                 "one whose scale stays between 2**-126 and 2**126, whatever overflows")
+        _require(self.zero_grad != "never", "zero_grad", self.zero_grad,
+                 "another where a loss is scaled: what is left of a step was unscaled")
+        _require(self.scalable, "scaler", plan, "null where a gradient is sparse or complex, or SGD's fused kernels have "
+                 "momentum: where the first step is skipped, torch goes on with a momentum that nothing was written to")
+        _require(self.exhausted == () and self.saved_by is None, "scaler", plan,
+                 "null where a rank runs out of batches, or a state is loaded that others saved")
+
+    @property
+    def scalable(self) -> bool:
+        """Whether torch's loss scaler can do with its gradients and its optimizer."""
+        real = all(layer.dtype in ("float32", "float64", "bfloat16") for layer in self.model.layers)
+        return real and not self.sparse and not (self.optimizer.way == "fused" and self.optimizer.momentum > 0)
 
     def _require_plain(self, where: str, **plain: object) -> None:
         """Insist that little else happens in a case."""
@@ -755,11 +809,12 @@ def from_plain(plain: dict[str, Any]) -> Case:
     model = Model(plain["model"]["inputs"], tuple(Layer(**layer) for layer in plain["model"]["layers"]))
     poison = plain["poison"] and Poison(**plain["poison"])
     mishap = plain["mishap"] and Mishap(**plain["mishap"])
+    scaler = plain["scaler"] and LossScale(**plain["scaler"])
     return TrainingCase(**{**plain, "model": model, "data": Data(**plain["data"]),
                            "unused": tuple(Unused(**one) for one in plain["unused"]),
                            "interludes": tuple(Interlude(**one) for one in plain["interludes"]),
                            "exhausted": tuple(Exhausted(**one) for one in plain["exhausted"]),
-                           "optimizer": Optimizer(**plain["optimizer"]), "poison": poison, "mishap": mishap,
+                           "optimizer": Optimizer(**plain["optimizer"]), "poison": poison, "mishap": mishap, "scaler": scaler,
                            "perturbation": Perturbation(**plain["perturbation"])})
 
 
@@ -782,7 +837,7 @@ def _brief(value: object) -> str:
         return value.kind + (f"({','.join(differing)})" if differing else "")
     if isinstance(value, tuple) and value and isinstance(value[0], Unused | Interlude | Exhausted):
         return "+".join(_brief(one) for one in value)
-    if isinstance(value, Data | Optimizer | Poison | Perturbation | Mishap | Unused | Interlude | Exhausted):
+    if isinstance(value, Data | Optimizer | Poison | LossScale | Perturbation | Mishap | Unused | Interlude | Exhausted):
         differing = [f"{k}={v}" for k, v in asdict(value).items() if v != getattr(type(value), k, None)]
         return f"({','.join(differing)})"
     return str(value)

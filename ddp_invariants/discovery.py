@@ -172,9 +172,9 @@ def discover(pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int, files:
         lacking |= {"no_sync_nested"}  # A switch knows no depth.
         probes.scope = replace(probes.scope, without=probes.scope.without | lacking)
     if "backward" in how:  # The engine's own, which is not told that another follows.
-        lacking |= {"retained"}
+        lacking |= {"retained", "scaler"}
     if {"gradients", "step"} & how.keys():  # They lie elsewhere, or an engine makes of them what it likes.
-        lacking |= {"clipping"}
+        lacking |= {"clipping", "scaler"}
     if "uneven batches" not in how:
         lacking |= {"join"}
     if "subgroup" in without | lacking:

@@ -163,6 +163,7 @@ class RankEvidence:
             implementations that declare a stage of sharding.
         driven: How the implementation was found to be driven: what is called when.
         saved: The names in each state of what is trained that was saved.
+        scales: Per step, the loss scaler's scale after it.
         warned: Warnings, each with its category and first line, once.
         cost: Seconds from request to answer; bytes resident when the process began to serve, and at most since then. Empty
             where nobody measured.
@@ -184,6 +185,7 @@ class RankEvidence:
     held: list[list[int]] = field(default_factory=list)
     driven: Mapping[str, str] = field(default_factory=dict)
     saved: list[list[str]] = field(default_factory=list)
+    scales: list[float] = field(default_factory=list)
     warned: list[str] = field(default_factory=list)
     cost: list[float] = field(default_factory=list)
 
@@ -314,6 +316,6 @@ def rank_evidence(header: dict[str, Any], blob: bytes, known: dict[tuple[Slot, .
                             [(began, ended, [(name, at) for name, at in arrived])
                              for began, ended, arrived in facts.get("backwards", [])],
                             facts.get("surfaced"), header["left"], facts.get("held", []), facts.get("driven", {}),
-                            facts.get("saved", []), facts.get("warned", []), header.get("cost", []))
+                            facts.get("saved", []), facts.get("scales", []), facts.get("warned", []), header.get("cost", []))
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise EvidenceError(f"a rank's frame is no evidence: {type(error).__name__}: {error}") from error

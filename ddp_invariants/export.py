@@ -157,7 +157,7 @@ def _of_training(pool: Pool, stored: StoredViolation, case: TrainingCase) -> dic
         "patch": patch, "sentinel": repr(SENTINEL) if case.perturbation.sentinel == "finite" else 'float("nan")',
         "adam": case.optimizer.kind != "sgd", "reduction": declared.reduction, "lower": lower, "checks": checks,
         "parts": any(checks[one] for one in ("start", "structure", "equal_gradients", "equal_parameters", "equal_state",
-                                             "trajectory", "alone", "frozen")),
+                                             "trajectory", "alone", "frozen", "skips")),
         "twins": twins, "looks_back": looks_back, "follows": bool(twins) or looks_back,
         "hidden": declared.gradients == "hidden", "frozen": frozen(case),
         "started": {"INIT-1": ["model.named_parameters()"], "INIT-2": ["model.named_buffers()"]}.get(
@@ -177,6 +177,9 @@ def _too_much(rule: str, case: TrainingCase, declared: Declarations, source: Map
         "some ranks do not use a layer, which a script shows of rules about gradients alone":
             bool(case.unused) and rule not in _FOLLOWS_UNUSED,
         "what a forward starts from is seen from inside it": rule == "BUF-1",
+        "a loss is scaled, which a script shows of rules about what ranks skip, or have in common":
+            case.scaler is not None and (rule not in _FOLLOWS_A_SCALE or stored.breach.fact.startswith(
+                ("with a loss scaler", "the loss scale"))),
     }
     return next((reason for reason, applies in reasons.items() if applies), "") or beyond(case, declared, source, stored.ddp)
 
@@ -227,6 +230,9 @@ def called(pool: Pool, known: TrainingCase | None, case: TrainingCase, ddp: Ddp,
 _FOLLOWS_UNUSED = ("GRAD-1", "GRAD-2", "GRAD-3", "GRAD-5", "GRAD-6", "GRAD-8", "GRAD-9", "PARAM-1", "PARAM-2", "COMM-1",
                    "LIVE-1")
 """Rules of which a script follows what ranks do not use."""
+_FOLLOWS_A_SCALE = ("INIT-1", "INIT-2", "INIT-3", "INIT-4", "LOSS-1", "GRAD-1", "GRAD-7", "PARAM-1", "PARAM-2", "PARAM-6",
+                    "COMM-1", "LIVE-1")
+"""Rules of which a script follows what a loss scale does: all but those that compare with what one process would make."""
 _MEAN = ("GRAD-2", "GRAD-3", "GRAD-5", "GRAD-6", "GRAD-8", "GRAD-10", "GRAD-12", "LIVE-2")
 _CHECKS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("INIT-1", "INIT-2", "INIT-4"), ("start",)), "INIT-3": ("structure",),
@@ -234,6 +240,7 @@ _CHECKS: dict[str, tuple[str, ...]] = {
     "GRAD-9": ("twin", "mean", "gradients", "held", "equal_gradients"), "GRAD-4": ("fit",),
     "GRAD-7": ("twin", "spread", "held"), "LOSS-1": ("twin",), "PARAM-1": ("equal_parameters",), "PARAM-2": ("equal_state",),
     "PARAM-3": ("twin", "plain", "mean", "trajectory"), "PARAM-4": ("plain", "alone"), "PARAM-5": ("frozen",),
+    "PARAM-6": ("twin", "skips"),
 }
 """What a script looks at, by rule; the rest is looked at where it happens, or by the watchdog."""
 

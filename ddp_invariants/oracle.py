@@ -114,19 +114,21 @@ class Gradients:
     entries: Mapping[str, FloatArray] = field(default_factory=dict)
 
 
-def gradients(case: TrainingCase, parameters: Mapping[str, FloatArray], batch: Batch) -> Gradients:
+def gradients(case: TrainingCase, parameters: Mapping[str, FloatArray], batch: Batch, scale: float = 1.0) -> Gradients:
     """Forward and backward of all ranks at once.
 
     Args:
         case: Its model.
         parameters: Values at the start of the step, by full name, in the parameters' shapes.
         batch: Every rank's samples.
+        scale: What the loss is multiplied by before backward, a power of two. It rounds nothing by itself; what overflows,
+            or becomes too small to be normal, on the way back is in the radii.
     """
     if len(set(batch.passed_by)) > 1:
-        return _assembled([(ranks, gradients(case, parameters, part)) for ranks, part in batch.alike()])
+        return _assembled([(ranks, gradients(case, parameters, part, scale)) for ranks, part in batch.alike()])
     model = _Stack(case, parameters, batch.passed_by_all)
     outputs_WBO, dtype = model.forward(batch.inputs_WBI)
-    losses_W, g = _head(case, outputs_WBO, batch)
+    losses_W, g = _head(case, outputs_WBO, batch, scale)
     model.backward(cast(g, "float64", dtype))
     if batch.passed_by:
         model.count_unused_as_zero()
@@ -146,8 +148,8 @@ def _assembled(parts: list[tuple[list[int], Gradients]]) -> Gradients:
                      {name: np.concatenate([part.entries[name] for _, part in parts])[order] for name in parts[0][1].entries})
 
 
-def _head(case: TrainingCase, outputs_WBO: Ball, batch: Batch) -> tuple[Ball, Ball]:
-    """The losses (`model.loss_of`, in float64) and their gradient."""
+def _head(case: TrainingCase, outputs_WBO: Ball, batch: Batch, scale: float = 1.0) -> tuple[Ball, Ball]:
+    """The losses (`model.loss_of`, in float64) and their gradient, scaled."""
     difference = plus(outputs_WBO, exactly(-batch.targets_WBO), "float64")
     errors_WB = summed(times(difference, difference, "float64"), (2,), "float64")
     tagged_WB = plus(errors_WB, exactly(batch.tags_WB), "float64") if case.loss == "tagged" else errors_WB
@@ -158,7 +160,7 @@ def _head(case: TrainingCase, outputs_WBO: Ball, batch: Batch) -> tuple[Ball, Ba
     share = Ball(share.centre, share.centre * (0.0 if exact_share else OWN_ROUNDOFF), share.quantum)
     doubled = Ball(2 * difference.centre, 2 * difference.radius, 2 * difference.quantum)
     # A micro-step's backward starts from 1 / K, which a mean divides once more.
-    part = exactly(np.array(1.0 / (size * case.accumulation)))
+    part = exactly(np.array(scale / (size * case.accumulation)))
     exact_part = exact_share and case.accumulation & (case.accumulation - 1) == 0
     part = Ball(part.centre, part.centre * (0.0 if exact_part else 3 * OWN_ROUNDOFF), part.quantum)
     return times(totals_W, share, "float64"), times(doubled, part, "float64")

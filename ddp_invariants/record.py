@@ -90,6 +90,7 @@ class StoredRank:
         surfaced: What a user got for an exception of their own.
         left: What each repetition left behind.
         driven: What was called when.
+        scales: The loss scale after each step.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -103,6 +104,7 @@ class StoredRank:
     surfaced: str | None = None
     left: list[Any] = field(default_factory=list)
     driven: dict[str, str] = field(default_factory=dict)
+    scales: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -197,7 +199,7 @@ def _rank(evidence: RankEvidence) -> StoredRank:
     moments = tuple(StoredMoment(moment, step, tuple(_tensors(noted))) for (moment, step), noted in evidence.tensors.items())
     sent, in_flight, backwards = json.loads(json.dumps((evidence.sent, evidence.in_flight, evidence.backwards)))
     return StoredRank(moments, sent, evidence.groups, evidence.raised, in_flight, backwards, evidence.surfaced, evidence.left,
-                      dict(evidence.driven))
+                      dict(evidence.driven), evidence.scales)
 
 
 def _tensors(tensors: Tensors) -> Iterator[StoredTensor]:

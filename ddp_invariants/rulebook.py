@@ -30,6 +30,7 @@ _SOURCES = {
     "GRAD-7": "IEEE 754: what is not finite stays so in a sum",
     "GRAD-8": f"{_LI}: gradient accumulation, no_sync", "GRAD-9": f"{_LI}: globally unused parameters",
     "GRAD-11": "the documentation of torch.distributed.algorithms.Join: by how many a sum is divided is the caller's choice",
+    "PARAM-6": "the documentation of torch.amp.GradScaler: a step whose gradients overflow is skipped, and the scale reduced",
     "PARAM": "what follows from equal states and equal gradients with equal optimizers",
     "BUF": "the documentation of torch.nn.parallel.DistributedDataParallel: broadcast_buffers",
     "COMM": "the documentation of torch.distributed: collectives match across ranks, and results are there after wait()",

@@ -14,6 +14,7 @@ from ddp_invariants.case import (
     Interlude,
     InterludeKind,
     Layer,
+    LossScale,
     Mishap,
     MishapKind,
     Model,
@@ -237,6 +238,9 @@ TRAINING: dict[str, Capability] = {
     "subgroup": Capability(lambda case: case.outside > 0, lambda case: replace(case, outside=0, saved_by=None),
                            replace(BASE, outside=1), frozenset({"a group without rank 0"})),
     "clipping": _field("clip", None, replace(_GENTLE, clip=0.0625), "gradients clipped"),
+    "scaler": _field("scaler", None, replace(_GENTLE, steps=3, poison=Poison(1, 1, "inf"), scaler=LossScale(4, unscaled=True)),
+                     "a step skipped", "a step made after one that was skipped", "a scale that grew",
+                     "gradients unscaled before the step"),
     "resized": _field("saved_by", None, replace(_GENTLE, world_size=3, data=Data(samples=12, batch_size=2), saved_by=2),
                       "fewer ranks saved", "more ranks saved"),
     "join": _field("exhausted", (), replace(_GENTLE, steps=3, world_size=3, data=Data(samples=18, batch_size=2),
@@ -375,7 +379,7 @@ def _stacked(case: TrainingCase, stack: Stack) -> TrainingCase:
                    for number, width in enumerate(widths))
     return replace(case, model=Model(case.model.inputs, layers), outside=0, bucket_cap=None, accumulation=1,
                    zero_grad="set_to_none", unused=(), crossed=None, no_sync="plain", passes="alternate", interludes=(),
-                   exhausted=(), saved_by=None, clip=None)
+                   exhausted=(), saved_by=None, clip=None, scaler=None)
 
 
 BETWEEN = ("evaluation", "evaluation_with_gradients", "forward_only", "learning_rate", "decay", "freeze", "unfreeze",
@@ -393,7 +397,8 @@ _EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Scope], bool], str], ...] = 
     (("GRAD-1", "GRAD-4", *_VALUES), lambda scope: scope.declared.gradients == "hidden",
      "gradients are hidden: PARAM-3 carries the proof"),
     (("GRAD-1", "GRAD-4"), lambda scope: scope.declared.gradients == "owner", "only its owner holds a gradient"),
-    ((*_VALUES, "PARAM-3"), lambda scope: scope.declared.exactness == "lossy", "declares exactness = lossy"),
+    ((*_VALUES, "PARAM-3", "PARAM-6"), lambda scope: scope.declared.exactness == "lossy", "declares exactness = lossy"),
+    (("PARAM-6",), lambda scope: not scope.has("scaler"), "takes no loss scaler"),
     (("PARAM-4",), lambda scope: scope.declared.exactness != "bitwise", "declares that gradients are rounded"),
     (("PARAM-4",), lambda scope: bool(scope.declared.main), "declares that the optimizer updates a copy"),
     (("GRAD-6",), lambda scope: not scope.has("bucket_cap"), "takes no bucket capacity"),

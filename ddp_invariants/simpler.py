@@ -15,6 +15,7 @@ from ddp_invariants.case import (
     Exhausted,
     Interlude,
     Layer,
+    LossScale,
     Mishap,
     Optimizer,
     Perturbation,
@@ -23,7 +24,7 @@ from ddp_invariants.case import (
     Unused,
 )
 
-Plan = TypeVar("Plan", Data, Layer, Optimizer, Perturbation, Mishap, Unused, Interlude, Exhausted)
+Plan = TypeVar("Plan", Data, Layer, Optimizer, Perturbation, Mishap, Unused, Interlude, Exhausted, LossScale)
 
 
 def simpler(case: Case) -> Iterator[Case]:
@@ -43,7 +44,7 @@ def _simpler_training(case: TrainingCase) -> Iterator[TrainingCase]:
         yield from _tried(case, accumulation=accumulation)
     for name in ("outside", "data", "optimizer", "bucket_cap", "values", "log2_scale", "zero_grad", "poison",
                  "perturbation", "mishap", "no_sync", "unused", "crossed", "passes", "interludes", "exhausted", "saved_by",
-                 "clip", "rounds", "seed"):
+                 "clip", "scaler", "rounds", "seed"):
         default = next(field.default for field in fields(case) if field.name == name)
         if getattr(case, name) != default:
             yield from _tried(case, **{name: default})
@@ -51,8 +52,10 @@ def _simpler_training(case: TrainingCase) -> Iterator[TrainingCase]:
     yield from (one for plan in _simpler_fields(case.optimizer, Optimizer()) for one in _tried(case, optimizer=plan))
     for perturbation in _simpler_fields(case.perturbation, Perturbation(case.perturbation.kind)):
         yield from _tried(case, perturbation=perturbation)
-    if case.mishap is not None:
-        yield from (one for plan in _simpler_fields(case.mishap, Mishap(case.mishap.kind)) for one in _tried(case, mishap=plan))
+    plans: dict[str, tuple[Any, Any]] = {"mishap": (case.mishap, case.mishap and Mishap(case.mishap.kind)),
+                                         "scaler": (case.scaler, LossScale(4))}
+    yield from (one for name, (plan, plain) in plans.items() if plan is not None
+                for simpler_plan in _simpler_fields(plan, plain) for one in _tried(case, **{name: simpler_plan}))
     plainest: dict[str, Callable[[Any], Any]] = {
         "unused": lambda one: Unused(one.layer), "interludes": lambda one: Interlude(one.kind, min(1, one.step)),
         "exhausted": lambda one: Exhausted(one.rank)}

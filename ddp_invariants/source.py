@@ -186,10 +186,20 @@ class Calls:
 
     def micro_step(self) -> list[str]:
         """A forward and backward."""
-        scaled = "loss / MICRO_STEPS" if self.case.accumulation > 1 else "loss"
+        scaled = self._scaled("loss")
         backward = f"adapter.backward(wrapped, optimizer, {scaled})" if "backward" in self.methods else \
-            f"wrapped.backward({scaled})" if "backward" in self.driven else f"({scaled}).backward()".replace("(loss)", "loss")
+            f"wrapped.backward({scaled})" if "backward" in self.driven else self.backward("loss")
         return self._quietly([f"loss = loss_of({self.forward()}, *rest)", backward])
+
+    def _scaled(self, loss: str) -> str:
+        """What a loss's backward starts from."""
+        share = f"{loss} / MICRO_STEPS" if self.case.accumulation > 1 else loss
+        return share if self.case.scaler is None else f"scaler.scale({share})"
+
+    def backward(self, loss: str) -> str:
+        """A loss's own backward."""
+        scaled = self._scaled(loss)
+        return f"({scaled}).backward()" if " / " in scaled and self.case.scaler is None else f"{scaled}.backward()"
 
     def _quietly(self, lines: list[str]) -> list[str]:
         """A forward and backward which communicate in the last micro-step alone, where the wrapper can do that."""
@@ -218,11 +228,21 @@ class Calls:
             return "adapter.gradients(wrapped).items()"
         return "(name, parameter.grad) for name, parameter in model.named_parameters()"
 
-    def step(self) -> str:
+    def step(self) -> list[str]:
         """The update."""
+        if self.case.scaler is not None:
+            return [*(["scaler.unscale_(optimizer)"] if self.case.scaler.unscaled else []), "scaler.step(optimizer)",
+                    "scaler.update()"]
         if "step" in self.methods:
-            return "adapter.step(wrapped, optimizer)"
-        return "wrapped.step()" if "step" in self.driven else "optimizer.step()"
+            return ["adapter.step(wrapped, optimizer)"]
+        return ["wrapped.step()" if "step" in self.driven else "optimizer.step()"]
+
+    def scaler(self) -> list[str]:
+        """What makes the loss scaler."""
+        plan = self.case.scaler
+        return [] if plan is None else [
+            f'scaler = torch.amp.GradScaler("cpu", init_scale=2.0**{plan.log2_scale}, growth_factor=2.0**{plan.log2_growth},',
+            f"                              backoff_factor=2.0**-{plan.log2_backoff}, growth_interval={plan.interval})"]
 
 
 def pieces(case: TrainingCase, calls: Calls, *, tagged: bool) -> dict[str, Any]:
@@ -243,7 +263,8 @@ def pieces(case: TrainingCase, calls: Calls, *, tagged: bool) -> dict[str, Any]:
         "samples": samples(case, {index for micro in batches for ranks in micro for index in ranks}, tagged=tagged),
         "batches": batches, "tags": tagged, "quiet": calls.quiet,
         "input_dtype": "torch.float64" if case.model.layers[0].dtype == "float64" else "torch.float32",
-        "wrapping": calls.wrapping(), "before_step": calls.before_step(), "micro": calls.micro_step(),
+        "wrapping": [*calls.wrapping(), *calls.scaler()],
+        "twin_backward": calls.backward("twin_loss"), "before_step": calls.before_step(), "micro": calls.micro_step(),
         "after_backward": calls.after_backward(), "gradients": calls.gradients(), "stepping": calls.step(),
         "passed_by": [[sorted(case.passed_by(rank, *divmod(number, case.accumulation))) for rank in range(case.world_size)]
                       for number in range(len(batches))]

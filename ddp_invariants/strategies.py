@@ -21,6 +21,7 @@ from ddp_invariants.case import (
     Layer,
     LayerKind,
     Layout,
+    LossScale,
     Mishap,
     MishapKind,
     Model,
@@ -78,6 +79,9 @@ _EXHAUSTED = st.lists(st.tuples(_SMALL, _SMALL), min_size=1, max_size=3)
 """Ranks that run out of batches, and after which step."""
 _OTHERS = st.none() | st.integers(1, 6)
 """World sizes that go on from a state which others saved."""
+_SCALERS = st.builds(LossScale, st.sampled_from((4, 16, 4, 122)), st.sampled_from((2, 1, 3)), st.sampled_from((1, 1, 3)),
+                     st.sampled_from((1, 1, 40)), _COINS)
+"""Some so large that what is multiplied by them overflows by itself: then the scale falls far, so that later steps do not."""
 _NO_SYNC: SearchStrategy[NoSync] = st.sampled_from(("plain", "plain", "nested", "error"))
 PERTURBATIONS: tuple[PerturbationKind, ...] = ("none",) * 13 + ("withheld", "withheld", "delays")
 """What rules draw that are not about timing: mostly nothing, since a violation is best told by the rule that is."""
@@ -177,7 +181,7 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
                    unused: bool = False, crossed: bool = False, passes: bool = False,
                    interludes: tuple[InterludeKind, ...] = (), uneven: bool = False,
                    resized: bool = False, odd: bool = False,
-                   clipped: bool = False) -> TrainingCase:
+                   clipped: bool = False, scaled: int = 0) -> TrainingCase:
     """Training runs within a scope.
 
     What is drawn does not depend on what was drawn before (only what is made of it does), so that Hypothesis can
@@ -203,6 +207,8 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
             and several backwards per step beside it.
         uneven: Always have ranks that run out of batches.
         clipped: In one of four, have gradients clipped.
+        scaled: In one of so many, have a loss scaler; in none where 0. Where it is in all, every other one has a value that is
+            not finite as well.
         resized: Always start from a state that ranks of another number saved, where the scope allows.
         odd: Always have gradients that are sparse, or of a dtype of their own.
     """
@@ -220,6 +226,10 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
     poison = None
     if poisoned:
         poison = Poison(draw(_SMALL) % world_size, draw(_SMALL) % steps, draw(st.sampled_from(("nan", "inf", "-inf"))))
+    scaler = draw(_SCALERS) if scaled and scope.has("scaler") and draw(st.sampled_from((True, *(False,) * (scaled - 1)))) \
+        else None
+    if scaler is not None and scaled == 1 and draw(_COINS):
+        poison = Poison(draw(_SMALL) % world_size, draw(_SMALL) % steps, draw(st.sampled_from(("inf", "nan"))))
     mishaps = tuple(kind for kind in mishaps if kind == "death" or scope.has(kind.replace(" ", "_")))
     interludes = tuple(kind for kind in interludes if scope.has(_NEEDED.get(kind, kind)))
     mishap = None
@@ -308,7 +318,20 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
         seed=draw(_SEEDS),
     )
     way = optimizer.way if optimizer.way != "fused" or case.fusible else "default"
-    return scope.fit(replace(case, optimizer=replace(optimizer, way=way)))
+    case = replace(case, optimizer=replace(optimizer, way=way))
+    return scope.fit(case if scaler is None else _with_scaler(case, scaler))
+
+
+def _with_scaler(case: TrainingCase, scaler: LossScale) -> TrainingCase:
+    """The case with a loss scaler, or as it is where that cannot be."""
+    if case.optimizer.way == "fused" and case.optimizer.momentum:
+        case = replace(case, optimizer=replace(case.optimizer, way="default"))
+    if not case.scalable:
+        return case
+    scaler = replace(scaler, log2_scale=min(scaler.log2_scale, 126 - scaler.most(case.steps) + scaler.log2_scale))
+    if scaler.log2_scale < scaler.log2_backoff * case.steps - 126:  # It might fall out of range.
+        scaler = replace(scaler, log2_backoff=1)
+    return replace(case, scaler=scaler, zero_grad="zero" if case.zero_grad == "never" else case.zero_grad)
 
 
 def _extended(model: Model, *, frozen: bool = False) -> Model:
@@ -384,6 +407,8 @@ _NEEDED: dict[InterludeKind, str] = {
     "evaluation with gradients": "evaluation_with_gradients", "forward only": "forward_only", "learning rate": "learning_rate",
     "reload": "state"}
 """The capability that an interlude needs, where it has another name."""
+_SCALED = {"PARAM-6": 1, "PARAM-3": 8, "LIVE-5": 8}
+"""In one of how many cases of a rule a loss scaler is."""
 _EVERY_KIND = ("INIT-3", "GRAD-4", "PARAM-5", "COMM-5")
 _ANY_WORLD = ("INIT-3", "LOSS-1", "LOSS-3", "GRAD-3", "GRAD-4", "PARAM-3", "PARAM-5", "LIVE-1")
 _FEW_RANKS = ("COMM-4", "COMM-5", "LIVE-2", "LIVE-3", "LIVE-4")
@@ -402,13 +427,15 @@ def _situations(rule: str) -> dict[str, Any]:
                 "saved": rule == "SHARD-9", "worked": rule == "SHARD-10"}
     return {"world_sizes": (2, 3, 4, 1) if rule in _ANY_WORLD else (2, 3) if rule in _FEW_RANKS else
             (1,) if rule == "PARAM-4" else (2, 3, 4),
-            "least_steps": 2 if rule in ("GRAD-5", "GRAD-9", "PARAM-3", "BUF-1", "COMM-4", "COMM-5") else 1,
+            "least_steps": 2 if rule in ("GRAD-5", "GRAD-9", "PARAM-3", "PARAM-6", "BUF-1", "COMM-4",
+                                           "COMM-5") else 1,
             "buffers": rule in ("INIT-2", "BUF-1"), "poisoned": rule == "GRAD-7", "every_kind": rule in _EVERY_KIND,
             "perturbed": _PERTURBED.get(rule, PERTURBATIONS), "mishaps": _MISHAPS.get(rule, ()),
             "rounds": 4 if rule == "LIVE-4" else 1, "capped": rule in ("GRAD-6", "COMM-4", "COMM-5"),
             "accumulated": rule in ("GRAD-8", "GRAD-12"), "unused": rule in ("GRAD-8", "GRAD-9"),
             "crossed": rule in ("GRAD-1", "COMM-1"),
             "passes": rule == "GRAD-13", "odd": rule == "GRAD-10", "clipped": rule in ("PARAM-3", "LIVE-5"),
+            "scaled": _SCALED.get(rule, 0),
             "uneven": rule == "GRAD-11", "resized": rule == "STATE-2", "interludes": _INTERLUDES_OF.get(rule, ())}
 
 

@@ -50,5 +50,6 @@ def _larger(case: TrainingCase, number: int, ranks: int, widths: int, cap: int) 
         case, world_size=case.world_size + ranks, steps=case.steps + 2 * ranks,
         model=Model(case.model.inputs * widths, layers), values="real",
         bucket_cap=None if case.bucket_cap is None else case.bucket_cap * cap,
+        scaler=case.scaler and replace(case.scaler, log2_growth=2),  # No factor that two ranks make, or a step made twice.
         saved_by=2 if ranks and case.saved_by is not None else case.saved_by,  # More than one, less than all.
         data=replace(case.data, samples=max(case.data.samples, _SAMPLES)), seed=(case.seed + number) % 2**31)

@@ -26,3 +26,8 @@ def test_param4_one_rank_is_plain_training(trial: Trial) -> None:
 def test_param5_frozen_parameters_do_not_move(trial: Trial) -> None:
     """Whatever the optimizer, weight decay included."""
     trial.certify("PARAM-5")
+
+
+def test_param6_every_rank_skips_the_same_steps(trial: Trial) -> None:
+    """With a loss scaler: those whose gradients overflow on any rank, no other, and nothing moves in them."""
+    trial.certify("PARAM-6")

@@ -74,11 +74,12 @@ def right(case: TrainingCase = CASE, *, none: bool = True) -> TrainingEvidence:
     held, optimization = dict(built[0]), oracle.Optimization()
     trainable = [name for name in SHAPES if name not in FROZEN or name in case.sometimes_frozen]
     left: dict[str, FloatArray] = {}
+    scales, in_a_row = [2.0 ** (case.scaler.log2_scale if case.scaler is not None else 0)], 0
     dealt = oracle.batches(case)
     for step in range(case.steps):
         numbers = range(step * case.accumulation, (step + 1) * case.accumulation)
         now, frozen = case.at(step), case.frozen(step) & case.sometimes_frozen
-        found_K = [oracle.gradients(now, held, dealt[number]) for number in numbers]
+        found_K = [oracle.gradients(now, held, dealt[number], scales[-1]) for number in numbers]
         found_K = [replace(found, by_name={**found.by_name, **{name: oracle.nothing(held[name], case.world_size)
                                                                for name in frozen}}) for found in found_K]
         # The ranks compute in float32, and reduce what they computed.
@@ -87,18 +88,28 @@ def right(case: TrainingCase = CASE, *, none: bool = True) -> TrainingEvidence:
             active_W = np.array([step < case.steps_of(rank) for rank in range(case.world_size)], np.float32)
             local_K = [{name: values * active_W.reshape(-1, *[1] * (values.ndim - 1)) for name, values in found.items()}
                        for found in local_K]
+        if case.scaler is not None and case.poison is not None and case.poison.step == step:
+            for values_W in local_K:
+                values_W["layers.0.weight"][case.poison.rank, 0] = float(case.poison.value)
         local = {name: np.sum([local[name] for local in local_K], axis=0, dtype=np.float32) for name in trainable}
         means = {name: values.sum(0) / np.float32(case.world_size) for name, values in local.items()}
         mean = {name: (value + left.get(name, np.float32(0)).astype(np.float32)).astype(np.float64)
                 for name, value in means.items()}
         form = balls.FORMATS["float32"]
         start_P = np.concatenate([held[name].ravel() for name in trainable])
-        mean_P = np.concatenate([mean[name].ravel() for name in trainable])
+        mean_P = np.concatenate([mean[name].ravel() for name in trainable]) / scales[-1]
+        skipped = not np.isfinite(mean_P).all()
+        if case.scaler is not None:
+            in_a_row = 0 if skipped else in_a_row + 1
+            grows = in_a_row == case.scaler.interval
+            in_a_row = 0 if grows else in_a_row
+            scales.append(scales[-1] * 2.0 ** (-case.scaler.log2_backoff if skipped else grows * case.scaler.log2_growth))
         every = case.model.used(frozenset())
         unused = [every - case.model.used(case.never_used(rank, step)) for rank in range(case.world_size)]
         nowhere = (frozenset.intersection(*unused) if none else frozenset()) | frozen
         left_out_P = np.concatenate([np.full(held[name].size, name in nowhere) for name in trainable])
-        updated = optimization.step(now.optimizer, balls.exactly(start_P), balls.exactly(mean_P), form, left_out_P).centre
+        updated = start_P if skipped else optimization.step(
+            now.optimizer, balls.exactly(start_P), balls.exactly(mean_P), form, left_out_P).centre
         after = {**held, **_like(held, trainable, updated)}
         buffer = optimization.first.centre if optimization.first is not None else None
         reloaded = any((one.kind, one.step) == ("reload", step) for one in case.interludes)
@@ -139,7 +150,8 @@ def right(case: TrainingCase = CASE, *, none: bool = True) -> TrainingEvidence:
     saved = [sorted(str(row[0]) for row in STRUCTURE) for one in case.interludes if one.kind == "reload"]
     saved += [sorted(str(row[0]) for row in STRUCTURE)] if case.saved_by is not None else []
     return TrainingEvidence(case, tuple(RankEvidence(noted, STRUCTURE, STRUCTURE, sent=sent, marks=marks, quiet=quiet,
-                                                     backwards=backwards, driven={"accumulation": "no_sync"}, saved=saved)
+                                                     backwards=backwards, driven={"accumulation": "no_sync"}, saved=saved,
+                                                     scales=scales[1:])
                                         for noted in notes))
 
 

@@ -21,6 +21,7 @@ from ddp_invariants.case import (
     CaseError,
     Data,
     Layer,
+    LossScale,
     Model,
     Optimizer,
     Perturbation,
@@ -130,6 +131,34 @@ def test_a_script_computes_what_the_case_does_on_each_rank(pool: Pool, run: Run,
     assert (status, said.partition(":")[0]) == (1, rule), said
     assert words in said
     assert run(on_the_right_one(text, "ddp")) == (0, "not reproduced\n")
+
+
+SCALED = replace(TWO_STEPS, scaler=LossScale(4, unscaled=True), poison=Poison(0, 0, "inf"))
+
+
+@pytest.mark.parametrize(("name", "right", "rule", "case", "words"), [
+    ("scaled:keeps_what_it_finds", "scaled:shares_what_it_finds", "PARAM-6", SCALED,
+     "rank 1 of 2, step 0, 'layers.0.weight': inf at element 0, the step started from -2.0"),
+    ("scaled:advances_its_state", "scaled:unscales_and_skips", "PARAM-6", replace(SCALED, optimizer=Optimizer(momentum=0.5)),
+     "rank 0 of 2, step 0, 'layers.0.weight/momentum_buffer': -inf at element 0, the state was 0.0"),
+    ("scaled:OverflowsAlone", "uneven:Joins", "PARAM-6", SCALED, "the step is made, and a gradient overflows"),
+    ("scaled:OverflowsAlone", "uneven:Joins", "GRAD-7", SCALED, "rank 1 of 2, step 0, 'layers.0.weight'")])
+def test_a_script_scales_the_loss(pool: Pool, run: Run, name: str, right: str, rule: str, case: TrainingCase,
+                                  words: str) -> None:
+    """In the wrapped model and its twin; it shows which steps are skipped, and what moves in them."""
+    text = export.script(pool, stored_violation(pool, case, rule, ddp=f"ddp_invariants.faults.{name}"))
+    status, said = run(text)
+    assert (status, said.partition(":")[0]) == (1, rule), said
+    assert words in said
+    assert run(text.replace(f"faults.{name}'", f"faults.{right}'")) == (0, "not reproduced\n")
+
+
+def test_what_a_scaled_step_moves_is_beyond_a_script(pool: Pool) -> None:
+    """It is compared with what one process would make of it, and a script says so rather than show less."""
+    stored = stored_violation(pool, replace(SCALED, poison=None, steps=4, scaler=LossScale(4, interval=1)), "PARAM-6",
+                              ddp="ddp_invariants.faults.scaled:unscales_by_the_first")
+    with pytest.raises(export.ExportError, match="a loss is scaled, which a script shows of rules about what ranks skip"):
+        export.script(pool, stored)
 
 
 def test_a_script_knows_sparse_gradients(pool: Pool, run: Run) -> None:

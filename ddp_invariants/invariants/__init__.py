@@ -77,7 +77,7 @@ _CAUSES_FIRST = (
     "COMM-3", "COMM-2",  # What luck decides is wrong in any of the ways below.
     "INIT-3", "INIT-1", "INIT-2", "INIT-4", "BUF-1", "LOSS-1", "LOSS-2", "LOSS-3",
     "PARAM-4",  # In a world of one rank, which a smallest case has only where it needs it.
-    "STATE-1", "STATE-2", "GRAD-4", "PARAM-5", "LIVE-5", "GRAD-7", "GRAD-9", "GRAD-11", "GRAD-8", "GRAD-13",
+    "STATE-1", "STATE-2", "GRAD-4", "PARAM-5", "LIVE-5", "GRAD-7", "PARAM-6", "GRAD-9", "GRAD-11", "GRAD-8", "GRAD-13",
     "GRAD-1", "GRAD-5", "GRAD-2", "GRAD-3", "GRAD-6", "GRAD-12", "GRAD-10",
     "PARAM-1", "PARAM-2", "PARAM-3", "COMM-4", "COMM-5", "LIVE-4", "MEM-1",
     "SHARD-7", "SHARD-5", "SHARD-4", "SHARD-1", "SHARD-2", "SHARD-3", "SHARD-6", "SHARD-8", "SHARD-9", "SHARD-10",

@@ -421,7 +421,7 @@ def batch_arithmetic(hearing: Hearing, tally: Tally) -> Breach | None:
         truth = hearing.truth(step).gradient
         joined = oracle.joined(parts)
         held = hearing.every_rank("forward", step)[0].by_name
-        found = oracle.gradients(plain.at(step), held, joined).by_name
+        found = oracle.gradients(plain.at(step), held, joined, hearing.scale(step)).by_name
         balls = [found[slot.name] if slot.name in found else oracle.nothing(held[slot.name], 1)
                  for slot in hearing.layout(step).slots if slot.dtype is not None]
         centre_P = np.concatenate([ball.centre[0].ravel() for ball in balls])

@@ -142,8 +142,68 @@ class Hearing:
 
     @cached_property
     def clean_steps(self) -> int:
-        """Steps before the first poisoned one: from there on numbers need not be finite."""
-        return self.case.steps if self.case.poison is None else self.case.poison.step
+        """Steps before the first that is poisoned, or that a loss scale may make overflow: numbers need not be finite there."""
+        clean = self.case.steps if self.case.poison is None else self.case.poison.step
+        if self.case.scaler is None:
+            return clean
+        return next((step for step in range(clean) if self.noted("local", self.micro_steps(step)[-1]) is not None
+                     and self.overflows(step) is not False), clean)
+
+    def scale(self, step: int) -> float:
+        """What the loss of a step was multiplied by: what the step before left of the scale.
+
+        Raises:
+            Unjudged: A rank did not get there, or the ranks' scales differ.
+        """
+        if self.case.scaler is None:
+            return 1.0
+        if step == 0:
+            return float(2.0**self.case.scaler.log2_scale)
+        found = {rank.scales[step - 1] for rank in self.evidence.ranks if len(rank.scales) >= step}
+        if len(found) != 1 or any(len(rank.scales) < step for rank in self.evidence.ranks):
+            raise Unjudged(f"the ranks' loss scales already differ when step {step} starts" if len(found) > 1 else
+                           f"no evidence of the loss scale of step {step}: {self.cut_short or 'a rank noted none'}")
+        return found.pop()
+
+    def overflows(self, step: int) -> bool | None:
+        """Whether what a step reduces is not finite; None where sums come so close to it that their order decides.
+
+        Raises:
+            Unjudged: Evidence is missing.
+        """
+        records = [self.every_rank("local", number) for number in self.micro_steps(step)]
+        layout = records[0][0].layout
+        values_P = np.concatenate([np.stack([flat_by_name(tensors, layout) for tensors in record]) for record in records])
+        if not np.isfinite(values_P).all():
+            return True
+        return False if (np.abs(values_P).sum(0) <= self.form(layout).largest).all() else None
+
+    def skips(self, step: int) -> list[bool]:
+        """Whether each rank's scaler skipped a step, which is when its scale falls.
+
+        Raises:
+            Unjudged: A rank did not get there, or the ranks' scales differed before.
+        """
+        before = self.scale(step)
+        if any(len(rank.scales) <= step for rank in self.evidence.ranks):
+            raise Unjudged(f"no evidence of the loss scale after step {step}: {self.cut_short or 'a rank noted none'}")
+        return [rank.scales[step] < before for rank in self.evidence.ranks]
+
+    def is_skipped(self, step: int) -> bool:
+        """Whether a step is to move nothing: its gradients overflow, or they may, and all ranks say they do.
+
+        Raises:
+            Unjudged: Evidence is missing, or the ranks do not agree on what they alone can know.
+        """
+        if self.case.scaler is None:
+            return False
+        overflows = self.overflows(step)
+        if overflows is not None:
+            return overflows
+        skips = self.skips(step)
+        if len(set(skips)) > 1:
+            raise Unjudged(f"step {step} is about to overflow, and the ranks do not agree whether it does")
+        return skips[0]
 
     @cached_property
     def batches(self) -> list[oracle.Batch]:
@@ -296,8 +356,9 @@ class Hearing:
         return oracle.Optimization(of_all("momentum_buffer") or of_all("exp_avg"), of_all("exp_avg_sq"), steps)
 
     def _truth(self, step: int) -> Truth:
-        if step >= self.clean_steps:
-            raise NotAbout(f"step {step} is poisoned")
+        skipped, poison = self.is_skipped(step), self.case.poison
+        if poison is not None and poison.step <= step and (self.case.scaler is None or (poison.step == step and not skipped)):
+            raise NotAbout(f"step {poison.step} is poisoned")
         held = self.every_rank("forward", step)
         if any(tensors != held[0] for tensors in held[1:]):
             raise Unjudged(f"the ranks' parameters already differ when step {step} starts")
@@ -307,13 +368,17 @@ class Hearing:
         case, held_0 = self.case.at(step), held[0].by_name
         names = [slot.name for slot in layout.slots if slot.dtype is not None]
         frozen = {name: oracle.nothing(held_0[name], case.world_size) for name in self.left_frozen(step) if name in held_0}
-        found = [oracle.gradients(case, held_0, self.batches[number]) for number in numbers]
+        scale = self.scale(step)
+        found = [oracle.gradients(case, held_0, self.batches[number], scale) for number in numbers]
         found = [replace(one, by_name={**one.by_name, **frozen}) for one in found] if frozen else found
         fresh = _end_to_end(found, names, self.case.world_size)
         gradient = self._mean(fresh, step, layout)
         start_P = np.concatenate([held_0[name].ravel() for name in names])
         apart = Entries(self._most_entries(step), fresh.most_WP.mean(0) * self.divisor) if case.sparse else None
-        updated = self._updated(step, start_P, gradient, form_of(layout), self._left_out(step, layout), apart)
+        if skipped:
+            return _skipped(start_P, gradient, len(numbers))
+        unscaled = gradient if case.scaler is None else balls.scaled(gradient, 1 / scale, form_of(layout))
+        updated = self._updated(step, start_P, unscaled, form_of(layout), self._left_out(step, layout), apart)
         losses = tuple(Ball(one.losses_W.centre.mean(), one.losses_W.radius.mean() + 2.0**-50
                             * np.abs(one.losses_W.centre).mean(), 0.0) for one in found)
         return Truth(losses, gradient, updated)
@@ -361,6 +426,13 @@ class Hearing:
         copied = balls.Format(np.minimum(form.roundoff, main), form.smallest, form.largest)
         updated = self._optimization.step(plan, start, gradient, copied, left_out_P, entries)
         return Ball(updated.centre, updated.radius + held_P * updated.most, np.where(lower_P, 0.0, updated.quantum))
+
+
+def _skipped(start_P: FloatArray, gradient: Ball, micro_steps: int) -> Truth:
+    """A step that moves nothing; neither its gradient nor its losses are known."""
+    unknown = Ball(np.zeros(()), np.full((), np.inf), 0.0)
+    return Truth((unknown,) * micro_steps, Ball(gradient.centre, np.full_like(gradient.centre, np.inf), 0.0),
+                 Ball(start_P, np.zeros_like(start_P), balls.quantum_of(start_P)))
 
 
 def _end_to_end(found_K: list[oracle.Gradients], names: list[str], world_size: int) -> Local:

@@ -1,7 +1,10 @@
 """PARAM: after every optimizer step all ranks hold the parameters of single-process training."""
 
+from dataclasses import replace
+
 import numpy as np
 
+from ddp_invariants.case import LossScale
 from ddp_invariants.evidence import Moment
 from ddp_invariants.invariants.compare import outside, parted
 from ddp_invariants.invariants.diagnosis import updates
@@ -127,4 +130,114 @@ def frozen_parameters_stay(hearing: Hearing, tally: Tally) -> Breach | None:
                     where = f"rank {rank} of {hearing.case.world_size}, after step {step}, parameter {name!r} {after.shape}"
                     return Breach("PARAM-5", "a frozen parameter moved", where,
                                   f"{after.ravel()[:4]}, expected {before.ravel()[:4]}")
+    return None
+
+
+SKIPPED, UNSCALED = "a step skipped", "gradients unscaled before the step"
+SCALED = (TWO_RANKS, SKIPPED, "a step made after one that was skipped", "a scale that grew", UNSCALED)
+
+
+@training.rule("PARAM-6", "With a loss scaler every rank skips the same steps, those whose gradients are not finite and no "
+               "other, and moves nothing in them; the other steps are those of training without one; and all ranks have one "
+               "scale.", SCALED)
+def every_rank_skips_the_same_steps(hearing: Hearing, tally: Tally) -> Breach | None:
+    """By what each rank's scale does, by whether anything moved, and for the steps that are made against the oracle.
+
+    What is not finite on any rank is not finite in the sum, whatever the order; where the magnitudes of finite gradients add up
+    to more than their format holds, whether they overflow is a matter of order, and all that is asked is that ranks agree.
+    """
+    plan = hearing.case.scaler
+    if plan is None:
+        raise NotAbout("no loss scaler")
+    scale, made_in_a_row, met = hearing.scale(0), 0, {TWO_RANKS} if hearing.case.world_size > 1 else set()
+    met |= {UNSCALED} if plan.unscaled or hearing.case.clip is not None else set()
+    for step in hearing.steps("updated"):
+        skips, overflows = hearing.skips(step), hearing.overflows(step)
+        tally.compared += len(skips)
+        breach = _wrongly_skipped(hearing, step, skips, overflows=overflows)
+        if breach is not None:
+            return breach
+        made_in_a_row = 0 if skips[0] else made_in_a_row + 1
+        scale, made_in_a_row = _next(plan, scale, made_in_a_row)
+        breach = _another_scale(hearing, step, scale) or (_moved(hearing, tally, step) if skips[0] else None)
+        if breach is not None:
+            return breach
+        grew = not skips[0] and not made_in_a_row
+        met |= {SKIPPED} if skips[0] else {SCALED[2]} if SKIPPED in met else set()
+        met |= {"a scale that grew"} if grew else set()
+    tally.met |= met
+    breach = every_step(hearing, tally)
+    return breach and replace(breach, rule="PARAM-6", fact=f"with a loss scaler, {breach.fact}")
+
+
+def _next(plan: LossScale, scale: float, made_in_a_row: int) -> tuple[float, int]:
+    """The scale after a step, and how many steps count towards its growth from then on."""
+    if made_in_a_row == 0:
+        return scale * 2.0**-plan.log2_backoff, 0
+    return (scale, made_in_a_row) if made_in_a_row < plan.interval else (scale * 2.0**plan.log2_growth, 0)
+
+
+def _wrongly_skipped(hearing: Hearing, step: int, skips: list[bool], *, overflows: bool | None) -> Breach | None:
+    """Whether ranks do not agree on a step, or agree on what is wrong."""
+    world_size = len(skips)
+    if len(set(skips)) == 1 and overflows in (None, skips[0]):
+        return None
+    rank = skips.index(not overflows) if overflows is not None else skips.index(not skips[0])
+    others = [str(one) for one, skipped in enumerate(skips) if skipped != skips[rank]]
+    whose = "all gradients are finite" if overflows is False else "gradients may be finite, or not" if overflows is None else \
+        f"a gradient is not finite on rank {', '.join(map(str, _overflowing(hearing, step)))}"
+    fact = "ranks skip different steps" if others else \
+        f"a step is {'skipped' if skips[rank] else 'made'} although {'no' if skips[rank] else 'a'} gradient overflows"
+    got = f"it {'skips' if skips[rank] else 'makes'} the step" + (
+        f", rank {', '.join(others)} {'makes' if skips[rank] else 'skips'} it" if others else "") + f"; {whose}"
+    return _with_what_it_held(hearing, Breach("PARAM-6", fact, f"rank {rank} of {world_size}, step {step}", got), step)
+
+
+def _overflowing(hearing: Hearing, step: int) -> list[int]:
+    """The ranks that computed a gradient which is not finite."""
+    return [rank for rank in range(hearing.case.world_size) if not all(np.isfinite(hearing.every_rank("local", micro)[
+        rank].values_P).all() for micro in hearing.micro_steps(step))]
+
+
+def _with_what_it_held(hearing: Hearing, breach: Breach, step: int) -> Breach:
+    """The same with which ranks' synchronised gradients are not finite, which a scaler goes by."""
+    reduced = hearing.noted("reduced", step)
+    if reduced is None:
+        return breach
+    not_finite = [str(rank) for rank, tensors in enumerate(reduced) if not np.isfinite(tensors.values_P).all()]
+    held = f"not finite on rank {', '.join(not_finite)} alone" if 0 < len(not_finite) < len(reduced) else \
+        "not finite on any rank" if not_finite else "finite on all ranks"
+    return replace(breach, got=f"{breach.got}; synchronised, they are {held}")
+
+
+def _another_scale(hearing: Hearing, step: int, expected: float) -> Breach | None:
+    """Whether a rank's scale is another after a step than its factors make it."""
+    for rank, evidence in enumerate(hearing.evidence.ranks):
+        if evidence.scales[step] != expected:
+            return Breach("PARAM-6", "the loss scale is another than its growth and its backoff make it",
+                          f"rank {rank} of {hearing.case.world_size}, after step {step}",
+                          f"{evidence.scales[step]:g}, expected {expected:g}")
+    return None
+
+
+def _moved(hearing: Hearing, tally: Tally, step: int) -> Breach | None:
+    """Whether a skipped step moves a parameter, or the optimizer's state; what first comes to be then must be zero."""
+    where = f"of {hearing.case.world_size}, step {step}"
+    for rank, (started, left) in enumerate(zip(hearing.every_rank("forward", step), hearing.every_rank("updated", step),
+                                               strict=True)):
+        tally.compared += sum(left.layout.sizes)
+        difference = parted(started, left, "the step started from")
+        if difference is not None:
+            return Breach("PARAM-6", "a skipped step moves parameters", f"rank {rank} {where}, {difference.place}",
+                          difference.words)
+    states = hearing.noted("state", step)
+    if states is None or (step and hearing.noted("state", step - 1) is None):
+        return None
+    for rank, after in enumerate(states):
+        before = hearing.every_rank("state", step - 1)[rank].by_name if step else {}
+        for name, value in after.by_name.items():
+            tally.compared += value.size
+            if not np.array_equal(value, before.get(name, np.zeros_like(value)), equal_nan=True):
+                return Breach("PARAM-6", "a skipped step changes the optimizer's state", f"rank {rank} {where}, {name!r}",
+                              f"{value.ravel()[:4]}, expected {before.get(name, np.zeros_like(value)).ravel()[:4]}")
     return None

@@ -195,14 +195,17 @@ class Driver:
         if self.declared.zero or self.declared.optimizer == "own":
             lacks += ["resized", "join"]  # Each rank has a part of the state; and it would have to join, too.
         if self.declared.zero or self.declared.gradients != "all" or "gradients" in self.methods:
-            lacks += ["clipping"]  # What is to be scaled is not what lies in `.grad`, or not all of it.
+            lacks += ["clipping", "scaler"]  # What is to be scaled is not what lies in `.grad`, or not all of it.
+        if self.declared.optimizer == "own" or self.declared.main or {"backward", "step"} & self.methods \
+                or "nonfinite" in self.declared.unsupported:
+            lacks += ["scaler"]  # Who is asked to skip a step, and by what, is its own affair; or no step is to be skipped.
         if "wrap" in self.methods:  # Whether it looks at the context's is for the adapter to say.
             lacks += [name for name in ("bucket_cap", "subgroup") if name not in self.declared.supports]
         if "train_step" in self.methods:
             lacks += ["no_sync", "bucket_cap", "zero_in_place", "never_zeroed", "forward_error", "backward_error", "joint",
                       "twice", "in_parts", "evaluation", "evaluation_with_gradients", "forward_only", "forward_only_quiet",
                       "learning_rate", "decay", "freeze", "unfreeze", "cast", "copy", "assign", "state", "resized", "join",
-                      "clipping"]
+                      "clipping", "scaler"]
         lacks += ["retained"] if {"backward", "train_step"} & self.methods else []  # It is not told that another follows.
         about = self.optimizer.thing if self.thing is None and self.optimizer is not None else self.thing
         target = "no wrapper" if self.ddp.name == "none" else target_of(self.ddp.name, "ddp")

@@ -18,7 +18,7 @@ from ddp_invariants import draws
 from ddp_invariants.adapter import Context
 from ddp_invariants.case import Interlude, TrainingCase
 from ddp_invariants.declarations import SHARDED
-from ddp_invariants.ranks import held, interludes
+from ddp_invariants.ranks import held, interludes, scaling
 from ddp_invariants.ranks.driving import Driver
 from ddp_invariants.ranks.model import Replica, UserError, entries, loss_of
 from ddp_invariants.ranks.noting import Record, TooMuchEvidence, structure, told, warned
@@ -84,6 +84,7 @@ class Run:
         self.context = Context(rank, case.world_size, session.subgroup, case.bucket_cap, case.seed, case.optimizer.lr, kind,
                                arguments)
         self.driver, self.moved = driver, True
+        self.scaler = scaling.scaler_of(case)
         self.watching = False
         self.arrived: list[tuple[str, float]] = []
         self.backward_began = 0.0
@@ -337,6 +338,7 @@ class Run:
         plain = Replica(case.model, draws.parameters(case, self.rank, case.model.numbers))
         _lay_out(plain, self.layouts)
         optimizer = self.context.optimizer(plain.parameters())
+        self.scaler = scaling.scaler_of(case)
         for number, dealt in enumerate(draws.batches(case)):
             self.step = number // case.accumulation
             self._pass_by(plain, micro_step=number % case.accumulation)
@@ -348,15 +350,21 @@ class Run:
                 optimizer.zero_grad(set_to_none=case.zero_grad == "set_to_none")
             self._loss(plain(inputs), targets, tags)[1].backward()
             if (number + 1) % case.accumulation == 0:
+                if self.scaler is not None:
+                    scaling.unscale(case, self.scaler, optimizer)
                 if case.clip is not None:
                     nn.utils.clip_grad_norm_(plain.parameters(), case.clip)
-                optimizer.step()
+                if self.scaler is not None:
+                    scaling.step(self.scaler, optimizer)
+                else:
+                    optimizer.step()
                 self.record.tensors("plain", number // case.accumulation, plain.named_parameters())
 
     def _loss(self, outputs: Any, targets: Tensor, tags: Tensor) -> tuple[Tensor, Tensor]:
-        """A micro-step's loss, and what its backward starts from: the loss divided by the micro-steps of a step."""
+        """A micro-step's loss, and what its backward starts from: that divided by the micro-steps of a step, and scaled."""
         loss = loss_of(self.case.loss, outputs, targets, tags)
-        return loss, loss / self.case.accumulation if self.case.accumulation > 1 else loss
+        share = loss / self.case.accumulation if self.case.accumulation > 1 else loss
+        return loss, share if self.scaler is None else self.scaler.scale(share)
 
     def _one_step(self, wrapped: Any, optimizer: Any, dealt: list[Any]) -> None:
         """One optimizer update: all micro-steps but the last without communication, where the wrapper can do that."""
@@ -391,12 +399,10 @@ class Run:
             self._note_in_flight()
             gradients = drive.gradients(wrapped)
             self.record.tensors("reduced", self.step, ((name, gradients.get(name)) for name, _ in self.named))
-        if case.clip is not None:
-            self.phase = "clipping"
-            drive.clip(wrapped, optimizer, case.clip)
+        self._ready(wrapped, optimizer)
         gradient_bytes = held.gradients(self.replica, optimizer) if self.declared.zero else 0
         self.phase = "optimizer step"
-        drive.step(wrapped, optimizer)
+        self._make_step(wrapped, optimizer)
         if self.declared.gradients == "hidden":  # Its step may be what waits.
             self._note_in_flight()
         self.record.facts.setdefault("marks", []).append([start, self.session.counts()])
@@ -410,6 +416,22 @@ class Run:
                                                              gradient_bytes])
         elif self.declared.optimizer == "replicated":
             self.record.tensors("state", self.step, self._optimizer_state(optimizer))
+
+    def _ready(self, wrapped: Any, optimizer: Any) -> None:
+        """Make of synchronised gradients what the step is made with."""
+        if self.scaler is not None:
+            self.phase = "unscaling"
+            scaling.unscale(self.case, self.scaler, optimizer)
+        if self.case.clip is not None:
+            self.phase = "clipping"
+            self.drive.clip(wrapped, optimizer, self.case.clip)
+
+    def _make_step(self, wrapped: Any, optimizer: Any) -> None:
+        """Have the optimizer step, or the scaler have it step unless gradients overflow."""
+        if self.scaler is None:
+            self.drive.step(wrapped, optimizer)
+        else:
+            self.record.facts.setdefault("scales", []).append(scaling.step(self.scaler, optimizer))
 
     def _leave_by_an_error(self, wrapped: Any) -> None:
         """Leave a no_sync by an exception of the user's own, who catches it."""

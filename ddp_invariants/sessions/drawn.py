@@ -60,7 +60,8 @@ def _training(case: TrainingCase) -> dict[str, str | set[str]]:
         "accumulation": str(case.accumulation), "timing": case.perturbation.kind, "gradients": case.zero_grad,
         "passes": case.passes, "values": case.values, "mishap": case.mishap.kind if case.mishap is not None else "none",
         "between steps": {one.kind for one in case.interludes} or "nothing", "norm": _limit(case.clip),
-        "ranks out of batches": str(len(case.exhausted)), "saved by": _others(case.saved_by)}
+        "ranks out of batches": str(len(case.exhausted)), "saved by": _others(case.saved_by),
+        "loss scale": "none" if case.scaler is None else f"2**{case.scaler.log2_scale}"}
 
 
 def _limit(norm: float | None) -> str:

@@ -136,7 +136,8 @@ def _framed(rank: RankEvidence) -> list[Any]:
     facts = {"structure_before": rank.structure_before, "structure_after": rank.structure_after, "raised": rank.raised,
              "in_flight": [[step, list(call), what] for step, call, what in rank.in_flight], "marks": rank.marks,
              "quiet": rank.quiet, "backwards": rank.backwards, "surfaced": rank.surfaced, "held": rank.held,
-             "driven": dict(rank.driven), "saved": rank.saved, "warned": rank.warned}
+             "driven": dict(rank.driven), "saved": rank.saved, "scales": rank.scales,
+             "warned": rank.warned}
     rows = [[[slot.name, slot.dtype, list(slot.shape)] for slot in slots] for slots in layouts]
     sent = [[list(call) for call in group] for group in rank.sent]
     header = {"records": records, "layouts": rows, "facts": facts, "sent": sent,

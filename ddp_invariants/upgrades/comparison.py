@@ -209,6 +209,7 @@ _READ: dict[str, Callable[[RankEvidence], list[str]]] = {
     "the wrapped module": _structured, "how it is driven": lambda rank: [f"{key}: {rank.driven[key]}" for key in
                                                                          sorted(rank.driven)],
     "collectives": _called, "gradients that are None": _none, "gradients' types": _typed,
+    "the loss scale": lambda rank: [f"after step {step}: {scale:g}" for step, scale in enumerate(rank.scales)],
     "names in a saved state": lambda rank: [name for names in rank.saved for name in names],
 }
 """What must match exactly, as lists of lines, a rank's of each."""

@@ -152,15 +152,18 @@ def _adam(plan: Optimizer, p: FloatArray, g: FloatArray, state: _State, steps: i
 
 
 def _of_update(hearing: Hearing, step: int, rank: int, name: str) -> list[Cause]:
-    numbers = range(step + 1)
+    numbers = [number for number in range(step + 1) if number == step or not hearing.is_skipped(number)]
+    scales_T = [hearing.scale(number) for number in numbers]
     records = [hearing.noted("reduced", number) for number in numbers]
     starts_T = [hearing.every_rank("forward", number)[rank].by_name[name] for number in numbers]
     own_T = [np.sum([hearing.every_rank("local", micro)[rank].by_name[name] for micro in hearing.micro_steps(number)], axis=0)
-             for number in numbers]
+             / scale for number, scale in zip(numbers, scales_T, strict=True)]
     means_T = [hearing.local_means(number) for number in numbers]
-    right_T = [_part(hearing, number, name, mean.centre) for number, mean in zip(numbers, means_T, strict=True)]
+    right_T = [_part(hearing, number, name, mean.centre) / scale
+               for number, mean, scale in zip(numbers, means_T, scales_T, strict=True)]
     known = all(record is not None and name in record[rank].by_name for record in records)
-    held_T = [record[rank].by_name[name] for record in records if record is not None] if known else right_T
+    held_T = [record[rank].by_name[name] / scale for record, scale in zip(records, scales_T, strict=True)
+              if record is not None] if known else right_T
     after = hearing.every_rank("updated", step)[rank].by_name[name]
     slot = next(slot for slot in hearing.every_rank("updated", step)[rank].layout.slots if slot.name == name)
     roundings = 32 * ROUNDOFF.get(slot.dtype or "", np.nan)
@@ -174,7 +177,8 @@ def _of_update(hearing: Hearing, step: int, rank: int, name: str) -> list[Cause]
 
     if known and gradients.is_wrong(hearing, step, name) and equals(past.updated()):
         return [_of_its_gradient(hearing, step, rank, name, "GRAD-2")]
-    return [cause for cause, predicted in _guesses(past, own_T, rank, hearing.case.world_size) if equals(predicted())]
+    guesses = [*_guesses(past, own_T, rank, hearing.case.world_size), *(_scaled(past, scales_T) if hearing.case.scaler else ())]
+    return [cause for cause, predicted in guesses if equals(predicted())]
 
 
 def _part(hearing: Hearing, step: int, name: str, flat_P: FloatArray) -> FloatArray:
@@ -182,6 +186,16 @@ def _part(hearing: Hearing, step: int, name: str, flat_P: FloatArray) -> FloatAr
     layout = hearing.layout(step)
     number = [slot.name for slot in layout.slots].index(name)
     return flat_P[layout.starts[number] : layout.starts[number + 1]].reshape(layout.slots[number].shape)
+
+
+def _scaled(past: _Past, scales_T: list[float]) -> Iterator[tuple[Cause, Callable[[], tuple[FloatArray, FloatArray]]]]:
+    scaled = list(zip(past.gradients_T, scales_T, strict=True))
+    yield (Cause("unscaled twice", "it was updated with the gradient divided by the loss scale once more"),
+           replace(past, gradients_T=[g / scale for g, scale in scaled]).updated)
+    yield (Cause("old scale", "it was updated with the gradient divided by the first step's loss scale, not by its own"),
+           replace(past, gradients_T=[g * scale / scales_T[0] for g, scale in scaled]).updated)
+    yield (Cause("never unscaled", "it was updated with the gradient of the scaled loss: never unscaled"),
+           replace(past, gradients_T=[g * scale for g, scale in scaled]).updated)
 
 
 def _guesses(past: _Past, own_T: list[FloatArray], rank: int, world_size: int) -> Iterator[tuple[
