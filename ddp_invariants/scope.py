@@ -138,6 +138,8 @@ def _enough(case: TrainingCase) -> TrainingCase:
     return replace(case, model=replace(case.model, layers=(*case.model.layers, *more)))
 
 
+_FORWARDS = ("forward only", "evaluation with gradients")
+"""Interludes in which a forward that autograd follows has no backward."""
 _SPARSE = frozenset({"a sparse gradient"})
 TRAINING: dict[str, Capability] = {
     "bucket_cap": _field("bucket_cap", None, replace(BASE, bucket_cap=1), "every parameter above the cap", "cap between",
@@ -221,8 +223,8 @@ TRAINING: dict[str, Capability] = {
     "forward_only": _interlude("forward only", "a forward without a backward"),
     "forward_only_quiet": Capability(
         lambda case: case.accumulation > 1 and case.passes == "alternate" and any(
-            one.kind == "forward only" for one in case.interludes),
-        lambda case: replace(case, interludes=tuple(one for one in case.interludes if one.kind != "forward only")),
+            one.kind in _FORWARDS for one in case.interludes),
+        lambda case: replace(case, interludes=tuple(one for one in case.interludes if one.kind not in _FORWARDS)),
         replace(_GENTLE, accumulation=2, interludes=(Interlude("forward only"),))),
     "learning_rate": _interlude("learning rate", "a new learning rate"),
     "decay": _interlude("decay", "less momentum and weight decay"),

@@ -348,3 +348,12 @@ def test_every_shipped_deviation_names_a_rule_or_capability_and_can_be_read() ->
     assert found
     deviations.current(found, deviations.SHIPPED, dt.datetime.now(dt.UTC).date())
     assert all(one.about and (not one.rule or one.rule in ALL_RULES) for one in found)
+
+
+@pytest.mark.parametrize("kind", ["forward only", "evaluation with gradients"])
+def test_a_forward_without_a_backward_is_one_in_an_evaluation_too(kind: InterludeKind) -> None:
+    """Torch's reducer is armed by both, and reduces the next backward although it is under no_sync."""
+    case = between(Interlude(kind, 1), Interlude("decay", 1), accumulation=2)
+    fitted = Scope(without=frozenset({"forward_only_quiet"})).fit(case)
+    assert [one.kind for one in fitted.interludes] == ["decay"]
+    assert Scope(without=frozenset({"forward_only_quiet"})).fit(replace(case, accumulation=1)).interludes == case.interludes
