@@ -26,7 +26,7 @@ OWN_ROUNDOFF = 2.0**-53
 """The oracle's own arithmetic rounds too; its roundoff is added to the dtype's."""
 
 
-def gamma(terms: float | FloatArray, roundoff: float | FloatArray) -> FloatArray:
+def gamma(terms: float | FloatArray | NDArray[np.intp], roundoff: float | FloatArray) -> FloatArray:
     """Higham's gamma_n = n u / (1 - n u): the relative error of n roundings in any order."""
     product = np.asarray(terms * roundoff)
     return np.where(product < 1, product / np.maximum(1 - product, 1e-300), np.inf)
@@ -165,6 +165,11 @@ def gelu(ball: Ball, dtype: str) -> tuple[Ball, Ball]:
             Ball(slope, np.minimum(0.8 * r + 16 * roundoff + 4 * smallest, 2.0), 0.0))
 
 
+def negated(ball: Ball) -> Ball:
+    """With the other sign."""
+    return Ball(-ball.centre, ball.radius, ball.quantum)
+
+
 def transposed(ball: Ball) -> Ball:
     """With the last two axes swapped."""
     return Ball(np.swapaxes(ball.centre, -1, -2), np.swapaxes(ball.radius, -1, -2), ball.quantum)
@@ -214,8 +219,13 @@ def clipped(gradient: Ball, largest: float, form: Format) -> Ball:
     return Ball(gradient.centre * ((low + high) / 2), radius, 0.0)
 
 
+COMPLEX_DIVISION = 5
+"""Roundings of a complex number's division by a real one beyond the one that a real number's takes: torch multiplies both by a
+reciprocal and the products with one another, and divides by a square, or multiplies by a reciprocal of a sum."""
+
+
 def mean_over_ranks(centre_WP: FloatArray, radius_WP: FloatArray, most_WP: FloatArray, quantum: float | FloatArray,
-                    form: Format, passes: int) -> Ball:
+                    form: Format, passes: int | NDArray[np.intp]) -> Ball:
     """The mean of the ranks' gradients, however it is computed.
 
     Args:
@@ -225,7 +235,7 @@ def mean_over_ranks(centre_WP: FloatArray, radius_WP: FloatArray, most_WP: Float
             backward. Accumulation may happen before or after the reduction, so it is these that are rounded.
         quantum: What all of them are multiples of, for all or per element, shape (P,).
         form: The format they are reduced in.
-        passes: Backwards accumulated in a local gradient, K.
+        passes: Backwards accumulated in a local gradient, K; more where there are other roundings, for all or per element.
 
     Returns:
         Shape (P,). The bound is gamma_n * mean|g| + (W K + 1) eta with n = W + K, for sum then divide, divide then

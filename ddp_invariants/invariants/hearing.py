@@ -213,7 +213,7 @@ class Hearing:
             values_WP = np.concatenate([values_WP, zeros_WP])
         lowered = 2 if self.declared.exactness in ROUNDOFF else 0  # Cast down and up again.
         mean = balls.mean_over_ranks(values_WP, np.zeros_like(values_WP), np.abs(values_WP), quantum_P, self.form(layout),
-                                     1 + lowered)
+                                     1 + lowered + balls.COMPLEX_DIVISION * layout.complex_P)
         return mean, layout
 
     def layout(self, step: int) -> Layout:
@@ -225,7 +225,7 @@ class Hearing:
         form, world_size = self.form(layout), self.case.world_size
         # Where every micro-step is reduced, what is there already is reduced with it, each time with its own roundings.
         rounds = self.case.accumulation if self.synchronised_each else 1
-        passes = self.case.accumulation + (rounds - 1) * (world_size + 1)
+        passes = self.case.accumulation + (rounds - 1) * (world_size + 1) + rounds * balls.COMPLEX_DIVISION * layout.complex_P
         passes += 2 if self.declared.exactness in ROUNDOFF else 0  # Cast down and up again.
         passes += self._most_entries(step) if self.case.sparse else 0
         centre_WP, radius_WP, most_WP, quantum_P = fresh.centre_WP, fresh.radius_WP, fresh.most_WP, fresh.quantum_P

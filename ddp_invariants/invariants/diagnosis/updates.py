@@ -181,7 +181,7 @@ def _part(hearing: Hearing, step: int, name: str, flat_P: FloatArray) -> FloatAr
     """One parameter's elements of a record's."""
     layout = hearing.layout(step)
     number = [slot.name for slot in layout.slots].index(name)
-    return flat_P[layout.starts[number] : layout.starts[number + 1]].reshape(layout.slots[number].shape)
+    return flat_P[layout.starts[number] : layout.starts[number + 1]].reshape(layout.slots[number].shape_of_numbers)
 
 
 def _guesses(past: _Past, own_T: list[FloatArray], rank: int, world_size: int) -> Iterator[tuple[
