@@ -14,6 +14,7 @@ Source: Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., chapter
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,11 +73,29 @@ def exactly(values: FloatArray) -> Ball:
 
 @dataclass(frozen=True)
 class Format:
-    """A floating-point format as the bounds need it; per element where parameters of several dtypes lie end to end."""
+    """A floating-point format as the bounds need it; per element where parameters of several dtypes lie end to end.
+
+    Attributes:
+        roundoff: The unit roundoff.
+        smallest: The smallest normal number.
+        largest: The largest number.
+        others_P: Where the other part of each element's complex number is, or itself where it is real; None where all are real.
+    """
 
     roundoff: float | FloatArray
     smallest: float | FloatArray
     largest: float | FloatArray
+    others_P: NDArray[np.intp] | None = None
+
+    def where_it_fits(self, radius: FloatArray, most: FloatArray) -> FloatArray:
+        """The radius, or inf where a number as large as `most` overflows.
+
+        A complex number of which one part does is multiplied by real ones as by complex ones: infinity times their zero makes
+        the other part no number, too.
+        """
+        fits = most <= self.largest
+        found: FloatArray = np.where(fits if self.others_P is None else fits & fits[self.others_P], radius, np.inf)
+        return found
 
     def rounded(self, centre: FloatArray, radius: FloatArray, most: FloatArray, terms: float,
                 quantum: float | FloatArray) -> Ball:
@@ -92,7 +111,7 @@ class Format:
         exact = (radius == 0) & (most * self.roundoff <= quantum) & (quantum >= self.smallest)
         rounding = gamma(terms, self.roundoff + OWN_ROUNDOFF) * most + terms * self.smallest
         radius = np.where(exact, 0.0, radius + rounding)
-        return Ball(centre, np.where(most <= self.largest, radius, np.inf), quantum)
+        return Ball(centre, self.where_it_fits(radius, most), quantum)
 
 
 FORMATS = {name: Format(ROUNDOFF[name], SMALLEST_NORMAL[name], LARGEST[name]) for name in ROUNDOFF}
@@ -249,10 +268,14 @@ def mean_over_ranks(centre_WP: FloatArray, radius_WP: FloatArray, most_WP: Float
     bound = gamma(world_size + passes, form.roundoff + OWN_ROUNDOFF) * magnitude_P / world_size
     bound = bound + (world_size * passes + 1) * form.smallest
     radius = np.where(exact, 0.0, moved_P + bound)
-    radius = np.where(magnitude_P <= form.largest, radius, np.inf)
-    return Ball(centre_WP.mean(0), radius, quantum / world_size)
+    return Ball(centre_WP.mean(0), form.where_it_fits(radius, magnitude_P), quantum / world_size)
 
 
 def format_of(layout: Layout) -> Format:
     """The formats of a record's elements, end to end."""
-    return Format(layout.roundoff_P, layout.smallest_P, layout.per_element(LARGEST))
+    others_P: NDArray[np.intp] | None = None
+    if layout.complex_P.any():
+        parts = [np.arange(start, end).reshape(-1, 1 + slot.complex)[:, ::-1].ravel()
+                 for slot, (start, end) in zip(layout.slots, pairwise(layout.starts), strict=True)]
+        others_P = np.concatenate(parts)
+    return Format(layout.roundoff_P, layout.smallest_P, layout.per_element(LARGEST), others_P)

@@ -266,8 +266,9 @@ class Hearing:
         form, lower = form_of(layout), self.declared.exactness
         if lower not in ROUNDOFF:
             return form
-        return balls.Format(np.maximum(form.roundoff, ROUNDOFF[lower]), np.maximum(form.smallest, SMALLEST_NORMAL[lower]),
-                            np.minimum(form.largest, LARGEST[lower]))
+        return replace(form, roundoff=np.maximum(form.roundoff, ROUNDOFF[lower]),
+                       smallest=np.maximum(form.smallest, SMALLEST_NORMAL[lower]),
+                       largest=np.minimum(form.largest, LARGEST[lower]))
 
     def truth(self, step: int) -> Truth:
         """What the step gives in one process on the global batch, from the parameters the ranks held at its start.
@@ -358,7 +359,7 @@ class Hearing:
         lower_P = form.roundoff > main
         held_P = np.where(lower_P, form.roundoff, 0.0)
         start = Ball(start_P, held_P * np.abs(start_P), np.where(lower_P, 0.0, start.quantum))
-        copied = balls.Format(np.minimum(form.roundoff, main), form.smallest, form.largest)
+        copied = replace(form, roundoff=np.minimum(form.roundoff, main))
         updated = self._optimization.step(plan, start, gradient, copied, left_out_P, entries)
         return Ball(updated.centre, updated.radius + held_P * updated.most, np.where(lower_P, 0.0, updated.quantum))
 

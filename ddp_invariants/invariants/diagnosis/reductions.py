@@ -271,7 +271,7 @@ def _of_the_step_before(asked: Asked) -> Iterator[Prediction]:
 
 def _of_the_element_order(asked: Asked) -> Iterator[Prediction]:
     world_size = len(asked.g_W)
-    for value, order in reordered(asked.right):
+    for value, order in reordered(asked.right, complex=asked.complex):
         yield everywhere("reordered", value, world_size, f"it is the mean with its elements {order}: packed as they lie in "
                          "memory and unpacked by index, or the reverse")
     for wrong in np.flatnonzero(asked.wrong_W):
