@@ -62,6 +62,7 @@ def reordered(value: FloatArray, *, complex: bool = False) -> Iterator[tuple[Flo
     """A tensor whose elements were read in one order and written in another."""
     shape = value.shape
     if complex:
+        yield value[..., ::-1], "real and imaginary parts swapped"
         apart, order = (2, *shape[:-1]), "in the order of all real parts and then all imaginary ones"
         yield np.moveaxis(value, -1, 0).reshape(shape), order
         yield np.moveaxis(value.reshape(apart), 0, -1), order

@@ -271,9 +271,12 @@ def _of_the_step_before(asked: Asked) -> Iterator[Prediction]:
 
 def _of_the_element_order(asked: Asked) -> Iterator[Prediction]:
     world_size = len(asked.g_W)
-    for value, order in reordered(asked.right, complex=asked.complex):
-        yield everywhere("reordered", value, world_size, f"it is the mean with its elements {order}: packed as they lie in "
-                         "memory and unpacked by index, or the reverse")
+    known = [everywhere("reordered", value, world_size, f"it is the mean with its elements {order}: packed as they lie in "
+                        "memory and unpacked by index, or the reverse")
+             for value, order in reordered(asked.right, complex=asked.complex)]
+    yield from known
+    if any(asked.fits(one) for one in known):
+        return
     for wrong in np.flatnonzero(asked.wrong_W):
         # Any order, where chance has no part in it: every value is another one, and there are at least four.
         held, right = np.sort(asked.held_W[wrong].ravel()), np.sort(asked.right.ravel())
@@ -327,7 +330,7 @@ def _of_a_part(asked: Asked) -> Iterator[Prediction]:
 
 
 def _of_complex_numbers(asked: Asked) -> Iterator[Prediction]:
-    """One of the parts left out or lost, or both in each other's place."""
+    """One of the parts left out or lost, or of the other sign."""
     if not asked.complex:
         return
     world_size, real, imaginary = len(asked.g_W), np.array([1.0, 0.0]), np.array([0.0, 1.0])
@@ -340,7 +343,6 @@ def _of_complex_numbers(asked: Asked) -> Iterator[Prediction]:
         yield Prediction(f"{part} divided", kept + asked.g_W * mask / world_size, lambda rank, part=part, only=only: (  # type: ignore[misc]  # bound by default
             f"its {part} parts are rank {rank}'s own / {len(asked.g_W)}: {only}"))
     yield everywhere("conjugated", asked.right * (real - imaginary), world_size, "it is the mean's complex conjugate")
-    yield everywhere("parts swapped", asked.right[..., ::-1], world_size, "it is the mean, real and imaginary parts swapped")
 
 
 def _of_another_parameter(asked: Asked) -> Iterator[Prediction]:
