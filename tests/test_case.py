@@ -36,7 +36,8 @@ from ddp_invariants.strategies import cases_for, shard_cases, training_cases
 NARROWING = Model(2, (Layer("linear", 2), Layer("linear", 1)))
 SIMPLEST = TrainingCase(model=Model(1, (Layer("linear"),)))
 ANY = training_cases(Scope(), poisoned=True) | training_cases(Scope()) | training_cases(Scope(), unused=True, crossed=True) | \
-    training_cases(Scope(), accumulated=True) | training_cases(Scope(), odd=True) | shard_cases(Scope()) | shard_cases(Scope(), saved=True)
+    training_cases(Scope(), accumulated=True) | training_cases(Scope(), odd=True) | shard_cases(Scope()) | \
+    shard_cases(Scope(), saved=True)
 
 
 @given(ANY)
