@@ -84,7 +84,8 @@ def test_any_order_of_a_complex_product_lies_inside(data: st.DataObject) -> None
     parts = []
     for part, sign in ((0, -1), (1, 1)):
         terms = [*(weight[:, k, part] * x[..., k, None] for k in range(width)),
-                 *(f32(sign) * weight[:, k, 1 - part] * turned[..., k, None] for k in range(width)), bias[:, part] + 0 * x[..., :1]]
+                 *(f32(sign) * weight[:, k, 1 - part] * turned[..., k, None] for k in range(width)),
+                 np.broadcast_to(bias[:, part], (1, 2, 3))]
         total = np.zeros((1, 2, 3), f32)
         for k in order:
             total = total + terms[k]
