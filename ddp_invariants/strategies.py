@@ -53,7 +53,7 @@ _BLOCKS = st.sampled_from(("",) * 20 + ("convolution", "norm", "attention", "tra
 _EMBEDDINGS = st.sampled_from(("",) * 14 + ("dense", "sparse"))
 _COMPLEX = (Layer("linear", dtype="complex64"), Layer("scale", dtype="complex64"),
             Layer("linear", dtype="complex64", bias=True, layout="transposed"))
-_RARELY_COMPLEX = st.sampled_from((None,) * 45 + _COMPLEX)
+_RARELY_COMPLEX = st.sampled_from((None,) * 93 + _COMPLEX)
 _ODD = st.sampled_from(("bfloat16", "sparse", *_COMPLEX[:1], "bfloat16", "sparse", *_COMPLEX[1:2]))
 _WIDTHS = st.sampled_from((1, 2, 3, 4, 8, 8))
 _FIRST_OUTPUTS = st.sampled_from((0, 0, 0, 1, 2, 3, 4, 8))
