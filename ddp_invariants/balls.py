@@ -14,6 +14,7 @@ Source: Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., chapter
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,7 @@ OWN_ROUNDOFF = 2.0**-53
 """The oracle's own arithmetic rounds too; its roundoff is added to the dtype's."""
 
 
-def gamma(terms: float | FloatArray, roundoff: float | FloatArray) -> FloatArray:
+def gamma(terms: float | FloatArray | NDArray[np.intp], roundoff: float | FloatArray) -> FloatArray:
     """Higham's gamma_n = n u / (1 - n u): the relative error of n roundings in any order."""
     product = np.asarray(terms * roundoff)
     return np.where(product < 1, product / np.maximum(1 - product, 1e-300), np.inf)
@@ -72,11 +73,29 @@ def exactly(values: FloatArray) -> Ball:
 
 @dataclass(frozen=True)
 class Format:
-    """A floating-point format as the bounds need it; per element where parameters of several dtypes lie end to end."""
+    """A floating-point format as the bounds need it; per element where parameters of several dtypes lie end to end.
+
+    Attributes:
+        roundoff: The unit roundoff.
+        smallest: The smallest normal number.
+        largest: The largest number.
+        others_P: Where the other part of each element's complex number is, or itself where it is real; None where all are real.
+    """
 
     roundoff: float | FloatArray
     smallest: float | FloatArray
     largest: float | FloatArray
+    others_P: NDArray[np.intp] | None = None
+
+    def where_it_fits(self, radius: FloatArray, most: FloatArray) -> FloatArray:
+        """The radius, or inf where a number as large as `most` overflows.
+
+        A complex number of which one part does is multiplied by real ones as by complex ones: infinity times their zero makes
+        the other part no number, too.
+        """
+        fits = most <= self.largest
+        found: FloatArray = np.where(fits if self.others_P is None else fits & fits[self.others_P], radius, np.inf)
+        return found
 
     def rounded(self, centre: FloatArray, radius: FloatArray, most: FloatArray, terms: float,
                 quantum: float | FloatArray) -> Ball:
@@ -92,7 +111,7 @@ class Format:
         exact = (radius == 0) & (most * self.roundoff <= quantum) & (quantum >= self.smallest)
         rounding = gamma(terms, self.roundoff + OWN_ROUNDOFF) * most + terms * self.smallest
         radius = np.where(exact, 0.0, radius + rounding)
-        return Ball(centre, np.where(most <= self.largest, radius, np.inf), quantum)
+        return Ball(centre, self.where_it_fits(radius, most), quantum)
 
 
 FORMATS = {name: Format(ROUNDOFF[name], SMALLEST_NORMAL[name], LARGEST[name]) for name in ROUNDOFF}
@@ -165,6 +184,11 @@ def gelu(ball: Ball, dtype: str) -> tuple[Ball, Ball]:
             Ball(slope, np.minimum(0.8 * r + 16 * roundoff + 4 * smallest, 2.0), 0.0))
 
 
+def negated(ball: Ball) -> Ball:
+    """With the other sign."""
+    return Ball(-ball.centre, ball.radius, ball.quantum)
+
+
 def transposed(ball: Ball) -> Ball:
     """With the last two axes swapped."""
     return Ball(np.swapaxes(ball.centre, -1, -2), np.swapaxes(ball.radius, -1, -2), ball.quantum)
@@ -222,8 +246,13 @@ def clipped(gradient: Ball, largest: float, form: Format) -> Ball:
     return Ball(gradient.centre * ((low + high) / 2), radius, 0.0)
 
 
+COMPLEX_DIVISION = 5
+"""Roundings of a complex number's division by a real one beyond the one that a real number's takes: torch multiplies both by a
+reciprocal and the products with one another, and divides by a square, or multiplies by a reciprocal of a sum."""
+
+
 def mean_over_ranks(centre_WP: FloatArray, radius_WP: FloatArray, most_WP: FloatArray, quantum: float | FloatArray,
-                    form: Format, passes: int) -> Ball:
+                    form: Format, passes: int | NDArray[np.intp]) -> Ball:
     """The mean of the ranks' gradients, however it is computed.
 
     Args:
@@ -233,7 +262,7 @@ def mean_over_ranks(centre_WP: FloatArray, radius_WP: FloatArray, most_WP: Float
             backward. Accumulation may happen before or after the reduction, so it is these that are rounded.
         quantum: What all of them are multiples of, for all or per element, shape (P,).
         form: The format they are reduced in.
-        passes: Backwards accumulated in a local gradient, K.
+        passes: Backwards accumulated in a local gradient, K; more where there are other roundings, for all or per element.
 
     Returns:
         Shape (P,). The bound is gamma_n * mean|g| + (W K + 1) eta with n = W + K, for sum then divide, divide then
@@ -247,10 +276,14 @@ def mean_over_ranks(centre_WP: FloatArray, radius_WP: FloatArray, most_WP: Float
     bound = gamma(world_size + passes, form.roundoff + OWN_ROUNDOFF) * magnitude_P / world_size
     bound = bound + (world_size * passes + 1) * form.smallest
     radius = np.where(exact, 0.0, moved_P + bound)
-    radius = np.where(magnitude_P <= form.largest, radius, np.inf)
-    return Ball(centre_WP.mean(0), radius, quantum / world_size)
+    return Ball(centre_WP.mean(0), form.where_it_fits(radius, magnitude_P), quantum / world_size)
 
 
 def format_of(layout: Layout) -> Format:
     """The formats of a record's elements, end to end."""
-    return Format(layout.roundoff_P, layout.smallest_P, layout.per_element(LARGEST))
+    others_P: NDArray[np.intp] | None = None
+    if layout.complex_P.any():
+        parts = [np.arange(start, end).reshape(-1, 1 + slot.complex)[:, ::-1].ravel()
+                 for slot, (start, end) in zip(layout.slots, pairwise(layout.starts), strict=True)]
+        others_P = np.concatenate(parts)
+    return Format(layout.roundoff_P, layout.smallest_P, layout.per_element(LARGEST), others_P)

@@ -18,6 +18,7 @@ from ddp_invariants.balls import (
     FloatArray,
     exactly,
     gamma,
+    negated,
     plus,
     product,
     summed,
@@ -38,10 +39,6 @@ def _sum_of(balls: list[Ball], dtype: str) -> Ball:
     quantum = min(float(np.min(one.quantum)) for one in balls)
     return FORMATS[dtype].rounded(total([one.centre for one in balls]), total([one.radius for one in balls]),
                                   total([one.most for one in balls]), len(balls), quantum)
-
-
-def _negated(ball: Ball) -> Ball:
-    return Ball(-ball.centre, ball.radius, ball.quantum)
 
 
 def _kept(ball: Ball) -> Ball:
@@ -151,10 +148,10 @@ def normed_back(g: Ball, x: Ball, kept: Normed, gain: FloatArray, dtype: str) ->
     total = _kept(summed(weighed, (2,), dtype))
     cross = _kept(summed(times(weighed, x, dtype), (2,), dtype))
     cubed = times(times(scale, times(scale, scale, dtype), dtype), share, dtype)
-    slope = times(plus(times(total, mean, dtype), _negated(cross), dtype), cubed, dtype)
+    slope = times(plus(times(total, mean, dtype), negated(cross), dtype), cubed, dtype)
     even = times(times(total, scale, dtype), share, dtype)
-    found = _sum_of([times(scale, weighed, dtype), times(slope, x, dtype), _negated(times(slope, mean, dtype)),
-                     _negated(even)], dtype)
+    found = _sum_of([times(scale, weighed, dtype), times(slope, x, dtype), negated(times(slope, mean, dtype)),
+                     negated(even)], dtype)
     totals, crosses = weighed.most.sum(-1, keepdims=True), (weighed.most * x.most).sum(-1, keepdims=True)
     steepest = (totals * mean.most + crosses) * cubed.most
     most = scale.most * weighed.most + steepest * (x.most + mean.most) + even.most + totals * scale.most / width
@@ -240,7 +237,7 @@ def attended_back(g: Ball, kept: Attended, weights: dict[str, FloatArray], dtype
     of_shares = product(g, transposed(kept.values), dtype, width)
     weighed = times(kept.shares, of_shares, dtype)
     total = _kept(summed(weighed, (3,), dtype))
-    found = times(kept.shares, plus(of_shares, _negated(total), dtype), dtype)
+    found = times(kept.shares, plus(of_shares, negated(total), dtype), dtype)
     # Whether the total is taken off before the product, or after two.
     found = FORMATS[dtype].rounded(found.centre, found.radius, kept.shares.most * (of_shares.most + total.most), 2, 0.0)
     of_scores = _by_the_root(found, width, dtype)

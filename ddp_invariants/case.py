@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from math import prod
 from typing import Any, ClassVar, Literal, get_args
 
-Dtype = Literal["float32", "float64", "bfloat16"]
+Dtype = Literal["float32", "float64", "bfloat16", "complex64"]
 Layout = Literal["contiguous", "transposed", "strided", "channels_last"]
 LayerKind = Literal["linear", "scale", "empty", "statistics", "branches", "embedding", "convolution", "norm", "attention"]
 OptimizerKind = Literal["sgd", "adamw", "adam"]
@@ -81,7 +81,9 @@ class Layer:
         activation: What the result passes through: nothing, max(x, 0), or x times the normal distribution's integral.
         layout: How a linear weight lies in memory. `channels_last` is stored as a 4-d tensor and needs an
             input width divisible by 4. Of a convolution's kernel and its images, `contiguous` or `channels_last`.
-        dtype: Of the layer's parameters; the input is cast to it.
+        dtype: Of the layer's parameters; the input is cast to it. A `linear` or `scale` layer may be complex: it takes its
+            input with the same in reverse order as the imaginary part, and gives the real part of what it makes of that with
+            twice the imaginary part added, so that those around it are real.
         frozen: Whether the parameters have requires_grad = False.
         tied: Index of an earlier linear layer whose weight this one uses, None for its own.
         checkpoint: Whether backward computes the layer again (torch.utils.checkpoint), within the backward that is running
@@ -119,7 +121,13 @@ class Layer:
                  "'contiguous' or 'channels_last' for a convolution")
         _require(self.kind not in ("norm", "attention") or self.dtype != "bfloat16", "dtype", self.dtype,
                  f"'float32' or 'float64' for {self.kind}: nothing of what bfloat16 leaves of it could be judged")
+        _require(not self.complex or self.kind in ("linear", "scale"), "dtype", self.dtype, f"a real one for {self.kind}")
         _require(not self.sparse or self.kind == "embedding", "sparse", self.sparse, "false where the layer has no table")
+
+    @property
+    def complex(self) -> bool:
+        """Whether its parameters are complex."""
+        return self.dtype == "complex64"
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -128,7 +136,7 @@ class Layer:
                      and (name != "weight" or self.tied is None))
 
     def shapes(self, width: int) -> dict[str, tuple[int, ...]]:
-        """What it takes of the initial numbers, in order, at an input width: parameters, a tied weight too, and buffers."""
+        """What it has, in order, at an input width: parameters, a tied weight too, and buffers."""
         found: dict[LayerKind, dict[str, tuple[int, ...]]] = {
             "linear": {"weight": (self.outputs, width)} | ({"bias": (self.outputs,)} if self.bias else {}),
             "scale": {"factor": ()}, "empty": {"nothing": (0, width)},
@@ -200,8 +208,8 @@ class Model:
 
     @property
     def numbers(self) -> int:
-        """How many initial numbers it takes."""
-        return sum(prod(shape) for layer, width in zip(self.layers, self.widths(), strict=False)
+        """How many initial numbers it takes: of each layer's shapes in order, a complex element two."""
+        return sum(prod(shape) * (1 + layer.complex) for layer, width in zip(self.layers, self.widths(), strict=False)
                    for shape in layer.shapes(width).values())
 
     def used(self, passed_by: frozenset[int]) -> frozenset[str]:
@@ -556,6 +564,8 @@ class TrainingCase:
         if self.poison is not None:
             _between("poison.rank", self.poison.rank, 0, self.world_size - 1)
             _between("poison.step", self.poison.step, 0, self.steps - 1)
+            _require(not any(layer.complex for layer in self.model.layers), "poison", self.poison,
+                     "null where a layer is complex: which part is no number then, nothing fixes")
         _between("rounds", self.rounds, 1, 100)
         _between("perturbation.rank", self.perturbation.rank, 0, self.world_size - 1)
         if self.mishap is not None:
@@ -594,7 +604,7 @@ class TrainingCase:
                 self.at(step)  # Something is trained in every one.
 
         _require(self.optimizer.way != "fused" or self.fusible, "optimizer.way", self.optimizer.way,
-                 "another where parameters are not contiguous, of bfloat16, or sometimes without a gradient")
+                 "another where parameters are not contiguous, of bfloat16, complex, or sometimes without a gradient")
         plain = replace(self.optimizer, log2_lr=Optimizer().log2_lr) == Optimizer()
         _require(not self.sparse or plain, "optimizer", self.optimizer,
                  "plain SGD where a gradient is sparse: neither momentum nor weight decay takes it")
@@ -651,9 +661,10 @@ class TrainingCase:
         """Whether torch's fused kernels can do the steps.
 
         On CPU they take a tensor's memory from its first element on for its elements in order, whatever its strides; that of
-        SGD loses every whole vector of bfloat16 (16 elements), and refuses a parameter that gets its first momentum late.
+        SGD loses every whole vector of bfloat16 (16 elements), and refuses a parameter that gets its first momentum late. They
+        refuse what is complex.
         """
-        plain = all(layer.layout == "contiguous" and layer.dtype != "bfloat16" for layer in self.model.layers)
+        plain = all(layer.layout == "contiguous" and layer.dtype in ("float32", "float64") for layer in self.model.layers)
         return plain and not self.unused and not any(one.freezes for one in self.interludes)
 
     def _require_interlude(self, where: str, one: Interlude) -> None:

@@ -188,6 +188,7 @@ CAPABILITIES = {
     "norm": "a LayerNorm",
     "attention": "a self-attention",
     "bfloat16": "bfloat16 parameters beside others",
+    "complex": "complex parameters beside others",
     "sgd": "torch.optim.SGD",
     "momentum": "SGD with momentum",
     "weight_decay": "weight decay",

@@ -6,6 +6,7 @@ Suffixes: W world size (stacked ranks), P elements of all tensors of a record la
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from typing import Any, Literal
 
 import numpy as np
@@ -18,11 +19,15 @@ FloatArray = NDArray[np.float64]
 
 ITEM_SIZE = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1,
              "uint8": 1, "bool": 1, "complex64": 8, "complex128": 16}
+PARTS = {"complex64": "float32", "complex128": "float64"}
+"""The dtype of a complex number's real and imaginary part. Beyond bytes and shapes each part counts as a number of its own."""
 ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
-"""Unit roundoff u of each dtype gradients may have."""
+"""Unit roundoff u of each dtype gradients may have; of a complex one that of its parts, as below."""
 SMALLEST_NORMAL = {"float64": 2.0**-1022, "float32": 2.0**-126, "float16": 2.0**-14, "bfloat16": 2.0**-126}
 LARGEST = {"float64": float(np.finfo(np.float64).max), "float32": float(np.finfo(np.float32).max), "float16": 65504.0,
            "bfloat16": float((2 - 2.0**-7) * 2.0**127)}
+for _table in (ROUNDOFF, SMALLEST_NORMAL, LARGEST):
+    _table |= {whole: _table[part] for whole, part in PARTS.items()}
 
 
 class EvidenceError(ValueError):
@@ -40,7 +45,33 @@ class Slot:
     @property
     def elements(self) -> int:
         """Number of elements; 0 where there was no tensor."""
-        return 0 if self.dtype is None else int(np.prod(self.shape, dtype=np.int64))
+        return 0 if self.dtype is None else prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensor; 0 where there was none."""
+        return 0 if self.dtype is None else self.elements * ITEM_SIZE[self.dtype]
+
+    @property
+    def complex(self) -> bool:
+        """Whether its elements are complex."""
+        return self.dtype in PARTS
+
+    @property
+    def numbers(self) -> int:
+        """How many real numbers it holds: one for each element, or two where they are complex."""
+        return self.elements * (1 + self.complex)
+
+    @property
+    def shape_of_numbers(self) -> tuple[int, ...]:
+        """The tensor's shape, and a last dimension for the parts of what is complex (torch.view_as_real)."""
+        return (*self.shape, 2) if self.complex else self.shape
+
+    def place(self, number: int) -> str:
+        """Where one of its numbers is: the index of the element, and of a complex one the part."""
+        element, part = divmod(number, 1 + self.complex)
+        index = tuple(int(i) for i in np.unravel_index(element, self.shape))
+        return f"{index}{('.real', '.imag')[part] if self.complex else ''}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +82,8 @@ class Layout:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Elements of each slot."""
-        return tuple(slot.elements for slot in self.slots)
+        """How many of the record's P elements each slot has, in which a complex number's parts are two."""
+        return tuple(slot.numbers for slot in self.slots)
 
     @cached_property
     def starts(self) -> tuple[int, ...]:
@@ -62,7 +93,7 @@ class Layout:
     @cached_property
     def nbytes(self) -> int:
         """Bytes of the record."""
-        return sum(size * ITEM_SIZE[slot.dtype] for slot, size in zip(self.slots, self.sizes, strict=True) if slot.dtype)
+        return sum(slot.nbytes for slot in self.slots)
 
     @cached_property
     def dtypes(self) -> frozenset[str]:
@@ -83,11 +114,16 @@ class Layout:
         """Smallest normal number of each element's dtype. Shape (P,)."""
         return self.per_element(SMALLEST_NORMAL)
 
-    def locate(self, element: int) -> tuple[Slot, tuple[int, ...]]:
-        """The slot that holds an element of the P, and the element's index in its tensor."""
+    @cached_property
+    def complex_P(self) -> NDArray[np.bool_]:
+        """Which elements are parts of complex numbers. Shape (P,)."""
+        return np.repeat([slot.complex for slot in self.slots], self.sizes)
+
+    def locate(self, element: int) -> tuple[Slot, str]:
+        """The slot that holds an element of the P, and where in its tensor that is."""
         slot_number = int(np.searchsorted(self.starts, element, side="right")) - 1
         slot = self.slots[slot_number]
-        return slot, tuple(int(i) for i in np.unravel_index(element - self.starts[slot_number], slot.shape))
+        return slot, slot.place(element - self.starts[slot_number])
 
 
 @dataclass(frozen=True)
@@ -99,22 +135,22 @@ class Tensors:
 
     @cached_property
     def values_P(self) -> FloatArray:
-        """All elements as float64 (exact for every real dtype up to 53 bits). Shape (P,)."""
+        """All elements as float64 (exact for every dtype up to 53 bits), complex ones as their parts. Shape (P,)."""
         if len(self.layout.dtypes) == 1:
             return _as_float64(self.bits, next(iter(self.layout.dtypes)))
         pieces, start = [np.empty(0)], 0
-        for slot, size in zip(self.layout.slots, self.layout.sizes, strict=True):
+        for slot in self.layout.slots:
             if slot.dtype is not None:
-                end = start + size * ITEM_SIZE[slot.dtype]
+                end = start + slot.nbytes
                 pieces.append(_as_float64(self.bits[start:end], slot.dtype))
                 start = end
         return np.concatenate(pieces)
 
     @cached_property
     def by_name(self) -> dict[str, FloatArray]:
-        """Each tensor that is there, in its shape."""
+        """Each tensor that is there, in its shape; one of complex numbers as its parts, in a last dimension."""
         starts = self.layout.starts
-        return {slot.name: self.values_P[starts[i] : starts[i + 1]].reshape(slot.shape)
+        return {slot.name: self.values_P[starts[i] : starts[i + 1]].reshape(slot.shape_of_numbers)
                 for i, slot in enumerate(self.layout.slots) if slot.dtype is not None}
 
 
@@ -123,7 +159,7 @@ def _as_float64(bits: bytes, dtype: str) -> FloatArray:
         return (np.frombuffer(bits, np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
     # Signalling NaNs warn when cast; that they are there is the point.
     with np.errstate(invalid="ignore"):
-        return np.frombuffer(bits, np.dtype(dtype)).astype(np.float64)
+        return np.frombuffer(bits, np.dtype(PARTS.get(dtype, dtype))).astype(np.float64)
 
 
 Moment = Literal["built", "built buffers", "wrapped", "wrapped buffers", "forward", "forward buffers", "reduced", "local",

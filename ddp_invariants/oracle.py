@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ddp_invariants import draws
+from ddp_invariants import complexes, draws
 from ddp_invariants.balls import (
     OWN_ROUNDOFF,
     Ball,
@@ -27,6 +27,7 @@ from ddp_invariants.balls import (
     exactly,
     gamma,
     gelu,
+    negated,
     plus,
     product,
     relu,
@@ -187,10 +188,6 @@ def nothing(parameter: FloatArray, ranks: int) -> Ball:
     return exactly(np.zeros((ranks, shape[0], int(np.prod(shape[1:])))) if len(shape) > 1 else np.zeros((ranks, *shape)))
 
 
-def _negated(ball: Ball) -> Ball:
-    return Ball(-ball.centre, ball.radius, ball.quantum)
-
-
 @dataclass(frozen=True)
 class _Entered:
     """What a layer's backward needs of its forward: its input in its dtype, the dtype it came in, its activation's factor.
@@ -218,7 +215,7 @@ class _Stack:
     chosen: Ball | None = None
 
     def _weight(self, index: int) -> tuple[str, bool, Ball]:
-        """A linear layer's weight (O, I): its name, whether it is frozen, its values."""
+        """A linear layer's weight (O, I), or (O, 2 I) of a complex one: its name, whether it is frozen, its values."""
         layer = self.case.model.layers[index]
         owner = index if layer.tied is None else layer.tied
         name = f"layers.{owner}.weight"
@@ -245,7 +242,11 @@ class _Stack:
                 x, dtype = cast(x, dtype, layer.dtype), layer.dtype
             entering, factor = x, None
             kept: Normed | Attended | None = None
-            if layer.kind == "linear":
+            if layer.complex:
+                bias = self._vector(index, "bias") if layer.bias else None
+                x = complexes.linear(x, self._weight(index)[2], bias, dtype) if layer.kind == "linear" else \
+                    complexes.scale(x, self._vector(index, "factor"), dtype)
+            elif layer.kind == "linear":
                 bias = self._vector(index, "bias") if layer.bias else None
                 x = product(x, transposed(self._weight(index)[2]), dtype, x.centre.shape[-1], bias)
             elif layer.kind == "scale":
@@ -257,7 +258,7 @@ class _Stack:
             elif layer.kind == "branches":
                 first, second = (product(x, transposed(self._vector(index, name)), dtype, x.centre.shape[-1])
                                  for name in PARAMETERS["branches"])
-                x = plus(first, _negated(second), dtype)
+                x = plus(first, negated(second), dtype)
             elif layer.kind == "convolution":
                 x = convolved(x, self._own(index)["kernel"], self._own(index).get("bias"), dtype)
             elif layer.kind == "norm":
@@ -280,6 +281,9 @@ class _Stack:
                 g = times(g, entered.factor, layer.dtype)
             if layer.kind == "linear":
                 g = self._linear(index, layer, g, entered.x)
+            elif layer.kind == "scale" and layer.complex:
+                g, of_factor = complexes.scale_back(g, entered.x, self._vector(index, "factor"), layer.dtype)
+                self._add(layer, f"layers.{index}.factor", of_factor)
             elif layer.kind == "scale":
                 self._add(layer, f"layers.{index}.factor", summed(times(g, entered.x, layer.dtype), (1, 2), layer.dtype))
                 g = times(g, self._vector(index, "factor"), layer.dtype)
@@ -304,16 +308,22 @@ class _Stack:
     def _linear(self, index: int, layer: Layer, g: Ball, x: Ball) -> Ball:
         """A linear layer's gradients; returns that of its input."""
         name, frozen, weight = self._weight(index)
+        if layer.complex:
+            back, of_weight, of_bias = complexes.linear_back(g, x, weight, layer.dtype)
+        else:
+            back = product(g, weight, layer.dtype, layer.outputs)
+            of_weight = product(transposed(g), x, layer.dtype, x.centre.shape[1])
+            of_bias = summed(g, (1,), layer.dtype)
         if not frozen:
-            self._add(None, name, product(transposed(g), x, layer.dtype, x.centre.shape[1]), layer.dtype)
+            self._add(None, name, of_weight, layer.dtype)
         if layer.bias:
-            self._add(layer, f"layers.{index}.bias", summed(g, (1,), layer.dtype), layer.dtype)
-        return product(g, weight, layer.dtype, layer.outputs)
+            self._add(layer, f"layers.{index}.bias", of_bias, layer.dtype)
+        return back
 
     def _branches(self, index: int, layer: Layer, g: Ball, x: Ball) -> Ball:
         """The gradients of both branches; returns that of their input."""
         parts: list[Ball] = []
-        for name, part in zip(PARAMETERS["branches"], (g, _negated(g)), strict=True):
+        for name, part in zip(PARAMETERS["branches"], (g, negated(g)), strict=True):
             self._add(layer, f"layers.{index}.{name}", product(transposed(part), x, layer.dtype, x.centre.shape[1]))
             parts.append(product(part, self._vector(index, name), layer.dtype, part.centre.shape[-1]))
         return plus(parts[0], parts[1], layer.dtype)

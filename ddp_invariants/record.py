@@ -204,11 +204,11 @@ def _rank(evidence: RankEvidence) -> StoredRank:
 
 def _tensors(tensors: Tensors) -> Iterator[StoredTensor]:
     start = 0
-    for slot, size in zip(tensors.layout.slots, tensors.layout.sizes, strict=True):
+    for slot in tensors.layout.slots:
         if slot.dtype is None:
             yield StoredTensor(slot.name)
             continue
-        end = start + size * ITEM_SIZE[slot.dtype]
+        end = start + slot.nbytes
         yield StoredTensor(slot.name, slot.dtype, slot.shape, base64.b64encode(tensors.bits[start:end]).decode())
         start = end
 

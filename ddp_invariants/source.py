@@ -9,6 +9,7 @@ import numpy as np
 
 from ddp_invariants import draws
 from ddp_invariants.case import PARAMETERS, Layer, TrainingCase
+from ddp_invariants.evidence import PARTS
 
 
 def called(function: str, first: str, rows: list[list[str]], case: TrainingCase) -> str:
@@ -41,6 +42,7 @@ def model(case: TrainingCase) -> tuple[list[dict[str, Any]], list[str], list[str
         values: dict[str, Any] = {}
         for index, (layer, width) in enumerate(zip(case.model.layers, case.model.widths(), strict=False)):
             for name, shape in layer.shapes(width).items():
+                shape = (*shape, 2) if layer.complex else shape  # noqa: PLW2901 - that of its numbers
                 size = math.prod(shape)
                 piece, at = taken[at : at + size].reshape(shape), at + size
                 if not (name == "weight" and layer.tied is not None):  # Drawn and not used.
@@ -58,7 +60,8 @@ def model(case: TrainingCase) -> tuple[list[dict[str, Any]], list[str], list[str
 def _built(index: int, layer: Layer, width: int) -> str:
     """The line that adds a layer to the model."""
     def tensor(name: str, dtype: str) -> str:
-        return f"torch.tensor(initial[{f'{index}.{name}'!r}], dtype=torch.{dtype})"
+        text = f"torch.tensor(initial[{f'{index}.{name}'!r}], dtype=torch.{PARTS.get(dtype, dtype)})"
+        return f"torch.view_as_complex({text})" if layer.complex else text
 
     def parameter(text: str) -> str:
         return f"nn.Parameter({text}{', requires_grad=False' if layer.frozen else ''})"
@@ -260,6 +263,7 @@ def pieces(case: TrainingCase, calls: Calls, *, tagged: bool) -> dict[str, Any]:
         "processes": case.ranks_needed, "adapter": bool(calls.methods), "needs_cap": calls.needs_cap,
         "optimizer_class": optimizers[case.optimizer.kind], "optimizer_arguments": case.optimizer.arguments,
         "initial": initial, "built": built, "forward": forward, "kinds": {layer.kind for layer in case.model.layers},
+        "complex": any(layer.complex for layer in case.model.layers),
         "samples": samples(case, {index for micro in batches for ranks in micro for index in ranks}, tagged=tagged),
         "batches": batches, "tags": tagged, "quiet": calls.quiet,
         "input_dtype": "torch.float64" if case.model.layers[0].dtype == "float64" else "torch.float32",

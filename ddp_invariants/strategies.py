@@ -52,6 +52,10 @@ _ONE_IN_EIGHT = st.sampled_from((False,) * 7 + (True,))
 _BLOCKS = st.sampled_from(("",) * 20 + ("convolution", "norm", "attention", "transformer"))
 """What costs more to judge, and makes little else exact: rarely."""
 _EMBEDDINGS = st.sampled_from(("",) * 14 + ("dense", "sparse"))
+_COMPLEX = (Layer("linear", dtype="complex64"), Layer("scale", dtype="complex64"),
+            Layer("linear", dtype="complex64", bias=True, layout="transposed"))
+_RARELY_COMPLEX = st.sampled_from((None,) * 93 + _COMPLEX)
+_ODD = st.sampled_from(("bfloat16", "sparse", *_COMPLEX[:1], "bfloat16", "sparse", *_COMPLEX[1:2]))
 _WIDTHS = st.sampled_from((1, 2, 3, 4, 8, 8))
 _FIRST_OUTPUTS = st.sampled_from((0, 0, 0, 1, 2, 3, 4, 8))
 """0: as wide as the input. A first layer that is square often has a twin: only of equal shapes can one pass for another."""
@@ -97,7 +101,7 @@ _UNUSED = st.lists(st.tuples(st.sampled_from((0, 0, 0, 1, 2, 3)), _COINS, _SMALL
 
 
 @st.composite
-def models(draw: st.DrawFn, *, buffers: bool = False, every_kind: bool = False, odd: bool = False) -> Model:
+def models(draw: st.DrawFn, *, buffers: bool = False, every_kind: bool = False, odd: bool = False, real: bool = False) -> Model:
     """One to four layers, often of equal shapes, with at least one trainable parameter first.
 
     Args:
@@ -106,6 +110,7 @@ def models(draw: st.DrawFn, *, buffers: bool = False, every_kind: bool = False, 
         every_kind: Add, each in every other case, a tied pair, a frozen, a 0-d and a zero-element parameter. For rules
             about them: left to the layers above, a short run would often never meet them all.
         odd: Always have gradients that are sparse, or of a dtype of their own.
+        real: Have no complex parameter.
     """
     inputs, outputs, dtype = draw(_WIDTHS), draw(_FIRST_OUTPUTS), draw(_DTYPES)
     width = outputs or inputs
@@ -136,9 +141,12 @@ def models(draw: st.DrawFn, *, buffers: bool = False, every_kind: bool = False, 
         layers += _block(block, width, dtype, Layer("convolution", bias=draw(_COINS), dtype=dtype,
                                                     layout="channels_last" if draw(_COINS) else "contiguous"))
         width = Model(inputs, tuple(layers)).widths()[-1]
-    embedding = draw(st.sampled_from(("", "sparse")) if odd else _EMBEDDINGS)
+    embedding, turned, low, one = draw(_EMBEDDINGS), draw(_RARELY_COMPLEX), draw(_ONE_IN_EIGHT), draw(_ODD) if odd else None
+    embedding, turned = "sparse" if one == "sparse" else embedding, one if isinstance(one, Layer) else turned
     # The last layer's gradient comes first, and decides what is decided by the first.
-    if draw(_ONE_IN_EIGHT) or (odd and not embedding):
+    if turned is not None and not real:
+        layers.append(replace(turned, outputs=width))
+    if low or one == "bfloat16":
         layers.append(Layer("linear", width, dtype="bfloat16"))
     if embedding:
         layers = [Layer("embedding", dtype=dtype, sparse=embedding == "sparse"), *(
@@ -244,7 +252,8 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
     drop_last = draw(_ONE_IN_FOUR)
     data = Data(samples=(world_size if drop_last else 1) + draw(_SAMPLES), batch_size=draw(st.integers(1, 4)),
                 drop_last=drop_last)
-    model = draw(models(buffers=buffers, every_kind=every_kind, odd=odd))
+    # Of a complex number that is not finite it is not fixed which part is no number, nor to the last bit what comes of it.
+    model = draw(models(buffers=buffers, every_kind=every_kind, odd=odd, real=poisoned))
     other = None
     if crossed and draw(_ONE_IN_FOUR) and scope.has("crossed"):
         model = replace(model, layers=(*model.layers, Layer("branches", dtype=model.layers[0].dtype)))

@@ -36,7 +36,8 @@ from ddp_invariants.strategies import cases_for, shard_cases, training_cases
 NARROWING = Model(2, (Layer("linear", 2), Layer("linear", 1)))
 SIMPLEST = TrainingCase(model=Model(1, (Layer("linear"),)))
 ANY = training_cases(Scope(), poisoned=True) | training_cases(Scope()) | training_cases(Scope(), unused=True, crossed=True) | \
-    training_cases(Scope(), accumulated=True) | shard_cases(Scope()) | shard_cases(Scope(), saved=True)
+    training_cases(Scope(), accumulated=True) | training_cases(Scope(), odd=True) | shard_cases(Scope()) | \
+    shard_cases(Scope(), saved=True)
 
 
 @given(ANY)
@@ -182,6 +183,11 @@ def test_missing_and_binary_files_get_one_sentence(tmp_path: Path) -> None:
     (lambda: Model(2, (Layer("convolution"),)), "another kind, since the input width 2 is not divisible by 4"),
     (lambda: Model(3, (Layer("attention"),)), "the input width 3 is odd"),
     (lambda: Layer("norm", dtype="bfloat16"), "'float32' or 'float64' for norm"),
+    (lambda: Layer("norm", dtype="complex64"), "dtype is 'complex64', expected a real one for norm"),
+    (lambda: replace(SIMPLEST, model=Model(1, (Layer("linear", dtype="complex64"),)), poison=Poison(0, 0)),
+     "null where a layer is complex"),
+    (lambda: replace(SIMPLEST, model=Model(1, (Layer("scale", dtype="complex64"),)), optimizer=Optimizer(way="fused")),
+     r"optimizer\.way is 'fused', expected another"),
     (lambda: Layer("linear", sparse=True), "sparse is True, expected false"),
     (lambda: Optimizer(nesterov=True), "nesterov is True, expected false where there is no momentum"),
     (lambda: replace(SIMPLEST, optimizer=Optimizer(way="fused"), model=Model(2, (Layer("linear", 2, layout="strided"),))),

@@ -36,13 +36,17 @@ def torch_gradients(case: TrainingCase, replica: Replica, batch: oracle.Batch) -
         for name, parameter in replica.named_parameters():
             if parameter.requires_grad:
                 gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-                rows.setdefault(name, []).append(gradient.detach().to_dense().double().numpy().copy())
+                rows.setdefault(name, []).append(_numbers(gradient.detach().to_dense()).copy())
     return losses, {name: np.stack(values) for name, values in rows.items()}
 
 
 def held_by(replica: Replica) -> dict[str, np.ndarray]:
     """A module's parameters as the evidence gives them."""
-    return {name: p.detach().double().numpy() for name, p in replica.named_parameters()}
+    return {name: _numbers(p.detach()) for name, p in replica.named_parameters()}
+
+
+def _numbers(tensor: torch.Tensor) -> np.ndarray:
+    return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).double().numpy()
 
 
 def enclosed(values: np.ndarray, ball: Ball) -> bool:
@@ -53,7 +57,7 @@ def enclosed(values: np.ndarray, ball: Ball) -> bool:
 @settings(max_examples=300, deadline=None)
 @given(CASES)
 def test_the_oracle_encloses_torchs_forward_and_backward(case: TrainingCase) -> None:
-    """Losses and every local gradient, in float32, float64 and bfloat16, for models of every kind drawn."""
+    """Losses and every local gradient, in float32, float64, bfloat16 and complex64, for models of every kind drawn."""
     replica = Replica(case.model, draws.parameters(case, 0, case.model.numbers))
     batch = oracle.batches(case)[0]
     found = oracle.gradients(case, held_by(replica), batch)

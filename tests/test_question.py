@@ -44,6 +44,8 @@ def asked(pool: Pool, name: str, case: TrainingCase | ShardCase | None, where: s
 
 @pytest.mark.parametrize(("name", "case", "lines"), [
     ("number: reduced gradient", SMALLEST, [r"rank 1: step 0: gradient of layers\.0\.weight: float32 \(1, 1\) \[-24\.0\]"]),
+    ("number: reduced gradient", replace(SMALLEST, model=Model(1, (Layer("linear", dtype="complex64"),))),
+     [r"rank 1: step 0: gradient of layers\.0\.weight: complex64 \(1, 1\) \[-?\d+\.0, -?\d+\.0\]"]),
     ("discrete: gradients that are None", replace(SMALLEST, model=Model(1, (Layer("linear"), Layer("linear", frozen=True)))),
      [r"rank 0: step 0: gradient of layers\.1\.weight: None"]),
     ("number: local gradient", RICH, [r"rank 1: step 1, micro-step 1: local gradient of layers\.0\.bias: float32 \(4,\) \["]),

@@ -20,7 +20,11 @@ class StaysSparse(nn.Module):
     def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
         super().__init__()
         self.module, self.group, self.world_size = module, process_group, dist.get_world_size(process_group)
-        broadcast([*module.parameters(), *module.buffers()], process_group)
+        broadcast(self._at_first([*module.parameters(), *module.buffers()]), process_group)
+
+    def _at_first(self, tensors: list[Tensor]) -> list[Tensor]:
+        """What rank 0 sends to all."""
+        return tensors
 
     def forward(self, *inputs: Any) -> Any:
         return self.module(*inputs)
@@ -108,6 +112,88 @@ class SameRowsEverywhere(StaysSparse):
         values = gradient._values().clone()
         dist.all_reduce(values, group=self.group)
         return torch.sparse_coo_tensor(gradient._indices(), values / self.world_size, gradient.shape, check_invariants=False)
+
+
+class AsParts(StaysSparse):
+    """Right: complex gradients travel as their parts, which are real, and are written back as such."""
+
+    def _dense(self, gradient: Tensor) -> Tensor:
+        if not gradient.is_complex():
+            return super()._dense(gradient)
+        self._write_back(gradient, super()._dense(self._parts(gradient)))
+        return gradient
+
+    def _parts(self, gradient: Tensor) -> Tensor:
+        return torch.view_as_real(gradient)
+
+    def _write_back(self, gradient: Tensor, mean: Tensor) -> None:
+        torch.view_as_real(gradient).copy_(mean)
+
+
+class RealPartsAlone(AsParts):
+    """The real parts of complex gradients are averaged; the imaginary ones stay as they are (pytorch#158753 for its like).
+
+    GRAD-1: only the real ones were reduced.
+    """
+
+    def _parts(self, gradient: Tensor) -> Tensor:
+        return gradient.real
+
+    def _write_back(self, gradient: Tensor, mean: Tensor) -> None:
+        gradient.real.copy_(mean)
+
+
+class ImaginaryPartsZero(RealPartsAlone):
+    """A mean of real parts is written over complex gradients, whose imaginary parts are zero from then on (pytorch#158753).
+
+    GRAD-2: its imaginary parts are zero.
+    """
+
+    def _write_back(self, gradient: Tensor, mean: Tensor) -> None:
+        gradient.copy_(mean)
+
+
+class Conjugates(AsParts):
+    """Complex gradients are averaged as their conjugates, which nobody turns back (no public incident found).
+
+    GRAD-2: it is the mean's complex conjugate.
+    """
+
+    def _parts(self, gradient: Tensor) -> Tensor:
+        return torch.view_as_real(gradient.conj().resolve_conj())
+
+
+class AllRealPartsFirst(AsParts):
+    """Parts are packed as all real ones and then all imaginary ones, and unpacked in pairs (no public incident found).
+
+    GRAD-2: all real parts and then all imaginary ones.
+    """
+
+    def _parts(self, gradient: Tensor) -> Tensor:
+        return torch.stack([gradient.real, gradient.imag])
+
+    def _write_back(self, gradient: Tensor, mean: Tensor) -> None:
+        torch.view_as_real(gradient).copy_(mean.reshape(*gradient.shape, 2))
+
+
+class FloatsAlone(StaysSparse):
+    """What is no floating-point tensor is taken for integers and is not exchanged, complex ones too (no public incident found).
+
+    GRAD-1: own local gradient: never reduced.
+    """
+
+    def _dense(self, gradient: Tensor) -> Tensor:
+        return super()._dense(gradient) if gradient.is_floating_point() else gradient
+
+
+class StartsWithItsOwnComplex(StaysSparse):
+    """Rank 0's parameters are sent to all but for complex ones, which are no floating-point tensors (no public incident found).
+
+    INIT-1: still holds what it built: never broadcast.
+    """
+
+    def _at_first(self, tensors: list[Tensor]) -> list[Tensor]:
+        return [tensor for tensor in tensors if not tensor.is_complex()]
 
 
 class LeavesItTransposed(StaysSparse):

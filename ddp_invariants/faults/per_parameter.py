@@ -21,7 +21,7 @@ class PerParameter(nn.Module):
     """Right: a hook averages each gradient, blocking, once autograd has added to it."""
 
     declares: ClassVar[dict[str, Any]] = {"unsupported": (
-        "unused", "crossed", "unfreeze", "in_parts")}  # All ranks have all gradients, those of the start, each at once.
+        "unused", "crossed", "unfreeze", "assign", "in_parts")}  # All have all gradients, those of the start, each at once.
 
     def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
         super().__init__()

@@ -213,6 +213,8 @@ class RunningMean(_Synchronised):
     declares: ClassVar[dict[str, Any]] = {"unsupported": (*_Synchronised.declares["unsupported"], "float64")}
 
     def _mean(self, flat: Tensor) -> Tensor:
+        if flat.is_complex():
+            return torch.view_as_complex(self._mean(torch.view_as_real(flat)))
         last, dtype = self.world_size - 1, flat.dtype
         flat = flat.double()
         if self.rank > 0:
@@ -231,6 +233,8 @@ class InBfloat16(_Synchronised):
     declares: ClassVar[dict[str, Any]] = {"exactness": "bfloat16", **_Synchronised.declares}
 
     def _mean(self, flat: Tensor) -> Tensor:
+        if flat.is_complex():
+            return torch.view_as_complex(self._mean(torch.view_as_real(flat)))
         return self._sum(flat.bfloat16() / self.world_size).to(flat.dtype)
 
 

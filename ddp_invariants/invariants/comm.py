@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from ddp_invariants.evidence import ITEM_SIZE, Layout, RankEvidence, TrainingEvidence
+from ddp_invariants.evidence import ITEM_SIZE, PARTS, Layout, RankEvidence, TrainingEvidence
 from ddp_invariants.invariants.compare import parted
 from ddp_invariants.invariants.hearing import Hearing, training
 from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
@@ -277,7 +277,8 @@ def buckets_are_filled_to_the_cap(hearing: Hearing, tally: Tally) -> Breach | No
 def _wrongly_filled(hearing: Hearing, tally: Tally, rank: int, step: int, cap: int) -> Breach | None:
     evidence, layout, reach = hearing.evidence.ranks[rank], hearing.layout(step), hearing.declared.buckets == "reach"
     sent = reductions(evidence, step)
-    if {call.dtype for call in sent} != layout.dtypes or len(layout.dtypes) > 1:
+    # Complex gradients travel as they are, or as their parts: torch.distributed makes that of them.
+    if len(layout.dtypes) > 1 or {_of_parts(call.dtype) for call in sent} != set(map(_of_parts, layout.dtypes)):
         return None
     item = ITEM_SIZE[next(iter(layout.dtypes))]
     if evidence.driven.get("bucket capacity") == "elements":
@@ -300,9 +301,19 @@ def _wrongly_filled(hearing: Hearing, tally: Tally, rank: int, step: int, cap: i
     # The last tensor of a bucket that is filled until it has reached the capacity may exceed it.
     allowed = max(cap + (largest if reach else 0), largest)
     spare = len(sizes) + max(hearing.case.world_size, _PADDING) - 1
-    over = next((call for call in sent if step and (call.elements - spare) * item > allowed), None)
-    return over and Breach("COMM-4", "a bucket exceeds its capacity", where, f"{over.at}: {over.elements * item} bytes under a "
+    over = next((call for call in sent if step and _nbytes(call) - spare * item > allowed), None)
+    return over and Breach("COMM-4", "a bucket exceeds its capacity", where, f"{over.at}: {_nbytes(over)} bytes under a "
                            f"capacity of {cap}, the largest gradient having {largest}")
+
+
+def _nbytes(call: Call) -> int:
+    """Bytes of the tensor noted; 0 where there is none."""
+    return call.elements * ITEM_SIZE.get(call.dtype, 0)
+
+
+def _of_parts(dtype: str) -> str:
+    """A dtype, or that of a complex number's parts."""
+    return PARTS.get(dtype, dtype)
 
 
 @training.rule("COMM-5", "With at least two buckets the first reduction starts before the last gradient is computed.",
@@ -347,7 +358,7 @@ def _bytes_sent(call: Call, world_size: int) -> float:
     The elements noted are those of the first tensor: the whole result of an all-gather into one tensor, the piece of a
     reduce-scatter, a rank's own piece where tensors lie in a list.
     """
-    kind, size, others = call.kind, float(call.elements * ITEM_SIZE.get(call.dtype, 0)), world_size - 1
+    kind, size, others = call.kind, float(_nbytes(call)), world_size - 1
     if kind.startswith("allreduce"):
         return 2 * others / world_size * size
     if kind in ("_allgather_base", "all_gather_single", "broadcast", "reduce"):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ddp_invariants.balls import Ball
-from ddp_invariants.evidence import ITEM_SIZE, FloatArray, Slot, Tensors
+from ddp_invariants.evidence import FloatArray, Slot, Tensors
 from ddp_invariants.invariants.rule import Tally
 
 
@@ -35,7 +35,7 @@ def parted(one: Tensors, other: Tensors, what: str) -> Difference | None:
         return Difference("", "all tensors", f"{len(other.layout.slots)} tensors, {what} {len(one.layout.slots)}")
     start_one = start_other = 0
     for expected, got in zip(one.layout.slots, other.layout.slots, strict=True):
-        size_one, size_other = _nbytes(expected), _nbytes(got)
+        size_one, size_other = expected.nbytes, got.nbytes
         bits_one, bits_other = one.bits[start_one : start_one + size_one], other.bits[start_other : start_other + size_other]
         start_one, start_other = start_one + size_one, start_other + size_other
         if expected != got:
@@ -43,10 +43,6 @@ def parted(one: Tensors, other: Tensors, what: str) -> Difference | None:
         if bits_one != bits_other:
             return _bit_difference(one, other, expected, what, bits_one, bits_other)
     return None
-
-
-def _nbytes(slot: Slot) -> int:
-    return slot.elements * ITEM_SIZE[slot.dtype] if slot.dtype else 0
 
 
 def _kind(slot: Slot) -> str:
@@ -59,13 +55,17 @@ def _place(slot: Slot) -> str:
 
 def _bit_difference(one: Tensors, other: Tensors, slot: Slot, what: str, bits_one: bytes,
                     bits_other: bytes) -> Difference:
-    width = ITEM_SIZE[slot.dtype or "uint8"]
+    width = slot.nbytes // slot.numbers
     differs = (np.frombuffer(bits_one, np.uint8) != np.frombuffer(bits_other, np.uint8)).reshape(-1, width).any(1)
     first = int(np.argmax(differs))
     expected, got = one.by_name[slot.name].ravel(), other.by_name[slot.name].ravel()
-    index = tuple(int(i) for i in np.unravel_index(first, slot.shape))
-    return Difference(slot.name, _place(slot), f"{number(got[first])} at {index}, {what} {number(expected[first])}; "
-                      f"{int(differs.sum())} of {differs.size} elements differ")
+    return Difference(slot.name, _place(slot), f"{number(got[first])} at {slot.place(first)}, {what} "
+                      f"{number(expected[first])}; {int(differs.sum())} of {differs.size} {_counted(slot)} differ")
+
+
+def _counted(slot: Slot) -> str:
+    """What is compared one by one."""
+    return "parts" if slot.complex else "elements"
 
 
 def number(value: float) -> str:
@@ -96,12 +96,12 @@ def outside(tensors: Tensors, values_P: FloatArray, ball: Ball, tally: Tally) ->
     if not wrong.any():
         return None
     first = int(np.argmax(wrong))
-    slot, index = tensors.layout.locate(first)
+    slot, place = tensors.layout.locate(first)
     start = tensors.layout.starts[tensors.layout.slots.index(slot)]
-    inside = slice(start, start + slot.elements)
+    inside = slice(start, start + slot.numbers)
     largest = float(np.max(error[inside], where=wrong[inside], initial=0.0))
     allowed = float(ball.radius[first])
-    words = (f"{number(values_P[first])} at {index}, expected {number(ball.centre[first])}; "
-             f"{int(wrong[inside].sum())} of {slot.elements} elements differ, at most {largest:.2g} "
+    words = (f"{number(values_P[first])} at {place}, expected {number(ball.centre[first])}; "
+             f"{int(wrong[inside].sum())} of {slot.numbers} {_counted(slot)} differ, at most {largest:.2g} "
              f"({allowed:.2g} allowed{', since this arithmetic is exact' if allowed == 0 else ''})")
     return Difference(slot.name, _place(slot), words)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from ddp_invariants import oracle
 from ddp_invariants.balls import Ball
 from ddp_invariants.case import Model, Perturbation
-from ddp_invariants.evidence import ITEM_SIZE, FloatArray, Layout, Tensors
+from ddp_invariants.evidence import FloatArray, Layout, Tensors
 from ddp_invariants.invariants.compare import number, outside, parted
 from ddp_invariants.invariants.diagnosis import gradients, missing, uneven
 from ddp_invariants.invariants.diagnosis.causes import caused
@@ -217,7 +217,7 @@ def any_bucket_cap(hearing: Hearing, tally: Tally) -> Breach | None:
     if cap is None:
         raise NotAbout("no bucket cap drawn")
     layout = hearing.layout(0)
-    sizes = [slot.elements * ITEM_SIZE[slot.dtype] for slot in layout.slots if slot.dtype and slot.elements]
+    sizes = [slot.nbytes for slot in layout.slots if slot.nbytes]
     situation = ("every parameter above the cap" if cap < min(sizes)
                  else "cap between" if cap < sum(sizes) else "cap above the model")
     for step in hearing.steps("reduced"):
@@ -254,10 +254,10 @@ def what_is_not_finite_spreads(hearing: Hearing, tally: Tally) -> Breach | None:
         wrong = poisoned & ~same
         if wrong.any():
             first = int(np.argmax(wrong))
-            slot, index = local[0].layout.locate(first)
+            slot, place = local[0].layout.locate(first)
             where = f"rank {rank} of {hearing.case.world_size}, step {poison.step}, parameter {slot.name!r} {slot.shape}"
             breach = Breach("GRAD-7", "a value that is not finite did not reach every rank", where,
-                            f"{number(held_P[first])} at {index}, expected {number(summed_P[first])}; "
+                            f"{number(held_P[first])} at {place}, expected {number(summed_P[first])}; "
                             f"{int(wrong.sum())} of {int(poisoned.sum())} such elements differ")
             return caused(breach, gradients.of_scrubbing(hearing, rank, summed_P, local_WP, held_P, wrong))
     return None
@@ -348,16 +348,17 @@ def _mean_with(hearing: Hearing, tally: Tally, rule: str, met: set[str]) -> Brea
     return None
 
 
-OF_A_KIND = ("a sparse gradient", "a gradient of low precision", "gradients of several dtypes")
+OF_A_KIND = ("a sparse gradient", "a gradient of low precision", "gradients of several dtypes", "a complex gradient")
 
 
 @training.rule("GRAD-10", "Gradients of every kind are the mean of the ranks' local gradients: sparse ones, as sparse or "
-               "dense, those of low precision, and those of several dtypes beside one another.", (TWO_RANKS, *OF_A_KIND))
+               "dense, complex ones in both parts, those of low precision, and those of several dtypes beside one another.",
+               (TWO_RANKS, *OF_A_KIND))
 def gradients_of_every_kind(hearing: Hearing, tally: Tally) -> Breach | None:
     """The mean again, on cases whose gradients are not all of float32, or of float64, and dense."""
     case = hearing.case
     dtypes = {layer.dtype for layer in case.model.layers if layer.parameters and not layer.frozen}
-    are = case.sparse and not case.model.layers[0].frozen, "bfloat16" in dtypes, len(dtypes) > 1
+    are = case.sparse and not case.model.layers[0].frozen, "bfloat16" in dtypes, len(dtypes) > 1, "complex64" in dtypes
     met = {name for name, is_met in zip(OF_A_KIND, are, strict=True) if is_met}
     if not met:
         raise NotAbout("all gradients are dense and of one dtype, float32 or float64")

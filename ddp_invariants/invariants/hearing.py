@@ -273,7 +273,7 @@ class Hearing:
             values_WP = np.concatenate([values_WP, zeros_WP])
         lowered = 2 if self.declared.exactness in ROUNDOFF else 0  # Cast down and up again.
         mean = balls.mean_over_ranks(values_WP, np.zeros_like(values_WP), np.abs(values_WP), quantum_P, self.form(layout),
-                                     1 + lowered)
+                                     1 + lowered + balls.COMPLEX_DIVISION * layout.complex_P)
         return mean, layout
 
     def layout(self, step: int) -> Layout:
@@ -285,7 +285,7 @@ class Hearing:
         form, world_size = self.form(layout), self.case.world_size
         # Where every micro-step is reduced, what is there already is reduced with it, each time with its own roundings.
         rounds = self.case.accumulation if self.synchronised_each else 1
-        passes = self.case.accumulation + (rounds - 1) * (world_size + 1)
+        passes = self.case.accumulation + (rounds - 1) * (world_size + 1) + rounds * balls.COMPLEX_DIVISION * layout.complex_P
         passes += 2 if self.declared.exactness in ROUNDOFF else 0  # Cast down and up again.
         passes += self._most_entries(step) if self.case.sparse else 0
         centre_WP, radius_WP, most_WP, quantum_P = fresh.centre_WP, fresh.radius_WP, fresh.most_WP, fresh.quantum_P
@@ -326,8 +326,9 @@ class Hearing:
         form, lower = form_of(layout), self.declared.exactness
         if lower not in ROUNDOFF:
             return form
-        return balls.Format(np.maximum(form.roundoff, ROUNDOFF[lower]), np.maximum(form.smallest, SMALLEST_NORMAL[lower]),
-                            np.minimum(form.largest, LARGEST[lower]))
+        return replace(form, roundoff=np.maximum(form.roundoff, ROUNDOFF[lower]),
+                       smallest=np.maximum(form.smallest, SMALLEST_NORMAL[lower]),
+                       largest=np.minimum(form.largest, LARGEST[lower]))
 
     def truth(self, step: int) -> Truth:
         """What the step gives in one process on the global batch, from the parameters the ranks held at its start.
@@ -423,7 +424,7 @@ class Hearing:
         lower_P = form.roundoff > main
         held_P = np.where(lower_P, form.roundoff, 0.0)
         start = Ball(start_P, held_P * np.abs(start_P), np.where(lower_P, 0.0, start.quantum))
-        copied = balls.Format(np.minimum(form.roundoff, main), form.smallest, form.largest)
+        copied = replace(form, roundoff=np.minimum(form.roundoff, main))
         updated = self._optimization.step(plan, start, gradient, copied, left_out_P, entries)
         return Ball(updated.centre, updated.radius + held_P * updated.most, np.where(lower_P, 0.0, updated.quantum))
 

@@ -18,10 +18,11 @@ def stateful(wrapped: Any, replica: nn.Module) -> Any:
 
 @torch.no_grad()
 def cast_and_back(module: nn.Module) -> None:
-    """Parameters to float64 and back to what they were, as around an export; no value changes."""
+    """Parameters to float64 (or complex128) and back to what they were, as around an export; no value changes."""
     for parameter in module.parameters():
         dtype = parameter.dtype
-        parameter.data = parameter.data.to(torch.float64 if dtype != torch.float64 else torch.complex128)
+        wider = torch.complex128 if dtype.is_complex or dtype == torch.float64 else torch.float64
+        parameter.data = parameter.data.to(wider)
         parameter.data = parameter.data.to(dtype) if dtype != torch.float64 else parameter.data.real.contiguous()
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ddp_invariants.case import ROWS, Checkpoint, Layer, Loss, Model
+from ddp_invariants.case import ROWS, Checkpoint, Dtype, Layer, Loss, Model
 
 
 class Values:
@@ -25,10 +25,24 @@ class Values:
         self.taken += count
         return torch.from_numpy(piece.copy()).reshape(shape)
 
+    def of(self, dtype: Dtype, *shape: int) -> Tensor:
+        """The next numbers as a tensor of that dtype and shape; a complex element takes two."""
+        kind: torch.dtype = getattr(torch, dtype)
+        return (torch.view_as_complex(self.take(*shape, 2)) if kind.is_complex else self.take(*shape)).to(kind)
+
+
+def _entering(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """A layer's input in its dtype: with its own reverse as the imaginary part where that is complex. Shape (B, D)."""
+    return torch.complex(*(one.to(dtype.to_real()) for one in (x, x.flip(1)))) if dtype.is_complex else x.to(dtype)
+
+
+def _leaving(result: Tensor) -> Tensor:
+    """A layer's result as a real one, in which neither part counts as the other does."""
+    return result.real + 2 * result.imag if result.is_complex() else result
+
 
 def _laid_out(values: Tensor, layer: Layer) -> Tensor:
-    """A (out, in) weight in the layer's dtype and memory layout."""
-    values = values.to(getattr(torch, layer.dtype))
+    """A (out, in) weight in the layer's memory layout."""
     rows, columns = values.shape
     if layer.layout == "transposed":
         return values.t().contiguous().t()
@@ -60,15 +74,16 @@ class Linear(_Layer):
     def __init__(self, layer: Layer, inputs: int, values: Values, owner: "Linear | None") -> None:
         super().__init__()
         trainable = not layer.frozen
-        drawn = values.take(layer.outputs, inputs)
+        drawn = values.of(layer.dtype, layer.outputs, inputs)
         self.weight: nn.Parameter = nn.Parameter(_laid_out(drawn, layer), trainable) if owner is None else owner.weight
-        self.bias = nn.Parameter(values.take(layer.outputs).to(self.weight.dtype), trainable) if layer.bias else None
+        self.bias = nn.Parameter(values.of(layer.dtype, layer.outputs), trainable) if layer.bias else None
         self.outputs = layer.outputs
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape (B, in) to (B, out)."""
         self.begin()
-        return nn.functional.linear(x.to(self.weight.dtype), self.weight.reshape(self.outputs, -1), self.bias)
+        weight = self.weight.reshape(self.outputs, -1)
+        return _leaving(nn.functional.linear(_entering(x, weight.dtype), weight, self.bias))
 
 
 class Scale(_Layer):
@@ -76,12 +91,12 @@ class Scale(_Layer):
 
     def __init__(self, layer: Layer, values: Values) -> None:
         super().__init__()
-        self.factor = nn.Parameter(values.take().to(getattr(torch, layer.dtype)), not layer.frozen)
+        self.factor = nn.Parameter(values.of(layer.dtype), not layer.frozen)
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape (B, D) to (B, D)."""
         self.begin()
-        return x.to(self.factor.dtype) * self.factor
+        return _leaving(_entering(x, self.factor.dtype) * self.factor)
 
 
 class Empty(_Layer):

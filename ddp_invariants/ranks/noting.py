@@ -67,7 +67,7 @@ def _bits(tensor: Tensor) -> bytes:
     tensor = tensor.contiguous()
     if tensor.dtype == torch.bfloat16:
         tensor = tensor.view(torch.int16)  # numpy has no bfloat16; the bits are what is asked for.
-    bits: bytes = tensor.numpy().tobytes()
+    bits: bytes = tensor.numpy(force=True).tobytes()  # What is kept as the conjugate of another is written out.
     return bits
 
 

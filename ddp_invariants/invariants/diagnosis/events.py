@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ddp_invariants.evidence import RankEvidence
+from ddp_invariants.evidence import PARTS, Layout, RankEvidence
 from ddp_invariants.invariants.comm import orders, reductions
 from ddp_invariants.invariants.hearing import Hearing
 from ddp_invariants.trace import Call
@@ -16,19 +16,32 @@ def of_gradient(hearing: Hearing, step: int, rank: int, name: str) -> str:
     evidence = hearing.evidence.ranks[rank]
     if step >= len(evidence.backwards) or not any(evidence.sent):
         return ""
-    layout = hearing.layout(step)
-    dtype = next((slot.dtype for slot in layout.slots if slot.name == name), None)
-    sizes = {slot.name: slot.elements for slot in layout.slots if slot.dtype == dtype}
-    carried = [call for call in reductions(evidence, step) if call.dtype == dtype]
+    layout, found = hearing.layout(step), reductions(evidence, step)
+    own = next((slot.dtype for slot in layout.slots if slot.name == name), None)
+    dtype = _sent_in(own, found)
+    sizes = _sizes(layout, found, dtype)
+    carried = [call for call in found if call.dtype == dtype]
     if not carried:
-        return f"rank {rank} reduced nothing of {dtype} in step {step}'s backward or after it"
+        return f"rank {rank} reduced nothing of {own} in step {step}'s backward or after it"
     fillings = [tuple(map(tuple, buckets)) for order in orders(layout, evidence, step) for flags in (0, 1)
                 for buckets in _filled([one for one in order if one in sizes], sizes, carried, flags)]
     places = {next((number for number, bucket in enumerate(buckets) if name in bucket), None) for buckets in fillings}
     if len(places) == 1:
         return _told(evidence, step, rank, places.pop(), carried)
     listed = ", ".join(call.at for call in carried[:3]) + (" …" if len(carried) > 3 else "")
-    return f"in step {step} rank {rank} sent {listed}; its {dtype} gradients have {sum(sizes.values())} elements"
+    return (f"in step {step} rank {rank} sent {listed}; its {dtype} gradients have {sum(sizes.values())} elements"
+            + (", complex ones as their parts" if dtype != own else ""))
+
+
+def _sent_in(dtype: str | None, found: list[Call]) -> str | None:
+    """The dtype in which gradients of a dtype travel: complex ones in that of their parts, where none is sent as it is."""
+    return dtype if dtype is None or any(call.dtype == dtype for call in found) else PARTS.get(dtype, dtype)
+
+
+def _sizes(layout: Layout, found: list[Call], dtype: str | None) -> dict[str, int]:
+    """Elements that each gradient which travels in a dtype has there."""
+    return {slot.name: slot.elements if slot.dtype == dtype else slot.numbers for slot in layout.slots
+            if slot.dtype is not None and _sent_in(slot.dtype, found) == dtype}
 
 
 def _filled(order: list[str], sizes: dict[str, int], carried: list[Call], flags: int) -> Iterator[list[list[str]]]:
@@ -65,7 +78,7 @@ def carried_by(hearing: Hearing, step: int, rank: int) -> list[tuple[Call, list[
     layout, found = hearing.layout(step), reductions(evidence, step)
     carried: dict[int, list[str]] = {}
     for dtype in {call.dtype for call in found}:
-        sizes = {slot.name: slot.elements for slot in layout.slots if slot.dtype == dtype}
+        sizes = _sizes(layout, found, dtype)
         numbers = [number for number, call in enumerate(found) if call.dtype == dtype]
         fillings = (buckets for order in orders(layout, evidence, step) for flags in (0, 1)
                     for buckets in _filled([one for one in order if one in sizes], sizes, [found[n] for n in numbers], flags))

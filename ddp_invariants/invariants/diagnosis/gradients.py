@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ddp_invariants.evidence import FloatArray, Tensors
+from ddp_invariants.evidence import ROUNDOFF, FloatArray, Slot, Tensors
 from ddp_invariants.invariants.diagnosis import affected, events
 from ddp_invariants.invariants.diagnosis.causes import caused
 from ddp_invariants.invariants.diagnosis.predictions import CUT_OFF, FLOAT16_MAX, Prediction
@@ -39,10 +39,8 @@ def is_wrong(hearing: Hearing, step: int, name: str) -> bool:
     return asked is not None and bool(asked.wrong_W.any())
 
 
-def _flat_roundoff(tensors: Tensors, name: str) -> float:
-    number = [slot.name for slot in tensors.layout.slots].index(name)
-    start = tensors.layout.starts[number]
-    return float(tensors.layout.roundoff_P[start]) if tensors.layout.sizes[number] else 0.0
+def _slot(tensors: Tensors, name: str) -> Slot:
+    return next(slot for slot in tensors.layout.slots if slot.name == name)
 
 
 def _asked(hearing: Hearing, step: int, name: str) -> Asked | None:
@@ -64,7 +62,8 @@ def _asked(hearing: Hearing, step: int, name: str) -> Asked | None:
         before_W = np.stack([tensors.by_name[name] for tensors in before])
     kept = hearing.case.zero_grad == "never" and before_W is not None
     left_W = before_W if kept and before_W is not None else np.zeros_like(held_W)
-    return Asked(hearing, step, name, held_W, fresh_KW, left_W, before_W, _flat_roundoff(reduced[0], name))
+    slot = _slot(reduced[0], name)
+    return Asked(hearing, step, name, held_W, fresh_KW, left_W, before_W, ROUNDOFF.get(slot.dtype or "", np.nan), slot.complex)
 
 
 def _told(asked: Asked, prediction: Prediction, rank: int) -> str:

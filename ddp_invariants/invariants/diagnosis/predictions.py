@@ -58,9 +58,15 @@ def copied(kind: str, value_W: FloatArray, source: int, words: str) -> Predictio
     return Prediction(kind, np.broadcast_to(value_W[source], value_W.shape), lambda _: words, common=True)
 
 
-def reordered(value: FloatArray) -> Iterator[tuple[FloatArray, str]]:
+def reordered(value: FloatArray, *, complex: bool = False) -> Iterator[tuple[FloatArray, str]]:  # noqa: A002 - what they are
     """A tensor whose elements were read in one order and written in another."""
     shape = value.shape
+    if complex:
+        yield value[..., ::-1], "real and imaginary parts swapped"
+        apart, order = (2, *shape[:-1]), "in the order of all real parts and then all imaginary ones"
+        yield np.moveaxis(value, -1, 0).reshape(shape), order
+        yield np.moveaxis(value.reshape(apart), 0, -1), order
+        return
     if len(shape) == 2 and min(shape) > 1:
         yield value.T.reshape(shape), "in transposed order"
         yield value.reshape(shape[::-1]).T, "in transposed order"

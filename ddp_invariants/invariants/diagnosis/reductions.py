@@ -3,6 +3,7 @@
 Suffixes: W ranks, K micro-steps; the dots after them stand for one parameter's shape.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -38,6 +39,7 @@ class Asked:
         left_W: What was left in place on purpose, shape (W, …); zero where gradients are cleared.
         before_W: What the ranks held after the step before; None at the first.
         roundoff: Unit roundoff of its dtype.
+        complex: Whether its elements are complex, and the last axis is that of their parts.
     """
 
     hearing: Hearing
@@ -48,6 +50,7 @@ class Asked:
     left_W: FloatArray
     before_W: FloatArray | None
     roundoff: float
+    complex: bool = False
 
     @cached_property
     def g_W(self) -> FloatArray:
@@ -117,6 +120,7 @@ def predictions(asked: Asked) -> Iterator[Prediction]:
     yield from _of_low_precision(asked)
     yield from _of_a_limit(asked)
     yield from _of_a_part(asked)
+    yield from _of_complex_numbers(asked)
     yield from _of_another_parameter(asked)
     yield from _of_crossing(asked)
     yield from _of_withholding(asked)
@@ -267,9 +271,12 @@ def _of_the_step_before(asked: Asked) -> Iterator[Prediction]:
 
 def _of_the_element_order(asked: Asked) -> Iterator[Prediction]:
     world_size = len(asked.g_W)
-    for value, order in reordered(asked.right):
-        yield everywhere("reordered", value, world_size, f"it is the mean with its elements {order}: packed as they lie in "
-                         "memory and unpacked by index, or the reverse")
+    known = [everywhere("reordered", value, world_size, f"it is the mean with its elements {order}: packed as they lie in "
+                        "memory and unpacked by index, or the reverse")
+             for value, order in reordered(asked.right, complex=asked.complex)]
+    yield from known
+    if any(asked.fits(one) for one in known):
+        return
     for wrong in np.flatnonzero(asked.wrong_W):
         # Any order, where chance has no part in it: every value is another one, and there are at least four.
         held, right = np.sort(asked.held_W[wrong].ravel()), np.sort(asked.right.ravel())
@@ -299,18 +306,19 @@ def _of_a_limit(asked: Asked) -> Iterator[Prediction]:
 
 
 def _of_a_part(asked: Asked) -> Iterator[Prediction]:
-    """A range of elements that was left out, the rest being right."""
-    if asked.right.size < 2:
+    """A range of elements, of complex ones both parts, that was left out, the rest being right."""
+    shape = asked.right.shape[:-1] if asked.complex else asked.right.shape
+    size, world_size = math.prod(shape), len(asked.g_W)
+    if size < 2:
         return
-    world_size = len(asked.g_W)
     right_W = np.abs(asked.held_W - asked.right) <= asked.tolerance
-    wrong = np.flatnonzero((~right_W[asked.wrong_W]).any(0).ravel()) if asked.wrong_W.any() else np.arange(0)
-    if not 0 < wrong.size < asked.right.size:
+    wrong = np.flatnonzero((~right_W[asked.wrong_W]).any(0).reshape(size, -1).any(1)) if asked.wrong_W.any() else np.arange(0)
+    if not 0 < wrong.size < size:
         return
-    first, last, size = int(wrong[0]), int(wrong[-1]), asked.right.size
+    first, last = int(wrong[0]), int(wrong[-1])
     inside = np.zeros(size, bool)
     inside[first : last + 1] = True
-    mask = inside.reshape(asked.right.shape)
+    mask = np.repeat(inside, asked.right.size // size).reshape(asked.right.shape)
     for kind, own_W, words in (
             ("never reduced", asked.g_W, "equal rank {}'s own local gradient: never reduced"),
             ("divided, not reduced", asked.g_W / world_size, "equal rank {}'s own local gradient / W: never reduced"),
@@ -319,6 +327,22 @@ def _of_a_part(asked: Asked) -> Iterator[Prediction]:
         if (np.abs(own_W - asked.right)[:, ~mask] > np.broadcast_to(asked.tolerance, mask.shape)[~mask]).any():
             yield Prediction(kind, np.where(mask, own_W, asked.right), lambda rank, words=words: (  # type: ignore[misc]  # bound by default
                 f"it is right but for elements {first} to {last} of {size}, which {words.format(rank)}"))
+
+
+def _of_complex_numbers(asked: Asked) -> Iterator[Prediction]:
+    """One of the parts left out or lost, or of the other sign."""
+    if not asked.complex:
+        return
+    world_size, real, imaginary = len(asked.g_W), np.array([1.0, 0.0]), np.array([0.0, 1.0])
+    for part, mask, other in (("imaginary", imaginary, "real"), ("real", real, "imaginary")):
+        kept = asked.right * (1 - mask)
+        only = f"only the {other} ones were reduced"
+        yield everywhere(f"{part} zero", kept, world_size, f"its {part} parts are zero: {only}, or written back")
+        yield Prediction(f"{part} not reduced", kept + asked.g_W * mask, lambda rank, part=part, only=only: (  # type: ignore[misc]  # bound by default
+            f"its {part} parts are rank {rank}'s own: {only}"))
+        yield Prediction(f"{part} divided", kept + asked.g_W * mask / world_size, lambda rank, part=part, only=only: (  # type: ignore[misc]  # bound by default
+            f"its {part} parts are rank {rank}'s own / {len(asked.g_W)}: {only}"))
+    yield everywhere("conjugated", asked.right * (real - imaginary), world_size, "it is the mean's complex conjugate")
 
 
 def _of_another_parameter(asked: Asked) -> Iterator[Prediction]:

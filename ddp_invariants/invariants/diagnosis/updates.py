@@ -185,7 +185,7 @@ def _part(hearing: Hearing, step: int, name: str, flat_P: FloatArray) -> FloatAr
     """One parameter's elements of a record's."""
     layout = hearing.layout(step)
     number = [slot.name for slot in layout.slots].index(name)
-    return flat_P[layout.starts[number] : layout.starts[number + 1]].reshape(layout.slots[number].shape)
+    return flat_P[layout.starts[number] : layout.starts[number + 1]].reshape(layout.slots[number].shape_of_numbers)
 
 
 def _scaled(past: _Past, scales_T: list[float]) -> Iterator[tuple[Cause, Callable[[], tuple[FloatArray, FloatArray]]]]:

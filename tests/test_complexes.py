@@ -1,0 +1,209 @@
+"""Complex layers are judged part by part: the oracle is autograd's, the bounds hold, and what is wrong is named by its part."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from handmade import right
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+
+from ddp_invariants import balls, complexes, draws, oracle
+from ddp_invariants.balls import Ball, exactly
+from ddp_invariants.case import Data, Layer, Model, Optimizer, TrainingCase
+from ddp_invariants.evidence import Layout, Slot, Tensors
+from ddp_invariants.implementation import Ddp
+from ddp_invariants.invariants import judge
+from ddp_invariants.invariants.compare import outside, parted
+from ddp_invariants.invariants.diagnosis.reductions import Asked, predictions
+from ddp_invariants.invariants.hearing import Hearing
+from ddp_invariants.invariants.rule import Tally
+from ddp_invariants.ranks.model import Replica, loss_of
+from ddp_invariants.ranks.pool import Pool
+
+f32 = np.float32
+ELEMENTS = st.floats(-100, 100, width=32, allow_subnormal=False)
+LINEAR = st.builds(Layer, st.just("linear"), st.sampled_from((1, 2, 3)), bias=st.booleans(), dtype=st.just("complex64"),
+                   layout=st.sampled_from(("contiguous", "transposed", "strided")))
+LAYERS = st.lists(LINEAR | st.sampled_from((Layer("scale", dtype="complex64"), Layer("linear", 2, dtype="float64"))),
+                  min_size=1, max_size=4).filter(lambda layers: any(layer.complex for layer in layers))
+
+
+def numbers(tensor: torch.Tensor) -> np.ndarray:
+    """A tensor's numbers as evidence gives them."""
+    tensor = tensor.detach()
+    return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).double().numpy()
+
+
+@settings(max_examples=60, deadline=None)
+@given(layers=LAYERS, inputs=st.sampled_from((1, 2, 4)), seed=st.integers(0, 1000))
+def test_a_gradient_is_autograds_in_complex128(layers: list[Layer], inputs: int, seed: int) -> None:
+    """By real and imaginary part, of weights, biases and factors, whatever layer comes before and after."""
+    case = TrainingCase(model=Model(inputs, tuple(layers)), data=Data(samples=4, batch_size=2), values="real", seed=seed)
+    replica = Replica(case.model, draws.parameters(case, 0, case.model.numbers))
+    for parameter in replica.parameters():
+        parameter.data = parameter.data.to(torch.complex128 if parameter.is_complex() else torch.float64)
+    batch = oracle.batches(case)[0]
+    found = oracle.gradients(case, {name: numbers(p) for name, p in replica.named_parameters()}, batch)
+    for rank in range(case.world_size):
+        replica.zero_grad()
+        loss_of("tagged", replica(torch.from_numpy(batch.inputs_WBI[rank])), torch.from_numpy(batch.targets_WBO[rank]),
+                torch.from_numpy(batch.tags_WB[rank])).backward()
+        for name, parameter in replica.named_parameters():
+            assert parameter.grad is not None
+            expected = numbers(parameter.grad).ravel()
+            error = np.abs(found.by_name[name].centre[rank].ravel() - expected)
+            assert (error <= 1e-12 * (1 + np.abs(expected).max(initial=0.0))).all(), name
+
+
+def test_gaussian_integers_make_a_whole_step_exact() -> None:
+    """On small integers every radius is 0, so that the last bit of each part is judged."""
+    case = TrainingCase(model=Model(2, (Layer("linear", 3, bias=True, dtype="complex64"), Layer("scale", dtype="complex64"))),
+                        data=Data(samples=4, batch_size=2), values="integer")
+    replica = Replica(case.model, draws.parameters(case, 0, case.model.numbers))
+    found = oracle.gradients(case, {name: numbers(p) for name, p in replica.named_parameters()}, oracle.batches(case)[0])
+    assert all((ball.radius == 0).all() for ball in found.by_name.values())
+
+
+def inside(values: np.ndarray, ball: Ball) -> bool:
+    """Whether computed values lie in a ball."""
+    return bool((np.abs(values.astype(np.float64).reshape(ball.centre.shape) - ball.centre) <= ball.radius).all())
+
+
+@given(st.data())
+def test_any_order_of_a_complex_product_lies_inside(data: st.DataObject) -> None:
+    """Each part's products in float32, added in a drawn order, the bias where it comes; a scale as well."""
+    width = data.draw(st.integers(1, 4))
+    x = data.draw(npst.arrays(f32, (1, 2, width), elements=ELEMENTS))
+    weight = data.draw(npst.arrays(f32, (3, width, 2), elements=ELEMENTS))
+    bias = data.draw(npst.arrays(f32, (3, 2), elements=ELEMENTS))
+    turned = x[..., ::-1]
+    order = data.draw(st.permutations(range(2 * width + 1)))
+    parts = []
+    for part, sign in ((0, -1), (1, 1)):
+        terms = [*(weight[:, k, part] * x[..., k, None] for k in range(width)),
+                 *(f32(sign) * weight[:, k, 1 - part] * turned[..., k, None] for k in range(width)),
+                 np.broadcast_to(bias[:, part], (1, 2, 3))]
+        total = np.zeros((1, 2, 3), f32)
+        for k in order:
+            total = total + terms[k]
+        parts.append(total)
+    exact, numbers_of = exactly(x.astype(float)), exactly(weight.reshape(3, -1).astype(float))
+    found = complexes.linear(exact, numbers_of, exactly(bias.astype(float)), "complex64")
+    assert inside(parts[0] + f32(2) * parts[1], found)
+    factor = weight[0, 0]
+    found = complexes.scale(exact, exactly(factor.astype(float)), "complex64")
+    real, imaginary = factor[0] * x - factor[1] * turned, factor[1] * x + factor[0] * turned
+    assert inside(real + f32(2) * imaginary, found)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 6), st.data())
+def test_every_way_of_averaging_complex_numbers_lies_within_the_bound(world_size: int, data: st.DataObject) -> None:
+    """By torch's complex division, by a reciprocal, by parts; of numbers of any magnitude."""
+    g_WP = data.draw(npst.arrays(f32, (world_size, 8), elements=st.floats(-2.0**100, 2.0**100, width=32)))
+    whole = [torch.view_as_complex(torch.from_numpy(one.copy()).reshape(4, 2)) for one in g_WP]
+    exact = g_WP.astype(np.float64)
+    form = balls.format_of(Layout((Slot("weight", "complex64", (4,)),)))
+    mean = balls.mean_over_ranks(exact, 0 * exact, np.abs(exact), balls.quantum_of(exact).min(0), form,
+                                 1 + balls.COMPLEX_DIVISION * np.ones(8, int))
+    total = torch.stack(whole).sum(0)
+    for held in (total / world_size, total * (1 / world_size), torch.view_as_complex(torch.view_as_real(total) / world_size),
+                 torch.stack([one / world_size for one in whole]).sum(0)):
+        assert inside(numbers(held), mean)
+
+
+def test_what_overflows_in_one_part_is_known_in_neither() -> None:
+    """Infinity times the zero of a real divisor makes the other part no number; a neighbour stays known."""
+    g_WP = np.array([[1.0, 3e38, 1.0, 1.0]] * 2)
+    slots = Slot("factor", "float32", ()), Slot("weight", "complex64", (1,)), Slot("other", "float32", ())
+    form = balls.format_of(Layout(slots))
+    mean = balls.mean_over_ranks(g_WP, 0 * g_WP, g_WP, np.ones(4), form, 1)
+    assert np.isfinite(mean.radius).tolist() == [True, False, False, True]
+    sums = torch.complex(torch.tensor([float("inf")]), torch.tensor([2.0]))
+    assert torch.view_as_real(sums / 2).isnan().any()  # So torch does.
+
+
+WEIGHT = Slot("weight", "complex64", (1, 2))
+
+
+def noted(*values: complex) -> Tensors:
+    """A record of one complex tensor, between two real ones."""
+    layout = Layout((Slot("factor", "float32", ()), WEIGHT, Slot("bias", "float64", (1,))))
+    return Tensors(layout, f32(7).tobytes() + np.array(values, np.complex64).tobytes() + np.float64(9).tobytes())
+
+
+def test_evidence_of_complex_numbers_is_that_of_their_parts() -> None:
+    """Bytes and shape are the tensor's own; each part is a number, bitwise compared, and has a place."""
+    one = noted(1 + 2j, 3 + 4j)
+    assert one.layout.nbytes == len(one.bits) == 4 + 16 + 8
+    assert one.values_P.tolist() == [7, 1, 2, 3, 4, 9]
+    assert one.by_name["weight"].tolist() == [[[1, 2], [3, 4]]]
+    assert [one.layout.locate(number)[1] for number in range(6)] == ["()", "(0, 0).real", "(0, 0).imag", "(0, 1).real",
+                                                                     "(0, 1).imag", "(0,)"]
+    different = parted(one, noted(1 + 2j, 3 + 5j), "rank 0 holds")
+    assert different is not None
+    assert different.place == "parameter 'weight' (1, 2)"
+    assert different.words == "5 at (0, 1).imag, rank 0 holds 4; 1 of 4 parts differ"
+    found = outside(one, np.array([7.0, 1, 2, 3, 4.5, 9]), exactly(one.values_P), Tally())
+    assert found is not None
+    assert found.words.startswith("4.5 at (0, 1).imag, expected 4; 1 of 4 parts differ")
+
+
+KINDS = [("imaginary zero", lambda g: g.mean(0) * [1, 0]), ("real zero", lambda g: g.mean(0) * [0, 1]),
+         ("imaginary not reduced", lambda g: np.where([True, False], g.mean(0), g)),
+         ("imaginary divided", lambda g: np.where([True, False], g.mean(0), g / 2)),
+         ("conjugated", lambda g: g.mean(0) * [1, -1]), ("reordered", lambda g: g.mean(0)[..., ::-1]),
+         ("reordered", lambda g: np.moveaxis(g.mean(0), -1, 0).reshape(2, 2))]
+
+
+@pytest.mark.parametrize(("kind", "held"), KINDS, ids=[kind for kind, _ in KINDS])
+def test_what_became_of_the_parts_is_named_and_a_near_miss_is_not(kind: str, held: object) -> None:
+    """Of two complex numbers: what fits everything that is wrong, and with one part moved by a hundredth, nothing."""
+    assert callable(held)
+    g_W = np.array([[[1.0, 2.0], [3.0, -5.0]], [[2.5, -1.0], [-0.5, 8.0]]])
+
+    def named(held_W: np.ndarray) -> set[str]:
+        asked = Asked(Hearing(right()), 0, "layers.0.weight", held_W, g_W[None], np.zeros_like(g_W), None, 2.0**-24,
+                      complex=True)
+        return {one.kind for one in predictions(asked) if asked.fits(one)}
+
+    held_W = np.array(np.broadcast_to(held(g_W), g_W.shape))
+    assert named(held_W) == {kind}
+    held_W[:, 1, 1] += 0.01
+    assert named(held_W) == set()
+
+
+CASE = TrainingCase(
+    model=Model(4, tuple(Layer("linear", 4, dtype="complex64") for _ in range(3))), world_size=2, steps=3, bucket_cap=128,
+    data=Data(samples=12, batch_size=2), optimizer=Optimizer(log2_lr=-10))
+
+
+@pytest.mark.parametrize("ddp", ["reference", "torch"])
+def test_a_wholly_complex_model_is_judged_by_bytes_too(pool: Pool, ddp: str) -> None:
+    """Whether its gradients travel as they are or as their parts: a bucket each, the bytes of one ring all-reduce."""
+    findings = judge(pool.train(CASE, Ddp(ddp)))
+    assert [rule for rule, finding in findings.items() if finding.breach is not None] == []
+    assert findings["COMM-4"].compared
+    assert "several buckets" in findings["COMM-4"].met
+    assert findings["GRAD-10"].met >= {"a complex gradient"}
+    assert 1.0 <= min(findings["COMM-6"].observed) <= 1.2
+
+
+@pytest.mark.parametrize("ddp", ["reference", "torch"])
+def test_whatever_else_happens_with_complex_parameters_is_judged_right(pool: Pool, ddp: str) -> None:
+    """Tied, accumulated, clipped, computed again, called twice, strided, beside other dtypes, of optimizers with a state."""
+    one = Layer("linear", 4, dtype="complex64")
+    layers = (Layer("linear", 4, bias=True), one, replace(one, layout="strided", checkpoint="plain", bias=True),
+              replace(one, tied=1), replace(one, twice=True), Layer("scale", dtype="complex64"),
+              Layer("linear", 2, dtype="float64"))
+    for optimizer in (Optimizer("adamw", weight_decay=0.25), Optimizer(momentum=0.5, nesterov=True, weight_decay=0.25),
+                      Optimizer("adam", weight_decay=0.25, way="foreach")):
+        case = TrainingCase(model=Model(4, layers), world_size=3, steps=3, accumulation=2, data=Data(samples=12, batch_size=2),
+                            values="real", clip=0.0625, optimizer=optimizer)
+        findings = judge(pool.train(case, Ddp(ddp)))
+        assert [(rule, finding.breach) for rule, finding in findings.items() if finding.breach is not None] == []
+        assert findings["PARAM-3"].compared
+        assert findings["GRAD-8"].compared
