@@ -102,13 +102,16 @@ def _until_gone(processes: list[psutil.Process]) -> None:
 def main() -> None:
     """Measure and print."""
     times = int(sys.argv[1]) if len(sys.argv) > 1 else 5
-    print(f"{'':<14} {'interrupted':<12} {'ended':>15} {'all gone':>15}  status, told, partial certificate; load {os.getloadavg()[0]:.1f}")
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # In the background of a shell it is ignored.
+    print("interrupted when; seconds until it had ended, and until nothing was left (median, most); load average;\n"
+          "exit status, whether it told what was known, whether it left a partial certificate\n")
     for name, command in COMMANDS.items():
-        for moment in (JUDGING, "0.1", "0.3", "0.6", "1", "1.5", "2", "3", "4"):
+        for moment in (JUDGING, *(f"{tenths / 10:.1f}" for tenths in range(1, 60, 4))):
             all_of_them = [interrupted(command, moment) for _ in range(times if moment == JUDGING else 1)]
             ended, gone = ([getattr(one, which) for one in all_of_them] for which in ("seconds", "below"))
-            print(f"{name:<14} {moment:<12} {statistics.median(ended):5.2f} s (< {max(ended):.2f}) {statistics.median(gone):5.2f} s "
-                  f"(< {max(gone):.2f})  {sorted({(one.status, one.told, one.partial) for one in all_of_them})}", flush=True)
+            outcomes = sorted({(one.status, one.told, one.partial) for one in all_of_them})
+            print(f"{name:<13} {moment:<8} {statistics.median(ended):5.2f} {max(ended):5.2f} {statistics.median(gone):8.2f} "
+                  f"{max(gone):5.2f} {os.getloadavg()[0]:8.1f}  {outcomes}", flush=True)
 
 
 if __name__ == "__main__":
