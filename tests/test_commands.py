@@ -12,10 +12,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from certificates import certified
 from click.testing import CliRunner, Result
 
 from ddp_invariants import answers, rulebook
-from ddp_invariants.cli import main, probing
+from ddp_invariants.certificates.certificate import to_json
+from ddp_invariants.certificates.verifying import read
+from ddp_invariants.cli import certifying, main, probing
 from ddp_invariants.discovery import Discovery, Probed, Standing
 from ddp_invariants.doctor import MIB, Facts, Torch, diagnose
 from ddp_invariants.invariants import SHIPPED
@@ -114,22 +117,45 @@ def test_completion_offers_commands_and_rules(tmp_path: Path) -> None:
 
 
 def test_several_are_judged_one_after_another_and_compared(tmp_path: Path) -> None:
-    """A table of rules and one of capabilities; the worst of their exit statuses."""
+    """A table of rules and one of capabilities; a certificate each and a page of both; the worst of their exit statuses."""
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
     done = command("certify", NEVER_DIVIDES, "sampler:torch", "--cases", "5", "--seed", "1", "-n", "0",
-                   "-k", "grad2 or shard1_", at=tmp_path, PYTEST_ADDOPTS="--neither", PYTEST_PLUGINS="no_such_plugin")
+                   "-k", "grad2 or shard1_", "--certificate", "both.html", "--json", at=tmp_path, PYTEST_ADDOPTS="--neither",
+                   PYTEST_PLUGINS="no_such_plugin")
     assert done.returncode == 1, done.stdout + done.stderr
-    rows = done.stdout.partition("side by side")[2].splitlines()
+    plain = json.loads(done.stdout)
+    assert (plain["status"], plain["outcome"], [one["status"] for one in plain["judged"]]) == (1, "violated", [1, 0])
+    assert [one["rules"].get("SHARD-1") for one in plain["judged"]] == ["holds", "holds"]
+    assert [(tmp_path / path).exists() for path in plain["judged"][0]["violations"]] == [True]
+    mine = "both-ddp-invariants.faults.bucketed-NeverDivides"
+    written = {f"{name}.{kind}" for name in (mine, "both-sampler-torch") for kind in ("html", "json")} | {"both.html"}
+    assert {path.name for path in tmp_path.glob("both*")} == written
+    certificates = [read(tmp_path / name) for name in (f"{mine}.json", "both-sampler-torch.json")]
+    assert [len(one.violations) for one in certificates] == [1, 0]
+    page = (tmp_path / "both.html").read_text()
+    assert all(words in page for words in (NEVER_DIVIDES, "torch", "violated"))
+    assert "comparison: both.html, of 2 certificates beside it" in done.stderr
+    rows = done.stderr.partition("side by side")[2].splitlines()
     assert ["GRAD-2", "violated"] in [row.split() for row in rows]
     assert ["SHARD-1", "holds", "holds"] in [row.split() for row in rows]
     assert ["all", "in", "all", "violated", "certified"] in [row.split() for row in rows]
     assert ["resume", "right", "not", "offered"] in [row.split() for row in rows]
     repeat = re.search(rf"repeat +ddp-invariants (certify --ddp {NEVER_DIVIDES} --replay \.ddp-invariants/\w+\.json -k grad2)",
-                       done.stdout)
+                       done.stderr)
     assert repeat is not None
     again = command(*repeat[1].split(), at=tmp_path)
     assert again.returncode == 1, again.stdout + again.stderr
     assert f"GRAD-2 violated by {NEVER_DIVIDES}" in again.stdout
+
+
+def test_a_comparison_that_cannot_be_written_is_said_to_be_none(tmp_path: Path) -> None:
+    """A folder in its place; no certificate to write it of."""
+    (tmp_path / "one.json").write_text(to_json(certified()), encoding="utf-8")
+    (tmp_path / "both.html").mkdir()
+    told = certifying._compared(tmp_path / "both.json", [tmp_path / "one.json"])
+    assert told.endswith("both.html could not be written: Is a directory")
+    told = certifying._compared(tmp_path / "other.html", [tmp_path / "none.json"])
+    assert told.endswith("other.html was not written: there is no certificate")
 
 
 def test_what_pytest_says_and_what_was_found_make_the_status() -> None:

@@ -10,6 +10,7 @@ from click.core import ParameterSource
 from ddp_invariants import answers, casefile, report
 from ddp_invariants import record as records
 from ddp_invariants.case import CaseError
+from ddp_invariants.cli.machine import print_json, with_json
 from ddp_invariants.cli.naming import naming
 from ddp_invariants.implementation import OPTIONS, Ddp, Sampler, named
 from ddp_invariants.ranks.hosts import Hosts
@@ -20,7 +21,7 @@ from ddp_invariants.status import INCONCLUSIVE, UNUSABLE_INPUT, unusable
 @click.command(short_help="Run a stored violation again.")
 @click.argument("violation", metavar="ID")
 @naming
-@click.option("--json", "as_json", is_flag=True, help="print what came of it as JSON")
+@with_json
 @click.pass_context
 def replay(context: click.Context, /, violation: str, *, as_json: bool, **options: Any) -> None:
     """Run a stored violation again: FIXED (exit status 0), STILL VIOLATED (1) or INCONCLUSIVE (2).
@@ -40,7 +41,10 @@ def replay(context: click.Context, /, violation: str, *, as_json: bool, **option
         click.echo(f"ddp-invariants: {error}", err=True)
         context.exit(unusable(error))
     repeat = shlex.join(["ddp-invariants", "replay", violation, *_given(context, options)])
-    click.echo(answers.replayed(found, repeat) if as_json else report.replayed(found, repeat))
+    if as_json:
+        print_json(answers.replayed(found, repeat))
+    else:
+        click.echo(report.replayed(found, repeat))
     context.exit(found.outcome.value)
 
 
@@ -98,8 +102,9 @@ def _merged(stored: Named, named: Named, given: set[str], name: str) -> Named:
 @click.command(short_help="Write a stored violation as a script of plain torch.")
 @click.argument("violation", metavar="ID")
 @click.option("--unchecked", is_flag=True, help="print the script without having seen it fail")
+@with_json
 @click.pass_context
-def export(context: click.Context, /, violation: str, *, unchecked: bool) -> None:
+def export(context: click.Context, /, violation: str, *, unchecked: bool, as_json: bool) -> None:
     """Write a stored violation as a script of plain torch: ddp-invariants export ID > repro.py.
 
     The script needs neither this package nor pytest. It is run once before it is printed, and not printed where it does not
@@ -124,4 +129,7 @@ def export(context: click.Context, /, violation: str, *, unchecked: bool) -> Non
     if unseen:
         click.echo(f"ddp-invariants: {report.not_exported(stored, unseen)}", err=True)
         context.exit(INCONCLUSIVE)
-    click.echo(text, nl=False)
+    if as_json:
+        print_json(answers.exported(text, stored, violation))
+    else:
+        click.echo(text, nl=False)
