@@ -12,6 +12,7 @@ from certificates import DEALT, LONG, SMALLEST, WITHHELD, certified, discovery, 
 from click.testing import CliRunner, Result
 from handmade import altered, right
 
+from ddp_invariants.case import Layer, Model, TrainingCase
 from ddp_invariants.certificates import certificate as certificates
 from ddp_invariants.certificates import page, pictures, verifying
 from ddp_invariants.certificates.certificate import FORM, Certificate, RuleAccount, make, sealed, to_json
@@ -23,6 +24,7 @@ from ddp_invariants.evidence import ShardEvidence, TrainingEvidence
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.ledger import Entry, Ledger
 from ddp_invariants.ranks import naming
+from ddp_invariants.sessions.drawn import Drawn
 from ddp_invariants.trace import Call
 from ddp_invariants.verdict import Finding
 
@@ -224,6 +226,11 @@ def test_ledgers_add_up_also_by_way_of_json() -> None:
     assert one.cases == sum(one.drawn.sizes.values()) == 80
     assert one.entries["GRAD-2"].errors == [62, 8, 0, 6, 0, 0, 0, 0, 0, 2, 2, 0]
     assert one.drawn.dimensions["optimizer"] == {"sgd": 40}
+    drawn, linear = Drawn(), Layer("linear", 4)
+    model = Model(4, (linear, replace(linear, bias=True), replace(linear, frozen=True)))  # 64, 64 and 16 bytes are trained.
+    for cap in (None, 1, 79, 80, 4096):
+        drawn.add(TrainingCase(model, bucket_cap=cap))
+    assert drawn.dimensions["buckets"] == {"as its default makes": 1, "3": 2, "2": 1, "1": 1}
 
 
 def test_errors_are_counted_in_tenths_of_their_bound() -> None:
