@@ -341,6 +341,16 @@ def test_a_rule_of_ones_own_is_certified_and_shrunk_like_any_other(host_addresse
         from ddp_invariants.invariants.hearing import training
 
         del ALL_RULES["COMM-100"], training.rules["COMM-100"]
+    unknown = invoke("replay", repeat[1])
+    assert unknown.exit_code == 64
+    assert "COMM-100 is none of the rules here, but of somebody's own: --rules FILE names" in unknown.output
+    for text, told in (("1 / 0", "it raised ZeroDivisionError"), ("", "it adds no rule")):
+        (tmp_path / "rules.py").write_text(text)
+        assert told in invoke("replay", repeat[1], "--rules", str(tmp_path / "rules.py")).output
+    again = command("replay", repeat[1], "--rules", str(ROOT / "examples" / "own_property.py"), at=tmp_path)
+    assert again.returncode == 1, again.stdout + again.stderr
+    assert "COMM-100" in again.stdout
+    assert "--rules" in again.stdout.rpartition("repeat")[2]
 
 
 def test_a_property_of_ones_own_is_a_test_like_any_other(tmp_path: Path) -> None:

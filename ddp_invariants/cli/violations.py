@@ -1,5 +1,6 @@
 """What is stored: replay, export."""
 
+import runpy
 import shlex
 from dataclasses import fields, replace
 from typing import Any, TypeVar
@@ -21,31 +22,57 @@ from ddp_invariants.status import INCONCLUSIVE, UNUSABLE_INPUT, unusable
 @click.command(short_help="Run a stored violation again.")
 @click.argument("violation", metavar="ID")
 @naming
+@click.option("--rules", "own", multiple=True, metavar="FILE", help="a file of Python that adds rules of your own; repeatable")
 @with_json
 @click.pass_context
-def replay(context: click.Context, /, violation: str, *, as_json: bool, **options: Any) -> None:
+def replay(context: click.Context, /, violation: str, *, own: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Run a stored violation again: FIXED (exit status 0), STILL VIOLATED (1) or INCONCLUSIVE (2).
 
     ID is what a report calls it (.ddp-invariants/ID.json), or the path of a file with a violation or a bare case. It is
     run on what was on trial when it was stored, as far as the options name nothing else.
     """
     # Imported here: it imports Hypothesis, which the other commands do without.
+    from ddp_invariants.invariants import ALL_RULES
     from ddp_invariants.replay import replay as replayed
 
     try:
+        for file in own:
+            _add_rules(file)
         stored, ddp, sampler = _found(context, violation, options)
         case, rule = (stored.case, stored.breach.rule) if isinstance(stored, records.StoredViolation) else (stored, "")
+        if rule and rule not in ALL_RULES:
+            raise CaseError(f"{violation}: {rule} is none of the rules here, but of somebody's own: --rules FILE names the "
+                            "file of Python that adds it")
         with Hosts() as hosts, Pool(hosts.addresses) as pool:
             found = replayed(pool, case, ddp, sampler, rule)
     except UNUSABLE_INPUT as error:
         click.echo(f"ddp-invariants: {error}", err=True)
         context.exit(unusable(error))
-    repeat = shlex.join(["ddp-invariants", "replay", violation, *_given(context, options)])
+    added = [word for file in own for word in ("--rules", file)]
+    repeat = shlex.join(["ddp-invariants", "replay", violation, *_given(context, options), *added])
     if as_json:
         print_json(answers.replayed(found, repeat))
     else:
         click.echo(report.replayed(found, repeat))
     context.exit(found.outcome.value)
+
+
+def _add_rules(file: str) -> None:
+    """Run a file of Python, which adds rules (`rules.own`).
+
+    Raises:
+        CaseError: It cannot be run, or adds none; the message says why.
+    """
+    # Imported here, as above.
+    from ddp_invariants.invariants import ALL_RULES
+
+    before = len(ALL_RULES)
+    try:
+        runpy.run_path(file)
+    except Exception as error:
+        raise CaseError(f"--rules {file}: it raised {type(error).__name__}: {error}") from error
+    if len(ALL_RULES) == before:
+        raise CaseError(f"--rules {file}: it adds no rule (rules.own)")
 
 
 _FIELDS = {"ddp": "name", "ddp_arg": "arguments", "opt": "optimizer", "opt_arg": "optimizer_arguments", "declare": "declares",
