@@ -120,8 +120,8 @@ def test_several_are_judged_one_after_another_and_compared(tmp_path: Path) -> No
     """A table of rules and one of capabilities; a certificate each and a page of both; the worst of their exit statuses."""
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
     done = command("certify", NEVER_DIVIDES, "sampler:torch", "--cases", "5", "--seed", "1", "-n", "0",
-                   "-k", "grad2 or shard1_", "--certificate", "both.html", "--json", at=tmp_path, PYTEST_ADDOPTS="--neither",
-                   PYTEST_PLUGINS="no_such_plugin")
+                   "-k", "grad2 or shard1_", "--max-world-size", "2", "--certificate", "both.html", "--json", at=tmp_path,
+                   PYTEST_ADDOPTS="--neither", PYTEST_PLUGINS="no_such_plugin")
     assert done.returncode == 1, done.stdout + done.stderr
     plain = json.loads(done.stdout)
     assert (plain["status"], plain["outcome"], [one["status"] for one in plain["judged"]]) == (1, "violated", [1, 0])
@@ -294,7 +294,8 @@ def test_what_init_writes_certifies_and_nothing_is_overwritten(tmp_path: Path) -
     job = (tmp_path / ".github" / "workflows" / "ddp-invariants.yml").read_text()
     certified = re.search(r"run: ddp-invariants (certify .+)", job)
     assert certified is not None
-    found = command(*certified[1].split(), "-n", "0", "-k", "grad2 or grad6", "--cases", "5", "--seed", "1", "-v", at=tmp_path)
+    found = command(*certified[1].split(), "-n", "0", "-k", "grad2 or grad6", "--cases", "5", "--seed", "1", "-v",
+                    "--max-world-size", "2", at=tmp_path)
     assert found.returncode == 0, found.stdout + found.stderr
     assert "driven    adapter with wrap, after_backward" in found.stdout
     (tmp_path / "ddp_invariants_adapter.py").write_text("# ours\n")
@@ -359,7 +360,8 @@ def test_a_property_of_ones_own_is_a_test_like_any_other(tmp_path: Path) -> None
     (tmp_path / "own_property.py").write_text((ROOT / "examples" / "own_property.py").read_text())
     (tmp_path / "test_own.py").write_text("from own_property import small_buckets\n\n\ndef test_comm100(trial):\n"
                                           "    trial.certify('COMM-100', small_buckets())\n")
-    words = ["test_own.py", "--ddp", "ddp_invariants.faults.bucketed:RoundsToBfloat16", "--cases", "20", "--seed", "1"]
+    words = ["test_own.py", "--ddp", "ddp_invariants.faults.bucketed:RoundsToBfloat16", "--cases", "20", "--seed", "1",
+             "--max-world-size", "2"]
     for _ in range(2):
         done = subprocess.run([sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *words], cwd=tmp_path, timeout=180,
                               capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)})
