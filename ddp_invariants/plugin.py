@@ -23,6 +23,7 @@ from ddp_invariants.case import LARGEST_WORLD_SIZE, CaseError, TrainingCase
 from ddp_invariants.implementation import OPTIONS, Ddp, Sampler, named, options
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.ledger import Ledger
+from ddp_invariants.mistakes import UNUSABLE_INPUT, unusable
 from ddp_invariants.ranks.hosts import HarnessError, Hosts
 from ddp_invariants.ranks.pool import LoadFailure, Pool
 from ddp_invariants.report import capabilities, on_trial, seen_in_passing, summary
@@ -31,7 +32,7 @@ from ddp_invariants.sessions import ending, journal
 from ddp_invariants.sessions.live import Teller
 from ddp_invariants.sessions.outputs import Wanted
 from ddp_invariants.sessions.watch import Held, Watch, told_of
-from ddp_invariants.status import INCONCLUSIVE, UNUSABLE_INPUT, unusable
+from ddp_invariants.status import INCONCLUSIVE
 from ddp_invariants.trial import Options, Trial
 from ddp_invariants.verdict import Inconclusive, NotJudged, Violation
 

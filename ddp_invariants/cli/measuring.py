@@ -6,8 +6,9 @@ import click
 
 from ddp_invariants import answers, report
 from ddp_invariants.cli.machine import print_json, with_json
+from ddp_invariants.mistakes import UNUSABLE_INPUT, unusable
 from ddp_invariants.ranks.hosts import Hosts
-from ddp_invariants.status import INTERRUPTED, UNUSABLE_INPUT, unusable
+from ddp_invariants.status import INTERRUPTED
 
 
 @click.command(short_help="Measure the judge on planted faults and controls.")

@@ -3,7 +3,8 @@
 import click
 
 from ddp_invariants.cli.machine import print_json, with_json
-from ddp_invariants.status import UNUSABLE_INPUT, VIOLATED, unusable
+from ddp_invariants.mistakes import UNUSABLE_INPUT, unusable
+from ddp_invariants.status import VIOLATED
 
 _RULES = ("SHARD-3", "GRAD-2", "PARAM-1")
 _FAULTY = "ddp_invariants.faults.bucketed:NeverDivides"

@@ -14,9 +14,9 @@ from ddp_invariants.cli.machine import print_json, with_json
 from ddp_invariants.cli.naming import naming
 from ddp_invariants.implementation import named
 from ddp_invariants.implementation import options as on_trial
+from ddp_invariants.mistakes import UNUSABLE_INPUT, unusable
 from ddp_invariants.ranks.hosts import Hosts
 from ddp_invariants.ranks.pool import Pool
-from ddp_invariants.status import UNUSABLE_INPUT, unusable
 
 
 def _gating(command: Callable[..., Any]) -> Callable[..., Any]:

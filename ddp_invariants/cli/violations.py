@@ -14,9 +14,10 @@ from ddp_invariants.case import CaseError
 from ddp_invariants.cli.machine import print_json, with_json
 from ddp_invariants.cli.naming import naming
 from ddp_invariants.implementation import OPTIONS, Ddp, Sampler, named
+from ddp_invariants.mistakes import UNUSABLE_INPUT, unusable
 from ddp_invariants.ranks.hosts import Hosts
 from ddp_invariants.ranks.pool import Pool
-from ddp_invariants.status import INCONCLUSIVE, UNUSABLE_INPUT, unusable
+from ddp_invariants.status import INCONCLUSIVE
 
 
 @click.command(short_help="Run a stored violation again.")
