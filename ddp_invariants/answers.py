@@ -1,9 +1,11 @@
-"""What commands say that hold no trial of their own: text, and the same as JSON. Verdicts are told by `report.py`."""
+"""What commands say that hold no trial of their own, and what any says to machines. Verdicts are told by `report.py`."""
 
 import json
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddp_invariants import __version__, report
@@ -11,12 +13,18 @@ from ddp_invariants.case import to_json
 from ddp_invariants.declarations import CAPABILITIES
 from ddp_invariants.discovery import Discovery, Probed, Standing
 from ddp_invariants.invariants import ALL_RULES
-from ddp_invariants.verdict import Replayed
+from ddp_invariants.ledger import Ledger
+from ddp_invariants.proof.detection import Detection, totals
+from ddp_invariants.record import StoredViolation
+from ddp_invariants.verdict import Replayed, Violation
 
 if TYPE_CHECKING:
+    from ddp_invariants.certificates.certificate import Certificate
     from ddp_invariants.doctor import Check
     from ddp_invariants.rulebook import Explained
     from ddp_invariants.sessions.sitting import Sat
+    from ddp_invariants.upgrades.baseline import Environment, Head
+    from ddp_invariants.upgrades.gate import Gated
 
 ENDED = {0: "certified", 1: "violated", 2: "inconclusive", 64: "cannot be put on trial", 130: "interrupted"}
 
@@ -61,11 +69,6 @@ def _probed(one: "Sat") -> tuple[Probed, ...]:
 def _standing(one: "Sat", capability: str) -> str:
     """What was found out about a capability; empty where nothing was asked."""
     return next((found.standing.value for found in _probed(one) if found.capability == capability), "")
-
-
-def as_json(found: Any) -> str:
-    """Frozen data, or a list of it, as JSON."""
-    return json.dumps([asdict(one) for one in found] if isinstance(found, list) else asdict(found), indent=1)
 
 
 def rules(found: "Sequence[Explained]") -> str:
@@ -114,18 +117,79 @@ def diagnosed(checks: "Sequence[Check]") -> str:
     return "\n".join([*lines, f"{told}; {warnings} warning{'' if warnings == 1 else 's'}"])
 
 
-def discovered(found: Discovery) -> str:
-    """All that was found out about a pair on trial, as JSON."""
-    def probed(some: Iterable[Probed]) -> list[dict[str, Any]]:
-        return [{**asdict(one), "standing": one.standing.value} for one in some]
-    return json.dumps({"suite": __version__, "ddp": found.ddp, "sampler": found.sampler, "driven": found.driven,
-                       "buckets": found.buckets, "capabilities": probed((*found.probed, *found.dealt)),
-                       "deviating": dict(found.deviating), "stale": found.stale()}, indent=1)
+# For machines.
 
 
-def replayed(found: Replayed, repeat: str) -> str:
-    """What became of a stored violation, as JSON."""
-    return json.dumps({"suite": __version__, "outcome": found.outcome.name, "implementation": found.implementation,
-                       "rules": found.rules, "seen": found.seen, "runs": found.runs, "reason": found.reason,
-                       "breaches": [asdict(one) for one in found.breaches], "case": json.loads(to_json(found.case)),
-                       "repeat": repeat}, indent=1)
+def discovered(found: Discovery) -> dict[str, Any]:
+    """All that was found out about a pair on trial."""
+    return {"suite": __version__, "ddp": found.ddp, "sampler": found.sampler, "driven": found.driven, "buckets": found.buckets,
+            "capabilities": [*found.probed, *found.dealt], "deviating": dict(found.deviating), "stale": found.stale()}
+
+
+def replayed(found: Replayed, repeat: str) -> dict[str, Any]:
+    """What became of a stored violation."""
+    return {"suite": __version__, "outcome": found.outcome.name, "implementation": found.implementation, "rules": found.rules,
+            "seen": found.seen, "runs": found.runs, "reason": found.reason, "breaches": found.breaches,
+            "case": json.loads(to_json(found.case)), "repeat": repeat}
+
+
+def certified(sat: "Mapping[str, Sat]", status: int) -> dict[str, Any]:
+    """What came of each implementation, and of all together."""
+    return {"suite": __version__, "status": status, "outcome": ENDED[status],
+            "judged": [_of(name, one) for name, one in sat.items()]}
+
+
+def _of(name: str, one: "Sat") -> dict[str, Any]:
+    ledger = one.ledger or Ledger()
+    return {"name": name, "status": one.status, "outcome": ENDED[one.status], "cases": ledger.cases,
+            "rules": {rule: ledger.said(rule) for rule in ALL_RULES if ledger.concerned(rule)},
+            "capabilities": {found.capability: found.standing for found in _probed(one)}, "violations": sorted(ledger.stored)}
+
+
+def demonstrated(ledger: Ledger, rules: Sequence[str], faulty: str, found: Violation | None) -> dict[str, Any]:
+    """What came of the two that are judged for a demonstration."""
+    violation = {"rule": found.breach.rule, "case": json.loads(to_json(found.case)), "report": found.report} if found else None
+    return {"suite": __version__,
+            "right": {"name": "reference", "cases": ledger.cases, "rules": {rule: ledger.said(rule) for rule in rules}},
+            "wrong": {"name": faulty, "violation": violation}}
+
+
+def exported(script: str, stored: StoredViolation, identifier: str) -> dict[str, Any]:
+    """A script, with what it is of."""
+    return {"suite": __version__, "violation": identifier, "rule": stored.breach.rule, "script": script}
+
+
+def verified(certificate: "Certificate", headline: str) -> dict[str, Any]:
+    """What a certificate says, having been rechecked."""
+    return {"valid": True, "outcome": certificate.outcome, "headline": headline, "partial": certificate.partial,
+            "exceptions": certificate.exceptions, "cases": certificate.cases, "digest": certificate.digest,
+            "rules": {one.rule: one.verdict for one in certificate.rules},
+            "violations": [one.id for one in certificate.violations]}
+
+
+def compared(sides: "tuple[Environment, Environment]", outcome: "Gated") -> dict[str, Any]:
+    """What differs between two interpreters."""
+    rows = [{**asdict(one.difference), "name": one.difference.name, "seen": one.seen, "accepted": one.accepted,
+             "counts": one.counts, "script": one.script,
+             "case": json.loads(to_json(one.case)) if one.case is not None else None}
+            for one in outcome.found]
+    return {"suite": __version__, "old": sides[0], "new": sides[1], "cases": outcome.cases, "status": outcome.status,
+            "found": rows, "pace": outcome.pace, "stale": [one.change for one in outcome.stale]}
+
+
+def begun(written: Sequence[Path], left: Sequence[Path]) -> dict[str, Any]:
+    """What was written into a repository, and what was there already."""
+    return {"suite": __version__, "written": written, "left": left}
+
+
+def recorded(path: Path, head: "Head") -> dict[str, Any]:
+    """What was recorded, and where."""
+    return {"suite": head.suite, "file": path, "form": head.form, "environment": head.environment, "options": head.options,
+            "seed": head.seed, "cases": head.cases}
+
+
+def detected(found: Sequence[Detection]) -> dict[str, Any]:
+    """What became of the searches for planted faults, all that is known of each."""
+    searches = [{**asdict(one), "diagnosis": one.diagnosis, "caught": one.is_caught, "right_rule": one.is_right_rule}
+                for one in found]
+    return {"suite": __version__, "torch": version("torch"), "totals": totals(found), "searches": searches}

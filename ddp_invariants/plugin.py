@@ -10,6 +10,7 @@ import os
 import secrets
 import shlex
 import shutil
+import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,15 +23,16 @@ from ddp_invariants.case import LARGEST_WORLD_SIZE, CaseError, TrainingCase
 from ddp_invariants.implementation import OPTIONS, Ddp, Sampler, named, options
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.ledger import Ledger
+from ddp_invariants.mistakes import UNUSABLE_INPUT, unusable
 from ddp_invariants.ranks.hosts import HarnessError, Hosts
 from ddp_invariants.ranks.pool import LoadFailure, Pool
 from ddp_invariants.report import capabilities, on_trial, seen_in_passing, summary
 from ddp_invariants.scope import OnTrial
-from ddp_invariants.sessions import journal
+from ddp_invariants.sessions import ending, journal
 from ddp_invariants.sessions.live import Teller
 from ddp_invariants.sessions.outputs import Wanted
 from ddp_invariants.sessions.watch import Held, Watch, told_of
-from ddp_invariants.status import INCONCLUSIVE, UNUSABLE_INPUT, unusable
+from ddp_invariants.status import INCONCLUSIVE
 from ddp_invariants.trial import Options, Trial
 from ddp_invariants.verdict import Inconclusive, NotJudged, Violation
 
@@ -98,6 +100,15 @@ class Session:
                        # The root of a session that is not pytest's own is this package's folder, which is not the user's.
                        "root": str(config.invocation_params.dir if COMMAND in config.stash else config.rootpath),
                        "max_world_size": option.max_world_size, "journal": "", "listener": ""}
+
+    def begin(self) -> None:
+        """In the main process: start the hosts and find out what is on trial.
+
+        Raises:
+            LoadFailure: It cannot be put on trial.
+            HarnessError: The harness failed.
+        """
+        option = self.config.option
         self._open_journal()
         ddp, sampler = named(vars(option))
         self.hosts = cluster.led() or Hosts()
@@ -114,10 +125,11 @@ class Session:
             raise LoadFailure(f"{ddp}: {found.stale()[0]}")
         self.shared["discovery"] = discovery.to_plain(found)
         given = " ".join([self.shared["command"], *(one.options() for one in self.on_trial if one.options())])
-        words = given if COMMAND in config.stash else shlex.join(["pytest", *map(str, config.invocation_params.args)])
+        invoked = shlex.join(["pytest", *map(str, self.config.invocation_params.args)])
+        words = given if COMMAND in self.config.stash else invoked
         held = Held(words, self.shared["seed"], option.cases or PROFILES[option.profile], option.max_world_size,
                     option.isolation)
-        self.watch = Watch(held, _wanted(config), lambda: self.trial.ledger if self.trial is not None else None)
+        self.watch = Watch(held, _wanted(self.config), lambda: self.trial.ledger if self.trial is not None else None)
         self.shared["listener"] = self.watch.listener.address
 
     def _open_journal(self) -> None:
@@ -260,31 +272,51 @@ def pytest_configure(config: pytest.Config) -> None:
     """Start the hosts and describe what is on trial, or take both from the main process."""
     if config.option.collectonly or config.option.help:
         return
+    ending.heed_interrupts()
+    config.pluginmanager.register(_Heard(config))
     try:
         if getattr(config, "workerinput", None) is None:
             _check(config)
-        config.stash[_KEY] = session = Session(config)
-        if session.watch is not None:
-            config.pluginmanager.register(_Reports(config, session.watch))
+        session = Session(config)
+        try:
+            if not session.is_worker:
+                session.begin()
+        except BaseException:
+            session.close()
+            raise
+        config.stash[_KEY] = session
     except UNUSABLE_INPUT as error:
         pytest.exit(f"ddp-invariants: {error}", returncode=unusable(error))
 
 
-class _Reports:
-    """Takes in tests' reports, which do not say whose session they are of."""
+class _Heard:
+    """Hears of interrupts and of tests' reports, which do not say whose session they are of."""
 
-    def __init__(self, config: pytest.Config, watch: Watch) -> None:
-        self.config, self.watch = config, watch
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+
+    @property
+    def _watch(self) -> Watch | None:
+        return self.config.stash[_KEY].watch if _KEY in self.config.stash else None
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_keyboard_interrupt(self) -> None:
-        """Whoever interrupts is not kept waiting."""
-        self.watch.interrupt()
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        """Whoever interrupts is not kept waiting; a session that ends by itself before all is run ends likewise."""
+        by_user = excinfo.type is KeyboardInterrupt
+        if by_user and _KEY not in self.config.stash and getattr(self.config, "workerinput", None) is None:
+            sys.stderr.write("ddp-invariants: interrupted before anything was judged; nothing is written\n")
+        if self._watch is not None:
+            self._watch.cut_short(by_user=by_user)
+        if by_user:
+            ending.hurry(excinfo, whole_stack=self.config.option.fulltrace)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """A test reported, in this process or in a worker; in a CI job a line tells now and then how far it is."""
-        self.watch.report(report)
-        line = self.watch.line() if _in_ci() else ""
+        watch = self._watch
+        if watch is None:
+            return
+        watch.report(report)
+        line = watch.line() if _in_ci() else ""
         reporter: Any = self.config.pluginmanager.get_plugin("terminalreporter")
         if line and reporter is not None:
             reporter.ensure_newline()
@@ -311,8 +343,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     if not ours.shared["not_run"]:
         _draw(session.config, ours.watch)
         return None
-    asked = [rule for rule in ALL_RULES if any(item.name.startswith(f"test_{rule.replace('-', '').lower()}_")
-                                               for item in session.items)]
+    asked = {ending.rule_of(item.name) for item in session.items} - {""}
     for rule in asked or ALL_RULES:  # Where workers were to collect, all of them.
         ours.ledger[rule].not_run = f"{ours.way}: {ours.shared['not_run']}"
     return True
@@ -322,7 +353,12 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
 def pytest_configure_node(node: Any) -> None:
     """xdist: hand a starting worker what the main process has found out."""
     if _KEY in node.config.stash:
-        node.workerinput["ddp_invariants"] = node.config.stash[_KEY].shared
+        ours = node.config.stash[_KEY]
+        node.workerinput["ddp_invariants"] = ours.shared
+        # execnet says in public only what the other side answers, which may take its time.
+        process = getattr(getattr(node.gateway, "_io", None), "popen", None)
+        if ours.watch is not None and process is not None:
+            ours.watch.workers[node.gateway.id] = process.pid
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -358,6 +394,11 @@ def pytest_report_teststatus(config: pytest.Config) -> Generator[None, Any, Any]
     return (status[0], "", "") if watch is not None and watch.screen is not None else status
 
 
+def pytest_sessionstart() -> None:
+    """By now pytest has a hook of its own for what Python ignores."""
+    ending.heed_interrupts()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Close this process's pool; in the main process, write what is wanted, and let findings fail that no test reported."""
@@ -371,13 +412,13 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     elif ours.shared["not_run"]:
         session.exitstatus = INCONCLUSIVE
     elif ours.watch is not None:
-        ours.ledger = ours.watch.finish(ours.discovery, interrupted=exitstatus == pytest.ExitCode.INTERRUPTED)
+        ours.ledger = ours.watch.finish(ours.discovery)
         junit = session.config.stash.get(xml_key, None)
         if junit is not None:
             for name, value in ours.properties():
                 junit.add_global_property(name, value)
-        if exitstatus == pytest.ExitCode.OK and any(entry.seen for entry in ours.ledger.entries.values()):
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if not ours.watch.interrupted:
+            session.exitstatus = ending.judged(exitstatus, ours.ledger, others_failed=ours.watch.others_failed)
     session.config.stash[_STATUS] = int(session.exitstatus)
 
 

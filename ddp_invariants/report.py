@@ -1,14 +1,10 @@
 """The one place that turns verdicts into text."""
 
-import json
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from ddp_invariants import __version__
-from ddp_invariants.case import Case, TrainingCase, describe, to_json
+from ddp_invariants.case import Case, TrainingCase, describe
 from ddp_invariants.declarations import CAPABILITIES, Declarations, SamplerDeclarations, to_toml
 from ddp_invariants.discovery import Discovery, Standing
 from ddp_invariants.ledger import Entry, Ledger
@@ -211,14 +207,6 @@ def searched(one: Detection) -> str:
     return f"{one.planted.host}: {one.planted.name}, seed {one.seed}: {' '.join(came.split())}; {one.cases} cases"
 
 
-def detections_json(found: Sequence[Detection]) -> str:
-    """The same as JSON: `suite`, `torch`, `totals`, and under `searches` all that is known of each."""
-    searches = [{**asdict(one), "diagnosis": one.diagnosis, "caught": one.is_caught,
-                 "right_rule": one.is_right_rule} for one in found]
-    return json.dumps({"suite": __version__, "torch": version("torch"), "totals": asdict(totals(found)), "searches": searches},
-                      indent=1)
-
-
 def _grouped(found: Iterable[Detection]) -> list[tuple[Planted, list[Detection]]]:
     """Searches by what was on trial, in the order of the catalogue."""
     groups: dict[Planted, list[Detection]] = {}
@@ -333,14 +321,3 @@ def _paced(one: "Ratio") -> str:
 
 _GATE = {0: "SAME: nothing changed that is judged", 1: "CHANGED: beyond what is accepted",
          2: "INCONCLUSIVE: something differed once, and not again"}
-
-
-def compared_json(sides: "tuple[Environment, Environment]", outcome: "Gated") -> str:
-    """The same as JSON."""
-    rows = [{**asdict(one.difference), "name": one.difference.name, "seen": one.seen, "accepted": one.accepted,
-             "counts": one.counts, "script": one.script,
-             "case": json.loads(to_json(one.case)) if one.case is not None else None}
-            for one in outcome.found]
-    return json.dumps({"suite": __version__, "old": asdict(sides[0]), "new": asdict(sides[1]), "cases": outcome.cases,
-                       "status": outcome.status, "found": rows, "pace": [asdict(one) for one in outcome.pace],
-                       "stale": [one.change for one in outcome.stale]}, indent=1)

@@ -29,6 +29,14 @@ def outputs() -> dict[str, str]:
             for match in BLOCK.finditer(document.read_text(encoding="utf-8"))}
 
 
+def json_keys(name: str) -> set[str]:
+    """The keys that the document on JSON lists of a command, or of what is in what one prints."""
+    text = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
+    row = re.search(rf"^\| `{name}`[^|]*\| (.*) \|$", text, re.MULTILINE)
+    words = {*re.findall(r"`([a-z_]+)`", row[1])} if row is not None else set()
+    return words - {"ok", "warning", "problem"}
+
+
 def excerpt(path: str, start: str) -> str:
     """A file from a line on."""
     text = (ROOT / path).read_text(encoding="utf-8")

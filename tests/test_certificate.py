@@ -12,9 +12,10 @@ from certificates import DEALT, LONG, SMALLEST, WITHHELD, certified, discovery, 
 from click.testing import CliRunner, Result
 from handmade import altered, right
 
+from ddp_invariants.case import Layer, Model, TrainingCase
 from ddp_invariants.certificates import certificate as certificates
-from ddp_invariants.certificates import page, verifying
-from ddp_invariants.certificates.certificate import Certificate, RuleAccount, make, sealed, to_json
+from ddp_invariants.certificates import page, pictures, verifying
+from ddp_invariants.certificates.certificate import FORM, Certificate, RuleAccount, make, sealed, to_json
 from ddp_invariants.certificates.text import badge, headline, markdown
 from ddp_invariants.certificates.views import mismatch, shard_map, timeline
 from ddp_invariants.cli import main
@@ -23,6 +24,8 @@ from ddp_invariants.evidence import ShardEvidence, TrainingEvidence
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.ledger import Entry, Ledger
 from ddp_invariants.ranks import naming
+from ddp_invariants.sessions.drawn import Drawn
+from ddp_invariants.trace import Call
 from ddp_invariants.verdict import Finding
 
 
@@ -81,7 +84,7 @@ CHANGED: dict[str, tuple[str, str]] = {
     "a key twice": (GOOD.replace(' "outcome": "certified",', ' "outcome": "violated",\n "outcome": "certified",'),
                     "it was changed after it was written"),
     "a verdict": (_plain(violated(), lambda it: it.update(outcome="certified")), "it was changed after it was written"),
-    "an older form": (_plain(certified(), lambda it: it.update(form=0)), "it is of form 0; this version reads form 1 alone"),
+    "an older form": (_plain(certified(), lambda it: it.update(form=0)), f"it is of form 0; this version reads form {FORM} "),
     "no form": (_plain(certified(), lambda it: it.pop("form")), "it is of form None"),
     "another kind": ('{"kind": "violation"}', "kind is 'violation', expected 'certificate'"),
     "an unknown field": (_plain(certified(), lambda it: it.update(more=1)), "more: Unexpected keyword argument"),
@@ -223,6 +226,11 @@ def test_ledgers_add_up_also_by_way_of_json() -> None:
     assert one.cases == sum(one.drawn.sizes.values()) == 80
     assert one.entries["GRAD-2"].errors == [62, 8, 0, 6, 0, 0, 0, 0, 0, 2, 2, 0]
     assert one.drawn.dimensions["optimizer"] == {"sgd": 40}
+    drawn, linear = Drawn(), Layer("linear", 4)
+    model = Model(4, (linear, replace(linear, bias=True), replace(linear, frozen=True)))  # 64, 64 and 16 bytes are trained.
+    for cap in (None, 1, 79, 80, 4096):
+        drawn.add(TrainingCase(model, bucket_cap=cap))
+    assert drawn.dimensions["buckets"] == {"as its default makes": 1, "3": 2, "2": 1, "1": 1}
 
 
 def test_errors_are_counted_in_tenths_of_their_bound() -> None:
@@ -257,6 +265,17 @@ def test_a_timeline_is_what_the_ranks_noted() -> None:
     assert (lane.began, lane.ended) == (0.0, 800.0)
     assert [(sent.launched, sent.waited) for sent in lane.sent] == [(400.0, 700.0), (600.0, 700.0)]
     assert timeline(replace(WITHHELD, ranks=tuple(replace(rank, sent=[]) for rank in WITHHELD.ranks))) is None
+    # A step broadcasts buffers, too: it is no reduction, and in no bucket.
+    broadcast = Call("broadcast", "float32", 4, "0", launched=WITHHELD.ranks[0].backwards[found.step][0] - 0.1)
+    marks = [[[*starts, 0], [*ends, int(step == found.step)]] for step, (starts, ends) in enumerate(WITHHELD.ranks[0].marks)]
+    ranks = tuple(replace(rank, sent=[*rank.sent, [broadcast]], marks=marks) for rank in WITHHELD.ranks)
+    more = timeline(replace(WITHHELD, ranks=ranks))
+    assert more is not None
+    assert [(sent.told, sent.launched, sent.of_gradients) for sent in more.lanes[0].sent[:1]] == [
+        ("broadcast (float32 x 4 0)", -100.0, False)]
+    assert [sent.of_gradients for sent in more.lanes[0].sent] == [False, True, True]
+    assert more.buckets == found.buckets
+    assert "broadcast never waited for" in pictures.timeline("it", more)
 
 
 def test_a_heat_map_shows_who_is_off_and_nothing_where_nobody_is() -> None:

@@ -8,6 +8,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+from readme import json_keys
+
+from ddp_invariants.cli import main
 
 ROOT = Path(__file__).parent.parent
 SHAPES = "tests/shapes.py"
@@ -21,15 +25,16 @@ def run(module: str, *arguments: str, path: str = "") -> subprocess.CompletedPro
 
 
 def pytest_on(*options: str, path: str = "") -> subprocess.CompletedProcess[str]:
-    """One rule judged quickly."""
-    return run("pytest", "-p", "no:cacheprovider", "properties/test_grad.py", "-k", "grad4 or grad6", "--cases", "25",
-               "--seed", "1", *options, path=path)
+    """One rule judged quickly, after few probes."""
+    return run("pytest", "-p", "no:cacheprovider", "properties/test_grad.py", "-k", "grad1_", "--cases", "5", "--seed", "1",
+               "--max-world-size", "2", *options, path=path)
 
 
 def test_what_is_discovered_is_printed_and_pinned_and_a_pin_is_held_to(tmp_path: Path) -> None:
     """The pinned file is a declaration file; what it claims of another implementation is an error."""
     pin = tmp_path / "pin.toml"
-    found = run("ddp_invariants", "discover", "--ddp", f"{SHAPES}:Flavoured", "--ddp-arg", "flavour=plain", "--pin", str(pin))
+    found = run("ddp_invariants", "discover", "--ddp", f"{SHAPES}:Flavoured", "--ddp-arg", "flavour=plain", "--pin", str(pin),
+                "--max-world-size", "2")
     assert found.returncode == 0, found.stderr
     assert "given: flavour='plain'" in found.stdout
     assert "silently wrong strided" in found.stdout
@@ -55,10 +60,12 @@ def test_a_bad_declaration_file_gets_one_sentence(tmp_path: Path, text: str | No
     path = tmp_path / "declared.toml"
     if text is not None:
         path.write_text(text)
-    for done in (run("ddp_invariants", "discover", "--declare", str(path)), pytest_on("--declare", str(path))):
-        assert done.returncode == 64
-        assert told in done.stderr + done.stdout
-        assert "Traceback" not in done.stderr + done.stdout
+    discovered = CliRunner().invoke(main, ["discover", "--declare", str(path)])
+    done = pytest_on("--declare", str(path))
+    for status, said in ((discovered.exit_code, discovered.output), (done.returncode, done.stderr + done.stdout)):
+        assert status == 64
+        assert told in said
+        assert "Traceback" not in said
 
 
 def test_a_package_ships_its_adapter_as_an_entry_point(tmp_path: Path) -> None:
@@ -83,10 +90,9 @@ def test_a_package_ships_its_adapter_as_an_entry_point(tmp_path: Path) -> None:
 
 def test_faults_are_searched_for_and_counted() -> None:
     """As a table with totals; the exit status says whether the judge did well."""
-    done = run("ddp_invariants", "faults", "--only", "NeverDivides", "--only", "unchanged_order", "--only", "SHARD-7",
-               "--workers", "2", "--control-cases", "60")
-    assert done.returncode == 64
-    assert "--only unchanged_order: no fault or control, no module and no rule of the catalogue is called so" in done.stderr
+    none = CliRunner().invoke(main, ["faults", "--only", "NeverDivides", "--only", "unchanged_order", "--only", "SHARD-7"])
+    assert none.exit_code == 64
+    assert "--only unchanged_order: no fault or control, no module and no rule of the catalogue is called so" in none.output
     done = run("ddp_invariants", "faults", "--only", "NeverDivides", "--only", "reference", "--control-cases", "60")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -99,6 +105,7 @@ def test_what_faults_came_to_is_json_too() -> None:
     """Everything that is known of each search, and the totals."""
     done = run("ddp_invariants", "faults", "--only", "NeverDivides", "--json", "--seeds", "2")
     plain = json.loads(done.stdout)
+    assert set(plain) == json_keys("faults")
     assert plain["totals"]["caught"] == plain["totals"]["right_rule"] == plain["totals"]["searches"] == 2
     assert [one["seed"] for one in sorted(plain["searches"], key=lambda one: one["seed"])] == [0, 1]
     assert plain["searches"][0]["planted"]["name"] == "NeverDivides"

@@ -12,17 +12,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from certificates import certified
 from click.testing import CliRunner, Result
 
 from ddp_invariants import answers, rulebook
-from ddp_invariants.cli import main, probing
+from ddp_invariants.certificates.certificate import to_json
+from ddp_invariants.certificates.verifying import read
+from ddp_invariants.cli import certifying, main, probing
 from ddp_invariants.discovery import Discovery, Probed, Standing
 from ddp_invariants.doctor import MIB, Facts, Torch, diagnose
 from ddp_invariants.invariants import SHIPPED
 from ddp_invariants.ledger import Entry, Ledger
 from ddp_invariants.ranks.hosts import HarnessError
 from ddp_invariants.ranks.pool import LoadFailure
-from ddp_invariants.sessions import sitting
+from ddp_invariants.sessions import ending, sitting
 from ddp_invariants.sessions.sitting import Sat
 
 ROOT = Path(__file__).parent.parent
@@ -114,33 +117,61 @@ def test_completion_offers_commands_and_rules(tmp_path: Path) -> None:
 
 
 def test_several_are_judged_one_after_another_and_compared(tmp_path: Path) -> None:
-    """A table of rules and one of capabilities; the worst of their exit statuses."""
+    """A table of rules and one of capabilities; a certificate each and a page of both; the worst of their exit statuses."""
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
     done = command("certify", NEVER_DIVIDES, "sampler:torch", "--cases", "5", "--seed", "1", "-n", "0",
-                   "-k", "grad2 or shard1_", at=tmp_path, PYTEST_ADDOPTS="--neither", PYTEST_PLUGINS="no_such_plugin")
+                   "-k", "grad2 or shard1_", "--max-world-size", "2", "--certificate", "both.html", "--json", at=tmp_path,
+                   PYTEST_ADDOPTS="--neither", PYTEST_PLUGINS="no_such_plugin")
     assert done.returncode == 1, done.stdout + done.stderr
-    rows = done.stdout.partition("side by side")[2].splitlines()
+    plain = json.loads(done.stdout)
+    assert (plain["status"], plain["outcome"], [one["status"] for one in plain["judged"]]) == (1, "violated", [1, 0])
+    assert [one["rules"].get("SHARD-1") for one in plain["judged"]] == ["holds", "holds"]
+    assert [(tmp_path / path).exists() for path in plain["judged"][0]["violations"]] == [True]
+    mine = "both-ddp-invariants.faults.bucketed-NeverDivides"
+    written = {f"{name}.{kind}" for name in (mine, "both-sampler-torch") for kind in ("html", "json")} | {"both.html"}
+    assert {path.name for path in tmp_path.glob("both*")} == written
+    certificates = [read(tmp_path / name) for name in (f"{mine}.json", "both-sampler-torch.json")]
+    assert [len(one.violations) for one in certificates] == [1, 0]
+    page = (tmp_path / "both.html").read_text()
+    assert all(words in page for words in (NEVER_DIVIDES, "torch", "violated"))
+    assert "comparison: both.html, of 2 certificates beside it" in done.stderr
+    rows = done.stderr.partition("side by side")[2].splitlines()
     assert ["GRAD-2", "violated"] in [row.split() for row in rows]
     assert ["SHARD-1", "holds", "holds"] in [row.split() for row in rows]
     assert ["all", "in", "all", "violated", "certified"] in [row.split() for row in rows]
     assert ["resume", "right", "not", "offered"] in [row.split() for row in rows]
     repeat = re.search(rf"repeat +ddp-invariants (certify --ddp {NEVER_DIVIDES} --replay \.ddp-invariants/\w+\.json -k grad2)",
-                       done.stdout)
+                       done.stderr)
     assert repeat is not None
     again = command(*repeat[1].split(), at=tmp_path)
     assert again.returncode == 1, again.stdout + again.stderr
     assert f"GRAD-2 violated by {NEVER_DIVIDES}" in again.stdout
 
 
+def test_a_comparison_that_cannot_be_written_is_said_to_be_none(tmp_path: Path) -> None:
+    """A folder in its place; no certificate to write it of."""
+    (tmp_path / "one.json").write_text(to_json(certified()), encoding="utf-8")
+    (tmp_path / "both.html").mkdir()
+    told = certifying._compared(tmp_path / "both.json", [tmp_path / "one.json"])
+    assert told.endswith("both.html could not be written: Is a directory")
+    told = certifying._compared(tmp_path / "other.html", [tmp_path / "none.json"])
+    assert told.endswith("other.html was not written: there is no certificate")
+
+
 def test_what_pytest_says_and_what_was_found_make_the_status() -> None:
     """What fails is a violation where one was confirmed, and inconclusive elsewhere; an interrupt is one whatever was found."""
-    violated, seen = Ledger(), Ledger()
+    violated, seen, well = Ledger(), Ledger(), Ledger()
     violated["GRAD-2"].confirmed = 1
     seen["GRAD-2"].seen = 1
-    told = [(0, seen, False, 0), (1, violated, False, 1), (1, seen, False, 2), (1, None, False, 2), (2, violated, True, 130),
-            (2, None, False, 2), (3, violated, False, 2), (4, None, False, 64), (5, seen, False, 64), (64, None, False, 64)]
-    for status, ledger, interrupted, expected in told:
-        assert sitting._status(status, ledger, interrupted=interrupted) == expected, (status, expected)
+    # With 2 a session ends that was cut short: by -x under xdist, say.
+    for status, ledger, others, expected in (
+            (0, well, False, 0), (0, seen, False, 2), (1, violated, False, 1), (1, seen, False, 2), (1, seen, True, 1),
+            (1, well, False, 2), (2, violated, False, 1), (2, well, False, 2), (2, seen, True, 2), (3, violated, False, 3)):
+        assert ending.judged(status, ledger, others_failed=others) == expected, (status, expected)
+    for status, began, interrupted, expected in (
+            (0, True, False, 0), (1, True, False, 1), (1, False, False, 2), (2, True, True, 130), (2, False, False, 2),
+            (3, True, False, 2), (4, False, False, 64), (5, True, False, 64), (64, False, False, 64)):
+        assert sitting._status(status, began=began, interrupted=interrupted) == expected, (status, expected)
 
 
 def test_a_comparison_tells_what_differs_and_what_was_not_looked_at() -> None:
@@ -263,7 +294,8 @@ def test_what_init_writes_certifies_and_nothing_is_overwritten(tmp_path: Path) -
     job = (tmp_path / ".github" / "workflows" / "ddp-invariants.yml").read_text()
     certified = re.search(r"run: ddp-invariants (certify .+)", job)
     assert certified is not None
-    found = command(*certified[1].split(), "-n", "0", "-k", "grad2 or grad6", "--cases", "5", "--seed", "1", "-v", at=tmp_path)
+    found = command(*certified[1].split(), "-n", "0", "-k", "grad2 or grad6", "--cases", "5", "--seed", "1", "-v",
+                    "--max-world-size", "2", at=tmp_path)
     assert found.returncode == 0, found.stdout + found.stderr
     assert "driven    adapter with wrap, after_backward" in found.stdout
     (tmp_path / "ddp_invariants_adapter.py").write_text("# ours\n")
@@ -310,6 +342,16 @@ def test_a_rule_of_ones_own_is_certified_and_shrunk_like_any_other(host_addresse
         from ddp_invariants.invariants.hearing import training
 
         del ALL_RULES["COMM-100"], training.rules["COMM-100"]
+    unknown = invoke("replay", repeat[1])
+    assert unknown.exit_code == 64
+    assert "COMM-100 is none of the rules here, but of somebody's own: --rules FILE names" in unknown.output
+    for text, told in (("1 / 0", "it raised ZeroDivisionError"), ("", "it adds no rule")):
+        (tmp_path / "rules.py").write_text(text)
+        assert told in invoke("replay", repeat[1], "--rules", str(tmp_path / "rules.py")).output
+    again = command("replay", repeat[1], "--rules", str(ROOT / "examples" / "own_property.py"), at=tmp_path)
+    assert again.returncode == 1, again.stdout + again.stderr
+    assert "COMM-100" in again.stdout
+    assert "--rules" in again.stdout.rpartition("repeat")[2]
 
 
 def test_a_property_of_ones_own_is_a_test_like_any_other(tmp_path: Path) -> None:
@@ -318,7 +360,8 @@ def test_a_property_of_ones_own_is_a_test_like_any_other(tmp_path: Path) -> None
     (tmp_path / "own_property.py").write_text((ROOT / "examples" / "own_property.py").read_text())
     (tmp_path / "test_own.py").write_text("from own_property import small_buckets\n\n\ndef test_comm100(trial):\n"
                                           "    trial.certify('COMM-100', small_buckets())\n")
-    words = ["test_own.py", "--ddp", "ddp_invariants.faults.bucketed:RoundsToBfloat16", "--cases", "20", "--seed", "1"]
+    words = ["test_own.py", "--ddp", "ddp_invariants.faults.bucketed:RoundsToBfloat16", "--cases", "20", "--seed", "1",
+             "--max-world-size", "2"]
     for _ in range(2):
         done = subprocess.run([sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *words], cwd=tmp_path, timeout=180,
                               capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)})

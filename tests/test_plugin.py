@@ -86,7 +86,7 @@ def test_what_is_seen_while_another_rule_is_tested_fails_the_session() -> None:
     """INIT-3 holds for a wrapper that never divides; that it violates GRAD-2 is not lost."""
     done = run("properties/test_init.py", "-k", "init3", "--ddp", NEVER_DIVIDES, "--cases", "40", "--seed", "1")
     assert "1 passed" in done.stdout
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert re.search(r"GRAD-2 +inconclusive .*seen in \d+ cases while other rules were tested", done.stdout)
     why = r"the session fails: breaches of .*GRAD-2.* were seen in cases drawn for other rules; run with -k .*grad2"
     assert re.search(why, done.stdout)
@@ -95,7 +95,7 @@ def test_what_is_seen_while_another_rule_is_tested_fails_the_session() -> None:
 def test_a_constructor_that_raises_is_inconclusive_under_xdist_too() -> None:
     """Never a pass, never a violation; the reason is shown; the header says who is on trial."""
     done = run("properties/test_grad.py", "-n", "2", "--ddp", "tests/unjudged.py:RaisesOnWrap", "--cases", "5", "--seed", "7")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "rank 0 raised NotImplementedError in wrap of step 0: to be" in done.stdout
     assert " violated" not in done.stdout
     assert "ddp on trial: tests/unjudged.py:RaisesOnWrap" in done.stdout
@@ -106,7 +106,7 @@ def test_a_constructor_that_raises_is_inconclusive_under_xdist_too() -> None:
 def test_too_small_a_world_is_said_to_prove_nothing() -> None:
     """With one rank GRAD-1 never meets a second one: inconclusive, with what to raise."""
     done = run("properties/test_grad.py", "-k", "grad1", "--max-world-size", "1", "--cases", "5")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert re.search(r"never met .*more than one rank", done.stdout)
     assert "raise --cases or --max-world-size" in done.stdout
 
@@ -127,7 +127,7 @@ def test_a_session_that_is_interrupted_or_killed_leaves_no_process(number: signa
                           ) as session, ExitStack() as ending:
         ending.callback(session.kill)  # Whatever fails below.
         below: list[psutil.Process] = []
-        until = time.monotonic() + 30
+        until = time.monotonic() + 150  # Seconds on a quiet machine; the hosts import torch first.
         while len(below) < 8 and time.monotonic() < until:
             time.sleep(0.2)
             below = psutil.Process(session.pid).children(recursive=True)

@@ -147,7 +147,8 @@ def test_an_interrupt_prints_what_is_known_and_leaves_a_partial_certificate(tmp_
             process.send_signal(signal.SIGKILL)
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", said.decode())
     assert status == 2, text
-    assert seconds < 20  # Some two on a busy machine; far more processes than cores take their time.
+    # A third of a second where there is a core for it (`benchmarks/interrupting.py`); here others are at work.
+    assert seconds < 3 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
     assert re.search(r"[\d,]+ cases judged\r\nrule +verdict", text), text
     assert "not finished" in text
     assert "Traceback" not in text
@@ -158,6 +159,31 @@ def test_an_interrupt_prints_what_is_known_and_leaves_a_partial_certificate(tmp_
     assert verifying.read(tmp_path / "it.html") == certificate
     assert len(below) > 3
     assert _until(lambda: not [one for one in below if one.is_running() and one.status() != psutil.STATUS_ZOMBIE], 5)
+
+
+@pytest.mark.parametrize("heeded", [True, False])
+def test_an_interrupt_that_python_ignores_is_made_again(*, heeded: bool) -> None:
+    """One that comes in a finalizer, or a callback of the garbage collector: without it the program goes on."""
+    lines = ["import os, signal, time", "from ddp_invariants.sessions.ending import heed_interrupts", "class Last:",
+             "    def __del__(self):", "        os.kill(os.getpid(), signal.SIGINT)",
+             "signal.signal(signal.SIGINT, signal.default_int_handler)", *(["heed_interrupts()"] * 2 if heeded else []),
+             "try:", "    Last()", "    time.sleep(0.5)", "except KeyboardInterrupt:", "    print('heard')"]
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], env={**plain(), "PYTHONPATH": str(ROOT)}, timeout=60,
+                          capture_output=True, text=True, check=False)
+    assert done.stdout == ("heard\n" if heeded else ""), done.stderr
+    assert ("Exception ignored" in done.stderr) != heeded
+
+
+def test_whoever_cuts_a_session_short_ends_its_workers_but_those_that_came_back() -> None:
+    """Whether or not they have told anything yet."""
+    watch = Watch(Held("pytest", 1, 10, 4, "pooled"), Wanted(), lambda: None)
+    with subprocess.Popen(["sleep", "60"]) as one, subprocess.Popen(["sleep", "60"]) as other:
+        watch.workers = {"gw0": one.pid, "gw1": other.pid}
+        watch.take("gw1", Ledger())
+        watch.cut_short(by_user=False)
+        assert (one.wait(10), other.poll(), watch.interrupted) == (-signal.SIGKILL, None, False)
+        other.kill()
+    watch.listener.close()
 
 
 def test_in_a_ci_job_a_line_tells_now_and_then_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from ddp_invariants.record import StoredViolation
 from ddp_invariants.verdict import Breach
 
 INTERRUPTED = "the session was interrupted"
-FORM = 1
+FORM = 2
 """Of the file. A file of another form is refused."""
 
 Said = Literal["holds", "violated", "inconclusive", "not claimed", "not tested", "not finished", "observed"]

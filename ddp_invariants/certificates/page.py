@@ -90,8 +90,9 @@ def _of_case(name: str, shown: Example) -> Iterator[Picture]:
     if shown.timeline is not None:
         disturbed = f" On purpose, {shown.timeline.disturbed}." if shown.timeline.disturbed else ""
         hatched = " Hatched: withheld." if shown.timeline.withheld else ""
-        yield _picture("A step on every rank", "A tick in a backward is a gradient that is computed; a bar below is a "
-                       f"reduction, from when it starts to when somebody waits for it.{disturbed}{hatched}",
+        yield _picture("A step on every rank", "A tick in a backward is a gradient that is computed, upon which hooks run; a "
+                       "bar below is a collective, from its start to when somebody waits for it, with a thick end where that "
+                       f"was asked for. Those that reduce gradients are numbered.{disturbed}{hatched}",
                        pictures.timeline(f"{name}-timeline", shown.timeline))
         if shown.timeline.buckets:
             yield _picture("What each reduction carried", "The same step, on rank 0.",

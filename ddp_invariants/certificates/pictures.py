@@ -90,7 +90,7 @@ def shard_map(name: str, view: ShardMap) -> str:
 
 
 def timeline(name: str, view: Timeline) -> str:
-    """A step, a lane per rank: its backward with a tick for each gradient, below it its reductions until somebody waits."""
+    """A step, a lane per rank: its backward with a tick for each gradient, below it its collectives until somebody waits."""
     end = max([lane.ended for lane in view.lanes] + [sent.waited or sent.launched for lane in view.lanes for sent in lane.sent])
     rows = sum(1 + max(1, len(lane.sent)) for lane in view.lanes)
 
@@ -104,21 +104,27 @@ def timeline(name: str, view: Timeline) -> str:
             late = " (late)" if rank in view.late else ""
             ticks.append((row + 0.5, f"rank {rank}{late}: backward"))
             row += 1
-            for number, sent in enumerate(lane.sent, start=1):
+            number = 0
+            for sent in lane.sent:
+                number += sent.of_gradients
+                short = sent.told.partition(" ")[0]
                 until = end * 1.04 if sent.waited is None else sent.waited
                 axes.add_patch(Rectangle((sent.launched, row + 0.2), max(until - sent.launched, end * 0.004), 0.6,
-                                         facecolor=_RANKS[0], edgecolor=_INK, linewidth=0.6,
+                                         facecolor=_RANKS[0 if sent.of_gradients else 2], edgecolor=_INK, linewidth=0.6,
                                          linestyle="--" if sent.waited is None else "-",
                                          hatch="////" if view.withheld else None))
-                axes.text(until + end * 0.008, row + 0.5, f"{number}" + (" never waited for" if sent.waited is None else ""),
-                          va="center", fontsize=8)
-                ticks.append((row + 0.5, f"reduction {number}"))
+                if sent.waited is not None and sent.asynchronous:
+                    axes.plot([until, until], [row + 0.05, row + 0.95], color=_INK, linewidth=2)
+                axes.text(until + end * 0.008, row + 0.5, (str(number) if sent.of_gradients else short)
+                          + (" never waited for" if sent.waited is None else ""), va="center", fontsize=8)
+                ticks.append((row + 0.5, f"reduction {number}" if sent.of_gradients else short))
                 row += 1
             if not lane.sent:
-                ticks.append((row + 0.5, "no reduction"))
+                ticks.append((row + 0.5, "no collective"))
                 row += 1
             axes.axhline(row, color=_FAINT, linewidth=0.4)
-        axes.set_xlim(min(lane.began for lane in view.lanes), end * 1.1)
+        first = [lane.began for lane in view.lanes] + [sent.launched for lane in view.lanes for sent in lane.sent]
+        axes.set_xlim(min(first), end * 1.1)
         axes.set_ylim(rows, 0)
         axes.set_yticks([at for at, _ in ticks], [label for _, label in ticks])
         axes.set_xlabel(f"ms; step {view.step}")

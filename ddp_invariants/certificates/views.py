@@ -52,6 +52,7 @@ class Sent:
         launched: Milliseconds from the picture's beginning.
         waited: The same; None where nobody waited for it.
         asynchronous: Whether the caller asked for something to wait for.
+        of_gradients: Whether it reduced them, and was no broadcast of buffers, say.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -60,6 +61,7 @@ class Sent:
     launched: float
     waited: float | None = None
     asynchronous: bool = False
+    of_gradients: bool = True
 
 
 @dataclass(frozen=True)
@@ -220,8 +222,12 @@ def timeline(evidence: TrainingEvidence) -> Timeline | None:
     lanes = []
     for rank, found in zip(ranks, carried, strict=True):
         began, ended, ready = rank.backwards[step]
-        sent = tuple(Sent(call.at, since(call.launched), None if call.waited is None else since(call.waited), call.asynchronous)
-                     for call, _ in found[:MOST_CALLS])
+        reduced = [call for call, _ in found]
+        starts, ends = rank.marks[step] if step < len(rank.marks) else ([], [])
+        others = [call for call in rank.sent_between(starts, ends) if call not in reduced]
+        sent = tuple(Sent(call.at, since(call.launched), None if call.waited is None else since(call.waited), call.asynchronous,
+                          call in reduced)
+                     for call in sorted([*reduced, *others], key=lambda call: call.launched)[:MOST_CALLS])
         lanes.append(Lane(since(began), since(ended), tuple((name, since(at)) for name, at in ready[:MOST_NAMES]), sent))
     buckets = tuple(Bucket(call.elements, call.dtype, tuple(names[:MOST_NAMES])) for call, names in carried[0][:MOST_CALLS])
     plan = case.perturbation

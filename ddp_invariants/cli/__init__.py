@@ -43,7 +43,7 @@ class Commands(click.Group):
         except click.ClickException as mistake:
             mistake.show()
             sys.exit(USAGE)
-        except click.Abort:
+        except (click.Abort, KeyboardInterrupt):  # click turns one into the other only once it has read the command line.
             click.echo("ddp-invariants: interrupted", err=True)
             sys.exit(INTERRUPTED)
         sys.exit(status)

@@ -1,15 +1,19 @@
 """Judge implementations by all properties: certify."""
 
 import re
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
+from ddp_invariants.cli.machine import print_json, text_aside, with_json
 from ddp_invariants.status import CERTIFIED, INCONCLUSIVE, INTERRUPTED, USAGE, VIOLATED
+
+if TYPE_CHECKING:
+    from ddp_invariants.sessions.sitting import Sat
 
 _SAMPLER = "sampler:"
 """What stands before the name of a sampler among NAMEs, as `course:` before a course's."""
@@ -69,9 +73,10 @@ class _Certify(click.Command):
 @click.option("-v", "--verbose", count=True, help="show how what is on trial is driven, and every property's name")
 @click.option("-x", "--exitfirst", is_flag=True, help="end with the first violation")
 @click.option("--junitxml", metavar="FILE", help="write a JUnit report")
+@with_json
 @click.pass_context
 def certify(context: click.Context, /, names: tuple[str, ...], workers: str, only: str | None, verbose: int, *,
-            exitfirst: bool, junitxml: str | None, **_: Any) -> None:
+            exitfirst: bool, junitxml: str | None, as_json: bool, **_: Any) -> None:
     """Judge implementations by all properties, wherever you are.
 
     A NAME is a DDP as --ddp takes it, or sampler:NAME; without one, what --ddp and --sampler name. Several are judged one
@@ -82,7 +87,7 @@ def certify(context: click.Context, /, names: tuple[str, ...], workers: str, onl
     Exit status: 0 certified, 1 violated, 2 inconclusive, 64 nothing was judged because of what was asked, 130 interrupted.
     """
     # Imported here: they import pytest and Hypothesis.
-    from ddp_invariants import cluster
+    from ddp_invariants import answers, cluster
 
     given = [one for one in _of_plugin() if context.get_parameter_source(str(one.name)) is not ParameterSource.DEFAULT]
     for option in ("ddp", "sampler"):
@@ -103,14 +108,18 @@ def certify(context: click.Context, /, names: tuple[str, ...], workers: str, onl
     words += [*(["-x"] if exitfirst else []), *([f"--junitxml={junitxml}"] if junitxml else []), *context.meta["behind"]]
     status = INCONCLUSIVE
     try:
-        status = _judged(names, words, certificate and Path(certificate))
+        with text_aside() if as_json else nullcontext():
+            sat = _judged(names, words, certificate and Path(certificate))
+        status = min((one.status for one in sat.values()), key=_WORST_FIRST.index)
+        if as_json:
+            print_json(answers.certified(sat, status))
     finally:
         cluster.leave(status)
     context.exit(status)
 
 
-def _judged(names: tuple[str, ...], words: list[str], compared: Path | None) -> int:
-    """Judge them one after another; the exit status of all together.
+def _judged(names: tuple[str, ...], words: list[str], compared: Path | None) -> "dict[str, Sat]":
+    """Judge them one after another; what came of each, as far as it came to that.
 
     Args:
         names: What is on trial.
@@ -133,7 +142,7 @@ def _judged(names: tuple[str, ...], words: list[str], compared: Path | None) -> 
         click.echo(answers.side_by_side(sat))
     if compared is not None:
         click.echo(_compared(compared, [_beside(compared, name) for name, one in sat.items() if one.ledger]))
-    return min((one.status for one in sat.values()), key=_WORST_FIRST.index)
+    return sat
 
 
 def _beside(page: Path, name: str) -> Path:
@@ -153,8 +162,12 @@ def _compared(page: Path, written: list[Path]) -> str:
             certificates.append(read(path))
     if not certificates:
         return f"comparison: {page.with_suffix('.html')} was not written: there is no certificate"
-    page.with_suffix(".html").write_text(side_by_side(certificates), encoding="utf-8")
-    return f"comparison: {page.with_suffix('.html')}, of {len(certificates)} certificates beside it"
+    page = page.with_suffix(".html")
+    try:
+        page.write_text(side_by_side(certificates), encoding="utf-8")
+    except OSError as error:
+        return f"comparison: {page} could not be written: {error.strerror}"
+    return f"comparison: {page}, of {len(certificates)} certificates beside it"
 
 
 def _words(option: click.Option, value: Any) -> list[str]:

@@ -5,6 +5,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from ddp_invariants.cli.machine import print_json, with_json
 from ddp_invariants.status import USAGE
 
 
@@ -18,7 +19,7 @@ def _ids(_context: click.Context, _parameter: click.Parameter, incomplete: str) 
 
 @click.command(short_help="List the rules, or explain one.")
 @click.argument("rule", metavar="[ID]", required=False, shell_complete=_ids)
-@click.option("--json", "as_json", is_flag=True, help="print all that is known as JSON")
+@with_json
 @click.pass_context
 def rules(context: click.Context, /, rule: str | None, **options: Any) -> None:
     """List the rules; with an ID explain one: its source, how it is judged, what it needs, which planted faults it catches."""
@@ -32,6 +33,6 @@ def rules(context: click.Context, /, rule: str | None, **options: Any) -> None:
         click.echo(f"ddp-invariants: {error}", err=True)
         context.exit(USAGE)
     if options["as_json"]:
-        click.echo(answers.as_json(found[0] if rule else found))
+        print_json(found[0] if rule else found)
     else:
         click.echo(answers.explained(found[0]) if rule else answers.rules(found))

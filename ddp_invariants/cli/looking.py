@@ -2,9 +2,11 @@
 
 import click
 
+from ddp_invariants.cli.machine import print_json, with_json
+
 
 @click.command(short_help="Find out whether this machine can judge, and what to do if not.")
-@click.option("--json", "as_json", is_flag=True, help="print what was found as JSON")
+@with_json
 @click.pass_context
 def doctor(context: click.Context, /, *, as_json: bool) -> None:
     """Look at Python, torch, its backends and GPUs, fork, loopback, limits and memory, and train two ranks.
@@ -16,5 +18,8 @@ def doctor(context: click.Context, /, *, as_json: bool) -> None:
     from ddp_invariants.doctor import diagnose, examine
 
     checks = diagnose(examine())
-    click.echo(answers.as_json(checks) if as_json else answers.diagnosed(checks))
+    if as_json:
+        print_json(checks)
+    else:
+        click.echo(answers.diagnosed(checks))
     context.exit(int(any(check.standing == "problem" for check in checks)))

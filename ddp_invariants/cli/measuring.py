@@ -4,9 +4,11 @@ import os
 
 import click
 
-from ddp_invariants import report
+from ddp_invariants import answers, report
+from ddp_invariants.cli.machine import print_json, with_json
+from ddp_invariants.mistakes import UNUSABLE_INPUT, unusable
 from ddp_invariants.ranks.hosts import Hosts
-from ddp_invariants.status import INTERRUPTED, UNUSABLE_INPUT, unusable
+from ddp_invariants.status import INTERRUPTED
 
 
 @click.command(short_help="Measure the judge on planted faults and controls.")
@@ -15,7 +17,7 @@ from ddp_invariants.status import INTERRUPTED, UNUSABLE_INPUT, unusable
 @click.option("--control-cases", type=click.IntRange(0), default=2000, show_default=True, help="cases of all controls together")
 @click.option("--workers", type=click.IntRange(1), default=os.cpu_count() or 1, show_default="one per core",
               help="processes that search")
-@click.option("--json", "as_json", is_flag=True, help="print all that was found as JSON instead of tables")
+@with_json
 @click.pass_context
 def faults(context: click.Context, /, only: tuple[str, ...], seeds: int, control_cases: int, workers: int, *,
            as_json: bool) -> None:
@@ -46,7 +48,10 @@ def faults(context: click.Context, /, only: tuple[str, ...], seeds: int, control
         context.exit(unusable(error))
     except KeyboardInterrupt:
         click.echo(f"ddp-invariants: interrupted after {len(found)} of {len(jobs)} searches", err=True)
-    click.echo(report.detections_json(found) if as_json else report.detections(found))
+    if as_json:
+        print_json(answers.detected(found))
+    else:
+        click.echo(report.detections(found))
     total = totals(found)
     if len(found) < len(jobs):
         context.exit(INTERRUPTED)

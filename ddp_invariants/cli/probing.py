@@ -7,11 +7,12 @@ import click
 
 from ddp_invariants import answers, discovery, report
 from ddp_invariants.case import LARGEST_WORLD_SIZE
+from ddp_invariants.cli.machine import print_json, with_json
 from ddp_invariants.cli.naming import naming
 from ddp_invariants.implementation import named
+from ddp_invariants.mistakes import UNUSABLE_INPUT, unusable
 from ddp_invariants.ranks.hosts import Hosts
 from ddp_invariants.ranks.pool import Pool
-from ddp_invariants.status import UNUSABLE_INPUT, unusable
 
 
 @click.command(short_help="Probe what an implementation takes.")
@@ -22,7 +23,7 @@ from ddp_invariants.status import UNUSABLE_INPUT, unusable
               help="deviations that are expected, beside those shipped")
 @click.option("--pin", type=click.Path(dir_okay=False, path_type=Path), default=None,
               help="write the declarations found to this TOML file, for --declare")
-@click.option("--json", "as_json", is_flag=True, help="print all that was found as JSON")
+@with_json
 @click.pass_context
 def discover(context: click.Context, /, max_world_size: int, deviations: tuple[Path, ...], pin: Path | None, *,
              as_json: bool, **options: Any) -> None:
@@ -37,7 +38,7 @@ def discover(context: click.Context, /, max_world_size: int, deviations: tuple[P
         click.echo(f"ddp-invariants: {error}", err=True)
         context.exit(unusable(error))
     if as_json:
-        click.echo(answers.discovered(found))
+        print_json(answers.discovered(found))
         return
     click.echo("\n".join([*report.on_trial(found, verbose=True), report.capabilities(found), *found.stale()]))
     if pin is not None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from ddp_invariants.cli.machine import print_json, with_json
 from ddp_invariants.status import USAGE
 
 _ADAPTER = "ddp_invariants_adapter.py"
@@ -13,8 +14,9 @@ _FILES = {_ADAPTER: "adapter.py.j2", ".github/workflows/ddp-invariants.yml": "jo
 
 @click.command(short_help="Write an adapter to start from, and a CI job.")
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path), default=".", metavar="[FOLDER]")
+@with_json
 @click.pass_context
-def init(context: click.Context, folder: Path) -> None:
+def init(context: click.Context, /, folder: Path, *, as_json: bool) -> None:
     """Write an adapter that certifies as it is, and a job for GitHub that certifies it, into a repository (or this folder).
 
     What is there already is left as it is. Exit status 64 where nothing could be written.
@@ -22,11 +24,13 @@ def init(context: click.Context, folder: Path) -> None:
     # Imported here: the other commands do without.
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    from ddp_invariants import __version__
+    from ddp_invariants import __version__, answers
 
     environment = Environment(loader=PackageLoader("ddp_invariants"), undefined=StrictUndefined, keep_trailing_newline=True,
                               autoescape=False)
-    written = 0
+    written: list[Path] = []
+    left: list[Path] = []
+    told = (lambda _: None) if as_json else click.echo
     for name, template in _FILES.items():
         path = folder / name
         text = environment.get_template(template).render(version=__version__, adapter=_ADAPTER)
@@ -35,13 +39,16 @@ def init(context: click.Context, folder: Path) -> None:
             with path.open("x", encoding="utf-8") as file:
                 file.write(text)
         except FileExistsError:
-            click.echo(f"left as it is: {path}")
+            left.append(path)
+            told(f"left as it is: {path}")
         except OSError as error:
             click.echo(f"ddp-invariants: {path}: {error.strerror}", err=True)
         else:
-            written += 1
-            click.echo(f"wrote {path}")
+            written.append(path)
+            told(f"wrote {path}")
+    if as_json:
+        print_json(answers.begun(written, left))
     if not written:
         context.exit(USAGE)
-    click.echo(f"\nNext: put your wrapper into {folder / _ADAPTER}, and then, there,\n"
+    told(f"\nNext: put your wrapper into {folder / _ADAPTER}, and then, there,\n"
                f"  ddp-invariants certify --ddp {_ADAPTER}:Adapter")

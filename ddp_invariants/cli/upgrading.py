@@ -8,14 +8,15 @@ from typing import Any
 
 import click
 
-from ddp_invariants import report
+from ddp_invariants import answers, report
 from ddp_invariants.case import LARGEST_WORLD_SIZE
+from ddp_invariants.cli.machine import print_json, with_json
 from ddp_invariants.cli.naming import naming
 from ddp_invariants.implementation import named
 from ddp_invariants.implementation import options as on_trial
+from ddp_invariants.mistakes import UNUSABLE_INPUT, unusable
 from ddp_invariants.ranks.hosts import Hosts
 from ddp_invariants.ranks.pool import Pool
-from ddp_invariants.status import UNUSABLE_INPUT, unusable
 
 
 def _gating(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -39,7 +40,7 @@ def _gating(command: Callable[..., Any]) -> Callable[..., Any]:
               help="changes that are read and accepted")
 @click.option("--scripts", type=click.Path(file_okay=False, path_type=Path), default=None, metavar="FOLDER",
               help="write each difference as a script of plain torch that prints its interpreter's answer")
-@click.option("--json", "as_json", is_flag=True, help="print what was found as JSON instead of a table")
+@with_json
 @click.pass_context
 def compare(context: click.Context, /, old: str, baseline: Path | None, new: str, cases: int, seed: int, max_world_size: int,
             accept: Path | None, scripts: Path | None, *, as_json: bool, **options: Any) -> None:
@@ -63,14 +64,14 @@ def compare(context: click.Context, /, old: str, baseline: Path | None, new: str
             scripts.mkdir(parents=True, exist_ok=True)
         here = gate.side(new)
         if baseline is not None:
-            head, answers = read(baseline)
+            head, answered = read(baseline)
             given = on_trial(ddp, sampler)
             if head.options != given:
                 names = [one or "the reference" for one in (head.options, given)]
                 raise BaselineError(f"{baseline}: it is of {names[0]}, and {names[1]} is on trial")
             there = head.environment
             with Hosts(new) as after, Pool(after.addresses) as second:
-                outcome = gate.against(head, answers, second, ddp, sampler, here, max_world_size=max_world_size,
+                outcome = gate.against(head, answered, second, ddp, sampler, here, max_world_size=max_world_size,
                                        allowed=allowed)
                 if scripts is not None:
                     outcome = question.write(scripts, outcome, second, ddp, sampler, [new])
@@ -84,7 +85,10 @@ def compare(context: click.Context, /, old: str, baseline: Path | None, new: str
         click.echo(f"ddp-invariants: {error}", err=True)
         context.exit(unusable(error))
     sides = there, here
-    click.echo(report.compared_json(sides, outcome) if as_json else report.compared(sides, outcome))
+    if as_json:
+        print_json(answers.compared(sides, outcome))
+    else:
+        click.echo(report.compared(sides, outcome))
     context.exit(outcome.status)
 
 
@@ -94,9 +98,10 @@ def compare(context: click.Context, /, old: str, baseline: Path | None, new: str
 @click.option("--python", default=sys.executable, metavar="PYTHON", show_default="this one", help="the interpreter")
 @naming
 @_gating
+@with_json
 @click.pass_context
-def record(context: click.Context, /, out: Path, python: str, cases: int, seed: int, max_world_size: int,
-           **options: Any) -> None:
+def record(context: click.Context, /, out: Path, python: str, cases: int, seed: int, max_world_size: int, *,
+           as_json: bool, **options: Any) -> None:
     """Record what an interpreter answers to a corpus of cases: everything its ranks saw, in one file."""
     # Imported here, as above.
     from ddp_invariants.upgrades import gate
@@ -106,9 +111,12 @@ def record(context: click.Context, /, out: Path, python: str, cases: int, seed: 
         ddp, sampler = named(options)
         here = gate.side(python)
         with Hosts(python) as hosts, Pool(hosts.addresses) as pool:
-            head, answers = gate.record(pool, ddp, sampler, here, cases=cases, number=seed, max_world_size=max_world_size)
-            write(out, head, answers)
+            head, answered = gate.record(pool, ddp, sampler, here, cases=cases, number=seed, max_world_size=max_world_size)
+            write(out, head, answered)
     except UNUSABLE_INPUT as error:
         click.echo(f"ddp-invariants: {error}", err=True)
         context.exit(unusable(error))
-    click.echo(f"{out}: {head.cases} cases of {head.options or 'the reference'}, under {here}")
+    if as_json:
+        print_json(answers.recorded(out, head))
+    else:
+        click.echo(f"{out}: {head.cases} cases of {head.options or 'the reference'}, under {here}")

@@ -1,17 +1,18 @@
 """A certificate rechecked: verify."""
 
-import json
 from pathlib import Path
 
 import click
 
+from ddp_invariants import answers
 from ddp_invariants.certificates.text import headline, verified
 from ddp_invariants.certificates.verifying import CertificateError, read, status
+from ddp_invariants.cli.machine import print_json, with_json
 
 
 @click.command(short_help="Recheck a certificate.")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="print what was found as JSON")
+@with_json
 @click.pass_context
 def verify(context: click.Context, /, file: Path, *, as_json: bool) -> None:
     """Recheck a certificate, JSON or page: its form, its digest, its arithmetic, and that nothing planned is missing.
@@ -23,16 +24,12 @@ def verify(context: click.Context, /, file: Path, *, as_json: bool) -> None:
         certificate = read(file)
     except CertificateError as error:
         if as_json:
-            click.echo(json.dumps({"valid": False, "reason": str(error)}))
+            print_json({"valid": False, "reason": str(error)})
         else:
             click.echo(f"REFUSED: {error}")
         context.exit(2)
     if as_json:
-        click.echo(json.dumps({
-            "valid": True, "outcome": certificate.outcome, "headline": headline(certificate), "partial": certificate.partial,
-            "exceptions": certificate.exceptions, "cases": certificate.cases, "digest": certificate.digest,
-            "rules": {one.rule: one.verdict for one in certificate.rules},
-            "violations": [one.id for one in certificate.violations]}, indent=1))
+        print_json(answers.verified(certificate, headline(certificate)))
     else:
         click.echo(verified(certificate))
     context.exit(status(certificate))

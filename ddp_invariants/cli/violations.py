@@ -1,5 +1,6 @@
 """What is stored: replay, export."""
 
+import runpy
 import shlex
 from dataclasses import fields, replace
 from typing import Any, TypeVar
@@ -10,38 +11,69 @@ from click.core import ParameterSource
 from ddp_invariants import answers, casefile, report
 from ddp_invariants import record as records
 from ddp_invariants.case import CaseError
+from ddp_invariants.cli.machine import print_json, with_json
 from ddp_invariants.cli.naming import naming
 from ddp_invariants.implementation import OPTIONS, Ddp, Sampler, named
+from ddp_invariants.mistakes import UNUSABLE_INPUT, unusable
 from ddp_invariants.ranks.hosts import Hosts
 from ddp_invariants.ranks.pool import Pool
-from ddp_invariants.status import INCONCLUSIVE, UNUSABLE_INPUT, unusable
+from ddp_invariants.status import INCONCLUSIVE
 
 
 @click.command(short_help="Run a stored violation again.")
 @click.argument("violation", metavar="ID")
 @naming
-@click.option("--json", "as_json", is_flag=True, help="print what came of it as JSON")
+@click.option("--rules", "own", multiple=True, metavar="FILE", help="a file of Python that adds rules of your own; repeatable")
+@with_json
 @click.pass_context
-def replay(context: click.Context, /, violation: str, *, as_json: bool, **options: Any) -> None:
+def replay(context: click.Context, /, violation: str, *, own: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Run a stored violation again: FIXED (exit status 0), STILL VIOLATED (1) or INCONCLUSIVE (2).
 
     ID is what a report calls it (.ddp-invariants/ID.json), or the path of a file with a violation or a bare case. It is
     run on what was on trial when it was stored, as far as the options name nothing else.
     """
     # Imported here: it imports Hypothesis, which the other commands do without.
+    from ddp_invariants.invariants import ALL_RULES
     from ddp_invariants.replay import replay as replayed
 
     try:
+        for file in own:
+            _add_rules(file)
         stored, ddp, sampler = _found(context, violation, options)
         case, rule = (stored.case, stored.breach.rule) if isinstance(stored, records.StoredViolation) else (stored, "")
+        if rule and rule not in ALL_RULES:
+            raise CaseError(f"{violation}: {rule} is none of the rules here, but of somebody's own: --rules FILE names the "
+                            "file of Python that adds it")
         with Hosts() as hosts, Pool(hosts.addresses) as pool:
             found = replayed(pool, case, ddp, sampler, rule)
     except UNUSABLE_INPUT as error:
         click.echo(f"ddp-invariants: {error}", err=True)
         context.exit(unusable(error))
-    repeat = shlex.join(["ddp-invariants", "replay", violation, *_given(context, options)])
-    click.echo(answers.replayed(found, repeat) if as_json else report.replayed(found, repeat))
+    added = [word for file in own for word in ("--rules", file)]
+    repeat = shlex.join(["ddp-invariants", "replay", violation, *_given(context, options), *added])
+    if as_json:
+        print_json(answers.replayed(found, repeat))
+    else:
+        click.echo(report.replayed(found, repeat))
     context.exit(found.outcome.value)
+
+
+def _add_rules(file: str) -> None:
+    """Run a file of Python, which adds rules (`rules.own`).
+
+    Raises:
+        CaseError: It cannot be run, or adds none; the message says why.
+    """
+    # Imported here, as above.
+    from ddp_invariants.invariants import ALL_RULES
+
+    before = len(ALL_RULES)
+    try:
+        runpy.run_path(file)
+    except Exception as error:
+        raise CaseError(f"--rules {file}: it raised {type(error).__name__}: {error}") from error
+    if len(ALL_RULES) == before:
+        raise CaseError(f"--rules {file}: it adds no rule (rules.own)")
 
 
 _FIELDS = {"ddp": "name", "ddp_arg": "arguments", "opt": "optimizer", "opt_arg": "optimizer_arguments", "declare": "declares",
@@ -98,8 +130,9 @@ def _merged(stored: Named, named: Named, given: set[str], name: str) -> Named:
 @click.command(short_help="Write a stored violation as a script of plain torch.")
 @click.argument("violation", metavar="ID")
 @click.option("--unchecked", is_flag=True, help="print the script without having seen it fail")
+@with_json
 @click.pass_context
-def export(context: click.Context, /, violation: str, *, unchecked: bool) -> None:
+def export(context: click.Context, /, violation: str, *, unchecked: bool, as_json: bool) -> None:
     """Write a stored violation as a script of plain torch: ddp-invariants export ID > repro.py.
 
     The script needs neither this package nor pytest. It is run once before it is printed, and not printed where it does not
@@ -124,4 +157,7 @@ def export(context: click.Context, /, violation: str, *, unchecked: bool) -> Non
     if unseen:
         click.echo(f"ddp-invariants: {report.not_exported(stored, unseen)}", err=True)
         context.exit(INCONCLUSIVE)
-    click.echo(text, nl=False)
+    if as_json:
+        print_json(answers.exported(text, stored, violation))
+    else:
+        click.echo(text, nl=False)

@@ -69,7 +69,7 @@ class Detection:
 
 
 def from_plain(plain: dict[str, Any]) -> Detection:
-    """A search as `report.detections_json` writes it."""
+    """A search as `answers.detected` writes it."""
     stored = {one.name: plain[one.name] for one in fields(Detection)}
     return Detection(**{**stored, "planted": Planted(**plain["planted"]), "breached": tuple(plain["breached"]),
                         "needs": tuple(plain["needs"])})

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from ddp_invariants.case import Case, TrainingCase
+from ddp_invariants.evidence import ITEM_SIZE
+from ddp_invariants.invariants.comm import filled
 
 EXACT = 32
 """Numbers up to here are counted each by itself, larger ones up to the next power of two."""
@@ -55,13 +57,23 @@ def _training(case: TrainingCase) -> dict[str, str | set[str]]:
     layers = case.model.layers
     cap = "its default" if case.bucket_cap is None else f"{rounded(case.bucket_cap)} bytes"
     return {
-        "bucket cap": cap, "dtypes": {layer.dtype for layer in layers}, "layers": {layer.kind for layer in layers},
+        "bucket cap": cap, "buckets": _buckets(case),
+        "dtypes": {layer.dtype for layer in layers}, "layers": {layer.kind for layer in layers},
         "layout": {layer.layout for layer in layers}, "optimizer": case.optimizer.kind, "steps": str(case.steps),
         "accumulation": str(case.accumulation), "timing": case.perturbation.kind, "gradients": case.zero_grad,
         "passes": case.passes, "values": case.values, "mishap": case.mishap.kind if case.mishap is not None else "none",
         "between steps": {one.kind for one in case.interludes} or "nothing", "norm": _limit(case.clip),
         "ranks out of batches": str(len(case.exhausted)), "saved by": _others(case.saved_by),
         "loss scale": "none" if case.scaler is None else f"2**{case.scaler.log2_scale}"}
+
+
+def _buckets(case: TrainingCase) -> str:
+    """How many buckets its capacity makes of what is trained, filled from the last parameter on, as most do it."""
+    if case.bucket_cap is None:
+        return "as its default makes"
+    trained = [size * ITEM_SIZE[layer.dtype] for layer, width in zip(case.model.layers, case.model.widths(), strict=False)
+               if not layer.frozen for size in layer.sizes(width)]
+    return str(rounded(filled(trained[::-1], case.bucket_cap)))
 
 
 def _limit(norm: float | None) -> str:

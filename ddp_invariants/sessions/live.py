@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import secrets
-import signal
 import socket
 import struct
 import threading
@@ -63,7 +62,6 @@ class Listener:
     def __init__(self) -> None:
         self.address = f"ddp-invariants-{os.getpid()}-live-{secrets.token_hex(8)}"
         self._plain: dict[str, dict[str, Any]] = {}
-        self._pids: dict[str, int] = {}
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._socket.bind("\0" + self.address)
@@ -73,13 +71,6 @@ class Listener:
     def ledgers(self, without: Collection[str] = ()) -> dict[str, Ledger]:
         """What each worker told last, but those."""
         return {name: Ledger.from_plain(plain) for name, plain in list(self._plain.items()) if name not in without}
-
-    def kill(self, without: Collection[str] = ()) -> None:
-        """End the workers that told something, but those, at once: what they told is here."""
-        for name, pid in list(self._pids.items()):
-            if name not in without:
-                with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
 
     def close(self) -> None:
         """Stop listening."""
@@ -97,11 +88,11 @@ class Listener:
             if not data:
                 return
             for _, kind, credentials in extra:
-                pid, user, _ = _CREDENTIALS.unpack(credentials) if kind == socket.SCM_CREDENTIALS else (0, -1, 0)
+                _, user, _ = _CREDENTIALS.unpack(credentials) if kind == socket.SCM_CREDENTIALS else (0, -1, 0)
                 if user == os.getuid():  # Anybody on this machine may write to it.
                     with contextlib.suppress(ValueError, zlib.error):
                         name, plain = json.loads(zlib.decompress(data))
-                        self._plain[name], self._pids[name] = plain, pid
+                        self._plain[name] = plain
 
 
 class Progress:

@@ -17,8 +17,9 @@ from ddp_invariants.status import CERTIFIED, INCONCLUSIVE, INTERRUPTED, USAGE, V
 PACKAGE = Path(__file__).parents[1]
 
 _STATUSES: dict[int, int] = {
-    pytest.ExitCode.OK: CERTIFIED, pytest.ExitCode.USAGE_ERROR: USAGE, pytest.ExitCode.NO_TESTS_COLLECTED: USAGE, USAGE: USAGE}
-"""Of what pytest's exit status says it all; what failed is told by the ledger."""
+    pytest.ExitCode.OK: CERTIFIED, VIOLATED: VIOLATED, pytest.ExitCode.USAGE_ERROR: USAGE,
+    pytest.ExitCode.NO_TESTS_COLLECTED: USAGE, USAGE: USAGE}
+"""By pytest's exit status, which the plugin has told apart already; of all others nothing follows."""
 
 
 @dataclass(frozen=True)
@@ -71,16 +72,14 @@ def sit(words: Sequence[str], *, of_sampler: bool = False) -> Sat:
         status = pytest.main([*settings, str(where), *words], plugins=[clerk])
     found = plugin.found(clerk.config) if clerk.config is not None else None
     ledger, discovery = found or (None, None)
-    return Sat(_status(status, ledger, interrupted=clerk.interrupted), ledger, discovery, of_sampler)
+    return Sat(_status(status, began=found is not None, interrupted=clerk.interrupted), ledger, discovery, of_sampler)
 
 
-def _status(status: int, ledger: Ledger | None, *, interrupted: bool) -> int:
-    """The exit status of a session, from pytest's and from what was found until then."""
+def _status(status: int, *, began: bool, interrupted: bool) -> int:
+    """The exit status of a session that sat, from pytest's."""
     if interrupted:
         return INTERRUPTED
-    if status == pytest.ExitCode.TESTS_FAILED and ledger and any(entry.confirmed for entry in ledger.entries.values()):
-        return VIOLATED
-    return _STATUSES.get(status, INCONCLUSIVE)
+    return _STATUSES.get(status, INCONCLUSIVE) if began or status != VIOLATED else INCONCLUSIVE
 
 
 @contextmanager

@@ -4,8 +4,10 @@ Three things have to agree before anything is certified: which properties are pl
 the workers' ledgers, and of which pytest heard an outcome; xdist can lose a worker with its tests.
 """
 
+import contextlib
 import datetime as dt
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ from ddp_invariants.certificates.certificate import Run
 from ddp_invariants.discovery import Discovery
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.ledger import Ledger
+from ddp_invariants.sessions.ending import rule_of
 from ddp_invariants.sessions.live import LINE_EVERY, Listener, Progress, Screen
 from ddp_invariants.sessions.outputs import Wanted, write
 
@@ -40,6 +43,11 @@ class Watch:
         held: How it is held.
         wanted: The files it is to write.
         own: The ledger of this process's own trial, if it has one.
+
+    Attributes:
+        workers: The processes of pytest's workers, by name.
+        interrupted: Whether the user interrupted the session.
+        others_failed: Whether a test failed that is no property.
     """
 
     def __init__(self, held: Held, wanted: Wanted, own: Callable[[], Ledger | None]) -> None:
@@ -48,6 +56,8 @@ class Watch:
         self.progress = Progress(held.cases)
         self.screen: Screen | None = None
         self.lines: Sequence[str] = ()
+        self.workers: dict[str, int] = {}
+        self.interrupted = self.others_failed = False
         self._ended = Ledger()
         self._came: set[str] = set()
         self._began, self._at, self._line_at = dt.datetime.now(dt.UTC), time.monotonic(), time.monotonic()
@@ -73,8 +83,11 @@ class Watch:
 
     def report(self, report: Any) -> None:
         """A test reported."""
+        rules = [rule for name, rule in report.user_properties if name == RULE]
+        # One whose worker is lost has no properties.
+        self.others_failed |= report.outcome == "failed" and not rules and not rule_of(report.nodeid)
         if report.when == "call" or report.outcome != "passed":
-            self.progress.report([rule for name, rule in report.user_properties if name == RULE], report.outcome)
+            self.progress.report(rules, report.outcome)
 
     def line(self) -> str:
         """How far it is, where nothing said so for a while, and properties are left; else empty."""
@@ -83,17 +96,21 @@ class Watch:
         self._line_at = time.monotonic()
         return f"ddp-invariants: {self.progress.line(self.known())}"
 
-    def interrupt(self) -> None:
-        """Stop drawing, and end the workers, which would go on until they were told in due form."""
+    def cut_short(self, *, by_user: bool) -> None:
+        """Stop drawing, and end the workers, which would go on until they were told in due form: what they told is here."""
+        self.interrupted = by_user
         self._stop_drawing()
-        self.listener.kill(without=self._came)
+        for name, pid in self.workers.items():
+            if name not in self._came:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
 
     def _stop_drawing(self) -> None:
         if self.screen is not None:
             self.screen.stop()
             self.screen = None
 
-    def finish(self, found: Discovery, *, interrupted: bool) -> Ledger:
+    def finish(self, found: Discovery) -> Ledger:
         """Stop drawing and listening, and write what is wanted.
 
         Returns:
@@ -106,7 +123,7 @@ class Watch:
         if wanted.certificate or wanted.badge or (wanted.summary and ledger.cases):
             run = Run(held.command, held.seed, held.cases, held.max_world_size, held.isolation,
                       self._began.isoformat(timespec="seconds"), round(time.monotonic() - self._at, 1),
-                      frozenset(self.progress.reported), interrupted)
+                      frozenset(self.progress.reported), self.interrupted)
             _, self.lines = write(wanted, ledger, found, run)
         return ledger
 

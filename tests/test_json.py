@@ -1,0 +1,73 @@
+"""What commands print for machines is what the document says, whatever they found."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import click
+from certificates import SMALLEST, certified, discovery, ledger
+from click.testing import CliRunner
+from readme import json_keys
+
+from ddp_invariants import answers
+from ddp_invariants.certificates.certificate import to_json
+from ddp_invariants.cli import main
+from ddp_invariants.sessions.sitting import Sat
+from ddp_invariants.upgrades.baseline import Environment, Head
+from ddp_invariants.upgrades.comparison import Offer
+from ddp_invariants.upgrades.gate import Gated
+from ddp_invariants.verdict import Breach, Outcome, Replayed, Violation
+
+
+def printed(*words: str, status: int = 0) -> Any:
+    """What a command prints, all of it JSON."""
+    done = CliRunner().invoke(main, [*words, "--json"])
+    assert done.exit_code == status, done.output
+    return json.loads(done.stdout)
+
+
+def test_every_command_prints_json_and_stands_in_the_document() -> None:
+    """The option, and a row with its keys."""
+    with main.make_context("ddp-invariants", ["rules"]) as context:
+        for name in main.list_commands(context):
+            command = main.get_command(context, name)
+            assert command is not None
+            assert "--json" in [word for one in command.get_params(click.Context(command)) for word in one.opts], name
+            assert json_keys(name), name
+
+
+def test_what_quick_commands_print_has_the_keys_of_the_document(tmp_path: Path) -> None:
+    """Rules, a start in a repository, a certificate, and one that is refused."""
+    assert set(printed("rules", "GRAD-2")) == set(printed("rules")[0]) == json_keys("rules")
+    begun = printed("init", str(tmp_path))
+    assert (set(begun), len(begun["written"]), begun["left"]) == (json_keys("init"), 2, [])
+    assert printed("init", str(tmp_path), status=64)["left"] == begun["written"]
+    (tmp_path / "it.json").write_text(to_json(certified()), encoding="utf-8")
+    assert set(printed("verify", str(tmp_path / "it.json"))) | {"reason"} == json_keys("verify")
+    assert set(printed("verify", str(tmp_path / "none.json"), status=2)) == {"valid", "reason"}
+
+
+def test_what_slow_commands_print_has_the_keys_of_the_document() -> None:
+    """What they found being made by hand."""
+    here = Environment("python", "2.13.0", "2.0", "3.12")
+    breach = Breach("GRAD-2", "wrong", "rank 0", "1", "never divided")
+    replayed = Replayed(Outcome.VIOLATED, "reference", SMALLEST, ("GRAD-2",), (breach,), 3, 3)
+    found: dict[str, dict[str, Any]] = {
+        "certify": answers.certified({"a": Sat(0, ledger(), discovery()), "b": Sat(64)}, 64),
+        "replay": answers.replayed(replayed, "ddp-invariants replay 525cc8"),
+        "export": answers.exported("pass", SimpleNamespace(breach=breach), "525cc8"),  # type: ignore[arg-type]  # all it asks for
+        "discover": answers.discovered(discovery()),
+        "compare": answers.compared((here, here), Gated((), 3)),
+        "record": answers.recorded(Path("it.gz"), Head("0.1", 1, here, Offer({}, {}, {}), "", 0, 3)),
+        "faults": answers.detected([]), "demo": answers.demonstrated(ledger(), ["GRAD-2"], "wrong", None),
+    }
+    for name, plain in found.items():
+        assert set(plain) == json_keys(name), name
+    one, other = found["certify"]["judged"]
+    assert set(one) == set(other) == json_keys("judged")
+    assert (one["rules"]["GRAD-2"], one["outcome"], other["rules"], other["outcome"]) == (
+        "holds", "certified", {}, "cannot be put on trial")
+    seen = answers.demonstrated(ledger(), ["GRAD-2"], "wrong", Violation("told", breach, SMALLEST))
+    assert set(seen["right"]) == json_keys("right")
+    assert set(seen["wrong"]) | set(seen["wrong"]["violation"]) == json_keys("wrong")
