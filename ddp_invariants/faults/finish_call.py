@@ -15,7 +15,8 @@ Bucket = tuple[nn.Parameter, ...]
 class FinishCall(nn.Module):
     """Right: a bucket is sent once its gradients are there, and the loop's call awaits all and writes the means back."""
 
-    declares: ClassVar[dict[str, Any]] = {"unsupported": ("freeze", "unfreeze", "in_parts")}  # The plan is that of the start.
+    # The plan is that of the start.
+    declares: ClassVar[dict[str, Any]] = {"unsupported": ("assign", "freeze", "unfreeze", "in_parts")}
 
     def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None, bucket_cap_mb: float = 25.0) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ class Flattened(nn.Module):
     """Right: a callback at the end of backward lays the gradients of a dtype end to end, averages and hands them back."""
 
     declares: ClassVar[dict[str, Any]] = {"unsupported": (
-        "unused", "unfreeze", "in_parts")}  # All ranks have all gradients, those of the start, each at once.
+        "unused", "assign", "unfreeze", "in_parts")}  # All ranks have all gradients, those of the start, each at once.
 
     def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ from ddp_invariants.faults._start import broadcast
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-_EACH_AT_ONCE = ("unused", "crossed", "unfreeze", "in_parts")
+_EACH_AT_ONCE = ("unused", "crossed", "assign", "unfreeze", "in_parts")
 """All ranks must have all gradients, those of the start, in one order, each at once."""
 
 

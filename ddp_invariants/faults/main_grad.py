@@ -17,7 +17,7 @@ from ddp_invariants.faults._start import broadcast
 class MainGrad(nn.Module):
     """Right: hooks add each gradient to a main gradient, the call after backward averages those."""
 
-    declares: ClassVar[dict[str, Any]] = {"unsupported": ["never_zeroed", "freeze", "unfreeze"]}
+    declares: ClassVar[dict[str, Any]] = {"unsupported": ["never_zeroed", "assign", "freeze", "unfreeze"]}
 
     def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
         super().__init__()

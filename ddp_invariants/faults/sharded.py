@@ -57,7 +57,8 @@ def _mean(gradient: Tensor) -> Tensor:
 class Sliced:
     """Right: gradients are averaged, a slice of the parameters laid end to end is updated, and all slices are gathered."""
 
-    declares: ClassVar[dict[str, Any]] = {"zero": 1, "gradients": "hidden", "unsupported": ("state",)}  # Slices are copies.
+    # Slices are copies.
+    declares: ClassVar[dict[str, Any]] = {"zero": 1, "gradients": "hidden", "unsupported": ("state", "assign")}
 
     def wrap(self, module: nn.Module, context: Any) -> nn.Module:
         self.context = context
@@ -147,7 +148,8 @@ class LosesNesterov(Sliced):
 class Dealt:
     """Right: each parameter goes to the rank that has least; owners update theirs by the mean gradient and broadcast them."""
 
-    declares: ClassVar[dict[str, Any]] = {"zero": 1, "gradients": "hidden", "partition": "parameters"}
+    declares: ClassVar[dict[str, Any]] = {"zero": 1, "gradients": "hidden", "partition": "parameters",
+                                          "unsupported": ("assign",)}
 
     def wrap(self, module: nn.Module, context: Any) -> nn.Module:
         del context

@@ -130,7 +130,7 @@ class TakesRankZeros(Joins):
 class JoinsInBfloat16(Joins):
     """Right: sums travel in bfloat16, as it declares, those of ranks without a batch, too."""
 
-    declares: ClassVar[dict[str, Any]] = {**Joins.declares, "exactness": "bfloat16"}
+    declares: ClassVar[dict[str, Any]] = {"exactness": "bfloat16", "unsupported": (*Joins.declares["unsupported"], "complex")}
 
     def _sum(self, gradient: Tensor) -> Tensor:
         return super()._sum(gradient.to(torch.bfloat16)).to(gradient.dtype)

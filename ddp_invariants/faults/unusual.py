@@ -126,7 +126,7 @@ class DividesTheOutputsGradient(_Synchronised):
     sync_gradients = None  # type: ignore[assignment]  # not for the loop
 
     declares: ClassVar[dict[str, Any]] = {"unsupported": (
-        "unused", "crossed", "unfreeze", "in_parts")}  # All ranks have all gradients, those of the start, each at once.
+        "unused", "crossed", "assign", "unfreeze", "in_parts")}  # All ranks have all gradients, those of the start, at once.
 
     def _start(self) -> None:
         super()._start()
