@@ -17,9 +17,11 @@ from dataclasses import dataclass, replace
 
 import psutil
 
-from ddp_invariants.case import Data, Layer, Model, TrainingCase
+from ddp_invariants.case import TrainingCase
 from ddp_invariants.implementation import Ddp
 from ddp_invariants.invariants import judge
+from ddp_invariants.layers import Layer, Model
+from ddp_invariants.program import Data
 from ddp_invariants.ranks.hosts import Hosts
 from ddp_invariants.ranks.pool import RENEWAL, Pool
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from ddp_invariants.case import CaseError
+from ddp_invariants.limits import CaseError
 
 Backend = Literal["auto", "gloo", "nccl", "gloo-cuda"]
 Device = Literal["cpu", "cuda"]

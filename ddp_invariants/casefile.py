@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from ddp_invariants.case import Case, CaseError, ShardCase, TrainingCase
+from ddp_invariants.case import Case, ShardCase, TrainingCase
+from ddp_invariants.limits import CaseError
 from ddp_invariants.record import MOST_READ, StoredViolation
 
 _KINDS: dict[object, Any] = {"training": TrainingCase, "shard": ShardCase, "violation": StoredViolation}

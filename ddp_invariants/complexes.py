@@ -11,7 +11,7 @@ Suffixes: W ranks, B batch, I and O widths in and out.
 
 import numpy as np
 
-from ddp_invariants.balls import Ball, negated, plus, product, summed, times, transposed
+from ddp_invariants.balls import FORMATS, Ball, negated, plus, product, summed, times, transposed
 
 Parts = tuple[Ball, Ball]
 """The real and the imaginary parts of complex numbers."""
@@ -50,9 +50,9 @@ def _joined(one: Ball, other: Ball, axis: int) -> Ball:
                 np.minimum(one.quantum, other.quantum))
 
 
-def _doubled(ball: Ball) -> Ball:
-    """Exact in every format."""
-    return Ball(2 * ball.centre, 2 * ball.radius, 2 * ball.quantum)
+def _doubled(ball: Ball, dtype: str) -> Ball:
+    """Exact in every format, but where it overflows."""
+    return Ball(2 * ball.centre, FORMATS[dtype].where_it_fits(2 * ball.radius, 2 * ball.most), 2 * ball.quantum)
 
 
 def _matrix(weight: Ball) -> Ball:
@@ -76,15 +76,15 @@ def _entering(x: Ball) -> Parts:
 
 
 def _leaving(result: Parts, dtype: str) -> Ball:
-    return plus(result[0], _doubled(result[1]), dtype)
+    return plus(result[0], _doubled(result[1], dtype), dtype)
 
 
 def _entering_back(g: Parts, dtype: str) -> Ball:
     return plus(g[0], _reversed(g[1]), dtype)
 
 
-def _leaving_back(g: Ball) -> Parts:
-    return g, _doubled(g)
+def _leaving_back(g: Ball, dtype: str) -> Parts:
+    return g, _doubled(g, dtype)
 
 
 def linear(x: Ball, weight: Ball, bias: Ball | None, dtype: str) -> Ball:
@@ -96,7 +96,7 @@ def linear(x: Ball, weight: Ball, bias: Ball | None, dtype: str) -> Ball:
 
 def linear_back(g: Ball, x: Ball, weight: Ball, dtype: str) -> tuple[Ball, Ball, Ball]:
     """The gradients of the input, (W, B, I), of the weight, (W, O, 2 I), and of the bias, (W, O, 2)."""
-    real, imaginary = _leaving_back(g)
+    real, imaginary = _leaving_back(g, dtype)
     entering, terms = _joined(*_entering(x), 1), 2 * x.centre.shape[1]
     back = product(_joined(real, imaginary, 2), _matrix(weight), dtype, 2 * g.centre.shape[-1])
     of_weight = _interleaved((product(transposed(_joined(real, imaginary, 1)), entering, dtype, terms),
@@ -104,7 +104,7 @@ def linear_back(g: Ball, x: Ball, weight: Ball, dtype: str) -> tuple[Ball, Ball,
     flat = (*of_weight.centre.shape[:-2], -1)
     return (_entering_back(_halves(back), dtype),
             Ball(of_weight.centre.reshape(flat), of_weight.radius.reshape(flat), of_weight.quantum),
-            _interleaved(_leaving_back(summed(g, (1,), dtype))))
+            _interleaved(_leaving_back(summed(g, (1,), dtype), dtype)))
 
 
 def scale(x: Ball, factor: Ball, dtype: str) -> Ball:
@@ -114,7 +114,7 @@ def scale(x: Ball, factor: Ball, dtype: str) -> Ball:
 
 def scale_back(g: Ball, x: Ball, factor: Ball, dtype: str) -> tuple[Ball, Ball]:
     """The gradients of the input, (W, B, D), and of the factor, (W, 2)."""
-    leaving = _leaving_back(g)
+    leaving = _leaving_back(g, dtype)
     real, imaginary = _multiplied(leaving, _entering(x), dtype, conjugate=True)
     return (_entering_back(_multiplied(leaving, _apart(factor), dtype, conjugate=True), dtype),
             _interleaved((summed(real, (1, 2), dtype), summed(imaginary, (1, 2), dtype))))

@@ -21,9 +21,9 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from ddp_invariants.case import STRICT
 from ddp_invariants.implementation import Ddp
 from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.limits import STRICT
 from ddp_invariants.scope import SHOWN, TRAINING
 
 SHIPPED = Path(__file__).parent / "deviations.toml"

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ddp_invariants.case import Data, Layer, Model, ShardCase, TrainingCase
+from ddp_invariants.case import ShardCase, TrainingCase
 from ddp_invariants.declarations import CAPABILITIES, Buckets, Declarations, SamplerDeclarations, declare
 from ddp_invariants.deviations import expected
 from ddp_invariants.evidence import ShardEvidence, TrainingEvidence
@@ -19,6 +19,8 @@ from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.invariants import SHIPPED, judge
 from ddp_invariants.invariants.buf import MOVED
 from ddp_invariants.invariants.comm import overlapping, reductions_per_step
+from ddp_invariants.layers import Layer, Model
+from ddp_invariants.program import Data
 from ddp_invariants.ranks.pool import LoadFailure, Pool
 from ddp_invariants.scope import BASE, SAMPLING, TRAINING, Scope
 

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from ddp_invariants import __version__
-from ddp_invariants.case import SENTINEL, ShardCase, TrainingCase, describe
+from ddp_invariants.case import ShardCase, TrainingCase, describe
 from ddp_invariants.declarations import SHARDED, Declarations, SamplerDeclarations, declare
 from ddp_invariants.evidence import ShardEvidence
 from ddp_invariants.implementation import Ddp
 from ddp_invariants.invariants.shard import CHANCE_FREE, Deal
+from ddp_invariants.program import SENTINEL
 from ddp_invariants.ranks.pool import Pool
 from ddp_invariants.record import StoredViolation
 from ddp_invariants.scope import BASE, Scope

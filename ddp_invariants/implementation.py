@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from ddp_invariants.case import STRICT
 from ddp_invariants.declarations import DeclarationFile, read
+from ddp_invariants.limits import STRICT
 from ddp_invariants.targets import misnamed
 
 Arguments = tuple[tuple[str, str], ...]

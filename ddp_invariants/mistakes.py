@@ -1,9 +1,9 @@
 """What ends a command with one sentence, and with which exit status."""
 
-from ddp_invariants.case import CaseError
 from ddp_invariants.declarations import DeclarationError
 from ddp_invariants.deviations import DeviationError
 from ddp_invariants.implementation import NamingError
+from ddp_invariants.limits import CaseError
 from ddp_invariants.ranks.hosts import HarnessError
 from ddp_invariants.ranks.pool import LoadFailure
 from ddp_invariants.status import INCONCLUSIVE, USAGE

@@ -46,7 +46,9 @@ from ddp_invariants.blocks import (
     normed,
     normed_back,
 )
-from ddp_invariants.case import PARAMETERS, ROWS, Layer, Optimizer, TrainingCase
+from ddp_invariants.case import TrainingCase
+from ddp_invariants.layers import PARAMETERS, ROWS, Layer
+from ddp_invariants.program import Optimizer
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,11 @@ import pytest
 from _pytest.junitxml import xml_key  # Where its own record_testsuite_property writes to, which no worker of xdist can.
 
 from ddp_invariants import __version__, backends, casefile, cluster, discovery, record
-from ddp_invariants.case import LARGEST_WORLD_SIZE, CaseError, TrainingCase
+from ddp_invariants.case import LARGEST_WORLD_SIZE, TrainingCase
 from ddp_invariants.implementation import OPTIONS, Ddp, Sampler, named, options
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.ledger import Ledger
+from ddp_invariants.limits import CaseError
 from ddp_invariants.mistakes import UNUSABLE_INPUT, unusable
 from ddp_invariants.ranks.hosts import HarnessError, Hosts
 from ddp_invariants.ranks.pool import LoadFailure, Pool

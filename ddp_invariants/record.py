@@ -15,9 +15,10 @@ from math import prod
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from ddp_invariants.case import STRICT, Case, CaseError, ShardCase, TrainingCase, case_id
+from ddp_invariants.case import Case, ShardCase, TrainingCase, case_id
 from ddp_invariants.evidence import ITEM_SIZE, Incident, RankEvidence, ShardEvidence, Tensors, TrainingEvidence
 from ddp_invariants.implementation import Ddp, Sampler
+from ddp_invariants.limits import STRICT, CaseError
 from ddp_invariants.verdict import Breach
 
 FOLDER = Path(".ddp-invariants")

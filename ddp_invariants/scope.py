@@ -7,26 +7,22 @@ nothing. A rule that is about something outside the scope is not claimed, and li
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from ddp_invariants.case import (
-    Case,
+from ddp_invariants.case import Case, Passes, ShardCase, TrainingCase
+from ddp_invariants.declarations import CAPABILITIES, Declarations, SamplerDeclarations, Stack
+from ddp_invariants.implementation import Ddp, Sampler
+from ddp_invariants.layers import Layer, Model
+from ddp_invariants.program import (
     Data,
     Exhausted,
     Interlude,
     InterludeKind,
-    Layer,
     LossScale,
     Mishap,
     MishapKind,
-    Model,
     Optimizer,
-    Passes,
     Poison,
-    ShardCase,
-    TrainingCase,
     Unused,
 )
-from ddp_invariants.declarations import CAPABILITIES, Declarations, SamplerDeclarations, Stack
-from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.simpler import interludes_without, unused_without, without_layer
 
 _FOUR = (Layer("linear", 4),) * 4

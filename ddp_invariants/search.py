@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from ddp_invariants import report
-from ddp_invariants.case import Case, Poison, TrainingCase, to_json
+from ddp_invariants.case import Case, TrainingCase, to_json
 from ddp_invariants.invariants import ALL_RULES, telling_most
 from ddp_invariants.ledger import Ledger
+from ddp_invariants.program import Poison
 from ddp_invariants.ranks.hosts import HarnessError
 from ddp_invariants.scope import OnTrial, Scope
 from ddp_invariants.simpler import simpler

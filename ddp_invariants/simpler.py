@@ -8,21 +8,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
-from ddp_invariants.case import (
-    Case,
-    CaseError,
-    Data,
-    Exhausted,
-    Interlude,
-    Layer,
-    LossScale,
-    Mishap,
-    Optimizer,
-    Perturbation,
-    ShardCase,
-    TrainingCase,
-    Unused,
-)
+from ddp_invariants.case import Case, ShardCase, TrainingCase
+from ddp_invariants.layers import Layer
+from ddp_invariants.limits import CaseError
+from ddp_invariants.program import Data, Exhausted, Interlude, LossScale, Mishap, Optimizer, Perturbation, Unused
 
 Plan = TypeVar("Plan", Data, Layer, Optimizer, Perturbation, Mishap, Unused, Interlude, Exhausted, LossScale)
 

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from ddp_invariants import draws
-from ddp_invariants.case import PARAMETERS, Layer, TrainingCase
+from ddp_invariants.case import TrainingCase
 from ddp_invariants.evidence import PARTS
+from ddp_invariants.layers import PARAMETERS, Layer
 
 
 def called(function: str, first: str, rows: list[list[str]], case: TrainingCase) -> str:

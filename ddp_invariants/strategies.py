@@ -10,34 +10,24 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from ddp_invariants.case import (
-    Activation,
-    Checkpoint,
+from ddp_invariants.case import NoSync, Passes, ShardCase, TrainingCase, ZeroGrad
+from ddp_invariants.evidence import ITEM_SIZE
+from ddp_invariants.invariants.shard import CHANCE_FREE
+from ddp_invariants.layers import Activation, Checkpoint, Dtype, Layer, LayerKind, Layout, Model
+from ddp_invariants.program import (
     Data,
-    Dtype,
     Exhausted,
     Interlude,
     InterludeKind,
-    Layer,
-    LayerKind,
-    Layout,
     LossScale,
     Mishap,
     MishapKind,
-    Model,
-    NoSync,
     Optimizer,
-    Passes,
     Perturbation,
     PerturbationKind,
     Poison,
-    ShardCase,
-    TrainingCase,
     Unused,
-    ZeroGrad,
 )
-from ddp_invariants.evidence import ITEM_SIZE
-from ddp_invariants.invariants.shard import CHANCE_FREE
 from ddp_invariants.scope import Scope
 
 _BUCKET_CAPS = (None, 1, 16, 64, 256, 1 << 20)

@@ -8,7 +8,9 @@ more elements, an order and a range show.
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ddp_invariants.case import Case, CaseError, Model, ShardCase, TrainingCase
+from ddp_invariants.case import Case, ShardCase, TrainingCase
+from ddp_invariants.layers import Model
+from ddp_invariants.limits import CaseError
 from ddp_invariants.scope import Scope
 
 _SIZES = ((0, 1, 1), (1, 1, 1), (0, 4, 1), (1, 4, 16), (1, 4, 1), (2, 4, 16))

@@ -17,11 +17,12 @@ from hypothesis.errors import Flaky
 from hypothesis.strategies import SearchStrategy
 
 from ddp_invariants import record, report
-from ddp_invariants.case import Case, Perturbation, ShardCase, TrainingCase, case_id
+from ddp_invariants.case import Case, ShardCase, TrainingCase, case_id
 from ddp_invariants.evidence import ShardEvidence, TrainingEvidence
 from ddp_invariants.invariants import ALL_RULES, SHIPPED, judge, telling_most
 from ddp_invariants.invariants.diagnosis.causes import narrowed
 from ddp_invariants.ledger import Ledger
+from ddp_invariants.program import Perturbation
 from ddp_invariants.ranks.pool import Pool
 from ddp_invariants.scope import OnTrial, Scope
 from ddp_invariants.search import Asked, Search, independent

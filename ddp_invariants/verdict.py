@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar
 
-from ddp_invariants.case import STRICT, Case
+from ddp_invariants.case import Case
+from ddp_invariants.limits import STRICT
 
 
 class Verdict(Enum):

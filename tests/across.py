@@ -13,9 +13,11 @@ import time
 from collections.abc import Callable
 
 from ddp_invariants import cluster
-from ddp_invariants.case import Data, Layer, Model, TrainingCase
+from ddp_invariants.case import TrainingCase
 from ddp_invariants.implementation import Ddp
 from ddp_invariants.invariants import judge
+from ddp_invariants.layers import Layer, Model
+from ddp_invariants.program import Data
 from ddp_invariants.ranks.hosts import HarnessError
 from ddp_invariants.ranks.pool import Pool
 from ddp_invariants.ranks.remote import RemoteHost

@@ -7,14 +7,16 @@ from typing import Any
 
 from handmade import CASE, altered, right
 
-from ddp_invariants.case import Data, Layer, Model, Perturbation, ShardCase, TrainingCase
+from ddp_invariants.case import ShardCase, TrainingCase
 from ddp_invariants.certificates.certificate import Certificate, Run, make
 from ddp_invariants.certificates.views import example, of_violation
 from ddp_invariants.discovery import Discovery, Probed, Standing
 from ddp_invariants.evidence import ShardEvidence
 from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.layers import Layer, Model
 from ddp_invariants.ledger import Entry, Ledger
+from ddp_invariants.program import Data, Perturbation
 from ddp_invariants.record import StoredViolation, identifier
 from ddp_invariants.verdict import Breach
 

@@ -6,8 +6,10 @@ from dataclasses import replace
 import numpy as np
 
 from ddp_invariants import balls, draws, oracle
-from ddp_invariants.case import Data, Layer, Model, Optimizer, TrainingCase
+from ddp_invariants.case import TrainingCase
 from ddp_invariants.evidence import FloatArray, Layout, Moment, RankEvidence, Slot, Tensors, TrainingEvidence
+from ddp_invariants.layers import Layer, Model
+from ddp_invariants.program import Data, Optimizer
 from ddp_invariants.trace import Call
 
 CASE = TrainingCase(

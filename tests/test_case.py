@@ -12,23 +12,11 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from ddp_invariants import casefile, draws
-from ddp_invariants.case import (
-    Case,
-    CaseError,
-    Data,
-    Layer,
-    Model,
-    Optimizer,
-    Poison,
-    ShardCase,
-    TrainingCase,
-    Unused,
-    case_id,
-    describe,
-    from_plain,
-    to_json,
-)
+from ddp_invariants.case import Case, ShardCase, TrainingCase, case_id, describe, from_plain, to_json
 from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.layers import Layer, Model
+from ddp_invariants.limits import CaseError
+from ddp_invariants.program import Data, Optimizer, Poison, Unused
 from ddp_invariants.scope import TRAINING, Scope
 from ddp_invariants.simpler import simpler
 from ddp_invariants.strategies import cases_for, shard_cases, training_cases

@@ -12,7 +12,7 @@ from certificates import DEALT, LONG, SMALLEST, WITHHELD, certified, discovery, 
 from click.testing import CliRunner, Result
 from handmade import altered, right
 
-from ddp_invariants.case import Layer, Model, TrainingCase
+from ddp_invariants.case import TrainingCase
 from ddp_invariants.certificates import certificate as certificates
 from ddp_invariants.certificates import page, pictures, verifying
 from ddp_invariants.certificates.certificate import FORM, Certificate, RuleAccount, make, sealed, to_json
@@ -22,6 +22,7 @@ from ddp_invariants.cli import main
 from ddp_invariants.discovery import Probed, Standing
 from ddp_invariants.evidence import ShardEvidence, TrainingEvidence
 from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.layers import Layer, Model
 from ddp_invariants.ledger import Entry, Ledger
 from ddp_invariants.ranks import naming
 from ddp_invariants.sessions.drawn import Drawn

@@ -21,11 +21,13 @@ import pytest
 from conftest import TrialMaker
 from ddp_invariants import cluster
 from ddp_invariants.backends import Way, not_run, wanted
-from ddp_invariants.case import CaseError, Layer, Model, TrainingCase
+from ddp_invariants.case import TrainingCase
 from ddp_invariants.cluster import Cluster, Job
 from ddp_invariants.implementation import Ddp
 from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.layers import Layer, Model
 from ddp_invariants.ledger import Ledger
+from ddp_invariants.limits import CaseError
 from ddp_invariants.ranks import wire
 from ddp_invariants.ranks.hosts import HarnessError
 from ddp_invariants.ranks.pool import Pool

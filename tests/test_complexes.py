@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as npst
 
 from ddp_invariants import balls, complexes, draws, oracle
 from ddp_invariants.balls import Ball, exactly
-from ddp_invariants.case import Data, Layer, Model, Optimizer, TrainingCase
+from ddp_invariants.case import TrainingCase
 from ddp_invariants.evidence import Layout, Slot, Tensors
 from ddp_invariants.implementation import Ddp
 from ddp_invariants.invariants import judge
@@ -20,6 +20,8 @@ from ddp_invariants.invariants.compare import outside, parted
 from ddp_invariants.invariants.diagnosis.reductions import Asked, predictions
 from ddp_invariants.invariants.hearing import Hearing
 from ddp_invariants.invariants.rule import Tally
+from ddp_invariants.layers import Layer, Model
+from ddp_invariants.program import Data, Optimizer
 from ddp_invariants.ranks.model import Replica, loss_of
 from ddp_invariants.ranks.pool import Pool
 
@@ -207,3 +209,15 @@ def test_whatever_else_happens_with_complex_parameters_is_judged_right(pool: Poo
         assert [(rule, finding.breach) for rule, finding in findings.items() if finding.breach is not None] == []
         assert findings["PARAM-3"].compared
         assert findings["GRAD-8"].compared
+
+
+def test_what_overflows_when_it_is_doubled_is_unknown_and_what_it_meets_too() -> None:
+    """A gradient enters with twice itself as the imaginary part: infinity times an input of zero is no number."""
+    large, nothing, weight = exactly(np.full((1, 1, 1), 2.0**127)), exactly(np.zeros((1, 1, 1))), exactly(np.ones((1, 2)))
+    with np.errstate(invalid="ignore"):  # As where rules are judged.
+        of_input, of_weight, of_bias = complexes.linear_back(large, nothing, weight, "complex64")
+    assert np.isinf(of_weight.radius).all()
+    assert np.isinf(of_input.radius).all()
+    assert np.isinf(of_bias.radius[..., 1]).all()
+    smaller = complexes.linear_back(exactly(np.full((1, 1, 1), 2.0**100)), nothing, weight, "complex64")
+    assert all((found.radius == 0).all() for found in smaller[1:])

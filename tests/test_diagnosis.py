@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 from handmade import CASE, altered, everywhere, right
 
-from ddp_invariants.case import Data, Layer, Model, Optimizer, Perturbation, Poison, ShardCase, TrainingCase
+from ddp_invariants.case import ShardCase, TrainingCase
 from ddp_invariants.declarations import Declarations
 from ddp_invariants.evidence import Moment, ShardEvidence, TrainingEvidence
 from ddp_invariants.invariants import judge
 from ddp_invariants.invariants.diagnosis.causes import narrowed
 from ddp_invariants.invariants.diagnosis.predictions import lowered
+from ddp_invariants.layers import Layer, Model
+from ddp_invariants.program import Data, Optimizer, Perturbation, Poison
 from ddp_invariants.scope import Scope
 from ddp_invariants.telling import telling
 from ddp_invariants.trace import Call

@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 
 from conftest import TrialMaker
-from ddp_invariants.case import Data, Layer, Model, TrainingCase
+from ddp_invariants.case import TrainingCase
 from ddp_invariants.declarations import Declarations, declare
 from ddp_invariants.discovery import Standing, discover
 from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.invariants import judge
 from ddp_invariants.invariants.shard import sharding
+from ddp_invariants.layers import Layer, Model
+from ddp_invariants.program import Data
 from ddp_invariants.ranks.pool import LoadFailure, Pool
 from ddp_invariants.strategies import cases_for
 from ddp_invariants.verdict import violation_class

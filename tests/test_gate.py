@@ -20,12 +20,14 @@ from handmade import CASE, altered, everywhere, right
 from upgrades import ALTERATIONS, compared, interpreter
 
 from ddp_invariants import report
-from ddp_invariants.case import Case, Data, Interlude, Layer, Model, Optimizer, ShardCase, to_json
+from ddp_invariants.case import Case, ShardCase, to_json
 from ddp_invariants.cli import main
 from ddp_invariants.declarations import Declarations, SamplerDeclarations
 from ddp_invariants.deviations import DeviationError
 from ddp_invariants.evidence import Incident, ShardEvidence, TrainingEvidence
 from ddp_invariants.implementation import Ddp, Sampler
+from ddp_invariants.layers import Layer, Model
+from ddp_invariants.program import Data, Interlude, Optimizer
 from ddp_invariants.ranks.hosts import HarnessError
 from ddp_invariants.ranks.pool import Pool
 from ddp_invariants.upgrades import baseline, comparison, gate

@@ -9,9 +9,11 @@ import pytest
 
 from conftest import TrialMaker, fault_of
 from ddp_invariants import search as searches
-from ddp_invariants.case import Data, Layer, Model, Perturbation, PerturbationKind, TrainingCase
+from ddp_invariants.case import TrainingCase
 from ddp_invariants.implementation import Ddp
 from ddp_invariants.invariants import judge
+from ddp_invariants.layers import Layer, Model
+from ddp_invariants.program import Data, Perturbation, PerturbationKind
 from ddp_invariants.ranks.pool import Pool
 from ddp_invariants.strategies import cases_for, training_cases
 from ddp_invariants.verdict import Inconclusive

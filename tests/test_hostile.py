@@ -16,10 +16,12 @@ import psutil
 import pytest
 
 from conftest import fault_of
-from ddp_invariants.case import Data, Layer, Model, ShardCase, TrainingCase
+from ddp_invariants.case import ShardCase, TrainingCase
 from ddp_invariants.evidence import TrainingEvidence
 from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.invariants import judge
+from ddp_invariants.layers import Layer, Model
+from ddp_invariants.program import Data
 from ddp_invariants.ranks.hosts import Hosts
 from ddp_invariants.ranks.pool import LoadFailure, Pool
 

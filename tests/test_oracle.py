@@ -8,7 +8,9 @@ from hypothesis import given, settings
 
 from ddp_invariants import balls, draws, oracle
 from ddp_invariants.balls import Ball, exactly
-from ddp_invariants.case import Data, Layer, Model, TrainingCase
+from ddp_invariants.case import TrainingCase
+from ddp_invariants.layers import Layer, Model
+from ddp_invariants.program import Data
 from ddp_invariants.ranks.model import Replica, loss_of
 from ddp_invariants.ranks.training import optimizer_plan
 from ddp_invariants.scope import Scope

@@ -12,7 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ddp_invariants.case import Layer, Model, TrainingCase, to_json
+from ddp_invariants.case import TrainingCase, to_json
+from ddp_invariants.layers import Layer, Model
 
 ROOT = Path(__file__).parent.parent
 NEVER_DIVIDES = "ddp_invariants/faults/bucketed.py:NeverDivides"

@@ -12,9 +12,11 @@ import psutil
 import pytest
 
 from conftest import fault_of
-from ddp_invariants.case import Data, Layer, Model, ShardCase, TrainingCase
+from ddp_invariants.case import ShardCase, TrainingCase
 from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.invariants import judge
+from ddp_invariants.layers import Layer, Model
+from ddp_invariants.program import Data
 from ddp_invariants.ranks.pool import LoadFailure, Pool
 
 CASE = TrainingCase(model=Model(2, (Layer("linear", 3, bias=True),)), world_size=3, steps=2, data=Data(samples=6, batch_size=2))

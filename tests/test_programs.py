@@ -11,18 +11,7 @@ from handmade import CASE, altered, everywhere, right
 from hypothesis import HealthCheck, Phase, given, settings
 
 from ddp_invariants import deviations
-from ddp_invariants.case import (
-    CaseError,
-    Data,
-    Exhausted,
-    Interlude,
-    InterludeKind,
-    Layer,
-    Model,
-    Optimizer,
-    TrainingCase,
-    describe,
-)
+from ddp_invariants.case import TrainingCase, describe
 from ddp_invariants.deviations import Deviation, DeviationError, expected, read
 from ddp_invariants.discovery import Standing, discover
 from ddp_invariants.evidence import Moment, TrainingEvidence
@@ -30,6 +19,9 @@ from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.invariants import ALL_RULES, judge
 from ddp_invariants.invariants.grad import PASSES
 from ddp_invariants.invariants.live import INTERLUDES
+from ddp_invariants.layers import Layer, Model
+from ddp_invariants.limits import CaseError
+from ddp_invariants.program import Data, Exhausted, Interlude, InterludeKind, Optimizer
 from ddp_invariants.ranks.pool import Pool
 from ddp_invariants.scope import OnTrial, Scope
 from ddp_invariants.simpler import simpler

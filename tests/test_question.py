@@ -7,19 +7,11 @@ from pathlib import Path
 import pytest
 
 from conftest import Run
-from ddp_invariants.case import (
-    Data,
-    Interlude,
-    Layer,
-    Mishap,
-    Model,
-    Optimizer,
-    Perturbation,
-    ShardCase,
-    TrainingCase,
-)
+from ddp_invariants.case import ShardCase, TrainingCase
 from ddp_invariants.export import ExportError
 from ddp_invariants.implementation import Ddp, Sampler
+from ddp_invariants.layers import Layer, Model
+from ddp_invariants.program import Data, Interlude, Mishap, Optimizer, Perturbation
 from ddp_invariants.ranks.pool import Pool
 from ddp_invariants.upgrades import question
 from ddp_invariants.upgrades.comparison import Difference

@@ -16,23 +16,12 @@ from click.testing import CliRunner
 
 from conftest import Run, fault_of
 from ddp_invariants import casefile, cli, export, record, report
-from ddp_invariants.case import (
-    Case,
-    CaseError,
-    Data,
-    Layer,
-    LossScale,
-    Model,
-    Optimizer,
-    Perturbation,
-    Poison,
-    ShardCase,
-    TrainingCase,
-    Unused,
-    to_json,
-)
+from ddp_invariants.case import Case, ShardCase, TrainingCase, to_json
 from ddp_invariants.cli import violations
 from ddp_invariants.implementation import Ddp, Sampler
+from ddp_invariants.layers import Layer, Model
+from ddp_invariants.limits import CaseError
+from ddp_invariants.program import Data, LossScale, Optimizer, Perturbation, Poison, Unused
 from ddp_invariants.ranks.pool import Pool
 from ddp_invariants.replay import replay
 from ddp_invariants.scope import OnTrial

@@ -9,7 +9,7 @@ import pytest
 from handmade import CASE, STRUCTURE, altered, everywhere, right
 
 from ddp_invariants import balls
-from ddp_invariants.case import Data, Mishap, NoSync, Optimizer, Perturbation, Poison, ShardCase, Unused, ZeroGrad
+from ddp_invariants.case import NoSync, ShardCase, ZeroGrad
 from ddp_invariants.declarations import Buckets, Declarations, SamplerDeclarations
 from ddp_invariants.evidence import Incident, RankEvidence, ShardEvidence, TrainingEvidence
 from ddp_invariants.invariants import ALL_RULES, judge
@@ -17,6 +17,7 @@ from ddp_invariants.invariants.comm import WITHHELD
 from ddp_invariants.invariants.hearing import Hearing, training
 from ddp_invariants.invariants.shard import UNDECLARED
 from ddp_invariants.ledger import Ledger
+from ddp_invariants.program import Data, Mishap, Optimizer, Perturbation, Poison, Unused
 from ddp_invariants.trace import Call, LastCalls, label
 from ddp_invariants.verdict import Finding, Verdict
 

@@ -12,12 +12,15 @@ from test_programs import DRAWN
 
 from conftest import TrialMaker
 from ddp_invariants import balls
-from ddp_invariants.case import CaseError, Data, Exhausted, Layer, LossScale, Model, Optimizer, Poison, TrainingCase, describe
+from ddp_invariants.case import TrainingCase, describe
 from ddp_invariants.declarations import Declarations
 from ddp_invariants.evidence import TrainingEvidence
 from ddp_invariants.implementation import Ddp
 from ddp_invariants.invariants import ALL_RULES, judge
 from ddp_invariants.invariants.hearing import Hearing
+from ddp_invariants.layers import Layer, Model
+from ddp_invariants.limits import CaseError
+from ddp_invariants.program import Data, Exhausted, LossScale, Optimizer, Poison
 from ddp_invariants.proof.catalogue import Planted, chosen
 from ddp_invariants.ranks.pool import Pool
 from ddp_invariants.scope import Scope

@@ -3,11 +3,12 @@
 import pytest
 
 from conftest import TrialMaker
-from ddp_invariants.case import Data, ShardCase
+from ddp_invariants.case import ShardCase
 from ddp_invariants.discovery import Standing, discover
 from ddp_invariants.evidence import FOREIGN, OWN, together
 from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.invariants import judge
+from ddp_invariants.program import Data
 from ddp_invariants.ranks.pool import LoadFailure, Pool
 from ddp_invariants.strategies import cases_for
 from ddp_invariants.verdict import NotJudged, Violation

@@ -19,11 +19,11 @@ from certificates import ledger
 from click.testing import CliRunner
 from readme import README, ROOT, plain
 
-from ddp_invariants.case import CaseError
 from ddp_invariants.certificates import verifying
 from ddp_invariants.cli import main
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.ledger import Ledger
+from ddp_invariants.limits import CaseError
 from ddp_invariants.sessions.live import Listener, Progress, Teller
 from ddp_invariants.sessions.outputs import Wanted
 from ddp_invariants.sessions.watch import Held, Watch

@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from ddp_invariants import __version__
-from ddp_invariants.case import STRICT, ShardCase, TrainingCase
+from ddp_invariants.case import ShardCase, TrainingCase
 from ddp_invariants.certificates.views import Example
 from ddp_invariants.declarations import CAPABILITIES, to_toml
 from ddp_invariants.discovery import Discovery, Standing
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.ledger import Entry, Ledger
+from ddp_invariants.limits import STRICT
 from ddp_invariants.record import StoredViolation
 from ddp_invariants.verdict import Breach
 

@@ -9,11 +9,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ddp_invariants.case import STRICT, describe
+from ddp_invariants.case import describe
 from ddp_invariants.evidence import EvidenceError, FloatArray, Moment, ShardEvidence, TrainingEvidence
 from ddp_invariants.invariants.diagnosis.events import carried_by
 from ddp_invariants.invariants.hearing import Hearing
 from ddp_invariants.invariants.rule import Unjudged
+from ddp_invariants.limits import STRICT
 
 MOST_RANKS, MOST_EPOCHS, MOST_INDICES = 8, 4, 32
 """Of a shard map: ranks, epochs, and indices of each rank."""

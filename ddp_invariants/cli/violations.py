@@ -10,10 +10,10 @@ from click.core import ParameterSource
 
 from ddp_invariants import answers, casefile, report
 from ddp_invariants import record as records
-from ddp_invariants.case import CaseError
 from ddp_invariants.cli.machine import print_json, with_json
 from ddp_invariants.cli.naming import naming
 from ddp_invariants.implementation import OPTIONS, Ddp, Sampler, named
+from ddp_invariants.limits import CaseError
 from ddp_invariants.mistakes import UNUSABLE_INPUT, unusable
 from ddp_invariants.ranks.hosts import Hosts
 from ddp_invariants.ranks.pool import Pool

@@ -4,12 +4,12 @@ import re
 from dataclasses import replace
 from itertools import pairwise
 
-from ddp_invariants.case import InterludeKind
 from ddp_invariants.evidence import Incident, RankEvidence
 from ddp_invariants.invariants import grad, param
 from ddp_invariants.invariants.hearing import Hearing, training
 from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
 from ddp_invariants.invariants.shard import Deal, sharding
+from ddp_invariants.program import InterludeKind
 from ddp_invariants.verdict import Breach
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from ddp_invariants.case import SENTINEL
+from ddp_invariants.program import SENTINEL
 from ddp_invariants.trace import ASYNCHRONOUS, UNEVEN, WAITED, LastWords
 
 _c10d: Any = torch._C._distributed_c10d  # Its classes are public names of torch.distributed without type stubs.

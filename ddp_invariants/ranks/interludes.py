@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ddp_invariants.case import Interlude, InterludeKind
+from ddp_invariants.program import Interlude, InterludeKind
 from ddp_invariants.ranks.model import Replica
 
 

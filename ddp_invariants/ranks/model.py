@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ddp_invariants.case import ROWS, Checkpoint, Dtype, Layer, Loss, Model
+from ddp_invariants.case import Loss
+from ddp_invariants.layers import ROWS, Checkpoint, Dtype, Layer, Model
 
 
 class Values:

@@ -22,6 +22,7 @@ import torch
 from ddp_invariants import case as cases
 from ddp_invariants import draws
 from ddp_invariants.implementation import Ddp, Sampler
+from ddp_invariants.program import SENTINEL
 from ddp_invariants.ranks import earlier, noting, sharding, stores, training, wire
 from ddp_invariants.ranks.driving import Driver
 from ddp_invariants.ranks.group import Connections, Log, Timing
@@ -174,7 +175,7 @@ def _meet(store: Any, connections: Connections) -> None:
 def _timing(case: cases.TrainingCase, rank: int) -> Timing:
     """What the case does to the timing of a rank's collectives, in the default group's numbering."""
     plan = case.perturbation
-    sentinel = float("nan") if plan.sentinel == "nan" else cases.SENTINEL
+    sentinel = float("nan") if plan.sentinel == "nan" else SENTINEL
     return Timing(plan.kind == "withheld", sentinel, draws.delays(case, rank - case.outside))
 
 

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from ddp_invariants import draws
 from ddp_invariants.adapter import Context
-from ddp_invariants.case import Interlude, TrainingCase
+from ddp_invariants.case import TrainingCase
 from ddp_invariants.declarations import SHARDED
+from ddp_invariants.program import Interlude
 from ddp_invariants.ranks import held, interludes, scaling
 from ddp_invariants.ranks.driving import Driver
 from ddp_invariants.ranks.model import Replica, UserError, entries, loss_of

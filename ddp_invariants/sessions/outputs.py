@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddp_invariants import casefile
-from ddp_invariants.case import CaseError
 from ddp_invariants.certificates.certificate import INTERRUPTED, Certificate, Run, make, to_json
 from ddp_invariants.certificates.text import badge, headline, markdown
 from ddp_invariants.discovery import Discovery
 from ddp_invariants.ledger import Ledger
+from ddp_invariants.limits import CaseError
 from ddp_invariants.record import StoredViolation
 
 SUMMARY = "GITHUB_STEP_SUMMARY"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ddp_invariants import __version__
-from ddp_invariants.case import STRICT, Case, ShardCase, TrainingCase, to_json
+from ddp_invariants.case import Case, ShardCase, TrainingCase, to_json
 from ddp_invariants.evidence import (
     EvidenceError,
     Incident,
@@ -27,6 +27,7 @@ from ddp_invariants.evidence import (
     TrainingEvidence,
     rank_evidence,
 )
+from ddp_invariants.limits import STRICT
 from ddp_invariants.upgrades.comparison import Offer
 
 FORM = 2

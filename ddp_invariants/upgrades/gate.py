@@ -13,11 +13,12 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from ddp_invariants import __version__
-from ddp_invariants.case import STRICT, Case, TrainingCase, describe
+from ddp_invariants.case import Case, TrainingCase, describe
 from ddp_invariants.deviations import current, tables
 from ddp_invariants.discovery import Discovery, discover
 from ddp_invariants.implementation import Ddp, Sampler, options
 from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.limits import STRICT
 from ddp_invariants.ranks.hosts import HarnessError
 from ddp_invariants.ranks.pool import Pool
 from ddp_invariants.scope import Scope

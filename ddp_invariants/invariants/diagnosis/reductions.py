@@ -11,7 +11,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ddp_invariants.case import SENTINEL
 from ddp_invariants.evidence import ROUNDOFF, FloatArray
 from ddp_invariants.invariants.diagnosis.predictions import (
     CUT_OFF,
@@ -24,6 +23,7 @@ from ddp_invariants.invariants.diagnosis.predictions import (
     rounded_means,
 )
 from ddp_invariants.invariants.hearing import Hearing
+from ddp_invariants.program import SENTINEL
 
 
 @dataclass(frozen=True)

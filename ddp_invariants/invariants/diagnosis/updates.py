@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ddp_invariants.case import Optimizer
 from ddp_invariants.evidence import ROUNDOFF, FloatArray, Moment, Tensors
 from ddp_invariants.invariants.diagnosis import gradients
 from ddp_invariants.invariants.diagnosis.causes import caused, words
 from ddp_invariants.invariants.hearing import Hearing
+from ddp_invariants.program import Optimizer
 from ddp_invariants.verdict import Breach, Cause
 
 
