@@ -145,6 +145,9 @@ class TrainingCase:
                  "'alternate' where a step has one backward")
         require(self.passes == "alternate" or self.no_sync == "plain", "no_sync", self.no_sync,
                  "'plain' where backwards do not alternate with forwards")
+        in_parts = self.passes == "joint" and any(layer.checkpoint == "reentrant" for layer in self.model.layers)
+        require(not in_parts or self.zero_grad != "never", "zero_grad", self.zero_grad,
+                "another where a gradient comes in parts: added to what is left they round otherwise than among themselves")
         for index, interlude in enumerate(self.interludes):
             self._require_interlude(f"interludes[{index}]", interlude)
         require(self.clip is None or 0 < self.clip < math.inf, "clip", self.clip, "null or a number above 0")

@@ -295,7 +295,7 @@ def test_what_init_writes_certifies_and_nothing_is_overwritten(tmp_path: Path) -
     certified = re.search(r"run: ddp-invariants (certify .+)", job)
     assert certified is not None
     found = command(*certified[1].split(), "-n", "0", "-k", "grad2 or grad6", "--cases", "5", "--seed", "1", "-v",
-                    "--max-world-size", "2", at=tmp_path)
+                    "--max-world-size", "3", at=tmp_path)
     assert found.returncode == 0, found.stdout + found.stderr
     assert "driven    adapter with wrap, after_backward" in found.stdout
     (tmp_path / "ddp_invariants_adapter.py").write_text("# ours\n")

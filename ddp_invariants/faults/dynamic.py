@@ -72,7 +72,7 @@ class ReadyCountersSurvive(_Reference):
 class GhostInTheBuffer(_Reference):
     """Buckets keep one flat buffer, into which only gradients of this step are written (NVIDIA/Megatron-LM#4609).
 
-    GRAD-9: gradient counts instead of zero.
+    GRAD-9: gradient counts instead of zero; or GRAD-9: gradient: stale.
     """
 
     def _packed(self, bucket: Bucket) -> Tensor:

@@ -96,6 +96,8 @@ def one_rank_is_plain_training(hearing: Hearing, tally: Tally) -> Breach | None:
     """Against the same steps without a wrapper, in the same process."""
     if hearing.case.world_size > 1:
         raise NotAbout("more than one rank")
+    if hearing.case.passes != "alternate":
+        raise NotAbout("passes do not alternate, which plain training is not made to do")
     if hearing.case.saved_by is not None:
         raise NotAbout("it starts from a state that is loaded")
     if any(one.kind in ("cast", "assign") for one in hearing.case.interludes):

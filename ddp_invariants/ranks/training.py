@@ -150,7 +150,7 @@ class Run:
         self.drive.forward(wrapped, self._batch(dealt[-1][self.rank], 0)[0])
         if self.declared.zero == SHARDED:
             self._note_gathered()
-        if case.world_size == 1 and saved is None:
+        if case.world_size == 1 and saved is None and case.passes == "alternate":
             self._plain_training()
 
     def before(self, driver: Driver) -> Saved:
