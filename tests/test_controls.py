@@ -22,7 +22,7 @@ RULES = ["INIT-1", "INIT-2", "LOSS-2", "GRAD-2", "GRAD-7", "PARAM-3", "COMM-2", 
 @pytest.mark.parametrize("ddp", WRAPPERS.values(), ids=WRAPPERS)
 def test_a_right_wrapper_is_not_accused_by_any_rule(make_trial: TrialMaker, ddp: str) -> None:
     """All rules are judged on every case; none is breached, none refused."""
-    trial = make_trial(ddp=ddp, cases=20)
+    trial = make_trial(ddp=ddp, cases=14)
     for rule in [*RULES, "INIT-4"]:
         if not trial.scope.excluded(rule):
             trial.certify(rule, cases_for(rule, trial.scope))

@@ -58,7 +58,7 @@ def test_right_ones_are_not_accused(make_trial: TrialMaker, name: str) -> None:
 def test_a_wrong_one_is_caught(make_trial: TrialMaker, name: str, rule: str, words: str) -> None:
     """And confirmed in new processes."""
     trial = make_trial(sampler=SCATTERED + name, cases=20)
-    trial.pool.deadline = 3.0
+    trial.pool.deadline = 1.5
     asked = rule if rule.startswith("SHARD") else "SHARD-1"
     with pytest.raises(Violation) as raised:
         trial.certify(asked, cases_for(asked, trial.scope))
