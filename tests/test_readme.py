@@ -7,7 +7,7 @@ import tomllib
 import click
 import pytest
 from gallery import table
-from readme import DOCUMENTS, FILE, README, ROOT, RULES, TABLE, excerpt, outputs, rules_page, run, shape
+from readme import ADAPTER, DOCUMENTS, FILE, README, ROOT, RULES, TABLE, excerpt, outputs, rules_page, run, shape
 
 from ddp_invariants import plugin
 from ddp_invariants.cli import main
@@ -81,8 +81,9 @@ def test_what_is_said_of_the_planted_faults_is_what_was_measured() -> None:
 
 def test_the_names_an_implementation_may_use_are_those_the_loader_knows() -> None:
     """Bucket capacities, process groups, declarations."""
+    text = ADAPTER.read_text(encoding="utf-8")
     for name in (*calling.BUCKET_CAPS, *calling.GROUPS):
-        assert f"`{name}`" in TEXT
+        assert f"`{name}`" in text
 
 
 def test_every_dependency_has_its_reason_and_the_tested_set_is_pinned() -> None:
