@@ -30,7 +30,7 @@ def test_a_right_wrapper_is_not_accused_by_any_rule(make_trial: TrialMaker, ddp:
         entry = trial.ledger[rule]
         assert entry.seen == 0, (rule, entry.breaches)
         assert not any(" raised " in reason for reason in entry.unjudged), entry.unjudged
-    assert trial.ledger["GRAD-3"].judged > 100
+    assert trial.ledger["GRAD-3"].judged > 70
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
