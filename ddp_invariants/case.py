@@ -145,8 +145,7 @@ class TrainingCase:
                  "'alternate' where a step has one backward")
         require(self.passes == "alternate" or self.no_sync == "plain", "no_sync", self.no_sync,
                  "'plain' where backwards do not alternate with forwards")
-        in_parts = self.passes == "joint" and any(layer.checkpoint == "reentrant" for layer in self.model.layers)
-        require(not in_parts or self.zero_grad != "never", "zero_grad", self.zero_grad,
+        require(not self.in_parts or self.zero_grad != "never", "zero_grad", self.zero_grad,
                 "another where a gradient comes in parts: added to what is left they round otherwise than among themselves")
         for index, interlude in enumerate(self.interludes):
             self._require_interlude(f"interludes[{index}]", interlude)
@@ -211,6 +210,11 @@ class TrainingCase:
         """Insist that little else happens in a case."""
         for name, expected in {"poison": None, "mishap": None, "unused": (), "rounds": 1, **plain}.items():
             require(getattr(self, name) == expected, name, getattr(self, name), f"{expected!r} {where}")
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether one backward computes a gradient in parts, each in a backward of its own."""
+        return self.passes == "joint" and any(layer.checkpoint == "reentrant" for layer in self.model.layers)
 
     @property
     def sparse(self) -> bool:

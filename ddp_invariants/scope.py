@@ -212,7 +212,7 @@ TRAINING: dict[str, Capability] = {
     "reentrant": _layers(lambda layer: layer.checkpoint == "reentrant", _computed_once, (
         Layer("linear", 4, checkpoint="reentrant"), Layer("linear", 4)), "a backward within backward"),
     "in_parts": Capability(
-        lambda case: case.passes == "joint" and any(layer.checkpoint == "reentrant" for layer in case.model.layers),
+        lambda case: case.in_parts,
         lambda case: _changed(case, lambda layer: replace(layer, checkpoint="none" if layer.checkpoint == "none" else "plain")),
         replace(BASE, accumulation=2, passes="joint", bucket_cap=1,
                 model=Model(4, (*_FOUR, Layer("linear", 4, checkpoint="reentrant"))))),

@@ -24,6 +24,11 @@ def print_json(found: Any) -> None:
     click.echo(json.dumps(found, indent=1, default=_plain))
 
 
+def for_people(*, as_json: bool) -> Callable[[str], None]:
+    """What prints text that is for people alone: nothing where the command prints JSON."""
+    return (lambda _: None) if as_json else click.echo
+
+
 @contextmanager
 def text_aside() -> Iterator[None]:
     """Have all that is printed meanwhile, by this process and those it starts, go to stderr: stdout is for machines."""

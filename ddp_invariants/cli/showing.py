@@ -2,7 +2,7 @@
 
 import click
 
-from ddp_invariants.cli.machine import print_json, with_json
+from ddp_invariants.cli.machine import for_people, print_json, with_json
 from ddp_invariants.mistakes import UNUSABLE_INPUT, unusable
 from ddp_invariants.status import VIOLATED
 
@@ -21,7 +21,7 @@ def demo(context: click.Context, /, *, as_json: bool) -> None:
     """
     from ddp_invariants.ranks.hosts import HASH_SEEDS, Hosts
 
-    told = (lambda _: None) if as_json else click.echo
+    told = for_people(as_json=as_json)
     told("Each case is a whole training run on real processes, which talk over gloo: how many ranks, which model, which\n"
          "batches, is drawn. What the ranks saw is judged by rules (`ddp-invariants rules`).\n\n"
          f"1. The reference, by {', '.join(_RULES)}:\n")

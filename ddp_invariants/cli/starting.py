@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from ddp_invariants.cli.machine import print_json, with_json
+from ddp_invariants.cli.machine import for_people, print_json, with_json
 from ddp_invariants.status import USAGE
 
 _ADAPTER = "ddp_invariants_adapter.py"
@@ -30,7 +30,7 @@ def init(context: click.Context, /, folder: Path, *, as_json: bool) -> None:
                               autoescape=False)
     written: list[Path] = []
     left: list[Path] = []
-    told = (lambda _: None) if as_json else click.echo
+    told = for_people(as_json=as_json)
     for name, template in _FILES.items():
         path = folder / name
         text = environment.get_template(template).render(version=__version__, adapter=_ADAPTER)
