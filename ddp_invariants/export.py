@@ -255,6 +255,12 @@ def _checks(rule: str, *, left: bool) -> dict[str, bool]:
 # Samplers.
 
 
+def takes_ranks(declared: SamplerDeclarations) -> str:
+    """Why no one process can ask a sampler that is not told its rank for all ranks' shards."""
+    how = "scatters" if declared.layout == "scatter" else "reads its rank from torch.distributed or the environment"
+    return f"{how}, which one process cannot set up for all ranks"
+
+
 def _of_a_sampler(pool: Pool, stored: StoredViolation, case: ShardCase) -> dict[str, Any]:
     """The values of the template for a question to a sampler.
 
@@ -264,9 +270,7 @@ def _of_a_sampler(pool: Pool, stored: StoredViolation, case: ShardCase) -> dict[
     described = pool.describe(stored.sampler)
     source, declared = described["source"], declare(SamplerDeclarations, described["declares"])
     if source["asks"]:
-        how = "scatters" if declared.layout == "scatter" else "reads its rank from torch.distributed or the environment"
-        raise ExportError(f"{stored.breach.rule} of {stored.on_trial} cannot be exported: it {how}, which one process cannot "
-                          "set up for all ranks")
+        raise ExportError(f"{stored.breach.rule} of {stored.on_trial} cannot be exported: it {takes_ranks(declared)}")
     if case.resumed_by is not None:
         raise ExportError(f"{stored.breach.rule} of {stored.on_trial} cannot be exported: ranks of another number load its "
                           "state")

@@ -13,7 +13,7 @@ from ddp_invariants import __version__
 from ddp_invariants.case import Case, ShardCase, TrainingCase, describe
 from ddp_invariants.declarations import Declarations, SamplerDeclarations, declare
 from ddp_invariants.discovery import QUESTIONS
-from ddp_invariants.export import ExportError, beyond, called, filled, how_it_ended, quoted, ran
+from ddp_invariants.export import ExportError, beyond, called, filled, how_it_ended, quoted, ran, takes_ranks
 from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.ranks.hosts import HarnessError
 from ddp_invariants.ranks.pool import LoadFailure, Pool
@@ -146,8 +146,7 @@ def _of_a_sampler(pool: Pool, difference: Difference, case: ShardCase, sampler: 
     shows, described = _shown(difference, _DEALT), pool.describe(sampler)
     source, declared = described["source"], declare(SamplerDeclarations, described["declares"])
     if source["asks"]:
-        how = "scatters" if declared.layout == "scatter" else "reads its rank from torch.distributed or the environment"
-        raise ExportError(f"the sampler {how}, which one process cannot set up for all ranks")
+        raise ExportError(f"the sampler {takes_ranks(declared)}")
     rule = "SHARD-9" if "resumed" in shows else "SHARD-10" if "workers" in shows else ""
     return {"target": described["target"], "case": case, "data": case.data, "shows": shows, "remade": source["remade"],
             "saves": declared.saves, "rule": rule, "call": ", ".join(f"{name}={text}" for name, text in source["rows"])}
