@@ -66,6 +66,34 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         server.stdin.close()
 
 
+Session = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def session(host_addresses: list[str]) -> Iterator[Session]:
+    """Runs a module with arguments as `python -m` does, sooner: on the ranks' hosts of this worker (sessions.py).
+
+    Not for what starts hosts, ends by a signal, or has more on its import path.
+    """
+    command = [sys.executable, str(ROOT / "tests" / "sessions.py"), *host_addresses]
+    with subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True, stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        requests, answers = server.stdin, server.stdout
+
+        def run(module: str, *arguments: str, at: Path = ROOT, environment: dict[str, str] | None = None,
+                seconds: int = 180) -> subprocess.CompletedProcess[str]:
+            asked = {"module": module, "arguments": arguments, "folder": str(at), "seconds": seconds,
+                     "environment": {**(os.environ if environment is None else environment), "PYTHONPATH": str(ROOT)}}
+            requests.write(json.dumps(asked) + "\n")
+            requests.flush()
+            return subprocess.CompletedProcess([module, *arguments], *json.loads(answers.readline()))
+
+        yield run
+        requests.close()
+
+
 TrialMaker = Callable[..., Trial]
 
 

@@ -11,30 +11,29 @@ import pytest
 from click.testing import CliRunner
 from readme import json_keys
 
+from conftest import Session
 from ddp_invariants.cli import main
 
 ROOT = Path(__file__).parent.parent
 SHAPES = "tests/shapes.py"
 
 
-def run(module: str, *arguments: str, path: str = "") -> subprocess.CompletedProcess[str]:
+ONE_RULE = ("pytest", "-p", "no:cacheprovider", "properties/test_grad.py", "-k", "grad1_", "--cases", "5", "--seed", "1",
+            "--max-world-size", "2")
+"""One rule judged quickly, after few probes."""
+
+
+def run(module: str, *arguments: str, path: str) -> subprocess.CompletedProcess[str]:
     """A command from the checkout's root, with something more on the import path."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), path] if path else [str(ROOT)])}
-    return subprocess.run([sys.executable, "-m", module, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True,
-                          timeout=120, check=False)
+    return subprocess.run([sys.executable, "-m", module, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120,
+                          env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), path])}, check=False)
 
 
-def pytest_on(*options: str, path: str = "") -> subprocess.CompletedProcess[str]:
-    """One rule judged quickly, after few probes."""
-    return run("pytest", "-p", "no:cacheprovider", "properties/test_grad.py", "-k", "grad1_", "--cases", "5", "--seed", "1",
-               "--max-world-size", "2", *options, path=path)
-
-
-def test_what_is_discovered_is_printed_and_pinned_and_a_pin_is_held_to(tmp_path: Path) -> None:
+def test_what_is_discovered_is_printed_and_pinned_and_a_pin_is_held_to(session: Session, tmp_path: Path) -> None:
     """The pinned file is a declaration file; what it claims of another implementation is an error."""
     pin = tmp_path / "pin.toml"
-    found = run("ddp_invariants", "discover", "--ddp", f"{SHAPES}:Flavoured", "--ddp-arg", "flavour=plain", "--pin", str(pin),
-                "--max-world-size", "2")
+    found = session("ddp_invariants", "discover", "--ddp", f"{SHAPES}:Flavoured", "--ddp-arg", "flavour=plain", "--pin",
+                    str(pin), "--max-world-size", "2")
     assert found.returncode == 0, found.stderr
     assert "given: flavour='plain'" in found.stdout
     assert "silently wrong strided" in found.stdout
@@ -43,10 +42,10 @@ def test_what_is_discovered_is_printed_and_pinned_and_a_pin_is_held_to(tmp_path:
     declared = tomllib.loads(pin.read_text())
     assert "strided" in declared["ddp"]["unsupported"]
     assert "tied" in declared["ddp"]["supports"]
-    held = pytest_on("--ddp", f"{SHAPES}:Flavoured", "--ddp-arg", "flavour=plain", "--declare", str(pin))
+    held = session(*ONE_RULE, "--ddp", f"{SHAPES}:Flavoured", "--ddp-arg", "flavour=plain", "--declare", str(pin))
     assert held.returncode == 0, held.stdout
     assert "silently wrong, declared strided" in held.stdout
-    other = pytest_on("--ddp", "torch", "--ddp-arg", "static_graph=True", "--declare", str(pin))
+    other = session(*ONE_RULE, "--ddp", "torch", "--ddp-arg", "static_graph=True", "--declare", str(pin))
     assert other.returncode == 64
     assert "it claims 'accumulation' (several backwards per step), which is refused: RuntimeError in backward" in other.stderr
 
@@ -55,45 +54,45 @@ def test_what_is_discovered_is_printed_and_pinned_and_a_pin_is_held_to(tmp_path:
     ("[ddp]\nzeero = 1\n", "'zeero' is no declaration (did you mean 'zero'?)"), ("ddp = 1\n", "'ddp' is no table"),
     ("[ddp\n", "is no TOML"), ("[ddp]\nstack = {activation = 'tanh'}\n", "activation = 'tanh': expected one of"),
     (None, "No such file")])
-def test_a_bad_declaration_file_gets_one_sentence(tmp_path: Path, text: str | None, told: str) -> None:
+def test_a_bad_declaration_file_gets_one_sentence(session: Session, tmp_path: Path, text: str | None, told: str) -> None:
     """From both doors, with exit status 64 and no traceback."""
     path = tmp_path / "declared.toml"
     if text is not None:
         path.write_text(text)
     discovered = CliRunner().invoke(main, ["discover", "--declare", str(path)])
-    done = pytest_on("--declare", str(path))
+    done = session(*ONE_RULE, "--declare", str(path))
     for status, said in ((discovered.exit_code, discovered.output), (done.returncode, done.stderr + done.stdout)):
         assert status == 64
         assert told in said
         assert "Traceback" not in said
 
 
-def test_a_package_ships_its_adapter_as_an_entry_point(tmp_path: Path) -> None:
+def test_a_package_ships_its_adapter_as_an_entry_point(session: Session, tmp_path: Path) -> None:
     """Its name is then enough; a declaration file beside a file is found by itself."""
     info = tmp_path / "shipped-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shipped\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[ddp_invariants.ddp]\nshipped = shipped_ddp:Adapter\n")
     (tmp_path / "shipped_ddp.py").write_text((ROOT / SHAPES).read_text())
-    done = pytest_on("--ddp", "shipped", "-v", path=str(tmp_path))
+    done = run(*ONE_RULE, "--ddp", "shipped", "-v", path=str(tmp_path))
     assert "ddp on trial: shipped = shipped_ddp:Adapter" in done.stdout
     assert "driven    adapter with wrap, after_backward" in done.stdout
-    misspelt = pytest_on("--ddp", "shiped", path=str(tmp_path))
+    misspelt = run(*ONE_RULE, "--ddp", "shiped", path=str(tmp_path))
     assert misspelt.returncode == 64
     assert "did you mean shipped?" in misspelt.stderr + misspelt.stdout
     beside = tmp_path / "mine.py"
     beside.write_text((ROOT / SHAPES).read_text())
     (tmp_path / "mine.UsualCall.toml").write_text('[ddp]\nunsupported = ["strided", "channels_last"]\n')
-    declared = pytest_on("--ddp", f"{beside}:UsualCall")
+    declared = session(*ONE_RULE, "--ddp", f"{beside}:UsualCall")
     assert 'declared  unsupported = ["strided", "channels_last"]' in declared.stdout
 
 
-def test_faults_are_searched_for_and_counted() -> None:
+def test_faults_are_searched_for_and_counted(session: Session) -> None:
     """As a table with totals; the exit status says whether the judge did well."""
     none = CliRunner().invoke(main, ["faults", "--only", "NeverDivides", "--only", "unchanged_order", "--only", "SHARD-7"])
     assert none.exit_code == 64
     assert "--only unchanged_order: no fault or control, no module and no rule of the catalogue is called so" in none.output
-    done = run("ddp_invariants", "faults", "--only", "NeverDivides", "--only", "reference", "--control-cases", "60")
+    done = session("ddp_invariants", "faults", "--only", "NeverDivides", "--only", "reference", "--control-cases", "60")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert any(line.split()[:4] == ["NeverDivides", "GRAD-2", "GRAD-2", "GRAD-2"] for line in lines), done.stdout
@@ -101,9 +100,9 @@ def test_faults_are_searched_for_and_counted() -> None:
     assert lines[-1] == "60 cases of controls: 0 accusations"
 
 
-def test_what_faults_came_to_is_json_too() -> None:
+def test_what_faults_came_to_is_json_too(session: Session) -> None:
     """Everything that is known of each search, and the totals."""
-    done = run("ddp_invariants", "faults", "--only", "NeverDivides", "--json", "--seeds", "2")
+    done = session("ddp_invariants", "faults", "--only", "NeverDivides", "--json", "--seeds", "2")
     plain = json.loads(done.stdout)
     assert set(plain) == json_keys("faults")
     assert plain["totals"]["caught"] == plain["totals"]["right_rule"] == plain["totals"]["searches"] == 2

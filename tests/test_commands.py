@@ -15,6 +15,7 @@ import pytest
 from certificates import certified
 from click.testing import CliRunner, Result
 
+from conftest import Session
 from ddp_invariants import answers, rulebook
 from ddp_invariants.certificates.certificate import to_json
 from ddp_invariants.certificates.verifying import read
@@ -33,7 +34,7 @@ NEVER_DIVIDES = "ddp_invariants.faults.bucketed:NeverDivides"
 
 
 def command(*words: str, at: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A command given in a folder."""
+    """A command given in a folder, from nothing."""
     return subprocess.run([sys.executable, "-m", "ddp_invariants", *words], cwd=at, capture_output=True, text=True, timeout=180,
                           env={**os.environ, "PYTHONPATH": str(ROOT), **environment}, check=False)
 
@@ -116,12 +117,12 @@ def test_completion_offers_commands_and_rules(tmp_path: Path) -> None:
 # certify.
 
 
-def test_several_are_judged_one_after_another_and_compared(tmp_path: Path) -> None:
+def test_several_are_judged_one_after_another_and_compared(session: Session, tmp_path: Path) -> None:
     """A table of rules and one of capabilities; a certificate each and a page of both; the worst of their exit statuses."""
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
-    done = command("certify", NEVER_DIVIDES, "sampler:torch", "--cases", "5", "--seed", "1", "-n", "0",
+    done = session("ddp_invariants", "certify", NEVER_DIVIDES, "sampler:torch", "--cases", "5", "--seed", "1", "-n", "0",
                    "-k", "grad2 or shard1_", "--max-world-size", "2", "--certificate", "both.html", "--json", at=tmp_path,
-                   PYTEST_ADDOPTS="--neither", PYTEST_PLUGINS="no_such_plugin")
+                   environment={**os.environ, "PYTEST_ADDOPTS": "--neither", "PYTEST_PLUGINS": "no_such_plugin"})
     assert done.returncode == 1, done.stdout + done.stderr
     plain = json.loads(done.stdout)
     assert (plain["status"], plain["outcome"], [one["status"] for one in plain["judged"]]) == (1, "violated", [1, 0])
@@ -143,7 +144,7 @@ def test_several_are_judged_one_after_another_and_compared(tmp_path: Path) -> No
     repeat = re.search(rf"repeat +ddp-invariants (certify --ddp {NEVER_DIVIDES} --replay \.ddp-invariants/\w+\.json -k grad2)",
                        done.stderr)
     assert repeat is not None
-    again = command(*repeat[1].split(), at=tmp_path)
+    again = session("ddp_invariants", *repeat[1].split(), at=tmp_path)
     assert again.returncode == 1, again.stdout + again.stderr
     assert f"GRAD-2 violated by {NEVER_DIVIDES}" in again.stdout
 
@@ -273,16 +274,16 @@ def test_the_doctor_looks_at_this_machine(tmp_path: Path) -> None:
     assert re.search(r"problem +torch +importing it fails: ImportError: libgomp", done.stdout), done.stdout
 
 
-def test_the_demonstration_shows_both_outcomes(tmp_path: Path) -> None:
+def test_the_demonstration_shows_both_outcomes(session: Session, tmp_path: Path) -> None:
     """One implementation is certified, the other is not, and the line that repeats it works."""
-    done = command("demo", at=tmp_path)
+    done = session("ddp_invariants", "demo", at=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     for rule in ("SHARD-3", "GRAD-2", "PARAM-1"):
         assert re.search(rf"{rule} +holds", done.stdout)
     assert f"GRAD-2 violated by {NEVER_DIVIDES}" in done.stdout
     repeat = re.search(r"repeat +ddp-invariants (replay .+)", done.stdout)
     assert repeat is not None
-    again = command(*repeat[1].split(), "--json", at=tmp_path)
+    again = session("ddp_invariants", *repeat[1].split(), "--json", at=tmp_path)
     assert again.returncode == 1, again.stderr
     assert json.loads(again.stdout)["outcome"] == "VIOLATED"
 
@@ -319,7 +320,8 @@ def test_what_the_package_offers_is_imported_when_asked_for() -> None:
     assert done.stdout.splitlines() == ["['numpy', 'torch']", "certify []"], done.stderr
 
 
-def test_a_rule_of_ones_own_is_certified_and_shrunk_like_any_other(host_addresses: list[str], tmp_path: Path) -> None:
+def test_a_rule_of_ones_own_is_certified_and_shrunk_like_any_other(
+        session: Session, host_addresses: list[str], tmp_path: Path) -> None:
     """On cases of its own: right of torch's DDP, and violated by one whose gradients travel in bfloat16."""
     own: Any = SimpleNamespace(**runpy.run_path(str(ROOT / "examples" / "own_property.py")))
     from ddp_invariants import Implementation, certify
@@ -348,7 +350,7 @@ def test_a_rule_of_ones_own_is_certified_and_shrunk_like_any_other(host_addresse
     for text, told in (("1 / 0", "it raised ZeroDivisionError"), ("", "it adds no rule")):
         (tmp_path / "rules.py").write_text(text)
         assert told in invoke("replay", repeat[1], "--rules", str(tmp_path / "rules.py")).output
-    again = command("replay", repeat[1], "--rules", str(ROOT / "examples" / "own_property.py"), at=tmp_path)
+    again = session("ddp_invariants", "replay", repeat[1], "--rules", str(ROOT / "examples" / "own_property.py"), at=tmp_path)
     assert again.returncode == 1, again.stdout + again.stderr
     assert "COMM-100" in again.stdout
     assert "--rules" in again.stdout.rpartition("repeat")[2]

@@ -7,11 +7,13 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
 
+from conftest import Session
 from ddp_invariants.case import TrainingCase, to_json
 from ddp_invariants.layers import Layer, Model
 
@@ -19,10 +21,10 @@ ROOT = Path(__file__).parent.parent
 NEVER_DIVIDES = "ddp_invariants/faults/bucketed.py:NeverDivides"
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+@pytest.fixture
+def under_pytest(session: Session) -> Session:
     """One pytest session from the checkout's root, as a user would start it."""
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    return partial(session, "pytest", "-p", "no:cacheprovider")
 
 
 def said(done: subprocess.CompletedProcess[str]) -> str:
@@ -42,27 +44,27 @@ BAD_OPTIONS: list[tuple[list[str], str]] = [
 
 
 @pytest.mark.parametrize(("options", "message"), BAD_OPTIONS, ids=[" ".join(options) for options, _ in BAD_OPTIONS])
-def test_bad_options_end_in_one_sentence_and_status_64(options: list[str], message: str) -> None:
+def test_bad_options_end_in_one_sentence_and_status_64(under_pytest: Session, options: list[str], message: str) -> None:
     """Before any property runs, without a traceback."""
-    done = run("properties/", *options)
+    done = under_pytest("properties/", *options)
     assert done.returncode == 64
     assert message in said(done)
     assert "Traceback" not in said(done)
     assert len(said(done).strip().splitlines()) == 1
 
 
-def test_a_case_for_more_ranks_than_allowed_is_refused(tmp_path: Path) -> None:
+def test_a_case_for_more_ranks_than_allowed_is_refused(under_pytest: Session, tmp_path: Path) -> None:
     """The file and the option to change are named."""
     path = tmp_path / "case.json"
     path.write_text(to_json(TrainingCase(model=Model(1, (Layer("linear"),)), world_size=5)))
-    done = run("properties/", "--replay", str(path))
+    done = under_pytest("properties/", "--replay", str(path))
     assert done.returncode == 64
     assert f"{path}: the case needs 5 ranks, more than --max-world-size 4 allows; raise it" in said(done)
 
 
-def test_a_violation_is_reported_and_its_repeat_line_repeats_it(tmp_path: Path) -> None:
+def test_a_violation_is_reported_and_its_repeat_line_repeats_it(under_pytest: Session, tmp_path: Path) -> None:
     """The report names rule, rank, step, parameter and cause; the line it ends with fails the same way."""
-    done = run("properties/test_grad.py", "-k", "grad2", "--ddp", NEVER_DIVIDES, "--seed", "1", "--cases", "20")
+    done = under_pytest("properties/test_grad.py", "-k", "grad2", "--ddp", NEVER_DIVIDES, "--seed", "1", "--cases", "20")
     assert done.returncode == 1
     assert f"GRAD-2 violated by {NEVER_DIVIDES}: the gradient is not the mean of the ranks' local gradients" in done.stdout
     assert re.search(r"where     rank 0 of 2, step 0, parameter 'layers\.0\.weight' \(1, 1\)", done.stdout)
@@ -70,22 +72,22 @@ def test_a_violation_is_reported_and_its_repeat_line_repeats_it(tmp_path: Path) 
     assert "Traceback" not in said(done)
     repeat = re.search(r"repeat    pytest (.+)", done.stdout)
     assert repeat is not None
-    again = run(*repeat[1].split())
+    again = under_pytest(*repeat[1].split())
     assert again.returncode == 1
     assert "GRAD-2 violated by ddp_invariants/faults/bucketed.py:NeverDivides" in again.stdout
     case = repeat[1].split()[repeat[1].split().index("--replay") + 1]
-    fixed = run("properties/", "--replay", case, "-k", "grad2")
+    fixed = under_pytest("properties/", "--replay", case, "-k", "grad2")
     assert fixed.returncode == 0, said(fixed)
     stored = json.loads((ROOT / case).read_text())
     (tmp_path / "wrong.json").write_text(json.dumps({**stored, "case": {**stored["case"], "steps": "many"}}))
-    wrong = run("properties/", "--replay", str(tmp_path / "wrong.json"))
+    wrong = under_pytest("properties/", "--replay", str(tmp_path / "wrong.json"))
     assert wrong.returncode == 64
     assert "case.steps: Input should be a valid integer" in said(wrong)
 
 
-def test_what_is_seen_while_another_rule_is_tested_fails_the_session() -> None:
+def test_what_is_seen_while_another_rule_is_tested_fails_the_session(under_pytest: Session) -> None:
     """INIT-3 holds for a wrapper that never divides; that it violates GRAD-2 is not lost."""
-    done = run("properties/test_init.py", "-k", "init3", "--ddp", NEVER_DIVIDES, "--cases", "40", "--seed", "1")
+    done = under_pytest("properties/test_init.py", "-k", "init3", "--ddp", NEVER_DIVIDES, "--cases", "40", "--seed", "1")
     assert "1 passed" in done.stdout
     assert done.returncode == 2
     assert re.search(r"GRAD-2 +inconclusive .*seen in \d+ cases while other rules were tested", done.stdout)
@@ -93,9 +95,10 @@ def test_what_is_seen_while_another_rule_is_tested_fails_the_session() -> None:
     assert re.search(why, done.stdout)
 
 
-def test_a_constructor_that_raises_is_inconclusive_under_xdist_too() -> None:
+def test_a_constructor_that_raises_is_inconclusive_under_xdist_too(under_pytest: Session) -> None:
     """Never a pass, never a violation; the reason is shown; the header says who is on trial."""
-    done = run("properties/test_grad.py", "-n", "2", "--ddp", "tests/unjudged.py:RaisesOnWrap", "--cases", "5", "--seed", "7")
+    done = under_pytest("properties/test_grad.py", "-n", "2", "--ddp", "tests/unjudged.py:RaisesOnWrap", "--cases", "5",
+                        "--seed", "7")
     assert done.returncode == 2
     assert "rank 0 raised NotImplementedError in wrap of step 0: to be" in done.stdout
     assert " violated" not in done.stdout
@@ -104,17 +107,17 @@ def test_a_constructor_that_raises_is_inconclusive_under_xdist_too() -> None:
     assert re.search(r"GRAD-2 +inconclusive", done.stdout)
 
 
-def test_too_small_a_world_is_said_to_prove_nothing() -> None:
+def test_too_small_a_world_is_said_to_prove_nothing(under_pytest: Session) -> None:
     """With one rank GRAD-1 never meets a second one: inconclusive, with what to raise."""
-    done = run("properties/test_grad.py", "-k", "grad1", "--max-world-size", "1", "--cases", "5")
+    done = under_pytest("properties/test_grad.py", "-k", "grad1", "--max-world-size", "1", "--cases", "5")
     assert done.returncode == 2
     assert re.search(r"never met .*more than one rank", done.stdout)
     assert "raise --cases or --max-world-size" in done.stdout
 
 
-def test_fresh_isolation_certifies_too() -> None:
+def test_fresh_isolation_certifies_too(under_pytest: Session) -> None:
     """Every case in new processes with plain gloo groups."""
-    done = run("properties/test_grad.py", "-k", "grad2", "--isolation", "fresh", "--cases", "15", "--seed", "3")
+    done = under_pytest("properties/test_grad.py", "-k", "grad2", "--isolation", "fresh", "--cases", "15", "--seed", "3")
     assert done.returncode == 0, said(done)
 
 

@@ -19,6 +19,7 @@ from certificates import ledger
 from click.testing import CliRunner
 from readme import README, ROOT, plain
 
+from conftest import Session
 from ddp_invariants.certificates import verifying
 from ddp_invariants.cli import main
 from ddp_invariants.invariants import ALL_RULES
@@ -77,14 +78,13 @@ SHOWN = README.read_text(encoding="utf-8").partition("## The certificate\n")[2].
 SHARDS = ("properties/test_shard.py", "-k", "shard2 or shard4", "--cases", "10", "--seed", "1")
 
 
-def test_a_session_leaves_all_it_was_asked_for_also_under_xdist(tmp_path: Path) -> None:
+def test_a_session_leaves_all_it_was_asked_for_also_under_xdist(session: Session, tmp_path: Path) -> None:
     """Certificate, page, badge, JUnit with the rules' properties, the CI job's page; of two rules alone it is partial."""
     (tmp_path / "summary.md").write_text("said before\n")
     certify, recheck = (line.replace(" certificate.", f" {tmp_path}/it.").split() for line in SHOWN.splitlines())
-    command = [sys.executable, "-m", *certify, "-p", "no:cacheprovider", "-n", "2", *SHARDS,
-               "--badge", str(tmp_path / "badge.json"), "--junitxml", str(tmp_path / "junit.xml")]
-    done = subprocess.run(command, cwd=ROOT, env={**plain(), "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md")},
-                          capture_output=True, text=True, timeout=120, check=False)
+    done = session(*certify, "-p", "no:cacheprovider", "-n", "2", *SHARDS, "--badge", str(tmp_path / "badge.json"),
+                   "--junitxml", str(tmp_path / "junit.xml"),
+                   environment={**plain(), "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md")})
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"certificate: {tmp_path}/it.json, {tmp_path}/it.html (PARTIAL: not certified)" in done.stdout
     assert sorted(path.name for path in tmp_path.iterdir()) == ["badge.json", "it.html", "it.json", "junit.xml", "summary.md"]
