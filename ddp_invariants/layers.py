@@ -36,7 +36,8 @@ class Layer:
             input with the same in reverse order as the imaginary part, and gives the real part of what it makes of that with
             twice the imaginary part added, so that those around it are real.
         frozen: Whether the parameters have requires_grad = False.
-        tied: Index of an earlier linear layer whose weight this one uses, None for its own.
+        tied: Index of an earlier linear layer whose weight this one uses, or of the embedding, whose table a last layer often
+            is; None for its own.
         checkpoint: Whether backward computes the layer again (torch.utils.checkpoint), within the backward that is running
             (`plain`) or in one of its own inside it (`reentrant`).
         twice: Whether a forward calls a linear layer a second time, on what it made of its input.
@@ -144,10 +145,12 @@ class Model:
             if layer.tied is not None:
                 between(f"{where}.tied", layer.tied, 0, index - 1)
                 owner = self.layers[layer.tied]
-                require(owner.kind == layer.kind == "linear" and owner.tied is None, f"{where}.tied", layer.tied,
-                         "the index of an earlier linear layer that owns its weight")
-                require((widths[index], layer.outputs, layer.dtype) == (widths[layer.tied], owner.outputs, owner.dtype),
-                         f"{where}.tied", layer.tied, "a layer of the same shape and dtype")
+                require(layer.kind == "linear" and owner.kind in ("linear", "embedding") and owner.tied is None
+                        and not owner.sparse, f"{where}.tied", layer.tied,
+                        "the index of an earlier linear layer that owns its weight, or of an embedding whose gradient is dense")
+                shapes = owner.shapes(widths[layer.tied])["weight"], layer.shapes(widths[index])["weight"]
+                require(shapes[0] == shapes[1] and layer.dtype == owner.dtype, f"{where}.tied", layer.tied,
+                        "a layer of the same shape and dtype")
         require(self.trains(), "layers", [layer.kind for layer in self.layers],
                  "at least one trainable parameter with elements")
 

@@ -348,7 +348,7 @@ class _Stack:
         """The table's gradient: of each row the sum over the samples that chose it, in any order."""
         assert self.chosen is not None
         name, chosen = f"layers.{index}.weight", transposed(self.chosen)
-        self._add(layer, name, product(chosen, g, layer.dtype, g.centre.shape[1]))
+        self._add(layer, name, product(chosen, g, layer.dtype, g.centre.shape[1]), layer.dtype)
         if layer.sparse and not layer.frozen:
             self.magnitudes[name] = chosen.centre @ g.most
 

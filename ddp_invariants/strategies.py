@@ -13,7 +13,7 @@ from hypothesis.strategies import SearchStrategy
 from ddp_invariants.case import NoSync, Passes, ShardCase, TrainingCase, ZeroGrad
 from ddp_invariants.evidence import ITEM_SIZE
 from ddp_invariants.invariants.shard import CHANCE_FREE
-from ddp_invariants.layers import Activation, Checkpoint, Dtype, Layer, LayerKind, Layout, Model
+from ddp_invariants.layers import ROWS, Activation, Checkpoint, Dtype, Layer, LayerKind, Layout, Model
 from ddp_invariants.program import (
     Data,
     Exhausted,
@@ -41,7 +41,7 @@ _ONE_IN_FOUR = st.sampled_from((False, False, False, True))
 _ONE_IN_EIGHT = st.sampled_from((False,) * 7 + (True,))
 _BLOCKS = st.sampled_from(("",) * 20 + ("convolution", "norm", "attention", "transformer"))
 """What costs more to judge, and makes little else exact: rarely."""
-_EMBEDDINGS = st.sampled_from(("",) * 14 + ("dense", "sparse"))
+_EMBEDDINGS = st.sampled_from(("",) * 27 + ("dense", "sparse", "tied", "dense", "sparse"))
 _COMPLEX = (Layer("linear", dtype="complex64"), Layer("scale", dtype="complex64"),
             Layer("linear", dtype="complex64", bias=True, layout="transposed"))
 _RARELY_COMPLEX = st.sampled_from((None,) * 93 + _COMPLEX)
@@ -141,6 +141,9 @@ def models(draw: st.DrawFn, *, buffers: bool = False, every_kind: bool = False, 
     if embedding:
         layers = [Layer("embedding", dtype=dtype, sparse=embedding == "sparse"), *(
             layer if layer.tied is None else replace(layer, tied=layer.tied + 1) for layer in layers)]
+    if embedding == "tied":  # In and out share a table, as language models' do.
+        layers += [*([] if Model(inputs, tuple(layers)).widths()[-1] == inputs else [Layer("linear", inputs, dtype=dtype)]),
+                   Layer("linear", ROWS, bias=draw(_COINS), dtype=dtype, tied=0)]
     if buffers:
         layers.append(Layer("statistics"))
     return Model(inputs, tuple(layers))

@@ -184,6 +184,8 @@ def test_missing_and_binary_files_get_one_sentence(tmp_path: Path) -> None:
      "plain SGD where a gradient is sparse"),
     (lambda: Model(1, (Layer("linear"), Layer("linear", tied=1))), r"layers\[1\].tied is 1"),
     (lambda: Model(1, (Layer("linear", 2), Layer("linear", 2, tied=0))), "the same shape"),
+    (lambda: Model(1, (Layer("embedding"), Layer("linear", 2, tied=0))), "the same shape"),
+    (lambda: Model(1, (Layer("embedding", sparse=True), Layer("linear", 4, tied=0))), "an embedding whose gradient is dense"),
     (lambda: TrainingCase(model=NARROWING, unused=(Unused(1),)), r"unused\[0\].layer is 1, expected the index of a layer with"),
     (lambda: TrainingCase(model=NARROWING, unused=(Unused(0, 2),)), r"unused\[0\].rank is 2, expected an integer from 0 to 1"),
     (lambda: TrainingCase(model=NARROWING, unused=(Unused(0, micro_step=1),)), r"unused\[0\].micro_step is 1, expected an"),
