@@ -55,26 +55,30 @@ _TAPS = np.array([[3 - 2 * (to[0] - at[0]) - (to[1] - at[1]) if to[0] >= at[0] a
 _LEADS = np.stack([tap == _TAPS for tap in range(4)]).astype(np.float64)
 
 
-def _as_matrix(kernel: FloatArray) -> FloatArray:
+def _as_matrix(kernel: Ball) -> Ball:
     """The product that a convolution is. Shape (O, C, 2, 2) to (4 O, 4 C)."""
-    outputs, inputs = kernel.shape[:2]
-    taps = np.concatenate([kernel.reshape(outputs, inputs, 4), np.zeros((outputs, inputs, 1))], 2)
-    matrix: FloatArray = taps[:, :, _TAPS].transpose(0, 2, 1, 3).reshape(4 * outputs, 4 * inputs)
-    return matrix
+    outputs, inputs = kernel.centre.shape[:2]
+
+    def spread(values: FloatArray) -> FloatArray:
+        taps = np.concatenate([values.reshape(outputs, inputs, 4), np.zeros((outputs, inputs, 1))], 2)
+        matrix: FloatArray = taps[:, :, _TAPS].transpose(0, 2, 1, 3).reshape(4 * outputs, 4 * inputs)
+        return matrix
+
+    return Ball(spread(kernel.centre), spread(kernel.radius), kernel.quantum)
 
 
-def convolved(x: Ball, kernel: FloatArray, bias: FloatArray | None, dtype: str) -> Ball:
+def convolved(x: Ball, kernel: Ball, bias: Ball | None, dtype: str) -> Ball:
     """Shape (W, B, 4 C) to (W, B, 4 O): sums of 4 C products at most."""
-    offset = None if bias is None else exactly(np.repeat(bias, 4))
-    return product(x, transposed(exactly(_as_matrix(kernel))), dtype, x.centre.shape[-1], offset)
+    offset = None if bias is None else Ball(np.repeat(bias.centre, 4), np.repeat(bias.radius, 4), bias.quantum)
+    return product(x, transposed(_as_matrix(kernel)), dtype, x.centre.shape[-1], offset)
 
 
-def convolved_back(g: Ball, x: Ball, kernel: FloatArray, dtype: str) -> tuple[Ball, Gradients]:
+def convolved_back(g: Ball, x: Ball, kernel: Ball, dtype: str) -> tuple[Ball, Gradients]:
     """The gradient of the input, (W, B, 4 C), and those of the kernel, (W, O, 4 C), and the bias, (W, O).
 
     The kernel's are sums over the batch and the four places of the result at most.
     """
-    (ranks, batch, _), (outputs, inputs) = g.centre.shape, kernel.shape[:2]
+    (ranks, batch, _), (outputs, inputs) = g.centre.shape, kernel.centre.shape[:2]
 
     def by_tap(sums: FloatArray) -> FloatArray:
         places = sums.reshape(ranks, outputs, 4, inputs, 4)
@@ -86,7 +90,7 @@ def convolved_back(g: Ball, x: Ball, kernel: FloatArray, dtype: str) -> tuple[Ba
     of_kernel = FORMATS[dtype].rounded(by_tap(turned.centre @ x.centre), by_tap(moved), by_tap(turned.most @ x.most), 4 * batch,
                                        g.quantum * x.quantum)
     apart = Ball(g.centre.reshape(ranks, batch, outputs, 4), g.radius.reshape(ranks, batch, outputs, 4), g.quantum)
-    return (product(g, exactly(_as_matrix(kernel)), dtype, 4 * outputs),
+    return (product(g, _as_matrix(kernel), dtype, 4 * outputs),
             {"kernel": of_kernel, "bias": summed(apart, (1, 3), dtype)})
 
 

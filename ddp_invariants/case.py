@@ -66,6 +66,7 @@ class TrainingCase:
         clip: Largest norm of all gradients together that a step is made with: they are scaled down to it once they are
             synchronised. None for any.
         scaler: What scales the loss of every step, and skips a step whose gradients overflow; None for nothing.
+        autocast: Whether forwards run under `torch.autocast` to bfloat16, which lowers products of float32 (`Layer.lowered`).
         rounds: How often the whole run is repeated in the same processes; the evidence is the last one's.
         seed: Of parameters, samples and targets.
     """
@@ -97,6 +98,7 @@ class TrainingCase:
     saved_by: int | None = None
     clip: float | None = None
     scaler: LossScale | None = None
+    autocast: bool = False
     rounds: int = 1
     seed: int = 0
     kind: Literal["training"] = "training"
@@ -155,6 +157,8 @@ class TrainingCase:
         require(self.clip is None or not self.sparse, "clip", self.clip, "null where a gradient is sparse")
         if self.scaler is not None:
             self._require_scaler(self.scaler)
+        require(not self.autocast or all(layer.kind != "attention" for layer in self.model.layers), "autocast", self.autocast,
+                "false where a layer attends: nothing of what bfloat16 leaves of it could be judged")
         if self.exhausted:
             self._require_exhausted()
         if self.saved_by is not None:

@@ -223,6 +223,7 @@ CAPABILITIES = {
     "state": "a state to save, and to load into a wrapper made anew",
     "clipping": "gradients scaled down to a norm once they are synchronised",
     "scaler": "a loss scaled by torch.amp.GradScaler, of which each rank has one of its own",
+    "autocast": "forwards under torch.autocast to bfloat16",
     "resized": "a state that another number of ranks goes on from",
     "join": "ranks that run out of batches before others do, under a join()",
     "shuffle": "a shuffled order, by seed and epoch",

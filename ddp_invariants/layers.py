@@ -82,6 +82,12 @@ class Layer:
         return self.dtype == "complex64"
 
     @property
+    def lowered(self) -> Dtype:
+        """What it computes in under autocast to bfloat16, which casts operands of products alone, and those of float32."""
+        product = self.kind in ("linear", "branches", "convolution")
+        return "bfloat16" if product and self.dtype == "float32" else self.dtype
+
+    @property
     def parameters(self) -> tuple[str, ...]:
         """What its own parameters are called, in the order of registration."""
         return tuple(name for name in PARAMETERS[self.kind] if (name != "bias" or self.bias)

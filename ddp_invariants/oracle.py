@@ -221,10 +221,18 @@ class _Stack:
         layer = self.case.model.layers[index]
         owner = index if layer.tied is None else layer.tied
         name = f"layers.{owner}.weight"
-        return name, self.case.model.layers[owner].frozen, exactly(self.parameters[name].reshape(layer.outputs, -1))
+        weight = self._as_used(layer, self.parameters[name].reshape(layer.outputs, -1))
+        return name, self.case.model.layers[owner].frozen, weight
 
     def _vector(self, index: int, name: str) -> Ball:
-        return exactly(self.parameters[f"layers.{index}.{name}"])
+        return self._as_used(self.case.model.layers[index], self.parameters[f"layers.{index}.{name}"])
+
+    def _as_used(self, layer: Layer, values: FloatArray) -> Ball:
+        """A parameter's values in what its layer computes in."""
+        return cast(exactly(values), layer.dtype, self._computed(layer))
+
+    def _computed(self, layer: Layer) -> str:
+        return layer.lowered if self.case.autocast else layer.dtype
 
     def _own(self, index: int) -> dict[str, FloatArray]:
         """A layer's own parameters."""
@@ -241,7 +249,7 @@ class _Stack:
         for index in called:
             layer, source = layers[index], dtype
             if layer.kind != "statistics":
-                x, dtype = cast(x, dtype, layer.dtype), layer.dtype
+                x, dtype = self._entering(layer, x, dtype)
             entering, factor = x, None
             kept: Normed | Attended | None = None
             if layer.complex:
@@ -262,7 +270,8 @@ class _Stack:
                                  for name in PARAMETERS["branches"])
                 x = plus(first, negated(second), dtype)
             elif layer.kind == "convolution":
-                x = convolved(x, self._own(index)["kernel"], self._own(index).get("bias"), dtype)
+                bias = self._vector(index, "bias") if layer.bias else None
+                x = convolved(x, self._vector(index, "kernel"), bias, dtype)
             elif layer.kind == "norm":
                 own = self._own(index)
                 x, kept = normed(x, own["gain"], own["shift"], dtype)
@@ -273,6 +282,11 @@ class _Stack:
             self.entered.append((index, _Entered(entering, source, factor, kept)))
         return x, dtype
 
+    def _entering(self, layer: Layer, x: Ball, dtype: str) -> tuple[Ball, str]:
+        """A layer's input in what it computes in. What comes in that is not rounded by way of the layer's own dtype."""
+        computed = self._computed(layer)
+        return x if dtype == computed else cast(cast(x, dtype, layer.dtype), layer.dtype, computed), computed
+
     def backward(self, g: Ball) -> None:
         """Collect every trainable parameter's gradient, from that of the outputs in their dtype."""
         for index, entered in reversed(self.entered):
@@ -280,7 +294,7 @@ class _Stack:
             if layer.kind == "statistics":
                 continue
             if entered.factor is not None:
-                g = times(g, entered.factor, layer.dtype)
+                g = times(g, entered.factor, self._computed(layer))
             if layer.kind == "linear":
                 g = self._linear(index, layer, g, entered.x)
             elif layer.kind == "scale" and layer.complex:
@@ -298,7 +312,7 @@ class _Stack:
             else:
                 nothing = np.zeros((len(g.centre), *self.parameters[f"layers.{index}.nothing"].shape))
                 self._add(layer, f"layers.{index}.nothing", Ball(nothing, nothing, 1.0))
-            g = cast(g, layer.dtype, entered.source)
+            g = cast(g, self._computed(layer), entered.source)
 
     def count_unused_as_zero(self) -> None:
         """Give the trainable parameters that no layer used a gradient of zero."""
@@ -309,32 +323,33 @@ class _Stack:
 
     def _linear(self, index: int, layer: Layer, g: Ball, x: Ball) -> Ball:
         """A linear layer's gradients; returns that of its input."""
-        name, frozen, weight = self._weight(index)
+        (name, frozen, weight), dtype = self._weight(index), self._computed(layer)
         if layer.complex:
             back, of_weight, of_bias = complexes.linear_back(g, x, weight, layer.dtype)
         else:
-            back = product(g, weight, layer.dtype, layer.outputs)
-            of_weight = product(transposed(g), x, layer.dtype, x.centre.shape[1])
-            of_bias = summed(g, (1,), layer.dtype)
-        if not frozen:
-            self._add(None, name, of_weight, layer.dtype)
+            back = product(g, weight, dtype, layer.outputs)
+            of_weight = product(transposed(g), x, dtype, x.centre.shape[1])
+            of_bias = summed(g, (1,), dtype)
+        if not frozen:  # Autocast casts a weight once for all its uses, whose gradients are added up in the lower dtype.
+            self._add(None, name, of_weight, dtype)
         if layer.bias:
-            self._add(layer, f"layers.{index}.bias", of_bias, layer.dtype)
+            self._add(layer, f"layers.{index}.bias", of_bias, dtype)
         return back
 
     def _branches(self, index: int, layer: Layer, g: Ball, x: Ball) -> Ball:
         """The gradients of both branches; returns that of their input."""
         parts: list[Ball] = []
+        dtype = self._computed(layer)
         for name, part in zip(PARAMETERS["branches"], (g, negated(g)), strict=True):
-            self._add(layer, f"layers.{index}.{name}", product(transposed(part), x, layer.dtype, x.centre.shape[1]))
-            parts.append(product(part, self._vector(index, name), layer.dtype, part.centre.shape[-1]))
-        return plus(parts[0], parts[1], layer.dtype)
+            self._add(layer, f"layers.{index}.{name}", product(transposed(part), x, dtype, x.centre.shape[1]))
+            parts.append(product(part, self._vector(index, name), dtype, part.centre.shape[-1]))
+        return plus(parts[0], parts[1], dtype)
 
     def _block(self, index: int, layer: Layer, g: Ball, entered: _Entered) -> Ball:
         """The gradients of a convolution, a norm or an attention; returns that of its input."""
         own = self._own(index)
         if layer.kind == "convolution":
-            g, found = convolved_back(g, entered.x, own["kernel"], layer.dtype)
+            g, found = convolved_back(g, entered.x, self._vector(index, "kernel"), self._computed(layer))
         elif isinstance(entered.kept, Normed):
             g, found = normed_back(g, entered.x, entered.kept, own["gain"], layer.dtype)
         else:

@@ -241,6 +241,7 @@ TRAINING: dict[str, Capability] = {
     "scaler": _field("scaler", None, replace(_GENTLE, steps=3, poison=Poison(1, 1, "inf"), scaler=LossScale(4, unscaled=True)),
                      "a step skipped", "a step made after one that was skipped", "a scale that grew",
                      "gradients unscaled before the step"),
+    "autocast": _field("autocast", BASE.autocast, replace(BASE, values="real", steps=3, autocast=True), "a forward under autocast"),
     "resized": _field("saved_by", None, replace(_GENTLE, world_size=3, data=Data(samples=12, batch_size=2), saved_by=2),
                       "fewer ranks saved", "more ranks saved"),
     "join": _field("exhausted", (), replace(_GENTLE, steps=3, world_size=3, data=Data(samples=18, batch_size=2),
@@ -379,7 +380,7 @@ def _stacked(case: TrainingCase, stack: Stack) -> TrainingCase:
                    for number, width in enumerate(widths))
     return replace(case, model=Model(case.model.inputs, layers), outside=0, bucket_cap=None, accumulation=1,
                    zero_grad="set_to_none", unused=(), crossed=None, no_sync="plain", passes="alternate", interludes=(),
-                   exhausted=(), saved_by=None, clip=None, scaler=None)
+                   exhausted=(), saved_by=None, clip=None, scaler=None, autocast=False)
 
 
 BETWEEN = ("evaluation", "evaluation_with_gradients", "forward_only", "learning_rate", "decay", "freeze", "unfreeze",

@@ -33,7 +33,7 @@ def _simpler_training(case: TrainingCase) -> Iterator[TrainingCase]:
         yield from _tried(case, accumulation=accumulation)
     for name in ("outside", "data", "optimizer", "bucket_cap", "values", "log2_scale", "zero_grad", "poison",
                  "perturbation", "mishap", "no_sync", "unused", "crossed", "passes", "interludes", "exhausted", "saved_by",
-                 "clip", "scaler", "rounds", "seed"):
+                 "clip", "scaler", "autocast", "rounds", "seed"):
         default = next(field.default for field in fields(case) if field.name == name)
         if getattr(case, name) != default:
             yield from _tried(case, **{name: default})

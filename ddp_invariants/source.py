@@ -193,7 +193,11 @@ class Calls:
         scaled = self._scaled("loss")
         backward = f"adapter.backward(wrapped, optimizer, {scaled})" if "backward" in self.methods else \
             f"wrapped.backward({scaled})" if "backward" in self.driven else self.backward("loss")
-        return self._quietly([f"loss = loss_of({self.forward()}, *rest)", backward])
+        return self._quietly([*self.forwarded(f"loss = loss_of({self.forward()}, *rest)"), backward])
+
+    def forwarded(self, line: str) -> list[str]:
+        """A line with a forward in it, under autocast where the case says so."""
+        return ['with torch.autocast("cpu", torch.bfloat16):', f"    {line}"] if self.case.autocast else [line]
 
     def _scaled(self, loss: str) -> str:
         """What a loss's backward starts from."""
@@ -270,6 +274,8 @@ def pieces(case: TrainingCase, calls: Calls, *, tagged: bool) -> dict[str, Any]:
         "input_dtype": "torch.float64" if case.model.layers[0].dtype == "float64" else "torch.float32",
         "wrapping": [*calls.wrapping(), *calls.scaler()],
         "twin_backward": calls.backward("twin_loss"), "before_step": calls.before_step(), "micro": calls.micro_step(),
+        "twin_forward": calls.forwarded("twin_loss = loss_of(twin(inputs), *rest)"),
+        "plain_forward": calls.forwarded("plain_loss = loss_of(plain(inputs), *rest)"),
         "after_backward": calls.after_backward(), "gradients": calls.gradients(), "stepping": calls.step(),
         "passed_by": [[sorted(case.passed_by(rank, *divmod(number, case.accumulation))) for rank in range(case.world_size)]
                       for number in range(len(batches))]

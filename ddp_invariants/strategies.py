@@ -182,7 +182,7 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
                    unused: bool = False, crossed: bool = False, passes: bool = False,
                    interludes: tuple[InterludeKind, ...] = (), uneven: bool = False,
                    resized: bool = False, odd: bool = False,
-                   clipped: bool = False, scaled: int = 0) -> TrainingCase:
+                   clipped: bool = False, scaled: int = 0, autocast: int = 0) -> TrainingCase:
     """Training runs within a scope.
 
     What is drawn does not depend on what was drawn before (only what is made of it does), so that Hypothesis can
@@ -210,6 +210,7 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
         clipped: In one of four, have gradients clipped.
         scaled: In one of so many, have a loss scaler; in none where 0. Where it is in all, every other one has a value that is
             not finite as well.
+        autocast: In one of so many, have forwards run under autocast; in none where 0.
         resized: Always start from a state that ranks of another number saved, where the scope allows.
         odd: Always have gradients that are sparse, or of a dtype of their own.
     """
@@ -319,6 +320,7 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
         exhausted=exhausted,
         saved_by=saved_by,
         clip=None if zero_grad == "never" or model.layers[0].sparse else clip,
+        autocast=bool(autocast) and _is_cast(draw, autocast, model),
         rounds=rounds,
         seed=draw(_SEEDS),
     )
@@ -337,6 +339,11 @@ def _with_scaler(case: TrainingCase, scaler: LossScale) -> TrainingCase:
     if scaler.log2_scale < scaler.log2_backoff * case.steps - 126:  # It might fall out of range.
         scaler = replace(scaler, log2_backoff=1)
     return replace(case, scaler=scaler, zero_grad="zero" if case.zero_grad == "never" else case.zero_grad)
+
+
+def _is_cast(draw: st.DrawFn, one_in: int, model: Model) -> bool:
+    """Whether forwards run under autocast; never where a layer attends, of which nothing could be judged."""
+    return draw(st.sampled_from((False,) * (one_in - 1) + (True,))) and all(layer.kind != "attention" for layer in model.layers)
 
 
 def _extended(model: Model, *, frozen: bool = False) -> Model:
@@ -412,6 +419,8 @@ _NEEDED: dict[InterludeKind, str] = {
     "evaluation with gradients": "evaluation_with_gradients", "forward only": "forward_only", "learning rate": "learning_rate",
     "reload": "state"}
 """The capability that an interlude needs, where it has another name."""
+_CAST = {"LOSS-1": 4, "GRAD-3": 8, "PARAM-3": 8, "PARAM-6": 4, "LIVE-5": 8}
+"""In one of how many cases of a rule forwards run under autocast."""
 _SCALED = {"PARAM-6": 1, "PARAM-3": 8, "LIVE-5": 8}
 """In one of how many cases of a rule a loss scaler is."""
 _EVERY_KIND = ("INIT-3", "GRAD-4", "PARAM-5", "COMM-5")
@@ -440,7 +449,7 @@ def _situations(rule: str) -> dict[str, Any]:
             "accumulated": rule in ("GRAD-8", "GRAD-12"), "unused": rule in ("GRAD-8", "GRAD-9"),
             "crossed": rule in ("GRAD-1", "COMM-1"),
             "passes": rule == "GRAD-13", "odd": rule == "GRAD-10", "clipped": rule in ("PARAM-3", "LIVE-5"),
-            "scaled": _SCALED.get(rule, 0),
+            "scaled": _SCALED.get(rule, 0), "autocast": _CAST.get(rule, 0),
             "uneven": rule == "GRAD-11", "resized": rule == "STATE-2", "interludes": _INTERLUDES_OF.get(rule, ())}
 
 

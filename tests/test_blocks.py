@@ -149,8 +149,8 @@ def test_a_convolution_of_integers_is_exact(channels: int) -> None:
         result[b, o, i, j] += kernel[o, c, a, d] * padded[b, c, i + a, j + d]
         of_kernel[o, c, a, d] += g_BOIJ[b, o, i, j] * padded[b, c, i + a, j + d]
         of_padded[b, c, i + a, j + d] += g_BOIJ[b, o, i, j] * kernel[o, c, a, d]
-    found = blocks.convolved(exactly(x), kernel, None, "float32")
-    back, gradients = blocks.convolved_back(exactly(g), exactly(x), kernel, "float32")
+    found = blocks.convolved(exactly(x), exactly(kernel), None, "float32")
+    back, gradients = blocks.convolved_back(exactly(g), exactly(x), exactly(kernel), "float32")
     for ball, expected in ((found, result), (back, of_padded[:, :, 1:, 1:]), (gradients["kernel"], of_kernel),
                            (gradients["bias"], g_BOIJ.sum((0, 2, 3)))):
         assert (ball.radius == 0).all()

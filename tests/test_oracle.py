@@ -17,7 +17,7 @@ from ddp_invariants.scope import Scope
 from ddp_invariants.strategies import training_cases
 
 CASES = training_cases(Scope()) | training_cases(Scope(), unused=True) | training_cases(Scope(), crossed=True) \
-    | training_cases(Scope(), odd=True)
+    | training_cases(Scope(), odd=True) | training_cases(Scope(), autocast=1)
 
 
 def torch_gradients(case: TrainingCase, replica: Replica, batch: oracle.Batch) -> tuple[list[float], dict[str, np.ndarray]]:
@@ -32,7 +32,9 @@ def torch_gradients(case: TrainingCase, replica: Replica, batch: oracle.Batch) -
             layer.crossed = case.crossed == rank
         replica.passed_by = case.passed_by(rank, 0, 0)
         targets, tags = torch.from_numpy(batch.targets_WBO[rank]), torch.from_numpy(batch.tags_WB[rank])
-        loss = loss_of(case.loss, replica(inputs), targets, tags)
+        with torch.autocast("cpu", torch.bfloat16, enabled=case.autocast):
+            outputs = replica(inputs)
+        loss = loss_of(case.loss, outputs, targets, tags)
         (loss / case.accumulation).backward()
         losses.append(float(loss.detach()))
         for name, parameter in replica.named_parameters():

@@ -19,9 +19,10 @@ def _at(hearing: Hearing, micro: int) -> str:
     return f"step {step}" + (f", micro-step {part}" if hearing.case.accumulation > 1 else "")
 
 
-@training.rule("LOSS-1", "Each rank's loss is bitwise its unwrapped twin's on its own batch.")
+@training.rule("LOSS-1", "Each rank's loss is bitwise its unwrapped twin's on its own batch.", ("a forward under autocast",))
 def loss_is_the_twins(hearing: Hearing, tally: Tally) -> Breach | None:
     """The wrapper neither mixes ranks nor changes the forward."""
+    tally.met |= {"a forward under autocast"} if hearing.case.autocast else set()
     for micro in hearing.all_micro_steps("loss"):
         for rank, tensors in enumerate(hearing.every_rank("loss", micro)):
             tally.compared += 1

@@ -83,7 +83,7 @@ class Linear(_Layer):
     def forward(self, x: Tensor) -> Tensor:
         """Shape (B, in) to (B, out)."""
         self.begin()
-        weight = self.weight.reshape(self.outputs, -1)
+        weight = self.weight if self.weight.dim() == 2 else self.weight.reshape(self.outputs, -1)
         return _leaving(nn.functional.linear(_entering(x, weight.dtype), weight, self.bias))
 
 

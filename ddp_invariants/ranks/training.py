@@ -3,7 +3,7 @@
 import os
 import signal
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from copy import deepcopy
 from dataclasses import dataclass
@@ -147,7 +147,7 @@ class Run:
         # One forward more: torch DDP reports an unused parameter of the last backward only then, and sharded parameters
         # are seen whole only in a forward.
         self.watching = self.declared.zero == SHARDED
-        self.drive.forward(wrapped, self._batch(dealt[-1][self.rank], 0)[0])
+        self._forward(wrapped, self._batch(dealt[-1][self.rank], 0)[0])
         if self.declared.zero == SHARDED:
             self._note_gathered()
         if case.world_size == 1 and saved is None and case.passes == "alternate":
@@ -238,7 +238,7 @@ class Run:
             module = wrapped if isinstance(wrapped, nn.Module) else self.replica
             with torch.set_grad_enabled(kind != "evaluation"):
                 module.train(kind == "forward only")
-                drive.forward(wrapped, inputs)
+                self._forward(wrapped, inputs)
                 module.train()
         return wrapped, optimizer
 
@@ -307,7 +307,7 @@ class Run:
         inputs, targets, tags = self._batch(indices, self.step)
         self.replica.failing = plan.kind.removesuffix(" error")
         try:
-            scaled = self._loss(drive.forward(wrapped, inputs), targets, tags)[1]
+            scaled = self._loss(self._forward(wrapped, inputs), targets, tags)[1]
             drive.backward(wrapped, optimizer, scaled)
         except Exception as error:  # noqa: BLE001 - an implementation may pass it on as another
             surfaced = type(error).__name__
@@ -349,7 +349,7 @@ class Run:
             inputs, targets, tags = self._batch(dealt[0], self.step)
             if case.zero_grad != "never" and number % case.accumulation == 0:
                 optimizer.zero_grad(set_to_none=case.zero_grad == "set_to_none")
-            self._loss(plain(inputs), targets, tags)[1].backward()
+            self._loss(self._cast(plain, inputs), targets, tags)[1].backward()
             if (number + 1) % case.accumulation == 0:
                 if self.scaler is not None:
                     scaling.unscale(case, self.scaler, optimizer)
@@ -360,6 +360,15 @@ class Run:
                 else:
                     optimizer.step()
                 self.record.tensors("plain", number // case.accumulation, plain.named_parameters())
+
+    def _forward(self, wrapped: Any, inputs: Tensor) -> Any:
+        """A forward of what is trained, as the program calls it."""
+        return self._cast(partial(self.drive.forward, wrapped), inputs)
+
+    def _cast(self, forward: Callable[[Tensor], Any], inputs: Tensor) -> Any:
+        """A forward, under autocast where the case says so."""
+        with torch.autocast("cpu", torch.bfloat16) if self.case.autocast else nullcontext():
+            return forward(inputs)
 
     def _loss(self, outputs: Any, targets: Tensor, tags: Tensor) -> tuple[Tensor, Tensor]:
         """A micro-step's loss, and what its backward starts from: that divided by the micro-steps of a step, and scaled."""
@@ -450,7 +459,7 @@ class Run:
         self._pass_by(self.replica, self.twin, micro_step=number)
         self.phase, self.watching = "forward", number == 0
         rng = torch.get_rng_state()
-        loss, scaled = self._loss(self.drive.forward(wrapped, inputs), targets, tags)
+        loss, scaled = self._loss(self._forward(wrapped, inputs), targets, tags)
         self.phase = "backward"
         start = self.session.counts()
         self.arrived, self.backward_began = [], self.session.log.now()
@@ -473,7 +482,7 @@ class Run:
         losses = []
         for number, (inputs, targets, tags) in enumerate(batches[:1] if retained else batches):
             self._pass_by(self.replica, self.twin, micro_step=number)
-            losses.append(self._loss(self.drive.forward(wrapped, inputs), targets, tags))
+            losses.append(self._loss(self._forward(wrapped, inputs), targets, tags))
         self.phase = "backward"
         self.arrived, self.backward_began = [], self.session.log.now()
         if retained:
@@ -495,14 +504,14 @@ class Run:
         found = []
         for number, (inputs, targets, tags) in enumerate(batches):
             self._pass_by(self.twin, micro_step=number)
-            found.append(self._loss(self.twin(inputs), targets, tags))
+            found.append(self._loss(self._cast(self.twin, inputs), targets, tags))
         self._note_twin(0, torch.stack([scaled for _, scaled in found]).sum(), found[0][0], losses[0][0])
         for number in range(1, len(batches)):
             self._note_twin(number, None, found[number][0], losses[number][0])
 
     def _twin_step(self, number: int, inputs: Tensor, targets: Tensor, tags: Tensor, loss: Tensor) -> None:
         """What an unwrapped module makes of the same batch."""
-        twin_loss, scaled = self._loss(self.twin(inputs), targets, tags)
+        twin_loss, scaled = self._loss(self._cast(self.twin, inputs), targets, tags)
         self._note_twin(number, scaled, twin_loss, loss)
 
     def _note_twin(self, number: int, scaled: Tensor | None, twin_loss: Tensor, loss: Tensor) -> None:

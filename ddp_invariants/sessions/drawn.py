@@ -64,6 +64,7 @@ def _training(case: TrainingCase) -> dict[str, str | set[str]]:
         "passes": case.passes, "values": case.values, "mishap": case.mishap.kind if case.mishap is not None else "none",
         "between steps": {one.kind for one in case.interludes} or "nothing", "norm": _limit(case.clip),
         "ranks out of batches": str(len(case.exhausted)), "saved by": _others(case.saved_by),
+        "forwards": "under autocast" if case.autocast else "in their own dtypes",
         "loss scale": "none" if case.scaler is None else f"2**{case.scaler.log2_scale}"}
 
 
