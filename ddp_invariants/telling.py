@@ -47,8 +47,9 @@ def telling(case: Case, scope: Scope) -> Iterator[Case]:
 
 
 def _larger(case: TrainingCase, number: int, ranks: int, widths: int, cap: int) -> TrainingCase:
-    layers = tuple(replace(layer, outputs=layer.outputs * (1 if layer.tied == 0 and case.model.layers[0].kind == "embedding" else
-                                                          widths)) for layer in case.model.layers)
+    table = 0 if case.model.layers[0].kind == "embedding" else None  # Whose rows are as many as before.
+    layers = tuple(replace(layer, outputs=layer.outputs * (1 if layer.tied is not None and layer.tied == table else widths))
+                   for layer in case.model.layers)
     return replace(
         case, world_size=case.world_size + ranks, steps=case.steps + 2 * ranks,
         model=Model(case.model.inputs * widths, layers), values="real",

@@ -327,6 +327,8 @@ def reduction_overlaps_backward(hearing: Hearing, tally: Tally) -> Breach | None
         raise NotAbout("one rank" if hearing.case.world_size == 1 else "collectives are delayed")
     if hearing.case.unused:
         raise NotAbout("some parameters are unused: their buckets are complete only when backward ends")
+    if hearing.case.autocast:
+        raise NotAbout("a layer's gradients pass through autocast's casts: a bias of the first bucket may come last")
     _require_plain_steps(hearing)
     hearing.every_rank("reduced", 0)
     for rank, evidence in enumerate(hearing.evidence.ranks):
