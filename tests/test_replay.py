@@ -144,6 +144,18 @@ def test_a_script_scales_the_loss(pool: Pool, run: Run, name: str, right: str, r
     assert run(text.replace(f"faults.{name}'", f"faults.{right}'")) == (0, "not reproduced\n")
 
 
+@pytest.mark.parametrize(("fault", "rule", "words"), [
+    ("SwitchesItOff", "LOSS-1", "the loss is"), ("LowersWhatItSends", "GRAD-2", "rank 0 of 2, step 0, 'layers.0.weight'")])
+def test_a_script_runs_forwards_under_autocast(pool: Pool, run: Run, fault: str, rule: str, words: str) -> None:
+    """Of the wrapped model and its twin."""
+    case = replace(SMALLEST, values="real", autocast=True)
+    text = export.script(pool, stored_violation(pool, case, rule, ddp=f"ddp_invariants.faults.lowered:{fault}"))
+    status, said = run(text)
+    assert (status, said.partition(":")[0]) == (1, rule), said
+    assert words in said
+    assert run(on_the_right_one(text, "ddp")) == (0, "not reproduced\n")
+
+
 def test_what_a_scaled_step_moves_is_beyond_a_script(pool: Pool) -> None:
     """It is compared with what one process would make of it, and a script says so rather than show less."""
     stored = stored_violation(pool, replace(SCALED, poison=None, steps=4, scaler=LossScale(4, interval=1)), "PARAM-6",

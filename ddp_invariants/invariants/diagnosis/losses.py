@@ -4,6 +4,7 @@ Suffixes: W ranks, B batch, O outputs.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -64,6 +65,10 @@ def _of_the_outputs(hearing: Hearing, micro: int, roundoff: float) -> Iterator[_
         found_W = oracle.losses(case, exchanged, batch)
         return found_W.centre, found_W.radius + roundoff
 
+    if all(layer.kind != "attention" for layer in case.model.layers):
+        other = oracle.outputs(replace(case, autocast=not case.autocast), held[0].by_name, batch)
+        told = "that is not under autocast" if case.autocast else "under autocast to bfloat16"
+        yield Cause("autocast", f"it is the loss of a forward {told}"), *losses(other.centre, other.radius)
     # Both dtypes a result may have are covered by the lower one's rounding.
     rounding = 2 * len(shape) * ROUNDOFF["float32" if "bfloat16" not in held[0].layout.dtypes else "bfloat16"]
     mean, radius = own_WBO.centre.mean(0), own_WBO.radius.sum(0) + rounding * np.abs(own_WBO.centre).sum(0)
