@@ -58,6 +58,8 @@ class TrainingCase:
         passes: How the forwards and backwards of a step's micro-steps follow one another: in turn (`alternate`), all forwards
             and one backward of their summed losses (`joint`), or one forward on the first batch, through which every backward
             goes again (`retained`). The latter two know no `no_sync`.
+        penalty: Whether the squared gradient of the outputs by the inputs, which the program asks autograd for with a graph of
+            its own, is added to every loss. Known from the unwrapped twin alone: the oracle has no second derivatives.
         interludes: What the program does between steps, in this order before one and the same.
         exhausted: Ranks that have batches for some of the steps only. They train under the implementation's own way to bear it,
             which they are the first to leave; the others go on.
@@ -93,6 +95,7 @@ class TrainingCase:
     unused: tuple[Unused, ...] = ()
     crossed: int | None = None
     passes: Passes = "alternate"
+    penalty: bool = False
     interludes: tuple[Interlude, ...] = ()
     exhausted: tuple[Exhausted, ...] = ()
     saved_by: int | None = None
@@ -149,6 +152,8 @@ class TrainingCase:
                  "'plain' where backwards do not alternate with forwards")
         require(not self.in_parts or self.zero_grad != "never", "zero_grad", self.zero_grad,
                 "another where a gradient comes in parts: added to what is left they round otherwise than among themselves")
+        if self.penalty:
+            self._require_penalty()
         for index, interlude in enumerate(self.interludes):
             self._require_interlude(f"interludes[{index}]", interlude)
         require(self.clip is None or 0 < self.clip < math.inf, "clip", self.clip, "null or a number above 0")
@@ -175,6 +180,14 @@ class TrainingCase:
         require(not self.sparse or self.zero_grad != "never", "zero_grad", self.zero_grad,
                  "another where a gradient is sparse: what it was the sum of is not known of what was left")
 
+
+    def _require_penalty(self) -> None:
+        plain = self.passes == "alternate" and all(layer.checkpoint == "none" for layer in self.model.layers)
+        require(plain, "penalty", self.penalty, "false where passes do not alternate, or a layer is computed again")
+        require(self.zero_grad != "never", "zero_grad", self.zero_grad,
+                "another where gradients are asked for besides: what is left may be reduced once more")
+        self._require_plain("where a loss carries a penalty", clip=None, scaler=None, exhausted=(), saved_by=None,
+                            interludes=())
 
     def _require_exhausted(self) -> None:
         ranks = [one.rank for one in self.exhausted]

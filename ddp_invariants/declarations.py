@@ -205,6 +205,7 @@ CAPABILITIES = {
     "crossed": "gradients that become ready in another order on one rank than on the others",
     "joint": "two forwards before one backward of their summed losses",
     "retained": "two backwards through one forward, each synchronised",
+    "penalty": "a loss with a penalty on gradients by its inputs, which are asked for with a graph of their own",
     "twice": "a layer that a forward calls twice",
     "checkpointed": "layers that backward computes again",
     "reentrant": "layers that backward computes again in a backward of its own",

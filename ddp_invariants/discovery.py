@@ -155,6 +155,7 @@ def discover(pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int, files:
     if declared.gradients == "hidden":
         # Whether a parameter without a gradient got a zero, which may move it, is not seen.
         lacking |= {"unused", "freeze", "unfreeze"}
+        lacking |= {"penalty"}  # The oracle, which alone could tell what a step must come to, knows no second derivatives.
     if declared.reduction == "sum":
         # What is left of a sum is summed again or not, as it is hooked: nothing says which is meant.
         lacking |= {"never_zeroed", "retained"}

@@ -195,6 +195,7 @@ def beyond(case: TrainingCase, declared: Declarations, source: Mapping[str, Any]
         "a no_sync is nested, or left by an exception": case.no_sync != "plain",
         "passes do not alternate, or layers are computed again": case.passes != "alternate" or any(
             layer.checkpoint != "none" or layer.twice for layer in case.model.layers),
+        "a penalty on gradients is a part of the loss": case.penalty,
         "something happens between steps": bool(case.interludes),
         "it starts from a state that other ranks saved": case.saved_by is not None,
         "gradients are clipped": case.clip is not None,

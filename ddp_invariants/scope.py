@@ -205,6 +205,7 @@ TRAINING: dict[str, Capability] = {
     "backward_error": _mishap("backward error", "an exception in backward"),
     "joint": _passes("joint", "all forwards before one backward"),
     "retained": _passes("retained", "several backwards through one forward"),
+    "penalty": _field("penalty", BASE.penalty, replace(_GENTLE, penalty=True), "a penalty on gradients by the inputs"),
     "twice": _layers(lambda layer: layer.twice, lambda layer: replace(layer, twice=False), (Layer("linear", 4, twice=True),),
                      "a layer called twice"),
     "checkpointed": _layers(lambda layer: layer.checkpoint == "plain", _computed_once, (
@@ -381,7 +382,8 @@ def _stacked(case: TrainingCase, stack: Stack) -> TrainingCase:
                    for number, width in enumerate(widths))
     return replace(case, model=Model(case.model.inputs, layers), outside=0, bucket_cap=None, accumulation=1,
                    zero_grad="set_to_none", unused=(), crossed=None, no_sync="plain", passes="alternate", interludes=(),
-                   exhausted=(), saved_by=None, clip=None, scaler=None, autocast=False)
+                   exhausted=(), saved_by=None, clip=None, scaler=None, autocast=False,
+                   penalty=False)
 
 
 BETWEEN = ("evaluation", "evaluation_with_gradients", "forward_only", "learning_rate", "decay", "freeze", "unfreeze",
@@ -423,7 +425,8 @@ _EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Scope], bool], str], ...] = 
     (("STATE-1",), lambda scope: not scope.has("state"), "saves no state"),
     (("GRAD-10",), lambda scope: not any(scope.has(one) for one in ("sparse", "bfloat16", "complex")),
      "takes neither sparse gradients nor complex ones, nor those of low precision"),
-    (("GRAD-13",), lambda scope: not any(scope.has(one) for one in ("joint", "retained", "twice", "checkpointed", "reentrant")),
+    (("GRAD-13",), lambda scope: not any(scope.has(one) for one in ("joint", "retained", "penalty", "twice", "checkpointed",
+                                                         "reentrant")),
      "every forward is followed by its backward, which computes nothing again"),
     (("STATE-2",), lambda scope: not scope.has("resized"), "another number of ranks cannot go on from its state"),
     (("GRAD-11",), lambda scope: not scope.has("join"), "has no join: all ranks have as many batches"),

@@ -32,8 +32,8 @@ def _simpler_training(case: TrainingCase) -> Iterator[TrainingCase]:
     for accumulation in range(1, case.accumulation):
         yield from _tried(case, accumulation=accumulation)
     for name in ("outside", "data", "optimizer", "bucket_cap", "values", "log2_scale", "zero_grad", "poison",
-                 "perturbation", "mishap", "no_sync", "unused", "crossed", "passes", "interludes", "exhausted", "saved_by",
-                 "clip", "scaler", "autocast", "rounds", "seed"):
+                 "perturbation", "mishap", "no_sync", "unused", "crossed", "passes", "penalty", "interludes", "exhausted",
+                 "saved_by", "clip", "scaler", "autocast", "rounds", "seed"):
         default = next(field.default for field in fields(case) if field.name == name)
         if getattr(case, name) != default:
             yield from _tried(case, **{name: default})

@@ -38,6 +38,7 @@ _SAMPLES = st.integers(0, 2) | st.integers(0, 29)
 """Beyond the fewest: short datasets often, so that ranks share batches and some shards are all padding."""
 _COINS = st.booleans()
 _ONE_IN_FOUR = st.sampled_from((False, False, False, True))
+_ONE_IN_SIX = st.sampled_from((False,) * 5 + (True,))
 _ONE_IN_EIGHT = st.sampled_from((False,) * 7 + (True,))
 _BLOCKS = st.sampled_from(("",) * 20 + ("convolution", "norm", "attention", "transformer"))
 """What costs more to judge, and makes little else exact: rarely."""
@@ -264,6 +265,8 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
     offered = [way for way in _WAYS if all(scope.has(_NEEDED_FOR[one]) for one in way if one in _NEEDED_FOR)
                and (scope.has("in_parts") or way != ("joint", "reentrant"))] if passes else []
     ways, again = draw(st.sampled_from(offered)) if offered else ("alternate", "none")
+    penalty = passes and scope.has("penalty") and draw(_ONE_IN_SIX)
+    ways, again, clearing = ("alternate", "none", clearing[:2]) if penalty else (ways, again, clearing)
     if offered:
         accumulation = 2 if ways != "alternate" else 1
         last = Layer("linear", model.widths()[-1], dtype=model.layers[0].dtype, twice=draw(_ONE_IN_FOUR) and scope.has("twice"))
@@ -316,6 +319,7 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
         unused=passed,
         crossed=other,
         passes=ways,
+        penalty=penalty,
         interludes=between,
         exhausted=exhausted,
         saved_by=saved_by,

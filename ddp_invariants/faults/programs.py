@@ -47,6 +47,27 @@ class ArmedByForward(_Reference):
         self._armed = False
 
 
+class DisarmedByNothing(_Reference):
+    """A backward in which no parameter got a gradient is taken for one that failed (EleutherAI/bergson#334 for its like).
+
+    GRAD-13.
+    """
+
+    _armed = False
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self._armed = True
+        return super().forward(*args, **kwargs)
+
+    def _backward_begins(self, gradient: Tensor) -> None:
+        if self._armed:
+            super()._backward_begins(gradient)
+
+    def _finish(self) -> None:
+        self._armed = any(len(bucket.waiting) < len(bucket.parameters) for bucket in self._buckets)
+        super()._finish()
+
+
 class CountsForwardsOfLayers(_Reference):
     """A layer whose forward ran twice is taken for one with more gradients to come (deepspeedai/DeepSpeed#8224 for its like).
 

@@ -49,7 +49,7 @@ def _require_plain_steps(hearing: Hearing) -> None:
         NotAbout: They are not.
     """
     case = hearing.case
-    if case.passes != "alternate" or any(layer.checkpoint == "reentrant" for layer in case.model.layers):
+    if case.passes != "alternate" or case.penalty or any(layer.checkpoint == "reentrant" for layer in case.model.layers):
         raise NotAbout("gradients come in several parts, or are sent several times")
     if case.exhausted:
         raise NotAbout("some ranks run out of batches")

@@ -441,18 +441,20 @@ def batch_arithmetic(hearing: Hearing, tally: Tally) -> Breach | None:
 
 PASSES = {"joint": "all forwards before one backward", "retained": "several backwards through one forward"}
 TWICE = "a layer called twice"
+PENALTY = "a penalty on gradients by the inputs"
 CHECKPOINTS = {"plain": "a layer computed again in backward", "reentrant": "a backward within backward"}
 
 
 @training.rule("GRAD-13", "However a step's forwards and backwards follow one another, whatever of a forward backward "
-               "computes again, and however often a layer is called, the gradient is the mean of the ranks' local gradients.",
-               (TWO_RANKS, *PASSES.values(), *CHECKPOINTS.values(), TWICE))
+               "computes again, however often a layer is called, and whatever gradients are a part of the loss, the gradient is "
+               "the mean of the ranks' local gradients.",
+               (TWO_RANKS, *PASSES.values(), *CHECKPOINTS.values(), TWICE, PENALTY))
 def any_order_of_passes(hearing: Hearing, tally: Tally) -> Breach | None:
     """The mean again, on cases whose passes do not alternate, or with layers that are computed again."""
     case = hearing.case
     met = {PASSES[case.passes]} if case.passes != "alternate" else set()
     met |= {CHECKPOINTS[layer.checkpoint] for layer in case.model.layers if layer.checkpoint != "none"}
-    met |= {TWICE for layer in case.model.layers if layer.twice}
+    met |= {TWICE for layer in case.model.layers if layer.twice} | ({PENALTY} if case.penalty else set())
     if not met:
         raise NotAbout("every forward is followed by its backward, which computes nothing again")
     return _mean_with(hearing, tally, "GRAD-13", met)

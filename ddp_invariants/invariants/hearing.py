@@ -360,6 +360,8 @@ class Hearing:
         skipped, poison = self.is_skipped(step), self.case.poison
         if poison is not None and poison.step <= step and (self.case.scaler is None or (poison.step == step and not skipped)):
             raise NotAbout(f"step {poison.step} is poisoned")
+        if self.case.penalty:
+            raise NotAbout("a loss carries a penalty on gradients")
         held = self.every_rank("forward", step)
         if any(tensors != held[0] for tensors in held[1:]):
             raise Unjudged(f"the ranks' parameters already differ when step {step} starts")

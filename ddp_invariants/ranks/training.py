@@ -307,7 +307,7 @@ class Run:
         inputs, targets, tags = self._batch(indices, self.step)
         self.replica.failing = plan.kind.removesuffix(" error")
         try:
-            scaled = self._loss(self._forward(wrapped, inputs), targets, tags)[1]
+            scaled = self._loss(self._forward(wrapped, inputs), targets, tags, inputs)[1]
             drive.backward(wrapped, optimizer, scaled)
         except Exception as error:  # noqa: BLE001 - an implementation may pass it on as another
             surfaced = type(error).__name__
@@ -349,7 +349,7 @@ class Run:
             inputs, targets, tags = self._batch(dealt[0], self.step)
             if case.zero_grad != "never" and number % case.accumulation == 0:
                 optimizer.zero_grad(set_to_none=case.zero_grad == "set_to_none")
-            self._loss(self._cast(plain, inputs), targets, tags)[1].backward()
+            self._loss(self._cast(plain, inputs), targets, tags, inputs)[1].backward()
             if (number + 1) % case.accumulation == 0:
                 if self.scaler is not None:
                     scaling.unscale(case, self.scaler, optimizer)
@@ -370,9 +370,12 @@ class Run:
         with torch.autocast("cpu", torch.bfloat16) if self.case.autocast else nullcontext():
             return forward(inputs)
 
-    def _loss(self, outputs: Any, targets: Tensor, tags: Tensor) -> tuple[Tensor, Tensor]:
+    def _loss(self, outputs: Any, targets: Tensor, tags: Tensor, inputs: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """A micro-step's loss, and what its backward starts from: that divided by the micro-steps of a step, and scaled."""
         loss = loss_of(self.case.loss, outputs, targets, tags)
+        if self.case.penalty and inputs is not None:
+            (gradient,) = torch.autograd.grad(outputs.sum(), inputs, create_graph=True)
+            loss = loss + gradient.double().square().sum()
         share = loss / self.case.accumulation if self.case.accumulation > 1 else loss
         return loss, share if self.scaler is None else self.scaler.scale(share)
 
@@ -459,7 +462,7 @@ class Run:
         self._pass_by(self.replica, self.twin, micro_step=number)
         self.phase, self.watching = "forward", number == 0
         rng = torch.get_rng_state()
-        loss, scaled = self._loss(self._forward(wrapped, inputs), targets, tags)
+        loss, scaled = self._loss(self._forward(wrapped, inputs), targets, tags, inputs)
         self.phase = "backward"
         start = self.session.counts()
         self.arrived, self.backward_began = [], self.session.log.now()
@@ -511,7 +514,7 @@ class Run:
 
     def _twin_step(self, number: int, inputs: Tensor, targets: Tensor, tags: Tensor, loss: Tensor) -> None:
         """What an unwrapped module makes of the same batch."""
-        twin_loss, scaled = self._loss(self._cast(self.twin, inputs), targets, tags)
+        twin_loss, scaled = self._loss(self._cast(self.twin, inputs), targets, tags, inputs)
         self._note_twin(number, scaled, twin_loss, loss)
 
     def _note_twin(self, number: int, scaled: Tensor | None, twin_loss: Tensor, loss: Tensor) -> None:
@@ -610,6 +613,7 @@ class Run:
         inputs = torch.from_numpy(inputs_BD)
         if self.case.model.layers[0].dtype != "float64":
             inputs = inputs.float()
+        inputs.requires_grad_(self.case.penalty)
         return inputs, torch.from_numpy(self.dataset.targets_ND[indices]), torch.from_numpy(self.dataset.tags_N[indices])
 
     def _optimizer_state(self, optimizer: Any) -> Iterator[tuple[str, Tensor | None]]:

@@ -55,7 +55,7 @@ def _of_the_outputs(hearing: Hearing, micro: int, roundoff: float) -> Iterator[_
     """The losses of outputs that were exchanged between the ranks, against each rank's own targets."""
     case, step, batch = hearing.case, micro // hearing.case.accumulation, hearing.batches[micro]
     held = hearing.every_rank("forward", step)
-    if step >= hearing.clean_steps or any(tensors != held[0] for tensors in held):
+    if step >= hearing.clean_steps or case.penalty or any(tensors != held[0] for tensors in held):
         return
     own_WBO = oracle.outputs(case, held[0].by_name, batch)
     shape = own_WBO.centre.shape

@@ -1,0 +1,112 @@
+"""A wrapper around a forward under autocast, whose casts are a thread's, and kept until the outermost context is left."""
+
+from threading import Thread
+from typing import Any
+
+import torch
+
+from ddp_invariants.faults.bucketed import RoundsToBfloat16
+from ddp_invariants.reference.ddp import Bucket
+from ddp_invariants.reference.ddp import DistributedDataParallel as Reference
+
+
+class EntersItAgain(Reference):
+    """Right: the module runs under an autocast within the program's, of the same dtype."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        with torch.autocast("cpu", torch.bfloat16, enabled=torch.is_autocast_enabled("cpu")):
+            return super().forward(*args, **kwargs)
+
+
+class _Beside(Reference):
+    """The module runs in a thread, under the autocast that `_lowered` says."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        lowered, grad, found = self._lowered(), torch.is_grad_enabled(), []
+
+        def run() -> None:
+            try:
+                with torch.set_grad_enabled(grad), torch.autocast("cpu", torch.bfloat16, enabled=lowered):
+                    found.append(Reference.forward(self, *args, **kwargs))
+            except BaseException as error:  # noqa: BLE001 - raised again below, by the thread that called
+                found.append(error)
+
+        thread = Thread(target=run)
+        thread.start()
+        thread.join()
+        if isinstance(found[0], BaseException):
+            raise found[0]
+        return found[0]
+
+    def _lowered(self) -> bool:
+        return torch.is_autocast_enabled("cpu")
+
+
+class TakesItAlong(_Beside):
+    """Right: the module runs in a thread, which enters the autocast of the one that called."""
+
+
+class LosesItInAThread(_Beside):
+    """The module runs in a thread, which knows nothing of the caller's autocast (pytorch/pytorch#43102 mended DataParallel).
+
+    LOSS-1: it is the loss of a forward that is not under autocast.
+    """
+
+    def _lowered(self) -> bool:
+        return False
+
+
+class SwitchesItOff(Reference):
+    """The module runs with autocast switched off, as around a loss that overflows (no public incident found).
+
+    LOSS-1: it is the loss of a forward that is not under autocast.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        with torch.autocast("cpu", enabled=False):
+            return super().forward(*args, **kwargs)
+
+
+class AlwaysLowers(Reference):
+    """The module runs under an autocast of the wrapper's own, whatever the program says (no public incident found).
+
+    LOSS-1.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            return super().forward(*args, **kwargs)
+
+
+class KeepsItsCasts(Reference):
+    """An autocast that is entered once and never left keeps the first step's casts of weights (X-GenGroup/Flow-Factory#186).
+
+    LOSS-3.
+    """
+
+    entered = False
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.is_autocast_enabled("cpu") and not self.entered:
+            self.entered = True
+            torch.autocast("cpu", torch.bfloat16).__enter__()
+        return super().forward(*args, **kwargs)
+
+
+class LowersWhatItSends(RoundsToBfloat16):
+    """Gradients of forwards under autocast travel in bfloat16, although they are float32 (no public incident found).
+
+    GRAD-2: rounded to bfloat16.
+    """
+
+    lowered = False
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self.lowered = torch.is_autocast_enabled("cpu")
+        return super().forward(*args, **kwargs)
+
+    def _launch(self, bucket: Bucket) -> None:
+        if self.lowered:
+            super()._launch(bucket)
+        else:
+            Reference._launch(self, bucket)
