@@ -416,7 +416,7 @@ def batch_arithmetic(hearing: Hearing, tally: Tally) -> Breach | None:
     plain = replace(case, world_size=1, accumulation=1, no_sync="plain", passes="alternate", crossed=None,
                     perturbation=Perturbation(), mishap=None)
     for step in hearing.steps("reduced"):
-        parts = [hearing.batches[number] for number in hearing.micro_steps(step)]
+        parts = [hearing.batch(number) for number in hearing.micro_steps(step)]
         if len({part.inputs_WBI.shape for part in parts}) > 1 or (case.zero_grad == "never" and step):
             continue
         tally.met |= {"several micro-steps"} | ({TWO_RANKS} if case.world_size > 1 else set())
