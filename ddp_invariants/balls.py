@@ -153,8 +153,8 @@ def plus(a: Ball, b: Ball, dtype: str, roundings: int = 1) -> Ball:
 def masked(ball: Ball, factors: FloatArray, dtype: str) -> Ball:
     """Numbers multiplied by 0, 1 or 2 each, which rounds nothing; what overflows, or may have, is not known."""
     most = ball.most * np.maximum(factors, 1)
-    radius = np.where(most <= FORMATS[dtype].largest, np.where(factors > 0, factors * ball.radius, 0.0), np.inf)
-    return Ball(np.where(factors > 0, factors * ball.centre, 0.0), radius, ball.quantum)
+    radius = np.where(most <= FORMATS[dtype].largest, factors * np.where(factors > 0, ball.radius, 0.0), np.inf)
+    return Ball(factors * np.where(factors > 0, ball.centre, 0.0), radius, ball.quantum)
 
 
 def summed(ball: Ball, axes: tuple[int, ...], dtype: str) -> Ball:
