@@ -27,7 +27,7 @@ def stream(seed: int, forwards: int = MICRO_STEPS, width: int = 96) -> list[Arra
     return [2.0 * (one >> np.uint32(23) & 1 == 0) for one in words]
 
 
-OWN = [stream(CASE.seed + rank) for rank in range(3)]
+OWN = [stream(draws.seed(CASE, rank)) for rank in range(3)]
 
 
 def drew(by_rank: list[list[Array]], case: TrainingCase = CASE, evaluated: Array | None = None) -> TrainingEvidence:
@@ -64,7 +64,7 @@ def test_streams_of_their_own_are_right() -> None:
 
 @pytest.mark.parametrize(("by_rank", "words"), [
     ([stream(42)] * 3, "every rank is seeded alike"),
-    ([stream(CASE.seed)] * 3, "all ranks were given the state of rank 0's generator"),
+    ([OWN[0]] * 3, "all ranks were given the state of rank 0's generator"),
     ([stream(42, 1) * 6] * 3, "every rank is seeded alike, and anew in every forward"),
     ([stream(42, 2) * 3] * 3, "every rank is seeded alike, and anew in every step"),
     ([stream(rank, 1) * 6 for rank in range(3)], "each rank is seeded anew in every forward"),
