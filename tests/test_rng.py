@@ -1,18 +1,31 @@
 """RNG-1 fires on handmade evidence of what is drawn twice, names what it is, and lets chance be chance."""
 
 from dataclasses import replace
+from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 from handmade import Maker
 
+from conftest import TrialMaker
 from ddp_invariants import balls, draws, oracle
 from ddp_invariants.case import TrainingCase
 from ddp_invariants.evidence import RankEvidence, Tensors, TrainingEvidence
 from ddp_invariants.invariants import judge
 from ddp_invariants.invariants.rng import FORWARDS, RANKS
 from ddp_invariants.layers import Layer, Model
-from ddp_invariants.program import Data, Interlude
+from ddp_invariants.program import (
+    Data,
+    Interlude,
+    InterludeKind,
+    LossScale,
+    Mishap,
+    Perturbation,
+    Poison,
+    Unused,
+)
+from ddp_invariants.scope import Scope
 from ddp_invariants.verdict import Breach, Finding
 
 WIDE = Model(2, (Layer("linear", 96), Layer("dropout"), Layer("linear", 2)))
@@ -155,3 +168,56 @@ def test_one_batch_of_all_ranks_has_all_their_draws() -> None:
     for name, ball in whole.by_name.items():
         mean = np.mean([one.by_name[name].centre.mean(0) for one in apart], 0)
         assert (np.abs(ball.centre[0] - mean) <= 1e-4 * np.abs(mean).max()).all(), name
+
+
+PLAIN = replace(CASE, world_size=2, accumulation=1, data=Data(samples=8, batch_size=2))
+AROUND = {
+    "accumulated": CASE, "nested": replace(CASE, no_sync="nested"), "joint": replace(CASE, passes="joint"),
+    "retained": replace(CASE, passes="retained"), "one rank": replace(PLAIN, world_size=1),
+    "subgroup": replace(PLAIN, outside=1), "fractions": replace(PLAIN, values="real", log2_scale=8),
+    "forward error": replace(PLAIN, mishap=Mishap("forward error", 1)),
+    "backward error": replace(PLAIN, mishap=Mishap("backward error", 1)),
+    "withheld": replace(PLAIN, perturbation=Perturbation("withheld")), "saved by others": replace(PLAIN, saved_by=1),
+    "poison": replace(PLAIN, poison=Poison(1, 1)), "scaler": replace(PLAIN, scaler=LossScale(4), poison=Poison(1, 1, "inf")),
+    "unused": replace(PLAIN, model=replace(WIDE, layers=(*WIDE.layers, Layer("linear", 2))), unused=(Unused(3, rank=1),)),
+    **{kind: replace(PLAIN, interludes=(Interlude(kind, 1),)) for kind in get_args(InterludeKind)},
+}
+
+
+@pytest.mark.parametrize("ddp", ["reference", "torch"])
+def test_a_right_wrapper_is_right_whatever_else_happens_around_dropout(make_trial: TrialMaker, ddp: str) -> None:
+    """And is judged: every loss is its twin's, every step is that of one process that drops the same."""
+    trial = make_trial(ddp=ddp)
+    for name, case in AROUND.items():
+        findings = trial.findings(trial.scope.fit(case))
+        assert {rule: one.breach for rule, one in findings.items() if one.breach} == {}, name
+        judged = {rule for rule, one in findings.items() if not one.unjudged}
+        assert judged >= {"RNG-1", "LOSS-1", "LOSS-3", "PARAM-3"}, (name, findings)
+        assert case.world_size > 1 or "PARAM-4" in judged
+
+
+UNSEEN = '''
+import torch
+from ddp_invariants.faults.per_parameter import PerParameter as Right
+
+class CallsTwice(Right):
+    """Looks at a result before it returns another."""
+    def forward(self, inputs):
+        self.module(inputs)
+        return super().forward(inputs)
+
+class MapsOverSamples(Right):
+    """Has each sample go through the module by itself."""
+    def forward(self, inputs):
+        return torch.func.vmap(lambda one: super(MapsOverSamples, self).forward(one[None])[0], randomness="different")(inputs)
+'''
+
+
+@pytest.mark.parametrize("name", ["CallsTwice", "MapsOverSamples"])
+def test_who_hides_what_is_drawn_is_not_accused(make_trial: TrialMaker, tmp_path: Path, name: str) -> None:
+    """The twin cannot drop the same, so that no rule that compares with it is judged."""
+    path = tmp_path / "unseen.py"
+    path.write_text(UNSEEN, encoding="utf-8")
+    findings = make_trial(ddp=f"{path}:{name}", scope=Scope()).findings(PLAIN)
+    assert {rule: one.breach for rule, one in findings.items() if one.breach} == {}
+    assert all(findings[rule].unjudged for rule in ("RNG-1", "LOSS-1", "LOSS-3", "GRAD-2", "GRAD-3", "PARAM-3"))
