@@ -150,6 +150,13 @@ def plus(a: Ball, b: Ball, dtype: str, roundings: int = 1) -> Ball:
     return FORMATS[dtype].rounded(a.centre + b.centre, a.radius + b.radius, a.most + b.most, roundings, quantum)
 
 
+def masked(ball: Ball, factors: FloatArray, dtype: str) -> Ball:
+    """Numbers multiplied by 0, 1 or 2 each, which rounds nothing; what overflows, or may have, is not known."""
+    most = ball.most * np.maximum(factors, 1)
+    radius = np.where(most <= FORMATS[dtype].largest, factors * np.where(factors > 0, ball.radius, 0.0), np.inf)
+    return Ball(factors * np.where(factors > 0, ball.centre, 0.0), radius, ball.quantum)
+
+
 def summed(ball: Ball, axes: tuple[int, ...], dtype: str) -> Ball:
     """The sum over some axes, computed in a dtype in any order."""
     terms = int(np.prod([ball.centre.shape[axis] for axis in axes]))

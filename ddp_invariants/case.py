@@ -14,7 +14,7 @@ import math
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar, Literal
 
-from ddp_invariants.layers import Layer, Model
+from ddp_invariants.layers import PASSING, Layer, Model
 from ddp_invariants.limits import STRICT, between, one_of, require
 from ddp_invariants.program import Data, Exhausted, Interlude, LossScale, Mishap, Optimizer, Perturbation, Poison, Unused
 
@@ -259,14 +259,14 @@ class TrainingCase:
                  "another where layers are tied: what is assigned to two names is two tensors")
         require(one.kind != "copy" or not self.outside, "outside", self.outside,
                  "0 where a copy is taken: process groups have none")
-        require(not one.freezes or (layers[one.layer].kind != "statistics" and layers[one.layer].tied is None
+        require(not one.freezes or (layers[one.layer].kind not in PASSING and layers[one.layer].tied is None
                                      and all(layer.tied != one.layer for layer in layers)), f"{where}.layer", one.layer,
                  "the index of a layer with parameters of its own, which is tied to none")
 
     def _require_unused(self, where: str, one: Unused) -> None:
         layers, widths = self.model.layers, self.model.widths()
         between(f"{where}.layer", one.layer, 0, len(layers) - 1)
-        require(layers[one.layer].kind != "statistics" and widths[one.layer] == widths[one.layer + 1]
+        require(layers[one.layer].kind not in PASSING and widths[one.layer] == widths[one.layer + 1]
                  and not layers[one.layer].sparse, f"{where}.layer",
                  one.layer, "the index of a layer with parameters, none of sparse gradient, that is as wide out as in")
         if one.rank is not None:

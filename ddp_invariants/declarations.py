@@ -187,6 +187,7 @@ CAPABILITIES = {
     "convolution": "a convolution's kernel",
     "norm": "a LayerNorm",
     "attention": "a self-attention",
+    "dropout": "layers that draw random numbers",
     "bfloat16": "bfloat16 parameters beside others",
     "complex": "complex parameters beside others",
     "sgd": "torch.optim.SGD",

@@ -11,7 +11,8 @@ from ddp_invariants.limits import STRICT, between, one_of, require
 
 Dtype = Literal["float32", "float64", "bfloat16", "complex64"]
 Layout = Literal["contiguous", "transposed", "strided", "channels_last"]
-LayerKind = Literal["linear", "scale", "empty", "statistics", "branches", "embedding", "convolution", "norm", "attention"]
+LayerKind = Literal["linear", "scale", "empty", "statistics", "branches", "embedding", "convolution", "norm", "attention",
+                    "dropout"]
 Checkpoint = Literal["none", "plain", "reentrant"]
 Activation = Literal["none", "relu", "gelu"]
 
@@ -26,7 +27,9 @@ class Layer:
             x @ F.T - x @ S.T, of which a rank may compute either first (`TrainingCase.crossed`); `embedding` adds a row of a
             table of `ROWS`, chosen by the sample's first input, so that it stands first; `convolution` takes a quarter of its
             inputs as channels of 2 x 2 pixels, pads them above and to the left, and has a kernel of 2 x 2; `norm` is a
-            LayerNorm; `attention` adds to its input what two tokens of half the width each attend to, under one head.
+            LayerNorm; `attention` adds to its input what two tokens of half the width each attend to, under one head; `dropout`
+            makes each number of its input zero or twice itself in training, as torch's default generator has it, and passes all
+            on in evaluation.
         outputs: Width of the result of a `linear` layer; channels of that of a `convolution`.
         bias: Whether a `linear` layer or a `convolution` adds a vector.
         activation: What the result passes through: nothing, max(x, 0), or x times the normal distribution's integral.
@@ -64,6 +67,8 @@ class Layer:
         one_of("checkpoint", self.checkpoint, Checkpoint)
         require(self.checkpoint == "none" or self.kind != "statistics", "checkpoint", self.checkpoint,
                  "'none': a statistics layer would count everything twice")
+        require(self.checkpoint == "none" or self.kind != "dropout", "checkpoint", self.checkpoint,
+                 "'none' for dropout: that backward draws the same again is torch's affair")
         one_of("kind", self.kind, LayerKind)
         one_of("activation", self.activation, Activation)
         one_of("layout", self.layout, Layout)
@@ -101,7 +106,7 @@ class Layer:
             "statistics": {"running": (width,), "count": (), "seen": (width,)},
             "branches": {"first": (width, width), "second": (width, width)}, "embedding": {"weight": (ROWS, width)},
             "convolution": {"kernel": (self.outputs, width // 4, 2, 2)} | ({"bias": (self.outputs,)} if self.bias else {}),
-            "norm": {"gain": (width,), "shift": (width,)},
+            "norm": {"gain": (width,), "shift": (width,)}, "dropout": {},
             "attention": dict.fromkeys(PARAMETERS["attention"], (width // 2, width // 2))}
         return found[self.kind]
 
@@ -116,8 +121,12 @@ ROWS = 4
 PARAMETERS: dict[LayerKind, tuple[str, ...]] = {
     "linear": ("weight", "bias"), "scale": ("factor",), "empty": ("nothing",), "statistics": (),
     "branches": ("first", "second"), "embedding": ("weight",), "convolution": ("kernel", "bias"), "norm": ("gain", "shift"),
-    "attention": ("query", "key", "value")}
+    "attention": ("query", "key", "value"), "dropout": ()}
 """What the parameters of a kind of layer are called, in the order of registration."""
+
+
+PASSING: tuple[LayerKind, ...] = ("statistics", "dropout")
+"""Kinds without parameters, which pass their input on in the dtype it has."""
 
 
 @dataclass(frozen=True)
@@ -135,8 +144,8 @@ class Model:
         widths = self.widths()
         for index, layer in enumerate(self.layers):
             where = f"layers[{index}]"
-            require(layer.activation == "none" or layer.kind != "statistics", f"{where}.activation", layer.activation,
-                     "'none': a statistics layer passes its input on")
+            require(layer.activation == "none" or layer.kind not in PASSING, f"{where}.activation", layer.activation,
+                     f"'none': a {layer.kind} layer passes its input on")
             require(layer.kind != "convolution" or widths[index] % 4 == 0, f"{where}.kind", layer.kind,
                      f"another kind, since the input width {widths[index]} is not divisible by 4")
             if layer.layout == "channels_last":
@@ -163,7 +172,12 @@ class Model:
     def trains(self, passed_by: frozenset[int] = frozenset()) -> bool:
         """Whether a forward that passes some layers by trains a weight or factor."""
         return any(index not in passed_by and not (layer if layer.tied is None else self.layers[layer.tied]).frozen
-                   and layer.kind not in ("empty", "statistics") for index, layer in enumerate(self.layers))
+                   and layer.kind not in ("empty", *PASSING) for index, layer in enumerate(self.layers))
+
+    @property
+    def draws(self) -> tuple[int, ...]:
+        """The indices of the layers that draw random numbers."""
+        return tuple(index for index, layer in enumerate(self.layers) if layer.kind == "dropout")
 
     @property
     def numbers(self) -> int:

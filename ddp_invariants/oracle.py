@@ -27,6 +27,7 @@ from ddp_invariants.balls import (
     exactly,
     gamma,
     gelu,
+    masked,
     negated,
     plus,
     product,
@@ -47,7 +48,7 @@ from ddp_invariants.blocks import (
     normed_back,
 )
 from ddp_invariants.case import TrainingCase
-from ddp_invariants.layers import PARAMETERS, ROWS, Layer
+from ddp_invariants.layers import PARAMETERS, PASSING, ROWS, Layer
 from ddp_invariants.program import Optimizer
 
 
@@ -55,7 +56,8 @@ from ddp_invariants.program import Optimizer
 class Batch:
     """Every rank's samples at one step: inputs (W, B, I), targets (W, B, O), tags (W, B), and their indices per rank.
 
-    With the layers that each rank's forward passes by; none of any where that is empty.
+    With the layers that each rank's forward passes by, none of any where that is empty; and what each that draws random
+    numbers multiplied its input by, (W, B, D) each, by the layer's index.
     """
 
     inputs_WBI: FloatArray
@@ -63,6 +65,7 @@ class Batch:
     tags_WB: FloatArray
     indices: list[NDArray[np.intp]]
     passed_by: tuple[frozenset[int], ...] = ()
+    drawn: Mapping[int, FloatArray] = field(default_factory=dict)
 
     @property
     def passed_by_all(self) -> frozenset[int]:
@@ -72,7 +75,7 @@ class Batch:
     def of(self, ranks: list[int]) -> "Batch":
         """Those of some ranks that pass the same layers by."""
         return Batch(self.inputs_WBI[ranks], self.targets_WBO[ranks], self.tags_WB[ranks], [self.indices[r] for r in ranks],
-                     (self.passed_by[ranks[0]],))
+                     (self.passed_by[ranks[0]],), {index: drawn_WBD[ranks] for index, drawn_WBD in self.drawn.items()})
 
     def alike(self) -> Iterator[tuple[list[int], "Batch"]]:
         """The ranks in groups that pass the same layers by."""
@@ -99,7 +102,8 @@ def joined(parts: list[Batch]) -> Batch:
         return np.concatenate([array.reshape(-1, *array.shape[2:]) for array in arrays])[None]
 
     return Batch(one([part.inputs_WBI for part in parts]), one([part.targets_WBO for part in parts]),
-                 one([part.tags_WB for part in parts]), [np.concatenate([i for part in parts for i in part.indices])])
+                 one([part.tags_WB for part in parts]), [np.concatenate([i for part in parts for i in part.indices])],
+                 drawn={index: one([part.drawn[index] for part in parts]) for index in parts[0].drawn})
 
 
 @dataclass(frozen=True)
@@ -129,7 +133,7 @@ def gradients(case: TrainingCase, parameters: Mapping[str, FloatArray], batch: B
     """
     if len(set(batch.passed_by)) > 1:
         return _assembled([(ranks, gradients(case, parameters, part, scale)) for ranks, part in batch.alike()])
-    model = _Stack(case, parameters, batch.passed_by_all)
+    model = _Stack(case, parameters, batch.passed_by_all, batch.drawn)
     outputs_WBO, dtype = model.forward(batch.inputs_WBI)
     losses_W, g = _head(case, outputs_WBO, batch, scale)
     model.backward(cast(g, "float64", dtype))
@@ -176,7 +180,7 @@ def outputs(case: TrainingCase, parameters: Mapping[str, FloatArray], batch: Bat
         order = np.argsort([rank for ranks, _ in parts for rank in ranks])
         return Ball(np.concatenate([ball.centre for _, ball in parts])[order],
                     np.concatenate([ball.radius for _, ball in parts])[order], 0.0)
-    return _Stack(case, parameters, batch.passed_by_all).forward(batch.inputs_WBI)[0]
+    return _Stack(case, parameters, batch.passed_by_all, batch.drawn).forward(batch.inputs_WBI)[0]
 
 
 def losses(case: TrainingCase, outputs_WBO: Ball, batch: Batch) -> Ball:
@@ -210,6 +214,7 @@ class _Stack:
     case: TrainingCase
     parameters: Mapping[str, FloatArray]
     passed_by: frozenset[int] = frozenset()
+    drawn: Mapping[int, FloatArray] = field(default_factory=dict)
     entered: list[tuple[int, _Entered]] = field(default_factory=list)
     parts: Counter[str] = field(default_factory=Counter)
     gradients: dict[str, Ball] = field(default_factory=dict)
@@ -248,7 +253,7 @@ class _Stack:
         called = [index for index, layer in enumerate(layers) if index not in self.passed_by for _ in range(1 + layer.twice)]
         for index in called:
             layer, source = layers[index], dtype
-            if layer.kind != "statistics":
+            if layer.kind not in PASSING:
                 x, dtype = self._entering(layer, x, dtype)
             entering, factor = x, None
             kept: Normed | Attended | None = None
@@ -277,6 +282,8 @@ class _Stack:
                 x, kept = normed(x, own["gain"], own["shift"], dtype)
             elif layer.kind == "attention":
                 x, kept = attended(x, self._own(index), dtype)
+            elif layer.kind == "dropout":
+                x = masked(x, self.drawn[index], dtype)
             if layer.activation != "none":
                 x, factor = relu(x) if layer.activation == "relu" else gelu(x, dtype)
             self.entered.append((index, _Entered(entering, source, factor, kept)))
@@ -291,7 +298,9 @@ class _Stack:
         """Collect every trainable parameter's gradient, from that of the outputs in their dtype."""
         for index, entered in reversed(self.entered):
             layer = self.case.model.layers[index]
-            if layer.kind == "statistics":
+            if layer.kind == "dropout":
+                g = masked(g, self.drawn[index], entered.source)
+            if layer.kind in PASSING:
                 continue
             if entered.factor is not None:
                 g = times(g, entered.factor, self._computed(layer))

@@ -39,6 +39,8 @@ _SOURCES = {
     "LIVE": "what anybody expects of a program: it ends, and what was caught does no harm",
     "STATE": "the documentation of torch.nn.Module and torch.optim.Optimizer: state_dict and load_state_dict",
     "MEM": "Rajbhandari et al. 2020, ZeRO, arXiv:1910.02054: the stages' shares",
+    "RNG": "the notes on reproducibility and torch.manual_seed in torch's documentation: whoever seeds ranks "
+           "differently means their random numbers to differ",
 }
 """Where a requirement comes from: of an invariant's rules, and of those that have another source."""
 

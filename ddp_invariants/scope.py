@@ -179,6 +179,7 @@ TRAINING: dict[str, Capability] = {
     "convolution": _kind("convolution"),
     "norm": _kind("norm"),
     "attention": _kind("attention"),
+    "dropout": _kind("dropout"),
     "sgd": Capability(lambda case: case.optimizer.kind == "sgd", lambda case: replace(_dense(case), optimizer=replace(
         case.optimizer, kind="adam", momentum=0.0, nesterov=False)), BASE),
     "momentum": _optimizer(lambda plan: plan.momentum > 0, lambda plan: replace(plan, momentum=0.0, nesterov=False),
@@ -430,6 +431,7 @@ _EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Scope], bool], str], ...] = 
      "every forward is followed by its backward, which computes nothing again"),
     (("STATE-2",), lambda scope: not scope.has("resized"), "another number of ranks cannot go on from its state"),
     (("GRAD-11",), lambda scope: not scope.has("join"), "has no join: all ranks have as many batches"),
+    (("RNG-1",), lambda scope: not scope.has("dropout"), "takes no layers that draw random numbers"),
     (("MEM-1",), lambda scope: not scope.declared.zero, "shards nothing"),
     (("SHARD-5",), lambda scope: not scope.has("shuffle"), "cannot shuffle"),
     (("SHARD-6",), lambda scope: scope.sampler.padding == "none", "declares padding = none: lengths differ"),

@@ -70,6 +70,8 @@ def _built(index: int, layer: Layer, width: int) -> str:
     if layer.kind == "statistics":
         inside = ", ".join((tensor("running", "float32"), tensor("count", "int64"), tensor("seen", "bool")))
         return f"self.layers.append(Statistics({inside}))"
+    if layer.kind == "dropout":
+        return "self.layers.append(Dropout())"
     if layer.kind == "empty":
         return f"self.layers.append(Empty({parameter(f'torch.zeros(0, {width}, dtype=torch.{layer.dtype})')}))"
     if layer.kind == "branches":

@@ -13,7 +13,7 @@ from hypothesis.strategies import SearchStrategy
 from ddp_invariants.case import NoSync, Passes, ShardCase, TrainingCase, ZeroGrad
 from ddp_invariants.evidence import ITEM_SIZE
 from ddp_invariants.invariants.shard import CHANCE_FREE
-from ddp_invariants.layers import ROWS, Activation, Checkpoint, Dtype, Layer, LayerKind, Layout, Model
+from ddp_invariants.layers import PASSING, ROWS, Activation, Checkpoint, Dtype, Layer, LayerKind, Layout, Model
 from ddp_invariants.program import (
     Data,
     Exhausted,
@@ -40,13 +40,15 @@ _COINS = st.booleans()
 _ONE_IN_FOUR = st.sampled_from((False, False, False, True))
 _ONE_IN_SIX = st.sampled_from((False,) * 5 + (True,))
 _ONE_IN_EIGHT = st.sampled_from((False,) * 7 + (True,))
-_BLOCKS = st.sampled_from(("",) * 20 + ("convolution", "norm", "attention", "transformer"))
+_BLOCKS = st.sampled_from(("",) * 20 + ("convolution", "norm", "attention", "transformer", "dropout"))
 """What costs more to judge, and makes little else exact: rarely."""
 _EMBEDDINGS = st.sampled_from(("",) * 27 + ("dense", "sparse", "tied", "dense", "sparse"))
 _COMPLEX = (Layer("linear", dtype="complex64"), Layer("scale", dtype="complex64"),
             Layer("linear", dtype="complex64", bias=True, layout="transposed"))
 _RARELY_COMPLEX = st.sampled_from((None,) * 93 + _COMPLEX)
 _ODD = st.sampled_from(("bfloat16", "sparse", *_COMPLEX[:1], "bfloat16", "sparse", *_COMPLEX[1:2]))
+_DRAWN = 96
+"""Width at which one sample is enough for a forward to draw numbers that chance cannot repeat (invariants/rng.py)."""
 _WIDTHS = st.sampled_from((1, 2, 3, 4, 8, 8))
 _FIRST_OUTPUTS = st.sampled_from((0, 0, 0, 1, 2, 3, 4, 8))
 """0: as wide as the input. A first layer that is square often has a twin: only of equal shapes can one pass for another."""
@@ -92,7 +94,8 @@ _UNUSED = st.lists(st.tuples(st.sampled_from((0, 0, 0, 1, 2, 3)), _COINS, _SMALL
 
 
 @st.composite
-def models(draw: st.DrawFn, *, buffers: bool = False, every_kind: bool = False, odd: bool = False, real: bool = False) -> Model:
+def models(draw: st.DrawFn, *, buffers: bool = False, every_kind: bool = False, odd: bool = False, real: bool = False,
+           drawing: bool = False) -> Model:
     """One to four layers, often of equal shapes, with at least one trainable parameter first.
 
     Args:
@@ -102,6 +105,7 @@ def models(draw: st.DrawFn, *, buffers: bool = False, every_kind: bool = False, 
             about them: left to the layers above, a short run would often never meet them all.
         odd: Always have gradients that are sparse, or of a dtype of their own.
         real: Have no complex parameter.
+        drawing: Have a layer that draws random numbers, so wide that every forward draws enough of them to be told from chance.
     """
     inputs, outputs, dtype = draw(_WIDTHS), draw(_FIRST_OUTPUTS), draw(_DTYPES)
     width = outputs or inputs
@@ -145,6 +149,8 @@ def models(draw: st.DrawFn, *, buffers: bool = False, every_kind: bool = False, 
     if embedding == "tied":  # In and out share a table, as language models' do.
         layers += [*([] if Model(inputs, tuple(layers)).widths()[-1] == inputs else [Layer("linear", inputs, dtype=dtype)]),
                    Layer("linear", ROWS, bias=draw(_COINS), dtype=dtype, tied=0)]
+    if drawing:
+        layers += [Layer("linear", _DRAWN, dtype=dtype), Layer("dropout"), Layer("linear", width, dtype=dtype)]
     if buffers:
         layers.append(Layer("statistics"))
     return Model(inputs, tuple(layers))
@@ -152,11 +158,13 @@ def models(draw: st.DrawFn, *, buffers: bool = False, every_kind: bool = False, 
 
 def _block(name: str, width: int, dtype: Dtype, convolution: Layer) -> list[Layer]:
     """Layers of kinds that need a width of their own, after one that makes it where it is another."""
-    least = {"convolution": 4, "norm": 1}.get(name, 2)
+    least = {"convolution": 4, "norm": 1, "dropout": 1}.get(name, 2)
     first = [] if width % least == 0 else [Layer("linear", 4, dtype=dtype)]
     width = 4 if first else width
     if name == "convolution":
         return [*first, replace(convolution, outputs=width // 4)]
+    if name == "dropout":
+        return [Layer("dropout"), Layer("linear", width, dtype=dtype)]
     norm, attention = Layer("norm", dtype=dtype), Layer("attention", dtype=dtype)
     if name == "transformer":
         return [*first, norm, attention, norm, Layer("linear", width, bias=True, activation="gelu", dtype=dtype),
@@ -183,7 +191,7 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
                    unused: bool = False, crossed: bool = False, passes: bool = False,
                    interludes: tuple[InterludeKind, ...] = (), uneven: bool = False,
                    resized: bool = False, odd: bool = False,
-                   clipped: bool = False, scaled: int = 0, autocast: int = 0) -> TrainingCase:
+                   clipped: bool = False, scaled: int = 0, autocast: int = 0, drawing: bool = False) -> TrainingCase:
     """Training runs within a scope.
 
     What is drawn does not depend on what was drawn before (only what is made of it does), so that Hypothesis can
@@ -214,6 +222,7 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
         autocast: In one of so many, have forwards run under autocast; in none where 0.
         resized: Always start from a state that ranks of another number saved, where the scope allows.
         odd: Always have gradients that are sparse, or of a dtype of their own.
+        drawing: Always have a layer that draws random numbers, enough of them.
     """
     world_size = draw(st.sampled_from([w for w in world_sizes if w <= scope.max_world_size] or [scope.max_world_size]))
     steps = draw(st.integers(least_steps, least_steps + 3))
@@ -248,7 +257,7 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
     data = Data(samples=(world_size if drop_last else 1) + draw(_SAMPLES), batch_size=draw(st.integers(1, 4)),
                 drop_last=drop_last)
     # Of a complex number that is not finite it is not fixed which part is no number, nor to the last bit what comes of it.
-    model = draw(models(buffers=buffers, every_kind=every_kind, odd=odd, real=poison is not None))
+    model = draw(models(buffers=buffers, every_kind=every_kind, odd=odd, real=poison is not None, drawing=drawing))
     other = None
     if crossed and draw(_ONE_IN_FOUR) and scope.has("crossed"):
         model = replace(model, layers=(*model.layers, Layer("branches", dtype=model.layers[0].dtype)))
@@ -359,7 +368,7 @@ def _extended(model: Model, *, frozen: bool = False) -> Model:
 def _unused(draw: st.DrawFn, model: Model, world_size: int, steps: int) -> tuple[Unused, ...]:
     """Layers to pass by: the last may be, the first never is, so that something is trained."""
     widths = model.widths()
-    square = [index for index, layer in enumerate(model.layers) if index and layer.kind != "statistics"
+    square = [index for index, layer in enumerate(model.layers) if index and layer.kind not in PASSING
               and widths[index] == widths[index + 1]][::-1]
     passed = tuple(Unused(square[layer % len(square)], rank % world_size if alone else None,
                           None if always else step % steps) for layer, alone, rank, always, step in draw(_UNUSED))
@@ -418,7 +427,8 @@ _MISHAPS: dict[str, tuple[MishapKind, ...]] = {"LIVE-2": ("forward error", "back
 _INTERLUDES_OF: dict[str, tuple[InterludeKind, ...]] = {
     "LIVE-5": ("evaluation", "forward only", "learning rate", "freeze", "unfreeze", "cast", "copy", "assign",
                "evaluation with gradients", "decay"),
-    "PARAM-5": ("freeze", "unfreeze"), "STATE-1": ("reload",)}
+    "PARAM-5": ("freeze", "unfreeze"), "STATE-1": ("reload",),
+    "RNG-1": ("evaluation", "forward only", "evaluation with gradients")}
 _NEEDED: dict[InterludeKind, str] = {
     "evaluation with gradients": "evaluation_with_gradients", "forward only": "forward_only", "learning rate": "learning_rate",
     "reload": "state"}
@@ -453,7 +463,7 @@ def _situations(rule: str) -> dict[str, Any]:
             "accumulated": rule in ("GRAD-8", "GRAD-12"), "unused": rule in ("GRAD-8", "GRAD-9"),
             "crossed": rule in ("GRAD-1", "COMM-1"),
             "passes": rule == "GRAD-13", "odd": rule == "GRAD-10", "clipped": rule in ("PARAM-3", "LIVE-5"),
-            "scaled": _SCALED.get(rule, 0), "autocast": _CAST.get(rule, 0),
+            "scaled": _SCALED.get(rule, 0), "autocast": _CAST.get(rule, 0), "drawing": rule == "RNG-1",
             "uneven": rule == "GRAD-11", "resized": rule == "STATE-2", "interludes": _INTERLUDES_OF.get(rule, ())}
 
 

@@ -17,7 +17,7 @@ from ddp_invariants.scope import Scope
 from ddp_invariants.strategies import training_cases
 
 CASES = training_cases(Scope()) | training_cases(Scope(), unused=True) | training_cases(Scope(), crossed=True) \
-    | training_cases(Scope(), odd=True) | training_cases(Scope(), autocast=1)
+    | training_cases(Scope(), odd=True) | training_cases(Scope(), autocast=1) | training_cases(Scope(), drawing=True)
 
 
 def torch_gradients(case: TrainingCase, replica: Replica, batch: oracle.Batch) -> tuple[list[float], dict[str, np.ndarray]]:
@@ -31,6 +31,8 @@ def torch_gradients(case: TrainingCase, replica: Replica, batch: oracle.Batch) -
         for layer in replica.layers if case.crossed is not None else ():
             layer.crossed = case.crossed == rank
         replica.passed_by = case.passed_by(rank, 0, 0)
+        for layer, factors in zip(replica.drawing, batch.drawn.values(), strict=True):
+            layer.given = torch.from_numpy(factors[rank])
         targets, tags = torch.from_numpy(batch.targets_WBO[rank]), torch.from_numpy(batch.tags_WB[rank])
         with torch.autocast("cpu", torch.bfloat16, enabled=case.autocast):
             outputs = replica(inputs)
@@ -42,6 +44,16 @@ def torch_gradients(case: TrainingCase, replica: Replica, batch: oracle.Batch) -
                 gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
                 rows.setdefault(name, []).append(_numbers(gradient.detach().to_dense()).copy())
     return losses, {name: np.stack(values) for name, values in rows.items()}
+
+
+def first_batch(case: TrainingCase) -> oracle.Batch:
+    """Every rank's first samples, and what it draws beside them."""
+    batch = oracle.batches(case)[0]
+    widths, ranks_and_samples = case.model.widths(), batch.inputs_WBI.shape[:2]
+    shapes = {index: (*ranks_and_samples, widths[index]) for index in case.model.draws}
+    drawn = {index: np.where(draws.numbers(case, f"drawn/{index}", int(np.prod(shape))).reshape(shape) > 0, 2.0, 0.0)
+             for index, shape in shapes.items()}
+    return replace(batch, drawn=drawn)
 
 
 def held_by(replica: Replica) -> dict[str, np.ndarray]:
@@ -63,7 +75,7 @@ def enclosed(values: np.ndarray, ball: Ball) -> bool:
 def test_the_oracle_encloses_torchs_forward_and_backward(case: TrainingCase) -> None:
     """Losses and every local gradient, in float32, float64, bfloat16 and complex64, for models of every kind drawn."""
     replica = Replica(case.model, draws.parameters(case, 0, case.model.numbers))
-    batch = oracle.batches(case)[0]
+    batch = first_batch(case)
     found = oracle.gradients(case, held_by(replica), batch)
     losses, local = torch_gradients(case, replica, batch)
     assert enclosed(np.array(losses), found.losses_W)
@@ -79,7 +91,7 @@ def test_in_float64_the_oracle_is_torch_but_for_the_last_bits(case: TrainingCase
     layers = tuple(replace(layer, dtype="float64") for layer in case.model.layers)
     case = replace(case, model=replace(case.model, layers=layers))
     replica = Replica(case.model, draws.parameters(case, 0, case.model.numbers))
-    batch = oracle.batches(case)[0]
+    batch = first_batch(case)
     found = oracle.gradients(case, held_by(replica), batch)
     _, local = torch_gradients(case, replica, batch)
     for name, values in local.items():

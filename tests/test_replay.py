@@ -43,7 +43,7 @@ RICH = TrainingCase(
                     Layer("linear", 4, tied=1, bias=True), Layer("linear", 4, layout="channels_last", activation="gelu"),
                     Layer("linear", 4, dtype="complex64", bias=True, layout="strided"), Layer("scale", dtype="complex64"),
                     Layer("convolution", 1, bias=True, layout="channels_last"), Layer("norm"), Layer("attention"),
-                    Layer("linear", 4, tied=0, bias=True), Layer("linear", 2, dtype="float64", bias=True),
+                    Layer("dropout"), Layer("linear", 4, tied=0, bias=True), Layer("linear", 2, dtype="float64", bias=True),
                     Layer("linear", 2, dtype="bfloat16", frozen=True))),
     world_size=3, outside=1, steps=2, data=Data(samples=5, batch_size=2, shuffle=True), bucket_cap=64, values="real",
     optimizer=Optimizer("adamw", weight_decay=0.25), zero_grad="zero", seed=7)
@@ -285,6 +285,20 @@ def test_a_script_builds_the_model_the_case_describes(pool: Pool, run: Run) -> N
     got = re.match(r"(-?[\d.e+-]+) at", stored.breach.got)
     assert got is not None
     assert float(numbers[0]) == pytest.approx(float(got[1]), rel=1e-3)
+    assert run(on_the_right_one(text, "ddp")) == (0, "not reproduced\n")
+
+
+DRAWING = Model(1, (Layer("linear", 96), Layer("dropout"), Layer("linear", 1)))
+
+
+@pytest.mark.parametrize(("fault", "words"), [
+    ("SeedsAllAlike", "rank 0 of 2, step 0, forward 0 draws what rank 1 draws"),
+    ("SeedsEveryForwardByRank", "rank 0 of 2, step 1, forward 1 draws what it drew in forward 0")])
+def test_a_script_shows_who_draws_what_twice(pool: Pool, run: Run, fault: str, words: str) -> None:
+    """Without anything of the suite, and on a right one not."""
+    case = TrainingCase(model=DRAWING, steps=2, data=Data(samples=4))
+    text = export.script(pool, stored_violation(pool, case, "RNG-1", ddp=f"ddp_invariants.faults.seeded:{fault}"))
+    assert run(text) == (1, f"RNG-1: {words}\n")
     assert run(on_the_right_one(text, "ddp")) == (0, "not reproduced\n")
 
 

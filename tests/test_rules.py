@@ -12,12 +12,13 @@ from ddp_invariants import balls
 from ddp_invariants.case import NoSync, ShardCase, ZeroGrad
 from ddp_invariants.declarations import Buckets, Declarations, SamplerDeclarations
 from ddp_invariants.evidence import Incident, RankEvidence, ShardEvidence, TrainingEvidence
-from ddp_invariants.invariants import ALL_RULES, judge
+from ddp_invariants.invariants import ALL_RULES, judge, param
 from ddp_invariants.invariants.comm import WITHHELD
 from ddp_invariants.invariants.hearing import Hearing, training
+from ddp_invariants.invariants.rule import Tally
 from ddp_invariants.invariants.shard import UNDECLARED
 from ddp_invariants.ledger import Ledger
-from ddp_invariants.program import Data, Mishap, Optimizer, Perturbation, Poison, Unused
+from ddp_invariants.program import Data, Interlude, InterludeKind, Mishap, Optimizer, Perturbation, Poison, Unused
 from ddp_invariants.trace import Call, LastCalls, label
 from ddp_invariants.verdict import Finding, Verdict
 
@@ -59,7 +60,7 @@ def test_right_evidence_breaches_no_rule_and_meets_what_it_can() -> None:
     unjudged = {name for name, f in findings.items() if f.unjudged}
     assert unjudged == {"INIT-4", "GRAD-7", "GRAD-8", "GRAD-12", "PARAM-4", "COMM-2", "COMM-3", "LIVE-2", "LIVE-3", "LIVE-4",
                         "MEM-1", "GRAD-9", "GRAD-10", "GRAD-11", "GRAD-13", "LIVE-5", "STATE-1", "STATE-2",
-                        "PARAM-6"}
+                        "PARAM-6", "RNG-1"}
     assert findings["LOSS-2"].met == {"batches differed"}
     assert judge(right(SHARED))["LOSS-2"].met == {"ranks shared a batch"}
     assert findings["GRAD-4"].met == set(ALL_RULES["GRAD-4"].needs)
@@ -134,7 +135,7 @@ def test_every_training_rule_has_a_breach_that_fires_it() -> None:
     """No rule of training goes without a test that it can fire."""
     tested_elsewhere = {"INIT-4", "GRAD-7", "GRAD-8", "GRAD-9", "GRAD-12", "PARAM-4", "COMM-1", "COMM-2", "COMM-3", "COMM-4",
                         "COMM-5", "COMM-6", "LIVE-2", "LIVE-3", "LIVE-4", "MEM-1", "GRAD-11", "GRAD-13", "LIVE-5",
-                        "STATE-1", "STATE-2", "GRAD-10", "PARAM-6"}
+                        "STATE-1", "STATE-2", "GRAD-10", "PARAM-6", "RNG-1"}
     assert {rule for rule, _, _ in BREACHES} | tested_elsewhere == set(training.rules)
 
 
@@ -167,6 +168,15 @@ def test_init4_judges_equal_seeds_only_where_declared() -> None:
     assert findings["INIT-1"].unjudged
     assert findings["INIT-4"].compared > 0
     assert judge(altered(evidence, 1, "forward", 0, WEIGHT, raised_by_one))["INIT-4"].breach is not None
+
+
+@pytest.mark.parametrize(("kind", "holds"), [("cast", True), ("evaluation", False)])
+def test_param3_a_cast_and_back_keeps_what_is_no_number_but_not_which(kind: InterludeKind, holds: bool) -> None:
+    """Of a run that has diverged: torch knows one NaN of bfloat16 on the way back. Nothing else may change its bits."""
+    evidence = right(replace(CASE, interludes=(Interlude(kind, 2),)))
+    evidence = everywhere(evidence, "updated", 1, WEIGHT, lambda value: np.copysign(value * np.float32(np.nan), np.float32(-1)))
+    evidence = everywhere(evidence, "forward", 2, WEIGHT, lambda value: np.copysign(value * np.float32(np.nan), np.float32(1)))
+    assert (param._moved_between(Hearing(evidence), Tally(), 2) is None) is holds
 
 
 ACCUMULATED = replace(CASE, accumulation=2, data=Data(samples=8, batch_size=2))

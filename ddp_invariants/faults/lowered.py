@@ -1,7 +1,7 @@
 """A wrapper around a forward under autocast, whose casts are a thread's, and kept until the outermost context is left."""
 
 from threading import Thread
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -44,6 +44,9 @@ class _Beside(Reference):
 
 class TakesItAlong(_Beside):
     """Right: the module runs in a thread, which enters the autocast of the one that called."""
+
+    # Each thread numbers its operations, and backward goes by the numbers: of two forwards it adds up parts in another order.
+    declares: ClassVar[dict[str, Any]] = {"unsupported": ("joint",)}
 
 
 class LosesItInAThread(_Beside):

@@ -143,6 +143,7 @@ def same_whatever_the_timing(hearing: Hearing, tally: Tally) -> Breach | None:
     if hearing.incident is not None or plain.incident is not None:
         raise Unjudged(hearing.cut_short or other.cut_short)
     _require_observed(hearing.evidence.ranks)
+    _require_the_same_draws(hearing.evidence.ranks, plain.ranks)
     for rank, (perturbed, before) in enumerate(zip(hearing.evidence.ranks, plain.ranks, strict=True)):
         for (moment, step), tensors in before.tensors.items():
             found = perturbed.tensors.get((moment, step))
@@ -162,6 +163,18 @@ def same_whatever_the_timing(hearing: Hearing, tally: Tally) -> Breach | None:
         raise Unjudged(hearing.cut_short)
     tally.met.add("results withheld" if plan.kind == "withheld" else "collectives delayed")
     return None
+
+
+def _require_the_same_draws(perturbed_W: tuple[RankEvidence, ...], plain_W: tuple[RankEvidence, ...]) -> None:
+    """Insist that both runs drew the same random numbers, so that what differs is not their doing.
+
+    Raises:
+        Unjudged: They did not: an exception was caught in one alone, or threads draw from the generator as well.
+    """
+    for perturbed, plain in zip(perturbed_W, plain_W, strict=True):
+        for at, tensors in plain.tensors.items():
+            if at[0] == "drawn" and at in perturbed.tensors and perturbed.tensors[at].bits != tensors.bits:
+                raise Unjudged("the two runs drew other random numbers")
 
 
 @training.rule("COMM-3", "Nothing is still in flight when a step's gradients are to be ready, and no buffer is written while "

@@ -416,7 +416,7 @@ def batch_arithmetic(hearing: Hearing, tally: Tally) -> Breach | None:
     plain = replace(case, world_size=1, accumulation=1, no_sync="plain", passes="alternate", crossed=None,
                     perturbation=Perturbation(), mishap=None)
     for step in hearing.steps("reduced"):
-        parts = [hearing.batches[number] for number in hearing.micro_steps(step)]
+        parts = [hearing.batch(number) for number in hearing.micro_steps(step)]
         if len({part.inputs_WBI.shape for part in parts}) > 1 or (case.zero_grad == "never" and step):
             continue
         tally.met |= {"several micro-steps"} | ({TWO_RANKS} if case.world_size > 1 else set())
@@ -446,7 +446,7 @@ CHECKPOINTS = {"plain": "a layer computed again in backward", "reentrant": "a ba
 
 
 @training.rule("GRAD-13", "However a step's forwards and backwards follow one another, whatever of a forward backward "
-               "computes again, however often a layer is called, and whatever gradients are a part of the loss, the gradient is "
+               "computes again, however often a layer is called, and whatever gradients are part of the loss, the gradient is "
                "the mean of the ranks' local gradients.",
                (TWO_RANKS, *PASSES.values(), *CHECKPOINTS.values(), TWICE, PENALTY))
 def any_order_of_passes(hearing: Hearing, tally: Tally) -> Breach | None:

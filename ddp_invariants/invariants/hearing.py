@@ -134,6 +134,11 @@ class Hearing:
         count = self.case.steps * self.case.accumulation
         return range(next((number for number in range(count) if self.noted(moment, number) is None), count))
 
+    def at(self, micro: int) -> str:
+        """A micro-step in words."""
+        step, part = divmod(micro, self.case.accumulation)
+        return f"step {step}" + (f", micro-step {part}" if self.case.accumulation > 1 else "")
+
     @cached_property
     def synchronised_each(self) -> bool:
         """Whether every micro-step was synchronised, for want of a way not to."""
@@ -209,6 +214,22 @@ class Hearing:
     def batches(self) -> list[oracle.Batch]:
         """Every rank's samples at each micro-step."""
         return oracle.batches(self.case)
+
+    def batch(self, number: int) -> oracle.Batch:
+        """Every rank's samples at a micro-step, and what its forward drew.
+
+        Raises:
+            Unjudged: It draws random numbers, and what they were is not known on every rank.
+        """
+        batch, drawn = self.batches[number], self.case.model.draws
+        if not drawn:
+            return batch
+        found = [tensors.by_name for tensors in self.every_rank("drawn", number)]
+        shapes = {index: (batch.inputs_WBI.shape[1], self.case.model.widths()[index]) for index in drawn}
+        names = {f"layers.{index}": shape for index, shape in shapes.items()}
+        if any(name not in one or one[name].shape != shape for one in found for name, shape in names.items()):
+            raise Unjudged(f"what the forward of micro-step {number} drew is not known: no layer drew it once, for the batch")
+        return replace(batch, drawn={index: np.stack([one[f"layers.{index}"] for one in found]) for index in drawn})
 
     def local(self, step: int) -> Local:
         """The sum of the twins' gradients over a step's micro-steps, laid out like the twins' first record of it.
@@ -372,7 +393,7 @@ class Hearing:
         names = [slot.name for slot in layout.slots if slot.dtype is not None]
         frozen = {name: oracle.nothing(held_0[name], case.world_size) for name in self.left_frozen(step) if name in held_0}
         scale = self.scale(step)
-        found = [oracle.gradients(case, held_0, self.batches[number], scale) for number in numbers]
+        found = [oracle.gradients(case, held_0, self.batch(number), scale) for number in numbers]
         found = [replace(one, by_name={**one.by_name, **frozen}) for one in found] if frozen else found
         fresh = _end_to_end(found, names, self.case.world_size)
         gradient = self._mean(fresh, step, layout)

@@ -13,12 +13,6 @@ from ddp_invariants.invariants.rule import Tally
 from ddp_invariants.verdict import Breach
 
 
-def _at(hearing: Hearing, micro: int) -> str:
-    """A micro-step in words."""
-    step, part = divmod(micro, hearing.case.accumulation)
-    return f"step {step}" + (f", micro-step {part}" if hearing.case.accumulation > 1 else "")
-
-
 @training.rule("LOSS-1", "Each rank's loss is bitwise its unwrapped twin's on its own batch.", ("a forward under autocast",))
 def loss_is_the_twins(hearing: Hearing, tally: Tally) -> Breach | None:
     """The wrapper neither mixes ranks nor changes the forward."""
@@ -30,7 +24,7 @@ def loss_is_the_twins(hearing: Hearing, tally: Tally) -> Breach | None:
             if tensors.bits[:half] != tensors.bits[half:]:
                 wrapped, twin = tensors.values_P
                 breach = Breach("LOSS-1", "a rank's loss is not its own forward's",
-                                f"rank {rank} of {hearing.case.world_size}, {_at(hearing, micro)}",
+                                f"rank {rank} of {hearing.case.world_size}, {hearing.at(micro)}",
                                 f"{number(wrapped)}, the unwrapped twin's is {number(twin)}")
                 return losses.of_loss(hearing, breach, micro, tensors.layout.slots[0].dtype)
     return None
@@ -39,7 +33,10 @@ def loss_is_the_twins(hearing: Hearing, tally: Tally) -> Breach | None:
 @training.rule("LOSS-2", "Ranks whose batches differ report different losses, ranks with the same batch the same.",
                ("batches differed", "ranks shared a batch"))
 def losses_differ_as_batches_do(hearing: Hearing, tally: Tally) -> Breach | None:
-    """By the samples' tags (draws.Dataset) two batches' losses are equal with a chance below 1e-9."""
+    """By the samples' tags (draws.Dataset) two batches' losses are equal with a chance below 1e-9.
+
+    Of the same batch, where a forward draws no random numbers: these are each rank's own (RNG-1).
+    """
     for micro in hearing.all_micro_steps("loss"):
         at = step, _ = divmod(micro, hearing.case.accumulation)
         if step >= hearing.clean_steps:
@@ -50,7 +47,7 @@ def losses_differ_as_batches_do(hearing: Hearing, tally: Tally) -> Breach | None
             break
         indices = hearing.batches[micro].indices
         for one, other in combinations(range(len(losses)), 2):
-            where = f"ranks {one} and {other} of {len(losses)}, {_at(hearing, micro)}"
+            where = f"ranks {one} and {other} of {len(losses)}, {hearing.at(micro)}"
             if sorted(indices[one]) != sorted(indices[other]):
                 tally.compared += 1
                 tally.met.add("batches differed")
@@ -60,7 +57,7 @@ def losses_differ_as_batches_do(hearing: Hearing, tally: Tally) -> Breach | None
                                   f"{number(losses[one])} on both; samples {indices[one].tolist()} and "
                                   f"{indices[other].tolist()}", "the loss was averaged over the ranks, or all ranks were "
                                   "given one rank's batch")
-            elif hearing.case.passed_by(one, *at) == hearing.case.passed_by(other, *at) and (
+            elif not hearing.case.model.draws and hearing.case.passed_by(one, *at) == hearing.case.passed_by(other, *at) and (
                     indices[one] == indices[other]).all() and held[one] == held[other]:
                 tally.compared += 1
                 tally.met.add("ranks shared a batch")
@@ -86,7 +83,7 @@ def mean_loss_is_the_global_batchs(hearing: Hearing, tally: Tally) -> Breach | N
             tally.worst = max(tally.worst, error / radius)
         if not error <= radius:
             return Breach("LOSS-3", "the mean of the ranks' losses is not the loss of the global batch",
-                          f"all {hearing.case.world_size} ranks, {_at(hearing, micro)}",
+                          f"all {hearing.case.world_size} ranks, {hearing.at(micro)}",
                           f"{number(mean)}, expected {number(float(truth.centre))}; off by {error:.2g} "
                           f"({radius:.2g} allowed)")
     return None

@@ -246,6 +246,31 @@ class Statistics(_Layer):
         return x
 
 
+class Dropout(_Layer):
+    """Makes each number of its input zero or twice itself: both exact, so that nothing of it is rounding.
+
+    By torch.rand, which takes a number of the generator for each that it gives: how many random bits torch's own dropout
+    spends on a mask is the affair of its build, and what all ranks draw alike is to be told from chance by them.
+
+    Attributes:
+        given: What it multiplies by in the next forwards, instead of what it draws: what another drew. 0, 1 and 2.
+        at_draw: Called in every forward that draws by itself with what it multiplies by, float32 in the shape of its input.
+    """
+
+    given: Tensor | None = None
+    at_draw: Callable[[Tensor], None] | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape (B, D) to (B, D), of the same dtype."""
+        self.begin()
+        if self.given is not None:
+            return x * self.given.to(x.dtype)
+        factors = (torch.rand(x.shape) < 0.5).float() * 2 if self.training else torch.ones(x.shape)
+        if self.at_draw is not None:
+            self.at_draw(factors)
+        return x * factors.to(x.dtype)
+
+
 class UserError(Exception):
     """An exception of the user's own code in the middle of a step."""
 
@@ -294,10 +319,16 @@ class Replica(nn.Module):
         if layer.kind == "empty":
             return Empty(layer, inputs)
         kinds: dict[str, Callable[[Layer, int, Values], nn.Module]] = {
-            "embedding": Embedding, "convolution": Convolution, "norm": Norm, "attention": Attention}
+            "embedding": Embedding, "convolution": Convolution, "norm": Norm, "attention": Attention,
+            "dropout": lambda *_: Dropout()}
         if layer.kind in kinds:
             return kinds[layer.kind](layer, inputs, values)
         return Statistics(inputs, values)
+
+    @property
+    def drawing(self) -> list[Dropout]:
+        """The layers that draw random numbers."""
+        return [layer for layer in self.layers if isinstance(layer, Dropout)]
 
     def cross(self) -> None:
         """Compute branches in the other order from now on."""

@@ -152,7 +152,7 @@ class Rank:
         everyone = self.connections[request["everyone"]]
         training_group = self.connections.get(request["training"]) if case.outside else None
         members = list(range(case.outside, case.ranks_needed))
-        _seed(case.seed + everyone.rank)
+        _seed(draws.seed(case, everyone.rank))
         session = Session(everyone, training_group, members, f"{request['number']}.{number}", log,
                           _timing(case, everyone.rank), plain=request["plain"])
         record = noting.Record()

@@ -93,6 +93,9 @@ class Run:
         self.laid_out: dict[str, _Layout] = {}
         self.layouts: list[_Layout] = []
         self.copies: list[Any] = []  # Kept: they may have hooks of their own.
+        self.noticed: list[tuple[int, Tensor]] = []
+        self.drawn: dict[tuple[str, int], list[Tensor] | None] = {}
+        self._watch_draws()
 
     def __deepcopy__(self, _memo: object) -> "Run":
         """A wrapper may deep-copy the replica, which calls back into this run: one run remains."""
@@ -214,6 +217,35 @@ class Run:
             for layer in self.replica.layers:
                 layer.at_forward = self._at_layer
 
+    def _watch_draws(self) -> None:
+        """Be told of every random number that a forward of the replica draws."""
+        for place, layer in enumerate(self.replica.drawing):
+            layer.at_draw = partial(self._drew, place)
+
+    def _drew(self, place: int, factors: Tensor) -> None:
+        self.noticed.append((place, factors))
+
+    def _note_drawn(self, moment: str, *numbers: int) -> None:
+        """Note what the layers drew since `noticed` was cleared; nothing where not each of them did so once."""
+        layers = self.case.model.draws
+        noticed, self.noticed = self.noticed, []
+        found: list[Tensor] | None = None
+        if [place for place, _ in noticed] == list(range(len(layers))):
+            with suppress(RuntimeError):  # Of a transformation's own tensor nothing is left when that is over.
+                found = [torch.from_numpy(factors.numpy().copy()) for _, factors in noticed]
+        for number in numbers:
+            self.drawn[moment, number] = found
+            if layers:
+                kept = [None] * len(layers) if found is None else [factors.to(torch.uint8) for factors in found]
+                self.record.tensors(moment, number, zip([f"layers.{index}" for index in layers], kept, strict=True))
+
+    def _given(self, replica: Replica, number: int) -> bool:
+        """Have the next forward of a replica draw what the micro-step's drew; whether that is known."""
+        drawn = self.drawn["drawn", number]
+        for layer, factors in zip(replica.drawing, drawn or (), strict=drawn is not None):
+            layer.given = factors
+        return drawn is not None
+
     def _interlude(self, interlude: Interlude, wrapped: Any, optimizer: Any, indices: Any) -> tuple[Any, Any]:
         """What the program does before a step, besides training. Returns what is trained from then on, and its optimizer."""
         drive, kind = self.drive, interlude.kind
@@ -238,7 +270,10 @@ class Run:
             module = wrapped if isinstance(wrapped, nn.Module) else self.replica
             with torch.set_grad_enabled(kind != "evaluation"):
                 module.train(kind == "forward only")
+                told, self.noticed = self.replica.training, []
                 self._forward(wrapped, inputs)
+                if not told:  # Else it was not: some keep the module from what is said to them.
+                    self._note_drawn("evaluated", self.step)
                 module.train()
         return wrapped, optimizer
 
@@ -273,6 +308,7 @@ class Run:
         if self.case.crossed == self.rank:
             self.replica.cross()
         self._pass_by(self.replica)
+        self._watch_draws()
         self._watch_replica()
         self.drive = self.driver.start(self.context, self.replica)
         wrapped, optimizer = self.drive.begin()
@@ -343,6 +379,8 @@ class Run:
         for number, dealt in enumerate(draws.batches(case)):
             self.step = number // case.accumulation
             self._pass_by(plain, micro_step=number % case.accumulation)
+            if not self._given(plain, number):
+                return
             for interlude in case.interludes if number % case.accumulation == 0 else ():
                 if interlude.step == self.step:
                     interludes.plainly(interlude, plain, optimizer)
@@ -460,32 +498,31 @@ class Run:
         """One forward and backward, and the unwrapped twin's. Returns what was sent before and after the backward."""
         inputs, targets, tags = self._batch(indices, self.step)
         self._pass_by(self.replica, self.twin, micro_step=number)
-        self.phase, self.watching = "forward", number == 0
-        rng = torch.get_rng_state()
+        self.phase, self.watching, self.noticed = "forward", number == 0, []
         loss, scaled = self._loss(self._forward(wrapped, inputs), targets, tags, inputs)
+        self._note_drawn("drawn", self.step * self.case.accumulation + number)
         self.phase = "backward"
         start = self.session.counts()
         self.arrived, self.backward_began = [], self.session.log.now()
         self.drive.backward(wrapped, optimizer, scaled)
         span = start, self.session.counts()
         self.phase = "twin"
-        after = torch.get_rng_state()
-        torch.set_rng_state(rng)
         if self.declared.zero == SHARDED and number == 0:
             self._note_gathered()
         self._twin_step(number, inputs, targets, tags, loss)
-        torch.set_rng_state(after)
         return span
 
     def _passes(self, wrapped: Any, optimizer: Any, dealt: list[Any]) -> None:
         """A step's forwards and backwards in another order than in turn, and the unwrapped twin's in turn."""
-        retained = self.case.passes == "retained"
+        retained, first = self.case.passes == "retained", self.step * self.case.accumulation
         batches = [self._batch(indices, self.step) for indices in dealt]
         self.phase, self.watching = "forward", True
         losses = []
         for number, (inputs, targets, tags) in enumerate(batches[:1] if retained else batches):
             self._pass_by(self.replica, self.twin, micro_step=number)
+            self.noticed = []
             losses.append(self._loss(self._forward(wrapped, inputs), targets, tags))
+            self._note_drawn("drawn", *(range(first, first + len(batches)) if retained else [first + number]))
         self.phase = "backward"
         self.arrived, self.backward_began = [], self.session.log.now()
         if retained:
@@ -507,13 +544,17 @@ class Run:
         found = []
         for number, (inputs, targets, tags) in enumerate(batches):
             self._pass_by(self.twin, micro_step=number)
+            if not self._given(self.twin, first + number):
+                return
             found.append(self._loss(self._cast(self.twin, inputs), targets, tags))
         self._note_twin(0, torch.stack([scaled for _, scaled in found]).sum(), found[0][0], losses[0][0])
         for number in range(1, len(batches)):
             self._note_twin(number, None, found[number][0], losses[number][0])
 
     def _twin_step(self, number: int, inputs: Tensor, targets: Tensor, tags: Tensor, loss: Tensor) -> None:
-        """What an unwrapped module makes of the same batch."""
+        """What an unwrapped module makes of the same batch and the same random numbers, where these are known."""
+        if not self._given(self.twin, self.step * self.case.accumulation + number):
+            return
         twin_loss, scaled = self._loss(self._cast(self.twin, inputs), targets, tags, inputs)
         self._note_twin(number, scaled, twin_loss, loss)
 
@@ -542,12 +583,13 @@ class Run:
             inputs, targets, tags = self._batch(dealt[self.rank], self.step)
             self.watching = True
             self._at_forward()
-            self.phase = "train_step"
+            self.phase, self.noticed = "train_step", []
             start = self.session.counts()
             loss = self.drive.train_step(parameters, inputs, targets, self.context)
             self._note_in_flight()
             self.record.facts.setdefault("marks", []).append([start, self.session.counts()])
             self.record.tensors("updated", self.step, self.named)
+            self._note_drawn("drawn", self.step)
             self.phase = "twin"
             reported = loss.detach() if isinstance(loss, Tensor) else torch.tensor(loss, dtype=torch.float64)
             self._twin_step(0, inputs, targets, tags, reported)

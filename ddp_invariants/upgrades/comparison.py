@@ -55,11 +55,13 @@ class Difference:
 
 STAGES: tuple[tuple[Moment, str], ...] = (
     ("built", "construction"), ("built buffers", "construction"), ("wrapped", "initialisation"),
-    ("wrapped buffers", "initialisation"), ("forward", "forward"), ("forward buffers", "forward"), ("loss", "forward"),
+    ("wrapped buffers", "initialisation"), ("forward", "forward"), ("forward buffers", "forward"), ("drawn", "random numbers"),
+    ("loss", "forward"),
     ("local", "local gradient"), ("reduced", "reduced gradient"), ("updated", "optimizer"), ("left buffers", "forward"),
     ("state", "optimizer"), ("restored", "saving and loading"), ("restored buffers", "saving and loading"),
     ("restored state", "saving and loading"))
 """Moments in the order of a step, and the stage that made what was noted then."""
+_OF_MICRO_STEPS = ("drawn", "loss", "local")
 
 
 _UNSTEADY = re.compile(r" at 0x[0-9a-f]+| \(Triggered internally at .*|\[[^\]\s]*\]:\d+|[\w./-]+\.(?:cc|cpp|h|cu|py):\d+")
@@ -225,7 +227,7 @@ def _numbers(old: TrainingEvidence, new: TrainingEvidence, declared: Declaration
     rounded: set[str] = set()
     for step in range(old.case.steps):
         for moment, stage in STAGES:
-            numbers = range(step * old.case.accumulation, (step + 1) * old.case.accumulation) if moment in ("loss", "local") \
+            numbers = range(step * old.case.accumulation, (step + 1) * old.case.accumulation) if moment in _OF_MICRO_STEPS \
                 else (step,)
             for number in numbers:
                 first, second = old.moment(moment, number), new.moment(moment, number)
@@ -250,7 +252,7 @@ def _numbers(old: TrainingEvidence, new: TrainingEvidence, declared: Declaration
                         return
 
 
-_OF_NO_NUMBERS = ("COMM", "LIVE", "MEM")
+_OF_NO_NUMBERS = ("COMM", "LIVE", "MEM", "RNG")
 """Rules that say nothing of values: where one holds on one side alone, roundings are roundings still."""
 _LEFT: dict[Moment, Moment] = {"forward": "updated", "forward buffers": "left buffers", "restored": "updated",
                                "restored buffers": "left buffers", "restored state": "state"}

@@ -53,7 +53,7 @@ def _of_the_losses(twins_W: FloatArray, roundoff: float) -> Iterator[_Guess]:
 
 def _of_the_outputs(hearing: Hearing, micro: int, roundoff: float) -> Iterator[_Guess]:
     """The losses of outputs that were exchanged between the ranks, against each rank's own targets."""
-    case, step, batch = hearing.case, micro // hearing.case.accumulation, hearing.batches[micro]
+    case, step, batch = hearing.case, micro // hearing.case.accumulation, hearing.batch(micro)
     held = hearing.every_rank("forward", step)
     if step >= hearing.clean_steps or case.penalty or any(tensors != held[0] for tensors in held):
         return

@@ -1,0 +1,135 @@
+"""The bucketed reference beside a generator of random numbers: who seeds it, when, and with what."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Self
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ddp_invariants.reference.ddp import DistributedDataParallel as _Reference
+
+
+class SeedsEachRank(_Reference):
+    """Right: seeds every rank differently, whatever the user did."""
+
+    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None, bucket_cap_mb: float = 25.0) -> None:
+        super().__init__(module, process_group, bucket_cap_mb)
+        torch.manual_seed(1000 + dist.get_rank())
+
+
+class DrawsNumbersOfItsOwn(_Reference):
+    """Right: takes numbers from the default generator in every forward, on each rank as many as it likes."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        torch.rand(1 + 3 * dist.get_rank())
+        result = super().forward(*args, **kwargs)
+        torch.randperm(5)
+        return result
+
+
+class EvaluatesOnAForkedGenerator(_Reference):
+    """Right: seeds all ranks alike for a forward in evaluation, and then has the generator as it was."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if self.training:
+            return super().forward(*args, **kwargs)
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            return super().forward(*args, **kwargs)
+
+
+class SeedsAllAlike(_Reference):
+    """Every rank is seeded alike when it wraps (huggingface/transformers#31412, goodfire-ai/spd#412).
+
+    RNG-1: every rank is seeded alike.
+    """
+
+    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None, bucket_cap_mb: float = 25.0) -> None:
+        super().__init__(module, process_group, bucket_cap_mb)
+        torch.manual_seed(42)
+
+
+class BroadcastsTheGenerator(_Reference):
+    """The generator's state is broadcast with the parameters, so that all ranks start from one (no public incident found).
+
+    RNG-1: all ranks were given the state of rank 0's generator.
+    """
+
+    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None, bucket_cap_mb: float = 25.0) -> None:
+        super().__init__(module, process_group, bucket_cap_mb)
+        state = torch.get_rng_state()
+        dist.broadcast(state, group_src=0, group=process_group)
+        torch.set_rng_state(state)
+
+
+class SeedsEveryForward(_Reference):
+    """Every forward starts from one seed, as if to be reproducible (no public incident found).
+
+    RNG-1: every rank is seeded alike, and anew in every.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        torch.manual_seed(0)
+        return super().forward(*args, **kwargs)
+
+
+class SeedsEveryForwardByRank(_Reference):
+    """Every forward starts from the rank's seed, so that its masks are the same in all of them (no public incident found).
+
+    RNG-1: each rank is seeded anew in every.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        torch.manual_seed(1 + dist.get_rank())
+        return super().forward(*args, **kwargs)
+
+
+class SeedsAllAlikeUnderNoSync(_Reference):
+    """What is accumulated starts from a seed for the step, which is that of all ranks (no public incident found).
+
+    RNG-1: every rank is seeded alike.
+    """
+
+    _entered = 0
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        self._entered += 1
+        torch.manual_seed(self._entered)
+        with super().no_sync():
+            yield
+
+
+class SeedsAllAlikeToEvaluate(_Reference):
+    """A forward in evaluation is seeded, to be the same every time, and training goes on from there (no public incident found).
+
+    RNG-1: every rank is seeded alike from step.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if not self.training:
+            torch.manual_seed(0)
+        return super().forward(*args, **kwargs)
+
+
+class StaysInEvaluation(_Reference):
+    """What calls the module into evaluation does not call it back into training (no public incident found).
+
+    RNG-1: the module was left in evaluation.
+    """
+
+    def train(self, mode: bool = True) -> Self:
+        self.training = mode
+        if not mode:
+            self.module.eval()
+        return self
+
+
+class TrainsInEvaluation(_Reference):
+    """Every forward puts the module into training first (no public incident found). RNG-1: the module was put back."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self.module.train()
+        return super().forward(*args, **kwargs)

@@ -1,0 +1,223 @@
+"""RNG-1 fires on handmade evidence of what is drawn twice, names what it is, and lets chance be chance."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pytest
+from handmade import Maker
+
+from conftest import TrialMaker
+from ddp_invariants import balls, draws, oracle
+from ddp_invariants.case import TrainingCase
+from ddp_invariants.evidence import RankEvidence, Tensors, TrainingEvidence
+from ddp_invariants.invariants import judge
+from ddp_invariants.invariants.rng import FORWARDS, RANKS
+from ddp_invariants.layers import Layer, Model
+from ddp_invariants.program import (
+    Data,
+    Interlude,
+    InterludeKind,
+    LossScale,
+    Mishap,
+    Perturbation,
+    Poison,
+    Unused,
+)
+from ddp_invariants.scope import Scope
+from ddp_invariants.verdict import Breach, Finding
+
+WIDE = Model(2, (Layer("linear", 96), Layer("dropout"), Layer("linear", 2)))
+CASE = TrainingCase(model=WIDE, world_size=3, data=Data(samples=6), steps=3, accumulation=2, seed=7)
+MICRO_STEPS = 6
+Array = np.ndarray
+
+
+def stream(seed: int, forwards: int = MICRO_STEPS, width: int = 96) -> list[Array]:
+    """What so many forwards of one sample draw after torch.manual_seed(seed), by another generator's word."""
+    words = np.random.RandomState(seed).randint(0, 2**32, (forwards, 1, width), np.uint32)
+    return [2.0 * (one >> np.uint32(23) & 1 == 0) for one in words]
+
+
+OWN = [stream(draws.seed(CASE, rank)) for rank in range(3)]
+
+
+def drew(by_rank: list[list[Array]], case: TrainingCase = CASE, evaluated: Array | None = None) -> TrainingEvidence:
+    """Evidence of ranks that drew such factors, in the micro-steps one after another."""
+    maker = Maker()
+
+    def noted(factors: Array | None) -> Tensors:
+        return maker.tensors({"layers.1": factors}, "uint8")
+
+    other = {} if evaluated is None else {("evaluated", 1): noted(evaluated)}
+    return TrainingEvidence(case, tuple(RankEvidence({
+        **{("drawn", number): noted(factors) for number, factors in enumerate(mine)}, **other}) for mine in by_rank))
+
+
+def found(by_rank: list[list[Array]], case: TrainingCase = CASE, evaluated: Array | None = None) -> Finding:
+    """What RNG-1 says of them."""
+    return judge(drew(by_rank, case, evaluated))["RNG-1"]
+
+
+def breach(by_rank: list[list[Array]], case: TrainingCase = CASE, evaluated: Array | None = None) -> Breach:
+    """How RNG-1 is violated."""
+    violated = found(by_rank, case, evaluated).breach
+    assert violated is not None
+    return violated
+
+
+def test_streams_of_their_own_are_right() -> None:
+    """Every two ranks are compared in every micro-step, and every two forwards of a rank."""
+    finding = found(OWN)
+    assert finding.breach is None
+    assert finding.met == {RANKS, FORWARDS}
+    assert finding.compared == MICRO_STEPS * 3 + 3 * MICRO_STEPS * (MICRO_STEPS - 1) // 2
+
+
+@pytest.mark.parametrize(("by_rank", "words"), [
+    ([stream(42)] * 3, "every rank is seeded alike"),
+    ([OWN[0]] * 3, "all ranks were given the state of rank 0's generator"),
+    ([stream(42, 1) * 6] * 3, "every rank is seeded alike, and anew in every forward"),
+    ([stream(42, 2) * 3] * 3, "every rank is seeded alike, and anew in every step"),
+    ([stream(rank, 1) * 6 for rank in range(3)], "each rank is seeded anew in every forward"),
+    ([stream(rank, 2) * 3 for rank in range(3)], "each rank is seeded anew in every step"),
+    ([[*OWN[rank][:2], *stream(42, 4)] for rank in range(3)], ""),
+    ([OWN[0], OWN[1], OWN[1]], ""),
+    ([[*OWN[0][:5], OWN[1][5]], OWN[1], OWN[2]], ""),
+])
+def test_what_is_drawn_twice_is_told_with_what_predicts_it(by_rank: list[list[Array]], words: str) -> None:
+    """And with nothing where nothing predicts it."""
+    assert breach(by_rank).perhaps == words
+
+
+def test_it_says_who_drew_what_when() -> None:
+    """Two ranks come before one rank's own, and the first micro-step first."""
+    told = breach([[*OWN[0][:5], OWN[1][5]], OWN[1], OWN[2]])
+    assert told.fact == "two ranks draw the same random numbers"
+    assert told.where == "ranks 0 and 1 of 3, step 2, micro-step 1"
+    assert told.got.startswith("96 of 96 random bits are the same")
+    told = breach([OWN[0], OWN[1], [*OWN[2][:3], OWN[2][0], *OWN[2][4:]]])
+    assert told.fact == "a rank draws the same random numbers again"
+    assert told.where == "rank 2 of 3, step 0, micro-step 0 and step 1, micro-step 1"
+
+
+def test_what_begins_after_an_interlude_is_told_as_that() -> None:
+    """From the step that follows it on."""
+    case = replace(CASE, interludes=(Interlude("evaluation", 1),))
+    told = breach([[*OWN[rank][:2], *stream(42, 4)] for rank in range(3)], case)
+    assert told.perhaps == "every rank is seeded alike from step 1 on, after this: evaluation"
+
+
+def test_what_chance_may_repeat_is_not_compared() -> None:
+    """With 63 comparisons of six micro-steps it takes 70 bits: 69 are too few, whoever draws them."""
+    for width, judged in ((69, False), (70, True)):
+        case = replace(CASE, model=Model(2, (Layer("linear", width), Layer("dropout"), Layer("linear", 2))))
+        finding = found([stream(42, width=width)] * 3, case)
+        assert (finding.breach is not None) is judged
+        assert bool(finding.unjudged) is not judged
+
+
+def test_what_a_wrapper_made_anew_draws_again_is_its_affair() -> None:
+    """One that seeds each rank where it is made does so twice where it is made twice; other ranks' are not its own."""
+    case = replace(CASE, accumulation=1, steps=4, interludes=(Interlude("reload", 2),))
+    assert found([[*stream(rank, 2), *stream(rank, 2)] for rank in range(3)], case).breach is None
+    assert breach([[*stream(42, 2), *stream(42, 2)]] * 3, case).perhaps == "every rank is seeded alike"
+
+
+def test_backwards_through_one_forward_draw_once() -> None:
+    """What is noted of its other micro-steps is the first one's."""
+    case = replace(CASE, passes="retained")
+    assert found([[one for one in mine[:3] for _ in range(2)] for mine in OWN], case).breach is None
+
+
+def test_in_training_all_is_drawn_and_in_evaluation_nothing() -> None:
+    """A module left in the one or put back into the other is told as that."""
+    ones = np.ones((1, 96))
+    told = breach([OWN[0], [*OWN[1][:4], ones, OWN[1][5]], OWN[2]])
+    assert told.fact == "a forward in training draws no random numbers"
+    assert told.where == "rank 1 of 3, step 2, micro-step 0"
+    assert found(OWN, evaluated=ones).breach is None
+    assert breach(OWN, evaluated=OWN[0][0]).fact == "a forward in evaluation draws random numbers"
+
+
+def test_without_evidence_nothing_is_judged() -> None:
+    """Of a layer that was called twice, or never, nobody knows; nor of a model that draws nothing."""
+    unknown: list[list[Array]] = [[None] * MICRO_STEPS] * 3  # type: ignore[list-item]  # a tensor that is not there
+    assert "is not known" in found(unknown).unjudged
+    assert found([], replace(CASE, model=Model(2, (Layer("linear", 2),)))).unjudged == "no layer draws random numbers"
+    assert "no evidence of 'loss'" in judge(drew(unknown))["LOSS-1"].unjudged
+
+
+def test_the_oracle_multiplies_by_what_was_drawn_and_rounds_nothing() -> None:
+    """By 0, 1 or 2; what is not known stays so, and what overflows is not known."""
+    ball = balls.Ball(np.array([3.0, 3.0, 3.0, 2.0**127]), np.array([0.5, 0.5, np.inf, 0.0]), 0.5)
+    found = balls.masked(ball, np.array([2.0, 0.0, 0.0, 2.0]), "float32")
+    assert found.centre.tolist() == [6.0, 0.0, 0.0, 2.0**128]
+    assert found.radius.tolist() == [1.0, 0.0, np.inf, np.inf]
+
+
+def test_one_batch_of_all_ranks_has_all_their_draws() -> None:
+    """Joined, so that single-process training drops what the ranks dropped."""
+    batches = oracle.batches(CASE)
+    drawn = [replace(batch, drawn={1: np.stack([mine[number] for mine in OWN])}) for number, batch in enumerate(batches)]
+    held = {"layers.0.weight": draws.parameters(CASE, 0, 192).reshape(96, 2),
+            "layers.2.weight": draws.parameters(CASE, 0, 192).reshape(2, 96)}
+    apart = [oracle.gradients(replace(CASE, accumulation=1), held, batch) for batch in drawn[:2]]
+    whole = oracle.gradients(replace(CASE, accumulation=1, world_size=1), held, oracle.joined(drawn[:2]))
+    for name, ball in whole.by_name.items():
+        mean = np.mean([one.by_name[name].centre.mean(0) for one in apart], 0)
+        assert (np.abs(ball.centre[0] - mean) <= 1e-4 * np.abs(mean).max()).all(), name
+
+
+PLAIN = replace(CASE, world_size=2, accumulation=1, data=Data(samples=8, batch_size=2))
+AROUND = {
+    "accumulated": CASE, "nested": replace(CASE, no_sync="nested"), "joint": replace(CASE, passes="joint"),
+    "retained": replace(CASE, passes="retained"), "one rank": replace(PLAIN, world_size=1),
+    "subgroup": replace(PLAIN, outside=1), "fractions": replace(PLAIN, values="real", log2_scale=8),
+    "forward error": replace(PLAIN, mishap=Mishap("forward error", 1)),
+    "backward error": replace(PLAIN, mishap=Mishap("backward error", 1)),
+    "withheld": replace(PLAIN, perturbation=Perturbation("withheld")), "saved by others": replace(PLAIN, saved_by=1),
+    "poison": replace(PLAIN, poison=Poison(1, 1)), "scaler": replace(PLAIN, scaler=LossScale(4), poison=Poison(1, 1, "inf")),
+    "unused": replace(PLAIN, model=replace(WIDE, layers=(*WIDE.layers, Layer("linear", 2))), unused=(Unused(3, rank=1),)),
+    **{kind: replace(PLAIN, interludes=(Interlude(kind, 1),)) for kind in get_args(InterludeKind)},
+}
+
+
+@pytest.mark.parametrize("ddp", ["reference", "torch"])
+def test_a_right_wrapper_is_right_whatever_else_happens_around_dropout(make_trial: TrialMaker, ddp: str) -> None:
+    """And is judged: every loss is its twin's, every step is that of one process that drops the same."""
+    trial = make_trial(ddp=ddp)
+    for name, case in AROUND.items():
+        findings = trial.findings(trial.scope.fit(case))
+        assert {rule: one.breach for rule, one in findings.items() if one.breach} == {}, name
+        judged = {rule for rule, one in findings.items() if not one.unjudged}
+        assert judged >= {"RNG-1", "LOSS-1", "LOSS-3", "PARAM-3"}, (name, findings)
+        assert case.world_size > 1 or "PARAM-4" in judged
+
+
+UNSEEN = '''
+import torch
+from ddp_invariants.faults.per_parameter import PerParameter as Right
+
+class CallsTwice(Right):
+    """Looks at a result before it returns another."""
+    def forward(self, inputs):
+        self.module(inputs)
+        return super().forward(inputs)
+
+class MapsOverSamples(Right):
+    """Has each sample go through the module by itself."""
+    def forward(self, inputs):
+        return torch.func.vmap(lambda one: super(MapsOverSamples, self).forward(one[None])[0], randomness="different")(inputs)
+'''
+
+
+@pytest.mark.parametrize("name", ["CallsTwice", "MapsOverSamples"])
+def test_who_hides_what_is_drawn_is_not_accused(make_trial: TrialMaker, tmp_path: Path, name: str) -> None:
+    """The twin cannot drop the same, so that no rule that compares with it is judged."""
+    path = tmp_path / "unseen.py"
+    path.write_text(UNSEEN, encoding="utf-8")
+    findings = make_trial(ddp=f"{path}:{name}", scope=Scope()).findings(PLAIN)
+    assert {rule: one.breach for rule, one in findings.items() if one.breach} == {}
+    assert all(findings[rule].unjudged for rule in ("RNG-1", "LOSS-1", "LOSS-3", "GRAD-2", "GRAD-3", "PARAM-3"))
