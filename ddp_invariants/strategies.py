@@ -39,7 +39,7 @@ _SAMPLES = st.integers(0, 2) | st.integers(0, 29)
 _COINS = st.booleans()
 _ONE_IN_FOUR = st.sampled_from((False, False, False, True))
 _ONE_IN_EIGHT = st.sampled_from((False,) * 7 + (True,))
-_BLOCKS = st.sampled_from(("",) * 20 + ("convolution", "norm", "attention", "transformer"))
+_BLOCKS = st.sampled_from(("",) * 20 + ("convolution", "norm", "attention", "transformer", "batch_norm"))
 """What costs more to judge, and makes little else exact: rarely."""
 _EMBEDDINGS = st.sampled_from(("",) * 14 + ("dense", "sparse"))
 _COMPLEX = (Layer("linear", dtype="complex64"), Layer("scale", dtype="complex64"),
@@ -96,7 +96,7 @@ def models(draw: st.DrawFn, *, buffers: bool = False, every_kind: bool = False, 
 
     Args:
         draw: Hypothesis'.
-        buffers: Add a layer with buffers.
+        buffers: Add a layer with buffers, and in every other case a BatchNorm beside it.
         every_kind: Add, each in every other case, a tied pair, a frozen, a 0-d and a zero-element parameter. For rules
             about them: left to the layers above, a short run would often never meet them all.
         odd: Always have gradients that are sparse, or of a dtype of their own.
@@ -142,17 +142,20 @@ def models(draw: st.DrawFn, *, buffers: bool = False, every_kind: bool = False, 
         layers = [Layer("embedding", dtype=dtype, sparse=embedding == "sparse"), *(
             layer if layer.tied is None else replace(layer, tied=layer.tied + 1) for layer in layers)]
     if buffers:
-        layers.append(Layer("statistics"))
+        more = draw(_COINS) and block != "batch_norm"
+        layers += [*(_block("batch_norm", width, dtype, Layer("convolution", bias=True)) if more else ()), Layer("statistics")]
     return Model(inputs, tuple(layers))
 
 
 def _block(name: str, width: int, dtype: Dtype, convolution: Layer) -> list[Layer]:
     """Layers of kinds that need a width of their own, after one that makes it where it is another."""
-    least = {"convolution": 4, "norm": 1}.get(name, 2)
+    least = {"convolution": 4, "batch_norm": 4, "norm": 1}.get(name, 2)
     first = [] if width % least == 0 else [Layer("linear", 4, dtype=dtype)]
     width = 4 if first else width
     if name == "convolution":
         return [*first, replace(convolution, outputs=width // 4)]
+    if name == "batch_norm":
+        return [*first, Layer("batch_norm", bias=convolution.bias, dtype=dtype)]
     norm, attention = Layer("norm", dtype=dtype), Layer("attention", dtype=dtype)
     if name == "transformer":
         return [*first, norm, attention, norm, Layer("linear", width, bias=True, activation="gelu", dtype=dtype),
@@ -262,6 +265,8 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
     ways, again = draw(st.sampled_from(offered)) if offered else ("alternate", "none")
     if offered:
         accumulation = 2 if ways != "alternate" else 1
+        # Before its backward nobody may write a BatchNorm's buffers.
+        model = model if ways != "joint" else _without_batch_norm(model)
         last = Layer("linear", model.widths()[-1], dtype=model.layers[0].dtype, twice=draw(_ONE_IN_FOUR) and scope.has("twice"))
         pair = (last, replace(last, checkpoint=again, twice=False))
         model = replace(model, layers=(*model.layers, *(pair if draw(_COINS) else pair[::-1])))
@@ -334,6 +339,11 @@ def _with_scaler(case: TrainingCase, scaler: LossScale) -> TrainingCase:
     if scaler.log2_scale < scaler.log2_backoff * case.steps - 126:  # It might fall out of range.
         scaler = replace(scaler, log2_backoff=1)
     return replace(case, scaler=scaler, zero_grad="zero" if case.zero_grad == "never" else case.zero_grad)
+
+
+def _without_batch_norm(model: Model) -> Model:
+    """The model without such layers, to which none is tied, and which stand behind all that are."""
+    return replace(model, layers=tuple(layer for layer in model.layers if layer.kind != "batch_norm"))
 
 
 def _extended(model: Model, *, frozen: bool = False) -> Model:

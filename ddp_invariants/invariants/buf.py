@@ -19,7 +19,7 @@ def equal_when_a_forward_starts(hearing: Hearing, tally: Tally) -> Breach | None
         raise NotAbout("one rank" if case.world_size == 1 else "a forward that failed may have moved buffers")
     if case.accumulation > 1 and not hearing.synchronised_each:
         raise NotAbout("under no_sync buffers are each rank's own")
-    if not any(layer.kind == "statistics" for layer in case.model.layers):
+    if not any(layer.buffers for layer in case.model.layers):
         raise NotAbout("no buffers")
     tally.met.add(TWO_RANKS)
     for step in hearing.steps("forward buffers")[1:]:
