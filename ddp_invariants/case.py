@@ -146,7 +146,7 @@ class TrainingCase:
         require(self.passes == "alternate" or self.no_sync == "plain", "no_sync", self.no_sync,
                  "'plain' where backwards do not alternate with forwards")
         require(self.passes != "joint" or not self.model.norms_batches, "passes", self.passes,
-                "another where a layer is a batch_norm: autograd takes it amiss when its buffers are written before its backward, "
+                "another where a layer is a batch_norm: autograd refuses its backward once its buffers have been written, "
                 "as they are by whoever broadcasts them when a forward starts")
         require(not self.in_parts or self.zero_grad != "never", "zero_grad", self.zero_grad,
                 "another where a gradient comes in parts: added to what is left they round otherwise than among themselves")

@@ -179,7 +179,7 @@ TRAINING: dict[str, Capability] = {
                             replace(BASE, model=Model(4, (Layer("embedding"), *_FOUR))), _SPARSE),
     "convolution": _kind("convolution"),
     "norm": _kind("norm"),
-    "batch_norm": _kind("batch_norm"),
+    "batch_norm": _kind("batch_norm", "a batch normed by itself"),
     "attention": _kind("attention"),
     "sgd": Capability(lambda case: case.optimizer.kind == "sgd", lambda case: replace(_dense(case), optimizer=replace(
         case.optimizer, kind="adam", momentum=0.0, nesterov=False)), BASE),
@@ -411,7 +411,7 @@ _EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Scope], bool], str], ...] = 
      "the optimizer's state is the implementation's own affair"),
     (("PARAM-4",), lambda scope: not scope.has("one_rank"), "does not run in a world of one rank"),
     (("PARAM-5",), lambda scope: not scope.has("frozen"), "takes no frozen parameters"),
-    (("BUF-1",), lambda scope: not scope.has("buffers"), "takes no buffers"),
+    (("BUF-1", "BUF-2"), lambda scope: not scope.has("buffers"), "takes no buffers"),
     (("BUF-1",), lambda scope: not scope.has("equal_buffers"), "leaves each rank its own buffers"),
     (("COMM-4",), lambda scope: not scope.has("bucket_cap") or not scope.has("bucketing"), "fills no buckets to a capacity"),
     (("COMM-5",), lambda scope: not scope.has("overlap"), "does not communicate during backward"),

@@ -439,9 +439,9 @@ def _situations(rule: str) -> dict[str, Any]:
                 "saved": rule == "SHARD-9", "worked": rule == "SHARD-10"}
     return {"world_sizes": (2, 3, 4, 1) if rule in _ANY_WORLD else (2, 3) if rule in _FEW_RANKS else
             (1,) if rule == "PARAM-4" else (2, 3, 4),
-            "least_steps": 2 if rule in ("GRAD-5", "GRAD-9", "PARAM-3", "PARAM-6", "BUF-1", "COMM-4",
+            "least_steps": 2 if rule in ("GRAD-5", "GRAD-9", "PARAM-3", "PARAM-6", "BUF-1", "BUF-2", "COMM-4",
                                            "COMM-5") else 1,
-            "buffers": rule in ("INIT-2", "BUF-1"), "poisoned": rule == "GRAD-7", "every_kind": rule in _EVERY_KIND,
+            "buffers": rule in ("INIT-2", "BUF-1", "BUF-2"), "poisoned": rule == "GRAD-7", "every_kind": rule in _EVERY_KIND,
             "perturbed": _PERTURBED.get(rule, PERTURBATIONS), "mishaps": _MISHAPS.get(rule, ()),
             "rounds": 4 if rule == "LIVE-4" else 1, "capped": rule in ("GRAD-6", "COMM-4", "COMM-5"),
             "accumulated": rule in ("GRAD-8", "GRAD-12"), "unused": rule in ("GRAD-8", "GRAD-9"),
