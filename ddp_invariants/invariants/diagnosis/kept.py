@@ -35,8 +35,6 @@ def of_move(hearing: Hearing, breach: Breach, step: int, rank: int, name: str) -
     held_P, dtype = started.by_name[name], next(slot.dtype for slot in started.layout.slots if slot.name == name)
     began_WP, left_WP = of_all("forward buffers", step - 1), of_all("twin buffers", step - 1)
     rounding_P = gamma(2 * world_size, ROUNDOFF.get(dtype or "", 0.0)) * np.abs(left_WP).sum(0)
-    twice = dtype == "int64" and any(np.array_equal(held_P - began_P, 2 * (left_P - began_P))
-                                     for began_P, left_P in zip(began_WP, left_WP, strict=True))
     guesses = [
         ("not moved", f"it is what step {step - 1} started from: not moved, as in evaluation, or set back",
          _among(held_P, began_WP)),
@@ -44,9 +42,21 @@ def of_move(hearing: Hearing, breach: Breach, step: int, rank: int, name: str) -
         ("zero", "it is zero", not held_P.any()),
         ("summed", "it is the sum of what the ranks' forwards left: summed, never divided",
          world_size > 1 and bool((np.abs(held_P - left_WP.sum(0)) <= rounding_P).all())),
-        ("moved twice", "it moved twice as far as by one forward: the forward ran twice", twice),
+        ("moved twice", "counts moved twice as far as by one forward: the forward ran twice", _twice(hearing, step, started)),
     ]
     return caused(breach, [Cause(kind, words) for kind, words, fits in guesses if fits])
+
+
+def _twice(hearing: Hearing, step: int, started: Tensors) -> bool:
+    """Whether every count that the forward before moved, on some rank, is now twice as far from where that rank's was."""
+    counts = {slot.name for slot in started.layout.slots if slot.dtype == "int64"}
+    for began, left in zip(hearing.every_rank("forward buffers", step - 1), hearing.every_rank("twin buffers", step - 1),
+                           strict=True):
+        moved = [name for name in counts if not _same(began, left, name)]
+        if moved and all(np.array_equal(started.by_name[name] - began.by_name[name],
+                                        2 * (left.by_name[name] - began.by_name[name])) for name in moved):
+            return True
+    return False
 
 
 def _among(held_P: FloatArray, found_WP: FloatArray) -> bool:
