@@ -1,10 +1,10 @@
-"""Layers that are more than one product, in balls: convolution, norm and attention, forward and backward.
+"""Layers that are more than one product, in balls: convolution, norms and attention, forward and backward.
 
 Every bound holds for each way torch may go about it on CPU: any order of summation and any fused multiply-add, one pass
 over the numbers or two. What goes through a transform (Winograd's, Fourier's) is outside, and not used: oneDNN has the first
 for kernels of 3 x 3 alone, NNPACK either from a batch of 16 on.
 
-Suffixes: W ranks, B batch, D width, N tokens, E width of a token, O and C channels out and in.
+Suffixes: W ranks, B batch, D width, N tokens, E width of a token, O and C channels out and in, M numbers with one mean.
 """
 
 from dataclasses import dataclass
@@ -99,7 +99,7 @@ def convolved_back(g: Ball, x: Ball, kernel: Ball, dtype: str) -> tuple[Ball, Gr
 
 @dataclass(frozen=True)
 class Normed:
-    """What a norm's backward needs of its forward: the mean and 1 / sqrt(variance + 1e-5), (W, B, 1), and the normed input."""
+    """What a norm's backward needs of its forward: the mean and 1 / sqrt(variance + 1e-5), (W, n, 1), and the normed input."""
 
     mean: Ball
     scale: Ball
@@ -107,10 +107,12 @@ class Normed:
 
 
 def normed(x: Ball, gain: FloatArray, shift: FloatArray, dtype: str) -> tuple[Ball, Normed]:
-    """Shape (W, B, D) to (W, B, D).
+    """Shape (W, B, D) to (W, B, D), of each sample's numbers; gain and shift (D,).
 
-    With u the roundoff, D the width and M the largest magnitude of a sample: a running mean (Welford's) takes on at most
-    9 u M of error with each number or each mean of a part it is joined to, hence 9 D u M; a sum that is divided less. Each
+    Or (W, C, M) to (W, C, M), of each channel's numbers in a batch; gain and shift (C, 1).
+
+    With u the roundoff, D how many have one mean and M the largest magnitude of these: a running mean (Welford's) takes on at
+    most 9 u M of error with each number or each mean of a part it is joined to, hence 9 D u M; a sum that is divided less. Each
     of the D terms (x - mean)**2 is off by 4 M (9 D + 2) u M + 4 u M**2 at most, their sum by D u 4 D M**2, hence the variance
     by (40 D + 12) u M**2; the mean of the squares less the square of the mean by less.
     """
@@ -141,6 +143,8 @@ def normed(x: Ball, gain: FloatArray, shift: FloatArray, dtype: str) -> tuple[Ba
 def normed_back(g: Ball, x: Ball, kept: Normed, gain: FloatArray, dtype: str) -> tuple[Ball, Gradients]:
     """The gradient of the input, (W, B, D), and those of gain and shift, (W, D).
 
+    Or, where each channel's numbers are normed, (W, C, M), and of gain and shift (W, C).
+
     With s the scale, m the mean and G = g * gain: s G + c x - c m - s mean(G), where c = s**3 (m sum(G) - sum(G x)) / D, as
     torch computes it. Through the normed input instead, s (G - mean(G) - n mean(G n)), the same products are added up in
     another order: D + 12 roundings of all magnitudes on top stand for it.
@@ -159,8 +163,44 @@ def normed_back(g: Ball, x: Ball, kept: Normed, gain: FloatArray, dtype: str) ->
     totals, crosses = weighed.most.sum(-1, keepdims=True), (weighed.most * x.most).sum(-1, keepdims=True)
     steepest = (totals * mean.most + crosses) * cubed.most
     most = scale.most * weighed.most + steepest * (x.most + mean.most) + even.most + totals * scale.most / width
-    gradients = {"gain": summed(times(g, kept.normed, dtype), (1,), dtype), "shift": summed(g, (1,), dtype)}
+    others = (1,) if gain.ndim == 1 else (2,)  # Over all that are multiplied by one gain.
+    gradients = {"gain": summed(times(g, kept.normed, dtype), others, dtype), "shift": summed(g, others, dtype)}
     return FORMATS[dtype].rounded(found.centre, found.radius, most, width + 12, 0.0), gradients
+
+
+def _by_channel(ball: Ball) -> Ball:
+    """Shape (W, B, 4 C) to (W, C, 4 B)."""
+    def turned(values: FloatArray) -> FloatArray:
+        ranks, batch, width = values.shape
+        return values.reshape(ranks, batch, width // 4, 4).transpose(0, 2, 1, 3).reshape(ranks, width // 4, 4 * batch)
+
+    return Ball(turned(ball.centre), turned(ball.radius), ball.quantum)
+
+
+def _by_sample(ball: Ball) -> Ball:
+    """Shape (W, C, 4 B) to (W, B, 4 C)."""
+    def turned(values: FloatArray) -> FloatArray:
+        ranks, channels, pixels = values.shape
+        return values.reshape(ranks, channels, pixels // 4, 4).transpose(0, 2, 1, 3).reshape(ranks, pixels // 4, 4 * channels)
+
+    return Ball(turned(ball.centre), turned(ball.radius), ball.quantum)
+
+
+def batch_normed(x: Ball, weight: FloatArray, bias: FloatArray | None, dtype: str) -> tuple[Ball, Normed]:
+    """Each channel of images of 2 x 2 by its own mean and variance over a rank's batch. Shape (W, B, 4 C) to (W, B, 4 C)."""
+    shift = np.zeros_like(weight) if bias is None else bias
+    found, kept = normed(_by_channel(x), weight[:, None], shift[:, None], dtype)
+    return _by_sample(found), kept
+
+
+def batch_normed_back(g: Ball, x: Ball, kept: Normed, weight: FloatArray, dtype: str) -> tuple[Ball, Gradients]:
+    """The gradient of the input, (W, B, 4 C), and those of weight and bias, (W, C).
+
+    torch takes mean(g) and the rest off g first and multiplies all by weight and scale last: the same products, each with no
+    more roundings than `normed_back` counts.
+    """
+    back, gradients = normed_back(_by_channel(g), _by_channel(x), kept, weight[:, None], dtype)
+    return _by_sample(back), {"weight": gradients["gain"], "bias": gradients["shift"]}
 
 
 # Attention: two tokens, one head, and what comes in added to what comes out.

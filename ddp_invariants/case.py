@@ -150,6 +150,9 @@ class TrainingCase:
                  "'alternate' where a step has one backward")
         require(self.passes == "alternate" or self.no_sync == "plain", "no_sync", self.no_sync,
                  "'plain' where backwards do not alternate with forwards")
+        require(self.passes != "joint" or not self.model.norms_batches, "passes", self.passes,
+                "another where a layer is a batch_norm: autograd refuses its backward once its buffers have been written, "
+                "as they are by whoever broadcasts them when a forward starts")
         require(not self.in_parts or self.zero_grad != "never", "zero_grad", self.zero_grad,
                 "another where a gradient comes in parts: added to what is left they round otherwise than among themselves")
         if self.penalty:
@@ -259,7 +262,7 @@ class TrainingCase:
                  "another where layers are tied: what is assigned to two names is two tensors")
         require(one.kind != "copy" or not self.outside, "outside", self.outside,
                  "0 where a copy is taken: process groups have none")
-        require(not one.freezes or (layers[one.layer].kind not in PASSING and layers[one.layer].tied is None
+        require(not one.freezes or (bool(layers[one.layer].parameters) and layers[one.layer].tied is None
                                      and all(layer.tied != one.layer for layer in layers)), f"{where}.layer", one.layer,
                  "the index of a layer with parameters of its own, which is tied to none")
 

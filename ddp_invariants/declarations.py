@@ -186,6 +186,7 @@ CAPABILITIES = {
     "sparse": "sparse gradients",
     "convolution": "a convolution's kernel",
     "norm": "a LayerNorm",
+    "batch_norm": "a BatchNorm, in training by each rank's own batch",
     "attention": "a self-attention",
     "dropout": "layers that draw random numbers",
     "bfloat16": "bfloat16 parameters beside others",

@@ -252,6 +252,8 @@ class _Probes:
                 probed.append(Probed(name, Standing.UNKNOWN, declared=excused))
             else:
                 probed.append(self._probe(name, declared=excused))
+            if name == "buffers" and probed[-1].standing is not Standing.RIGHT:  # What is said of them is said once.
+                self.scope = replace(self.scope, without=self.scope.without | {name})
         return [*probed, self._no_sync(base, next(one for one in probed if one.capability == "accumulation"))]
 
     def sending(self, probed: tuple[Probed, ...]) -> tuple[Buckets, tuple[Probed, ...]]:

@@ -177,7 +177,7 @@ def _too_much(rule: str, case: TrainingCase, declared: Declarations, source: Map
         "the optimizer updates a copy of the parameters": bool(declared.main) and rule == "PARAM-3",
         "some ranks do not use a layer, which a script shows of rules about gradients alone":
             bool(case.unused) and rule not in _FOLLOWS_UNUSED,
-        "what a forward starts from is seen from inside it": rule == "BUF-1",
+        "what a forward starts from is seen from inside it": rule.startswith("BUF"),
         "layers draw random numbers, which no other batch repeats": bool(case.model.draws) and rule in ("LOSS-2", "LOSS-3"),
         "a loss is scaled, which a script shows of rules about what ranks skip, or have in common":
             case.scaler is not None and (rule not in _FOLLOWS_A_SCALE or stored.breach.fact.startswith(

@@ -12,7 +12,7 @@ from ddp_invariants.limits import STRICT, between, one_of, require
 Dtype = Literal["float32", "float64", "bfloat16", "complex64"]
 Layout = Literal["contiguous", "transposed", "strided", "channels_last"]
 LayerKind = Literal["linear", "scale", "empty", "statistics", "branches", "embedding", "convolution", "norm", "attention",
-                    "dropout"]
+                    "batch_norm", "dropout"]
 Checkpoint = Literal["none", "plain", "reentrant"]
 Activation = Literal["none", "relu", "gelu"]
 
@@ -27,11 +27,13 @@ class Layer:
             x @ F.T - x @ S.T, of which a rank may compute either first (`TrainingCase.crossed`); `embedding` adds a row of a
             table of `ROWS`, chosen by the sample's first input, so that it stands first; `convolution` takes a quarter of its
             inputs as channels of 2 x 2 pixels, pads them above and to the left, and has a kernel of 2 x 2; `norm` is a
-            LayerNorm; `attention` adds to its input what two tokens of half the width each attend to, under one head; `dropout`
-            makes each number of its input zero or twice itself in training, as torch's default generator has it, and passes all
-            on in evaluation.
+            LayerNorm; `attention` adds to its input what two tokens of half the width each attend to, under one head;
+            `batch_norm` is a BatchNorm2d over as many channels as a convolution has, so that even a batch of one sample has
+            four numbers a channel: a rank's own batch norms it in training, and moves a running mean, a running variance and a
+            count in buffers, by which an evaluation norms; `dropout` makes each number of its input zero or twice itself in
+            training, as torch's default generator has it, and passes all on in evaluation.
         outputs: Width of the result of a `linear` layer; channels of that of a `convolution`.
-        bias: Whether a `linear` layer or a `convolution` adds a vector.
+        bias: Whether a `linear` layer, a `convolution` or a `batch_norm` adds a vector.
         activation: What the result passes through: nothing, max(x, 0), or x times the normal distribution's integral.
         layout: How a linear weight lies in memory. `channels_last` is stored as a 4-d tensor and needs an
             input width divisible by 4. Of a convolution's kernel and its images, `contiguous` or `channels_last`.
@@ -65,8 +67,8 @@ class Layer:
         require(not self.twice or (self.kind == "linear" and self.checkpoint == "none"), "twice", self.twice,
                  "false where the layer is not linear, or computed again in backward")
         one_of("checkpoint", self.checkpoint, Checkpoint)
-        require(self.checkpoint == "none" or self.kind != "statistics", "checkpoint", self.checkpoint,
-                 "'none': a statistics layer would count everything twice")
+        require(self.checkpoint == "none" or not self.buffers, "checkpoint", self.checkpoint,
+                 f"'none': a {self.kind} layer would count everything twice")
         require(self.checkpoint == "none" or self.kind != "dropout", "checkpoint", self.checkpoint,
                  "'none' for dropout: that backward draws the same again is torch's affair")
         one_of("kind", self.kind, LayerKind)
@@ -76,7 +78,7 @@ class Layer:
         between("outputs", self.outputs, 1, 4096)
         require(self.kind != "convolution" or self.layout in ("contiguous", "channels_last"), "layout", self.layout,
                  "'contiguous' or 'channels_last' for a convolution")
-        require(self.kind not in ("norm", "attention") or self.dtype != "bfloat16", "dtype", self.dtype,
+        require(self.kind not in ("norm", "attention", "batch_norm") or self.dtype != "bfloat16", "dtype", self.dtype,
                  f"'float32' or 'float64' for {self.kind}: nothing of what bfloat16 leaves of it could be judged")
         require(not self.complex or self.kind in ("linear", "scale"), "dtype", self.dtype, f"a real one for {self.kind}")
         require(not self.sparse or self.kind == "embedding", "sparse", self.sparse, "false where the layer has no table")
@@ -93,6 +95,11 @@ class Layer:
         return "bfloat16" if product and self.dtype == "float32" else self.dtype
 
     @property
+    def buffers(self) -> tuple[str, ...]:
+        """What its buffers are called, in the order of registration; nothing where it has none."""
+        return BUFFERS.get(self.kind, ())
+
+    @property
     def parameters(self) -> tuple[str, ...]:
         """What its own parameters are called, in the order of registration."""
         return tuple(name for name in PARAMETERS[self.kind] if (name != "bias" or self.bias)
@@ -107,7 +114,9 @@ class Layer:
             "branches": {"first": (width, width), "second": (width, width)}, "embedding": {"weight": (ROWS, width)},
             "convolution": {"kernel": (self.outputs, width // 4, 2, 2)} | ({"bias": (self.outputs,)} if self.bias else {}),
             "norm": {"gain": (width,), "shift": (width,)}, "dropout": {},
-            "attention": dict.fromkeys(PARAMETERS["attention"], (width // 2, width // 2))}
+            "attention": dict.fromkeys(PARAMETERS["attention"], (width // 2, width // 2)),
+            "batch_norm": dict.fromkeys((*self.parameters, "running_mean", "running_var"), (width // 4,)) | {
+                "num_batches_tracked": ()}}
         return found[self.kind]
 
     def sizes(self, width: int) -> list[int]:
@@ -121,8 +130,12 @@ ROWS = 4
 PARAMETERS: dict[LayerKind, tuple[str, ...]] = {
     "linear": ("weight", "bias"), "scale": ("factor",), "empty": ("nothing",), "statistics": (),
     "branches": ("first", "second"), "embedding": ("weight",), "convolution": ("kernel", "bias"), "norm": ("gain", "shift"),
-    "attention": ("query", "key", "value"), "dropout": ()}
+    "attention": ("query", "key", "value"), "batch_norm": ("weight", "bias"), "dropout": ()}
 """What the parameters of a kind of layer are called, in the order of registration."""
+
+BUFFERS: dict[LayerKind, tuple[str, ...]] = {
+    "statistics": ("running", "count", "seen"), "batch_norm": ("running_mean", "running_var", "num_batches_tracked")}
+"""The same of its buffers; a kind that is not here has none. All of them move in every forward in training."""
 
 
 PASSING: tuple[LayerKind, ...] = ("statistics", "dropout")
@@ -146,7 +159,7 @@ class Model:
             where = f"layers[{index}]"
             require(layer.activation == "none" or layer.kind not in PASSING, f"{where}.activation", layer.activation,
                      f"'none': a {layer.kind} layer passes its input on")
-            require(layer.kind != "convolution" or widths[index] % 4 == 0, f"{where}.kind", layer.kind,
+            require(layer.kind not in ("convolution", "batch_norm") or widths[index] % 4 == 0, f"{where}.kind", layer.kind,
                      f"another kind, since the input width {widths[index]} is not divisible by 4")
             if layer.layout == "channels_last":
                 require(widths[index] % 4 == 0, f"{where}.layout", layer.layout,
@@ -168,6 +181,11 @@ class Model:
                         "a layer of the same shape and dtype")
         require(self.trains(), "layers", [layer.kind for layer in self.layers],
                  "at least one trainable parameter with elements")
+
+    @property
+    def norms_batches(self) -> bool:
+        """Whether what a sample comes to depends on the others of its rank's batch."""
+        return any(layer.kind == "batch_norm" for layer in self.layers)
 
     def trains(self, passed_by: frozenset[int] = frozenset()) -> bool:
         """Whether a forward that passes some layers by trains a weight or factor."""

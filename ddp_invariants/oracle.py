@@ -42,6 +42,8 @@ from ddp_invariants.blocks import (
     Normed,
     attended,
     attended_back,
+    batch_normed,
+    batch_normed_back,
     convolved,
     convolved_back,
     normed,
@@ -280,6 +282,8 @@ class _Stack:
             elif layer.kind == "norm":
                 own = self._own(index)
                 x, kept = normed(x, own["gain"], own["shift"], dtype)
+            elif layer.kind == "batch_norm":
+                x, kept = batch_normed(x, self._own(index)["weight"], self._own(index).get("bias"), dtype)
             elif layer.kind == "attention":
                 x, kept = attended(x, self._own(index), dtype)
             elif layer.kind == "dropout":
@@ -316,7 +320,7 @@ class _Stack:
                 g = self._branches(index, layer, g, entered.x)
             elif layer.kind == "embedding":
                 self._embedding(index, layer, g)
-            elif layer.kind in ("convolution", "norm", "attention"):
+            elif layer.kind in ("convolution", "norm", "attention", "batch_norm"):
                 g = self._block(index, layer, g, entered)
             else:
                 nothing = np.zeros((len(g.centre), *self.parameters[f"layers.{index}.nothing"].shape))
@@ -355,10 +359,13 @@ class _Stack:
         return plus(parts[0], parts[1], dtype)
 
     def _block(self, index: int, layer: Layer, g: Ball, entered: _Entered) -> Ball:
-        """The gradients of a convolution, a norm or an attention; returns that of its input."""
+        """The gradients of a convolution, a norm of either kind or an attention; returns that of its input."""
         own = self._own(index)
         if layer.kind == "convolution":
             g, found = convolved_back(g, entered.x, self._vector(index, "kernel"), self._computed(layer))
+        elif layer.kind == "batch_norm":
+            assert isinstance(entered.kept, Normed)
+            g, found = batch_normed_back(g, entered.x, entered.kept, own["weight"], layer.dtype)
         elif isinstance(entered.kept, Normed):
             g, found = normed_back(g, entered.x, entered.kept, own["gain"], layer.dtype)
         else:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from ddp_invariants.case import Case, Passes, ShardCase, TrainingCase
 from ddp_invariants.declarations import CAPABILITIES, Declarations, SamplerDeclarations, Stack
 from ddp_invariants.implementation import Ddp, Sampler
-from ddp_invariants.layers import Layer, Model
+from ddp_invariants.layers import BUFFERS, Layer, Model
 from ddp_invariants.program import (
     Data,
     Exhausted,
@@ -54,11 +54,11 @@ def _changed(case: TrainingCase, change: Callable[[Layer], Layer]) -> TrainingCa
     return replace(case, model=replace(case.model, layers=tuple(change(layer) for layer in case.model.layers)))
 
 
-def _dropped(case: TrainingCase, kind: str) -> TrainingCase:
-    """The case without layers of a kind."""
+def _dropped(case: TrainingCase, *kinds: str) -> TrainingCase:
+    """The case without layers of some kinds."""
     layers, unused, interludes = case.model.layers, case.unused, case.interludes
     for index in reversed(range(len(layers))):
-        if layers[index].kind == kind:
+        if layers[index].kind in kinds:
             layers, unused = without_layer(layers, index), unused_without(unused, index)
             interludes = interludes_without(interludes, index)
     return replace(case, model=replace(case.model, layers=layers), unused=unused, interludes=interludes)
@@ -161,7 +161,8 @@ TRAINING: dict[str, Capability] = {
     "channels_last": _layers(lambda layer: layer.layout == "channels_last",
                              lambda layer: replace(layer, layout="contiguous") if layer.layout == "channels_last" else layer,
                              (Layer("linear", 2, layout="channels_last"),), "channels_last parameter"),
-    "buffers": _kind("statistics"),
+    "buffers": Capability(lambda case: any(layer.buffers for layer in case.model.layers),
+                          lambda case: _dropped(case, *BUFFERS), replace(BASE, model=Model(4, (*_FOUR, Layer("statistics"))))),
     "bias": _layers(lambda layer: layer.bias, lambda layer: replace(layer, bias=False), (Layer("linear", 2, bias=True),)),
     "float64": Capability(
         lambda case: any(layer.dtype == "float64" for layer in case.model.layers),
@@ -178,6 +179,7 @@ TRAINING: dict[str, Capability] = {
                             replace(BASE, model=Model(4, (Layer("embedding"), *_FOUR))), _SPARSE),
     "convolution": _kind("convolution"),
     "norm": _kind("norm"),
+    "batch_norm": _kind("batch_norm", "a batch normed by itself"),
     "attention": _kind("attention"),
     "dropout": _kind("dropout"),
     "sgd": Capability(lambda case: case.optimizer.kind == "sgd", lambda case: replace(_dense(case), optimizer=replace(
@@ -414,7 +416,7 @@ _EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Scope], bool], str], ...] = 
      "the optimizer's state is the implementation's own affair"),
     (("PARAM-4",), lambda scope: not scope.has("one_rank"), "does not run in a world of one rank"),
     (("PARAM-5",), lambda scope: not scope.has("frozen"), "takes no frozen parameters"),
-    (("BUF-1",), lambda scope: not scope.has("buffers"), "takes no buffers"),
+    (("BUF-1", "BUF-2"), lambda scope: not scope.has("buffers"), "takes no buffers"),
     (("BUF-1",), lambda scope: not scope.has("equal_buffers"), "leaves each rank its own buffers"),
     (("COMM-4",), lambda scope: not scope.has("bucket_cap") or not scope.has("bucketing"), "fills no buckets to a capacity"),
     (("COMM-5",), lambda scope: not scope.has("overlap"), "does not communicate during backward"),

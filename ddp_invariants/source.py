@@ -47,7 +47,8 @@ def model(case: TrainingCase) -> tuple[list[dict[str, Any]], list[str], list[str
                 size = math.prod(shape)
                 piece, at = taken[at : at + size].reshape(shape), at + size
                 if not (name == "weight" and layer.tied is not None):  # Drawn and not used.
-                    as_kept = {"count": np.trunc(piece * 8).astype(np.int64), "seen": piece > 0}
+                    as_kept = {"count": np.trunc(piece * 8).astype(np.int64), "seen": piece > 0, "running_var": np.abs(piece),
+                               "num_batches_tracked": np.trunc(np.abs(piece) * 8).astype(np.int64)}
                     values[f"{index}.{name}"] = as_kept.get(name, piece).tolist()
         initial.append(values)
     built = [_built(index, layer, case.model.widths()[index]) for index, layer in enumerate(case.model.layers)]
@@ -82,6 +83,10 @@ def _built(index: int, layer: Layer, width: int) -> str:
         kernel += ".contiguous(memory_format=torch.channels_last)" if layer.layout == "channels_last" else ""
         bias = ", " + parameter(tensor("bias", layer.dtype)) if layer.bias else ""
         return f"self.layers.append(Convolution({parameter(kernel)}{bias}))"
+    if layer.kind == "batch_norm":
+        given = [parameter(tensor("weight", layer.dtype)), parameter(tensor("bias", layer.dtype)) if layer.bias else "None",
+                 *(tensor(name, layer.dtype) for name in layer.buffers[:2]), tensor(layer.buffers[2], "int64")]
+        return f"self.layers.append(BatchNorm({', '.join(given)}))"
     if layer.kind in ("norm", "attention"):
         own = ", ".join(parameter(tensor(name, layer.dtype)) for name in layer.parameters)
         return f"self.layers.append({layer.kind.capitalize()}({own}))"

@@ -40,7 +40,7 @@ _COINS = st.booleans()
 _ONE_IN_FOUR = st.sampled_from((False, False, False, True))
 _ONE_IN_SIX = st.sampled_from((False,) * 5 + (True,))
 _ONE_IN_EIGHT = st.sampled_from((False,) * 7 + (True,))
-_BLOCKS = st.sampled_from(("",) * 20 + ("convolution", "norm", "attention", "transformer", "dropout"))
+_BLOCKS = st.sampled_from(("",) * 20 + ("convolution", "norm", "attention", "transformer", "dropout", "batch_norm"))
 """What costs more to judge, and makes little else exact: rarely."""
 _EMBEDDINGS = st.sampled_from(("",) * 27 + ("dense", "sparse", "tied", "dense", "sparse"))
 _COMPLEX = (Layer("linear", dtype="complex64"), Layer("scale", dtype="complex64"),
@@ -100,7 +100,7 @@ def models(draw: st.DrawFn, *, buffers: bool = False, every_kind: bool = False, 
 
     Args:
         draw: Hypothesis'.
-        buffers: Add a layer with buffers.
+        buffers: Add a layer with buffers, and in every other case a BatchNorm beside it.
         every_kind: Add, each in every other case, a tied pair, a frozen, a 0-d and a zero-element parameter. For rules
             about them: left to the layers above, a short run would often never meet them all.
         odd: Always have gradients that are sparse, or of a dtype of their own.
@@ -152,19 +152,22 @@ def models(draw: st.DrawFn, *, buffers: bool = False, every_kind: bool = False, 
     if drawing:
         layers += [Layer("linear", _DRAWN, dtype=dtype), Layer("dropout"), Layer("linear", width, dtype=dtype)]
     if buffers:
-        layers.append(Layer("statistics"))
+        more = draw(_COINS) and block != "batch_norm"
+        layers += [*(_block("batch_norm", width, dtype, Layer("convolution", bias=True)) if more else ()), Layer("statistics")]
     return Model(inputs, tuple(layers))
 
 
 def _block(name: str, width: int, dtype: Dtype, convolution: Layer) -> list[Layer]:
     """Layers of kinds that need a width of their own, after one that makes it where it is another."""
-    least = {"convolution": 4, "norm": 1, "dropout": 1}.get(name, 2)
+    least = {"convolution": 4, "batch_norm": 4, "norm": 1, "dropout": 1}.get(name, 2)
     first = [] if width % least == 0 else [Layer("linear", 4, dtype=dtype)]
     width = 4 if first else width
     if name == "convolution":
         return [*first, replace(convolution, outputs=width // 4)]
     if name == "dropout":
         return [Layer("dropout"), Layer("linear", width, dtype=dtype)]
+    if name == "batch_norm":
+        return [*first, Layer("batch_norm", bias=convolution.bias, dtype=dtype)]
     norm, attention = Layer("norm", dtype=dtype), Layer("attention", dtype=dtype)
     if name == "transformer":
         return [*first, norm, attention, norm, Layer("linear", width, bias=True, activation="gelu", dtype=dtype),
@@ -278,6 +281,8 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
     ways, again, clearing = ("alternate", "none", clearing[:2]) if penalty else (ways, again, clearing)
     if offered:
         accumulation = 2 if ways != "alternate" else 1
+        # Before its backward nobody may write a BatchNorm's buffers.
+        model = model if ways != "joint" else _without_batch_norm(model)
         last = Layer("linear", model.widths()[-1], dtype=model.layers[0].dtype, twice=draw(_ONE_IN_FOUR) and scope.has("twice"))
         pair = (last, replace(last, checkpoint=again, twice=False))
         model = replace(model, layers=(*model.layers, *(pair if draw(_COINS) else pair[::-1])))
@@ -357,6 +362,11 @@ def _with_scaler(case: TrainingCase, scaler: LossScale) -> TrainingCase:
 def _is_cast(draw: st.DrawFn, one_in: int, model: Model) -> bool:
     """Whether forwards run under autocast; never where a layer attends, of which nothing could be judged."""
     return draw(st.sampled_from((False,) * (one_in - 1) + (True,))) and all(layer.kind != "attention" for layer in model.layers)
+
+
+def _without_batch_norm(model: Model) -> Model:
+    """The model without such layers, to which none is tied, and which stand behind all that are."""
+    return replace(model, layers=tuple(layer for layer in model.layers if layer.kind != "batch_norm"))
 
 
 def _extended(model: Model, *, frozen: bool = False) -> Model:
@@ -455,9 +465,9 @@ def _situations(rule: str) -> dict[str, Any]:
                 "saved": rule == "SHARD-9", "worked": rule == "SHARD-10"}
     return {"world_sizes": (2, 3, 4, 1) if rule in _ANY_WORLD else (2, 3) if rule in _FEW_RANKS else
             (1,) if rule == "PARAM-4" else (2, 3, 4),
-            "least_steps": 2 if rule in ("GRAD-5", "GRAD-9", "PARAM-3", "PARAM-6", "BUF-1", "COMM-4",
+            "least_steps": 2 if rule in ("GRAD-5", "GRAD-9", "PARAM-3", "PARAM-6", "BUF-1", "BUF-2", "COMM-4",
                                            "COMM-5") else 1,
-            "buffers": rule in ("INIT-2", "BUF-1"), "poisoned": rule == "GRAD-7", "every_kind": rule in _EVERY_KIND,
+            "buffers": rule in ("INIT-2", "BUF-1", "BUF-2"), "poisoned": rule == "GRAD-7", "every_kind": rule in _EVERY_KIND,
             "perturbed": _PERTURBED.get(rule, PERTURBATIONS), "mishaps": _MISHAPS.get(rule, ()),
             "rounds": 4 if rule == "LIVE-4" else 1, "capped": rule in ("GRAD-6", "COMM-4", "COMM-5"),
             "accumulated": rule in ("GRAD-8", "GRAD-12"), "unused": rule in ("GRAD-8", "GRAD-9"),

@@ -1,7 +1,8 @@
-"""The bounds of convolution, norm and attention hold for every way to evaluate them in float32, and are no tolerance."""
+"""The bounds of convolution, norms and attention hold for every way to evaluate them in float32, and are no tolerance."""
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
@@ -99,6 +100,57 @@ def test_every_way_to_norm_lies_within_the_bound(moments: str, x: np.ndarray, da
     assert inside((g * ((x - mean) * scale)).sum(1), gradients["gain"])
 
 
+@st.composite
+def images(draw: st.DrawFn) -> np.ndarray:
+    """A batch of one to four float32 images of one or two channels, far from zero or equal at times, as in `samples`."""
+    shape, away = (1, draw(st.integers(1, 4)), 4 * draw(st.integers(1, 2))), draw(st.sampled_from((0.0, 3.0, 1000.0)))
+    scale = draw(st.sampled_from((1.0, 2.0**-20, 2.0**30)))
+    return (draw(Array(f32, shape, elements=st.floats(-2, 2, width=32, allow_subnormal=False))) + f32(away)) * f32(scale)
+
+
+def _by_channel(x: np.ndarray) -> np.ndarray:
+    return x.reshape(x.shape[1], -1, 4).transpose(1, 0, 2).reshape(1, -1, 4 * x.shape[1])
+
+
+def _take_off_first(x: np.ndarray, m: np.ndarray, s: np.ndarray, g: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """As torch goes about a BatchNorm's backward: what is taken off first, the weight last."""
+    n = f32(x.shape[-1])
+    slope = _added((x - m) * g) * s * s / n
+    found: np.ndarray = (g - _added(g) / n - (x - m) * slope) * s * weight
+    return found
+
+
+@pytest.mark.parametrize("moments", MOMENTS)
+@settings(max_examples=150, deadline=None)
+@given(x=images(), data=st.data())
+def test_every_way_to_norm_a_batch_lies_within_the_bound(moments: str, x: np.ndarray, data: st.DataObject) -> None:
+    """Each channel over its batch, however mean and variance are computed; and torch's own, forward and backward."""
+    channels = x.shape[2] // 4
+    numbers = Array(f32, channels, elements=st.floats(-4, 4, width=32, allow_subnormal=False))
+    weight, bias = data.draw(numbers), data.draw(numbers)
+    g = data.draw(Array(f32, x.shape, elements=st.floats(-4, 4, width=32, allow_subnormal=False)))
+    found, kept = blocks.batch_normed(exactly(x.astype(float)), weight.astype(float), bias.astype(float), "float32")
+    back, gradients = blocks.batch_normed_back(exactly(g.astype(float)), exactly(x.astype(float)), kept, weight.astype(float),
+                                               "float32")
+    apart, of_apart, gain = _by_channel(x), _by_channel(g), weight[:, None]
+    mean, variance = MOMENTS[moments](apart)
+    scale = f32(1) / np.sqrt(variance + f32(1e-5))
+    within = blocks._by_channel(found), blocks._by_channel(back)
+    for result in _forwards(apart, mean, scale, gain, bias[:, None]):
+        assert inside(result, within[0])
+    assert inside(_as_torch(apart, mean, scale, of_apart * gain), within[1])
+    assert inside(_take_off_first(apart, mean, scale, of_apart, gain), within[1])
+    assert inside((of_apart * ((apart - mean) * scale)).sum(2), gradients["weight"])
+    given_, of_weight, of_bias = (torch.tensor(one, requires_grad=True) for one in (x, weight, bias))
+    shape = (x.shape[1], channels, 2, 2)
+    normed = torch.nn.functional.batch_norm(given_.reshape(shape), None, None, of_weight, of_bias, training=True)
+    normed.backward(torch.tensor(g).reshape(shape))
+    assert inside(normed.detach().numpy().reshape(x.shape), found)
+    for ours, theirs in ((back, given_), (gradients["weight"], of_weight), (gradients["bias"], of_bias)):
+        assert theirs.grad is not None
+        assert inside(theirs.grad.numpy().reshape(ours.centre.shape), ours)
+
+
 @settings(max_examples=200, deadline=None)
 @given(scores=Array(f32, (1, 1, 2, 2), elements=st.floats(-120, 120, width=32, allow_subnormal=False)))
 def test_every_way_to_share_lies_within_the_bound(scores: np.ndarray) -> None:
@@ -111,13 +163,17 @@ def test_every_way_to_share_lies_within_the_bound(scores: np.ndarray) -> None:
 
 
 def test_the_bounds_are_no_tolerance() -> None:
-    """On ordinary numbers a norm is known to a thousandth of the largest, and attention to a ten-thousandth."""
+    """On ordinary numbers a norm of either kind is known to a thousandth of the largest, and attention to a ten-thousandth."""
     rng = np.random.default_rng(0)
     x = exactly(rng.uniform(-1, 1, (1, 4, 8)).astype(f32).astype(float))
     g = exactly(rng.uniform(-1, 1, (1, 4, 8)).astype(f32).astype(float))
     _, kept = blocks.normed(x, np.ones(8), np.zeros(8), "float32")
     back, _ = blocks.normed_back(g, x, kept, np.ones(8), "float32")
     assert back.radius.max() < 1e-3 * np.abs(back.centre).max()
+    found, kept = blocks.batch_normed(x, np.ones(2), np.zeros(2), "float32")
+    back, gradients = blocks.batch_normed_back(g, x, kept, np.ones(2), "float32")
+    for ball in (found, back, *gradients.values()):
+        assert ball.radius.max() < 1e-3 * np.abs(ball.centre).max()
     weights: dict[str, FloatArray] = {name: rng.uniform(-1, 1, (4, 4)).astype(f32).astype(float) for name in (
         "query", "key", "value")}
     _, attended = blocks.attended(x, weights, "float32")
@@ -131,7 +187,8 @@ def test_what_may_overflow_is_not_known(size: float) -> None:
     """Squares and products of float32 beyond its largest number: torch gives what is no number, or a wrong one."""
     x = exactly(size * np.array([[[1.0, -1.0, 0.5, 2.0] * 8]]))
     weights = dict.fromkeys(("query", "key", "value"), np.eye(16))
-    for found in (blocks.attended(x, weights, "float32"), blocks.normed(x, np.ones(32), np.zeros(32), "float32")):
+    for found in (blocks.attended(x, weights, "float32"), blocks.normed(x, np.ones(32), np.zeros(32), "float32"),
+                  blocks.batch_normed(x, np.ones(8), np.zeros(8), "float32")):
         assert (not np.isfinite(found[0].radius).any()) == (size > 1e18)
 
 

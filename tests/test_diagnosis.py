@@ -237,6 +237,43 @@ def test_a_losss_cause_is_named(kind: str | None, loss: Callable[[Array], Any]) 
     assert kinds(judge(on_ranks(evidence, "loss", 0, "loss", loss(twins_W)))["LOSS-1"].breach) == ({kind} if kind else set())
 
 
+COUNT, RUNNING = "layers.5.count", "layers.5.running"
+
+
+@pytest.mark.parametrize(("kind", "name", "step", "value"), [
+    ("zero", COUNT, 1, lambda e: 0 * e.ranks[0].tensors["forward buffers", 1].by_name[COUNT]),
+    ("summed", COUNT, 1, lambda e: np.array(sum(rank.tensors["twin buffers", 0].by_name[COUNT] for rank in e.ranks))),
+    ("summed", RUNNING, 1, lambda e: sum(rank.tensors["twin buffers", 0].by_name[RUNNING] for rank in e.ranks)),
+    ("reset", COUNT, 2, lambda e: e.ranks[0].tensors["built buffers", 0].by_name[COUNT]),
+    ("moved twice", COUNT, 1, lambda e: 2 * e.ranks[0].tensors["twin buffers", 0].by_name[COUNT]
+     - e.ranks[0].tensors["forward buffers", 0].by_name[COUNT]),
+    (None, COUNT, 1, lambda _: np.array(10))])
+def test_where_a_buffer_went_is_named(
+        kind: str | None, name: str, step: int, value: Callable[[TrainingEvidence], Array]) -> None:
+    """From what the ranks' twins were left with, what they started from, and what was built."""
+    def filled(evidence: TrainingEvidence, moment: Moment, number: int, to: int) -> TrainingEvidence:
+        return everywhere(evidence, moment, number, name, lambda held: np.full_like(held, to))
+
+    evidence = filled(filled(right(THREE), "built buffers", 0, 1), "forward buffers", 0, 1)
+    for number, left in enumerate((3, 5)):  # Not zero, and not as it was built.
+        evidence = filled(filled(evidence, "twin buffers", number, left), "forward buffers", number + 1, left)
+    assert judge(evidence)["BUF-2"].breach is None
+    found = value(evidence).astype(np.int64 if name == COUNT else np.float32)
+    breach = judge(altered(evidence, 1, "forward buffers", step, name, lambda _: found))["BUF-2"].breach
+    assert breach is not None
+    assert kinds(breach) == ({kind} if kind else set())
+
+
+def test_a_buffer_that_was_not_moved_is_named() -> None:
+    """As by a module in evaluation."""
+    evidence = right(THREE)
+    for rank in range(3):
+        evidence = altered(evidence, rank, "twin buffers", 0, COUNT, lambda v: np.full_like(v, 3))
+    breach = judge(evidence)["BUF-2"].breach
+    assert breach is not None
+    assert "it is what step 0 started from: not moved, as in evaluation" in breach.perhaps
+
+
 MOMENTUM = replace(THREE, optimizer=Optimizer(log2_lr=-4, momentum=0.5, weight_decay=0.25))
 
 

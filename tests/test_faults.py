@@ -8,6 +8,10 @@ import pytest
 from conftest import TrialMaker, fault_of
 from ddp_invariants import search as searches
 from ddp_invariants.case import TrainingCase
+from ddp_invariants.implementation import Ddp
+from ddp_invariants.invariants import judge
+from ddp_invariants.layers import Layer, Model
+from ddp_invariants.program import Data
 from ddp_invariants.proof import catalogue
 from ddp_invariants.proof.catalogue import CatalogueError, Planted, chosen, planted
 from ddp_invariants.proof.measure import Job, search
@@ -93,6 +97,31 @@ def test_a_violation_says_which_of_its_cases_violations_to_read_first(make_trial
     assert "read first" not in caught(make_trial(ddp=fault_of("NeverDivides"), cases=20), "GRAD-2").report
     told = caught(make_trial(ddp=fault_of("NoWait"), cases=20), "GRAD-2").report
     assert "read first COMM-3: the result of a collective is not waited for" in told
+
+
+NORMED = TrainingCase(model=Model(4, (Layer("linear", 4), Layer("batch_norm", bias=True), Layer("linear", 2))), steps=3,
+                      data=Data(samples=12, batch_size=2), values="real")
+
+
+@pytest.mark.parametrize(("name", "rule", "where", "perhaps"), [
+    ("NeverInForward", "BUF-1", "buffer 'layers.1.running_mean' (1,)", "not synchronised in forward"),
+    ("FloatsOnly", "BUF-2", "", ""),
+    ("LeftInEvaluation", "LOSS-1", "rank 0 of 2, step 0", "running statistics did not move: the module was in evaluation"),
+    ("LeftInEvaluation", "BUF-2", "buffer 'layers.1.running_mean' (1,)", "not moved, as in evaluation"),
+    ("RunsItFirst", "BUF-2", "buffer 'layers.1.running_mean' (1,)", "the forward ran twice"),
+    ("CountsStartOver", "BUF-2", "buffer 'layers.1.num_batches_tracked' ()", "it is zero"),
+    ("NeverDividesThem", "BUF-2", "buffer 'layers.1.running_mean' (1,)", "summed, never divided"),
+    ("SetBack", "BUF-2", "buffer 'layers.1.running_mean' (1,)", "set back"),
+    ("RunsItOnTheFirstRank", "INIT-2", "buffer 'layers.1.running_mean' (1,)", ""),
+    ("Averaged", "BUF-2", "", "")])
+def test_what_goes_wrong_with_a_batch_norm_is_told_of_its_buffers(
+        pool: Pool, name: str, rule: str, where: str, perhaps: str) -> None:
+    """By name, and what is right, or wrong otherwise, is not: counts move alike on all ranks."""
+    breach = judge(pool.train(NORMED, Ddp(f"ddp_invariants.faults.buffers:{name}")))[rule].breach
+    assert (breach is None) == (where == "")
+    if breach is not None:
+        assert where in breach.where
+        assert perhaps in breach.perhaps
 
 
 @pytest.mark.parametrize("fault", ["HangsOnThree", "DiesInBackward"])

@@ -17,7 +17,8 @@ from ddp_invariants.scope import Scope
 from ddp_invariants.strategies import training_cases
 
 CASES = training_cases(Scope()) | training_cases(Scope(), unused=True) | training_cases(Scope(), crossed=True) \
-    | training_cases(Scope(), odd=True) | training_cases(Scope(), autocast=1) | training_cases(Scope(), drawing=True)
+    | training_cases(Scope(), odd=True) | training_cases(Scope(), autocast=1) | training_cases(Scope(), drawing=True) \
+    | training_cases(Scope(), buffers=True)
 
 
 def torch_gradients(case: TrainingCase, replica: Replica, batch: oracle.Batch) -> tuple[list[float], dict[str, np.ndarray]]:

@@ -43,7 +43,8 @@ RICH = TrainingCase(
                     Layer("linear", 4, tied=1, bias=True), Layer("linear", 4, layout="channels_last", activation="gelu"),
                     Layer("linear", 4, dtype="complex64", bias=True, layout="strided"), Layer("scale", dtype="complex64"),
                     Layer("convolution", 1, bias=True, layout="channels_last"), Layer("norm"), Layer("attention"),
-                    Layer("dropout"), Layer("linear", 4, tied=0, bias=True), Layer("linear", 2, dtype="float64", bias=True),
+                    Layer("batch_norm", bias=True), Layer("batch_norm", dtype="float64"), Layer("dropout"),
+                    Layer("linear", 4, tied=0, bias=True), Layer("linear", 2, dtype="float64", bias=True),
                     Layer("linear", 2, dtype="bfloat16", frozen=True))),
     world_size=3, outside=1, steps=2, data=Data(samples=5, batch_size=2, shuffle=True), bucket_cap=64, values="real",
     optimizer=Optimizer("adamw", weight_decay=0.25), zero_grad="zero", seed=7)

@@ -115,6 +115,11 @@ BREACHES: list[tuple[str, str, Alteration]] = [
     ("PARAM-3", "agreed, but another step", lambda e: everywhere(e, "updated", 0, WEIGHT, raised_by_one)),
     ("PARAM-3", "agreed, one last bit", lambda e: everywhere(e, "updated", 0, SCALE, one_bit_up)),
     ("BUF-1", "another buffer", lambda e: altered(e, 1, "forward buffers", 2, "layers.5.running", raised_by_one)),
+    ("BUF-2", "a count went on by another number", lambda e: everywhere(e, "forward buffers", 1, "layers.5.count",
+                                                                         lambda value: value + 2)),
+    ("BUF-2", "a mean that is none", lambda e: everywhere(e, "forward buffers", 2, "layers.5.running", raised_by_one)),
+    ("BUF-2", "what is no number", lambda e: altered(e, 1, "forward buffers", 1, "layers.5.running",
+                                                     lambda value: value * np.float32(np.nan))),
     ("PARAM-5", "a frozen one moved", lambda e: everywhere(e, "updated", 2, "layers.1.factor", raised_by_one)),
     ("LIVE-1", "hung", lambda e: replace(e, incident=Incident("hung", {1: "gave no answer"}, {1: "File x.py"}, 20.0))),
 ]

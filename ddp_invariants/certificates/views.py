@@ -239,7 +239,7 @@ def timeline(evidence: TrainingEvidence) -> Timeline | None:
 _AGREEING: tuple[tuple[str, Moment, str], ...] = (
     ("INIT", "wrapped", "parameters when training starts, against rank 0's"),
     ("PARAM", "updated", "parameters after the step, against rank 0's"),
-    ("BUF", "left buffers", "buffers after the step, against rank 0's"),
+    ("BUF-1", "left buffers", "buffers after the step, against rank 0's"),
     ("STATE", "restored", "parameters after they were loaded, against rank 0's"))
 """What ranks must agree on, by invariant: where nothing parts there, gradients are looked at."""
 

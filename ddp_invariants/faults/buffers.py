@@ -82,3 +82,129 @@ class EveryOtherForward(OneByOne):
     def _to_broadcast(self) -> list[Tensor]:
         self.forwards += 1
         return super()._to_broadcast() if self.forwards % 2 else []
+
+
+class Averaged(OneByOne):
+    """Right: a forward starts from the mean of the ranks' buffers, of what is whole from the largest."""
+
+    declares: ClassVar[Mapping[str, Any]] = {}
+    forwards = 0
+
+    def forward(self, *inputs: Any) -> Any:
+        self.forwards += self.training
+        return super().forward(*inputs)
+
+    def _to_broadcast(self) -> list[Tensor]:
+        if self.forwards > 1:  # In the first they are equal, and a mean of three might round.
+            for buffer in self.module.buffers():
+                self._average(buffer)
+        return []
+
+    def _average(self, buffer: Tensor) -> None:
+        if buffer.is_floating_point():
+            total = buffer.double()
+            dist.all_reduce(total, group=self.group)
+            buffer.copy_(total / self.world_size)
+        else:
+            largest = buffer.long()
+            dist.all_reduce(largest, dist.ReduceOp.MAX, group=self.group)
+            buffer.copy_(largest)
+
+
+class NeverDividesThem(Averaged):
+    """Buffers are added up over the ranks and never divided (no public incident found). BUF-2: summed, never divided."""
+
+    def _average(self, buffer: Tensor) -> None:
+        total = buffer.long() if not buffer.is_floating_point() else buffer.clone()
+        dist.all_reduce(total, group=self.group)
+        buffer.copy_(total)
+
+
+class DividesCountsFirst(Averaged):
+    """Whole numbers are divided by the ranks before they are added up, and lose what is left over (no public incident found).
+
+    BUF-2.
+    """
+
+    def _average(self, buffer: Tensor) -> None:
+        if buffer.dtype != torch.int64:
+            super()._average(buffer)
+            return
+        share = buffer // self.world_size
+        dist.all_reduce(share, group=self.group)
+        buffer.copy_(share)
+
+
+class CountsStartOver(OneByOne):
+    """Only fractions and masks are kept: counts of batches are set to zero in every forward (no public incident found).
+
+    BUF-2: it is zero.
+    """
+
+    declares: ClassVar[Mapping[str, Any]] = {}
+
+    def forward(self, *inputs: Any) -> Any:
+        if self.training and self.ran:
+            for buffer in self.module.buffers():
+                if buffer.dtype == torch.int64:
+                    buffer.zero_()
+        self.ran = True
+        return super().forward(*inputs)
+
+    ran = False
+
+
+class SetBack(OneByOne):
+    """Each forward starts from the buffers there were when the module was wrapped: a stale copy (no public incident found).
+
+    BUF-2: set back; or BUF-2: reset.
+    """
+
+    def _to_broadcast(self) -> list[Tensor]:
+        buffers = dict(self.module.named_buffers())
+        if not hasattr(self, "first"):
+            self.first = {name: buffer.clone() for name, buffer in buffers.items()}
+        for name, buffer in buffers.items():
+            buffer.copy_(self.first[name])
+        return list(buffers.values())
+
+
+class LeftInEvaluation(_Reference):
+    """The module is put into evaluation while it is wrapped, and left there (no public incident found).
+
+    LOSS-1: the module was in evaluation; or BUF-2: not moved, as in evaluation.
+    """
+
+    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
+        super().__init__(module, process_group)
+        module.eval()
+
+
+class RunsItFirst(_Reference):
+    """The first forward is run once without gradients, to see what is used, and then again (no public incident found).
+
+    BUF-2: the forward ran twice.
+    """
+
+    ran = False
+
+    def forward(self, *inputs: Any) -> Any:
+        if self.training and not self.ran:
+            self.ran = True
+            with torch.no_grad():
+                self.module(*inputs)
+        return super().forward(*inputs)
+
+
+class RunsItOnTheFirstRank(_Reference):
+    """Once wrapped, the module is run on zeros on the first rank, to measure it (no public incident found).
+
+    INIT-2.
+    """
+
+    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
+        super().__init__(module, process_group)
+        first = next(iter(module.parameters()))
+        if dist.get_rank(self.group) == 0:
+            with torch.no_grad():
+                self.module(torch.zeros(2, first.numel() // len(first), dtype=first.dtype))

@@ -75,7 +75,7 @@ def judge(evidence: TrainingEvidence | ShardEvidence, declared: Declarations = U
 _CAUSES_FIRST = (
     "COMM-1", "LIVE-2", "LIVE-3", "LIVE-1",
     "COMM-3", "COMM-2",  # What luck decides is wrong in any of the ways below.
-    "INIT-3", "INIT-1", "INIT-2", "INIT-4", "BUF-1", "RNG-1", "LOSS-1", "LOSS-2", "LOSS-3",
+    "INIT-3", "INIT-1", "INIT-2", "INIT-4", "BUF-1", "RNG-1", "LOSS-1", "BUF-2", "LOSS-2", "LOSS-3",
     "PARAM-4",  # In a world of one rank, which a smallest case has only where it needs it.
     "STATE-1", "STATE-2", "GRAD-4", "PARAM-5", "LIVE-5", "GRAD-7", "PARAM-6", "GRAD-9", "GRAD-11", "GRAD-8", "GRAD-13",
     "GRAD-1", "GRAD-5", "GRAD-2", "GRAD-3", "GRAD-6", "GRAD-12", "GRAD-10",

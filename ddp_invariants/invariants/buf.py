@@ -1,13 +1,20 @@
-"""BUF: buffers stay those of one model, where the implementation promises it."""
+"""BUF: buffers stay those of one model, where the implementation promises it, and move as its forwards move them."""
 
-from ddp_invariants.invariants.compare import parted
+import numpy as np
+from numpy.typing import NDArray
+
+from ddp_invariants.balls import gamma
+from ddp_invariants.evidence import FloatArray, Layout, Tensors
+from ddp_invariants.invariants.compare import number, parted
 from ddp_invariants.invariants.diagnosis import kept
 from ddp_invariants.invariants.grad import TWO_RANKS
 from ddp_invariants.invariants.hearing import Hearing, training
-from ddp_invariants.invariants.rule import NotAbout, Tally
+from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
 from ddp_invariants.verdict import Breach
 
 MOVED = "batches moved buffers apart"
+EACH_MOVED = "a forward moved buffers"
+NORMED = "a batch normed by itself"
 
 
 @training.rule("BUF-1", "Every step's forward starts from equal buffers on all ranks, which their batches have moved apart.",
@@ -19,7 +26,7 @@ def equal_when_a_forward_starts(hearing: Hearing, tally: Tally) -> Breach | None
         raise NotAbout("one rank" if case.world_size == 1 else "a forward that failed may have moved buffers")
     if case.accumulation > 1 and not hearing.synchronised_each:
         raise NotAbout("under no_sync buffers are each rank's own")
-    if not any(layer.kind == "statistics" for layer in case.model.layers):
+    if not any(layer.buffers for layer in case.model.layers):
         raise NotAbout("no buffers")
     tally.met.add(TWO_RANKS)
     for step in hearing.steps("forward buffers")[1:]:
@@ -34,3 +41,64 @@ def equal_when_a_forward_starts(hearing: Hearing, tally: Tally) -> Breach | None
                                 f"{difference.place.replace('parameter', 'buffer', 1)}", difference.words)
                 return kept.of_buffer(hearing, breach, step, rank, difference.name)
     return None
+
+
+@training.rule("BUF-2", "A forward in training moves buffers as the unwrapped module's does: what the next one starts from "
+               "lies, element by element, between what the ranks' twins were left with.", (EACH_MOVED, NORMED))
+def moved_as_the_modules(hearing: Hearing, tally: Tally) -> Breach | None:
+    """On steps of one forward, from what each rank started it from.
+
+    Between them lies what a broadcast makes of them, a mean, weighted or not, and what each rank keeps for itself; of a count
+    that all ranks agree on, nothing else does. A mean is computed in the buffer's dtype: to what W terms and a division round.
+    """
+    case = hearing.case
+    if not any(layer.buffers for layer in case.model.layers):
+        raise NotAbout("no buffers")
+    if case.accumulation > 1 or case.exhausted:
+        raise NotAbout("buffers may be synchronised between the forwards of a step" if case.accumulation > 1 else
+                       "whose buffers count where ranks run out of batches is not fixed")
+    forwards = {one.step for one in case.interludes if one.kind == "forward only"}
+    forwards |= {case.mishap.step} if case.mishap is not None else set()
+    for step in hearing.steps("forward buffers")[1:]:
+        if step in forwards:  # Which moved buffers, too, before this was noted.
+            continue
+        began, twins = hearing.every_rank("forward buffers", step - 1), hearing.every_rank("twin buffers", step - 1)
+        moved = any(one != other for one, other in zip(began, twins, strict=True))
+        tally.met |= ({EACH_MOVED} if moved else set()) | ({NORMED} if moved and case.model.norms_batches else set())
+        for rank, started in enumerate(hearing.every_rank("forward buffers", step)):
+            found = _not_between(twins, started, tally)
+            if found is not None:
+                name, words = found
+                slot = next(slot for slot in started.layout.slots if slot.name == name)
+                breach = Breach("BUF-2", "buffers move otherwise than the unwrapped module's", f"rank {rank} of "
+                                f"{case.world_size}, step {step}, buffer {name!r} {slot.shape}", words)
+                return kept.of_move(hearing, breach, step, rank, name)
+    return None
+
+
+def _not_between(twins: tuple[Tensors, ...], started: Tensors, tally: Tally) -> tuple[str, str] | None:
+    """The first buffer with an element that lies between none of the ranks', and what it is; None where there is none."""
+    layout = started.layout
+    if any([slot.name for slot in one.layout.slots] != [slot.name for slot in layout.slots]
+           or one.layout.sizes != layout.sizes for one in twins):
+        raise Unjudged("the buffers a forward starts from are not those of the module")
+    twins_WP = np.stack([one.values_P for one in twins])
+    known_P = np.isfinite(twins_WP).all(0)
+    tally.compared += int(known_P.sum())
+    slack_P = _rounding(layout, twins_WP)
+    wrong_P: NDArray[np.bool_] = known_P & ~((started.values_P >= twins_WP.min(0) - slack_P)
+                                            & (started.values_P <= twins_WP.max(0) + slack_P))
+    if not wrong_P.any():
+        return None
+    first = int(np.argmax(wrong_P))
+    slot, place = layout.locate(first)
+    left = sorted({float(one) for one in twins_WP[:, first]})
+    expected = number(left[0]) if len(left) == 1 else f"between {number(left[0])} and {number(left[-1])}"
+    return slot.name, f"{number(started.values_P[first])} at {place}, the unwrapped modules left {expected}"
+
+
+def _rounding(layout: Layout, twins_WP: FloatArray) -> FloatArray:
+    """What a weighted mean over the ranks may be off by: W products, as many additions, a division; of integers nothing."""
+    terms = 2 * len(twins_WP) + 1
+    rounding_P = gamma(terms, layout.roundoff_P) * np.abs(twins_WP).sum(0) + terms * layout.smallest_P
+    return np.where(np.isnan(layout.roundoff_P), 0.0, rounding_P)

@@ -413,6 +413,8 @@ def batch_arithmetic(hearing: Hearing, tally: Tally) -> Breach | None:
         raise NotAbout("one process cannot use a layer on some samples alone")
     if case.passes == "retained":
         raise NotAbout("all micro-steps see one batch")
+    if case.model.norms_batches:
+        raise NotAbout("each micro-step's samples on a rank are normed by themselves, and not with those of all")
     plain = replace(case, world_size=1, accumulation=1, no_sync="plain", passes="alternate", crossed=None,
                     perturbation=Perturbation(), mishap=None)
     for step in hearing.steps("reduced"):

@@ -10,6 +10,7 @@ from ddp_invariants.invariants.hearing import Hearing, training
 from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
 from ddp_invariants.verdict import Breach
 
+_FORWARDS = ("evaluation", "evaluation with gradients", "forward only")
 RELOADED, STATEFUL = "saved and loaded", "optimizer with state"
 _KEPT: tuple[tuple[str, Moment, Moment], ...] = (
     ("a parameter", "updated", "restored"), ("a buffer", "left buffers", "restored buffers"),
@@ -63,7 +64,10 @@ def _repeats(prefix: str) -> bool:
 def _of_values(hearing: Hearing, tally: Tally, step: int) -> Breach | None:
     """Whether what was loaded before a step is what the step before left."""
     hearing.every_rank("restored", step)
+    forwards = any(one.step == step and one.kind in _FORWARDS for one in hearing.case.interludes)
     for what, left, loaded in _KEPT:
+        if left == "left buffers" and forwards:  # Which move them, or broadcast them, before they are saved.
+            continue
         before, after = hearing.noted(left, step - 1), hearing.noted(loaded, step)
         if before is None or after is None:  # It has none, or the optimizer's state is its own affair.
             continue

@@ -190,6 +190,27 @@ class Norm(_Layer):
         return nn.functional.layer_norm(x.to(self.gain.dtype), self.gain.shape, self.gain, self.shift)
 
 
+class BatchNorm(_Layer, nn.BatchNorm2d):
+    """Each channel of 2 x 2 pixels by the mean and variance of a rank's batch; in evaluation, by running ones.
+
+    It is an nn.BatchNorm2d, since wrappers ask by type who keeps statistics.
+    """
+
+    def __init__(self, layer: Layer, inputs: int, values: Values) -> None:
+        dtype, trainable = getattr(torch, layer.dtype), not layer.frozen
+        nn.BatchNorm2d.__init__(self, inputs // 4)
+        self.weight = nn.Parameter(values.take(inputs // 4).to(dtype), trainable)
+        self.bias = nn.Parameter(values.take(inputs // 4).to(dtype), trainable) if layer.bias else None  # type: ignore[assignment]  # torch types it as always there
+        self.running_mean = values.take(inputs // 4).to(dtype)
+        self.running_var = values.take(inputs // 4).abs().to(dtype)
+        self.num_batches_tracked = values.take().abs().mul(8).long()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape (B, 4 C) to (B, 4 C); updates the buffers in training."""
+        self.begin()
+        return nn.BatchNorm2d.forward(self, x.to(self.weight.dtype).reshape(len(x), -1, 2, 2)).reshape(len(x), -1)
+
+
 class Attention(_Layer):
     """What two tokens attend to under one head, added to them."""
 
@@ -320,7 +341,7 @@ class Replica(nn.Module):
             return Empty(layer, inputs)
         kinds: dict[str, Callable[[Layer, int, Values], nn.Module]] = {
             "embedding": Embedding, "convolution": Convolution, "norm": Norm, "attention": Attention,
-            "dropout": lambda *_: Dropout()}
+            "batch_norm": BatchNorm, "dropout": lambda *_: Dropout()}
         if layer.kind in kinds:
             return kinds[layer.kind](layer, inputs, values)
         return Statistics(inputs, values)

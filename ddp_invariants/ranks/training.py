@@ -462,6 +462,8 @@ class Run:
             self.record.tensors("updated", self.step, self.named)
             if self.buffers:
                 self.record.tensors("left buffers", self.step, self.replica.named_buffers())
+        if self.buffers:
+            self.record.tensors("twin buffers", self.step, self.twin.named_buffers())
         if self.declared.zero:
             self.record.facts.setdefault("held", []).append([*held.parameters_and_state(self.replica, optimizer),
                                                              gradient_bytes])

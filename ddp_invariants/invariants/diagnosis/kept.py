@@ -1,8 +1,9 @@
-"""What a buffer that differs between ranks equals instead, and which others it does not happen to."""
+"""What a buffer that differs between ranks, or that moved otherwise than it should, equals instead."""
 
 import numpy as np
 
-from ddp_invariants.evidence import Tensors
+from ddp_invariants.balls import gamma
+from ddp_invariants.evidence import ROUNDOFF, FloatArray, Moment, Tensors
 from ddp_invariants.invariants.diagnosis.causes import caused
 from ddp_invariants.invariants.hearing import Hearing
 from ddp_invariants.verdict import Breach, Cause
@@ -23,6 +24,43 @@ def of_buffer(hearing: Hearing, breach: Breach, step: int, rank: int, name: str)
         return breach
     return caused(breach, [Cause("not synchronised", f"it is what rank {rank} itself left after step {step - 1}: not "
                                  "synchronised in forward", _only(hearing, own - synchronised, synchronised))])
+
+
+def of_move(hearing: Hearing, breach: Breach, step: int, rank: int, name: str) -> Breach:
+    """A breach about a buffer to which no forward moves it when a step starts, with what may have caused it."""
+    def of_all(moment: Moment, number: int = 0) -> FloatArray:
+        return np.stack([tensors.by_name[name] for tensors in hearing.every_rank(moment, number)])
+
+    started, world_size = hearing.every_rank("forward buffers", step)[rank], hearing.case.world_size
+    held_P, dtype = started.by_name[name], next(slot.dtype for slot in started.layout.slots if slot.name == name)
+    began_WP, left_WP = of_all("forward buffers", step - 1), of_all("twin buffers", step - 1)
+    rounding_P = gamma(2 * world_size, ROUNDOFF.get(dtype or "", 0.0)) * np.abs(left_WP).sum(0)
+    guesses = [
+        ("not moved", f"it is what step {step - 1} started from: not moved, as in evaluation, or set back",
+         _among(held_P, began_WP)),
+        ("reset", "it is what a rank was built with: reset", step > 1 and _among(held_P, of_all("built buffers"))),
+        ("zero", "it is zero", not held_P.any()),
+        ("summed", "it is the sum of what the ranks' forwards left: summed, never divided",
+         world_size > 1 and bool((np.abs(held_P - left_WP.sum(0)) <= rounding_P).all())),
+        ("moved twice", "counts moved twice as far as by one forward: the forward ran twice", _twice(hearing, step, started)),
+    ]
+    return caused(breach, [Cause(kind, words) for kind, words, fits in guesses if fits])
+
+
+def _twice(hearing: Hearing, step: int, started: Tensors) -> bool:
+    """Whether every count that the forward before moved, on some rank, is now twice as far from where that rank's was."""
+    counts = {slot.name for slot in started.layout.slots if slot.dtype == "int64"}
+    for began, left in zip(hearing.every_rank("forward buffers", step - 1), hearing.every_rank("twin buffers", step - 1),
+                           strict=True):
+        moved = [name for name in counts if not _same(began, left, name)]
+        if moved and all(np.array_equal(started.by_name[name] - began.by_name[name],
+                                        2 * (left.by_name[name] - began.by_name[name])) for name in moved):
+            return True
+    return False
+
+
+def _among(held_P: FloatArray, found_WP: FloatArray) -> bool:
+    return any(np.array_equal(held_P, one, equal_nan=True) for one in found_WP)
 
 
 def _same(one: Tensors, other: Tensors, name: str) -> bool:

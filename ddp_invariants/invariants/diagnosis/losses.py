@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ddp_invariants import oracle
 from ddp_invariants.balls import Ball
@@ -28,7 +29,8 @@ def of_loss(hearing: Hearing, breach: Breach, micro: int, dtype: str | None) -> 
     roundoff = 4 * len(held_W) * ROUNDOFF.get(dtype or "float64", 0.0) * np.abs(twins_W).sum()
     wrong_W = held_W != twins_W
     try:
-        guesses = [*_of_the_losses(twins_W, float(roundoff)), *_of_the_outputs(hearing, micro, float(roundoff))]
+        guesses = [*_of_evaluation(hearing, micro, held_W, wrong_W), *_of_the_losses(twins_W, float(roundoff)),
+                   *_of_the_outputs(hearing, micro, float(roundoff))]
     except (KeyError, ValueError, IndexError):
         return breach  # The evidence is as odd as the loss; the breach stands without a cause.
     return caused(breach, [cause for cause, expected_W, slack in guesses
@@ -49,6 +51,18 @@ def _of_the_losses(twins_W: FloatArray, roundoff: float) -> Iterator[_Guess]:
         yield (Cause("loss of another", f"it is rank {source}'s loss: broadcast to all ranks, or all were given its batch"),
                np.full(world_size, twins_W[source]), roundoff)
     yield Cause("loss lost", "it is zero"), np.zeros(world_size), 0.0
+
+
+def _of_evaluation(hearing: Hearing, micro: int, held_W: FloatArray, wrong_W: NDArray[np.bool_]) -> Iterator[_Guess]:
+    """Whatever the losses are, where batches are normed and the running statistics of no rank that is wrong have moved."""
+    step = micro // hearing.case.accumulation
+    left = hearing.noted("left buffers", step)
+    if left is None or not hearing.case.model.norms_batches:
+        return
+    began, twins = hearing.every_rank("forward buffers", step), hearing.every_rank("twin buffers", step)
+    if all(began[rank] == left[rank] != twins[rank] for rank in np.flatnonzero(wrong_W)):
+        yield (Cause("evaluation", "running statistics did not move: the module was in evaluation, and normed by them"),
+               held_W, 0.0)
 
 
 def _of_the_outputs(hearing: Hearing, micro: int, roundoff: float) -> Iterator[_Guess]:
