@@ -29,6 +29,9 @@ OWN_ROUNDOFF = 2.0**-53
 
 def gamma(terms: float | FloatArray | NDArray[np.intp], roundoff: float | FloatArray) -> FloatArray:
     """Higham's gamma_n = n u / (1 - n u): the relative error of n roundings in any order."""
+    if isinstance(terms, int | float) and isinstance(roundoff, float):  # As mostly: without numpy a tenth of the time.
+        share = terms * roundoff
+        return np.float64(share / (1 - share) if share < 1 else math.inf)  # type: ignore[return-value]  # 0-d, as below
     product = np.asarray(terms * roundoff)
     return np.where(product < 1, product / np.maximum(1 - product, 1e-300), np.inf)
 
@@ -108,6 +111,9 @@ class Format:
             terms: Roundings on the longest way from an operand to the result.
             quantum: What all summands are multiples of.
         """
+        if self.others_P is None and most.size and not radius.any() and isinstance(quantum, float) and quantum >= \
+                self.smallest and (highest := most.max()) * self.roundoff <= quantum and highest <= self.largest:
+            return Ball(centre, radius, quantum)  # All exact: the same as below, sooner.
         exact = (radius == 0) & (most * self.roundoff <= quantum) & (quantum >= self.smallest)
         rounding = gamma(terms, self.roundoff + OWN_ROUNDOFF) * most + terms * self.smallest
         radius = np.where(exact, 0.0, radius + rounding)
