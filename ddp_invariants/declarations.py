@@ -222,6 +222,7 @@ CAPABILITIES = {
     "unfreeze": "a layer trained after wrapping that was frozen before",
     "cast": "parameters cast to another dtype and back after wrapping",
     "copy": "a deep copy of what is wrapped, taken and kept",
+    "buffers_written": "buffers that the program writes to between steps",
     "assign": "a state loaded as new tensors after wrapping: load_state_dict(assign=True)",
     "state": "a state to save, and to load into a wrapper made anew",
     "clipping": "gradients scaled down to a norm once they are synchronised",

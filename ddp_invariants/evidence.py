@@ -164,7 +164,8 @@ def _as_float64(bits: bytes, dtype: str) -> FloatArray:
 
 Moment = Literal["built", "built buffers", "wrapped", "wrapped buffers", "forward", "forward buffers", "reduced", "local",
                  "entries", "loss", "updated", "left buffers", "twin buffers", "state", "plain", "restored", "restored buffers",
-                 "restored state", "joined", "saved", "saved buffers", "saved state", "drawn", "evaluated"]
+                 "restored state", "joined", "saved", "saved buffers", "saved state", "drawn", "evaluated",
+                 "written buffers"]
 """When tensors were noted. built, wrapped: parameters before and after wrapping. forward: when a step's forward starts.
 reduced: gradients after synchronisation. local: the twin's gradients of one micro-step, numbered t * accumulation + k. entries:
 where one of those is sparse, what each is the sum of, stacked. loss: the wrapper's and the twin's, numbered likewise. updated,
@@ -173,7 +174,8 @@ after the step of training without a wrapper (at W = 1 only). restored, restored
 and optimizer state after they were loaded into ones made anew, before the step. joined: parameters once all ranks have run out
 of batches. saved, saved buffers, saved state: what ranks held that trained before and saved what is then loaded. drawn: what
 each layer that draws random numbers multiplied its input by in the forward of one micro-step, 0 or 2, or 1 where it drew none.
-evaluated: likewise in a forward in evaluation before the step."""
+evaluated: likewise in a forward in evaluation before the step. written buffers: buffers after the program wrote to them before
+the step."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ OptimizerKind = Literal["sgd", "adamw", "adam"]
 Way = Literal["default", "foreach", "fused"]
 PoisonKind = Literal["nan", "inf", "-inf"]
 InterludeKind = Literal["evaluation", "evaluation with gradients", "forward only", "learning rate", "decay", "freeze",
-                        "unfreeze", "cast", "copy", "assign", "reload"]
+                        "unfreeze", "cast", "copy", "assign", "reload", "buffers"]
 PerturbationKind = Literal["none", "withheld", "delays", "late"]
 Sentinel = Literal["finite", "nan"]
 MishapKind = Literal["forward error", "backward error", "death"]
@@ -240,7 +240,8 @@ class Interlude:
             momentum and of the weight `decay`; a layer is frozen (`freeze`), its gradients cleared, or trained from now on
             (`unfreeze`); gradients are cleared, and parameters `cast` to float64 and back; a deep `copy` of what is trained is
             taken and kept; what is trained is given its own saved values as new tensors (`assign`), and its optimizer is made
-            anew; or it and its optimizer are saved and loaded into ones made anew, of other values (`reload`).
+            anew; it and its optimizer are saved and loaded into ones made anew, of other values (`reload`); or `buffers` are
+            written to in place, the same on every rank, as who resets running statistics does.
         step: Before which step, from the second on.
         layer: The one that is frozen or trained from now on.
     """

@@ -236,6 +236,11 @@ TRAINING: dict[str, Capability] = {
     "copy": _interlude("copy", "a deep copy"),
     "assign": _interlude("assign", "parameters assigned"),
     "state": _interlude("reload", "saved and loaded"),
+    "buffers_written": Capability(
+        lambda case: any(one.kind == "buffers" for one in case.interludes),
+        lambda case: replace(case, interludes=tuple(one for one in case.interludes if one.kind != "buffers")),
+        replace(_GENTLE, model=Model(4, (*_FOUR, Layer("statistics"))), steps=3, interludes=(Interlude("buffers"),)),
+        frozenset({"buffers written to between steps"})),
     # Last: what cannot do with these often hangs, and hangs are costly.
     "few": Capability(lambda case: _trained(case) < case.world_size, _enough,
                       replace(BASE, model=Model(4, (Layer("linear", 2),)))),

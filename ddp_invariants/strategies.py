@@ -194,7 +194,8 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
                    unused: bool = False, crossed: bool = False, passes: bool = False,
                    interludes: tuple[InterludeKind, ...] = (), uneven: bool = False,
                    resized: bool = False, odd: bool = False,
-                   clipped: bool = False, scaled: int = 0, autocast: int = 0, drawing: bool = False) -> TrainingCase:
+                   clipped: bool = False, scaled: int = 0, autocast: int = 0, drawing: bool = False,
+                   written: bool = False) -> TrainingCase:
     """Training runs within a scope.
 
     What is drawn does not depend on what was drawn before (only what is made of it does), so that Hypothesis can
@@ -226,6 +227,7 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
         resized: Always start from a state that ranks of another number saved, where the scope allows.
         odd: Always have gradients that are sparse, or of a dtype of their own.
         drawing: Always have a layer that draws random numbers, enough of them.
+        written: In one of four, have the program write to buffers between steps; of a rule with steps enough.
     """
     world_size = draw(st.sampled_from([w for w in world_sizes if w <= scope.max_world_size] or [scope.max_world_size]))
     steps = draw(st.integers(least_steps, least_steps + 3))
@@ -295,6 +297,7 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
         model = _extended(model, frozen=draw(_COINS))
         between, steps = _between(draw(_INTERLUDES), interludes, model, steps)
         zero_grad = "zero" if zero_grad == "never" and any(one.clears for one in between) else zero_grad
+    between = _writing(draw, steps) if written and scope.has("buffers_written") else between
     exhausted: tuple[Exhausted, ...] = ()
     if uneven and world_size > 1:  # Who has no batch cannot know which rows others' sparse gradients have.
         model = replace(model, layers=(replace(model.layers[0], sparse=False), *model.layers[1:]))
@@ -367,6 +370,12 @@ def _is_cast(draw: st.DrawFn, one_in: int, model: Model) -> bool:
 def _without_batch_norm(model: Model) -> Model:
     """The model without such layers, to which none is tied, and which stand behind all that are."""
     return replace(model, layers=tuple(layer for layer in model.layers if layer.kind != "batch_norm"))
+
+
+def _writing(draw: st.DrawFn, steps: int) -> tuple[Interlude, ...]:
+    """In one of four, a program that writes to buffers before a step from the second on."""
+    step = 1 + draw(_SMALL) % (steps - 1)
+    return (Interlude("buffers", step),) if draw(_ONE_IN_FOUR) else ()
 
 
 def _extended(model: Model, *, frozen: bool = False) -> Model:
@@ -474,7 +483,8 @@ def _situations(rule: str) -> dict[str, Any]:
             "crossed": rule in ("GRAD-1", "COMM-1"),
             "passes": rule == "GRAD-13", "odd": rule == "GRAD-10", "clipped": rule in ("PARAM-3", "LIVE-5"),
             "scaled": _SCALED.get(rule, 0), "autocast": _CAST.get(rule, 0), "drawing": rule == "RNG-1",
-            "uneven": rule == "GRAD-11", "resized": rule == "STATE-2", "interludes": _INTERLUDES_OF.get(rule, ())}
+            "uneven": rule == "GRAD-11", "resized": rule == "STATE-2", "interludes": _INTERLUDES_OF.get(rule, ()),
+            "written": rule == "BUF-2"}
 
 
 def unlike(rules: Iterable[str]) -> list[str]:

@@ -15,7 +15,7 @@ from ddp_invariants.invariants import judge
 from ddp_invariants.invariants.diagnosis.causes import narrowed
 from ddp_invariants.invariants.diagnosis.predictions import lowered
 from ddp_invariants.layers import Layer, Model
-from ddp_invariants.program import Data, Optimizer, Perturbation, Poison
+from ddp_invariants.program import Data, Interlude, Optimizer, Perturbation, Poison
 from ddp_invariants.scope import Scope
 from ddp_invariants.telling import telling
 from ddp_invariants.trace import Call
@@ -272,6 +272,24 @@ def test_a_buffer_that_was_not_moved_is_named() -> None:
     breach = judge(evidence)["BUF-2"].breach
     assert breach is not None
     assert "it is what step 0 started from: not moved, as in evaluation" in breach.perhaps
+
+
+def test_what_a_program_wrote_into_buffers_is_what_the_next_forward_starts_from() -> None:
+    """Exactly, although no forward would have left that; what is lost of it is named."""
+    evidence = right(replace(THREE, interludes=(Interlude("buffers", 1),)))
+    written = [rank.tensors["twin buffers", 1] for rank in evidence.ranks]
+    evidence = replace(evidence, ranks=tuple(
+        replace(rank, tensors={**rank.tensors, ("written buffers", 1): written[0], ("forward buffers", 1): written[0]})
+        for rank in evidence.ranks))
+    found = judge(evidence)["BUF-2"]
+    assert found.breach is None
+    assert "buffers written to between steps" in found.met
+    left = evidence.ranks[0].tensors["left buffers", 0].by_name[COUNT]
+    for value, told in ((left, "what the program wrote into it since is lost"), (left + 7, "")):
+        breach = judge(altered(evidence, 0, "forward buffers", 1, COUNT, lambda _, value=value: value))["BUF-2"].breach
+        assert breach is not None
+        assert told in breach.perhaps
+        assert bool(told) == bool(breach.perhaps)
 
 
 MOMENTUM = replace(THREE, optimizer=Optimizer(log2_lr=-4, momentum=0.5, weight_decay=0.25))

@@ -1,6 +1,7 @@
 """The catalogue of planted faults is whole, and the judge catches a sample of it; the whole is measured by a command."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from ddp_invariants.case import TrainingCase
 from ddp_invariants.implementation import Ddp
 from ddp_invariants.invariants import judge
 from ddp_invariants.layers import Layer, Model
-from ddp_invariants.program import Data
+from ddp_invariants.program import Data, Interlude
 from ddp_invariants.proof import catalogue
 from ddp_invariants.proof.catalogue import CatalogueError, Planted, chosen, planted
 from ddp_invariants.proof.measure import Job, search
@@ -122,6 +123,18 @@ def test_what_goes_wrong_with_a_batch_norm_is_told_of_its_buffers(
     if breach is not None:
         assert where in breach.where
         assert perhaps in breach.perhaps
+
+
+def test_what_a_program_writes_into_buffers_must_not_be_lost(pool: Pool) -> None:
+    """Right wrappers hand it on; a copy of what the last forward left undoes it."""
+    case = replace(NORMED, interludes=(Interlude("buffers", 1),))
+    lost = judge(pool.train(case, Ddp("ddp_invariants.faults.buffers:LosesWhatIsWritten")))["BUF-2"].breach
+    assert lost is not None
+    assert "what the program wrote into it since is lost" in lost.perhaps
+    for right in ("reference", "torch", "ddp_invariants.faults.buffers:OneByOne"):
+        found = judge(pool.train(case, Ddp(right)))["BUF-2"]
+        assert found.breach is None
+        assert "buffers written to between steps" in found.met
 
 
 @pytest.mark.parametrize("fault", ["HangsOnThree", "DiesInBackward"])

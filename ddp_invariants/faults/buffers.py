@@ -169,6 +169,24 @@ class SetBack(OneByOne):
         return list(buffers.values())
 
 
+class LosesWhatIsWritten(OneByOne):
+    """Each forward starts from a copy of what the one before left, whatever was written since (no public incident found).
+
+    BUF-2: what the program wrote into it since is lost.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        result = super().forward(*args, **kwargs)
+        self.left = {name: buffer.clone() for name, buffer in self.module.named_buffers()}
+        return result
+
+    def _to_broadcast(self) -> list[Tensor]:
+        buffers = dict(self.module.named_buffers())
+        for name, buffer in buffers.items() if hasattr(self, "left") else ():
+            buffer.copy_(self.left[name])
+        return list(buffers.values())
+
+
 class LeftInEvaluation(_Reference):
     """The module is put into evaluation while it is wrapped, and left there (no public incident found).
 

@@ -15,6 +15,7 @@ from ddp_invariants.verdict import Breach
 MOVED = "batches moved buffers apart"
 EACH_MOVED = "a forward moved buffers"
 NORMED = "a batch normed by itself"
+WRITTEN = "buffers written to between steps"
 
 
 @training.rule("BUF-1", "Every step's forward starts from equal buffers on all ranks, which their batches have moved apart.",
@@ -44,7 +45,8 @@ def equal_when_a_forward_starts(hearing: Hearing, tally: Tally) -> Breach | None
 
 
 @training.rule("BUF-2", "A forward in training moves buffers as the unwrapped module's does: what the next one starts from "
-               "lies, element by element, between what the ranks' twins were left with.", (EACH_MOVED, NORMED))
+               "lies, element by element, between what the ranks' twins were left with, or what the program wrote since.",
+               (EACH_MOVED, NORMED, WRITTEN))
 def moved_as_the_modules(hearing: Hearing, tally: Tally) -> Breach | None:
     """On steps of one forward, from what each rank started it from.
 
@@ -59,11 +61,15 @@ def moved_as_the_modules(hearing: Hearing, tally: Tally) -> Breach | None:
                        "whose buffers count where ranks run out of batches is not fixed")
     forwards = {one.step for one in case.interludes if one.kind == "forward only"}
     forwards |= {case.mishap.step} if case.mishap is not None else set()
+    written = {one.step for one in case.interludes if one.kind == "buffers"}
     for step in hearing.steps("forward buffers")[1:]:
         if step in forwards:  # Which moved buffers, too, before this was noted.
             continue
         began, twins = hearing.every_rank("forward buffers", step - 1), hearing.every_rank("twin buffers", step - 1)
         moved = any(one != other for one, other in zip(began, twins, strict=True))
+        if step in written:
+            twins = hearing.every_rank("written buffers", step)
+            tally.met.add(WRITTEN)
         tally.met |= ({EACH_MOVED} if moved else set()) | ({NORMED} if moved and case.model.norms_batches else set())
         for rank, started in enumerate(hearing.every_rank("forward buffers", step)):
             found = _not_between(twins, started, tally)
@@ -72,7 +78,8 @@ def moved_as_the_modules(hearing: Hearing, tally: Tally) -> Breach | None:
                 slot = next(slot for slot in started.layout.slots if slot.name == name)
                 breach = Breach("BUF-2", "buffers move otherwise than the unwrapped module's", f"rank {rank} of "
                                 f"{case.world_size}, step {step}, buffer {name!r} {slot.shape}", words)
-                return kept.of_move(hearing, breach, step, rank, name)
+                return kept.of_writing(hearing, breach, step, rank, name) if step in written else \
+                    kept.of_move(hearing, breach, step, rank, name)
     return None
 
 

@@ -1,10 +1,11 @@
 """What a program does between two steps, besides training, to a module and its optimizer."""
 
+from collections.abc import Iterable
 from copy import deepcopy
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ddp_invariants.program import Interlude, InterludeKind
 from ddp_invariants.ranks.model import Replica
@@ -24,6 +25,13 @@ def cast_and_back(module: nn.Module) -> None:
         wider = torch.complex128 if dtype.is_complex or dtype == torch.float64 else torch.float64
         parameter.data = parameter.data.to(wider)
         parameter.data = parameter.data.to(dtype) if dtype != torch.float64 else parameter.data.real.contiguous()
+
+
+@torch.no_grad()
+def write(buffers: Iterable[Tensor]) -> None:
+    """Values of the program's own into buffers, whatever they hold."""
+    for buffer in buffers:
+        buffer.fill_(0.25 if buffer.is_floating_point() else 5)
 
 
 def assign(module: Any) -> None:

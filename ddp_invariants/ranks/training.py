@@ -258,6 +258,9 @@ class Run:
             drive.zero_grad(wrapped, optimizer, True)  # noqa: FBT003 - as the adapter's method takes it
             interludes.cast_and_back(self.replica)
             self.moved = True
+        elif kind == "buffers":
+            interludes.write(self.replica.buffers())
+            self.record.tensors("written buffers", self.step, self.replica.named_buffers())
         elif kind == "copy":
             self.copies.append(deepcopy(wrapped))
         elif kind == "assign":

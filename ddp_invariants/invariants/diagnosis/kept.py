@@ -47,6 +47,14 @@ def of_move(hearing: Hearing, breach: Breach, step: int, rank: int, name: str) -
     return caused(breach, [Cause(kind, words) for kind, words, fits in guesses if fits])
 
 
+def of_writing(hearing: Hearing, breach: Breach, step: int, rank: int, name: str) -> Breach:
+    """A breach about a buffer that does not hold what the program wrote, with what may have caused it."""
+    held_P = hearing.every_rank("forward buffers", step)[rank].by_name[name]
+    left_WP = np.stack([tensors.by_name[name] for tensors in hearing.every_rank("left buffers", step - 1)])
+    lost = Cause("writing lost", f"it is what step {step - 1} left: what the program wrote into it since is lost")
+    return caused(breach, [lost] if _among(held_P, left_WP) else [])
+
+
 def _twice(hearing: Hearing, step: int, started: Tensors) -> bool:
     """Whether every count that the forward before moved, on some rank, is now twice as far from where that rank's was."""
     counts = {slot.name for slot in started.layout.slots if slot.dtype == "int64"}
