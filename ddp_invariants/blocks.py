@@ -10,6 +10,7 @@ Suffixes: W ranks, B batch, D width, N tokens, E width of a token, O and C chann
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ddp_invariants.balls import (
     FORMATS,
@@ -137,7 +138,19 @@ def normed(x: Ball, gain: FloatArray, shift: FloatArray, dtype: str) -> tuple[Ba
     weighed = times(result, exactly(gain), dtype)
     # The shift is added to the whole, or to what the mean makes of it, and that to the rest.
     found = form.rounded(weighed.centre + shift, weighed.radius, weighed.most + np.abs(shift), 2, 0.0)
-    return found, Normed(middle, scale, result)
+    # Where both are multiplied first, it is these that must not overflow.
+    fits = _fits((x.most, middle.most), scale.most, np.abs(gain), dtype=dtype)
+    return _where_it_fits(found, fits), Normed(middle, scale, result)
+
+
+def _fits(added: tuple[FloatArray, FloatArray], *factors: FloatArray | float, dtype: str) -> NDArray[np.bool_]:
+    """Whether a sum of two magnitudes, times others, is far from overflowing however it is multiplied out."""
+    with np.errstate(over="ignore"):
+        found = added[0] + added[1]
+        for factor in factors:
+            found = found * np.maximum(factor, 1)
+        fits: NDArray[np.bool_] = 4 * found <= FORMATS[dtype].largest
+    return fits
 
 
 def normed_back(g: Ball, x: Ball, kept: Normed, gain: FloatArray, dtype: str) -> tuple[Ball, Gradients]:
@@ -147,7 +160,8 @@ def normed_back(g: Ball, x: Ball, kept: Normed, gain: FloatArray, dtype: str) ->
 
     With s the scale, m the mean and G = g * gain: s G + c x - c m - s mean(G), where c = s**3 (m sum(G) - sum(G x)) / D, as
     torch computes it. Through the normed input instead, s (G - mean(G) - n mean(G n)), the same products are added up in
-    another order: D + 12 roundings of all magnitudes on top stand for it.
+    another order: D + 12 roundings of all magnitudes on top stand for it. What is multiplied first, and may overflow although
+    neither c nor the result does, is not fixed: G x or g x, or g (x - m) added up before any scale.
     """
     width = x.centre.shape[-1]
     share = Ball(np.array(1.0 / width), np.array(OWN_ROUNDOFF + FORMATS[dtype].roundoff) / width, 0.0)
@@ -164,8 +178,17 @@ def normed_back(g: Ball, x: Ball, kept: Normed, gain: FloatArray, dtype: str) ->
     steepest = (totals * mean.most + crosses) * cubed.most
     most = scale.most * weighed.most + steepest * (x.most + mean.most) + even.most + totals * scale.most / width
     others = (1,) if gain.ndim == 1 else (2,)  # Over all that are multiplied by one gain.
-    gradients = {"gain": summed(times(g, kept.normed, dtype), others, dtype), "shift": summed(g, others, dtype)}
-    return FORMATS[dtype].rounded(found.centre, found.radius, most, width + 12, 0.0), gradients
+    of_gain, far = summed(times(g, kept.normed, dtype), others, dtype), (x.most.max(-1, keepdims=True), mean.most)
+    fits = _fits(far, far[0] + far[1], g.most.sum(-1, keepdims=True), scale.most**3,
+                 np.abs(gain) if gain.ndim > 1 else np.abs(gain).max(initial=0), dtype=dtype)
+    of_gain = _where_it_fits(of_gain, fits[..., 0] if gain.ndim > 1 else np.all(fits, axis=1))
+    back = _where_it_fits(FORMATS[dtype].rounded(found.centre, found.radius, most, width + 12, 0.0), fits)
+    return back, {"gain": of_gain, "shift": summed(g, others, dtype)}
+
+
+def _where_it_fits(ball: Ball, fits: NDArray[np.bool_]) -> Ball:
+    """Numbers of which nothing is known where something on the way may overflow."""
+    return Ball(ball.centre, np.where(fits, ball.radius, np.inf), ball.quantum)
 
 
 def _by_channel(ball: Ball) -> Ball:
