@@ -197,10 +197,17 @@ def batch_normed_back(g: Ball, x: Ball, kept: Normed, weight: FloatArray, dtype:
     """The gradient of the input, (W, B, 4 C), and those of weight and bias, (W, C).
 
     torch takes mean(g) and the rest off g first and multiplies all by weight and scale last: the same products, each with no
-    more roundings than `normed_back` counts.
+    more roundings than `normed_back` counts. It scales the sum of g times what is left of x only once it is added up: where
+    that may overflow nothing is known, however small the weight.
     """
-    back, gradients = normed_back(_by_channel(g), _by_channel(x), kept, weight[:, None], dtype)
-    return _by_sample(back), {"weight": gradients["gain"], "bias": gradients["shift"]}
+    arriving, entered = _by_channel(g), _by_channel(x)
+    back, gradients = normed_back(arriving, entered, kept, weight[:, None], dtype)
+    added = (arriving.most * (entered.most + kept.mean.most)).sum(-1, keepdims=True) * np.maximum(kept.scale.most, 1) ** 2
+    fits = added <= FORMATS[dtype].largest
+    back = Ball(back.centre, np.where(fits, back.radius, np.inf), back.quantum)
+    of_weight = gradients["gain"]
+    of_weight = Ball(of_weight.centre, np.where(fits[..., 0], of_weight.radius, np.inf), of_weight.quantum)
+    return _by_sample(back), {"weight": of_weight, "bias": gradients["shift"]}
 
 
 # Attention: two tokens, one head, and what comes in added to what comes out.
