@@ -11,6 +11,7 @@ Standard library only: the rank side imports this module under any interpreter.
 import hashlib
 import json
 import math
+from collections import Counter
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar, Literal
 
@@ -183,6 +184,19 @@ class TrainingCase:
         require(not self.sparse or self.zero_grad != "never", "zero_grad", self.zero_grad,
                  "another where a gradient is sparse: what it was the sum of is not known of what was left")
 
+
+    @property
+    def recast(self) -> frozenset[str]:
+        """Weights that autocast casts for several uses.
+
+        Their gradients are added up before they are cast back where it keeps the first cast, as of a leaf it does, and after
+        that where the weight is a view of another tensor, or its cache is off.
+        """
+        uses = Counter(f"layers.{index if layer.tied is None else layer.tied}.weight"
+                       for index, layer in enumerate(self.model.layers)
+                       if self.autocast and layer.kind == "linear" and layer.lowered != layer.dtype
+                       for _ in range(1 + layer.twice))
+        return frozenset(name for name, count in uses.items() if count > 1)
 
     def _require_penalty(self) -> None:
         plain = self.passes == "alternate" and all(layer.checkpoint == "none" for layer in self.model.layers)

@@ -120,6 +120,24 @@ def _take_off_first(x: np.ndarray, m: np.ndarray, s: np.ndarray, g: np.ndarray, 
     return found
 
 
+@pytest.mark.parametrize("weight", [1.0, 0.0, 2.0**-30])
+def test_what_torch_adds_up_before_it_scales_may_overflow(weight: float) -> None:
+    """Gradients times what is left of the input, of a batch that is normed: their sum, though nothing that comes of it."""
+    x, g = np.array([[[1e18, -1e18, 2e18, -1e18]]], np.float32), np.array([[[1e21, -1e21, 1e21, 1e21]]], np.float32)
+    exact, of_weight = exactly(x.astype(float)), np.array([weight])
+    _, kept = blocks.batch_normed(exact, of_weight, None, "float32")
+    back, gradients = blocks.batch_normed_back(exactly(g.astype(float)), exact, kept, of_weight, "float32")
+    given_, gain = torch.tensor(x, requires_grad=True), torch.tensor(of_weight, dtype=torch.float32, requires_grad=True)
+    torch.nn.functional.batch_norm(given_.reshape(1, 1, 2, 2), None, None, gain, None, training=True).backward(
+        torch.tensor(g).reshape(1, 1, 2, 2))
+    assert gain.grad is not None
+    assert given_.grad is not None
+    assert not torch.isfinite(gain.grad).all()
+    assert not torch.isfinite(given_.grad).all()
+    assert np.isinf(gradients["weight"].radius).all()
+    assert np.isinf(back.radius).all()
+
+
 @pytest.mark.parametrize("moments", MOMENTS)
 @settings(max_examples=150, deadline=None)
 @given(x=images(), data=st.data())

@@ -206,10 +206,33 @@ class CallsTwice(Right):
         self.module(inputs)
         return super().forward(inputs)
 
+class FillsUp(Right):
+    """Fills a batch up to a multiple of four samples, and takes the results of what it added off."""
+    def forward(self, inputs):
+        more = inputs.new_zeros(-len(inputs) % 4, inputs.shape[1])
+        return super().forward(torch.cat([inputs, more]))[: len(inputs)]
+
 class MapsOverSamples(Right):
     """Has each sample go through the module by itself."""
     def forward(self, inputs):
         return torch.func.vmap(lambda one: super(MapsOverSamples, self).forward(one[None])[0], randomness="different")(inputs)
+'''
+
+
+LOGS = '''
+import torch
+from ddp_invariants.reference.ddp import DistributedDataParallel as Right
+
+class Logs(Right):
+    """Evaluates its module after every forward in training."""
+    def forward(self, inputs):
+        result = super().forward(inputs)
+        if self.training:
+            self.module.eval()
+            with torch.no_grad():
+                self.module(inputs)
+            self.module.train()
+        return result
 '''
 
 
@@ -221,3 +244,22 @@ def test_who_hides_what_is_drawn_is_not_accused(make_trial: TrialMaker, tmp_path
     findings = make_trial(ddp=f"{path}:{name}", scope=Scope()).findings(PLAIN)
     assert {rule: one.breach for rule, one in findings.items() if one.breach} == {}
     assert all(findings[rule].unjudged for rule in ("RNG-1", "LOSS-1", "LOSS-3", "GRAD-2", "GRAD-3", "PARAM-3"))
+
+
+def test_who_hands_its_module_more_samples_than_it_was_handed_is_not_accused(make_trial: TrialMaker, tmp_path: Path) -> None:
+    """A batch of four, which is not filled up, is the twin's; what was drawn for one of two is not, and stops nothing."""
+    path = tmp_path / "fills.py"
+    path.write_text(UNSEEN, encoding="utf-8")
+    findings = make_trial(ddp=f"{path}:FillsUp", scope=Scope()).findings(replace(PLAIN, data=Data(samples=12, batch_size=4)))
+    assert {rule: one.breach for rule, one in findings.items() if one.breach} == {}
+    assert not findings["RNG-1"].unjudged
+
+
+def test_where_the_twin_made_no_forward_nobody_is_accused_of_its_buffers(make_trial: TrialMaker, tmp_path: Path) -> None:
+    """An evaluation inside every forward, for a log, draws ones: what the layers drew is not known, the buffers move once."""
+    path = tmp_path / "logs.py"
+    path.write_text(LOGS, encoding="utf-8")
+    model = replace(WIDE, layers=(*WIDE.layers, Layer("statistics")))
+    findings = make_trial(ddp=f"{path}:Logs", scope=Scope()).findings(replace(PLAIN, model=model))
+    assert {rule: one.breach for rule, one in findings.items() if one.breach} == {}
+    assert findings["BUF-2"].unjudged

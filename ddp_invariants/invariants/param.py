@@ -108,6 +108,8 @@ def one_rank_is_plain_training(hearing: Hearing, tally: Tally) -> Breach | None:
         raise NotAbout("parameters are made anew and lie otherwise from then on, and so are added up otherwise")
     if hearing.case.unused:
         raise NotAbout("what is not used may have a gradient of zero, which moves it where weights decay")
+    if hearing.case.recast:
+        raise NotAbout("autocast may cast a weight for each of its uses, whose gradients are then added up otherwise")
     if hearing.case.sparse:
         raise NotAbout("a sparse gradient may be taken off in parts, or their sum at once")
     for step in hearing.steps("updated"):

@@ -95,6 +95,7 @@ class Run:
         self.copies: list[Any] = []  # Kept: they may have hooks of their own.
         self.noticed: list[tuple[int, Tensor]] = []
         self.drawn: dict[tuple[str, int], list[Tensor] | None] = {}
+        self.followed = True  # Whether the twin made each forward of the step: else its buffers are not what one leaves.
         self._watch_draws()
 
     def __deepcopy__(self, _memo: object) -> "Run":
@@ -239,12 +240,17 @@ class Run:
                 kept = [None] * len(layers) if found is None else [factors.to(torch.uint8) for factors in found]
                 self.record.tensors(moment, number, zip([f"layers.{index}" for index in layers], kept, strict=True))
 
-    def _given(self, replica: Replica, number: int) -> bool:
-        """Have the next forward of a replica draw what the micro-step's drew; whether that is known."""
+    def _given(self, replica: Replica, number: int, inputs: Tensor) -> bool:
+        """Have the next forward of a replica draw what the micro-step's drew; whether that is known, of just these samples.
+
+        A wrapper may hand its module more samples than it was handed, to fill a batch up.
+        """
         drawn = self.drawn["drawn", number]
-        for layer, factors in zip(replica.drawing, drawn or (), strict=drawn is not None):
+        if drawn is None or any(len(factors) != len(inputs) for factors in drawn):
+            return False
+        for layer, factors in zip(replica.drawing, drawn, strict=True):
             layer.given = factors
-        return drawn is not None
+        return True
 
     def _interlude(self, interlude: Interlude, wrapped: Any, optimizer: Any, indices: Any) -> tuple[Any, Any]:
         """What the program does before a step, besides training. Returns what is trained from then on, and its optimizer."""
@@ -382,12 +388,12 @@ class Run:
         for number, dealt in enumerate(draws.batches(case)):
             self.step = number // case.accumulation
             self._pass_by(plain, micro_step=number % case.accumulation)
-            if not self._given(plain, number):
+            inputs, targets, tags = self._batch(dealt[0], self.step)
+            if not self._given(plain, number, inputs):
                 return
             for interlude in case.interludes if number % case.accumulation == 0 else ():
                 if interlude.step == self.step:
                     interludes.plainly(interlude, plain, optimizer)
-            inputs, targets, tags = self._batch(dealt[0], self.step)
             if case.zero_grad != "never" and number % case.accumulation == 0:
                 optimizer.zero_grad(set_to_none=case.zero_grad == "set_to_none")
             self._loss(self._cast(plain, inputs), targets, tags, inputs)[1].backward()
@@ -424,7 +430,7 @@ class Run:
         """One optimizer update: all micro-steps but the last without communication, where the wrapper can do that."""
         drive, case = self.drive, self.case
         last, each = len(dealt) - 1, drive.found["accumulation"] != "no_sync"
-        self.phase = "a caught exception"
+        self.phase, self.followed = "a caught exception", True
         self._mishap(wrapped, optimizer, dealt[0])
         self.phase = "before the batch"
         drive.before_batch(wrapped, optimizer)
@@ -465,7 +471,7 @@ class Run:
             self.record.tensors("updated", self.step, self.named)
             if self.buffers:
                 self.record.tensors("left buffers", self.step, self.replica.named_buffers())
-        if self.buffers:
+        if self.buffers and self.followed:
             self.record.tensors("twin buffers", self.step, self.twin.named_buffers())
         if self.declared.zero:
             self.record.facts.setdefault("held", []).append([*held.parameters_and_state(self.replica, optimizer),
@@ -549,7 +555,8 @@ class Run:
         found = []
         for number, (inputs, targets, tags) in enumerate(batches):
             self._pass_by(self.twin, micro_step=number)
-            if not self._given(self.twin, first + number):
+            if not self._given(self.twin, first + number, inputs):
+                self.followed = False
                 return
             found.append(self._loss(self._cast(self.twin, inputs), targets, tags))
         self._note_twin(0, torch.stack([scaled for _, scaled in found]).sum(), found[0][0], losses[0][0])
@@ -558,7 +565,8 @@ class Run:
 
     def _twin_step(self, number: int, inputs: Tensor, targets: Tensor, tags: Tensor, loss: Tensor) -> None:
         """What an unwrapped module makes of the same batch and the same random numbers, where these are known."""
-        if not self._given(self.twin, self.step * self.case.accumulation + number):
+        if not self._given(self.twin, self.step * self.case.accumulation + number, inputs):
+            self.followed = False
             return
         twin_loss, scaled = self._loss(self._cast(self.twin, inputs), targets, tags, inputs)
         self._note_twin(number, scaled, twin_loss, loss)
