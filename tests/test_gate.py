@@ -115,7 +115,7 @@ def test_a_warning_given_once_a_process_is_asked_of_new_ones(tmp_path: Path, poo
     """Two sides that share processes give it in turn, and do not differ; where one never gives it, that is seen every time."""
     (tmp_path / "warns.py").write_text(ONCE, encoding="utf-8")
     sides = gate.Gate(pool, pool, Ddp(f"{tmp_path}/warns.py:Warns"), Sampler(), 2)
-    assert sides.run(6, 0).found == ()
+    assert sides.run(12, 0).found == ()
     answers = sides.answers
 
     def silent_before(case: Case, *, fresh: bool = False) -> tuple[Answer, Answer]:
@@ -125,7 +125,7 @@ def test_a_warning_given_once_a_process_is_asked_of_new_ones(tmp_path: Path, poo
     monkeypatch.setattr(sides, "answers", silent_before)
     monkeypatch.setattr(gate, "SHRINK_RUNS", 5)
     pool.anew()
-    found = sides.run(6, 0).found
+    found = sides.run(12, 0).found
     assert [(one.difference.name, one.seen) for one in found] == [("discrete: warning UserWarning: only once", gate.REPEATS)]
 
 
