@@ -123,7 +123,7 @@ def right(case: TrainingCase = CASE, *, none: bool = True) -> TrainingEvidence:
                                        "restored state": "state"}.items():
                     noted[restored, step] = noted[kept, step - 1]
             noted["forward", step] = maker.tensors({name: held[name] for name in SHAPES})
-            noted["forward buffers", step] = notes[0]["left buffers", step - 1] if step else buffers[0]
+            noted["forward buffers", step] = notes[0].get(("left buffers", step - 1), buffers[0]) if step else buffers[0]
             for number, found, parts in zip(numbers, found_K, local_K, strict=True):
                 noted["local", number] = maker.tensors({name: parts[name][rank] if name in parts else None for name in SHAPES})
                 loss = found.losses_W.centre[rank]

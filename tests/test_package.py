@@ -35,17 +35,17 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Command:
     """Commands of an environment that has the wheel, and finds what it needs in this one; given in a folder of its own."""
     home = tmp_path_factory.mktemp("elsewhere")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home / "env")], check=True, timeout=120)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST", "COV"))}
     [packages] = (home / "env").glob("lib/python*/site-packages")
     done = subprocess.run([sys.executable, "-m", "pip", "--python", str(home / "env" / "bin" / "python"), "install", "--quiet",
                            "--no-deps", "--no-index", "--disable-pip-version-check", str(wheel)],
-                          capture_output=True, text=True, timeout=120, check=False)
+                          capture_output=True, text=True, timeout=120, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     # Not as a site folder: then its .pth files would be read, and an editable installation of the checkout be found.
     here = next(path for path in sys.path if (Path(path) / "torch").is_dir())
     (packages / "needed.pth").write_text(here + "\n")
     folder = home / "project"
     folder.mkdir()
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST", "COV"))}
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([str(home / "env" / "bin" / words[0]), *words[1:]], cwd=folder, env=environment,
@@ -66,6 +66,7 @@ def test_everything_git_has_of_the_package_is_in_the_wheel(wheel: Path) -> None:
 def test_an_installed_package_certifies_in_a_folder_with_settings_of_its_own(installed: Command) -> None:
     """Its conftest and settings of pytest are not read, and nothing of the checkout is found."""
     where = installed("python", "-c", "import ddp_invariants, os; print(os.getcwd(), ddp_invariants.__file__)")
+    assert where.returncode == 0, where.stderr
     folder, _, package = where.stdout.strip().partition(" ")
     assert not Path(package).is_relative_to(ROOT), where.stderr
     Path(folder, "conftest.py").write_text("raise RuntimeError('read')\n")

@@ -225,7 +225,7 @@ def test_drawn_programs_can_be_run_and_become_simpler(rule: str) -> None:
     @given(cases_for(rule, Scope()))
     def property_(case: object) -> None:
         assert isinstance(case, TrainingCase)
-        assert case.interludes or case.exhausted or case.saved_by or case.passes != "alternate" or any(
+        assert case.interludes or case.exhausted or case.saved_by or case.passes != "alternate" or case.penalty or any(
             layer.checkpoint != "none" for layer in case.model.layers)
         assert describe(case)
         for one in simpler(case):
