@@ -99,7 +99,7 @@ class KeepsItsCasts(Reference):
 class LowersWhatItSends(RoundsToBfloat16):
     """Gradients of forwards under autocast travel in bfloat16, although they are float32 (no public incident found).
 
-    GRAD-2: rounded to bfloat16.
+    GRAD-2: rounded to bfloat16; or PARAM-6: rounded to bfloat16.
     """
 
     lowered = False
