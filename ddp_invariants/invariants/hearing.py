@@ -247,9 +247,8 @@ class Hearing:
         quantum_P = balls.quantum_of(values_KWP).min((0, 1))
         centre_WP = values_KWP.sum(0)
         # What is recast is known from the oracle alone, whose bounds hold for either order.
-        sizes = [(np.inf if slot.name in self.case.recast else 0.0, size) for slot, size in zip(
-            layout.slots, layout.sizes, strict=True)]
-        radius_P = np.concatenate([np.full(size, radius) for radius, size in sizes])
+        recast = self.case.recast
+        radius_P = np.repeat([np.inf if slot.name in recast else 0.0 for slot in layout.slots], layout.sizes)
         return Local(centre_WP, np.broadcast_to(radius_P, centre_WP.shape), np.abs(values_KWP).sum(0), quantum_P)
 
     def _entries(self, step: int, layout: Layout) -> Local:

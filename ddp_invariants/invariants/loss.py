@@ -12,11 +12,13 @@ from ddp_invariants.invariants.hearing import Hearing, training
 from ddp_invariants.invariants.rule import Tally
 from ddp_invariants.verdict import Breach
 
+CAST = "a forward under autocast"
 
-@training.rule("LOSS-1", "Each rank's loss is bitwise its unwrapped twin's on its own batch.", ("a forward under autocast",))
+
+@training.rule("LOSS-1", "Each rank's loss is bitwise its unwrapped twin's on its own batch.", (CAST,))
 def loss_is_the_twins(hearing: Hearing, tally: Tally) -> Breach | None:
     """The wrapper neither mixes ranks nor changes the forward."""
-    tally.met |= {"a forward under autocast"} if hearing.case.autocast else set()
+    tally.met |= {CAST} if hearing.case.autocast else set()
     for micro in hearing.all_micro_steps("loss"):
         for rank, tensors in enumerate(hearing.every_rank("loss", micro)):
             tally.compared += 1
