@@ -172,7 +172,7 @@ class ReadsBeforeWaiting(Flattened):
 class Counts(Flattened):
     """Gradients are counted, and a backward that raises leaves the count where it was (picotron after an exception).
 
-    LIVE-2: never reduced.
+    LIVE-2: never reduced; or LIVE-5: never reduced.
     """
 
     _count = 0
