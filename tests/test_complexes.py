@@ -221,3 +221,13 @@ def test_what_overflows_when_it_is_doubled_is_unknown_and_what_it_meets_too() ->
     assert np.isinf(of_bias.radius[..., 1]).all()
     smaller = complexes.linear_back(exactly(np.full((1, 1, 1), 2.0**100)), nothing, weight, "complex64")
     assert all((found.radius == 0).all() for found in smaller[1:])
+
+
+def test_what_a_complex_layer_passes_back_is_added_up_before_it_is_cast(pool: Pool) -> None:
+    """Two parts that cancel lose less that way; the gradient of a bfloat16 layer below was off by more than its bound."""
+    model = Model(8, (Layer("linear", 4, dtype="bfloat16"), Layer("linear", 4, dtype="complex64")))
+    case = TrainingCase(model=model, world_size=2, data=Data(samples=2), values="integer")
+    for seed in (4, 15, 28, 31, 72, 75):
+        finding = judge(pool.train(replace(case, seed=seed), Ddp()))["GRAD-3"]
+        assert finding.breach is None
+        assert finding.compared

@@ -12,19 +12,21 @@ from torch.utils.checkpoint import checkpoint
 from ddp_invariants.case import Loss
 from ddp_invariants.layers import ROWS, Checkpoint, Dtype, Layer, Model
 
+_CPU = torch.device("cpu")
+
 
 class Values:
-    """Initial numbers, dealt out to tensors in order."""
+    """Initial numbers, dealt out to tensors in order, on a device."""
 
-    def __init__(self, values_P: NDArray[np.float64]) -> None:
-        self.values_P, self.taken = values_P, 0
+    def __init__(self, values_P: NDArray[np.float64], device: torch.device = _CPU) -> None:
+        self.values_P, self.taken, self.device = values_P, 0, device
 
     def take(self, *shape: int) -> Tensor:
         """The next numbers as a float64 tensor of that shape."""
         count = int(np.prod(shape, dtype=int))
         piece = self.values_P[self.taken : self.taken + count]
         self.taken += count
-        return torch.from_numpy(piece.copy()).reshape(shape)
+        return torch.from_numpy(piece.copy()).to(self.device).reshape(shape)
 
     def of(self, dtype: Dtype, *shape: int) -> Tensor:
         """The next numbers as a tensor of that dtype and shape; a complex element takes two."""
@@ -34,7 +36,10 @@ class Values:
 
 def _entering(x: Tensor, dtype: torch.dtype) -> Tensor:
     """A layer's input in its dtype: with its own reverse as the imaginary part where that is complex. Shape (B, D)."""
-    return torch.complex(*(one.to(dtype.to_real()) for one in (x, x.flip(1)))) if dtype.is_complex else x.to(dtype)
+    if not dtype.is_complex:
+        return x.to(dtype)
+    x = x.to(dtype.to_real())  # Once: what two casts pass back would be rounded before it is added up.
+    return torch.complex(x, x.flip(1))
 
 
 def _leaving(result: Tensor) -> Tensor:
@@ -103,9 +108,9 @@ class Scale(_Layer):
 class Empty(_Layer):
     """x plus the sum of a parameter without elements, which is zero."""
 
-    def __init__(self, layer: Layer, inputs: int) -> None:
+    def __init__(self, layer: Layer, inputs: int, values: Values) -> None:
         super().__init__()
-        self.nothing = nn.Parameter(torch.zeros(0, inputs, dtype=getattr(torch, layer.dtype)), not layer.frozen)
+        self.nothing = nn.Parameter(values.of(layer.dtype, 0, inputs), not layer.frozen)
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape (B, D) to (B, D)."""
@@ -236,7 +241,7 @@ def entries(gradient: Tensor) -> Tensor:
         return gradient[None]
     rows, values = gradient._indices()[0], gradient._values()
     apart = values.new_zeros(len(rows), *gradient.shape)
-    apart[torch.arange(len(rows)), rows] = values
+    apart[torch.arange(len(rows), device=rows.device), rows] = values
     return apart
 
 
@@ -285,8 +290,8 @@ class Dropout(_Layer):
         """Shape (B, D) to (B, D), of the same dtype."""
         self.begin()
         if self.given is not None:
-            return x * self.given.to(x.dtype)
-        factors = (torch.rand(x.shape) < 0.5).float() * 2 if self.training else torch.ones(x.shape)
+            return x * self.given.to(x)
+        factors = (torch.rand(x.shape, device=x.device) < 0.5).float() * 2 if self.training else torch.ones_like(x).float()
         if self.at_draw is not None:
             self.at_draw(factors)
         return x * factors.to(x.dtype)
@@ -309,6 +314,7 @@ class Replica(nn.Module):
     Args:
         model: The plan.
         values_P: Initial numbers of all parameters and buffers; `model.numbers` of them or more.
+        device: Where it is.
 
     Attributes:
         at_forward: Called first thing in every forward: the one moment no wrapper can delay.
@@ -316,7 +322,7 @@ class Replica(nn.Module):
         failing: Where the next pass raises `UserError`: in the middle of its `forward` or `backward`; empty for nowhere.
     """
 
-    def __init__(self, model: Model, values_P: NDArray[np.float64]) -> None:
+    def __init__(self, model: Model, values_P: NDArray[np.float64], device: torch.device = _CPU) -> None:
         super().__init__()
         self.at_forward: Callable[[], None] | None = None
         self.passed_by: frozenset[int] = frozenset()
@@ -325,7 +331,7 @@ class Replica(nn.Module):
         self._activations = [ACTIVATIONS[layer.activation] for layer in model.layers]
         self._calls = [1 + layer.twice for layer in model.layers]
         self._checkpoints: list[Checkpoint] = [layer.checkpoint for layer in model.layers]
-        values, widths = Values(values_P), model.widths()
+        values, widths = Values(values_P, device), model.widths()
         for index, layer in enumerate(model.layers):
             self.layers.append(self._build(layer, widths[index], values))
 
@@ -338,7 +344,7 @@ class Replica(nn.Module):
         if layer.kind == "branches":
             return Branches(layer, inputs, values)
         if layer.kind == "empty":
-            return Empty(layer, inputs)
+            return Empty(layer, inputs, values)
         kinds: dict[str, Callable[[Layer, int, Values], nn.Module]] = {
             "embedding": Embedding, "convolution": Convolution, "norm": Norm, "attention": Attention,
             "batch_norm": BatchNorm, "dropout": lambda *_: Dropout()}
