@@ -31,7 +31,7 @@ def median_seconds(work: Callable[[], object], times: int) -> float:
 def main() -> None:
     """Measure and print."""
     replica = Replica(BASE.model, draws.parameters(BASE, 0, BASE.model.numbers))
-    context = Context(0, 2, None, None, 0, 0.1, torch.optim.SGD, {"lr": 0.1})
+    context = Context(0, 2, None, None, 0, 0.1, torch.optim.SGD, {"lr": 0.1}, torch.device("cpu"))
     unwrapped = Driver(Ddp("none"))
     driving = median_seconds(lambda: unwrapped.start(context, replica).begin(), 2000)
     optimizer = median_seconds(lambda: context.optimizer(list(replica.parameters())), 2000)

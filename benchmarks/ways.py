@@ -42,7 +42,7 @@ def train(case: TrainingCase, rank: int, driver: Driver) -> None:
     kind, arguments = optimizer_plan(case)
     assert driver.call is not None
     wrapped = driver.call(replica, Context(rank, case.world_size, None, case.bucket_cap, case.seed, case.optimizer.lr, kind,
-                                           arguments), replica)
+                                           arguments, torch.device("cpu")), replica)
     optimizer = kind(wrapped.parameters(), **arguments)
     for number, dealt in enumerate(draws.batches(case)):
         indices = dealt[rank]

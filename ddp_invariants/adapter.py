@@ -34,6 +34,7 @@ class Context:
         lr: The learning rate.
         optimizer_class: The case's optimizer, `torch.optim.SGD`, `torch.optim.Adam` or `torch.optim.AdamW`.
         optimizer_arguments: Its keyword arguments, the learning rate among them.
+        device: Where the replica and its batches are: a `torch.device`, the current one of this process.
     """
 
     rank: int
@@ -44,6 +45,7 @@ class Context:
     lr: float
     optimizer_class: Any
     optimizer_arguments: Mapping[str, Any]
+    device: Any
 
     def optimizer(self, parameters: Iterable[Any]) -> Any:
         """The case's optimizer over some parameters."""

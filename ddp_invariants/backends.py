@@ -1,26 +1,49 @@
-"""Over what ranks communicate and where their tensors are: what can be asked for, and what of it is run."""
+"""Over what ranks communicate and where their tensors are: what can be asked for, and what a machine can run of it."""
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from ddp_invariants.limits import CaseError
 
-Backend = Literal["auto", "gloo", "nccl", "gloo-cuda"]
+Backend = Literal["auto", "gloo", "nccl", "gloo-cuda", "nccl-shared"]
 Device = Literal["cpu", "cuda"]
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
 DEVICES: tuple[Device, ...] = get_args(Device)
-_DEVICE: dict[Backend, Device] = {"gloo": "cpu", "nccl": "cuda", "gloo-cuda": "cuda"}
+_DEVICE: dict[Backend, Device] = {"gloo": "cpu", "nccl": "cuda", "gloo-cuda": "cuda", "nccl-shared": "cuda"}
+SHARING = 2
+"""Ranks that may share one device over NCCL: as many as its guide says should run."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """A backend and the device of the tensors it is given."""
+    """A backend and the device of the tensors it is given.
+
+    Attributes:
+        backend: `gloo` over processors' memory; `gloo-cuda` likewise, of tensors on a device, which ranks may share; `nccl`, a
+            device a rank; `nccl-shared`, experimental: two ranks on each device, which NCCL supports from 2.30 on, and
+            takes for two machines before.
+        device: Where the tensors are.
+    """
 
     backend: Backend = "gloo"
     device: Device = "cpu"
 
     def __str__(self) -> str:
+        if self.backend == "nccl-shared":
+            return "nccl on cuda, two ranks a device (experimental)"
         return self.backend if self.device == "cpu" else f"{self.backend.removesuffix('-cuda')} on {self.device}"
+
+    @property
+    def carrier(self) -> str:
+        """What torch calls the backend."""
+        return self.backend.partition("-")[0]
+
+    @property
+    def options(self) -> str:
+        """How it is asked for on a command line; empty for what is usual."""
+        return "" if self == Way() else f"--backend {self.backend}"
 
 
 def wanted(backend: Backend, device: Device | None) -> Way:
@@ -36,17 +59,62 @@ def wanted(backend: Backend, device: Device | None) -> Way:
     return Way(backend, _DEVICE[backend])
 
 
-def not_run(way: Way, seen: dict[str, Any]) -> str:
-    """Why cases are not run that way; empty where they are.
+@dataclass(frozen=True)
+class Sight:
+    """What a rank sees of devices.
+
+    Attributes:
+        torch: Version of torch.
+        cuda: The CUDA it is built for; None where it is built without.
+        nccl: Whether it is built with NCCL.
+        devices: How many there are.
+        visible: What its launcher says is visible to it; empty for all.
+        node: What tells its machine from others.
+    """
+
+    torch: str
+    cuda: str | None = None
+    nccl: bool = False
+    devices: int = 0
+    visible: str = ""
+    node: str = ""
+
+
+def not_run(way: Way, sight: Sight) -> str:
+    """Why cases are not run that way where a rank sees so much; empty where they are."""
+    if way.device == "cpu":
+        return ""
+    if not sight.cuda:
+        return f"torch {sight.torch} is built without CUDA"
+    if not sight.devices:
+        return f"torch {sight.torch} sees no CUDA device"
+    if way.carrier == "nccl" and not sight.nccl:
+        return f"torch {sight.torch} is built without NCCL"
+    return ""
+
+
+def bound(way: Way, sights: Sequence[Sight]) -> tuple[int, str] | None:
+    """How many ranks can run that way at most, and why; None where devices set no bound.
 
     Args:
         way: What was asked for.
-        seen: What a rank sees: torch's version `torch`, the `cuda` it is built for, how many `devices`.
+        sights: Of the ranks of a job, in order; of one machine's own ranks that of the first, which the others share.
     """
-    if way.device == "cpu":
-        return ""
-    if not seen["cuda"]:
-        return f"torch {seen['torch']} is built without CUDA"
-    if not seen["devices"]:
-        return f"torch {seen['torch']} sees no CUDA device"
-    return f"{seen['devices']} CUDA devices are there, and this version has no code for them: it runs gloo on the CPU alone"
+    if way.carrier != "nccl":
+        return None
+    each = SHARING if way.backend == "nccl-shared" else 1
+    if len(sights) == 1:
+        ranks = each * sights[0].devices
+    else:
+        taken, ranks = Counter[tuple[str, str, int]](), 0
+        local = Counter[tuple[str, str]]()
+        for sight in sights:
+            number = local[sight.node, sight.visible]
+            local[sight.node, sight.visible] += 1
+            device = (sight.node, sight.visible, number % max(sight.devices, 1))
+            if taken[device] == each:
+                break
+            taken[device] += 1
+            ranks += 1
+    what = "a device" if each == 1 else "half a device"
+    return ranks, f"{way}: {what} for each rank, and here they are for {ranks}"

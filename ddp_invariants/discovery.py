@@ -20,6 +20,7 @@ from ddp_invariants.invariants import SHIPPED, judge
 from ddp_invariants.invariants.buf import MOVED
 from ddp_invariants.invariants.comm import overlapping, reductions_per_step
 from ddp_invariants.layers import Layer, Model
+from ddp_invariants.limits import CaseError
 from ddp_invariants.program import Data
 from ddp_invariants.ranks.pool import LoadFailure, Pool
 from ddp_invariants.scope import BASE, SAMPLING, TRAINING, Scope
@@ -81,6 +82,7 @@ class Discovery:
         driven: How the DDP is driven, a line each.
         buckets: How it was seen to fill buckets (`Declarations.buckets`); empty where it fills none.
         deviating: Rules that it is expected to breach, and why.
+        on_device: Whether tensors were on a device.
     """
 
     ddp: Mapping[str, Any]
@@ -90,6 +92,7 @@ class Discovery:
     driven: tuple[str, ...] = ()
     buckets: Buckets = ""
     deviating: tuple[tuple[str, str], ...] = ()
+    on_device: bool = False
 
     @property
     def torch(self) -> str:
@@ -110,7 +113,7 @@ class Discovery:
         """What cases may contain."""
         without = frozenset(probed.capability for probed in (*self.probed, *self.dealt) if probed.excused)
         declared = replace(self.declared, buckets=self.declared.buckets or self.buckets)
-        return Scope(max_world_size, without, declared, self.declared_sampler, self.deviating)
+        return Scope(max_world_size, without, declared, self.declared_sampler, self.deviating, self.on_device)
 
     def claims_refused(self) -> list[str]:
         """Capabilities that are claimed and not there, in words."""
@@ -194,7 +197,19 @@ def discover(pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int, files:
     probed, shown = (tuple(replace(one, expected=why.get(one.capability, "")) for one in some) for some in (probed, shown))
     dealt = tuple(_deal(pool, sampler, frozenset(dealing["lacks"]), declared_sampler, max_world_size))
     return Discovery(described, dealing, (*probed, *shown), dealt, tuple(driven), buckets,
-                     tuple((one.rule, str(one)) for one in known if one.rule))
+                     tuple((one.rule, str(one)) for one in known if one.rule), pool.way.device != "cpu")
+
+
+def _small_enough(case: TrainingCase, max_world_size: int) -> TrainingCase:
+    """A case on at most so many ranks.
+
+    Raises:
+        CaseError: What it contains takes more.
+    """
+    smaller = replace(case, world_size=min(case.world_size, max_world_size))
+    if smaller.ranks_needed > max_world_size:
+        raise CaseError(f"it takes {smaller.ranks_needed} ranks")
+    return smaller
 
 
 def _refusal(evidence: TrainingEvidence) -> str:
@@ -234,7 +249,8 @@ class _Probes:
 
     def run(self, case: TrainingCase, scope: Scope | None = None, *, hangs: bool = False) -> TrainingEvidence:
         """The evidence of a probe, fitted to what is declared; of one that often hangs after less patience."""
-        evidence = self.pool.train((scope or self.scope).fit(case), self.ddp,
+        scope = scope or self.scope
+        evidence = self.pool.train(scope.fit(_small_enough(case, scope.max_world_size)), self.ddp,
                                    patience=HUNG_PATIENCE if self.hung or hangs else None)
         self.hung += evidence.incident is not None
         return evidence
@@ -300,8 +316,9 @@ class _Probes:
         return replace(accumulation, capability="no_sync", declared=excused)
 
     def _probe(self, name: str, *, declared: bool) -> Probed:
-        case = TRAINING[name].probe
-        if case.ranks_needed > self.scope.max_world_size:
+        try:
+            case = _small_enough(TRAINING[name].probe, self.scope.max_world_size)
+        except CaseError:
             return Probed(name, Standing.UNKNOWN, "it needs more ranks than --max-world-size", declared)
         scope = replace(self.scope, without=self.scope.without - {name})
         if not TRAINING[name].present(scope.fit(case)):
@@ -380,7 +397,7 @@ def to_plain(discovery: Discovery) -> dict[str, Any]:
         return [[one.capability, one.standing.value, one.words, one.declared, one.expected] for one in probed]
     return {"ddp": discovery.ddp, "sampler": discovery.sampler, "probed": rows(discovery.probed),
             "dealt": rows(discovery.dealt), "driven": list(discovery.driven), "buckets": discovery.buckets,
-            "deviating": discovery.deviating}
+            "deviating": discovery.deviating, "on_device": discovery.on_device}
 
 
 def from_plain(plain: Mapping[str, Any]) -> Discovery:
@@ -388,4 +405,4 @@ def from_plain(plain: Mapping[str, Any]) -> Discovery:
     def probed(rows: list[list[Any]]) -> tuple[Probed, ...]:
         return tuple(Probed(name, Standing(finding), *rest) for name, finding, *rest in rows)
     return Discovery(plain["ddp"], plain["sampler"], probed(plain["probed"]), probed(plain["dealt"]), tuple(plain["driven"]),
-                     plain["buckets"], tuple((rule, why) for rule, why in plain["deviating"]))
+                     plain["buckets"], tuple((rule, why) for rule, why in plain["deviating"]), plain["on_device"])

@@ -205,6 +205,7 @@ class RankEvidence:
         saved: The names in each state of what is trained that was saved.
         scales: Per step, the loss scaler's scale after it.
         warned: Warnings, each with its category and first line, once.
+        slowed: How often its device was kept busy before a collective or a gradient.
         cost: Seconds from request to answer; bytes resident when the process began to serve, and at most since then. Empty
             where nobody measured.
     """
@@ -227,6 +228,7 @@ class RankEvidence:
     saved: list[list[str]] = field(default_factory=list)
     scales: list[float] = field(default_factory=list)
     warned: list[str] = field(default_factory=list)
+    slowed: int = 0
     cost: list[float] = field(default_factory=list)
 
     @cached_property
@@ -356,6 +358,7 @@ def rank_evidence(header: dict[str, Any], blob: bytes, known: dict[tuple[Slot, .
                             [(began, ended, [(name, at) for name, at in arrived])
                              for began, ended, arrived in facts.get("backwards", [])],
                             facts.get("surfaced"), header["left"], facts.get("held", []), facts.get("driven", {}),
-                            facts.get("saved", []), facts.get("scales", []), facts.get("warned", []), header.get("cost", []))
+                            facts.get("saved", []), facts.get("scales", []), facts.get("warned", []),
+                            int(facts.get("slowed", 0)), header.get("cost", []))
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise EvidenceError(f"a rank's frame is no evidence: {type(error).__name__}: {error}") from error

@@ -172,7 +172,7 @@ def _too_much(rule: str, case: TrainingCase, declared: Declarations, source: Map
     reasons = {
         "what is observed or counted, not compared, is not for a script": rule in (
             "COMM-4", "COMM-5", "COMM-6", "MEM-1"),
-        "it is about two runs of the case, or many": rule in ("COMM-2", "LIVE-4"),
+        "it is about two runs of the case, or many": rule in ("COMM-2", "GPU-1", "LIVE-4"),
         "only the owner of a parameter holds its gradient": declared.gradients == "owner" and rule.startswith("GRAD"),
         "the optimizer updates a copy of the parameters": bool(declared.main) and rule == "PARAM-3",
         "some ranks do not use a layer, which a script shows of rules about gradients alone":

@@ -105,10 +105,10 @@ class Entry:
             return Verdict.VIOLATED
         if self.seen or self.inconclusive:
             return Verdict.INCONCLUSIVE
-        if self.judged:
-            return Verdict.HOLDS
         if self.not_run:
             return Verdict.NOT_RUN
+        if self.judged:
+            return Verdict.HOLDS
         return Verdict.NOT_CLAIMED if self.not_claimed else Verdict.INCONCLUSIVE
 
 

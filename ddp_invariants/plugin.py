@@ -12,6 +12,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Generator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,8 @@ class Session:
                        "command": config.stash.get(COMMAND, f"pytest {self._properties()}"),
                        # The root of a session that is not pytest's own is this package's folder, which is not the user's.
                        "root": str(config.invocation_params.dir if COMMAND in config.stash else config.rootpath),
-                       "max_world_size": option.max_world_size, "journal": "", "listener": ""}
+                       "max_world_size": option.max_world_size, "journal": "", "listener": "",
+                       "bounded": f"--max-world-size {option.max_world_size}"}
 
     def begin(self) -> None:
         """In the main process: start the hosts and find out what is on trial.
@@ -114,11 +116,16 @@ class Session:
         ddp, sampler = named(vars(option))
         self.hosts = cluster.led() or Hosts()
         self.shared["addresses"] = self.hosts.addresses
-        with Pool(self.hosts.addresses) as pool:
-            seen = pool.devices()
-            self.shared["torch"], self.shared["not_run"] = seen["torch"], backends.not_run(self.way, seen)
+        with Pool(self.hosts.addresses, way=self.way) as pool:
+            ours = cluster.led()
+            sights = pool.sights(1 if ours is None else ours.job.world_size)
+            self.shared["torch"], self.shared["not_run"] = sights[0].torch, backends.not_run(self.way, sights[0])
             if self.shared["not_run"]:
                 return
+            most, why = backends.bound(self.way, sights) or (option.max_world_size, "")
+            if most < option.max_world_size:
+                self.shared["max_world_size"], self.shared["bounded"] = most, why
+                option.max_world_size = most
             found = discovery.discover(pool, ddp, sampler, option.max_world_size, [Path(one) for one in option.deviations])
         if found.claims_refused():
             raise LoadFailure(f"{ddp}: {found.claims_refused()[0]}")
@@ -129,7 +136,7 @@ class Session:
         invoked = shlex.join(["pytest", *map(str, self.config.invocation_params.args)])
         words = given if COMMAND in self.config.stash else invoked
         held = Held(words, self.shared["seed"], option.cases or PROFILES[option.profile], option.max_world_size,
-                    option.isolation)
+                    option.isolation, str(self.way))
         self.watch = Watch(held, _wanted(self.config), lambda: self.trial.ledger if self.trial is not None else None)
         self.shared["listener"] = self.watch.listener.address
 
@@ -160,6 +167,7 @@ class Session:
         option, root = self.config.option, Path(self.shared["root"])
         names = [options(*self.on_trial)] if options(*self.on_trial) else []
         names += [f"--declare {shlex.quote(option.declare)}"] if option.declare else []
+        names += [self.way.options] if self.way.options else []
         return Options(
             cases=option.cases or PROFILES[option.profile], seed=self.shared["seed"], isolation=option.isolation,
             replay=None if option.replay is None else casefile.read(Path(option.replay)), store=Path(".ddp-invariants"),
@@ -192,8 +200,8 @@ class Session:
     def start_trial(self) -> Trial:
         """This process's trial, started by the first test that asks for one."""
         if self.trial is None:
-            scope = self.discovery.scope(self.config.option.max_world_size)
-            self.trial = Trial(Pool(self.shared["addresses"]), OnTrial(*self.on_trial, scope), self.options)
+            scope = replace(self.discovery.scope(self.config.option.max_world_size), bounded=self.shared["bounded"])
+            self.trial = Trial(Pool(self.shared["addresses"], way=self.way), OnTrial(*self.on_trial, scope), self.options)
             if self.teller is not None:
                 self.trial.listen = self.teller
         return self.trial

@@ -13,7 +13,7 @@ Way = Literal["default", "foreach", "fused"]
 PoisonKind = Literal["nan", "inf", "-inf"]
 InterludeKind = Literal["evaluation", "evaluation with gradients", "forward only", "learning rate", "decay", "freeze",
                         "unfreeze", "cast", "copy", "assign", "reload", "buffers"]
-PerturbationKind = Literal["none", "withheld", "delays", "late"]
+PerturbationKind = Literal["none", "withheld", "delays", "late", "slow communication", "slow computation"]
 Sentinel = Literal["finite", "nan"]
 MishapKind = Literal["forward error", "backward error", "death"]
 SENTINEL = 12345.0
@@ -146,10 +146,11 @@ class Perturbation:
     Attributes:
         kind: `none`; `withheld` hands a result over only when somebody waits for it, and until then the buffer holds a
             sentinel; `delays` starts every collective of every rank after a time of its own, fixed by the case's seed; `late`
-            starts those of one rank late.
+            starts those of one rank late; `slow communication` and `slow computation` keep a device busy with nothing before
+            each collective, or each gradient, on the stream that it is queued on.
         sentinel: What a withheld buffer holds: a number, or NaN.
         rank: The late one.
-        milliseconds: The late rank's delay, or the longest of the others.
+        milliseconds: The late rank's delay, the longest of the others, or for how long a device is kept busy.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -171,7 +172,15 @@ class Perturbation:
             return "results are withheld until they are waited for" + (", NaN meanwhile" if self.sentinel == "nan" else "")
         if self.kind == "delays":
             return f"collectives start up to {self.milliseconds} ms late, each rank's at times of its own"
+        if self.on_device:
+            what = "collective" if self.kind == "slow communication" else "gradient"
+            return f"the device does nothing for {self.milliseconds} ms before each {what}"
         return f"rank {self.rank} starts its collectives {self.milliseconds} ms late" if self.kind == "late" else ""
+
+    @property
+    def on_device(self) -> bool:
+        """Whether it is of what is queued on a device, and none elsewhere."""
+        return self.kind.startswith("slow")
 
 
 @dataclass(frozen=True)

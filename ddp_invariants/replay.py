@@ -53,7 +53,8 @@ def _scope(pool: Pool, case: Case, ddp: Ddp, sampler: Sampler, rule: str) -> Sco
     without = frozenset(described["lacks"])
     if isinstance(case, TrainingCase):
         declared = declare(Declarations, described["declares"])
-        return Scope(without=without | frozenset(declared.unsupported) | {"bucketing", "overlap"}, declared=declared)
+        return Scope(without=without | frozenset(declared.unsupported) | {"bucketing", "overlap"}, declared=declared,
+                     on_device=pool.way.device != "cpu")
     dealt = declare(SamplerDeclarations, described["declares"])
     return Scope(without=without | frozenset(dealt.unsupported), sampler=dealt)
 

@@ -283,6 +283,16 @@ SAMPLING: dict[str, frozenset[str]] = {
 assert {*TRAINING, *SAMPLING, *SHOWN} == set(CAPABILITIES)
 
 
+_OF_TWO_RANKS = (
+    "more than one rank", "ranks differed before wrapping", "a group without rank 0", "batches differed",
+    "ranks shared a batch", "local gradients differed between ranks", "gradients ready in another order on one rank",
+    "unused on some ranks", "a rank without batches", "batches moved buffers apart", "results withheld", "collectives delayed",
+    "one bucket", "several buckets", "two buckets", "a rank died", "fewer ranks saved", "more ranks saved",
+    "several ranks drew", "a slow communication stream", "a slow computation stream")
+RANKS = {**dict.fromkeys(_OF_TWO_RANKS, 2), "three ranks": 3, "two ranks left at different steps": 3}
+"""Situations that take more ranks than one, and how many."""
+
+
 @dataclass(frozen=True)
 class Scope:
     """What cases may contain.
@@ -293,6 +303,8 @@ class Scope:
         declared: What the DDP declares.
         sampler: What the sampler declares.
         deviating: Rules that the DDP is expected to breach, and why.
+        on_device: Whether tensors are on a device, which queues what is computed.
+        bounded: Why W is not larger.
     """
 
     max_world_size: int = 4
@@ -300,6 +312,8 @@ class Scope:
     declared: Declarations = field(default_factory=Declarations)
     sampler: SamplerDeclarations = field(default_factory=SamplerDeclarations)
     deviating: tuple[tuple[str, str], ...] = ()
+    on_device: bool = False
+    bounded: str = "more ranks were not asked for"
 
     def has(self, capability: str) -> bool:
         """Whether cases may contain it."""
@@ -318,6 +332,12 @@ class Scope:
         if not self.has("sgd"):
             missing |= {"momentum", "Nesterov momentum", "a sparse gradient"}
         return frozenset(missing)
+
+    def beyond(self, rule: str) -> frozenset[str]:
+        """Situations that take more ranks than there are: a rule that needs them is judged without, and is not proved."""
+        # Of a sampler's ranks none is a process.
+        ranks = self.max_world_size if not rule.startswith("SHARD") else max(RANKS.values())
+        return frozenset(situation for situation, least in RANKS.items() if least > ranks)
 
     def fit(self, case: TrainingCase) -> TrainingCase:
         """The case as the implementation can be asked to run it."""
@@ -440,6 +460,7 @@ _EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Scope], bool], str], ...] = 
     (("GRAD-11",), lambda scope: not scope.has("join"), "has no join: all ranks have as many batches"),
     (("RNG-1",), lambda scope: not scope.has("dropout"), "takes no layers that draw random numbers"),
     (("MEM-1",), lambda scope: not scope.declared.zero, "shards nothing"),
+    (("GPU-1",), lambda scope: not scope.on_device, "the tensors are on the CPU, where nothing is queued"),
     (("SHARD-5",), lambda scope: not scope.has("shuffle"), "cannot shuffle"),
     (("SHARD-6",), lambda scope: scope.sampler.padding == "none", "declares padding = none: lengths differ"),
     (("SHARD-7",), lambda scope: not scope.has("given_rank"), "is not told its rank"),

@@ -17,7 +17,7 @@ from ddp_invariants.program import Poison
 from ddp_invariants.ranks.hosts import HarnessError
 from ddp_invariants.scope import OnTrial, Scope
 from ddp_invariants.simpler import simpler
-from ddp_invariants.verdict import Breach, Finding, Inconclusive, Sighting, Violation, violation_class
+from ddp_invariants.verdict import Breach, Finding, Inconclusive, NotJudged, Sighting, Violation, violation_class
 
 SHRINK_RUNS = 300
 """Cases run after the first violation in a property, to shrink it. Runs that hang count for many."""
@@ -167,14 +167,16 @@ class Search:
         return breach, case
 
     def missing(self) -> list[str]:
-        """Situations the rule needs and has not met, of those that what is on trial offers."""
-        return sorted(set(ALL_RULES[self.rule].needs) - self.met - self.bench.scope.unclaimed)
+        """Situations the rule needs and has not met, of those that what is on trial offers and its ranks suffice for."""
+        scope = self.bench.scope
+        return sorted(set(ALL_RULES[self.rule].needs) - self.met - scope.unclaimed - scope.beyond(self.rule))
 
     def require_proof(self) -> None:
         """Insist that the rule met what it is about.
 
         Raises:
             Inconclusive: It did not.
+            NotJudged: It did, as far as there are ranks.
         """
         missing = self.missing()
         unclaimed = sorted(self.bench.scope.unclaimed.intersection(ALL_RULES[self.rule].needs))
@@ -182,6 +184,10 @@ class Search:
             self.bench.ledger[self.rule].not_claimed = f"judged without {' and '.join(unclaimed)}, which it does not take"
         # What a probe saw refused is not drawn: a refusal that turns up nevertheless leaves open what it hides.
         refused = any(" raised " in reason for reason in self.reasons)
+        beyond = self.bench.scope.beyond(self.rule).intersection(ALL_RULES[self.rule].needs) - self.bench.scope.unclaimed
+        if beyond and not refused and (not missing or not self.judged):
+            self.bench.ledger[self.rule].not_run = f"not with {', '.join(sorted(beyond))}: {self.bench.scope.bounded}"
+            raise NotJudged(f"{self.rule} is not run: {self.bench.ledger[self.rule].not_run}")
         if self.judged and not missing and not refused:
             return
         self.bench.ledger[self.rule].inconclusive = True

@@ -223,8 +223,8 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
         log2_scale=draw(st.sampled_from((0, 0, 0, 8, -8))),
         zero_grad=zero_grad,
         poison=poison,
-        perturbation=Perturbation(draw(st.sampled_from(perturbed)), draw(st.sampled_from(("finite", "finite", "nan"))),
-                                  draw(_SMALL) % world_size, draw(st.sampled_from((1, 1, 2, 20)))),
+        perturbation=_in_time(Perturbation(draw(st.sampled_from(perturbed)), draw(st.sampled_from(("finite", "finite", "nan"))),
+                                           draw(_SMALL) % world_size, draw(st.sampled_from((1, 1, 2, 20))))),
         mishap=mishap,
         no_sync=no_sync if poison is None else "plain",
         unused=passed,
@@ -242,6 +242,11 @@ def training_cases(draw: st.DrawFn, scope: Scope, *, world_sizes: tuple[int, ...
     way = optimizer.way if optimizer.way != "fused" or case.fusible else "default"
     case = replace(case, optimizer=replace(optimizer, way=way))
     return scope.fit(case if scaler is None else _with_scaler(case, scaler))
+
+
+def _in_time(plan: Perturbation) -> Perturbation:
+    """A device is kept busy longer than the program takes to get to what it did not wait for."""
+    return replace(plan, milliseconds=20) if plan.on_device else plan
 
 
 def _with_scaler(case: TrainingCase, scaler: LossScale) -> TrainingCase:
@@ -330,7 +335,8 @@ def shard_cases(draw: st.DrawFn, scope: Scope, *, loader: bool = False, saved: b
 
 
 _PERTURBED: dict[str, tuple[PerturbationKind, ...]] = {
-    "COMM-2": ("withheld", "late", "delays"), "COMM-3": ("withheld",), "COMM-5": ("none",), "LIVE-3": ("none",)}
+    "COMM-2": ("withheld", "late", "delays"), "GPU-1": ("slow communication", "slow computation"),
+    "COMM-3": ("withheld",), "COMM-5": ("none",), "LIVE-3": ("none",)}
 _MISHAPS: dict[str, tuple[MishapKind, ...]] = {"LIVE-2": ("forward error", "backward error"), "LIVE-3": ("death",)}
 _INTERLUDES_OF: dict[str, tuple[InterludeKind, ...]] = {
     "LIVE-5": ("evaluation", "forward only", "learning rate", "freeze", "unfreeze", "cast", "copy", "assign",

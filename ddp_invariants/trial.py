@@ -111,7 +111,8 @@ class Trial:
         if isinstance(case, TrainingCase):
             observed = not fresh or _is_observed(rule, case)
             evidence = self.pool.train(case, self.on_trial.ddp, fresh=fresh, observed=observed, patience=patience)
-            twice = {"COMM-2": case.perturbation.kind != "none", "LIVE-2": case.mishap is not None}
+            twice = {"COMM-2": case.perturbation.kind != "none", "GPU-1": case.perturbation.on_device,
+                     "LIVE-2": case.mishap is not None}
             if twice.get(rule) and evidence.incident is None:
                 undisturbed = replace(case, perturbation=Perturbation(), mishap=None)
                 plain = self.pool.train(undisturbed, self.on_trial.ddp, fresh=fresh, observed=observed, patience=patience)

@@ -64,7 +64,7 @@ def ledger(cases: int = 40) -> Ledger:
 
 def run(**changes: Any) -> Run:
     """How the session was held, and what was heard of it."""
-    usual = Run("pytest -n 2 properties/", 1, 40, 4, "pooled", "2026-01-02T03:04:05+00:00", 12.5, frozenset(ALL_RULES))
+    usual = Run("pytest -n 2 properties/", 1, 40, 4, "pooled", "gloo", "2026-01-02T03:04:05+00:00", 12.5, frozenset(ALL_RULES))
     return replace(usual, **changes)
 
 

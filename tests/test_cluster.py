@@ -20,14 +20,12 @@ import pytest
 
 from conftest import TrialMaker
 from ddp_invariants import cluster
-from ddp_invariants.backends import Way, not_run, wanted
 from ddp_invariants.case import TrainingCase
 from ddp_invariants.cluster import Cluster, Job
 from ddp_invariants.implementation import Ddp
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.layers import Layer, Model
 from ddp_invariants.ledger import Ledger
-from ddp_invariants.limits import CaseError
 from ddp_invariants.ranks import wire
 from ddp_invariants.ranks.hosts import HarnessError
 from ddp_invariants.ranks.pool import Pool
@@ -298,17 +296,6 @@ def test_what_cannot_be_run_here_is_not_run_and_certifies_nothing(options: list[
     rows = re.findall(rf"^[A-Z]+-\d+ +not run +0 +0 +{way}: {re.escape(why)}$", done.stdout, re.MULTILINE)
     assert len(rows) == len(ALL_RULES)
     assert not re.search(r"\d+ (passed|skipped)", done.stdout)
-
-
-def test_a_backend_that_contradicts_the_device_is_refused() -> None:
-    """In one sentence, before anything is started."""
-    with pytest.raises(CaseError, match="--backend nccl --device cpu: nccl is for tensors on cuda"):
-        wanted("nccl", "cpu")
-    assert [wanted("auto", None), wanted("gloo", None), wanted("auto", "cpu")] == [Way("gloo", "cpu")] * 3
-    assert wanted("gloo", "cuda") == wanted("gloo-cuda", None) == Way("gloo-cuda", "cuda")
-    assert not_run(Way(), {}) == ""
-    assert not_run(Way("nccl", "cuda"), {"torch": "9", "cuda": "13.0", "devices": 0}) == "torch 9 sees no CUDA device"
-    assert "has no code for them" in not_run(Way("nccl", "cuda"), {"torch": "9", "cuda": "13.0", "devices": 8})
 
 
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "1", "TORCHELASTIC_RESTART_COUNT": "2",

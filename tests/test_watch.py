@@ -176,7 +176,7 @@ def test_an_interrupt_that_python_ignores_is_made_again(*, heeded: bool) -> None
 
 def test_whoever_cuts_a_session_short_ends_its_workers_but_those_that_came_back() -> None:
     """Whether or not they have told anything yet."""
-    watch = Watch(Held("pytest", 1, 10, 4, "pooled"), Wanted(), lambda: None)
+    watch = Watch(Held("pytest", 1, 10, 4, "pooled", "gloo"), Wanted(), lambda: None)
     with subprocess.Popen(["sleep", "60"]) as one, subprocess.Popen(["sleep", "60"]) as other:
         watch.workers = {"gw0": one.pid, "gw1": other.pid}
         watch.take("gw1", Ledger())
@@ -188,7 +188,7 @@ def test_whoever_cuts_a_session_short_ends_its_workers_but_those_that_came_back(
 
 def test_in_a_ci_job_a_line_tells_now_and_then_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not before its time, and not twice at once."""
-    watch = Watch(Held("pytest", 1, 10, 4, "pooled"), Wanted(), lambda: None)
+    watch = Watch(Held("pytest", 1, 10, 4, "pooled", "gloo"), Wanted(), lambda: None)
     try:
         assert watch.line() == ""
         monkeypatch.setattr("ddp_invariants.sessions.watch.LINE_EVERY", 0.05)

@@ -30,7 +30,7 @@ INTERRUPTED = "the session was interrupted"
 FORM = 2
 """Of the file. A file of another form is refused."""
 
-Said = Literal["holds", "violated", "inconclusive", "not claimed", "not tested", "not finished", "observed"]
+Said = Literal["holds", "violated", "inconclusive", "not claimed", "not tested", "not finished", "not run", "observed"]
 Result = Literal["certified", "violated", "inconclusive"]
 
 
@@ -119,7 +119,7 @@ class RuleAccount:
         observed: Least and largest value of what is only observed.
         seen: Cases with a breach.
         confirmed: Violations that fresh processes showed again.
-        why: Why it is not claimed, or not all of it.
+        why: Why it is not claimed, or was not run, or not all of it.
         unjudged: Why some cases could not be judged, and how many.
         breaches: Breaches that were seen, by case; ten at most.
     """
@@ -280,6 +280,7 @@ class Run:
     cases: int
     max_world_size: int
     isolation: str
+    backend: str
     began: str
     seconds: float
     reported: frozenset[str]
@@ -305,7 +306,7 @@ def make(ledger: Ledger, found: Discovery, run: Run, violations: Mapping[str, St
     accounts = [_violation(stored, shown[path]) for path, stored in violations.items()]
     setting = Setting(
         __version__, found.torch, importlib.metadata.version("numpy"), importlib.metadata.version("hypothesis"),
-        platform.python_version(), "gloo", f"{platform.system()} {platform.release()} {platform.machine()}", _processor(),
+        platform.python_version(), run.backend, f"{platform.system()} {platform.release()} {platform.machine()}", _processor(),
         len(os.sched_getaffinity(0)), run.command, run.seed, run.cases, run.max_world_size, run.isolation, run.began,
         run.seconds)
     return sealed(Certificate(
@@ -332,7 +333,8 @@ def _rule(rule: str, ledger: Ledger, unclaimed: frozenset[str]) -> RuleAccount:
         rule, known.requirement, said, entry.judged, entry.compared,
         {need: entry.met[need] for need in known.needs if need not in without}, tuple(without),
         entry.worst if math.isfinite(entry.worst) else None, tuple(entry.errors),
-        tuple(value for value in entry.observed if math.isfinite(value)), entry.seen, entry.confirmed, entry.not_claimed,
+        tuple(value for value in entry.observed if math.isfinite(value)), entry.seen, entry.confirmed,
+        "; ".join(why for why in (entry.not_claimed, entry.not_run) if why),
         dict(entry.unjudged.most_common(5)), entry.breaches)
 
 

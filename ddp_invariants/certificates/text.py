@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from ddp_invariants.certificates.certificate import Certificate, RuleAccount, Said, Subject
 
-ORDER: tuple[Said, ...] = ("violated", "inconclusive", "not finished", "not tested", "holds", "observed", "not claimed")
+ORDER: tuple[Said, ...] = (
+    "violated", "inconclusive", "not finished", "not tested", "not run", "holds", "observed", "not claimed")
 """Verdicts in the order in which a reader wants to hear of them."""
 _WIDTH = 118
 

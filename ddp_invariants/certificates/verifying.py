@@ -170,6 +170,8 @@ def _of_a_rule(certificate: Certificate, account: RuleAccount) -> Iterator[str]:
         yield f"holds, and never met {min(account.needs, key=lambda need: account.needs[need])!r}"
     if verdict == "not claimed" and (account.judged or not account.why):
         yield "is not claimed, and was judged, or nothing says why"
+    if verdict == "not run" and not account.why:
+        yield "was not run, and nothing says why"
     if verdict == "violated" and (not account.confirmed or account.rule not in {
             one.breach.rule for one in certificate.violations}):
         yield "is violated, and no violation of it is there"

@@ -5,7 +5,10 @@ import os
 import click
 
 from ddp_invariants import answers, report
+from ddp_invariants.backends import Backend, Device
 from ddp_invariants.cli.machine import print_json, with_json
+from ddp_invariants.cli.naming import placing
+from ddp_invariants.cli.ranks import ranks
 from ddp_invariants.mistakes import UNUSABLE_INPUT, unusable
 from ddp_invariants.ranks.hosts import Hosts
 from ddp_invariants.status import INTERRUPTED
@@ -17,11 +20,14 @@ from ddp_invariants.status import INTERRUPTED
 @click.option("--control-cases", type=click.IntRange(0), default=2000, show_default=True, help="cases of all controls together")
 @click.option("--workers", type=click.IntRange(1), default=os.cpu_count() or 1, show_default="one per core",
               help="processes that search")
+@placing
 @with_json
 @click.pass_context
 def faults(context: click.Context, /, only: tuple[str, ...], seeds: int, control_cases: int, workers: int, *,
-           as_json: bool) -> None:
+           backend: Backend, device: Device | None, as_json: bool) -> None:
     """Measure the judge: search for every planted fault, by all rules at once, and judge controls, which none may accuse.
+
+    What is wrong on a device alone is searched for where --backend has tensors there, and named as not run elsewhere.
 
     Exit status 0 where all faults are caught, none with a wrong cause, and no control is accused; else 1. An interrupt prints
     what was found until then.
@@ -35,11 +41,18 @@ def faults(context: click.Context, /, only: tuple[str, ...], seeds: int, control
     from ddp_invariants.proof.detection import Detection, totals
 
     found: list[Detection] = []
+    jobs: list[measure.Job] = []
+    beyond: list[str] = []
     screen = Console(stderr=True)
     try:
-        jobs = measure.jobs(chosen(only), seeds, control_cases)
+        entries = chosen(only)
         with Hosts() as hosts, Progress(console=screen, disable=not screen.is_terminal) as progress:
-            for one in progress.track(measure.measure(hosts.addresses, jobs, workers), len(jobs), description="searching"):
+            with ranks(hosts, backend, device, measure.MAX_WORLD_SIZE) as pool:
+                way = pool.way
+            beyond = [one.name for one in entries if one.needs_device and way.device == "cpu"]
+            jobs = measure.jobs([one for one in entries if one.name not in beyond], seeds, control_cases)
+            searches = measure.measure(hosts.addresses, jobs, workers, way)
+            for one in progress.track(searches, len(jobs), description="searching"):
                 found.append(one)
                 if not screen.is_terminal:
                     click.echo(f"{len(found)}/{len(jobs)} {report.searched(one)}", err=True)
@@ -52,6 +65,8 @@ def faults(context: click.Context, /, only: tuple[str, ...], seeds: int, control
         print_json(answers.detected(found))
     else:
         click.echo(report.detections(found))
+    if beyond:
+        click.echo(f"not run: {', '.join(beyond)}: wrong on a device alone, and the tensors are on the CPU", err=True)
     total = totals(found)
     if len(found) < len(jobs):
         context.exit(INTERRUPTED)

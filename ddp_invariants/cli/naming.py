@@ -1,10 +1,11 @@
-"""The options that say what is on trial."""
+"""The options that say what is on trial, and where."""
 
 from collections.abc import Callable
 from typing import Any
 
 import click
 
+from ddp_invariants.backends import BACKENDS, DEVICES
 from ddp_invariants.implementation import OPTIONS
 
 
@@ -15,3 +16,11 @@ def naming(command: Callable[..., Any]) -> Callable[..., Any]:
         command = click.option(name, metavar=option.placeholder, help=option.told, default=default, show_default=bool(default),
                                multiple=option.repeatable)(command)
     return command
+
+
+def placing(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that say over what ranks communicate, and where their tensors are."""
+    device = click.option("--device", type=click.Choice(DEVICES), help="where tensors are (default: what the backend needs)")
+    backend = click.option("--backend", type=click.Choice(BACKENDS), default="auto", show_default=True,
+                           help="what ranks communicate over")
+    return backend(device(command))

@@ -6,17 +6,18 @@ from typing import Any
 import click
 
 from ddp_invariants import answers, discovery, report
+from ddp_invariants.backends import Backend, Device
 from ddp_invariants.case import LARGEST_WORLD_SIZE
 from ddp_invariants.cli.machine import print_json, with_json
-from ddp_invariants.cli.naming import naming
+from ddp_invariants.cli.naming import naming, placing
+from ddp_invariants.cli.ranks import joined, ranks
 from ddp_invariants.implementation import named
 from ddp_invariants.mistakes import UNUSABLE_INPUT, unusable
-from ddp_invariants.ranks.hosts import Hosts
-from ddp_invariants.ranks.pool import Pool
 
 
 @click.command(short_help="Probe what an implementation takes.")
 @naming
+@placing
 @click.option("--max-world-size", type=click.IntRange(1, LARGEST_WORLD_SIZE), default=4, show_default=True,
               help="most ranks a probe may need")
 @click.option("--deviations", type=click.Path(dir_okay=False, path_type=Path), multiple=True, metavar="FILE",
@@ -26,11 +27,14 @@ from ddp_invariants.ranks.pool import Pool
 @with_json
 @click.pass_context
 def discover(context: click.Context, /, max_world_size: int, deviations: tuple[Path, ...], pin: Path | None, *,
-             as_json: bool, **options: Any) -> None:
-    """Probe what an implementation takes: each capability right, refused, silently wrong or not offered."""
+             backend: Backend, device: Device | None, as_json: bool, **options: Any) -> None:
+    """Probe what an implementation takes: each capability right, refused, silently wrong or not offered.
+
+    Under torchrun or srun the job's processes are the ranks.
+    """
     try:
         ddp, sampler = named(options)
-        with Hosts() as hosts, Pool(hosts.addresses) as pool:
+        with joined(context) as hosts, ranks(hosts, backend, device, max_world_size) as pool:
             found = discovery.discover(pool, ddp, sampler, max_world_size, deviations)
         if pin is not None:
             pin.write_text(report.declarations(*found.pinned()), encoding="utf-8")

@@ -10,8 +10,11 @@ from click.core import ParameterSource
 
 from ddp_invariants import answers, casefile, report
 from ddp_invariants import record as records
+from ddp_invariants.backends import Backend, Device
+from ddp_invariants.case import TrainingCase
 from ddp_invariants.cli.machine import print_json, with_json
-from ddp_invariants.cli.naming import naming
+from ddp_invariants.cli.naming import naming, placing
+from ddp_invariants.cli.ranks import joined, ranks
 from ddp_invariants.implementation import OPTIONS, Ddp, Sampler, named
 from ddp_invariants.limits import CaseError
 from ddp_invariants.mistakes import UNUSABLE_INPUT, unusable
@@ -23,14 +26,17 @@ from ddp_invariants.status import INCONCLUSIVE
 @click.command(short_help="Run a stored violation again.")
 @click.argument("violation", metavar="ID")
 @naming
+@placing
 @click.option("--rules", "own", multiple=True, metavar="FILE", help="a file of Python that adds rules of your own; repeatable")
 @with_json
 @click.pass_context
-def replay(context: click.Context, /, violation: str, *, own: tuple[str, ...], as_json: bool, **options: Any) -> None:
+def replay(context: click.Context, /, violation: str, *, own: tuple[str, ...], backend: Backend, device: Device | None,
+           as_json: bool, **options: Any) -> None:
     """Run a stored violation again: FIXED (exit status 0), STILL VIOLATED (1) or INCONCLUSIVE (2).
 
     ID is what a report calls it (.ddp-invariants/ID.json), or the path of a file with a violation or a bare case. It is
-    run on what was on trial when it was stored, as far as the options name nothing else.
+    run on what was on trial when it was stored, as far as the options name nothing else. Under torchrun or srun the job's
+    processes are the ranks.
     """
     # Imported here: it imports Hypothesis, which the other commands do without.
     from ddp_invariants.invariants import ALL_RULES
@@ -44,18 +50,19 @@ def replay(context: click.Context, /, violation: str, *, own: tuple[str, ...], a
         if rule and rule not in ALL_RULES:
             raise CaseError(f"{violation}: {rule} is none of the rules here, but of somebody's own: --rules FILE names the "
                             "file of Python that adds it")
-        with Hosts() as hosts, Pool(hosts.addresses) as pool:
-            found = replayed(pool, case, ddp, sampler, rule)
+        with joined(context) as hosts:
+            with ranks(hosts, backend, device, case.ranks_needed if isinstance(case, TrainingCase) else 1) as pool:
+                found = replayed(pool, case, ddp, sampler, rule)
+            added = [word for file in own for word in ("--rules", file)] + pool.way.options.split()
+            repeat = shlex.join(["ddp-invariants", "replay", violation, *_given(context, options), *added])
+            if as_json:
+                print_json(answers.replayed(found, repeat))
+            else:
+                click.echo(report.replayed(found, repeat))
+            context.exit(found.outcome.value)
     except UNUSABLE_INPUT as error:
         click.echo(f"ddp-invariants: {error}", err=True)
         context.exit(unusable(error))
-    added = [word for file in own for word in ("--rules", file)]
-    repeat = shlex.join(["ddp-invariants", "replay", violation, *_given(context, options), *added])
-    if as_json:
-        print_json(answers.replayed(found, repeat))
-    else:
-        click.echo(report.replayed(found, repeat))
-    context.exit(found.outcome.value)
 
 
 def _add_rules(file: str) -> None:

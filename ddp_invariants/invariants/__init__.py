@@ -11,7 +11,7 @@ import numpy as np
 
 from ddp_invariants.declarations import Declarations, SamplerDeclarations
 from ddp_invariants.evidence import ShardEvidence, TrainingEvidence
-from ddp_invariants.invariants import buf, comm, grad, init, live, loss, mem, param, rng, state
+from ddp_invariants.invariants import buf, comm, gpu, grad, init, live, loss, mem, param, rng, state
 from ddp_invariants.invariants.diagnosis.predictions import LOW
 from ddp_invariants.invariants.hearing import UNDECLARED, Hearing, training
 from ddp_invariants.invariants.rule import Rule
@@ -19,12 +19,12 @@ from ddp_invariants.invariants.shard import UNDECLARED as UNDECLARED_SAMPLER
 from ddp_invariants.invariants.shard import Deal, sharding
 from ddp_invariants.verdict import Breach, Finding
 
-__all__ = ["ALL_RULES", "SHIPPED", "buf", "comm", "grad", "init", "judge", "live", "loss", "mem", "own", "param", "rng",
-           "state", "telling_most"]
+__all__ = ["ALL_RULES", "SHIPPED", "buf", "comm", "gpu", "grad", "init", "judge", "live", "loss", "mem", "own", "param",
+           "rng", "state", "telling_most"]
 
 Judge = TypeVar("Judge", bound=Callable[..., Breach | None])
 
-_ORDER = ("INIT", "SHARD", "LOSS", "GRAD", "PARAM", "BUF", "COMM", "LIVE", "STATE", "MEM", "RNG")
+_ORDER = ("INIT", "SHARD", "LOSS", "GRAD", "PARAM", "BUF", "COMM", "LIVE", "STATE", "MEM", "RNG", "GPU")
 _RULES: dict[str, Rule[Hearing] | Rule[Deal]] = {**training.rules, **sharding.rules}
 ALL_RULES = {identifier: _RULES[identifier] for identifier in sorted(
     _RULES, key=lambda rule: (_ORDER.index(rule.split("-")[0]), int(rule.split("-")[1])))}
@@ -74,7 +74,7 @@ def judge(evidence: TrainingEvidence | ShardEvidence, declared: Declarations = U
 
 _CAUSES_FIRST = (
     "COMM-1", "LIVE-2", "LIVE-3", "LIVE-1",
-    "COMM-3", "COMM-2",  # What luck decides is wrong in any of the ways below.
+    "COMM-3", "GPU-1", "COMM-2",  # What luck decides is wrong in any of the ways below.
     "INIT-3", "INIT-1", "INIT-2", "INIT-4", "BUF-1", "RNG-1", "LOSS-1", "BUF-2", "LOSS-2", "LOSS-3",
     "PARAM-4",  # In a world of one rank, which a smallest case has only where it needs it.
     "STATE-1", "STATE-2", "GRAD-4", "PARAM-5", "LIVE-5", "GRAD-7", "PARAM-6", "GRAD-9", "GRAD-11", "GRAD-8", "GRAD-13",

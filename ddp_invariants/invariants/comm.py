@@ -134,9 +134,25 @@ def _raised(evidence: TrainingEvidence) -> list[tuple[str, str, int] | None]:
                "evidence is bitwise the same.", ("results withheld", "collectives delayed"), costs=2)
 def same_whatever_the_timing(hearing: Hearing, tally: Tally) -> Breach | None:
     """Against the same case run without its perturbation."""
-    plan, plain = hearing.case.perturbation, hearing.evidence.unperturbed
-    if plan.kind == "none" or hearing.case.poison is not None or hearing.case.world_size == 1:
+    plan = hearing.case.perturbation
+    if plan.kind == "none" or plan.on_device or hearing.case.poison is not None or hearing.case.world_size == 1:
         raise NotAbout("the timing of nothing is perturbed")
+    if hearing.case.mishap is not None:  # Without its perturbation it is run without that, too.
+        raise NotAbout("something goes wrong on purpose")
+    breach = same_as_without(hearing, tally, "COMM-2")
+    if breach is None:
+        tally.met.add("results withheld" if plan.kind == "withheld" else "collectives delayed")
+    return breach
+
+
+def same_as_without(hearing: Hearing, tally: Tally, rule: str) -> Breach | None:
+    """Whether all evidence is that of the same case without its perturbation, to the last bit.
+
+    Raises:
+        NotAbout: It was not run a second time.
+        Unjudged: One of the two runs was cut short, or drew other random numbers, or sent nothing that was seen.
+    """
+    plan, plain = hearing.case.perturbation, hearing.evidence.unperturbed
     if plain is None:
         raise NotAbout("not run a second time without its perturbation")
     other = Hearing(plain, hearing.declared)
@@ -152,16 +168,15 @@ def same_whatever_the_timing(hearing: Hearing, tally: Tally) -> Breach | None:
             tally.compared += len(tensors.layout.slots)
             difference = parted(tensors, found, "without that")
             if difference is not None:
-                return Breach("COMM-2", "the answer depends on timing", f"rank {rank} of {len(plain.ranks)}, {moment} of step "
+                return Breach(rule, "the answer depends on timing", f"rank {rank} of {len(plain.ranks)}, {moment} of step "
                               f"{step}, {difference.place}", difference.words, f"it changes when {plan.words}")
     if _raised(hearing.evidence) != _raised(plain):
-        return Breach("COMM-2", "whether it raises depends on timing", f"world size {len(plain.ranks)}",
+        return Breach(rule, "whether it raises depends on timing", f"world size {len(plain.ranks)}",
                       f"{hearing.cut_short or 'nothing raised'}; without that {other.cut_short or 'nothing raised'}",
                       f"it changes when {plan.words}")
     if hearing.cut_short:
         tally.compared = 0
         raise Unjudged(hearing.cut_short)
-    tally.met.add("results withheld" if plan.kind == "withheld" else "collectives delayed")
     return None
 
 
@@ -336,7 +351,7 @@ def reduction_overlaps_backward(hearing: Hearing, tally: Tally) -> Breach | None
 
     The first step aside, which may come before the plan.
     """
-    if hearing.case.world_size == 1 or hearing.case.perturbation.kind in ("late", "delays"):
+    if hearing.case.world_size == 1 or hearing.case.perturbation.kind not in ("none", "withheld"):
         raise NotAbout("one rank" if hearing.case.world_size == 1 else "collectives are delayed")
     if hearing.case.unused:
         raise NotAbout("some parameters are unused: their buckets are complete only when backward ends")

@@ -65,6 +65,11 @@ class Planted:
         return bool(self.rule)
 
     @property
+    def needs_device(self) -> bool:
+        """Whether it is wrong on a device alone, which queues what is computed."""
+        return self.rule.startswith("GPU")
+
+    @property
     def on_trial(self) -> tuple[Ddp, Sampler]:
         """Itself, and the reference for what it is not."""
         return (Ddp(), Sampler(self.target)) if self.is_sampler else (Ddp(self.target), Sampler())

@@ -13,6 +13,7 @@ from multiprocessing.util import Finalize
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from ddp_invariants.backends import Way
 from ddp_invariants.case import describe
 from ddp_invariants.discovery import discover
 from ddp_invariants.invariants import ALL_RULES
@@ -25,7 +26,7 @@ from ddp_invariants.trial import HUNG_DEADLINE, Options, Trial
 CASES = 100
 """Cases per rule of a search for a fault, as in the default profile."""
 MAX_WORLD_SIZE = 4
-
+_ON_THE_CPU = Way()
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,8 @@ def jobs(entries: Sequence[Planted], seeds: int, control_cases: int) -> list[Job
 class _Searcher:
     """What a process that searches holds: ranks of its own, and a folder for violations."""
 
-    def __init__(self, addresses: list[str], store: Path) -> None:
-        self.pool, self.store = Pool(addresses), store
+    def __init__(self, addresses: list[str], way: Way, store: Path) -> None:
+        self.pool, self.store = Pool(addresses, way=way), store
 
     def __call__(self, job: Job) -> Detection:
         return search(self.pool, job, self.store)
@@ -99,9 +100,9 @@ class _Searcher:
 _searcher: list[_Searcher] = []
 
 
-def _open(addresses: list[str], store: Path) -> None:
+def _open(addresses: list[str], way: Way, store: Path) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # The process that started this one ends it.
-    _searcher.append(_Searcher(addresses, store))
+    _searcher.append(_Searcher(addresses, way, store))
     Finalize(None, _searcher[0].pool.close, exitpriority=10)  # Such a process ends without what `atexit` would do.
 
 
@@ -109,17 +110,18 @@ def _search(job: Job) -> Detection:
     return _searcher[0](job)
 
 
-def measure(addresses: list[str], jobs: Iterable[Job], workers: int) -> Iterator[Detection]:
+def measure(addresses: list[str], jobs: Iterable[Job], workers: int, way: Way = _ON_THE_CPU) -> Iterator[Detection]:
     """Make many searches at once, in processes of their own; what each came to, in the order they end.
 
     Args:
         addresses: Of the hosts.
         jobs: The searches.
         workers: Processes; each drives ranks of its own.
+        way: Over what ranks communicate, and where their tensors are.
     """
     with TemporaryDirectory() as folder:
         executor = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_open,
-                                       initargs=(addresses, Path(folder)))
+                                       initargs=(addresses, way, Path(folder)))
         try:
             for done in as_completed([executor.submit(_search, job) for job in jobs]):
                 yield done.result()

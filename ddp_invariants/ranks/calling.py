@@ -103,7 +103,7 @@ class Call:
         fixed = {**dict.fromkeys(RANKS, context.rank), **dict.fromkeys(WORLD_SIZES, context.world_size),
                  **dict.fromkeys(OPTIMIZERS, optimizer),
                  **{known: dict(context.optimizer_arguments) for known in OPTIMIZER_ARGUMENTS},
-                 "device": torch.device("cpu"), "lr": context.lr, "seed": context.seed, "module": module, "model": module}
+                 "device": context.device, "lr": context.lr, "seed": context.seed, "module": module, "model": module}
         return fixed[name] if name in fixed else list(module.parameters())
 
     def source(self, module: str = "model") -> list[list[str]]:

@@ -45,7 +45,8 @@ def train(case: TrainingCase, number: int, driver: Driver, session: Session) -> 
         return saved
     if not states:
         return Saved(({}, {}), {}, RuntimeError("nothing was saved: rank 0 of those that train before raised"))
-    return Saved(torch.load(io.BytesIO(states), weights_only=False), saved.own)
+    here = {"cuda:0": str(session.place.device)}  # What was saved is the first rank's.
+    return Saved(torch.load(io.BytesIO(states), weights_only=False, map_location=here), saved.own)
 
 
 def _packed(states: tuple[Any, Any]) -> bytes:

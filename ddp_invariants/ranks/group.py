@@ -1,4 +1,4 @@
-"""Process groups: gloo connections that outlive a case, under a wrapper that does not.
+"""Process groups: connections that outlive a case, under a wrapper that does not.
 
 Connecting W ranks costs tens of milliseconds, a case a few. So the connections are
 kept, and every case gets a fresh `ObservedGroup` over them, which notes what the case
@@ -15,6 +15,7 @@ import sysconfig
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -23,29 +24,50 @@ from typing import Any
 import torch
 
 from ddp_invariants.program import SENTINEL
+from ddp_invariants.ranks.place import Place
 from ddp_invariants.trace import ASYNCHRONOUS, UNEVEN, WAITED, LastWords
 
 _c10d: Any = torch._C._distributed_c10d  # Its classes are public names of torch.distributed without type stubs.
-_GLOO = _c10d.ProcessGroup.BackendType.GLOO
-_CPU = torch.device("cpu")
 
 Row = list[Any]
 """A `trace.Call` while it is being noted."""
 
 
 class Connections:
-    """A gloo group among some ranks, to be wrapped anew for each case.
+    """What a backend has connected among some ranks, to be wrapped anew for each case.
 
     Args:
         store: Where the ranks meet.
         rank: This process's rank in the group.
         world_size: Ranks in the group.
-        timeout: After which gloo gives up on a collective by itself. The harness's deadline comes first.
+        timeout: After which the backend gives up on a collective by itself. The harness's deadline comes first.
+        place: Where this process's tensors are.
+        carrier: What torch calls the backend; empty for the place's own.
+
+    Attributes:
+        devices: Of the tensors the backend takes.
+        kind: The backend among torch's.
     """
 
-    def __init__(self, store: Any, rank: int, world_size: int, timeout: dt.timedelta) -> None:
+    def __init__(self, store: Any, rank: int, world_size: int, timeout: dt.timedelta, place: Place, carrier: str = "") -> None:
         self.rank, self.world_size, self.timeout, self.store = rank, world_size, timeout, store
-        self.gloo = _c10d.ProcessGroupGloo(_c10d.PrefixStore("gloo", store), rank, world_size, timeout)
+        self.place, self.carrier = place, carrier or place.carrier
+        own = _c10d.PrefixStore(self.carrier, store)
+        if self.carrier == "nccl":
+            options = _c10d.ProcessGroupNCCL.Options()
+            options._timeout = timeout
+            self.backend = _c10d.ProcessGroupNCCL(own, rank, world_size, options)
+            self.kind, self.devices = _c10d.ProcessGroup.BackendType.NCCL, [place.device]
+        else:
+            self.backend = _c10d.ProcessGroupGloo(own, rank, world_size, timeout)
+            self.kind = _c10d.ProcessGroup.BackendType.GLOO
+            self.devices = [torch.device("cpu")] + ([place.device] if place.on_device else [])
+
+    def carries(self, group: Any) -> None:
+        """Have a group send over these."""
+        group._set_default_backend(self.kind)
+        for device in self.devices:
+            group._register_backend(device, self.kind, self.backend)
 
 
 @dataclass(frozen=True)
@@ -56,11 +78,13 @@ class Timing:
         withhold: Whether a result is handed over only when it is waited for.
         sentinel: What a buffer holds until then.
         delays: Seconds to wait before each call, taken in turn; none where calls start at once.
+        slowed: Seconds for which the device works on nothing before each collective, on the stream that it is sent from.
     """
 
     withhold: bool = False
     sentinel: float = SENTINEL
     delays: tuple[float, ...] = ()
+    slowed: float = 0.0
 
 
 IN_LISTS = ("allreduce", "reduce", "recv", "broadcast")
@@ -155,9 +179,9 @@ class WithheldWork(ObservedWork):
     """
 
     def __init__(self, begun: ObservedWork, tensors: list[torch.Tensor], results: list[torch.Tensor],
-                 others: "list[WithheldWork]", sentinel: float) -> None:
+                 others: "list[WithheldWork]", sentinel: float, place: Place) -> None:
         super().__init__(begun.inner, begun.row, begun._number, begun._log)
-        self._others = others
+        self._others, self._place = others, place
         self.done = self.overwritten = False
         self._tensors, self._results = tensors, results
         self._lock = threading.Lock()
@@ -217,10 +241,12 @@ class WithheldWork(ObservedWork):
         """A future that completes a little later, whether or not anybody waits for it."""
         self._waited()
         if self._future is None:
-            future = self._future = torch.futures.Future()
+            place = self._place
+            future = self._future = torch.futures.Future(devices=[place.device] if place.on_device else None)
 
             def hand_over() -> None:
                 time.sleep(FUTURE_DELAY)
+                place.enter()  # Which device is at hand each thread knows for itself.
                 try:
                     self._hand_over()
                 except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to who waits for the future
@@ -242,11 +268,9 @@ class ObservedGroup(_c10d.ProcessGroup):  # type: ignore[misc]  # the base class
         super().__init__(connections.rank, connections.world_size)
         self._log, self._timing = log, timing
         self.label = ""
-        self._set_default_backend(_GLOO)
-        self._register_backend(_CPU, _GLOO, connections.gloo)
         self._inner = _c10d.ProcessGroup(connections.rank, connections.world_size)
-        self._inner._set_default_backend(_GLOO)
-        self._inner._register_backend(_CPU, _GLOO, connections.gloo)
+        for group in (self, self._inner):
+            connections.carries(group)
         self._connections = connections  # Kept as long as the group is: the connections of a subgroup are nobody else's.
         self._name, self._description = "", "undefined"
         self.calls: list[Row] = []
@@ -295,16 +319,21 @@ class ObservedGroup(_c10d.ProcessGroup):  # type: ignore[misc]  # the base class
                 operation = f"from {argument.rootRank}"
             asynchronous = getattr(argument, "asyncOp", asynchronous)
         dtype, elements = ("", 0) if tensor is None else (str(tensor.dtype)[6:], tensor.numel())
-        aside = threading.get_ident() != threading.main_thread().ident
+        # What is computed on a device autograd computes in a thread of its own, for which backward waits.
+        aside = threading.get_ident() != threading.main_thread().ident and not (
+            self._connections.place.on_device and torch._C._current_graph_task_id() != -1)
         row = [kind, dtype, elements, operation, asynchronous, _site(), asked, None, aside]
         self.calls.append(row)
         return row, self._log.words.issue(self.label, row)
 
+    def shutdown(self) -> None:
+        """Nothing: who leaves a case leaves connections that outlive it."""
+
     # Names, which torch asks for both through C++ virtuals and through Python attributes.
 
     def getBackendName(self) -> str:
-        """Gloo, as far as anybody asks."""
-        return "gloo"
+        """What really carries the data, as far as anybody asks."""
+        return self._connections.carrier
 
     def setGroupName(self, name: str) -> None:
         """Remember the name torch gives the group."""
@@ -374,7 +403,9 @@ def _site() -> str:
 def _forwarded(kind: str) -> Callable[..., Any]:
     def forward(self: ObservedGroup, *arguments: Any, **options: Any) -> Any:
         row, number = self._issue(kind, (*arguments, *options.values()))
-        work = getattr(self._inner, kind)(*arguments, **options)
+        place, slowed = self._connections.place, self._timing.slowed
+        with place.slowed(slowed, waited_for=not row[ASYNCHRONOUS]) if slowed else nullcontext():
+            work = getattr(self._inner, kind)(*arguments, **options)
         if not isinstance(work, _c10d.Work):
             return work
         (self._silent_works if "reduce_scatter" in kind else self._works).append(work)
@@ -390,7 +421,7 @@ def _forwarded(kind: str) -> Callable[..., Any]:
         if kind in IN_ONE:  # What is sent may be part of what takes the result, which is about to be overwritten.
             arguments = (arguments[0].detach().clone(), *arguments[1:])
         begun = forward(self, results[0] if kind in IN_ONE else results, *arguments, **options)
-        work = WithheldWork(begun, tensors, results, self._withheld, self._timing.sentinel)
+        work = WithheldWork(begun, tensors, results, self._withheld, self._timing.sentinel, self._connections.place)
         self._withheld.append(work)
         return work
 

@@ -7,9 +7,10 @@ import select
 import signal
 import socket
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
+from ddp_invariants.backends import Sight, Way
 from ddp_invariants.case import ShardCase, TrainingCase
 from ddp_invariants.evidence import (
     EvidenceError,
@@ -39,6 +40,7 @@ GRACE = 2.0
 """Seconds the other ranks get after one has died or raised: gloo tells survivors within 40 ms."""
 RENEWAL = 500
 """Cases after which ranks are replaced even if nothing is wrong with them."""
+_ON_THE_CPU = Way()
 _KEEPER = -1
 """In the place of a rank: a process that keeps the ranks' stores, where they are on several machines."""
 
@@ -71,15 +73,16 @@ class Pool:
     Args:
         addresses: Of the hosts (`Hosts.addresses`, or a job's, `cluster.Cluster.addresses`), which ranks are dealt to in turn.
         deadline: Seconds a case may take before its ranks are declared hung.
+        way: Over what ranks communicate, and where their tensors are.
     """
 
-    def __init__(self, addresses: list[str], deadline: float = DEADLINE) -> None:
+    def __init__(self, addresses: list[str], deadline: float = DEADLINE, way: Way = _ON_THE_CPU) -> None:
         self._hosts = [connected(address) for address in addresses]
         self._ranks: dict[int, Process | RemoteProcess] = {}
         self._meetings: dict[tuple[int, ...], _Meeting] = {}
         self._number, self._since_renewal = 0, 0
         self._scattering: set[Ddp | Sampler] = set()
-        self.deadline, self.patience_for_loading = deadline, LOADING
+        self.deadline, self.patience_for_loading, self.way = deadline, LOADING, way
 
     def close(self) -> None:
         """End all ranks."""
@@ -110,13 +113,15 @@ class Pool:
         """
         return self._load(implementation, [0], made_of=True)
 
-    def devices(self) -> dict[str, Any]:
-        """What a rank sees: torch's version `torch`, the `cuda` it is built for or nothing, and how many `devices`.
+    def sights(self, ranks: int = 1) -> list[Sight]:
+        """What the first so many ranks see of devices.
 
         Raises:
-            HarnessError: It gives no answer.
+            HarnessError: One gives no answer.
         """
-        return self._asked("say what they see", {0: {"do": "devices"}}, CONNECTING)[0]
+        seen = self._asked("say what they see", {rank: {"do": "look"} for rank in range(ranks)}, CONNECTING)
+        names = [one.name for one in fields(Sight) if one.name != "node"]
+        return [Sight(**{name: seen[rank][name] for name in names}, node=self._host(rank).node) for rank in range(ranks)]
 
     def _load(self, implementation: Ddp | Sampler, ranks: list[int], *, made_of: bool = False) -> dict[str, Any]:
         """Have ranks import an implementation, outside any case's deadline; the first rank's description of it."""
@@ -331,6 +336,11 @@ class Pool:
         """Where a rank is."""
         return self._hosts[max(rank, 0) % len(self._hosts)]
 
+    def _local(self, rank: int) -> int:
+        """Which of its machine's ranks it is."""
+        node = self._host(rank).node
+        return sum(self._host(other).node == node for other in range(rank))
+
     def _process(self, rank: int) -> Process | RemoteProcess:
         """The process of a rank, started if there is none."""
         if rank not in self._ranks:
@@ -338,13 +348,14 @@ class Pool:
         return self._ranks[rank]
 
     def _meet(self, ranks: tuple[int, ...]) -> _Meeting:
-        """Connected gloo groups among these ranks: those at hand, or new ones."""
+        """Connected groups among these ranks: those at hand, or new ones."""
         if ranks in self._meetings:
             return self._meetings[ranks]
         store, file = self._store(ranks)
         meeting = self._meetings[ranks] = _Meeting(f"{ranks[0]}-{ranks[-1]}", file)
         self._asked("connect to one another", {
-            rank: {"do": "connect", "name": meeting.name, "store": store, "rank": number, "world_size": len(ranks)}
+            rank: {"do": "connect", "name": meeting.name, "store": store, "rank": number, "world_size": len(ranks),
+                   "place": (self.way.backend, self._local(rank))}
             for number, rank in enumerate(ranks)}, CONNECTING)
         return meeting
 

@@ -27,6 +27,7 @@ from ddp_invariants.ranks import earlier, noting, sharding, stores, training, wi
 from ddp_invariants.ranks.driving import Driver
 from ddp_invariants.ranks.group import Connections, Log, Timing
 from ddp_invariants.ranks.naming import LoadError
+from ddp_invariants.ranks.place import Place, taken
 from ddp_invariants.ranks.sampling import SamplerMaker, environment
 from ddp_invariants.ranks.session import Session
 from ddp_invariants.ranks.surroundings import Surroundings, child_processes, kernel_counts
@@ -37,12 +38,13 @@ GLOO_TIMEOUT = 300.0
 
 
 class Rank:
-    """What outlives a case in a rank: its connections and the loaded implementations."""
+    """What outlives a case in a rank: its device, its connections and the loaded implementations."""
 
     def __init__(self, control: socket.socket, words: LastWords) -> None:
         self.control, self.words = control, words
         self.stores: list[Any] = []
         self.connections: dict[str, Connections] = {}
+        self.place: Place | None = None
         self.surroundings: Surroundings | None = None
         self._drivers: dict[str, Driver] = {}
         self._samplers: dict[str, SamplerMaker] = {}
@@ -75,9 +77,10 @@ class Rank:
             return {"store": address}, b""
         if verb == "introduce":
             return stores.introduced(request), b""
-        if verb == "devices":
+        if verb == "look":
             # Counting them initialises nothing.
-            return {"torch": torch.__version__, "cuda": torch.version.cuda, "devices": torch.cuda.device_count()}, b""
+            return {"torch": torch.__version__, "cuda": torch.version.cuda, "nccl": torch.distributed.is_nccl_available(),
+                    "devices": torch.cuda.device_count(), "visible": os.environ.get("CUDA_VISIBLE_DEVICES", "")}, b""
         if verb == "describe":
             return self._describe(request), b""
         return self._shards(request) if verb == "shards" else self._held(request), b""
@@ -99,7 +102,8 @@ class Rank:
     def _connect(self, request: dict[str, Any]) -> None:
         timeout = dt.timedelta(seconds=GLOO_TIMEOUT)
         store = stores.reached(request["store"], request["world_size"], timeout)
-        self.connections[request["name"]] = Connections(store, request["rank"], request["world_size"], timeout)
+        self.place = self.place or taken(*request["place"])
+        self.connections[request["name"]] = Connections(store, request["rank"], request["world_size"], timeout, self.place)
 
     def _shards(self, request: dict[str, Any]) -> dict[str, Any]:
         case = cases.from_plain(request["case"])
@@ -176,7 +180,8 @@ def _timing(case: cases.TrainingCase, rank: int) -> Timing:
     """What the case does to the timing of a rank's collectives, in the default group's numbering."""
     plan = case.perturbation
     sentinel = float("nan") if plan.sentinel == "nan" else SENTINEL
-    return Timing(plan.kind == "withheld", sentinel, draws.delays(case, rank - case.outside))
+    return Timing(plan.kind == "withheld", sentinel, draws.delays(case, rank - case.outside),
+                  plan.milliseconds / 1000 if plan.kind == "slow communication" else 0.0)
 
 
 def _seed(number: int) -> None:
@@ -209,7 +214,8 @@ def _bound_memory() -> None:
     """
     pages = int(_statm()[5])
     most = pages * resource.getpagesize() + noting.MEMORY
-    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    # The soft limit alone, since a device's own addresses may take more (`place.taken`).
+    resource.setrlimit(resource.RLIMIT_DATA, (most, resource.getrlimit(resource.RLIMIT_DATA)[1]))
 
 
 def _statm() -> list[str]:

@@ -7,11 +7,11 @@ import torch
 from ddp_invariants.case import TrainingCase
 
 
-def scaler_of(case: TrainingCase) -> torch.amp.GradScaler | None:
-    """The case's scaler before its first step; None where it has none."""
+def scaler_of(case: TrainingCase, device: torch.device) -> torch.amp.GradScaler | None:
+    """The case's scaler of gradients on a device before its first step; None where it has none."""
     plan = case.scaler
     return None if plan is None else torch.amp.GradScaler(
-        "cpu", init_scale=2.0**plan.log2_scale, growth_factor=2.0**plan.log2_growth,
+        device.type, init_scale=2.0**plan.log2_scale, growth_factor=2.0**plan.log2_growth,
         backoff_factor=2.0**-plan.log2_backoff, growth_interval=plan.interval)
 
 

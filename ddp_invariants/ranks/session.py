@@ -24,7 +24,8 @@ _pending: list[Any] = []
 def _create(store: Any, rank: int, world_size: int, timeout: dt.timedelta) -> Any:
     if _pending:
         return _pending.pop()
-    return _active[0].observe(Connections(store, rank, world_size, timeout))
+    session = _active[0]
+    return session.observe(Connections(store, rank, world_size, timeout, session.place, *_branching))
 
 
 def lone_rank(rank: int, world_size: int) -> None:
@@ -33,7 +34,7 @@ def lone_rank(rank: int, world_size: int) -> None:
     dist.init_process_group("observed", store=_c10d.HashStore(), rank=rank, world_size=world_size)
 
 
-dist.Backend.register_backend("observed", _create, devices=["cpu"])
+dist.Backend.register_backend("observed", _create, devices=["cpu", "cuda"])
 
 _init_process_group, _destroy_process_group = dist.init_process_group, dist.destroy_process_group
 _new_group = dist.new_group
@@ -69,13 +70,21 @@ def _leave(group: Any = None) -> None:
 @wraps(dist.new_group)
 def _branch(ranks: Any = None, timeout: Any = None, backend: Any = None, *arguments: Any, **options: Any) -> Any:
     """`new_group`: during a case whose groups are observed the new one is so too."""
-    if not _active or not _active[0].groups or backend not in (None, "gloo", "cpu:gloo"):
+    if not _active or not _active[0].groups or (carrier := _active[0].carrier_of(backend)) is None:
         return _new_group(ranks, timeout, backend, *arguments, **options)
-    group = _new_group(ranks, timeout, "observed", *arguments, **options)
+    _branching[:] = [carrier]
+    try:
+        group = _new_group(ranks, timeout, "observed", *arguments, **options)
+    finally:
+        _branching.clear()
     _active[0].adopt(group)
     return group
 
 
+_CARRIERS = {"gloo": "gloo", "cpu:gloo": "gloo", "nccl": "nccl", "cuda:nccl": "nccl"}
+"""The backends whose groups are observed, by the names that they are asked for."""
+_branching: list[str] = []
+"""The one of the group that is made now."""
 _active: list["Session"] = []
 """The session of the case that runs, if one does."""
 _kept: list["Session"] = []
@@ -98,10 +107,11 @@ class Session:
         name: Of the run, so that no two share keys of the store.
         log: What the groups note in.
         timing: What is done to the timing of this rank's collectives.
-        plain: Make plain gloo groups instead of observed ones: a counterexample must not depend on the observer.
+        plain: Make plain groups instead of observed ones: a counterexample must not depend on the observer.
 
     Attributes:
         store: Where the ranks of the run meet.
+        place: Where this rank's tensors are.
         groups: The observed groups, the default one first.
         members: Each one's ranks in the default group.
     """
@@ -111,13 +121,13 @@ class Session:
         _kept.clear()
         self.groups: list[ObservedGroup] = []
         self.members: list[list[int]] = []
-        self._timing, self.log = timing, log
+        self._timing, self.log, self.place = timing, log, connections.place
         if not plain:
             log.begin()
         # torch wraps it at every initialisation and never takes the wrapper off.
         self._exception_hook = sys.excepthook
         self.store = store = _c10d.PrefixStore(name, connections.store)
-        backend = "gloo" if plain else "observed"
+        backend = connections.carrier if plain else "observed"
         _pending[:] = [] if plain else [self.observe(connections)]
         _init_process_group(backend, store=store, rank=connections.rank, world_size=connections.world_size,
                             timeout=connections.timeout)
@@ -146,7 +156,12 @@ class Session:
         self.members.append(members)
         # So that implementations which ask for the backend are told what really carries their data.
         made_with = dist.distributed_c10d._world.pg_map
-        made_with[group] = ("gloo", made_with[group][1])
+        made_with[group] = (group.getBackendName(), made_with[group][1])
+
+    def carrier_of(self, backend: Any) -> str | None:
+        """What carries a group that is asked for by the name of a backend; None where it is not to be observed."""
+        carrier = self.place.carrier if backend is None else _CARRIERS.get(str(backend))
+        return carrier if carrier in ("gloo", self.place.carrier) else None
 
     def in_flight(self) -> list[tuple[Row, str]]:
         """What is still in flight and should not be, over all groups; see `ObservedGroup.in_flight`."""
@@ -177,6 +192,7 @@ class Session:
         if self.branched:
             _kept.append(self)
         still = dist.is_initialized() and dist.group.WORLD is self._world
+        self.place.finish()
         finished = all(group.finished(0.05) for group in self.groups)
         if dist.is_initialized():
             _destroy_process_group()

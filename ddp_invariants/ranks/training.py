@@ -63,6 +63,8 @@ def train(case: TrainingCase, rank: int, driver: Driver, session: Session, saved
         except BaseException as error:  # noqa: BLE001 - the implementation on trial may raise anything; it is evidence
             run.record.facts["raised"] = told(error, run.phase, run.step)
     run.record.facts["warned"] = warned(caught)
+    if case.perturbation.on_device and session.place.on_device:
+        run.record.facts["slowed"] = run.slowed or sum(session.counts())
     return run.record
 
 
@@ -74,8 +76,9 @@ class Run:
         self.record = Record()
         self.phase, self.step = "wrap", 0
         values_P = draws.parameters(case, rank, case.model.numbers)
-        self.replica = Replica(case.model, values_P)
-        self.twin = Replica(case.model, values_P)
+        self.place = session.place
+        self.replica = Replica(case.model, values_P, self.place.device)
+        self.twin = Replica(case.model, values_P, self.place.device)
         for replica in (self.replica, self.twin) if case.crossed == rank else ():
             replica.cross()
         self.twin_named = list(self.twin.named_parameters())
@@ -83,10 +86,11 @@ class Run:
         self.dataset = draws.Dataset(case)
         kind, arguments = optimizer_plan(case)
         self.context = Context(rank, case.world_size, session.subgroup, case.bucket_cap, case.seed, case.optimizer.lr, kind,
-                               arguments)
+                               arguments, self.place.device)
         self.driver, self.moved = driver, True
-        self.scaler = scaling.scaler_of(case)
+        self.scaler = scaling.scaler_of(case, self.place.device)
         self.watching = False
+        self.slowed = 0  # Gradients before which the device was kept busy.
         self.arrived: list[tuple[str, float]] = []
         self.backward_began = 0.0
         self.gathered: dict[str, Tensor] = {}
@@ -233,7 +237,7 @@ class Run:
         found: list[Tensor] | None = None
         if [place for place, _ in noticed] == list(range(len(layers))):
             with suppress(RuntimeError):  # Of a transformation's own tensor nothing is left when that is over.
-                found = [torch.from_numpy(factors.numpy().copy()) for _, factors in noticed]
+                found = [torch.from_numpy(factors.numpy(force=True).copy()) for _, factors in noticed]
         for number in numbers:
             self.drawn[moment, number] = found
             if layers:
@@ -313,7 +317,8 @@ class Run:
         self.record.facts.setdefault("saved", []).append(sorted(saved[0]))
         self.drive.teardown(self.context)
         other = self.rank + self.case.world_size  # Whose values nobody has: what is not loaded shows.
-        self.replica = Replica(self.case.at(self.step).model, draws.parameters(self.case, other, self.case.model.numbers))
+        self.replica = Replica(self.case.at(self.step).model, draws.parameters(self.case, other, self.case.model.numbers),
+                               self.place.device)
         if self.case.crossed == self.rank:
             self.replica.cross()
         self._pass_by(self.replica)
@@ -339,6 +344,9 @@ class Run:
 
     def _gradient_arrived(self, name: str, _gradient: Tensor) -> None:
         self.arrived.append((name, self.session.log.now()))
+        if self.case.perturbation.kind == "slow computation":
+            self.slowed += 1
+            self.place.keep_busy(self.case.perturbation.milliseconds / 1000)
 
     def _mishap(self, wrapped: Any, optimizer: Any, indices: Any) -> None:
         """What goes wrong at this step: death, or an exception of the user's own, who catches it and clears gradients."""
@@ -381,10 +389,10 @@ class Run:
     def _plain_training(self) -> None:
         """The same steps without any wrapper, for the world of one rank, in which a wrapper may change nothing."""
         case = self.case
-        plain = Replica(case.model, draws.parameters(case, self.rank, case.model.numbers))
+        plain = Replica(case.model, draws.parameters(case, self.rank, case.model.numbers), self.place.device)
         _lay_out(plain, self.layouts)
         optimizer = self.context.optimizer(plain.parameters())
-        self.scaler = scaling.scaler_of(case)
+        self.scaler = scaling.scaler_of(case, self.place.device)
         for number, dealt in enumerate(draws.batches(case)):
             self.step = number // case.accumulation
             self._pass_by(plain, micro_step=number % case.accumulation)
@@ -414,7 +422,7 @@ class Run:
 
     def _cast(self, forward: Callable[[Tensor], Any], inputs: Tensor) -> Any:
         """A forward, under autocast where the case says so."""
-        with torch.autocast("cpu", torch.bfloat16) if self.case.autocast else nullcontext():
+        with torch.autocast(self.place.device.type, torch.bfloat16) if self.case.autocast else nullcontext():
             return forward(inputs)
 
     def _loss(self, outputs: Any, targets: Tensor, tags: Tensor, inputs: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -668,8 +676,9 @@ class Run:
         inputs = torch.from_numpy(inputs_BD)
         if self.case.model.layers[0].dtype != "float64":
             inputs = inputs.float()
-        inputs.requires_grad_(self.case.penalty)
-        return inputs, torch.from_numpy(self.dataset.targets_ND[indices]), torch.from_numpy(self.dataset.tags_N[indices])
+        targets, tags = (torch.from_numpy(values[indices]) for values in (self.dataset.targets_ND, self.dataset.tags_N))
+        inputs, targets, tags = self.place.put(inputs), self.place.put(targets), self.place.put(tags)
+        return inputs.requires_grad_(self.case.penalty), targets, tags
 
     def _optimizer_state(self, optimizer: Any) -> Iterator[tuple[str, Tensor | None]]:
         states = getattr(optimizer, "state", {})
@@ -702,7 +711,7 @@ def _lay_out(module: nn.Module, layouts: list[_Layout]) -> None:
             continue
         extent = 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
         start = offset // ours.element_size()
-        laid_out = torch.zeros(start + extent, dtype=ours.dtype).as_strided(shape, stride, start)
+        laid_out = torch.zeros(start + extent, dtype=ours.dtype, device=ours.device).as_strided(shape, stride, start)
         ours.data = laid_out.copy_(ours.detach())
 
 

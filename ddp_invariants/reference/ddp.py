@@ -83,7 +83,7 @@ class DistributedDataParallel(nn.Module):
         tensors = [*self.module.named_parameters(), *self.module.named_buffers()]
         structure = repr([(name, tuple(t.shape), t.dtype, t.requires_grad) for name, t in tensors])
         digest = int.from_bytes(hashlib.blake2b(structure.encode(), digest_size=4).digest(), "big")
-        extremes = torch.tensor([digest, -digest], dtype=torch.int64)
+        extremes = torch.tensor([digest, -digest], device=tensors[0][1].device)  # The backend may take no other device's.
         dist.all_reduce(extremes, dist.ReduceOp.MAX, group=self.group)
         if extremes[0] != -extremes[1]:
             raise RuntimeError("the ranks' modules differ in a parameter's or buffer's name, shape, dtype or requires_grad")

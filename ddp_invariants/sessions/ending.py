@@ -75,5 +75,5 @@ def judged(status: int, ledger: Ledger, *, others_failed: bool) -> int:
         return VIOLATED
     if others_failed:
         return status
-    seen = any(entry.seen for entry in ledger.entries.values())
-    return INCONCLUSIVE if seen or status != pytest.ExitCode.OK else status
+    open_questions = any(entry.seen or entry.not_run for entry in ledger.entries.values())
+    return INCONCLUSIVE if open_questions or status != pytest.ExitCode.OK else status

@@ -34,6 +34,7 @@ class Held:
     cases: int
     max_world_size: int
     isolation: str
+    backend: str
 
 
 class Watch:
@@ -121,7 +122,7 @@ class Watch:
         self.listener.close()
         held, wanted = self.held, self.wanted
         if wanted.certificate or wanted.badge or (wanted.summary and ledger.cases):
-            run = Run(held.command, held.seed, held.cases, held.max_world_size, held.isolation,
+            run = Run(held.command, held.seed, held.cases, held.max_world_size, held.isolation, held.backend,
                       self._began.isoformat(timespec="seconds"), round(time.monotonic() - self._at, 1),
                       frozenset(self.progress.reported), self.interrupted)
             _, self.lines = write(wanted, ledger, found, run)

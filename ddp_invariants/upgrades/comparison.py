@@ -252,7 +252,7 @@ def _numbers(old: TrainingEvidence, new: TrainingEvidence, declared: Declaration
                         return
 
 
-_OF_NO_NUMBERS = ("COMM", "LIVE", "MEM", "RNG")
+_OF_NO_NUMBERS = ("COMM", "LIVE", "MEM", "RNG", "GPU")
 """Rules that say nothing of values: where one holds on one side alone, roundings are roundings still."""
 _LEFT: dict[Moment, Moment] = {"forward": "updated", "forward buffers": "left buffers", "restored": "updated",
                                "restored buffers": "left buffers", "restored state": "state"}

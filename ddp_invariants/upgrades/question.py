@@ -29,7 +29,7 @@ _TOLD: dict[str, tuple[str, ...]] = {
     "construction": ("start",), "initialisation": ("start",), "forward": ("start", "loss", "buffers"),
     "local gradient": ("local",), "reduced gradient": ("reduced",), "optimizer": ("updated", "state"),
     "INIT": ("start", "structure"), "LOSS": ("loss",), "GRAD": ("reduced",), "PARAM": ("updated", "state"), "BUF": ("buffers",),
-    "COMM": ("collectives",), "LIVE": _EVERYTHING, "STATE": ("saved",), "RNG": ("loss",),
+    "COMM": ("collectives",), "LIVE": _EVERYTHING, "STATE": ("saved",), "RNG": ("loss",), "GPU": _EVERYTHING,
     "random numbers": ("loss",), "warning": ("warnings",), "capability": _EVERYTHING,
 }
 """What a script of a training case prints, by what differs: its name, the first word of it, or the invariant of a rule."""

@@ -1,0 +1,75 @@
+"""The rank side on a device that computes nothing and knows where its tensors are: a mix of two devices raises.
+
+Run as a script, since a process has one such device and keeps it. FakeTensors have shapes, dtypes and devices and no values, so
+what depends on values (loss scalers, sparse gradients, Adam's count of steps, poison) is not run.
+"""
+
+import json
+import os
+import sys
+import warnings
+from collections import Counter
+from dataclasses import replace
+from types import SimpleNamespace
+
+import torch
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from torch._subclasses import fake_tensor
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+from ddp_invariants.case import TrainingCase
+from ddp_invariants.implementation import Ddp
+from ddp_invariants.ranks import noting, training
+from ddp_invariants.ranks.driving import Driver
+from ddp_invariants.ranks.place import Place
+from ddp_invariants.scope import Scope
+from ddp_invariants.strategies import cases_for
+
+RULES = ("GRAD-2", "GRAD-8", "GRAD-9", "GRAD-13", "PARAM-3", "LIVE-2", "LIVE-5", "BUF-2", "STATE-1", "RNG-1", "INIT-3")
+WITHOUT = frozenset({"scaler", "sparse", "nonfinite", "autocast", "backward_error", "adam", "adamw", "fused"})
+"""An exception in autograd's thread for such a device ends the process; fused steps and autocast it does not know."""
+
+
+class Nowhere(Place):
+    """A device that computes nothing."""
+
+    def put(self, tensor: torch.Tensor) -> torch.Tensor:
+        """There is no pinned memory on the way to it."""
+        return tensor.to(self.device)
+
+
+def bits(tensor: torch.Tensor) -> bytes:
+    """As many as there would be."""
+    seen[tensor.device.type] += 1
+    return bytes(tensor.numel() * tensor.element_size())
+
+
+seen: Counter[str] = Counter()
+
+
+@settings(max_examples=100, database=None, derandomize=True, deadline=None, phases=[Phase.generate],
+          suppress_health_check=list(HealthCheck))
+@given(st.sampled_from(RULES).flatmap(lambda rule: cases_for(rule, Scope(1, WITHOUT))))
+def run(case: TrainingCase) -> None:
+    """A case of one rank, with no wrapper."""
+    log = SimpleNamespace(now=lambda: 0.0)
+    session = SimpleNamespace(place=Nowhere("gloo", torch.device("away", 0)), subgroup=None, log=log,
+                              counts=lambda: [0], in_flight=list)
+    with fake_tensor.FakeTensorMode(allow_non_fake_inputs=True), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        record = training.train(replace(case, outside=0), 0, Driver(Ddp("none")), session)  # type: ignore[arg-type]
+    raised = record.facts.get("raised")
+    assert raised is None, (raised["phase"], raised["message"], raised["traceback"])
+    seen["cases"] += 1
+
+
+if __name__ == "__main__":
+    _setup_privateuseone_for_python_backend("away")
+    torch.away.get_amp_supported_dtype = lambda: [torch.bfloat16]  # type: ignore[attr-defined]  # Which checkpoints ask for.
+    fake_tensor.CONSTANT_NUMEL_LIMIT = -1  # Of what one number comes to it would keep, and have computed there.
+    noting._bits = bits
+    run()
+    sys.stdout.write(json.dumps(seen))
+    sys.stdout.flush()
+    os._exit(0)  # autograd's thread for the device would abort the interpreter's end.
