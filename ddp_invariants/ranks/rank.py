@@ -183,7 +183,7 @@ def _seed(number: int) -> None:
     """Give the global generators a state that the case and the rank fix, so that whoever draws from them replays."""
     random.seed(number)
     np.random.seed(number % 2**32)  # noqa: NPY002 - the global generator is what implementations use
-    torch.manual_seed(number)
+    torch.default_generator.manual_seed(number)  # The processor's: for each absent device torch.manual_seed formats a stack.
 
 
 def _closed(session: Session) -> bool:
