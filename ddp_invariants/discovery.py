@@ -151,9 +151,26 @@ def discover(pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int, files:
         DeviationError: One of these cannot be used.
         LoadFailure: One of the two cannot be put on trial at all: it does not load, or is no wrapper.
     """
-    described, dealing = pool.describe(ddp), pool.describe(sampler)
+    described, dealing = pool.describe(ddp), pool.describe(sampler)  # Both, before either is probed.
+    return replace(of_ddp(pool, ddp, described, max_world_size, files), sampler=dealing,
+                   dealt=of_sampler(pool, sampler, dealing, max_world_size))
+
+
+def of_ddp(pool: Pool, ddp: Ddp, described: Mapping[str, Any], max_world_size: int, files: Sequence[Path] = ()) -> Discovery:
+    """Probe a DDP; what is found out about it depends on no sampler.
+
+    Args:
+        pool: As above.
+        ddp: As above.
+        described: What `Pool.describe` says of it.
+        max_world_size: As above.
+        files: As above.
+
+    Raises:
+        DeviationError: As above.
+        LoadFailure: It is no wrapper.
+    """
     declared = declare(Declarations, described["declares"])
-    declared_sampler = declare(SamplerDeclarations, dealing["declares"])
     lacking = frozenset(described["lacks"]) | frozenset({"accumulation"} if declared.accumulation == "none" else ())
     if declared.gradients == "hidden":
         # Whether a parameter without a gradient got a zero, which may move it, is not seen.
@@ -164,7 +181,7 @@ def discover(pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int, files:
         lacking |= {"never_zeroed", "retained"}
     # What is sent is looked at last, and breaks nothing before.
     without = lacking | frozenset(declared.unsupported) | {"bucketing", "overlap", "equal_buffers"}
-    scope = Scope(max_world_size, without, declared, declared_sampler)
+    scope = Scope(max_world_size, without, declared)
     probes = _Probes(pool, ddp, scope)
     base = probes.run(BASE)
     _require_wrapper(ddp, base)
@@ -195,8 +212,7 @@ def discover(pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int, files:
     known = expected(ddp, str(described["torch"]), files)
     why = {one.capability: str(one) for one in known}
     probed, shown = (tuple(replace(one, expected=why.get(one.capability, "")) for one in some) for some in (probed, shown))
-    dealt = tuple(_deal(pool, sampler, frozenset(dealing["lacks"]), declared_sampler, max_world_size))
-    return Discovery(described, dealing, (*probed, *shown), dealt, tuple(driven), buckets,
+    return Discovery(described, {}, (*probed, *shown), (), tuple(driven), buckets,
                      tuple((one.rule, str(one)) for one in known if one.rule), pool.way.device != "cpu")
 
 
@@ -360,10 +376,17 @@ QUESTIONS = {
 _JUDGED = {"resume": ("SHARD-9",), "elastic": ("SHARD-9",), "workers": ("SHARD-10",)}
 
 
-def _deal(pool: Pool, sampler: Sampler, lacking: frozenset[str], declared: SamplerDeclarations,
-          max_world_size: int) -> list[Probed]:
-    """Every sampler capability's probe."""
-    probed = []
+def of_sampler(pool: Pool, sampler: Sampler, described: Mapping[str, Any], max_world_size: int) -> tuple[Probed, ...]:
+    """Every sampler capability's probe, which takes no DDP.
+
+    Args:
+        pool: As above.
+        sampler: As above.
+        described: What `Pool.describe` says of it.
+        max_world_size: As above.
+    """
+    lacking, declared = frozenset(described["lacks"]), declare(SamplerDeclarations, described["declares"])
+    probed = list[Probed]()
     scope = Scope(max_world_size, lacking, sampler=declared)
     for name in SAMPLING:
         excused = name in declared.unsupported
@@ -388,7 +411,7 @@ def _deal(pool: Pool, sampler: Sampler, lacking: frozenset[str], declared: Sampl
         # What depends on the length: all else shows whatever it is.
         breach = _breach(evidence, scope, _JUDGED.get(name, ("SHARD-1", "SHARD-2", "SHARD-3")))
         probed.append(Probed(name, Standing.WRONG if breach else Standing.RIGHT, breach, excused))
-    return probed
+    return tuple(probed)
 
 
 def to_plain(discovery: Discovery) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from probed import Discover, remembering
 
 from ddp_invariants import faults
-from ddp_invariants.discovery import discover
 from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.proof.catalogue import planted
 from ddp_invariants.ranks.pool import Pool
@@ -38,6 +38,21 @@ def pool(host_addresses: list[str]) -> Iterator[Pool]:
     """Ranks for the tests of this worker."""
     with Pool(host_addresses) as pool:
         yield pool
+
+
+@pytest.fixture(scope="session")
+def probed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the workers of this run keep what probing came to."""
+    ours = tmp_path_factory.getbasetemp()
+    folder = (ours.parent if "PYTEST_XDIST_WORKER" in os.environ else ours) / "probed"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def discovered(host_addresses: list[str], probed: Path) -> Discover:
+    """What probing comes to, which another test may have found out before."""
+    return remembering(probed, host_addresses)
 
 
 Run = Callable[[str], tuple[int, str]]
@@ -70,12 +85,12 @@ Session = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="session")
-def session(host_addresses: list[str]) -> Iterator[Session]:
+def session(host_addresses: list[str], probed: Path) -> Iterator[Session]:
     """Runs a module with arguments as `python -m` does, sooner: on the ranks' hosts of this worker (sessions.py).
 
     Not for what starts hosts, ends by a signal, or has more on its import path.
     """
-    command = [sys.executable, str(ROOT / "tests" / "sessions.py"), *host_addresses]
+    command = [sys.executable, str(ROOT / "tests" / "sessions.py"), str(probed), *host_addresses]
     with subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True, stdin=subprocess.PIPE,
                           stdout=subprocess.PIPE) as server:
         assert server.stdin is not None
@@ -98,14 +113,14 @@ TrialMaker = Callable[..., Trial]
 
 
 @pytest.fixture
-def make_trial(pool: Pool, tmp_path: Path) -> Iterator[TrialMaker]:
+def make_trial(pool: Pool, discovered: Discover, tmp_path: Path) -> Iterator[TrialMaker]:
     """Trials of other implementations than the session's, with a folder of their own; seeds are fixed."""
     deadline = pool.deadline
 
     def make(ddp: str | Ddp = "reference", sampler: str | Sampler = "reference", *, cases: int = 100, seed: int = 0,
              scope: Scope | None = None) -> Trial:
         named = (Ddp(ddp) if isinstance(ddp, str) else ddp), (Sampler(sampler) if isinstance(sampler, str) else sampler)
-        scope = scope or discover(pool, *named, 4).scope(4)
+        scope = scope or discovered(pool, *named, 4).scope(4)
         return Trial(pool, OnTrial(*named, scope), Options(cases=cases, seed=seed, store=tmp_path))
 
     yield make

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from probed import Discover
+
 from ddp_invariants.discovery import Discovery, discover
 from ddp_invariants.implementation import OPTIONS, named
 from ddp_invariants.invariants import ALL_RULES
@@ -39,7 +41,7 @@ def options_of(entry: dict[str, Any]) -> dict[str, Any]:
     return {**given, **{name.replace("-", "_"): value for name, value in entry.items() if f"--{name}" in OPTIONS}}
 
 
-def judged(entry: dict[str, Any], pool: Pool, store: Path, *, cases: int) -> Judged:
+def judged(entry: dict[str, Any], pool: Pool, store: Path, *, cases: int, discover: Discover = discover) -> Judged:
     """Judge a system by the rules its entry names, and those asked of all; a sampler by every rule that is about it."""
     ddp, sampler = named(options_of(entry))
     found = discover(pool, ddp, sampler, 4)

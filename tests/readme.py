@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from gallery import table
@@ -44,11 +45,20 @@ def excerpt(path: str, start: str) -> str:
     return text[text.index(start) :]
 
 
-def run(command: str) -> str:
+def started(module: str, *arguments: str, environment: dict[str, str], seconds: int) -> subprocess.CompletedProcess[str]:
+    """A module run in a process of its own."""
+    return subprocess.run([sys.executable, "-m", module, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True,
+                          timeout=seconds, check=False)
+
+
+def run(command: str, start: Callable[..., subprocess.CompletedProcess[str]] = started) -> str:
     """What a command prints, without what belongs to one machine and moment."""
-    words = shlex.split(command)
-    words[:1] = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"] if words[0] == "pytest" else [sys.executable]
-    done = subprocess.run(words, cwd=ROOT, env=plain(), capture_output=True, text=True, timeout=1800, check=False)
+    name, *words = shlex.split(command)
+    if name == "pytest":
+        done = start(name, "-p", "no:cacheprovider", *words, environment=plain(), seconds=1800)
+    else:
+        done = subprocess.run([sys.executable, *words], cwd=ROOT, env=plain(), capture_output=True, text=True, timeout=1800,
+                              check=False)
     return tidy(done.stdout)
 
 

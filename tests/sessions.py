@@ -1,8 +1,9 @@
-"""Run sessions in processes forked from one that has imported what they import: `python sessions.py ADDRESS...`.
+"""Run sessions in processes forked from one that has imported what they import: `python sessions.py FOLDER ADDRESS...`.
 
 Each line of the input is a request in JSON: `module`, `arguments`, `folder`, `environment`, `seconds`. Each gets one back: exit
-status, output, errors. Their ranks are forked by the hosts at the addresses: starting two, and importing what a session
-imports, takes seconds of a processor, most of what a test of a session would do.
+status, output, errors. Their ranks are forked by the hosts at the addresses: starting two, importing what a session
+imports, and probing what was probed before (probed.py), in the folder, takes seconds of a processor, most of what a test of a
+session would do.
 """
 
 import json
@@ -13,10 +14,13 @@ import sys
 import tempfile
 from contextlib import redirect_stdout
 from io import StringIO
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from probed import remembering
 
+from ddp_invariants import discovery
 from ddp_invariants.cli import main as _  # noqa: F401 - what sessions import
 from ddp_invariants.ranks.hosts import HASH_SEEDS, Hosts
 
@@ -61,7 +65,8 @@ def become(asked: dict[str, Any], output: int, errors: int) -> NoReturn:
 
 def main() -> None:
     """Answer until the input ends."""
-    lend(sys.argv[1:])
+    lend(sys.argv[2:])
+    discovery.discover = remembering(Path(sys.argv[1]), sys.argv[2:])  # Before it is imported by name.
     with redirect_stdout(StringIO()):  # So that all is imported the way pytest does it, which it warns of otherwise.
         pytest.main(["-p", "no:cacheprovider", "--collect-only", "-q", "properties"])
     for line in sys.stdin:

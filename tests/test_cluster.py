@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from conftest import TrialMaker
+from conftest import Session, TrialMaker
 from ddp_invariants import cluster
 from ddp_invariants.case import TrainingCase
 from ddp_invariants.cluster import Cluster, Job
@@ -50,8 +50,8 @@ def torchrun(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", *arguments]
 
 
-def session(*arguments: str) -> list[str]:
-    """One property's session, to be launched."""
+def graded(*arguments: str) -> list[str]:
+    """A session of GRAD-2's property, to be launched."""
     return ["pytest", "-p", "no:cacheprovider", "properties/test_grad.py", "-k", "grad2", "--seed", "1", *arguments]
 
 
@@ -132,7 +132,7 @@ def test_certify_takes_its_place_in_a_job_once_for_all_names() -> None:
 
 def test_torchrun_on_one_host_certifies_with_the_job_s_ranks() -> None:
     """Rank 0 alone reports, its workers share the job's ranks, world sizes are the job's, and every process ends with 0."""
-    command = torchrun("--standalone", "--nproc-per-node=4", "-m", *session("--cases", "10", "-n", "2"))
+    command = torchrun("--standalone", "--nproc-per-node=4", "-m", *graded("--cases", "10", "-n", "2"))
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("test session starts") == 1
@@ -146,7 +146,7 @@ def test_a_fault_is_found_and_shrunk_across_two_hosts(two_hosts: tuple[list[str]
     on_a, on_b, _ = two_hosts
     fault = "ddp_invariants/faults/bucketed.py:DividesByTwo"
     commands = [([*where, *torchrun("--nnodes=2", "--nproc-per-node=2", f"--node-rank={node}", f"--master-addr={ON_A}",
-                                    "--master-port=29511", "-m", *session("--cases", "20", "--ddp", fault))], dict(os.environ))
+                                    "--master-port=29511", "-m", *graded("--cases", "20", "--ddp", fault))], dict(os.environ))
                 for node, where in enumerate((on_a, on_b))]
     with started(commands) as (first, second):
         said, _ = first.communicate(timeout=200)
@@ -183,7 +183,7 @@ def test_ranks_links_and_processes_that_die_are_told_and_outlived(two_hosts: tup
 def test_rank_0_releases_the_others_however_it_ends(number: signal.Signals, ends: tuple[int, int]) -> None:
     """Interrupted, which SIGTERM does too, or killed: no process is left, and none reports success."""
     port = free_port()
-    commands = [([sys.executable, "-m", *session("--cases", "5000")], srun(rank, 2, "127.0.0.1", port)) for rank in (0, 1)]
+    commands = [([sys.executable, "-m", *graded("--cases", "5000")], srun(rank, 2, "127.0.0.1", port)) for rank in (0, 1)]
     with started(commands) as running:
         assert running[0].stdout is not None
         for line in running[0].stdout:
@@ -285,10 +285,10 @@ def test_a_job_that_is_started_anew_runs_no_case_again(make_trial: TrialMaker, t
 @pytest.mark.parametrize(("options", "way"), [
     (["--backend", "nccl"], "nccl on cuda"), (["--backend", "gloo", "--device", "cuda", "-n", "1"], "gloo on cuda")])
 @pytest.mark.skipif(not version("torch").endswith("+cpu"), reason="this torch is built for CUDA: what is said there differs")
-def test_what_cannot_be_run_here_is_not_run_and_certifies_nothing(options: list[str], way: str) -> None:
+def test_what_cannot_be_run_here_is_not_run_and_certifies_nothing(
+        session: Session, options: list[str], way: str) -> None:
     """Header and table say why; nothing passes, nothing is skipped, and the session is inconclusive."""
-    done = subprocess.run([sys.executable, "-m", "pytest", "properties/", "-p", "no:cacheprovider", *options], cwd=ROOT,
-                          capture_output=True, text=True, timeout=120, check=False)
+    done = session("pytest", "properties/", "-p", "no:cacheprovider", *options)
     why = f"torch {version('torch')} is built without CUDA"
     assert done.returncode == 2
     assert f"backend {way}" in done.stdout

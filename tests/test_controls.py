@@ -12,10 +12,9 @@ from ddp_invariants.verdict import Verdict
 
 CONTROLS = str(Path(__file__).with_name("controls.py"))
 
-WRAPPERS = {"reference": "reference", "torch": "torch",
-            **{name: f"{CONTROLS}:{name}"
-               for name in ("EqualSeeds", "ExplicitCall", "in_place", "TensorHooks", "FlatParameters")}}
-SAMPLERS = {"reference": "reference", "torch": "torch", "SlicesOfTheOrder": f"{CONTROLS}:SlicesOfTheOrder"}
+# The reference is judged by all of properties/, torch's DDP by the gallery.
+WRAPPERS = {name: f"{CONTROLS}:{name}" for name in ("EqualSeeds", "ExplicitCall", "in_place", "TensorHooks", "FlatParameters")}
+SAMPLERS = {"torch": "torch", "SlicesOfTheOrder": f"{CONTROLS}:SlicesOfTheOrder"}
 RULES = ["INIT-1", "INIT-2", "LOSS-2", "GRAD-2", "GRAD-7", "PARAM-3", "COMM-2", "COMM-3", "LIVE-2"]
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from probed import Discover
 
 from conftest import TrialMaker
 from ddp_invariants.case import TrainingCase
@@ -202,14 +203,15 @@ RESUMABLE = "ddp_invariants.faults.resumable"
 @pytest.mark.parametrize(("sampler", "standing"), [
     (Sampler("reference"), Standing.RIGHT), (Sampler("torch"), Standing.ABSENT), (Sampler(of("split")), Standing.ABSENT),
     (Sampler(f"{RESUMABLE}:PlaceAlone"), Standing.RIGHT), (Sampler(f"{RESUMABLE}:Replays"), Standing.WRONG)])
-def test_a_state_to_go_on_from_is_found_where_it_is_offered(pool: Pool, sampler: Sampler, standing: Standing) -> None:
+def test_a_state_to_go_on_from_is_found_where_it_is_offered(
+        pool: Pool, discovered: Discover, sampler: Sampler, standing: Standing) -> None:
     """And its rule not asked of a sampler that offers none; one that is wrong is judged, unless it is declared."""
-    found = discover(pool, Ddp(), sampler, 4)
+    found = discovered(pool, Ddp(), sampler, 4)
     assert [one.standing for one in found.dealt if one.capability == "resume"] == [standing]
     scope = found.scope(4)
     assert scope.excluded("SHARD-9") == ("" if scope.has("resume") else "goes on from no saved state")
     assert scope.has("resume") == (standing is not Standing.ABSENT)
-    declared = discover(pool, Ddp(), Sampler(sampler.name, declares={"unsupported": ("resume",)}), 4)
+    declared = discovered(pool, Ddp(), Sampler(sampler.name, declares={"unsupported": ("resume",)}), 4)
     assert declared.scope(4).excluded("SHARD-9")
 
 

@@ -24,7 +24,7 @@ from ddp_invariants.verdict import Inconclusive, Violation, violation_class
 FAULTS = [one for one in planted() if one.is_fault]
 _RARELY = ("ReadyCountersSurvive", "TakesAPartForTheWhole", "QueuedByTheFirstGradient")
 _SLOWLY = ("HangsOnThree", "NeverEnds", "TakesWhatHasArrived")
-SAMPLE = [one for one in FAULTS if not one.needs_device and one.name not in (*_SLOWLY, *_RARELY)][::12]
+SAMPLE = [one for one in FAULTS if not one.needs_device and one.name not in (*_SLOWLY, *_RARELY)][::24]
 """Enough to notice that the judge has become worse. What hangs takes its deadline, and has a test of its own; what gives up
 after some milliseconds does so always on a machine that is busy, and is then told as what never reduces; what shows in one of
 hundreds of cases is searched for by the command alone."""
@@ -166,8 +166,8 @@ def test_a_sampler_that_does_not_end_violates_live1(
         trial.certify("SHARD-3")
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("fault", ["NoWait", "WaitsForTheLastOnly", "ForgetsOneWait", "DividesInFlight"])
+@pytest.mark.parametrize(("fault", "seed"), [
+    ("NoWait", 0), ("WaitsForTheLastOnly", 1), ("ForgetsOneWait", 2), ("DividesInFlight", 0)])
 def test_a_missing_wait_is_caught_whatever_the_timing(make_trial: TrialMaker, fault: str, seed: int) -> None:
     """With results withheld until they are waited for, no luck hides it; the report says what withholding showed."""
     trial = make_trial(ddp=fault_of(fault), cases=20, seed=seed)
@@ -192,7 +192,7 @@ def test_a_refusal_is_neither_a_violation_nor_a_pass(make_trial: TrialMaker) -> 
         trial.certify("GRAD-2")
 
 
-@pytest.mark.parametrize("fault", ["NoWait", "WaitsForTheLastOnly", "ForgetsOneWait"])
+@pytest.mark.parametrize("fault", ["NoWait", "WaitsForTheLastOnly"])
 def test_what_comes_and_goes_is_shown_every_time_by_withholding(make_trial: TrialMaker, fault: str) -> None:
     """A rule about values catches a missing wait too, and says that timing decides."""
     trial = make_trial(ddp=fault_of(fault), cases=40)

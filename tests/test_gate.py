@@ -7,8 +7,11 @@ import json
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -17,18 +20,19 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from handmade import CASE, altered, everywhere, right
+from probed import Discover
 from upgrades import ALTERATIONS, compared, interpreter
 
 from ddp_invariants import report
 from ddp_invariants.case import Case, ShardCase, to_json
-from ddp_invariants.cli import main
+from ddp_invariants.cli import main, upgrading
 from ddp_invariants.declarations import Declarations, SamplerDeclarations
 from ddp_invariants.deviations import DeviationError
 from ddp_invariants.evidence import Incident, ShardEvidence, TrainingEvidence
 from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.layers import Layer, Model
 from ddp_invariants.program import Data, Interlude, Optimizer
-from ddp_invariants.ranks.hosts import HarnessError
+from ddp_invariants.ranks.hosts import HarnessError, Hosts
 from ddp_invariants.ranks.pool import Pool
 from ddp_invariants.upgrades import baseline, comparison, gate
 from ddp_invariants.upgrades.baseline import FORM, Answer, BaselineError, Environment, Head
@@ -90,6 +94,12 @@ def test_each_warning_is_a_sort_of_its_own() -> None:
         "discrete: warning UserWarning: c"]
 
 
+@pytest.fixture
+def known(discovered: Discover, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is on trial on the hosts at hand is probed where no other test has done so."""
+    monkeypatch.setattr(gate, "discover", discovered)
+
+
 ONCE = '''
 import warnings
 
@@ -110,6 +120,7 @@ class Warns(DistributedDataParallel):
 '''
 
 
+@pytest.mark.usefixtures("known")
 def test_a_warning_given_once_a_process_is_asked_of_new_ones(tmp_path: Path, pool: Pool,
                                                              monkeypatch: pytest.MonkeyPatch) -> None:
     """Two sides that share processes give it in turn, and do not differ; where one never gives it, that is seen every time."""
@@ -129,6 +140,7 @@ def test_a_warning_given_once_a_process_is_asked_of_new_ones(tmp_path: Path, poo
     assert [(one.difference.name, one.seen) for one in found] == [("discrete: warning UserWarning: only once", gate.REPEATS)]
 
 
+@pytest.mark.usefixtures("known")
 def test_what_was_only_warned_of_while_something_else_was_shrunk_is_told(pool: Pool,
                                                                          monkeypatch: pytest.MonkeyPatch) -> None:
     """The warnings of all cases are compared once more at the end; what moved between cases alone is none."""
@@ -257,27 +269,45 @@ def test_an_interpreter_that_cannot_serve_is_refused(tmp_path: Path) -> None:
     assert "cannot import torch and numpy" in done.output
 
 
-def test_equal_sides_are_the_same_and_accepted_changes_that_do_not_show_are_told(tmp_path: Path) -> None:
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def command(host_addresses: list[str], known: None, monkeypatch: pytest.MonkeyPatch) -> Command:  # noqa: ARG001 - also probes
+    """The command line, on the hosts at hand where it asks for this interpreter's; differences are made little smaller."""
+    def hosts(python: str) -> AbstractContextManager[Any]:
+        return nullcontext(SimpleNamespace(addresses=host_addresses)) if python == sys.executable else Hosts(python)
+
+    def given(*words: str) -> subprocess.CompletedProcess[str]:
+        done = CliRunner().invoke(main, words)
+        return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
+    monkeypatch.setattr(upgrading, "Hosts", hosts)
+    monkeypatch.setattr(gate, "SHRINK_RUNS", 20)
+    return given
+
+
+def test_equal_sides_are_the_same_and_accepted_changes_that_do_not_show_are_told(command: Command, tmp_path: Path) -> None:
     """By exit status 0, in words."""
     accepted = tmp_path / "accepted.toml"
     accepted.write_text(ACCEPTED, encoding="utf-8")
     new = interpreter(tmp_path / "new")
-    done = CliRunner().invoke(main, ["compare", "--old", sys.executable, "--new", new, "--cases", "20", "--max-world-size", "2",
-                                     "--accept", str(accepted)])
-    assert done.exit_code == 0, done.output
-    assert "SAME" in done.output
-    assert "accepted, and not seen: 'discrete: warning FutureWarning: this will change'" in done.output
-    assert "speed and memory, new over old, never judged" in done.output
+    done = command("compare", "--old", sys.executable, "--new", new, "--cases", "20", "--max-world-size", "2",
+                   "--accept", str(accepted))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "SAME" in done.stdout
+    assert "accepted, and not seen: 'discrete: warning FutureWarning: this will change'" in done.stdout
+    assert "speed and memory, new over old, never judged" in done.stdout
 
 
 @pytest.mark.parametrize(("name", "ddp", "cases", "accept", "status"), [
     ("a new warning", "torch", 6, ACCEPTED, 0), ("padding rule", "reference", 60, "", 1)])
-def test_a_simulated_upgrade_is_found(tmp_path: Path, name: str, ddp: str, cases: int, accept: str, status: int) -> None:
+def test_a_simulated_upgrade_is_found(
+        command: Command, tmp_path: Path, name: str, ddp: str, cases: int, accept: str, status: int) -> None:
     """Of the alterations in upgrades.py two that are found at once, with scripts; an accepted one opens the gate."""
     accepted = tmp_path / "accepted.toml"
     accepted.write_text(accept, encoding="utf-8")
     done, found = compared(sys.executable, interpreter(tmp_path / "new", name), cases, "--ddp", ddp, "--max-world-size", "2",
-                           "--accept", str(accepted), "--scripts", str(tmp_path / "scripts"))
+                           "--accept", str(accepted), "--scripts", str(tmp_path / "scripts"), command=command)
     assert done == status
     assert not [one for one in found if one.startswith(("number", "rounding"))]
     different = next(one for which, one in found.items() if which.startswith(ALTERATIONS[name][0]))
@@ -374,27 +404,29 @@ def test_a_file_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch:
         baseline.read(path)
 
 
-def test_a_recorded_side_is_compared(tmp_path: Path) -> None:
+def test_a_recorded_side_is_compared(command: Command, tmp_path: Path) -> None:
     """The same is the same; what is altered is found; what is another implementation's is refused."""
-    path, runner = tmp_path / "baseline.json.gz", CliRunner()
+    path = tmp_path / "baseline.json.gz"
     torch = ["--ddp", "torch", "--sampler", "torch", "--max-world-size", "2"]
-    done = runner.invoke(main, ["record", "--out", str(path), "--cases", "8", *torch])
-    assert done.exit_code == 0, done.output
-    assert "8 cases of --ddp torch --sampler torch, under torch" in done.output
-    done = runner.invoke(main, ["compare", "--baseline", str(path), *torch])
-    assert done.exit_code == 0, done.output
-    assert "SAME" in done.output
+    against = ["compare", "--baseline", str(path)]
+    done = command("record", "--out", str(path), "--cases", "8", *torch)
+    assert done.returncode == 0, done.stderr
+    assert "8 cases of --ddp torch --sampler torch, under torch" in done.stdout
+    done = command(*against, *torch)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "SAME" in done.stdout
     new = interpreter(tmp_path / "new", "a new warning")
-    done = runner.invoke(main, ["compare", "--baseline", str(path), "--new", new, *torch])
-    assert done.exit_code == 1, done.output
-    assert "discrete: warning FutureWarning: this will change" in done.output
-    done = runner.invoke(main, ["compare", "--baseline", str(path)])
-    assert done.exit_code == 64
-    assert "it is of --ddp torch --sampler torch, and the reference is on trial" in done.output
-    assert runner.invoke(main, ["compare"]).exit_code == 64
-    assert runner.invoke(main, ["compare", "--baseline", str(path), "--old", "python"]).exit_code == 64
+    done = command(*against, "--new", new, *torch)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "discrete: warning FutureWarning: this will change" in done.stdout
+    refused = command(*against)
+    assert refused.returncode == 64
+    assert "it is of --ddp torch --sampler torch, and the reference is on trial" in refused.stderr
+    assert command("compare").returncode == 64
+    assert command(*against, "--old", "python").returncode == 64
 
 
+@pytest.mark.usefixtures("known")
 def test_an_answer_that_is_none_is_told(pool: Pool) -> None:
     """Whoever alters a file may make its digest fit, too; what cannot be compared is said to be that."""
     raised = replace(right(), ranks=tuple(replace(rank, raised={"message": 3}) for rank in right().ranks))
@@ -403,6 +435,7 @@ def test_an_answer_that_is_none_is_told(pool: Pool) -> None:
         gate.against(HEAD, [raised], pool, Ddp(), Sampler(), here, max_world_size=2)
 
 
+@pytest.mark.usefixtures("known")
 def test_numbers_of_another_processor_are_not_compared(pool: Pool) -> None:
     """What must match exactly is."""
     case = replace(CASE, model=Model(2, (Layer("linear", 2),)), steps=1, bucket_cap=None, optimizer=Optimizer(log2_lr=-10))

@@ -66,11 +66,12 @@ def still_running(processes: list[psutil.Process], within: float) -> list[psutil
     return alive
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.01, 0.02, 0.05])
+@pytest.mark.parametrize("delay", [0.0, 0.02])
 def test_no_rank_outlives_a_controller_that_is_killed(delay: float) -> None:
     """SIGKILL to the controller, at whatever moment of a case, ends hosts and ranks soon.
 
-    Within a second on a quiet machine, to which `benchmarks/endurance.py` holds it; here other tests run beside.
+    Within a second on a quiet machine, at fifty moments, to which `benchmarks/endurance.py` holds it; here other tests run
+    beside.
     """
     with subprocess.Popen([sys.executable, "-c", CONTROLLER], stdout=subprocess.PIPE) as controller:
         assert controller.stdout is not None

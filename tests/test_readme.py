@@ -9,6 +9,7 @@ import pytest
 from gallery import table
 from readme import ADAPTER, DOCUMENTS, FILE, README, ROOT, RULES, TABLE, excerpt, outputs, rules_page, run, shape
 
+from conftest import Session
 from ddp_invariants import plugin
 from ddp_invariants.cli import main
 from ddp_invariants.implementation import OPTIONS
@@ -18,9 +19,9 @@ TEXT = README.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("command", [command for command in outputs() if command.startswith("pytest")])
-def test_the_outputs_shown_are_those_of_their_commands(command: str) -> None:
+def test_the_outputs_shown_are_those_of_their_commands(session: Session, command: str) -> None:
     """Run again; numbers and widths aside, every line is the same."""
-    assert shape(run(command)) == shape(outputs()[command])
+    assert shape(run(command, start=session)) == shape(outputs()[command])
 
 
 def test_what_is_quoted_from_files_is_what_they_say() -> None:

@@ -1,10 +1,11 @@
 """Data that the first rank sends to the others: ranks are asked together, and what they hold is told apart by its values."""
 
 import pytest
+from probed import Discover
 
 from conftest import TrialMaker
 from ddp_invariants.case import ShardCase
-from ddp_invariants.discovery import Standing, discover
+from ddp_invariants.discovery import Standing
 from ddp_invariants.evidence import FOREIGN, OWN, together
 from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.invariants import judge
@@ -67,9 +68,9 @@ def test_a_wrong_one_is_caught(make_trial: TrialMaker, name: str, rule: str, wor
     assert "runs in fresh processes" in str(raised.value)
 
 
-def test_unequal_parts_are_refused_by_every_rank(pool: Pool) -> None:
+def test_unequal_parts_are_refused_by_every_rank(pool: Pool, discovered: Discover) -> None:
     """Which is no violation: data sets are then drawn that the world size divides."""
-    found = discover(pool, Ddp(), Sampler(SCATTERED + "Scatters"), 4)
+    found = discovered(pool, Ddp(), Sampler(SCATTERED + "Scatters"), 4)
     uneven = next(one for one in found.dealt if one.capability == "uneven")
     assert (uneven.standing, uneven.words) == (Standing.REFUSED, "ValueError: 7 samples are no equal parts for 2 ranks")
     asked = found.scope(3).fit_shards(ShardCase(world_size=8, data=Data(samples=7)))

@@ -12,6 +12,7 @@ import sysconfig
 import tempfile
 import textwrap
 import venv
+from collections.abc import Callable
 from pathlib import Path
 
 HOOK = '''
@@ -188,11 +189,17 @@ def interpreter(folder: Path, alteration: str = "") -> str:
     return str(folder / "bin" / Path(sys.executable).name)
 
 
-def compared(old: str, new: str, cases: int, *options: str) -> tuple[int, dict[str, dict[str, str]]]:
+def given(*words: str) -> subprocess.CompletedProcess[str]:
+    """A command, in a process of its own."""
+    return subprocess.run([sys.executable, "-m", "ddp_invariants", *words], capture_output=True, text=True, timeout=900,
+                          check=False)
+
+
+def compared(old: str, new: str, cases: int, *options: str, command: Callable[..., subprocess.CompletedProcess[str]] = given,
+             ) -> tuple[int, dict[str, dict[str, str]]]:
     """What `ddp-invariants compare` says of torch's DDP and sampler: its exit status, and the differences by name."""
-    command = [sys.executable, "-m", "ddp_invariants", "compare", "--old", old, "--new", new, "--ddp", "torch", "--sampler",
-               "torch", "--cases", str(cases), "--json", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    done = command("compare", "--old", old, "--new", new, "--ddp", "torch", "--sampler", "torch", "--cases", str(cases),
+                   "--json", *options)
     if not done.stdout:
         raise RuntimeError(done.stderr)
     return done.returncode, {one["name"]: one for one in json.loads(done.stdout)["found"]}

@@ -62,21 +62,20 @@ def compare(context: click.Context, /, old: str, baseline: Path | None, new: str
         ddp, sampler = named(options)
         if scripts is not None:  # Before anything takes its time: it may not be possible.
             scripts.mkdir(parents=True, exist_ok=True)
-        here = gate.side(new)
         if baseline is not None:
             head, answered = read(baseline)
             given = on_trial(ddp, sampler)
             if head.options != given:
                 names = [one or "the reference" for one in (head.options, given)]
                 raise BaselineError(f"{baseline}: it is of {names[0]}, and {names[1]} is on trial")
-            there = head.environment
+            there, here = head.environment, gate.side(new)
             with Hosts(new) as after, Pool(after.addresses) as second:
                 outcome = gate.against(head, answered, second, ddp, sampler, here, max_world_size=max_world_size,
                                        allowed=allowed)
                 if scripts is not None:
                     outcome = question.write(scripts, outcome, second, ddp, sampler, [new])
         else:
-            there = gate.side(old)
+            there, here = gate.side(old), gate.side(new)
             with Hosts(old) as before, Hosts(new) as after, Pool(before.addresses) as first, Pool(after.addresses) as second:
                 outcome = gate.Gate(first, second, ddp, sampler, max_world_size).run(cases, seed, allowed)
                 if scripts is not None:

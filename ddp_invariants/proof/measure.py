@@ -6,7 +6,7 @@ Each fault is searched for as a whole session would find it: cases of all rules'
 import signal
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from multiprocessing import active_children, get_context
 from multiprocessing.util import Finalize
@@ -15,7 +15,8 @@ from tempfile import TemporaryDirectory
 
 from ddp_invariants.backends import Way
 from ddp_invariants.case import describe
-from ddp_invariants.discovery import discover
+from ddp_invariants.discovery import Discovery, of_ddp, of_sampler
+from ddp_invariants.implementation import Ddp
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.proof.catalogue import Planted
 from ddp_invariants.proof.detection import Detection, contents, size
@@ -69,7 +70,16 @@ def search(pool: Pool, job: Job, store: Path) -> Detection:
 @cache
 def _scope(pool: Pool, planted: Planted) -> Scope:
     """What cases for it may contain; the same for all seeds."""
-    return discover(pool, *planted.on_trial, MAX_WORLD_SIZE).scope(MAX_WORLD_SIZE)
+    ddp, sampler = planted.on_trial
+    dealing = pool.describe(sampler)
+    found = replace(_found(pool, ddp), sampler=dealing, dealt=of_sampler(pool, sampler, dealing, MAX_WORLD_SIZE))
+    return found.scope(MAX_WORLD_SIZE)
+
+
+@cache
+def _found(pool: Pool, ddp: Ddp) -> Discovery:
+    """What is found out about a DDP: all samplers are planted beside the reference."""
+    return of_ddp(pool, ddp, pool.describe(ddp), MAX_WORLD_SIZE)
 
 
 def jobs(entries: Sequence[Planted], seeds: int, control_cases: int) -> list[Job]:

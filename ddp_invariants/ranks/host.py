@@ -254,6 +254,7 @@ def main() -> NoReturn:
     import torch
 
     # Imported once here, so that a fork is a rank within milliseconds.
+    import ddp_invariants.ranks.rank  # noqa: F401 - what every rank would import
     from ddp_invariants.ranks.training import warm_up
 
     torch.set_num_threads(1)

@@ -156,7 +156,7 @@ class Rank:
         everyone = self.connections[request["everyone"]]
         training_group = self.connections.get(request["training"]) if case.outside else None
         members = list(range(case.outside, case.ranks_needed))
-        _seed(draws.seed(case, everyone.rank))
+        _seed(draws.seed(case, everyone.rank), everyone.place)
         session = Session(everyone, training_group, members, f"{request['number']}.{number}", log,
                           _timing(case, everyone.rank), plain=request["plain"])
         record = noting.Record()
@@ -184,11 +184,13 @@ def _timing(case: cases.TrainingCase, rank: int) -> Timing:
                   plan.milliseconds / 1000 if plan.kind == "slow communication" else 0.0)
 
 
-def _seed(number: int) -> None:
+def _seed(number: int, place: Place) -> None:
     """Give the global generators a state that the case and the rank fix, so that whoever draws from them replays."""
     random.seed(number)
     np.random.seed(number % 2**32)  # noqa: NPY002 - the global generator is what implementations use
-    torch.manual_seed(number)
+    torch.default_generator.manual_seed(number)  # For each device that is absent torch.manual_seed formats a stack.
+    if place.on_device:
+        torch.cuda.manual_seed(number)
 
 
 def _closed(session: Session) -> bool:

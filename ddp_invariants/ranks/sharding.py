@@ -289,7 +289,7 @@ class _Asked:
 def _disturb(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002 - the global generator is what implementations fall for
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)  # As in `rank._seed`.
 
 
 def _global_generators() -> dict[str, Any]:
