@@ -167,7 +167,7 @@ def _of_torch(facts: Facts) -> list[Check]:
         _unless("backends", ", ".join(told.backends) or "none", "gloo" not in told.backends,
                 "ranks talk over gloo: use a build of torch that has it"),
         Check("GPUs", "ok", ", ".join(told.gpus) or "none",
-              "they are left alone: what is judged runs on the CPU, over gloo" if told.gpus else ""),
+              "used where --backend gloo-cuda or nccl asks for them; no version has run on one yet" if told.gpus else ""),
         fork,
         _unless("orphans", told.subreaper or "can be adopted", bool(told.subreaper),
                 "what a rank starts and leaves behind could not be ended: is this a sandbox?"),

@@ -4,14 +4,15 @@ Each pytest worker keeps one; the session's verdict is read off their sum, so th
 another rule was tested is not lost.
 """
 
+import json
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from math import ceil
 from pathlib import Path
 from typing import Any, Self
 
-from ddp_invariants.case import Case
+from ddp_invariants.case import Case, to_json
 from ddp_invariants.certificates.views import example, of_violation
 from ddp_invariants.evidence import ShardEvidence, TrainingEvidence
 from ddp_invariants.sessions.drawn import Drawn
@@ -40,6 +41,7 @@ class Entry:
         not_run: Why no case was run as it was asked for: on a device that is not there, say; empty where they were.
         inconclusive: Whether its own property ended without a verdict.
         observed: The least and the largest value of a rule that observes and never judges; empty for all others.
+        sighted: The first case with a breach, and what was found, as plain data: nobody may ever draw it again.
     """
 
     judged: int = 0
@@ -55,6 +57,7 @@ class Entry:
     not_run: str = ""
     inconclusive: bool = False
     observed: list[float] = field(default_factory=list)
+    sighted: dict[str, Any] = field(default_factory=dict)
 
     def add(self, finding: Finding, case_id: str) -> None:
         """Enter one finding."""
@@ -97,6 +100,7 @@ class Entry:
         self.not_claimed = self.not_claimed or other.not_claimed
         self.not_run = self.not_run or other.not_run
         self.inconclusive |= other.inconclusive
+        self.sighted = self.sighted or other.sighted
 
     @property
     def verdict(self) -> Verdict:
@@ -144,6 +148,9 @@ class Ledger:
         self.drawn.add(case)
         for finding in findings:
             self[finding.rule].add(finding, case_id)
+            if finding.breach is not None and not self[finding.rule].sighted:
+                breach = replace(finding.breach, notes="", causes=())
+                self[finding.rule].sighted = {"case": json.loads(to_json(case)), "breach": asdict(breach)}
 
     def confirm(self, rule: str, path: Path, evidence: TrainingEvidence | ShardEvidence | None) -> None:
         """A violation of a rule was confirmed, and is stored in a file; what a page shows of it is kept."""

@@ -20,7 +20,7 @@ import pytest
 from _pytest.junitxml import xml_key  # Where its own record_testsuite_property writes to, which no worker of xdist can.
 
 from ddp_invariants import __version__, backends, casefile, cluster, discovery, record
-from ddp_invariants.case import LARGEST_WORLD_SIZE, TrainingCase
+from ddp_invariants.case import LARGEST_WORLD_SIZE, TrainingCase, from_plain
 from ddp_invariants.implementation import OPTIONS, Ddp, Sampler, named, options
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.ledger import Ledger
@@ -36,7 +36,7 @@ from ddp_invariants.sessions.outputs import Wanted
 from ddp_invariants.sessions.watch import Held, Watch, told_of
 from ddp_invariants.status import INCONCLUSIVE
 from ddp_invariants.trial import Options, Trial
-from ddp_invariants.verdict import Inconclusive, NotJudged, Violation
+from ddp_invariants.verdict import Breach, Inconclusive, NotJudged, Violation
 
 PROFILES = {"quick": 30, "default": 100, "thorough": 1000}
 """Cases per property."""
@@ -84,6 +84,7 @@ class Session:
         self.config = config
         self.ledger = Ledger()
         self.hosts: Hosts | cluster.Cluster | None = None
+        self.sighted: list[record.StoredViolation] = []
         self.trial: Trial | None = None
         self.watch: Watch | None = None
         self.teller: Teller | None = None
@@ -214,6 +215,19 @@ class Session:
         yield from (("ddp-invariants", __version__), ("torch", found.torch), ("seed", str(shared["seed"])),
                     ("cases judged", str(self.ledger.cases)))
         yield from ((rule, self.ledger.said(rule)) for rule in ALL_RULES)
+
+    def keep_sightings(self) -> None:
+        """Store what was seen in passing, where no test of the session tells of a breach: it may be all that ever shows."""
+        entries = self.ledger.entries.values()
+        if any(entry.confirmed for entry in entries):
+            return
+        for entry in entries:
+            if entry.seen and entry.sighted:
+                case, breach = from_plain(entry.sighted["case"]), Breach(**entry.sighted["breach"])
+                stored = record.of(case, breach, *self.on_trial, confirmed=(0, 0), evidence=None, repeat="")
+                stored = replace(stored, repeat=f"ddp-invariants replay {stored.id}")
+                record.write(stored, record.FOLDER / f"{stored.id}.json")
+                self.sighted.append(stored)
 
     def close(self) -> None:
         """End whatever this process started."""
@@ -426,6 +440,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         if junit is not None:
             for name, value in ours.properties():
                 junit.add_global_property(name, value)
+        ours.keep_sightings()
         if not ours.watch.interrupted:
             session.exitstatus = ending.judged(exitstatus, ours.ledger, others_failed=ours.watch.others_failed)
     session.config.stash[_STATUS] = int(session.exitstatus)
@@ -472,7 +487,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         if config.stash[_KEY].shared["not_run"]:
             return
         terminalreporter.write_line(capabilities(config.stash[_KEY].discovery))
-        told = seen_in_passing(config.stash[_KEY].ledger)
+        told = seen_in_passing(config.stash[_KEY].sighted)
         if told:
             terminalreporter.write_line(told)
     watch = config.stash[_KEY].watch if _KEY in config.stash else None

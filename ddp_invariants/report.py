@@ -130,14 +130,20 @@ def pinned(found: Discovery, path: object) -> str:
     return "\n".join(told)
 
 
-def seen_in_passing(ledger: Ledger) -> str:
-    """Why a session fails though no test of it did; empty where one did, or nothing was seen."""
-    rules = [rule for rule, entry in ledger.entries.items() if entry.seen]
-    if not rules or any(entry.confirmed for entry in ledger.entries.values()):
+def seen_in_passing(kept: Iterable[StoredViolation]) -> str:
+    """Why a session fails though no test of it did; empty where nothing was seen.
+
+    Args:
+        kept: What was seen, and is stored.
+    """
+    kept = list(kept)
+    if not kept:
         return ""
+    rules = [one.breach.rule for one in kept]
     keys = " or ".join(rule.replace("-", "").lower() for rule in rules)
-    return (f"the session fails: breaches of {', '.join(rules)} were seen in cases drawn for other rules; run with "
-            f"-k \"{keys}\" to have them judged and shrunk")
+    told = (f"the session fails: breaches of {', '.join(rules)} were seen in cases drawn for other rules; run with "
+            f"-k \"{keys}\" to have them judged and shrunk, or replay what was seen first:")
+    return "\n".join([told, *(f"  ddp-invariants replay {one.id}    {one.breach.rule}: {describe(one.case)}" for one in kept)])
 
 
 def summary(ledger: Ledger, order: list[str]) -> str:

@@ -20,7 +20,7 @@ import pytest
 
 from conftest import Session, TrialMaker
 from ddp_invariants import cluster
-from ddp_invariants.case import TrainingCase
+from ddp_invariants.case import TrainingCase, to_json
 from ddp_invariants.cluster import Cluster, Job
 from ddp_invariants.implementation import Ddp
 from ddp_invariants.invariants import ALL_RULES
@@ -296,6 +296,17 @@ def test_what_cannot_be_run_here_is_not_run_and_certifies_nothing(
     rows = re.findall(rf"^[A-Z]+-\d+ +not run +0 +0 +{way}: {re.escape(why)}$", done.stdout, re.MULTILINE)
     assert len(rows) == len(ALL_RULES)
     assert not re.search(r"\d+ (passed|skipped)", done.stdout)
+
+
+@pytest.mark.parametrize(("ranks", "status", "said"), [(3, 0, "FIXED: "), (2, 1, "not run: it takes 3 ranks; the job has 2")])
+def test_a_case_is_replayed_by_a_job(tmp_path: Path, ranks: int, status: int, said: str) -> None:
+    """Its processes are the ranks, where they suffice; all end when rank 0 does, which alone reads the file."""
+    path = tmp_path / "case.json"
+    path.write_text(to_json(replace(CASE, world_size=3)))
+    command = torchrun(f"--nproc-per-node={ranks}", "-m", "ddp_invariants", "replay", str(path))
+    done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, timeout=120, check=False)
+    assert done.returncode == status, done.stderr
+    assert (done.stdout + done.stderr).count(said) == 1
 
 
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "1", "TORCHELASTIC_RESTART_COUNT": "2",

@@ -236,7 +236,7 @@ def _torch(**changes: Any) -> Facts:
     (replace(WELL, python=(3, 10)), "python", "problem", "3.11"),
     (replace(WELL, torch=None, untold="No module named 'torch'"), "torch", "problem", "pip install torch"),
     (_torch(debug=True), "torch", "warning", "slow"), (_torch(backends=["nccl"]), "backends", "problem", "gloo"),
-    (_torch(gpus=["H200"]), "GPUs", "ok", "left alone"), (_torch(threads=3), "fork", "warning", "sitecustomize"),
+    (_torch(gpus=["H200"]), "GPUs", "ok", "asks for them"), (_torch(threads=3), "fork", "warning", "sitecustomize"),
     (_torch(forked="a forked child ended with status -11"), "fork", "problem", "sitecustomize"),
     (_torch(subreaper="Invalid argument"), "orphans", "problem", "sandbox"),
     (_torch(batch_scheduling="PermissionError"), "scheduling", "warning", "seccomp"),

@@ -15,7 +15,9 @@ import pytest
 
 from conftest import Session
 from ddp_invariants.case import TrainingCase, to_json
+from ddp_invariants.casefile import read_any
 from ddp_invariants.layers import Layer, Model
+from ddp_invariants.record import StoredViolation
 
 ROOT = Path(__file__).parent.parent
 NEVER_DIVIDES = "ddp_invariants/faults/bucketed.py:NeverDivides"
@@ -93,6 +95,11 @@ def test_what_is_seen_while_another_rule_is_tested_fails_the_session(under_pytes
     assert re.search(r"GRAD-2 +inconclusive .*seen in \d+ cases while other rules were tested", done.stdout)
     why = r"the session fails: breaches of .*GRAD-2.* were seen in cases drawn for other rules; run with -k .*grad2"
     assert re.search(why, done.stdout)
+    kept = re.search(r"ddp-invariants replay (\w{6}) +GRAD-2: world_size=", done.stdout)
+    assert kept is not None
+    stored = read_any(ROOT / ".ddp-invariants" / f"{kept[1]}.json")
+    assert isinstance(stored, StoredViolation)
+    assert (stored.breach.rule, stored.confirmed, stored.ddp.name) == ("GRAD-2", (0, 0), NEVER_DIVIDES)
 
 
 def test_a_constructor_that_raises_is_inconclusive_under_xdist_too(under_pytest: Session) -> None:
@@ -108,11 +115,11 @@ def test_a_constructor_that_raises_is_inconclusive_under_xdist_too(under_pytest:
 
 
 def test_too_small_a_world_is_said_to_prove_nothing(under_pytest: Session) -> None:
-    """With one rank GRAD-1 never meets a second one: inconclusive, with what to raise."""
+    """With one rank GRAD-1 never meets a second one: it is not run, for want of what was asked for."""
     done = under_pytest("properties/test_grad.py", "-k", "grad1_", "--max-world-size", "1", "--cases", "5")
     assert done.returncode == 2
-    assert re.search(r"never met .*more than one rank", done.stdout)
-    assert "raise --cases or --max-world-size" in done.stdout
+    assert re.search(r"GRAD-1 +not run .*not with", done.stdout)
+    assert "--max-world-size 1" in done.stdout
 
 
 def test_fresh_isolation_certifies_too(under_pytest: Session) -> None:

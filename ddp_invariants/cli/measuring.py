@@ -5,13 +5,13 @@ import os
 import click
 
 from ddp_invariants import answers, report
-from ddp_invariants.backends import Backend, Device
+from ddp_invariants.backends import Backend, Device, wanted
 from ddp_invariants.cli.machine import print_json, with_json
 from ddp_invariants.cli.naming import placing
 from ddp_invariants.cli.ranks import ranks
 from ddp_invariants.mistakes import UNUSABLE_INPUT, unusable
 from ddp_invariants.ranks.hosts import Hosts
-from ddp_invariants.status import INTERRUPTED
+from ddp_invariants.status import INCONCLUSIVE, INTERRUPTED
 
 
 @click.command(short_help="Measure the judge on planted faults and controls.")
@@ -29,8 +29,8 @@ def faults(context: click.Context, /, only: tuple[str, ...], seeds: int, control
 
     What is wrong on a device alone is searched for where --backend has tensors there, and named as not run elsewhere.
 
-    Exit status 0 where all faults are caught, none with a wrong cause, and no control is accused; else 1. An interrupt prints
-    what was found until then.
+    Exit status 0 where all faults are caught, none with a wrong cause, and no control is accused; else 1; 2 where nothing was
+    run. An interrupt prints what was found until then.
     """
     # Imported here: they import Hypothesis and rich, which the other commands do without.
     from rich.console import Console
@@ -45,12 +45,13 @@ def faults(context: click.Context, /, only: tuple[str, ...], seeds: int, control
     beyond: list[str] = []
     screen = Console(stderr=True)
     try:
-        entries = chosen(only)
+        entries, way = chosen(only), wanted(backend, device)
+        beyond = [one.name for one in entries if one.needs_device and way.device == "cpu"]
+        jobs = measure.jobs([one for one in entries if one.name not in beyond], seeds, control_cases)
+        if way.device != "cpu":
+            with ranks(backend, device, measure.MAX_WORLD_SIZE):
+                pass  # They can be had.
         with Hosts() as hosts, Progress(console=screen, disable=not screen.is_terminal) as progress:
-            with ranks(hosts, backend, device, measure.MAX_WORLD_SIZE) as pool:
-                way = pool.way
-            beyond = [one.name for one in entries if one.needs_device and way.device == "cpu"]
-            jobs = measure.jobs([one for one in entries if one.name not in beyond], seeds, control_cases)
             searches = measure.measure(hosts.addresses, jobs, workers, way)
             for one in progress.track(searches, len(jobs), description="searching"):
                 found.append(one)
@@ -67,6 +68,8 @@ def faults(context: click.Context, /, only: tuple[str, ...], seeds: int, control
         click.echo(report.detections(found))
     if beyond:
         click.echo(f"not run: {', '.join(beyond)}: wrong on a device alone, and the tensors are on the CPU", err=True)
+        if not jobs:
+            context.exit(INCONCLUSIVE)
     total = totals(found)
     if len(found) < len(jobs):
         context.exit(INTERRUPTED)

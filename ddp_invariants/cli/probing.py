@@ -12,7 +12,6 @@ from ddp_invariants.cli.machine import print_json, with_json
 from ddp_invariants.cli.naming import naming, placing
 from ddp_invariants.cli.ranks import joined, ranks
 from ddp_invariants.implementation import named
-from ddp_invariants.mistakes import UNUSABLE_INPUT, unusable
 
 
 @click.command(short_help="Probe what an implementation takes.")
@@ -32,18 +31,15 @@ def discover(context: click.Context, /, max_world_size: int, deviations: tuple[P
 
     Under torchrun or srun the job's processes are the ranks.
     """
-    try:
+    with joined(context):
         ddp, sampler = named(options)
-        with joined(context) as hosts, ranks(hosts, backend, device, max_world_size) as pool:
+        with ranks(backend, device, max_world_size) as pool:
             found = discovery.discover(pool, ddp, sampler, max_world_size, deviations)
         if pin is not None:
             pin.write_text(report.declarations(*found.pinned()), encoding="utf-8")
-    except UNUSABLE_INPUT as error:
-        click.echo(f"ddp-invariants: {error}", err=True)
-        context.exit(unusable(error))
-    if as_json:
-        print_json(answers.discovered(found))
-        return
-    click.echo("\n".join([*report.on_trial(found, verbose=True), report.capabilities(found), *found.stale()]))
-    if pin is not None:
-        click.echo(report.pinned(found, pin))
+        if as_json:
+            print_json(answers.discovered(found))
+            return
+        click.echo("\n".join([*report.on_trial(found, verbose=True), report.capabilities(found), *found.stale()]))
+        if pin is not None:
+            click.echo(report.pinned(found, pin))

@@ -42,7 +42,7 @@ def replay(context: click.Context, /, violation: str, *, own: tuple[str, ...], b
     from ddp_invariants.invariants import ALL_RULES
     from ddp_invariants.replay import replay as replayed
 
-    try:
+    with joined(context):
         for file in own:
             _add_rules(file)
         stored, ddp, sampler = _found(context, violation, options)
@@ -50,19 +50,15 @@ def replay(context: click.Context, /, violation: str, *, own: tuple[str, ...], b
         if rule and rule not in ALL_RULES:
             raise CaseError(f"{violation}: {rule} is none of the rules here, but of somebody's own: --rules FILE names the "
                             "file of Python that adds it")
-        with joined(context) as hosts:
-            with ranks(hosts, backend, device, case.ranks_needed if isinstance(case, TrainingCase) else 1) as pool:
-                found = replayed(pool, case, ddp, sampler, rule)
-            added = [word for file in own for word in ("--rules", file)] + pool.way.options.split()
-            repeat = shlex.join(["ddp-invariants", "replay", violation, *_given(context, options), *added])
-            if as_json:
-                print_json(answers.replayed(found, repeat))
-            else:
-                click.echo(report.replayed(found, repeat))
-            context.exit(found.outcome.value)
-    except UNUSABLE_INPUT as error:
-        click.echo(f"ddp-invariants: {error}", err=True)
-        context.exit(unusable(error))
+        with ranks(backend, device, case.ranks_needed if isinstance(case, TrainingCase) else 1) as pool:
+            found = replayed(pool, case, ddp, sampler, rule)
+        added = [word for file in own for word in ("--rules", file)] + pool.way.options.split()
+        repeat = shlex.join(["ddp-invariants", "replay", violation, *_given(context, options), *added])
+        if as_json:
+            print_json(answers.replayed(found, repeat))
+        else:
+            click.echo(report.replayed(found, repeat))
+        context.exit(found.outcome.value)
 
 
 def _add_rules(file: str) -> None:

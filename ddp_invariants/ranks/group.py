@@ -63,6 +63,11 @@ class Connections:
             self.kind = _c10d.ProcessGroup.BackendType.GLOO
             self.devices = [torch.device("cpu")] + ([place.device] if place.on_device else [])
 
+    def meet(self) -> None:
+        """Send once: some backends connect at first use, which is not to be a case's, with its threads and descriptors."""
+        self.backend.allreduce([torch.zeros(1, device=self.devices[-1])]).wait()
+        self.place.finish()
+
     def carries(self, group: Any) -> None:
         """Have a group send over these."""
         group._set_default_backend(self.kind)

@@ -126,4 +126,8 @@ def taken(backend: str, local: int) -> Place:
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cudnn.enabled = False
     torch.use_deterministic_algorithms(mode=True, warn_only=True)
+    # What starts threads, opens files or makes handles at first use does so now, and not in a case.
+    first = place.put(torch.ones(1, 1)).requires_grad_()
+    (first @ first).sum().backward()
+    place.finish()
     return place

@@ -103,7 +103,10 @@ class Rank:
         timeout = dt.timedelta(seconds=GLOO_TIMEOUT)
         store = stores.reached(request["store"], request["world_size"], timeout)
         self.place = self.place or taken(*request["place"])
-        self.connections[request["name"]] = Connections(store, request["rank"], request["world_size"], timeout, self.place)
+        connections = Connections(store, request["rank"], request["world_size"], timeout, self.place)
+        if self.place.on_device:
+            connections.meet()
+        self.connections[request["name"]] = connections
 
     def _shards(self, request: dict[str, Any]) -> dict[str, Any]:
         case = cases.from_plain(request["case"])

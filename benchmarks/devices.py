@@ -1,0 +1,46 @@
+"""Cases per second over each backend this machine can run, beside gloo on its processor, in one run.
+
+`python benchmarks/devices.py [--cases 100] [--ddp reference]`. The cases of each row are those a property would draw for that
+world size, with all evidence, and judged by all rules; medians of rounds. What cannot be run here is named with the reason.
+"""
+
+import argparse
+
+from rich.console import Console
+from rich.table import Table
+from throughput import draw, pooled
+
+from ddp_invariants.backends import Backend, bound, not_run, wanted
+from ddp_invariants.ranks.hosts import Hosts
+from ddp_invariants.ranks.pool import Pool
+
+ROWS: tuple[tuple[Backend, int], ...] = (
+    ("gloo", 1), ("gloo", 2), ("nccl", 1), ("nccl", 2), ("gloo-cuda", 1), ("gloo-cuda", 2), ("nccl-shared", 2))
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=100)
+    parser.add_argument("--ddp", default="reference")
+    options = parser.parse_args()
+    table = Table("way", "W", "cases per second", "milliseconds per case", "and judged")
+    with Hosts() as hosts:
+        for backend, world_size in ROWS:
+            way = wanted(backend, None)
+            with Pool(hosts.addresses, way=way) as pool:
+                (sight,) = pool.sights()
+                why, most = not_run(way, sight), bound(way, [sight])
+                if not why and most is not None and most[0] < world_size:
+                    why = most[1]
+                if why:
+                    table.add_row(str(way), str(world_size), f"not run: {why}")
+                    continue
+                running, judging = pooled(pool, draw(world_size, options.cases)[0], options.ddp)
+            table.add_row(str(way), str(world_size), f"{1 / (running + judging):,.0f}", f"{running * 1e3:.1f}",
+                          f"{(running + judging) * 1e3:.1f}")
+    Console(width=110).print(table)
+
+
+if __name__ == "__main__":
+    main()
