@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ddp_invariants.backends import Way
 from ddp_invariants.case import ShardCase, TrainingCase
 from ddp_invariants.declarations import CAPABILITIES, Buckets, Declarations, SamplerDeclarations, declare
 from ddp_invariants.deviations import expected
@@ -25,6 +26,7 @@ from ddp_invariants.program import Data
 from ddp_invariants.ranks.pool import LoadFailure, Pool
 from ddp_invariants.scope import BASE, SAMPLING, TRAINING, Scope
 
+_ON_THE_CPU = Way()
 HANGS = 3
 """Probes that may hang before no other is run."""
 HUNG_PATIENCE = 3.0
@@ -82,7 +84,7 @@ class Discovery:
         driven: How the DDP is driven, a line each.
         buckets: How it was seen to fill buckets (`Declarations.buckets`); empty where it fills none.
         deviating: Rules that it is expected to breach, and why.
-        on_device: Whether tensors were on a device.
+        way: Over what ranks communicated, and where their tensors were.
     """
 
     ddp: Mapping[str, Any]
@@ -92,7 +94,7 @@ class Discovery:
     driven: tuple[str, ...] = ()
     buckets: Buckets = ""
     deviating: tuple[tuple[str, str], ...] = ()
-    on_device: bool = False
+    way: Way = _ON_THE_CPU
 
     @property
     def torch(self) -> str:
@@ -113,7 +115,7 @@ class Discovery:
         """What cases may contain."""
         without = frozenset(probed.capability for probed in (*self.probed, *self.dealt) if probed.excused)
         declared = replace(self.declared, buckets=self.declared.buckets or self.buckets)
-        return Scope(max_world_size, without, declared, self.declared_sampler, self.deviating, self.on_device)
+        return Scope(max_world_size, without, declared, self.declared_sampler, self.deviating, self.way)
 
     def claims_refused(self) -> list[str]:
         """Capabilities that are claimed and not there, in words."""
@@ -181,7 +183,7 @@ def of_ddp(pool: Pool, ddp: Ddp, described: Mapping[str, Any], max_world_size: i
         lacking |= {"never_zeroed", "retained"}
     # What is sent is looked at last, and breaks nothing before.
     without = lacking | frozenset(declared.unsupported) | {"bucketing", "overlap", "equal_buffers"}
-    scope = Scope(max_world_size, without, declared)
+    scope = Scope(max_world_size, without, declared, way=pool.way)
     probes = _Probes(pool, ddp, scope)
     base = probes.run(BASE)
     _require_wrapper(ddp, base)
@@ -213,7 +215,7 @@ def of_ddp(pool: Pool, ddp: Ddp, described: Mapping[str, Any], max_world_size: i
     why = {one.capability: str(one) for one in known}
     probed, shown = (tuple(replace(one, expected=why.get(one.capability, "")) for one in some) for some in (probed, shown))
     return Discovery(described, {}, (*probed, *shown), (), tuple(driven), buckets,
-                     tuple((one.rule, str(one)) for one in known if one.rule), pool.way.device != "cpu")
+                     tuple((one.rule, str(one)) for one in known if one.rule), pool.way)
 
 
 def _small_enough(case: TrainingCase, max_world_size: int) -> TrainingCase:
@@ -420,7 +422,7 @@ def to_plain(discovery: Discovery) -> dict[str, Any]:
         return [[one.capability, one.standing.value, one.words, one.declared, one.expected] for one in probed]
     return {"ddp": discovery.ddp, "sampler": discovery.sampler, "probed": rows(discovery.probed),
             "dealt": rows(discovery.dealt), "driven": list(discovery.driven), "buckets": discovery.buckets,
-            "deviating": discovery.deviating, "on_device": discovery.on_device}
+            "deviating": discovery.deviating, "way": [discovery.way.backend, discovery.way.device]}
 
 
 def from_plain(plain: Mapping[str, Any]) -> Discovery:
@@ -428,4 +430,4 @@ def from_plain(plain: Mapping[str, Any]) -> Discovery:
     def probed(rows: list[list[Any]]) -> tuple[Probed, ...]:
         return tuple(Probed(name, Standing(finding), *rest) for name, finding, *rest in rows)
     return Discovery(plain["ddp"], plain["sampler"], probed(plain["probed"]), probed(plain["dealt"]), tuple(plain["driven"]),
-                     plain["buckets"], tuple((rule, why) for rule, why in plain["deviating"]), plain["on_device"])
+                     plain["buckets"], tuple((rule, why) for rule, why in plain["deviating"]), Way(*plain["way"]))

@@ -54,7 +54,7 @@ def _scope(pool: Pool, case: Case, ddp: Ddp, sampler: Sampler, rule: str) -> Sco
     if isinstance(case, TrainingCase):
         declared = declare(Declarations, described["declares"])
         return Scope(without=without | frozenset(declared.unsupported) | {"bucketing", "overlap"}, declared=declared,
-                     on_device=pool.way.device != "cpu")
+                     way=pool.way)
     dealt = declare(SamplerDeclarations, described["declares"])
     return Scope(without=without | frozenset(dealt.unsupported), sampler=dealt)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from ddp_invariants.backends import Way
 from ddp_invariants.declarations import CAPABILITIES
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.invariants.hearing import training
@@ -118,7 +119,7 @@ def _plain(name: str) -> str:
 def _level(rule: str) -> str:
     if rule == "COMM-6":
         return "observed"
-    if Scope(on_device=True).excluded(rule):
+    if Scope(way=Way("gloo-cuda", "cuda")).excluded(rule):
         return "declared"
     return "capability" if Scope(without=frozenset(CAPABILITIES)).excluded(rule) else "core"
 

@@ -7,6 +7,7 @@ nothing. A rule that is about something outside the scope is not claimed, and li
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
+from ddp_invariants.backends import Way
 from ddp_invariants.case import Case, Passes, ShardCase, TrainingCase
 from ddp_invariants.declarations import CAPABILITIES, Declarations, SamplerDeclarations, Stack
 from ddp_invariants.implementation import Ddp, Sampler
@@ -289,6 +290,7 @@ _OF_TWO_RANKS = (
     "unused on some ranks", "a rank without batches", "batches moved buffers apart", "results withheld", "collectives delayed",
     "one bucket", "several buckets", "two buckets", "a rank died", "fewer ranks saved", "more ranks saved",
     "several ranks drew", "a slow communication stream", "a slow computation stream")
+_ON_THE_CPU = Way()
 RANKS = {**dict.fromkeys(_OF_TWO_RANKS, 2), "three ranks": 3, "two ranks left at different steps": 3}
 """Situations that take more ranks than one, and how many."""
 
@@ -303,7 +305,7 @@ class Scope:
         declared: What the DDP declares.
         sampler: What the sampler declares.
         deviating: Rules that the DDP is expected to breach, and why.
-        on_device: Whether tensors are on a device, which queues what is computed.
+        way: Over what ranks communicate, and where their tensors are.
         bounded: Why W is not larger.
     """
 
@@ -312,7 +314,7 @@ class Scope:
     declared: Declarations = field(default_factory=Declarations)
     sampler: SamplerDeclarations = field(default_factory=SamplerDeclarations)
     deviating: tuple[tuple[str, str], ...] = ()
-    on_device: bool = False
+    way: Way = _ON_THE_CPU
     bounded: str = "more ranks were not asked for"
 
     def has(self, capability: str) -> bool:
@@ -350,6 +352,8 @@ class Scope:
                 continue  # Its number of parameters is fixed.
             if TRAINING[name].present(case):
                 case = TRAINING[name].removed(case)
+        if self.way.device != "cpu" and case.scaler is not None and any(one.dtype == "bfloat16" for one in case.model.layers):
+            case = replace(case, scaler=None)  # For which torch has no kernel there, in some versions.
         return replace(case, init="equal" if self.declared.init == "seed" else case.init, loss=self.declared.loss)
 
     def fit_shards(self, case: ShardCase) -> ShardCase:
@@ -459,8 +463,9 @@ _EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Scope], bool], str], ...] = 
     (("STATE-2",), lambda scope: not scope.has("resized"), "another number of ranks cannot go on from its state"),
     (("GRAD-11",), lambda scope: not scope.has("join"), "has no join: all ranks have as many batches"),
     (("RNG-1",), lambda scope: not scope.has("dropout"), "takes no layers that draw random numbers"),
+    (("LIVE-3",), lambda scope: scope.way.carrier == "nccl", "NCCL tells nobody of a death before a timeout of minutes"),
     (("MEM-1",), lambda scope: not scope.declared.zero, "shards nothing"),
-    (("GPU-1",), lambda scope: not scope.on_device, "the tensors are on the CPU, where nothing is queued"),
+    (("GPU-1",), lambda scope: scope.way.device == "cpu", "the tensors are on the CPU, where nothing is queued"),
     (("SHARD-5",), lambda scope: not scope.has("shuffle"), "cannot shuffle"),
     (("SHARD-6",), lambda scope: scope.sampler.padding == "none", "declares padding = none: lengths differ"),
     (("SHARD-7",), lambda scope: not scope.has("given_rank"), "is not told its rank"),

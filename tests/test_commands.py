@@ -19,7 +19,7 @@ from conftest import Session
 from ddp_invariants import answers, rulebook
 from ddp_invariants.certificates.certificate import to_json
 from ddp_invariants.certificates.verifying import read
-from ddp_invariants.cli import certifying, main, probing
+from ddp_invariants.cli import certifying, main, ranks
 from ddp_invariants.discovery import Discovery, Probed, Standing
 from ddp_invariants.doctor import MIB, Facts, Torch, diagnose
 from ddp_invariants.invariants import SHIPPED
@@ -72,7 +72,7 @@ def test_what_the_user_did_not_cause_is_no_mistake_of_theirs(
     """Where the harness or the system fails nothing is known (2), and an interrupt is told as one (130)."""
     def failing() -> None:
         raise error
-    monkeypatch.setattr(probing, "Hosts", failing)
+    monkeypatch.setattr(ranks, "Hosts", failing)
     done = invoke("discover")
     assert done.exit_code == status
     assert "Traceback" not in done.output
@@ -85,7 +85,7 @@ def test_what_the_user_did_not_cause_is_no_mistake_of_theirs(
     (["--sampler", "a:"], "--sampler a:: expected")])
 def test_a_bad_name_is_told_before_anything_is_started(words: list[str], told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As far as the name itself tells: no host is started for it."""
-    monkeypatch.setattr(probing, "Hosts", None)
+    monkeypatch.setattr(ranks, "Hosts", None)
     done = invoke("discover", *words)
     assert (done.exit_code, told in done.output) == (64, True), done.output
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from handmade import CASE, right
 
 from conftest import Session
@@ -16,6 +17,7 @@ from ddp_invariants.evidence import TrainingEvidence
 from ddp_invariants.invariants import judge
 from ddp_invariants.limits import CaseError
 from ddp_invariants.program import Perturbation
+from ddp_invariants.ranks import training
 
 ROOT = Path(__file__).parents[1]
 SEEN = Sight("9", "13.0", nccl=True, devices=2, node="a")
@@ -87,6 +89,21 @@ def test_gpu1_compares_with_a_run_in_which_nothing_is_slowed() -> None:
     breach = judge(evidence(3, plain=other))["GPU-1"].breach
     assert breach is not None
     assert breach.perhaps == "it changes when the device does nothing for 20 ms before each collective"
+
+
+def test_a_host_asks_for_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To ask is to initialise one, and no rank that is forked then could use it: Adam asks in every step."""
+    asked: list[str] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: asked.append("is_available"))
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: asked.append("current_accelerator"))
+    before = dict(vars(torch.optim.Optimizer))
+    training.warm_up()
+    assert asked == []
+    assert dict(vars(torch.optim.Optimizer)) == before
+    parameter = torch.nn.Parameter(torch.ones(1))
+    parameter.grad = torch.ones(1)
+    torch.optim.Adam([parameter]).step()
+    assert asked
 
 
 def test_whatever_a_rank_computes_with_is_on_its_device() -> None:

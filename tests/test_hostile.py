@@ -315,7 +315,7 @@ def pytest_configure(config):
     from ddp_invariants import discovery, trial
     from ddp_invariants.ranks import pool
     trial.HUNG_DEADLINE = discovery.HUNG_PATIENCE = 0.7
-    pool.Pool.__init__.__defaults__ = (1.0,)
+    pool.Pool.__init__.__defaults__ = (1.0, *pool.Pool.__init__.__defaults__[1:])
 """
 RUNS = [
     ("SleepsWithTheGil", 1, {"SHARD-1": "holds", "GRAD-3": "inconclusive", "LIVE-1": "violated"}),

@@ -60,7 +60,7 @@ def test_right_evidence_breaches_no_rule_and_meets_what_it_can() -> None:
     unjudged = {name for name, f in findings.items() if f.unjudged}
     assert unjudged == {"INIT-4", "GRAD-7", "GRAD-8", "GRAD-12", "PARAM-4", "COMM-2", "COMM-3", "LIVE-2", "LIVE-3", "LIVE-4",
                         "MEM-1", "GRAD-9", "GRAD-10", "GRAD-11", "GRAD-13", "LIVE-5", "STATE-1", "STATE-2",
-                        "PARAM-6", "RNG-1"}
+                        "PARAM-6", "RNG-1", "GPU-1"}
     assert findings["LOSS-2"].met == {"batches differed"}
     assert judge(right(SHARED))["LOSS-2"].met == {"ranks shared a batch"}
     assert findings["GRAD-4"].met == set(ALL_RULES["GRAD-4"].needs)
@@ -140,7 +140,7 @@ def test_every_training_rule_has_a_breach_that_fires_it() -> None:
     """No rule of training goes without a test that it can fire."""
     tested_elsewhere = {"INIT-4", "GRAD-7", "GRAD-8", "GRAD-9", "GRAD-12", "PARAM-4", "COMM-1", "COMM-2", "COMM-3", "COMM-4",
                         "COMM-5", "COMM-6", "LIVE-2", "LIVE-3", "LIVE-4", "MEM-1", "GRAD-11", "GRAD-13", "LIVE-5",
-                        "STATE-1", "STATE-2", "GRAD-10", "PARAM-6", "RNG-1"}
+                        "STATE-1", "STATE-2", "GRAD-10", "PARAM-6", "RNG-1", "GPU-1"}
     assert {rule for rule, _, _ in BREACHES} | tested_elsewhere == set(training.rules)
 
 

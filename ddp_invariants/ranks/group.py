@@ -56,6 +56,7 @@ class Connections:
         if self.carrier == "nccl":
             options = _c10d.ProcessGroupNCCL.Options()
             options._timeout = timeout
+            options.global_ranks_in_group = list(range(world_size))
             self.backend = _c10d.ProcessGroupNCCL(own, rank, world_size, options)
             self.kind, self.devices = _c10d.ProcessGroup.BackendType.NCCL, [place.device]
         else:
@@ -65,7 +66,9 @@ class Connections:
 
     def meet(self) -> None:
         """Send once: some backends connect at first use, which is not to be a case's, with its threads and descriptors."""
-        self.backend.allreduce([torch.zeros(1, device=self.devices[-1])]).wait()
+        sent = torch.zeros(1, device=self.devices[-1])
+        for begin in (self.backend.allreduce, self.backend.broadcast):
+            begin([sent]).wait()
         self.place.finish()
 
     def carries(self, group: Any) -> None:
@@ -194,13 +197,19 @@ class WithheldWork(ObservedWork):
         with torch.no_grad():
             for tensor in tensors:
                 tensor.detach().fill_(sentinel if tensor.is_floating_point() or tensor.is_complex() else 77)
-        self._snapshots = [tensor.detach().clone() for tensor in tensors]
+        self._take_snapshots()
+
+    def _take_snapshots(self) -> None:
+        """Note what the buffers hold, and when that was so: who waits may be another stream than who began."""
+        self._snapshots = [tensor.detach().clone() for tensor in self._tensors]
+        self._taken = self._place.moment()
 
     def _hand_over(self, timeout: Any = None) -> None:
         with self._lock:
             if self.done:
                 return
             _ = self.inner.wait(timeout) if timeout else self.inner.wait()
+            self._place.wait_for(self._taken)
             with torch.no_grad():
                 for tensor, snapshot, result in zip(self._tensors, self._snapshots, self._results, strict=True):
                     self.overwritten |= not _same(tensor.detach(), snapshot)
@@ -214,7 +223,7 @@ class WithheldWork(ObservedWork):
         """Take what another collective has just put into a buffer of this one as what the buffer holds."""
         addresses = {tensor.untyped_storage().data_ptr() for tensor in handed_over}
         if not self.done and any(tensor.untyped_storage().data_ptr() in addresses for tensor in self._tensors):
-            self._snapshots = [tensor.detach().clone() for tensor in self._tensors]
+            self._take_snapshots()
 
     def wait(self, timeout: Any = None) -> bool:
         """Wait for the result and hand it over."""
@@ -228,6 +237,7 @@ class WithheldWork(ObservedWork):
         self._waited()
         if not self.done and self.inner.is_completed():
             self._hand_over()
+            self._place.finish()  # Who is told so may read the result on any stream.
         return self.done
 
     def is_success(self) -> bool:

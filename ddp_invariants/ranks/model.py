@@ -156,7 +156,7 @@ class Embedding(_Layer, nn.Embedding):
         """Shape (B, D) to (B, D)."""
         self.begin()
         # Whether the exponent is odd is the same in every format that holds the input, and changes with its magnitude.
-        first = x.detach()[:, 0]
+        first = x.detach()[:, 0].double()
         rows = 2 * (first < 0) + (torch.frexp(first).exponent & 1)
         return x.to(self.weight.dtype) + nn.Embedding.forward(self, rows)
 

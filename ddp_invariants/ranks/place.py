@@ -9,18 +9,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 _SETTINGS = {
     # The harness ends what hangs, with its stacks; torch's own watchdog would end the process without them.
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_BLOCKING_WAIT": "0", "TORCH_NCCL_ENABLE_MONITORING": "0",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0", "TORCH_NCCL_PROPAGATE_ERROR": "0",
+    # All connections are made at the start: what is made in a case looks like what the case has left behind.
+    "NCCL_RUNTIME_CONNECT": "0",
     # cuBLAS gives the same bits in every run only with a workspace of its own for each stream.
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
 }
-_SHARED = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_NVLS_ENABLE": "0", "NCCL_MAX_CTAS": "2"}
+_SHARED = {"NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo", "NCCL_NVLS_ENABLE": "0", "NCCL_MAX_CTAS": "2"}
 """For ranks that share a device: both must fit on it, and what connects them is this machine's loopback."""
 _CYCLES = 10_000_000
 """Some milliseconds of any device's clock."""
@@ -59,6 +63,15 @@ class Place:
         if self.on_device:
             torch.cuda.synchronize(self.device)
 
+    def moment(self) -> Any:
+        """What has been queued on this thread's stream by now; None where nothing is queued."""
+        return torch.cuda.current_stream(self.device).record_event() if self.on_device else None
+
+    def wait_for(self, moment: Any) -> None:
+        """Have this thread's stream wait until what had been queued at a moment is done."""
+        if moment is not None:
+            torch.cuda.current_stream(self.device).wait_event(moment)
+
     def keep_busy(self, seconds: float) -> None:
         """Queue a kernel that does nothing for so long on this thread's stream; nothing where nothing is queued."""
         if self.on_device:
@@ -91,12 +104,14 @@ class Place:
 def _cycles_per_second(device: torch.device) -> float:
     """How many cycles the device's clock makes, measured: what `torch.cuda._sleep` counts."""
     with torch.cuda.device(device):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        for event in (start, end):  # The first sleep brings the clock up to speed.
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(4)]
+        for event in events:  # The first sleep brings the clock up to speed.
             torch.cuda._sleep(_CYCLES)
             event.record()
-        end.synchronize()
-        return _CYCLES / (float(start.elapsed_time(end)) / 1000)
+        events[-1].synchronize()
+        # The shortest: another rank may have had the device in between.
+        milliseconds = min(float(start.elapsed_time(end)) for start, end in pairwise(events))
+        return _CYCLES / (milliseconds / 1000)
 
 
 def taken(backend: str, local: int) -> Place:
@@ -107,6 +122,8 @@ def taken(backend: str, local: int) -> Place:
         local: Which of this machine's ranks it is.
     """
     if backend == "gloo":
+        # Adam asks any device there is whether it captures a graph, and initialises it, at gigabytes a rank.
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
         return Place()
     os.environ.update(_SETTINGS)
     count = torch.cuda.device_count()
@@ -126,8 +143,16 @@ def taken(backend: str, local: int) -> Place:
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cudnn.enabled = False
     torch.use_deterministic_algorithms(mode=True, warn_only=True)
-    # What starts threads, opens files or makes handles at first use does so now, and not in a case.
-    first = place.put(torch.ones(1, 1)).requires_grad_()
-    (first @ first).sum().backward()
-    place.finish()
+    _use(place)
     return place
+
+
+def _use(place: Place) -> None:
+    """Have everything that starts threads, opens files or makes handles at first use do so now, and not in a case."""
+    for dtype in (torch.float32, torch.bfloat16, torch.float64, torch.complex64):
+        first = place.put(torch.ones(4, 4, dtype=dtype)).requires_grad_()
+        nn.functional.linear(first, first, first[0]).abs().sum().backward()
+    for priority in (0, -1):
+        with torch.cuda.stream(torch.cuda.Stream(place.device, priority=priority)):
+            place.keep_busy(0.0)
+    place.finish()

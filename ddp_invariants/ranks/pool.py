@@ -32,6 +32,8 @@ from ddp_invariants.trace import agreed
 
 DEADLINE = 10.0
 """Seconds a case may take. The slowest right case of a default run takes under one."""
+SLOWED = 4
+"""How many times as long a case may take that keeps a device busy on purpose, which ranks may share."""
 LOADING = 120.0
 """Seconds loading an implementation may take: some import half the ecosystem."""
 CONNECTING = 30.0
@@ -127,7 +129,7 @@ class Pool:
         """Have ranks import an implementation, outside any case's deadline; the first rank's description of it."""
         side = "ddp" if isinstance(implementation, Ddp) else "sampler"
         request = {"do": "describe", side: implementation.to_plain(), "made_of": made_of}
-        outcome = self._ask(dict.fromkeys(ranks, request), self.patience_for_loading)
+        outcome = self._ask({rank: {**request, "place": self._place(rank)} for rank in ranks}, self.patience_for_loading)
         if outcome.incident is not None:
             self._retire()
             how = "; ".join(outcome.incident.ranks.values())
@@ -171,8 +173,9 @@ class Pool:
         request = {"do": "train", "case": case, "ddp": ddp.to_plain(), "everyone": everyone.name, "training": training.name,
                    "number": self._number + 1, "plain": not observed}
         nodes = [self._host(rank).node for rank in ranks]
+        patience = patience or self.deadline * (SLOWED if case.perturbation.on_device else 1)
         outcome = self._ask({rank: {**request, "local": (nodes[:rank].count(nodes[rank]), nodes.count(nodes[rank]))}
-                             for rank in ranks}, patience or self.deadline, mortal=case.kills)
+                             for rank in ranks}, patience, mortal=case.kills)
         evidence = self._evidence(case, outcome)
         if fresh or not _quiescent(ranks, outcome, kept=2 if case.outside else 1):
             self._retire()
@@ -336,10 +339,10 @@ class Pool:
         """Where a rank is."""
         return self._hosts[max(rank, 0) % len(self._hosts)]
 
-    def _local(self, rank: int) -> int:
-        """Which of its machine's ranks it is."""
+    def _place(self, rank: int) -> tuple[str, int]:
+        """What a rank's device follows from: the backend, and which of its machine's ranks it is."""
         node = self._host(rank).node
-        return sum(self._host(other).node == node for other in range(rank))
+        return self.way.backend, sum(self._host(other).node == node for other in range(rank))
 
     def _process(self, rank: int) -> Process | RemoteProcess:
         """The process of a rank, started if there is none."""
@@ -355,7 +358,7 @@ class Pool:
         meeting = self._meetings[ranks] = _Meeting(f"{ranks[0]}-{ranks[-1]}", file)
         self._asked("connect to one another", {
             rank: {"do": "connect", "name": meeting.name, "store": store, "rank": number, "world_size": len(ranks),
-                   "place": (self.way.backend, self._local(rank))}
+                   "place": self._place(rank)}
             for number, rank in enumerate(ranks)}, CONNECTING)
         return meeting
 

@@ -66,6 +66,8 @@ class Rank:
     def answer(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """The answer to one request."""
         verb = request["do"]
+        if self.place is None and "place" in request:  # Before anything is imported, which may look for devices.
+            self.place = taken(*request["place"])
         if verb == "train":
             return self._train(request)
         if verb == "connect":
@@ -100,9 +102,9 @@ class Rank:
         return {**described, "torch": torch.__version__, "changed": before.changed()}
 
     def _connect(self, request: dict[str, Any]) -> None:
+        assert self.place is not None
         timeout = dt.timedelta(seconds=GLOO_TIMEOUT)
         store = stores.reached(request["store"], request["world_size"], timeout)
-        self.place = self.place or taken(*request["place"])
         connections = Connections(store, request["rank"], request["world_size"], timeout, self.place)
         if self.place.on_device:
             connections.meet()

@@ -192,8 +192,10 @@ class Session:
         if self.branched:
             _kept.append(self)
         still = dist.is_initialized() and dist.group.WORLD is self._world
-        self.place.finish()
-        finished = all(group.finished(0.05) for group in self.groups)
+        patience = 2.0 if self.place.on_device else 0.05  # What is queued there takes its time.
+        finished = all(group.finished(patience) for group in self.groups)
+        if finished:
+            self.place.finish()
         if dist.is_initialized():
             _destroy_process_group()
         sys.excepthook = self._exception_hook

@@ -103,7 +103,8 @@ def _settings() -> dict[str, Any]:
         "standard streams": (sys.stdout, sys.stderr),
         "session": os.getsid(0),
         "child processes": _has_children(),
-        "Python threads": threading.active_count(),
+        # Those of torch's own that have called Python are counted for good.
+        "Python threads": sum(not isinstance(one, threading._DummyThread) for one in threading.enumerate()),
     }
 
 

@@ -4,7 +4,7 @@ import os
 import signal
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
@@ -344,6 +344,10 @@ class Run:
 
     def _gradient_arrived(self, name: str, _gradient: Tensor) -> None:
         self.arrived.append((name, self.session.log.now()))
+        self._slow_down()
+
+    def _slow_down(self) -> None:
+        """Keep the device busy before what is computed next, where the case says so."""
         if self.case.perturbation.kind == "slow computation":
             self.slowed += 1
             self.place.keep_busy(self.case.perturbation.milliseconds / 1000)
@@ -523,6 +527,7 @@ class Run:
         self.phase = "backward"
         start = self.session.counts()
         self.arrived, self.backward_began = [], self.session.log.now()
+        self._slow_down()
         self.drive.backward(wrapped, optimizer, scaled)
         span = start, self.session.counts()
         self.phase = "twin"
@@ -544,6 +549,7 @@ class Run:
             self._note_drawn("drawn", *(range(first, first + len(batches)) if retained else [first + number]))
         self.phase = "backward"
         self.arrived, self.backward_began = [], self.session.log.now()
+        self._slow_down()
         if retained:
             for number in range(len(dealt)):
                 losses[0][1].backward(retain_graph=number < len(dealt) - 1)
@@ -723,6 +729,24 @@ def optimizer_plan(case: TrainingCase) -> tuple[type[torch.optim.Optimizer], dic
     return kinds[plan.kind], plan.arguments
 
 
+@contextmanager
+def _asking_no_device() -> Iterator[None]:
+    """Have optimizers not ask whether a device captures a graph: to answer, torch initialises it, which no fork survives."""
+    kept = {name: vars(torch.optim.Optimizer)[name] for name in _ASKING if name in vars(torch.optim.Optimizer)}
+    for name in kept:
+        setattr(torch.optim.Optimizer, name, lambda _optimizer: None)
+    try:
+        yield
+    finally:
+        for name, method in kept.items():
+            setattr(torch.optim.Optimizer, name, method)
+
+
+_ASKING = ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check")
+"""What Adam calls in every step, by the names it has had."""
+
+
+@_asking_no_device()
 def warm_up() -> None:
     """Pay in the host, once, what torch and numpy import or build on first use."""
     parameter = nn.Parameter(torch.zeros(2))

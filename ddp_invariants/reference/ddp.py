@@ -192,8 +192,11 @@ class DistributedDataParallel(nn.Module):
     def _packed(self, bucket: Bucket) -> Tensor:
         """What is sent: all gradients, made dense, then flags. A parameter without a gradient counts as zero, with flag 0."""
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for p in bucket.parameters]
-        flags = torch.tensor([p.grad is not None for p in bucket.parameters])
-        return torch.cat([*(g.detach().reshape(-1) for g in gradients), flags.to(gradients[0])])
+        flags = gradients[0].new_ones(len(gradients))  # Made where it is sent from: a copy from the CPU would be waited for.
+        for flag, parameter in zip(flags, bucket.parameters, strict=True):
+            if parameter.grad is None:
+                flag.zero_()
+        return torch.cat([*(g.detach().reshape(-1) for g in gradients), flags])
 
     def _finish(self) -> None:
         """When a backward has ended: send what it left unsent, await everything, write the means back."""
