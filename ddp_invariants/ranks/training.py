@@ -612,6 +612,7 @@ class Run:
             self._at_forward()
             self.phase, self.noticed = "train_step", []
             start = self.session.counts()
+            self._slow_down()
             loss = self.drive.train_step(parameters, inputs, targets, self.context)
             self._note_in_flight()
             self.record.facts.setdefault("marks", []).append([start, self.session.counts()])
