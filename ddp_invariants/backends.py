@@ -43,7 +43,11 @@ class Way:
     @property
     def options(self) -> str:
         """How it is asked for on a command line; empty for what is usual."""
-        return "" if self == Way() else f"--backend {self.backend}"
+        return "" if self == ON_THE_CPU else f"--backend {self.backend}"
+
+
+ON_THE_CPU = Way()
+"""What is usual."""
 
 
 def wanted(backend: Backend, device: Device | None) -> Way:

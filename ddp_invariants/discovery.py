@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ddp_invariants.backends import Way
+from ddp_invariants.backends import ON_THE_CPU, Way
 from ddp_invariants.case import ShardCase, TrainingCase
 from ddp_invariants.declarations import CAPABILITIES, Buckets, Declarations, SamplerDeclarations, declare
 from ddp_invariants.deviations import expected
@@ -26,7 +26,6 @@ from ddp_invariants.program import Data
 from ddp_invariants.ranks.pool import LoadFailure, Pool
 from ddp_invariants.scope import BASE, SAMPLING, TRAINING, Scope
 
-_ON_THE_CPU = Way()
 HANGS = 3
 """Probes that may hang before no other is run."""
 HUNG_PATIENCE = 3.0
@@ -94,7 +93,7 @@ class Discovery:
     driven: tuple[str, ...] = ()
     buckets: Buckets = ""
     deviating: tuple[tuple[str, str], ...] = ()
-    way: Way = _ON_THE_CPU
+    way: Way = ON_THE_CPU
 
     @property
     def torch(self) -> str:

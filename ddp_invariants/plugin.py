@@ -225,7 +225,7 @@ class Session:
             if entry.seen and entry.sighted:
                 case, breach = from_plain(entry.sighted["case"]), Breach(**entry.sighted["breach"])
                 stored = record.of(case, breach, *self.on_trial, confirmed=(0, 0), evidence=None, repeat="")
-                stored = replace(stored, repeat=f"ddp-invariants replay {stored.id}")
+                stored = replace(stored, repeat=f"ddp-invariants replay {stored.id} {self.way.options}".rstrip())
                 record.write(stored, record.FOLDER / f"{stored.id}.json")
                 self.sighted.append(stored)
 

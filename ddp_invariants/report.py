@@ -143,7 +143,7 @@ def seen_in_passing(kept: Iterable[StoredViolation]) -> str:
     keys = " or ".join(rule.replace("-", "").lower() for rule in rules)
     told = (f"the session fails: breaches of {', '.join(rules)} were seen in cases drawn for other rules; run with "
             f"-k \"{keys}\" to have them judged and shrunk, or replay what was seen first:")
-    return "\n".join([told, *(f"  ddp-invariants replay {one.id}    {one.breach.rule}: {describe(one.case)}" for one in kept)])
+    return "\n".join([told, *(f"  {one.repeat}    {one.breach.rule}: {describe(one.case)}" for one in kept)])
 
 
 def summary(ledger: Ledger, order: list[str]) -> str:

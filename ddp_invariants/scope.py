@@ -7,7 +7,7 @@ nothing. A rule that is about something outside the scope is not claimed, and li
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from ddp_invariants.backends import Way
+from ddp_invariants.backends import ON_THE_CPU, Way
 from ddp_invariants.case import Case, Passes, ShardCase, TrainingCase
 from ddp_invariants.declarations import CAPABILITIES, Declarations, SamplerDeclarations, Stack
 from ddp_invariants.implementation import Ddp, Sampler
@@ -290,7 +290,6 @@ _OF_TWO_RANKS = (
     "unused on some ranks", "a rank without batches", "batches moved buffers apart", "results withheld", "collectives delayed",
     "one bucket", "several buckets", "two buckets", "a rank died", "fewer ranks saved", "more ranks saved",
     "several ranks drew", "a slow communication stream", "a slow computation stream")
-_ON_THE_CPU = Way()
 RANKS = {**dict.fromkeys(_OF_TWO_RANKS, 2), "three ranks": 3, "two ranks left at different steps": 3}
 """Situations that take more ranks than one, and how many."""
 
@@ -314,7 +313,7 @@ class Scope:
     declared: Declarations = field(default_factory=Declarations)
     sampler: SamplerDeclarations = field(default_factory=SamplerDeclarations)
     deviating: tuple[tuple[str, str], ...] = ()
-    way: Way = _ON_THE_CPU
+    way: Way = ON_THE_CPU
     bounded: str = "more ranks were not asked for"
 
     def has(self, capability: str) -> bool:

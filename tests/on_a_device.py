@@ -58,7 +58,7 @@ def run(case: TrainingCase) -> None:
                               counts=lambda: [0], in_flight=list)
     with fake_tensor.FakeTensorMode(allow_non_fake_inputs=True), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        record = training.train(replace(case, outside=0), 0, Driver(Ddp("none")), session)  # type: ignore[arg-type]
+        record = training.train(replace(case, outside=0), 0, Driver(Ddp("none")), session)  # type: ignore[arg-type]  # what stands in
     raised = record.facts.get("raised")
     assert raised is None, (raised["phase"], raised["message"], raised["traceback"])
     seen["cases"] += 1

@@ -13,7 +13,7 @@ from multiprocessing.util import Finalize
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ddp_invariants.backends import Way
+from ddp_invariants.backends import ON_THE_CPU, Way
 from ddp_invariants.case import describe
 from ddp_invariants.discovery import Discovery, of_ddp, of_sampler
 from ddp_invariants.implementation import Ddp
@@ -27,7 +27,6 @@ from ddp_invariants.trial import HUNG_DEADLINE, Options, Trial
 CASES = 100
 """Cases per rule of a search for a fault, as in the default profile."""
 MAX_WORLD_SIZE = 4
-_ON_THE_CPU = Way()
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,7 @@ def _search(job: Job) -> Detection:
     return _searcher[0](job)
 
 
-def measure(addresses: list[str], jobs: Iterable[Job], workers: int, way: Way = _ON_THE_CPU) -> Iterator[Detection]:
+def measure(addresses: list[str], jobs: Iterable[Job], workers: int, way: Way = ON_THE_CPU) -> Iterator[Detection]:
     """Make many searches at once, in processes of their own; what each came to, in the order they end.
 
     Args:

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
-from ddp_invariants.backends import Sight, Way
+from ddp_invariants.backends import ON_THE_CPU, Sight, Way
 from ddp_invariants.case import ShardCase, TrainingCase
 from ddp_invariants.evidence import (
     EvidenceError,
@@ -42,7 +42,6 @@ GRACE = 2.0
 """Seconds the other ranks get after one has died or raised: gloo tells survivors within 40 ms."""
 RENEWAL = 500
 """Cases after which ranks are replaced even if nothing is wrong with them."""
-_ON_THE_CPU = Way()
 _KEEPER = -1
 """In the place of a rank: a process that keeps the ranks' stores, where they are on several machines."""
 
@@ -78,7 +77,7 @@ class Pool:
         way: Over what ranks communicate, and where their tensors are.
     """
 
-    def __init__(self, addresses: list[str], deadline: float = DEADLINE, way: Way = _ON_THE_CPU) -> None:
+    def __init__(self, addresses: list[str], deadline: float = DEADLINE, way: Way = ON_THE_CPU) -> None:
         self._hosts = [connected(address) for address in addresses]
         self._ranks: dict[int, Process | RemoteProcess] = {}
         self._meetings: dict[tuple[int, ...], _Meeting] = {}
