@@ -1,7 +1,8 @@
 """What the judge catches, as documents: `ddp-invariants faults --seeds 5 --json > FILE; python benchmarks/detection.py FILE`.
 
-Writes `docs/faults.md` (every planted fault and control, what caught it, which dimension of a case only which faults need) and
-`docs/faults.svg` (which rules the smallest case of each fault breaches).
+Writes `docs/faults.md` (every planted fault and control, what caught it, which dimension of a case
+only which faults need) and `docs/faults.svg` (which rules the smallest case of each fault
+breaches).
 """
 
 import json
@@ -26,26 +27,43 @@ BREACHED, NAMED = "#0072b2", "#e69f00"
 def revealed(faults: list[tuple[Planted, list[Detection]]]) -> Iterator[tuple[str, list[str]]]:
     """For each dimension of a case, the faults whose smallest case contains it whatever the seed."""
     for dimension in DIMENSIONS:
-        yield dimension, [entry.name for entry, found in faults if all(dimension in one.needs for one in found)]
+        yield (
+            dimension,
+            [entry.name for entry, found in faults if all(dimension in one.needs for one in found)],
+        )
 
 
 def picture(rows: list[tuple[Planted, list[Detection]]], path: Path) -> None:
     """The matrix of faults and rules: which rules a fault's smallest cases breach, and which is named."""
     rcParams.update({"svg.hashsalt": "faults", "font.family": "sans-serif", "svg.fonttype": "none"})
-    rules = [rule for rule in ALL_RULES if any(rule in one.breached for _, found in rows for one in found)]
+    rules = [
+        rule
+        for rule in ALL_RULES
+        if any(rule in one.breached for _, found in rows for one in found)
+    ]
     height = 0.15 * len(rows) + 1.0  # Inches, of which these are for what stands around the matrix.
     figure = Figure(figsize=(0.26 * len(rules) + 3.2, height))
     axes = figure.add_axes((0.22, 0.2 / height, 0.77, 1 - 0.8 / height))
     for y, (entry, found) in enumerate(rows):
-        share = Counter(rule for one in found for rule in {*one.breached, one.rule} if rule in rules)
+        share = Counter(
+            rule for one in found for rule in {*one.breached, one.rule} if rule in rules
+        )
         for rule, times in sorted(share.items()):
             named = sum(one.rule == rule for one in found)
-            axes.scatter(rules.index(rule), y, s=26 * times / len(found), marker="s" if named else "o",
-                         color=NAMED if named else BREACHED, linewidths=0)
+            axes.scatter(
+                rules.index(rule),
+                y,
+                s=26 * times / len(found),
+                marker="s" if named else "o",
+                color=NAMED if named else BREACHED,
+                linewidths=0,
+            )
         if y and rows[y - 1][0].host != entry.host:
             axes.axhline(y - 0.5, color="#999999", linewidth=0.5)
     axes.set_xticks(range(len(rules)), rules, rotation=90, fontsize=6)
-    axes.set_yticks(range(len(rows)), [f"{entry.host}: {entry.name}" for entry, _ in rows], fontsize=5)
+    axes.set_yticks(
+        range(len(rows)), [f"{entry.host}: {entry.name}" for entry, _ in rows], fontsize=5
+    )
     axes.xaxis.tick_top()
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlim(-0.6, len(rules) - 0.4)
@@ -62,7 +80,9 @@ def main(measured: Path) -> None:
     try:
         plain = json.loads(measured.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise click.BadParameter(f"{measured} holds no JSON, as ddp-invariants faults --json prints it: {error}") from error
+        raise click.BadParameter(
+            f"{measured} holds no JSON, as ddp-invariants faults --json prints it: {error}"
+        ) from error
     searches: dict[Planted, list[Detection]] = {}
     for one in map(from_plain, plain["searches"]):
         searches.setdefault(one.planted, []).append(one)
@@ -72,15 +92,34 @@ def main(measured: Path) -> None:
     hosts: dict[tuple[str, str], list[tuple[Planted, Summary, str]]] = {}
     for entry, found in faults:
         caught = [one for one in found if one.is_caught] or found
-        cause = max((one.cause or one.told for one in caught), key=lambda words: entry.cause in words)
+        cause = max(
+            (one.cause or one.told for one in caught), key=lambda words: entry.cause in words
+        )
         hosts.setdefault((entry.host, entry.style), []).append((entry, summary(found), cause))
-    environment = Environment(loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, autoescape=False,
-                              trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        undefined=StrictUndefined,
+        autoescape=False,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     text = environment.get_template("faults.md.j2").render(
-        plain=plain, totals=plain["totals"], hosts=hosts, seeds=len({one.seed for found in searches.values() for one in found}),
-        controls=[(entry, sum(one.cases for one in searches[entry]),
-                   [one.rule for one in searches[entry] if one.is_caught]) for entry in known if not entry.is_fault],
-        dimensions=list(revealed(faults)), faults=len(faults))
+        plain=plain,
+        totals=plain["totals"],
+        hosts=hosts,
+        seeds=len({one.seed for found in searches.values() for one in found}),
+        controls=[
+            (
+                entry,
+                sum(one.cases for one in searches[entry]),
+                [one.rule for one in searches[entry] if one.is_caught],
+            )
+            for entry in known
+            if not entry.is_fault
+        ],
+        dimensions=list(revealed(faults)),
+        faults=len(faults),
+    )
     (DOCS / "faults.md").write_text(text, encoding="utf-8")
 
 

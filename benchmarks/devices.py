@@ -1,7 +1,8 @@
 """Cases per second over each backend this machine can run, beside gloo on its processor, in one run.
 
-`python benchmarks/devices.py [--cases 100] [--ddp reference]`. The cases of each row are those a property would draw for that
-world size, with all evidence, and judged by all rules; medians of rounds. What cannot be run here is named with the reason.
+`python benchmarks/devices.py [--cases 100] [--ddp reference]`. The cases of each row are those a
+property would draw for that world size, with all evidence, and judged by all rules; medians of
+rounds. What cannot be run here is named with the reason.
 """
 
 import argparse
@@ -15,12 +16,21 @@ from ddp_invariants.ranks.hosts import Hosts
 from ddp_invariants.ranks.pool import Pool
 
 ROWS: tuple[tuple[Backend, int], ...] = (
-    ("gloo", 1), ("gloo", 2), ("nccl", 1), ("nccl", 2), ("gloo-cuda", 1), ("gloo-cuda", 2), ("nccl-shared", 2))
+    ("gloo", 1),
+    ("gloo", 2),
+    ("nccl", 1),
+    ("nccl", 2),
+    ("gloo-cuda", 1),
+    ("gloo-cuda", 2),
+    ("nccl-shared", 2),
+)
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cases", type=int, default=100)
     parser.add_argument("--ddp", default="reference")
     options = parser.parse_args()
@@ -37,8 +47,13 @@ def main() -> None:
                     table.add_row(str(way), str(world_size), f"not run: {why}")
                     continue
                 running, judging = pooled(pool, draw(world_size, options.cases)[0], options.ddp)
-            table.add_row(str(way), str(world_size), f"{1 / (running + judging):,.0f}", f"{running * 1e3:.1f}",
-                          f"{(running + judging) * 1e3:.1f}")
+            table.add_row(
+                str(way),
+                str(world_size),
+                f"{1 / (running + judging):,.0f}",
+                f"{running * 1e3:.1f}",
+                f"{(running + judging) * 1e3:.1f}",
+            )
     Console(width=110).print(table)
 
 

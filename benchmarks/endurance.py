@@ -1,11 +1,13 @@
 """Whether a long session grows, and whether a killed one leaves anything: 20,000 cases in one worker, 50 killed controllers.
 
-`python benchmarks/endurance.py [--cases 20000] [--kills 50] [--seed 0]`. The first part runs the reference at world sizes 1
-to 3 on one pool, renewed every 500 cases as always, and prints resident memory, descriptors and threads: of the
-controller and of both hosts after the first 1,000 cases and at the end, and of the first and the last ranks between their
-100th case and their last. The second part kills a controller (SIGKILL) at random moments of its life, the start included,
-and looks for whatever of it is left one second later. Exits with status 1 when descriptors or threads have grown, memory
-by more than the slack below, or anything was left. Run it on an idle machine: a second is meant to be plenty.
+`python benchmarks/endurance.py [--cases 20000] [--kills 50] [--seed 0]`. The first part runs the
+reference at world sizes 1
+to 3 on one pool, renewed every 500 cases as always, and prints resident memory, descriptors and
+threads: of the controller and of both hosts after the first 1,000 cases and at the end, and of the
+first and the last ranks between their 100th case and their last. The second part kills a controller
+(SIGKILL) at random moments of its life, the start included, and looks for whatever of it is left
+one second later. Exits with status 1 when descriptors or threads have grown, memory by more than
+the slack below, or anything was left. Run it on an idle machine: a second is meant to be plenty.
 """
 
 import argparse
@@ -32,7 +34,9 @@ WARM = 1000
 """Cases after which the controller and the hosts have taken what they take once."""
 SETTLED = 100
 """Cases after which a rank has."""
-CASE = TrainingCase(model=Model(2, (Layer("linear", 3, bias=True),)), steps=2, data=Data(samples=6, batch_size=2))
+CASE = TrainingCase(
+    model=Model(2, (Layer("linear", 3, bias=True),)), steps=2, data=Data(samples=6, batch_size=2)
+)
 
 CONTROLLER = """
 import sys
@@ -66,7 +70,11 @@ class Held:
 
     def grown(self, now: "Held", slack: float) -> bool:
         """Whether it holds more now than slack (MiB) explains."""
-        return now.memory > self.memory + slack or now.descriptors > self.descriptors or now.threads > self.threads
+        return (
+            now.memory > self.memory + slack
+            or now.descriptors > self.descriptors
+            or now.threads > self.threads
+        )
 
     def __str__(self) -> str:
         return f"{self.memory:8.1f} MiB {self.descriptors:4} descriptors {self.threads:4} threads"
@@ -83,7 +91,10 @@ def run(count: int, seed: int) -> bool:
     """The first part; whether anything has grown."""
     draw, grown = random.Random(seed), False
     with Hosts() as hosts, Pool(hosts.addresses) as pool:
-        everyone = {"controller": psutil.Process().pid, **{f"host {n}": p.pid for n, p in enumerate(hosts._processes)}}
+        everyone = {
+            "controller": psutil.Process().pid,
+            **{f"host {n}": p.pid for n, p in enumerate(hosts._processes)},
+        }
         warm: dict[str, Held] = {}
         young: dict[int, Held] = {}
         started, renewals = time.monotonic(), 0
@@ -102,13 +113,29 @@ def run(count: int, seed: int) -> bool:
                 if set(young) != set(ranks):
                     print(f"case {number}: ranks were replaced between renewals")
                 if renewals == 1 or number + RENEWAL > count:
-                    grown |= sum(compare(f"rank {ranks[pid]}, cases to {number}", "rank", held, Held.by(pid))
-                                 for pid, held in young.items() if pid in ranks) > 0
+                    grown |= (
+                        sum(
+                            compare(
+                                f"rank {ranks[pid]}, cases to {number}", "rank", held, Held.by(pid)
+                            )
+                            for pid, held in young.items()
+                            if pid in ranks
+                        )
+                        > 0
+                    )
             if number == min(WARM, count // 2):
                 warm = {who: Held.by(pid) for who, pid in everyone.items()}
         took = time.monotonic() - started
-        print(f"{count} cases in {took:.0f} s, {took / count * 1e3:.1f} ms each; {renewals} renewals")
-        return grown | (sum(compare(who, who.split()[0], warm[who], Held.by(pid)) for who, pid in everyone.items()) > 0)
+        print(
+            f"{count} cases in {took:.0f} s, {took / count * 1e3:.1f} ms each; {renewals} renewals"
+        )
+        return grown | (
+            sum(
+                compare(who, who.split()[0], warm[who], Held.by(pid))
+                for who, pid in everyone.items()
+            )
+            > 0
+        )
 
 
 def below(pid: int) -> list[psutil.Process]:
@@ -134,7 +161,8 @@ def kill(count: int, seed: int) -> bool:
     """The second part; whether anything was left."""
     draw, survived = random.Random(seed), 0
     for number in range(count):
-        # A third while the hosts start, a third while cases run, a third while ranks come and go as well.
+        # A third while the hosts start, a third while cases run, a third while ranks come and go as
+        # well.
         way = ("starting", "running", "renewing")[number % 3]
         command = [sys.executable, "-c", CONTROLLER, *(["fresh"] if way == "renewing" else [])]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as controller:
@@ -147,15 +175,20 @@ def kill(count: int, seed: int) -> bool:
             controller.kill()
             alive = left(everyone)
             survived += len(alive)
-            print(f"kill {number + 1} of {count}, {way}: {len(everyone)} processes below"
-                  + (f", LEFT {alive}, {_fate(alive)}" if alive else ""), flush=True)
+            print(
+                f"kill {number + 1} of {count}, {way}: {len(everyone)} processes below"
+                + (f", LEFT {alive}, {_fate(alive)}" if alive else ""),
+                flush=True,
+            )
     print(f"{count} controllers killed, {survived} processes left one second later")
     return survived > 0
 
 
 def main() -> None:
     """Run both parts."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cases", type=int, default=20000)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)

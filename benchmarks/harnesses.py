@@ -1,8 +1,8 @@
 """The same training in PyTorch's own harnesses; run by throughput.py.
 
-`python harnesses.py CLASS` with WAYS_WORLD_SIZE, WAYS_CASES (a file) and WAYS_DDP in the environment prints each test's
-seconds as a JSON list. The environment, because these harnesses spawn processes which import this file again and find
-the class and its tests by name.
+`python harnesses.py CLASS` with WAYS_WORLD_SIZE, WAYS_CASES (a file) and WAYS_DDP in the
+environment prints each test's seconds as a JSON list. The environment, because these harnesses
+spawn processes which import this file again and find the class and its tests by name.
 """
 
 import json
@@ -23,8 +23,11 @@ from ddp_invariants.implementation import Ddp
 from ddp_invariants.ranks.driving import Driver
 
 WORLD_SIZE, DDP = int(os.environ["WAYS_WORLD_SIZE"]), os.environ["WAYS_DDP"]
-CASES = [case for case in map(from_plain, json.loads(Path(os.environ["WAYS_CASES"]).read_text()))
-         if isinstance(case, TrainingCase)]
+CASES = [
+    case
+    for case in map(from_plain, json.loads(Path(os.environ["WAYS_CASES"]).read_text()))
+    if isinstance(case, TrainingCase)
+]
 
 
 class Separate(MultiProcessTestCase):
@@ -62,12 +65,14 @@ def _separate(case: TrainingCase) -> Callable[[Any], None]:
         connect(self.file_name, self.rank, WORLD_SIZE)
         train(case, self.rank, Driver(Ddp(DDP)))
         dist.destroy_process_group()
+
     return test
 
 
 def _continuous(case: TrainingCase) -> Callable[[Any], None]:
     def test(self: Any) -> None:
         train(case, self.rank, Driver(Ddp(DDP)))
+
     return test
 
 

@@ -1,8 +1,9 @@
 """How soon a session ends once it is interrupted. `python benchmarks/interrupting.py [TIMES]`.
 
-Each session is started as a shell starts it, in a process group of its own, and SIGINT goes to all of the group, as a terminal
-sends it: while cases are judged, and in the first seconds, when it may meet anything. Counted is the time until the command
-has ended, and until nothing is left of what it had started.
+Each session is started as a shell starts it, in a process group of its own, and SIGINT goes to all
+of the group, as a terminal
+sends it: while cases are judged, and in the first seconds, when it may meet anything. Counted is
+the time until the command has ended, and until nothing is left of what it had started.
 """
 
 import contextlib
@@ -56,9 +57,19 @@ def interrupted(command: list[str], moment: str) -> Ended:
     with tempfile.TemporaryDirectory() as folder:
         certificate = Path(folder) / "it.json"
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        words = [sys.executable, "-m", *command, "--cases", "5000", "--certificate", str(certificate)]
+        words = [
+            sys.executable,
+            "-m",
+            *command,
+            "--cases",
+            "5000",
+            "--certificate",
+            str(certificate),
+        ]
         with (Path(folder) / "output").open("w+", encoding="utf-8") as output:
-            session = subprocess.Popen(words, cwd=ROOT, env=environment, stdout=output, stderr=output, process_group=0)
+            session = subprocess.Popen(
+                words, cwd=ROOT, env=environment, stdout=output, stderr=output, process_group=0
+            )
             process = psutil.Process(session.pid)
             if moment == JUDGING:
                 _until_it_judges(process)
@@ -73,7 +84,9 @@ def interrupted(command: list[str], moment: str) -> Ended:
             gone = time.monotonic() - pressed
             output.seek(0)
             said = output.read()
-        partial = certificate.exists() and "the session was interrupted" in certificate.read_text(encoding="utf-8")
+        partial = certificate.exists() and "the session was interrupted" in certificate.read_text(
+            encoding="utf-8"
+        )
     return Ended(status, seconds, gone, "cases judged" in said, partial, said)
 
 
@@ -84,8 +97,10 @@ def _until_it_judges(process: psutil.Process) -> None:
         ranks = 0
         for one in process.children(recursive=True):
             with contextlib.suppress(psutil.Error):
-                ranks += "ddp_invariants.ranks.host" in one.cmdline() and "ddp_invariants.ranks.host" in (
-                    one.parent() or one).cmdline()
+                ranks += (
+                    "ddp_invariants.ranks.host" in one.cmdline()
+                    and "ddp_invariants.ranks.host" in (one.parent() or one).cmdline()
+                )
         if ranks >= 4:
             break
         time.sleep(0.05)
@@ -94,24 +109,41 @@ def _until_it_judges(process: psutil.Process) -> None:
 
 def _until_gone(processes: list[psutil.Process]) -> None:
     until = time.monotonic() + PATIENCE
-    while any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in processes if psutil.pid_exists(one.pid)) \
-            and time.monotonic() < until:
+    while (
+        any(
+            one.is_running() and one.status() != psutil.STATUS_ZOMBIE
+            for one in processes
+            if psutil.pid_exists(one.pid)
+        )
+        and time.monotonic() < until
+    ):
         time.sleep(0.005)
 
 
 def main() -> None:
     """Measure and print."""
     times = int(sys.argv[1]) if len(sys.argv) > 1 else 5
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # In the background of a shell it is ignored.
-    print("interrupted when; seconds until it had ended, and until nothing was left (median, most); load average;\n"
-          "exit status, whether it told what was known, whether it left a partial certificate\n")
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # In the background of a shell it is ignored.
+    print(
+        "interrupted when; seconds until it had ended, and until nothing was left (median, most); load average;\n"
+        "exit status, whether it told what was known, whether it left a partial certificate\n"
+    )
     for name, command in COMMANDS.items():
         for moment in (JUDGING, *(f"{tenths / 10:.1f}" for tenths in range(1, 60, 4))):
-            all_of_them = [interrupted(command, moment) for _ in range(times if moment == JUDGING else 1)]
-            ended, gone = ([getattr(one, which) for one in all_of_them] for which in ("seconds", "below"))
+            all_of_them = [
+                interrupted(command, moment) for _ in range(times if moment == JUDGING else 1)
+            ]
+            ended, gone = (
+                [getattr(one, which) for one in all_of_them] for which in ("seconds", "below")
+            )
             outcomes = sorted({(one.status, one.told, one.partial) for one in all_of_them})
-            print(f"{name:<13} {moment:<8} {statistics.median(ended):5.2f} {max(ended):5.2f} {statistics.median(gone):8.2f} "
-                  f"{max(gone):5.2f} {os.getloadavg()[0]:8.1f}  {outcomes}", flush=True)
+            print(
+                f"{name:<13} {moment:<8} {statistics.median(ended):5.2f} {max(ended):5.2f} {statistics.median(gone):8.2f} "
+                f"{max(gone):5.2f} {os.getloadavg()[0]:8.1f}  {outcomes}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -41,9 +41,11 @@ def main() -> None:
         loading = time.perf_counter() - started
         case = median_seconds(lambda: pool.train(BASE, Ddp()), 100)
     added = driving - optimizer
-    sys.stdout.write(f"loading once per process: {loading:.2f} s, the hosts' start included\n"
-                     f"a case of two steps on two ranks: {1e3 * case:.2f} ms, of which driving {1e6 * added:.0f} us "
-                     f"({100 * added / case:.2f} %)\n")
+    sys.stdout.write(
+        f"loading once per process: {loading:.2f} s, the hosts' start included\n"
+        f"a case of two steps on two ranks: {1e3 * case:.2f} ms, of which driving {1e6 * added:.0f} us "
+        f"({100 * added / case:.2f} %)\n"
+    )
 
 
 if __name__ == "__main__":

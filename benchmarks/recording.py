@@ -1,7 +1,8 @@
 """What noting every collective, wait and gradient adds to a case. `python benchmarks/recording.py`.
 
-Two pools side by side: one as it is, one whose groups only forward. They take turns, a few cases each, and each turn gives
-one ratio, so that a busy machine disturbs both alike; printed are the median ratio and where the middle half of them lies.
+Two pools side by side: one as it is, one whose groups only forward. They take turns, a few cases
+each, and each turn gives one ratio, so that a busy machine disturbs both alike; printed are the
+median ratio and where the middle half of them lies.
 """
 
 import statistics
@@ -44,8 +45,10 @@ def main() -> None:
                         ratios.append(took[recorded] / took[bare])
                         recorded_ms.append(1e3 * took[recorded] / len(cases))
             low, middle, high = statistics.quantiles(ratios, n=4)
-            sys.stdout.write(f"W = {world_size}: recording makes a case {middle:.3f} times as long (middle half of {TURNS} "
-                             f"turns {low:.3f} to {high:.3f}); {statistics.median(recorded_ms):.1f} ms a case\n")
+            sys.stdout.write(
+                f"W = {world_size}: recording makes a case {middle:.3f} times as long (middle half of {TURNS} "
+                f"turns {low:.3f} to {high:.3f}); {statistics.median(recorded_ms):.1f} ms a case\n"
+            )
 
 
 if __name__ == "__main__":

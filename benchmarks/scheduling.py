@@ -19,6 +19,7 @@ REPETITIONS, ROUNDS = 300, 5
 
 def microseconds(world_size: int, *, batch: bool) -> tuple[float, float]:
     """Median and 90th percentile of an all-reduce of ten floats."""
+
     def all_reduces(_: int) -> list[float]:
         tensor, seconds = torch.ones(10), []
         for _ in range(REPETITIONS):
@@ -38,9 +39,16 @@ def main() -> None:
         sys.exit("this system has no SCHED_BATCH")
     print(f"{'W':>2} {'default us':>11} {'(p90)':>8} {'batch us':>10} {'(p90)':>8} {'ratio':>7}")
     for world_size in (2, 3, 4):
-        rounds = [(*microseconds(world_size, batch=False), *microseconds(world_size, batch=True)) for _ in range(ROUNDS)]
-        default, default_90, batch, batch_90 = (statistics.median(column) for column in zip(*rounds, strict=True))
-        print(f"{world_size:>2} {default:>11.0f} {default_90:>8.0f} {batch:>10.0f} {batch_90:>8.0f} {default / batch:>7.1f}")
+        rounds = [
+            (*microseconds(world_size, batch=False), *microseconds(world_size, batch=True))
+            for _ in range(ROUNDS)
+        ]
+        default, default_90, batch, batch_90 = (
+            statistics.median(column) for column in zip(*rounds, strict=True)
+        )
+        print(
+            f"{world_size:>2} {default:>11.0f} {default_90:>8.0f} {batch:>10.0f} {batch_90:>8.0f} {default / batch:>7.1f}"
+        )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """What each stage of sharding saves and sends, measured against the claims. `python benchmarks/sharding.py`.
 
-Bytes are those of storages, each counted once, on the rank that holds most, at the end of a step (gradients when they are
-ready). Sent is what the observed collectives of a step send at best, in units of the parameters' bytes.
+Bytes are those of storages, each counted once, on the rank that holds most, at the end of a step
+(gradients when they are ready). Sent is what the observed collectives of a step send at best, in
+units of the parameters' bytes.
 """
 
 from dataclasses import dataclass, replace
@@ -44,32 +45,52 @@ SCHEMES = (
 
 def case(world_size: int, *, mixed: bool) -> TrainingCase:
     """Three square layers and AdamW, for a few steps."""
-    layers = tuple(Layer("linear", WIDTH, dtype="bfloat16" if mixed else "float32") for _ in range(3))
-    return TrainingCase(Model(WIDTH, layers), world_size=world_size, data=Data(samples=64, batch_size=4), steps=2,
-                        optimizer=Optimizer("adamw"))
+    layers = tuple(
+        Layer("linear", WIDTH, dtype="bfloat16" if mixed else "float32") for _ in range(3)
+    )
+    return TrainingCase(
+        Model(WIDTH, layers),
+        world_size=world_size,
+        data=Data(samples=64, batch_size=4),
+        steps=2,
+        optimizer=Optimizer("adamw"),
+    )
 
 
 def mixed(scheme: Scheme) -> Scheme:
     """The scheme with an fp32 copy of what it updates."""
-    given: dict[str, Any] = {"optimizer_arguments": MAIN} if scheme.ddp.optimizer else {"arguments": MAIN}
+    given: dict[str, Any] = (
+        {"optimizer_arguments": MAIN} if scheme.ddp.optimizer else {"arguments": MAIN}
+    )
     return replace(scheme, ddp=replace(scheme.ddp, **given))
 
 
 def measured(evidence: TrainingEvidence, elements: int) -> list[float]:
     """Bytes per parameter element of parameters, gradients, optimizer (copies included) and all; bytes sent over Psi."""
-    module, own, state, gradients = (max(rank.held[-1][kind] for rank in evidence.ranks) / elements for kind in range(4))
+    module, own, state, gradients = (
+        max(rank.held[-1][kind] for rank in evidence.ranks) / elements for kind in range(4)
+    )
     parameters = module or own
     optimizer = state + (own if module else 0)
     observed = judge(evidence)["COMM-6"].observed
     w = evidence.case.world_size
-    return [parameters, gradients, optimizer, parameters + gradients + optimizer, max(observed) * 2 * (w - 1) / w]
+    return [
+        parameters,
+        gradients,
+        optimizer,
+        parameters + gradients + optimizer,
+        max(observed) * 2 * (w - 1) / w,
+    ]
 
 
 def claimed(stage: int, world_size: int, *, low: bool) -> list[float]:
     """The same as Rajbhandari et al. 2020 (arXiv:1910.02054, table 1) state it: 2 + 2 + 12, or 4 + 4 + 8 in float32."""
     parameters, gradients, optimizer = (2.0, 2.0, 12.0) if low else (4.0, 4.0, 8.0)
-    parts = [parameters / (world_size if stage > 2 else 1), gradients / (world_size if stage > 1 else 1),
-             optimizer / (world_size if stage else 1)]
+    parts = [
+        parameters / (world_size if stage > 2 else 1),
+        gradients / (world_size if stage > 1 else 1),
+        optimizer / (world_size if stage else 1),
+    ]
     return [*parts, sum(parts)]
 
 
@@ -81,20 +102,40 @@ def main() -> None:
         for low in (False, True):
             kind = "bfloat16 with an fp32 copy" if low else "float32"
             table = Table(title=f"bytes per parameter, {kind}, AdamW: measured (claimed)")
-            for column in ("scheme", "W", "parameters", "gradients", "optimizer", "all", "saving", "sent / Psi"):
+            for column in (
+                "scheme",
+                "W",
+                "parameters",
+                "gradients",
+                "optimizer",
+                "all",
+                "saving",
+                "sent / Psi",
+            ):
                 table.add_column(column, justify="left" if column == "scheme" else "right")
             for world_size in (2, 4):
                 whole = sum(claimed(0, world_size, low=low)[:3])
                 for scheme in SCHEMES:
                     if low and scheme.stage not in (1, 2):
                         continue  # The others keep no fp32 copy.
-                    evidence = pool.train(case(world_size, mixed=low), (mixed(scheme) if low else scheme).ddp)
+                    evidence = pool.train(
+                        case(world_size, mixed=low), (mixed(scheme) if low else scheme).ddp
+                    )
                     *held, sent = measured(evidence, elements)
-                    cells = [f"{got:.2f} ({said:.2f})" for got, said in
-                             zip(held, claimed(scheme.stage, world_size, low=low), strict=True)]
+                    cells = [
+                        f"{got:.2f} ({said:.2f})"
+                        for got, said in zip(
+                            held, claimed(scheme.stage, world_size, low=low), strict=True
+                        )
+                    ]
                     ring = (world_size - 1) / world_size
-                    table.add_row(scheme.name, str(world_size), *cells, f"{whole / held[3]:.2f}x",
-                                  f"{sent:.2f} ({scheme.sent} x {ring:.2f})")
+                    table.add_row(
+                        scheme.name,
+                        str(world_size),
+                        *cells,
+                        f"{whole / held[3]:.2f}x",
+                        f"{sent:.2f} ({scheme.sent} x {ring:.2f})",
+                    )
             console.print(table)
 
 

@@ -1,6 +1,7 @@
 """What torch's own switches are right about, refuse, or get wrong in silence: `python benchmarks/switches.py`.
 
-Writes `docs/torch.md`: every training capability, probed by one small case, of the DDP of torch under each switch.
+Writes `docs/torch.md`: every training capability, probed by one small case, of the DDP of torch
+under each switch.
 """
 
 from collections.abc import Iterator
@@ -28,11 +29,18 @@ SWITCHES: dict[str, Ddp] = {
     "float16 hook": Ddp("examples/torch_switches.py:in_float16"),
     "PowerSGD hook": Ddp("examples/torch_switches.py:power_sgd"),
     "`replicate`": Ddp("torch.distributed._composable.replicate:replicate"),
-    "with `ZeroRedundancyOptimizer`": Ddp("torch", optimizer="torch.distributed.optim:ZeroRedundancyOptimizer"),
+    "with `ZeroRedundancyOptimizer`": Ddp(
+        "torch", optimizer="torch.distributed.optim:ZeroRedundancyOptimizer"
+    ),
     "`fully_shard` (FSDP2)": Ddp("torch.distributed.fsdp:fully_shard", declares=SHARDED),
 }
-MARKS = {Standing.RIGHT: "✓", Standing.REFUSED: "refused", Standing.WRONG: "**wrong**", Standing.ABSENT: "·",
-         Standing.UNKNOWN: "?"}
+MARKS = {
+    Standing.RIGHT: "✓",
+    Standing.REFUSED: "refused",
+    Standing.WRONG: "**wrong**",
+    Standing.ABSENT: "·",
+    Standing.UNKNOWN: "?",
+}
 
 
 def found(pool: Pool) -> Iterator[tuple[str, Ddp, Discovery]]:
@@ -47,17 +55,48 @@ def main() -> None:
     """Write the document."""
     with Hosts() as hosts, Pool(hosts.addresses) as pool:
         rows = list(found(pool))
-    capabilities = [name for name in CAPABILITIES if any(one.capability == name for one in rows[0][2].probed)]
-    marks = [(name, [MARKS[one.standing] for _, _, seen in rows for one in seen.probed if one.capability == name])
-             for name in capabilities]
-    wrong = [(name, ddp.options(), [(one.capability, one.words, one.expected, describe(TRAINING[one.capability].probe))
-                                    for one in seen.probed if one.standing is Standing.WRONG]) for name, ddp, seen in rows]
-    environment = Environment(loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, autoescape=False,
-                              trim_blocks=True, lstrip_blocks=True)
+    capabilities = [
+        name for name in CAPABILITIES if any(one.capability == name for one in rows[0][2].probed)
+    ]
+    marks = [
+        (
+            name,
+            [
+                MARKS[one.standing]
+                for _, _, seen in rows
+                for one in seen.probed
+                if one.capability == name
+            ],
+        )
+        for name in capabilities
+    ]
+    wrong = [
+        (
+            name,
+            ddp.options(),
+            [
+                (one.capability, one.words, one.expected, describe(TRAINING[one.capability].probe))
+                for one in seen.probed
+                if one.standing is Standing.WRONG
+            ],
+        )
+        for name, ddp, seen in rows
+    ]
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        undefined=StrictUndefined,
+        autoescape=False,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     text = environment.get_template("switches.md.j2").render(
-        torch=rows[0][2].torch, switches=list(SWITCHES), told=CAPABILITIES,
-        rows=[row for row in marks if set(row[1]) != {"✓"}], right=[name for name, row in marks if set(row) == {"✓"}],
-        wrong=[one for one in wrong if one[2]])
+        torch=rows[0][2].torch,
+        switches=list(SWITCHES),
+        told=CAPABILITIES,
+        rows=[row for row in marks if set(row[1]) != {"✓"}],
+        right=[name for name, row in marks if set(row) == {"✓"}],
+        wrong=[one for one in wrong if one[2]],
+    )
     (DOCS / "torch.md").write_text(text, encoding="utf-8")
 
 

@@ -1,8 +1,8 @@
 """Cases per second of this pool beside the other ways to run the same training on real ranks, in one run.
 
-`python benchmarks/throughput.py [--world-sizes 1,2,3,4] [--cases 100] [--ddp reference] [--json FILE]`; needs the
-package `expecttest`, which PyTorch's own harnesses import. Prints milliseconds per case and ratios; medians of rounds.
-Absolute numbers belong to the machine, ratios less so.
+`python benchmarks/throughput.py [--world-sizes 1,2,3,4] [--cases 100] [--ddp reference] [--json
+FILE]`; needs the package `expecttest`, which PyTorch's own harnesses import. Prints milliseconds
+per case and ratios; medians of rounds. Absolute numbers belong to the machine, ratios less so.
 """
 
 import argparse
@@ -46,9 +46,13 @@ def draw(world_size: int, count: int) -> tuple[list[TrainingCase], float]:
     drawn: list[TrainingCase] = []
     scope = Scope(max_world_size=world_size, without=frozenset({"subgroup"}))
 
-    @settings(max_examples=count, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=count, database=None, deadline=None, suppress_health_check=list(HealthCheck)
+    )
     @seed(world_size)
-    @given(training_cases(scope, world_sizes=(world_size,), perturbed=("none",)))  # Delays are none of the pool's doing.
+    @given(
+        training_cases(scope, world_sizes=(world_size,), perturbed=("none",))
+    )  # Delays are none of the pool's doing.
     def collect(case: TrainingCase) -> None:
         drawn.append(case)
 
@@ -75,11 +79,22 @@ def pooled(pool: Pool, cases: list[TrainingCase], ddp: str) -> tuple[float, floa
 def elsewhere(way: str, world_size: int, path: Path, ddp: str) -> float:
     """Median seconds per case of another way, in a process of its own."""
     script, name = CHILDREN[way]
-    environment = {**os.environ, "WAYS_WORLD_SIZE": str(world_size), "WAYS_CASES": str(path), "WAYS_DDP": ddp,
-                   "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    environment = {
+        **os.environ,
+        "WAYS_WORLD_SIZE": str(world_size),
+        "WAYS_CASES": str(path),
+        "WAYS_DDP": ddp,
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
     arguments = [name, str(world_size), str(path), ddp] if script == "ways.py" else [name]
-    done = subprocess.run([sys.executable, str(HERE / script), *arguments], env=environment, capture_output=True, text=True,
-                          check=False)
+    done = subprocess.run(
+        [sys.executable, str(HERE / script), *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
         sys.exit(f"{way}: {done.stderr[-2000:]}")
     seconds: list[float] = json.loads(done.stdout.strip().splitlines()[-1])
@@ -90,8 +105,11 @@ def measure(world_size: int, count: int, ddp: str, pool: Pool) -> dict[str, floa
     """Milliseconds per case of every way for one world size."""
     cases, drawing = draw(world_size, count)
     running, judging = pooled(pool, cases, ddp)
-    found = {"this pool, evidence included": running, "  and judged by all rules": running + judging,
-             "  and drawn by Hypothesis": running + judging + drawing}
+    found = {
+        "this pool, evidence included": running,
+        "  and judged by all rules": running + judging,
+        "  and drawn by Hypothesis": running + judging + drawing,
+    }
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "cases.json"
         path.write_text(json.dumps(cases, default=vars))
@@ -119,7 +137,9 @@ def show(found: dict[int, dict[str, float]], write: Callable[[object], None]) ->
 
 def main() -> None:
     """Measure, print, and write JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--world-sizes", default="1,2,3,4")
     parser.add_argument("--cases", type=int, default=100)
     parser.add_argument("--ddp", default="reference")
@@ -132,8 +152,13 @@ def main() -> None:
     console = Console(width=110)
     show(found, console.print)
     if options.json:
-        facts = {"machine": platform.processor() or platform.machine(), "cores": os.cpu_count(), "ddp": options.ddp,
-                 "cases": options.cases, "milliseconds_per_case": found}
+        facts = {
+            "machine": platform.processor() or platform.machine(),
+            "cores": os.cpu_count(),
+            "ddp": options.ddp,
+            "cases": options.cases,
+            "milliseconds_per_case": found,
+        }
         options.json.write_text(json.dumps(facts, indent=1) + "\n")
 
 

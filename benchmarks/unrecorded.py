@@ -1,7 +1,7 @@
 """The reference in processes whose groups only forward: nothing noted, no wait, no gradient's time; for recording.py.
 
-Importing this file changes the process it is imported in, which is why it is named as an implementation: ranks import
-those, and nothing else does.
+Importing this file changes the process it is imported in, which is why it is named as an
+implementation: ranks import those, and nothing else does.
 """
 
 from collections.abc import Callable
@@ -18,8 +18,11 @@ class Unrecorded(DistributedDataParallel):
 def _bare(kind: str) -> Callable[..., Any]:
     def forward(self: Any, *arguments: Any, **options: Any) -> Any:
         work = getattr(self._inner, kind)(*arguments, **options)
-        self._works.append(work)  # So that connections are known to be quiet, without which no group could be kept.
+        self._works.append(
+            work
+        )  # So that connections are known to be quiet, without which no group could be kept.
         return work
+
     return forward
 
 

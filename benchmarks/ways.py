@@ -1,8 +1,9 @@
 """The other ways to run the same training cases on real ranks; run by throughput.py, one way per process.
 
-`python ways.py WAY WORLD_SIZE CASES.json DDP` prints seconds per case as a JSON list, one number per round or test. The
-training is the same everywhere: build the replica, wrap it, make the optimizer, do the case's steps, one forward more.
-No twin, no evidence, no judgement.
+`python ways.py WAY WORLD_SIZE CASES.json DDP` prints seconds per case as a JSON list, one number
+per round or test. The
+training is the same everywhere: build the replica, wrap it, make the optimizer, do the case's
+steps, one forward more. No twin, no evidence, no judgement.
 """
 
 import datetime as dt
@@ -41,8 +42,21 @@ def train(case: TrainingCase, rank: int, driver: Driver) -> None:
     dataset = draws.Dataset(case)
     kind, arguments = optimizer_plan(case)
     assert driver.call is not None
-    wrapped = driver.call(replica, Context(rank, case.world_size, None, case.bucket_cap, case.seed, case.optimizer.lr, kind,
-                                           arguments, torch.device("cpu")), replica)
+    wrapped = driver.call(
+        replica,
+        Context(
+            rank,
+            case.world_size,
+            None,
+            case.bucket_cap,
+            case.seed,
+            case.optimizer.lr,
+            kind,
+            arguments,
+            torch.device("cpu"),
+        ),
+        replica,
+    )
     optimizer = kind(wrapped.parameters(), **arguments)
     for number, dealt in enumerate(draws.batches(case)):
         indices = dealt[rank]
@@ -51,7 +65,10 @@ def train(case: TrainingCase, rank: int, driver: Driver) -> None:
         inputs = inputs if case.model.layers[0].dtype == "float64" else inputs.float()
         if case.zero_grad != "never" and first:
             optimizer.zero_grad(set_to_none=case.zero_grad == "set_to_none")
-        targets, tags = torch.from_numpy(dataset.targets_ND[indices]), torch.from_numpy(dataset.tags_N[indices])
+        targets, tags = (
+            torch.from_numpy(dataset.targets_ND[indices]),
+            torch.from_numpy(dataset.tags_N[indices]),
+        )
         with nullcontext() if last else wrapped.no_sync():
             (loss_of(case.loss, wrapped(inputs), targets, tags) / case.accumulation).backward()
         if last:
@@ -63,10 +80,14 @@ def connect(path: str, rank: int, world_size: int) -> None:
     """One thread, and a gloo default group that meets at a file."""
     torch.set_num_threads(1)
     store = dist.FileStore(path, world_size)  # type: ignore[attr-defined]  # exported without a stub
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=dt.timedelta(seconds=60))
+    dist.init_process_group(
+        "gloo", store=store, rank=rank, world_size=world_size, timeout=dt.timedelta(seconds=60)
+    )
 
 
-def in_forked_ranks(world_size: int, work: Callable[[int], object], first: Callable[[], object] | None = None) -> Any:
+def in_forked_ranks(
+    world_size: int, work: Callable[[int], object], first: Callable[[], object] | None = None
+) -> Any:
     """What rank 0's work gives (JSON-ready) when all ranks, forked and connected anew, have done theirs.
 
     `first` is done in each rank before it connects: gloo's threads inherit what it sets.

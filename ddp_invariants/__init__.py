@@ -21,7 +21,11 @@ __version__ = "0.1.0"
 
 __all__ = ["Case", "Implementation", "__version__", "certify", "rules", "strategies"]
 
-_HOMES = {"certify": "sessions.certification", "Implementation": "sessions.certification", "Case": "case"}
+_HOMES = {
+    "certify": "sessions.certification",
+    "Implementation": "sessions.certification",
+    "Case": "case",
+}
 """The modules of public names that are no modules themselves."""
 
 

@@ -1,8 +1,9 @@
 """What an adapter may bring: a plain class with the methods in which an implementation differs from the usual.
 
-Nobody subclasses anything. An adapter is named like any implementation (`--ddp path/to/file.py:MyAdapter`) and recognised by
-having `wrap` or `train_step`. It is made anew, without arguments, for every case, in every rank. What it does not bring
-is done as `Adapter` documents. Declarations stand in its class attribute `declares` (see declarations.py).
+Nobody subclasses anything. An adapter is named like any implementation (`--ddp
+path/to/file.py:MyAdapter`) and recognised by having `wrap` or `train_step`. It is made anew,
+without arguments, for every case, in every rank. What it does not bring is done as `Adapter`
+documents. Declarations stand in its class attribute `declares` (see declarations.py).
 
     class Explicit:
         declares = {"init": "seed"}
@@ -27,14 +28,18 @@ class Context:
     Attributes:
         rank: In the group that trains.
         world_size: Of that group.
-        group: The process group to train in; None for the default group, always where the adapter does not claim
-            `subgroup` in its `supports`.
-        bucket_cap: Bytes; None where the case leaves the implementation's default, likewise without a claim of `bucket_cap`.
-        seed: The case's; the global generators are seeded with it plus the rank in the default group.
+        group: The process group to train in; None for the default group, always where the adapter
+            does not claim `subgroup` in its `supports`.
+        bucket_cap: Bytes; None where the case leaves the implementation's default, likewise without
+            a claim of `bucket_cap`.
+        seed: The case's; the global generators are seeded with it plus the rank in the default
+            group.
         lr: The learning rate.
-        optimizer_class: The case's optimizer, `torch.optim.SGD`, `torch.optim.Adam` or `torch.optim.AdamW`.
+        optimizer_class: The case's optimizer, `torch.optim.SGD`, `torch.optim.Adam` or
+            `torch.optim.AdamW`.
         optimizer_arguments: Its keyword arguments, the learning rate among them.
-        device: Where the replica and its batches are: a `torch.device`, the current one of this process.
+        device: Where the replica and its batches are: a `torch.device`, the current one of this
+            process.
     """
 
     rank: int
@@ -55,8 +60,8 @@ class Context:
 class Adapter(Protocol):
     """All methods an adapter may have, with what is done where it has none.
 
-    `wrapped` is what `wrap` returned, `optimizer` what `make_optimizer` did. Whatever a method raises is evidence: raised on
-    every rank it is a refusal, on some a violation.
+    `wrapped` is what `wrap` returned, `optimizer` what `make_optimizer` did. Whatever a method
+    raises is evidence: raised on every rank it is a refusal, on some a violation.
     """
 
     def setup(self, context: Context) -> object:
@@ -65,7 +70,8 @@ class Adapter(Protocol):
     def wrap(self, module: Any, context: Context) -> object:
         """Make a replica data-parallel: return what is to be called, or (that, optimizer), or None when done in place.
 
-        Usual: what was named is called with the module first and what else it asks for by the usual names.
+        Usual: what was named is called with the module first and what else it asks for by the usual
+            names.
         """
 
     def make_optimizer(self, wrapped: Any, context: Context) -> object:
@@ -101,10 +107,13 @@ class Adapter(Protocol):
     def step(self, wrapped: Any, optimizer: Any) -> object:
         """Update the parameters. Usual: `optimizer.step()`."""
 
-    def train_step(self, parameters: Mapping[str, Any], inputs: Any, targets: Any, context: Context) -> object:
+    def train_step(
+        self, parameters: Mapping[str, Any], inputs: Any, targets: Any, context: Context
+    ) -> object:
         """Do one whole step instead of all of the above, for an implementation without a module wrapper.
 
-        `setup` and `wrap`, if there, are called before the first one, which is when parameters can be made equal.
+        `setup` and `wrap`, if there, are called before the first one, which is when parameters can
+        be made equal.
 
         Args:
             parameters: This rank's, by name, in the order of the model; to be updated in place.
@@ -113,7 +122,8 @@ class Adapter(Protocol):
             context: The case.
 
         Returns:
-            The loss on this rank's batch before the update: the mean of squared errors over samples and outputs.
+            The loss on this rank's batch before the update: the mean of squared errors over samples
+            and outputs.
         """
 
     def teardown(self, context: Context) -> object:

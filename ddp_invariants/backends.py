@@ -11,7 +11,12 @@ Backend = Literal["auto", "gloo", "nccl", "gloo-cuda", "nccl-shared"]
 Device = Literal["cpu", "cuda"]
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
 DEVICES: tuple[Device, ...] = get_args(Device)
-_DEVICE: dict[Backend, Device] = {"gloo": "cpu", "nccl": "cuda", "gloo-cuda": "cuda", "nccl-shared": "cuda"}
+_DEVICE: dict[Backend, Device] = {
+    "gloo": "cpu",
+    "nccl": "cuda",
+    "gloo-cuda": "cuda",
+    "nccl-shared": "cuda",
+}
 SHARING = 2
 """Ranks that may share one device over NCCL: as many as its guide says should run."""
 
@@ -21,9 +26,9 @@ class Way:
     """A backend and the device of the tensors it is given.
 
     Attributes:
-        backend: `gloo` over processors' memory; `gloo-cuda` likewise, of tensors on a device, which ranks may share; `nccl`, a
-            device a rank; `nccl-shared`, experimental: two ranks on each device, which NCCL supports from 2.30 on, and
-            takes for two machines before.
+        backend: `gloo` over processors' memory; `gloo-cuda` likewise, of tensors on a device, which
+            ranks may share; `nccl`, a device a rank; `nccl-shared`, experimental: two ranks on each
+            device, which NCCL supports from 2.30 on, and takes for two machines before.
         device: Where the tensors are.
     """
 
@@ -33,7 +38,11 @@ class Way:
     def __str__(self) -> str:
         if self.backend == "nccl-shared":
             return "nccl on cuda, two ranks a device (experimental)"
-        return self.backend if self.device == "cpu" else f"{self.backend.removesuffix('-cuda')} on {self.device}"
+        return (
+            self.backend
+            if self.device == "cpu"
+            else f"{self.backend.removesuffix('-cuda')} on {self.device}"
+        )
 
     @property
     def carrier(self) -> str:
@@ -59,7 +68,9 @@ def wanted(backend: Backend, device: Device | None) -> Way:
     if backend == "auto" or (backend, device) == ("gloo", "cuda"):
         backend = "gloo" if device != "cuda" else "gloo-cuda" if backend == "gloo" else "nccl"
     if device not in (None, _DEVICE[backend]):
-        raise CaseError(f"--backend {backend} --device {device}: {backend} is for tensors on {_DEVICE[backend]}")
+        raise CaseError(
+            f"--backend {backend} --device {device}: {backend} is for tensors on {_DEVICE[backend]}"
+        )
     return Way(backend, _DEVICE[backend])
 
 
@@ -102,7 +113,8 @@ def bound(way: Way, sights: Sequence[Sight]) -> tuple[int, str] | None:
 
     Args:
         way: What was asked for.
-        sights: Of the ranks of a job, in order; of one machine's own ranks that of the first, which the others share.
+        sights: Of the ranks of a job, in order; of one machine's own ranks that of the first, which
+            the others share.
     """
     if way.carrier != "nccl":
         return None

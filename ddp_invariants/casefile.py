@@ -7,14 +7,19 @@ from ddp_invariants.case import Case, ShardCase, TrainingCase
 from ddp_invariants.limits import CaseError
 from ddp_invariants.record import MOST_READ, StoredViolation
 
-_KINDS: dict[object, Any] = {"training": TrainingCase, "shard": ShardCase, "violation": StoredViolation}
+_KINDS: dict[object, Any] = {
+    "training": TrainingCase,
+    "shard": ShardCase,
+    "violation": StoredViolation,
+}
 
 
 def read(path: Path) -> Case:
     """The case in a file, which holds it alone or with a violation it showed.
 
     Raises:
-        CaseError: The file cannot be read, is no JSON, or has a wrong, missing or unknown field, which is named.
+        CaseError: The file cannot be read, is no JSON, or has a wrong, missing or unknown field,
+            which is named.
     """
     found = read_any(path)
     return found.case if isinstance(found, StoredViolation) else found
@@ -24,7 +29,8 @@ def read_any(path: Path) -> Case | StoredViolation:
     """What a file holds. Nothing in it is executed.
 
     Raises:
-        CaseError: The file cannot be read, is no JSON, or has a wrong, missing or unknown field, which is named.
+        CaseError: The file cannot be read, is no JSON, or has a wrong, missing or unknown field,
+            which is named.
     """
     # Imported here: only a replay needs it, and it takes longer to import than a case takes to run.
     import pydantic
@@ -32,12 +38,16 @@ def read_any(path: Path) -> Case | StoredViolation:
     try:
         size = path.stat().st_size
         if size > MOST_READ:
-            raise CaseError(f"{path}: it has {size:,} bytes, more than any violation that is stored")
+            raise CaseError(
+                f"{path}: it has {size:,} bytes, more than any violation that is stored"
+            )
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise CaseError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise CaseError(f"{path}: not a text file ({error.reason} at byte {error.start})") from error
+        raise CaseError(
+            f"{path}: not a text file ({error.reason} at byte {error.start})"
+        ) from error
     try:
         plain = pydantic.TypeAdapter(dict[str, object]).validate_json(text)
     except pydantic.ValidationError as error:
@@ -53,7 +63,12 @@ def read_any(path: Path) -> Case | StoredViolation:
         # A stored case is tried as either kind: what the other one misses says nothing.
         said = [one for one in error.errors(include_url=False) if other not in one["loc"]]
         first = said[0]
-        place = ".".join(str(part) for part in first["loc"] if part not in ("TrainingCase", "ShardCase")) or "the case"
+        place = (
+            ".".join(
+                str(part) for part in first["loc"] if part not in ("TrainingCase", "ShardCase")
+            )
+            or "the case"
+        )
         message = first["msg"].removeprefix("Value error, ")
         raise CaseError(f"{path}: {place}: {message}") from error
 

@@ -1,10 +1,11 @@
 """Complex layers, in balls of real numbers: of each complex number its real and its imaginary part, next to one another.
 
-A complex product is four real ones and two sums, so that each part of a product of matrices is a sum of products as any other.
-What makes three products of it (BLAS' gemm3m, which torch does not call) is outside these bounds.
+A complex product is four real ones and two sums, so that each part of a product of matrices is a
+sum of products as any other. What makes three products of it (BLAS' gemm3m, which torch does not
+call) is outside these bounds.
 
-A gradient is torch's: that of a real loss by the real part, and i times that by the imaginary part, so that a step against it
-descends (twice the conjugate Wirtinger derivative).
+A gradient is torch's: that of a real loss by the real part, and i times that by the imaginary part,
+so that a step against it descends (twice the conjugate Wirtinger derivative).
 
 Suffixes: W ranks, B batch, I and O widths in and out.
 """
@@ -40,19 +41,29 @@ def _halves(ball: Ball) -> Parts:
 def _interleaved(parts: Parts) -> Ball:
     """The parts next to one another, along a new last axis: twice shape (…) to (…, 2)."""
     real, imaginary = parts
-    return Ball(np.stack([real.centre, imaginary.centre], -1), np.stack([real.radius, imaginary.radius], -1),
-                np.minimum(real.quantum, imaginary.quantum))
+    return Ball(
+        np.stack([real.centre, imaginary.centre], -1),
+        np.stack([real.radius, imaginary.radius], -1),
+        np.minimum(real.quantum, imaginary.quantum),
+    )
 
 
 def _joined(one: Ball, other: Ball, axis: int) -> Ball:
     """The numbers of one before those of the other."""
-    return Ball(np.concatenate([one.centre, other.centre], axis), np.concatenate([one.radius, other.radius], axis),
-                np.minimum(one.quantum, other.quantum))
+    return Ball(
+        np.concatenate([one.centre, other.centre], axis),
+        np.concatenate([one.radius, other.radius], axis),
+        np.minimum(one.quantum, other.quantum),
+    )
 
 
 def _doubled(ball: Ball, dtype: str) -> Ball:
     """Exact in every format, but where it overflows."""
-    return Ball(2 * ball.centre, FORMATS[dtype].where_it_fits(2 * ball.radius, 2 * ball.most), 2 * ball.quantum)
+    return Ball(
+        2 * ball.centre,
+        FORMATS[dtype].where_it_fits(2 * ball.radius, 2 * ball.most),
+        2 * ball.quantum,
+    )
 
 
 def _matrix(weight: Ball) -> Ball:
@@ -65,7 +76,10 @@ def _multiplied(one: Parts, other: Parts, dtype: str, *, conjugate: bool = False
     """Complex numbers times others, or times their conjugates, elementwise."""
     (a, b), (c, d) = one, other
     d = negated(d) if conjugate else d
-    return (plus(times(a, c, dtype), negated(times(b, d, dtype)), dtype), plus(times(a, d, dtype), times(b, c, dtype), dtype))
+    return (
+        plus(times(a, c, dtype), negated(times(b, d, dtype)), dtype),
+        plus(times(a, d, dtype), times(b, c, dtype), dtype),
+    )
 
 
 # What goes in is x + i reverse(x), and what comes out Re z + 2 Im z (`case.Layer.dtype`).
@@ -91,7 +105,12 @@ def linear(x: Ball, weight: Ball, bias: Ball | None, dtype: str) -> Ball:
     """Shape (W, B, I) to (W, B, O): a product with a weight's numbers, (O, 2 I), and a sum with a bias', (O, 2)."""
     entering = _joined(*_entering(x), 2)
     offset = bias and Ball(bias.centre.T.ravel(), bias.radius.T.ravel(), bias.quantum)
-    return _leaving(_halves(product(entering, transposed(_matrix(weight)), dtype, entering.centre.shape[-1], offset)), dtype)
+    return _leaving(
+        _halves(
+            product(entering, transposed(_matrix(weight)), dtype, entering.centre.shape[-1], offset)
+        ),
+        dtype,
+    )
 
 
 def linear_back(g: Ball, x: Ball, weight: Ball, dtype: str) -> tuple[Ball, Ball, Ball]:
@@ -99,12 +118,18 @@ def linear_back(g: Ball, x: Ball, weight: Ball, dtype: str) -> tuple[Ball, Ball,
     real, imaginary = _leaving_back(g, dtype)
     entering, terms = _joined(*_entering(x), 1), 2 * x.centre.shape[1]
     back = product(_joined(real, imaginary, 2), _matrix(weight), dtype, 2 * g.centre.shape[-1])
-    of_weight = _interleaved((product(transposed(_joined(real, imaginary, 1)), entering, dtype, terms),
-                              product(transposed(_joined(imaginary, negated(real), 1)), entering, dtype, terms)))
+    of_weight = _interleaved(
+        (
+            product(transposed(_joined(real, imaginary, 1)), entering, dtype, terms),
+            product(transposed(_joined(imaginary, negated(real), 1)), entering, dtype, terms),
+        )
+    )
     flat = (*of_weight.centre.shape[:-2], -1)
-    return (_entering_back(_halves(back), dtype),
-            Ball(of_weight.centre.reshape(flat), of_weight.radius.reshape(flat), of_weight.quantum),
-            _interleaved(_leaving_back(summed(g, (1,), dtype), dtype)))
+    return (
+        _entering_back(_halves(back), dtype),
+        Ball(of_weight.centre.reshape(flat), of_weight.radius.reshape(flat), of_weight.quantum),
+        _interleaved(_leaving_back(summed(g, (1,), dtype), dtype)),
+    )
 
 
 def scale(x: Ball, factor: Ball, dtype: str) -> Ball:
@@ -116,5 +141,7 @@ def scale_back(g: Ball, x: Ball, factor: Ball, dtype: str) -> tuple[Ball, Ball]:
     """The gradients of the input, (W, B, D), and of the factor, (W, 2)."""
     leaving = _leaving_back(g, dtype)
     real, imaginary = _multiplied(leaving, _entering(x), dtype, conjugate=True)
-    return (_entering_back(_multiplied(leaving, _apart(factor), dtype, conjugate=True), dtype),
-            _interleaved((summed(real, (1, 2), dtype), summed(imaginary, (1, 2), dtype))))
+    return (
+        _entering_back(_multiplied(leaving, _apart(factor), dtype, conjugate=True), dtype),
+        _interleaved((summed(real, (1, 2), dtype), summed(imaginary, (1, 2), dtype))),
+    )

@@ -1,8 +1,8 @@
 """What an implementation says of itself: how it does what it must, and what it does not do at all.
 
-Nothing of it is taken on trust: a declaration changes what is judged, never whether. It stands in a `declares`
-attribute of the implementation or its adapter, or in a TOML file (`--declare FILE`, or what `discover --pin FILE` wrote),
-under `[ddp]` and `[sampler]`.
+Nothing of it is taken on trust: a declaration changes what is judged, never whether. It stands in a
+`declares` attribute of the implementation or its adapter, or in a TOML file (`--declare FILE`, or
+what `discover --pin FILE` wrote), under `[ddp]` and `[sampler]`.
 
 Standard library only: the rank side imports this module under any interpreter.
 """
@@ -65,26 +65,30 @@ class Declarations:
     """Of a DDP.
 
     Attributes:
-        init: When the ranks become equal: `wrap`, at the latest `first_forward`, or never, because they are built
-            equal (`seed`).
+        init: When the ranks become equal: `wrap`, at the latest `first_forward`, or never, because
+            they are built equal (`seed`).
         reduction: What a gradient is over the ranks.
-        gradients: Who holds the reduced gradient: `all` ranks, the `owner` of each parameter alone, or nobody
-            (`hidden`: parameters carry the proof).
-        exactness: How far a reduced gradient may be from the mean: by rounding in its own dtype (`bitwise` means that
-            ranks agree to the bit), by rounding to a lower one, or `lossy`, which leaves only agreement to judge.
-        accumulation: How several backwards per step are run: all but the last under `no_sync`, `each` synchronised,
-            or not at all (`none`). Empty: found out by looking for `no_sync`.
+        gradients: Who holds the reduced gradient: `all` ranks, the `owner` of each parameter alone,
+            or nobody (`hidden`: parameters carry the proof).
+        exactness: How far a reduced gradient may be from the mean: by rounding in its own dtype
+            (`bitwise` means that ranks agree to the bit), by rounding to a lower one, or `lossy`,
+            which leaves only agreement to judge.
+        accumulation: How several backwards per step are run: all but the last under `no_sync`,
+            `each` synchronised, or not at all (`none`). Empty: found out by looking for `no_sync`.
         zero: Stage of sharding: 1 optimizer state, 2 gradients too, 3 parameters too; 0 none.
-        partition: What a shard is made of: equal numbers of `elements`, of `rows` (the first dimension), or whole
-            `parameters`, whose sizes differ.
-        optimizer: Whether every rank keeps the whole optimizer state, `replicated`, or it is the implementation's `own`
-            affair, as with `--opt`.
-        main: Dtype of the copy an optimizer updates where parameters are of a lower one; empty: it updates them themselves.
-        buckets: How they are filled: closed before they would exceed their capacity (`within`), or once they have reached it
-            (`reach`). Empty: found out.
-        divisor: By how many a sum over the ranks is divided when some have run out of batches: by those there were at first
-            (`initial`), so that these count as zero, or by those that still have one (`active`).
-        loss: Of a whole training step: the suite's own (`tagged`), or the mean of squared errors (`mse`).
+        partition: What a shard is made of: equal numbers of `elements`, of `rows` (the first
+            dimension), or whole `parameters`, whose sizes differ.
+        optimizer: Whether every rank keeps the whole optimizer state, `replicated`, or it is the
+            implementation's `own` affair, as with `--opt`.
+        main: Dtype of the copy an optimizer updates where parameters are of a lower one; empty: it
+            updates them themselves.
+        buckets: How they are filled: closed before they would exceed their capacity (`within`), or
+            once they have reached it (`reach`). Empty: found out.
+        divisor: By how many a sum over the ranks is divided when some have run out of batches: by
+            those there were at first (`initial`), so that these count as zero, or by those that
+            still have one (`active`).
+        loss: Of a whole training step: the suite's own (`tagged`), or the mean of squared errors
+            (`mse`).
         stack: Of a whole training step: the model it computes; None where it takes any module.
         supports: Capabilities claimed: each must be met and not refused.
         unsupported: Capabilities not claimed: what happens there is printed and accuses nobody.
@@ -107,9 +111,22 @@ class Declarations:
     unsupported: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _check(self, {"init": Init, "reduction": Reduction, "gradients": Gradients, "exactness": Exactness,
-                      "accumulation": Accumulation, "partition": Partition, "optimizer": OptimizerOwner, "main": Main,
-                      "buckets": Buckets, "divisor": Divisor, "loss": Loss})
+        _check(
+            self,
+            {
+                "init": Init,
+                "reduction": Reduction,
+                "gradients": Gradients,
+                "exactness": Exactness,
+                "accumulation": Accumulation,
+                "partition": Partition,
+                "optimizer": OptimizerOwner,
+                "main": Main,
+                "buckets": Buckets,
+                "divisor": Divisor,
+                "loss": Loss,
+            },
+        )
         if self.zero not in (0, 1, 2, 3):
             raise DeclarationError(f"zero = {self.zero!r}: expected 0, 1, 2 or 3")
 
@@ -119,12 +136,13 @@ class SamplerDeclarations:
     """Of a sampler.
 
     Attributes:
-        padding: How unequal shards become equal: by at most W - 1 repeated indices (`wrap`), by whole batches
-            (`batch`), or not at all (`none`: exact and unequal).
-        layout: Which part of the order a rank holds; empty: not said, not judged. `scatter`: no index, but the data
-            themselves, sent by the first rank, so that ranks are asked together, in a process group.
-        saves: What a saved state holds: the `epoch` and how much of it was taken, or the `place` alone, so that `set_epoch`
-            is called before it is loaded.
+        padding: How unequal shards become equal: by at most W - 1 repeated indices (`wrap`), by
+            whole batches (`batch`), or not at all (`none`: exact and unequal).
+        layout: Which part of the order a rank holds; empty: not said, not judged. `scatter`: no
+            index, but the data themselves, sent by the first rank, so that ranks are asked
+            together, in a process group.
+        saves: What a saved state holds: the `epoch` and how much of it was taken, or the `place`
+            alone, so that `set_epoch` is called before it is loaded.
         supports: Capabilities claimed.
         unsupported: Capabilities not claimed.
     """
@@ -147,12 +165,16 @@ def _check(declared: Any, choices: Mapping[str, Any]) -> None:
         value = getattr(declared, name)
         if value not in get_args(literal):
             allowed = ", ".join(repr(choice) for choice in get_args(literal) if choice)
-            raise DeclarationError(f"{name} = {value!r}: expected one of {allowed}{_meant(value, get_args(literal))}")
+            raise DeclarationError(
+                f"{name} = {value!r}: expected one of {allowed}{_meant(value, get_args(literal))}"
+            )
     for name in ("supports", "unsupported"):
         for word in getattr(declared, name, ()):
             if word not in CAPABILITIES:
-                raise DeclarationError(f"{name} names {word!r}, which is no capability{_meant(word, CAPABILITIES)}; they are "
-                                       f"{', '.join(CAPABILITIES)}")
+                raise DeclarationError(
+                    f"{name} names {word!r}, which is no capability{_meant(word, CAPABILITIES)}; they are "
+                    f"{', '.join(CAPABILITIES)}"
+                )
 
 
 def _meant(got: object, among: Any) -> str:
@@ -252,7 +274,9 @@ def declare(kind: type[Declared], plain: Mapping[str, Any]) -> Declared:
     known = {one.name for one in fields(kind)}
     for name in plain:
         if name not in known:
-            raise DeclarationError(f"{name!r} is no declaration{_meant(name, known)}; known are {', '.join(sorted(known))}")
+            raise DeclarationError(
+                f"{name!r} is no declaration{_meant(name, known)}; known are {', '.join(sorted(known))}"
+            )
     found = dict(plain)
     for name in ("supports", "unsupported"):
         if name in found:
@@ -261,7 +285,9 @@ def declare(kind: type[Declared], plain: Mapping[str, Any]) -> Declared:
         try:
             found["stack"] = Stack(**found["stack"])
         except TypeError:
-            raise DeclarationError(f"stack = {found['stack']!r}: expected a table of layers, activation and last") from None
+            raise DeclarationError(
+                f"stack = {found['stack']!r}: expected a table of layers, activation and last"
+            ) from None
     return kind(**found)
 
 
@@ -310,5 +336,9 @@ def _toml(value: object) -> str:
     if isinstance(value, tuple):
         return "[" + ", ".join(map(_toml, value)) + "]"
     if isinstance(value, Stack):
-        return "{ " + ", ".join(f"{one.name} = {_toml(getattr(value, one.name))}" for one in fields(value)) + " }"
+        return (
+            "{ "
+            + ", ".join(f"{one.name} = {_toml(getattr(value, one.name))}" for one in fields(value))
+            + " }"
+        )
     return f'"{value}"' if isinstance(value, str) else str(value)

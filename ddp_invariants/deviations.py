@@ -1,6 +1,7 @@
 """Deviations that are known and expected, and judged strictly: one that no longer shows, or has expired, is an error.
 
-They stand in one file, `deviations.toml` beside this module; `--deviations FILE` adds another of the same form:
+They stand in one file, `deviations.toml` beside this module; `--deviations FILE` adds another of
+the same form:
 
     [[deviation]]
     ddp = "torch"                    # as the option names it
@@ -44,7 +45,8 @@ class Deviation:
         expires: The day from which on it is an error to expect it still.
         capability: Where it is silently wrong; empty where a rule is named.
         rule: What it breaches; empty where a capability is named.
-        arguments: The arguments with which it is, by name and text; those it does not name may be anything.
+        arguments: The arguments with which it is, by name and text; those it does not name may be
+            anything.
         torch: The versions of torch of which it is expected.
     """
 
@@ -62,15 +64,22 @@ class Deviation:
     def __post_init__(self) -> None:
         if bool(self.capability) == bool(self.rule):
             raise DeviationError("it names a capability and a rule, or neither: expected one")
-        for name, got, known in (("capability", self.capability, [*TRAINING, *SHOWN]), ("rule", self.rule, ALL_RULES)):
+        for name, got, known in (
+            ("capability", self.capability, [*TRAINING, *SHOWN]),
+            ("rule", self.rule, ALL_RULES),
+        ):
             if got and got not in known:
-                raise DeviationError(f"{name} is {got!r}, which matches nothing; known are {', '.join(known)}")
+                raise DeviationError(
+                    f"{name} is {got!r}, which matches nothing; known are {', '.join(known)}"
+                )
         if not self.link.startswith("https://"):
             raise DeviationError(f"link is {self.link!r}, expected an https address")
         try:
             SpecifierSet(self.torch)
         except InvalidSpecifier as error:
-            raise DeviationError(f"torch is {self.torch!r}, expected versions such as '>=2.0,<2.15'") from error
+            raise DeviationError(
+                f"torch is {self.torch!r}, expected versions such as '>=2.0,<2.15'"
+            ) from error
 
     @property
     def about(self) -> str:
@@ -84,8 +93,11 @@ class Deviation:
 
     def is_of(self, ddp: Ddp, torch: str) -> bool:
         """Whether it is expected of an implementation under a version of torch."""
-        return ddp.name == self.ddp and self.arguments.items() <= dict(ddp.arguments).items() \
+        return (
+            ddp.name == self.ddp
+            and self.arguments.items() <= dict(ddp.arguments).items()
             and SpecifierSet(self.torch).contains(torch.partition("+")[0], prereleases=True)
+        )
 
     def __str__(self) -> str:
         """How a report tells it."""
@@ -106,18 +118,25 @@ def tables(path: Path, name: str, kind: type[Table]) -> tuple[Table, ...]:
 
     try:
         plain = tomllib.loads(path.read_text(encoding="utf-8"))
-        found = pydantic.TypeAdapter(dict[str, tuple[kind, ...]]).validate_python(plain, strict=False)  # type: ignore[valid-type]  # a class
+        adapter = pydantic.TypeAdapter(dict[str, tuple[kind, ...]])  # type: ignore[valid-type]  # a class
+        found = adapter.validate_python(plain, strict=False)
     except OSError as error:
         raise DeviationError(f"{path}: {error.strerror}") from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise DeviationError(f"{path}: no TOML: {error}") from error
     except (pydantic.ValidationError, DeviationError) as error:
-        first = error.errors(include_url=False)[0] if isinstance(error, pydantic.ValidationError) else None
+        first = (
+            error.errors(include_url=False)[0]
+            if isinstance(error, pydantic.ValidationError)
+            else None
+        )
         where = ".".join(map(str, first["loc"])) if first is not None else name
         message = first["msg"].removeprefix("Value error, ") if first is not None else str(error)
         raise DeviationError(f"{path}: {where}: {message}") from error
     if set(found) - {name}:
-        raise DeviationError(f"{path}: {min(set(found) - {name})!r} is no table of it; expected [[{name}]]")
+        raise DeviationError(
+            f"{path}: {min(set(found) - {name})!r} is no table of it; expected [[{name}]]"
+        )
     return found.get(name, ())
 
 
@@ -130,7 +149,9 @@ def read(path: Path) -> tuple[Deviation, ...]:
     deviations = tables(path, "deviation", Deviation)
     for number, one in enumerate(deviations):
         if one in deviations[:number]:
-            raise DeviationError(f"{path}: deviation {number + 1}, of {one.ddp} in {one.about}, is there twice")
+            raise DeviationError(
+                f"{path}: deviation {number + 1}, of {one.ddp} in {one.about}, is there twice"
+            )
     return deviations
 
 
@@ -154,8 +175,10 @@ def current(entries: Iterable[Expiring], path: Path, today: dt.date) -> None:
     """
     for one in entries:
         if one.expires <= today:
-            raise DeviationError(f"{path}: {one.title} expired on {one.expires}: look whether it still shows, and give it "
-                                 "another day or take it out")
+            raise DeviationError(
+                f"{path}: {one.title} expired on {one.expires}: look whether it still shows, and give it "
+                "another day or take it out"
+            )
 
 
 def expected(ddp: Ddp, torch: str, files: Sequence[Path] = ()) -> tuple[Deviation, ...]:

@@ -1,7 +1,8 @@
 """Find out what an implementation takes, before any property runs: one small case per capability.
 
-What it refuses on every rank is not drawn afterwards, and is listed; what is silently wrong is drawn, and so becomes a
-violation, unless the implementation declares it unsupported, and then it is printed as that.
+What it refuses on every rank is not drawn afterwards, and is listed; what is silently wrong is
+drawn, and so becomes a violation, unless the implementation declares it unsupported, and then it is
+printed as that.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +14,13 @@ from typing import Any
 
 from ddp_invariants.backends import ON_THE_CPU, Way
 from ddp_invariants.case import ShardCase, TrainingCase
-from ddp_invariants.declarations import CAPABILITIES, Buckets, Declarations, SamplerDeclarations, declare
+from ddp_invariants.declarations import (
+    CAPABILITIES,
+    Buckets,
+    Declarations,
+    SamplerDeclarations,
+    declare,
+)
 from ddp_invariants.deviations import expected
 from ddp_invariants.evidence import ShardEvidence, TrainingEvidence
 from ddp_invariants.implementation import Ddp, Sampler
@@ -68,7 +75,11 @@ class Probed:
     @property
     def excused(self) -> bool:
         """Whether cases are not to contain it."""
-        return self.standing in (Standing.REFUSED, Standing.ABSENT) or self.declared or bool(self.expected)
+        return (
+            self.standing in (Standing.REFUSED, Standing.ABSENT)
+            or self.declared
+            or bool(self.expected)
+        )
 
 
 @dataclass(frozen=True)
@@ -81,7 +92,8 @@ class Discovery:
         probed: Of the DDP's capabilities.
         dealt: Of the sampler's capabilities.
         driven: How the DDP is driven, a line each.
-        buckets: How it was seen to fill buckets (`Declarations.buckets`); empty where it fills none.
+        buckets: How it was seen to fill buckets (`Declarations.buckets`); empty where it fills
+            none.
         deviating: Rules that it is expected to breach, and why.
         way: Over what ranks communicated, and where their tensors were.
     """
@@ -112,33 +124,56 @@ class Discovery:
 
     def scope(self, max_world_size: int) -> Scope:
         """What cases may contain."""
-        without = frozenset(probed.capability for probed in (*self.probed, *self.dealt) if probed.excused)
+        without = frozenset(
+            probed.capability for probed in (*self.probed, *self.dealt) if probed.excused
+        )
         declared = replace(self.declared, buckets=self.declared.buckets or self.buckets)
-        return Scope(max_world_size, without, declared, self.declared_sampler, self.deviating, self.way)
+        return Scope(
+            max_world_size, without, declared, self.declared_sampler, self.deviating, self.way
+        )
 
     def claims_refused(self) -> list[str]:
         """Capabilities that are claimed and not there, in words."""
         claimed = {*self.declared.supports, *self.declared_sampler.supports}
-        return [f"it claims {one.capability!r} ({CAPABILITIES[one.capability]}), which is {one.standing.value}"
-                + (f": {one.words}" if one.words else "") for one in (*self.probed, *self.dealt)
-                if one.capability in claimed and (one.standing in (Standing.REFUSED, Standing.ABSENT) or one.never_met)]
+        return [
+            f"it claims {one.capability!r} ({CAPABILITIES[one.capability]}), which is {one.standing.value}"
+            + (f": {one.words}" if one.words else "")
+            for one in (*self.probed, *self.dealt)
+            if one.capability in claimed
+            and (one.standing in (Standing.REFUSED, Standing.ABSENT) or one.never_met)
+        ]
 
     def stale(self) -> list[str]:
         """Deviations that are expected where all is right, in words. What is refused now is at least said aloud."""
-        return [f"{one.capability!r} is right, and was {one.expected}; take the deviation out of its file"
-                for one in self.probed if one.expected and one.standing is Standing.RIGHT]
+        return [
+            f"{one.capability!r} is right, and was {one.expected}; take the deviation out of its file"
+            for one in self.probed
+            if one.expected and one.standing is Standing.RIGHT
+        ]
 
     def pinned(self) -> tuple[Declarations, SamplerDeclarations]:
         """The declarations with what was found refused or wrong added, so that a later change shows."""
+
         def add(declared: Any, probed: tuple[Probed, ...]) -> Any:
-            unsupported = sorted({*declared.unsupported, *(one.capability for one in probed if one.standing in
-                                                          (Standing.REFUSED, Standing.WRONG))})
+            unsupported = sorted(
+                {
+                    *declared.unsupported,
+                    *(
+                        one.capability
+                        for one in probed
+                        if one.standing in (Standing.REFUSED, Standing.WRONG)
+                    ),
+                }
+            )
             supports = [one.capability for one in probed if one.standing is Standing.RIGHT]
             return replace(declared, supports=tuple(supports), unsupported=tuple(unsupported))
+
         return add(self.declared, self.probed), add(self.declared_sampler, self.dealt)
 
 
-def discover(pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int, files: Sequence[Path] = ()) -> Discovery:
+def discover(
+    pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int, files: Sequence[Path] = ()
+) -> Discovery:
     """Load what is on trial and probe it.
 
     Args:
@@ -150,14 +185,27 @@ def discover(pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int, files:
 
     Raises:
         DeviationError: One of these cannot be used.
-        LoadFailure: One of the two cannot be put on trial at all: it does not load, or is no wrapper.
+        LoadFailure: One of the two cannot be put on trial at all: it does not load, or is no
+            wrapper.
     """
-    described, dealing = pool.describe(ddp), pool.describe(sampler)  # Both, before either is probed.
-    return replace(of_ddp(pool, ddp, described, max_world_size, files), sampler=dealing,
-                   dealt=of_sampler(pool, sampler, dealing, max_world_size))
+    described, dealing = (
+        pool.describe(ddp),
+        pool.describe(sampler),
+    )  # Both, before either is probed.
+    return replace(
+        of_ddp(pool, ddp, described, max_world_size, files),
+        sampler=dealing,
+        dealt=of_sampler(pool, sampler, dealing, max_world_size),
+    )
 
 
-def of_ddp(pool: Pool, ddp: Ddp, described: Mapping[str, Any], max_world_size: int, files: Sequence[Path] = ()) -> Discovery:
+def of_ddp(
+    pool: Pool,
+    ddp: Ddp,
+    described: Mapping[str, Any],
+    max_world_size: int,
+    files: Sequence[Path] = (),
+) -> Discovery:
     """Probe a DDP; what is found out about it depends on no sampler.
 
     Args:
@@ -172,13 +220,18 @@ def of_ddp(pool: Pool, ddp: Ddp, described: Mapping[str, Any], max_world_size: i
         LoadFailure: It is no wrapper.
     """
     declared = declare(Declarations, described["declares"])
-    lacking = frozenset(described["lacks"]) | frozenset({"accumulation"} if declared.accumulation == "none" else ())
+    lacking = frozenset(described["lacks"]) | frozenset(
+        {"accumulation"} if declared.accumulation == "none" else ()
+    )
     if declared.gradients == "hidden":
         # Whether a parameter without a gradient got a zero, which may move it, is not seen.
         lacking |= {"unused", "freeze", "unfreeze"}
-        lacking |= {"penalty"}  # The oracle, which alone could tell what a step must come to, knows no second derivatives.
+        lacking |= {
+            "penalty"
+        }  # The oracle, which alone could tell what a step must come to, knows no second derivatives.
     if declared.reduction == "sum":
-        # What is left of a sum is summed again or not, as it is hooked: nothing says which is meant.
+        # What is left of a sum is summed again or not, as it is hooked: nothing says which is
+        # meant.
         lacking |= {"never_zeroed", "retained"}
     # What is sent is looked at last, and breaks nothing before.
     without = lacking | frozenset(declared.unsupported) | {"bucketing", "overlap", "equal_buffers"}
@@ -187,9 +240,11 @@ def of_ddp(pool: Pool, ddp: Ddp, described: Mapping[str, Any], max_world_size: i
     base = probes.run(BASE)
     _require_wrapper(ddp, base)
     how = base.ranks[0].driven
-    if how.get("accumulation") == "each" and (declared.reduction == "sum" or
-                                              ("before each batch" in how and not declared.accumulation)):
-        # Whether its call before a batch belongs before a step or a micro-step, nothing tells: it is not put to that test.
+    if how.get("accumulation") == "each" and (
+        declared.reduction == "sum" or ("before each batch" in how and not declared.accumulation)
+    ):
+        # Whether its call before a batch belongs before a step or a micro-step, nothing tells: it
+        # is not put to that test.
         lacking |= {"accumulation"}
         probes.scope = replace(probes.scope, without=probes.scope.without | lacking)
     if how.get("without communication", "no_sync") != "no_sync":
@@ -197,7 +252,10 @@ def of_ddp(pool: Pool, ddp: Ddp, described: Mapping[str, Any], max_world_size: i
         probes.scope = replace(probes.scope, without=probes.scope.without | lacking)
     if "backward" in how:  # The engine's own, which is not told that another follows.
         lacking |= {"retained", "scaler"}
-    if {"gradients", "step"} & how.keys():  # They lie elsewhere, or an engine makes of them what it likes.
+    if {
+        "gradients",
+        "step",
+    } & how.keys():  # They lie elsewhere, or an engine makes of them what it likes.
         lacking |= {"clipping", "scaler"}
     if "uneven batches" not in how:
         lacking |= {"join"}
@@ -206,15 +264,29 @@ def of_ddp(pool: Pool, ddp: Ddp, described: Mapping[str, Any], max_world_size: i
     if how.get("accumulation") == "each":
         lacking |= {"no_sync_nested", "no_sync_error"}
         probes.scope = replace(probes.scope, without=probes.scope.without | lacking)
-    driven = [*described["driven"], *(f"{when}: {what}" for when, what in sorted(base.ranks[0].driven.items()))]
+    driven = [
+        *described["driven"],
+        *(f"{when}: {what}" for when, what in sorted(base.ranks[0].driven.items())),
+    ]
     probed = tuple(probes.all(lacking, base))
     buckets, shown = probes.sending(probed)
     driven += [f"buckets: {_FILLED[buckets]}"] if buckets else []
     known = expected(ddp, str(described["torch"]), files)
     why = {one.capability: str(one) for one in known}
-    probed, shown = (tuple(replace(one, expected=why.get(one.capability, "")) for one in some) for some in (probed, shown))
-    return Discovery(described, {}, (*probed, *shown), (), tuple(driven), buckets,
-                     tuple((one.rule, str(one)) for one in known if one.rule), pool.way)
+    probed, shown = (
+        tuple(replace(one, expected=why.get(one.capability, "")) for one in some)
+        for some in (probed, shown)
+    )
+    return Discovery(
+        described,
+        {},
+        (*probed, *shown),
+        (),
+        tuple(driven),
+        buckets,
+        tuple((one.rule, str(one)) for one in known if one.rule),
+        pool.way,
+    )
 
 
 def _small_enough(case: TrainingCase, max_world_size: int) -> TrainingCase:
@@ -251,10 +323,14 @@ def _require_wrapper(ddp: Ddp, base: TrainingEvidence) -> None:
         return
     text = told["message"].lower()
     if any(word in text for word in ("cuda", "nvidia", "nccl")):
-        raise LoadFailure(f"--ddp {ddp}: wrapping the simplest model raised {refusal}; it needs CUDA, not offered here")
+        raise LoadFailure(
+            f"--ddp {ddp}: wrapping the simplest model raised {refusal}; it needs CUDA, not offered here"
+        )
     if told["type"] in ("TypeError", "AttributeError"):
-        raise LoadFailure(f"--ddp {ddp}: wrapping the simplest model raised {refusal}; it is no wrapper, or needs arguments "
-                          "(--ddp-arg NAME=VALUE), a --setup call or an adapter")
+        raise LoadFailure(
+            f"--ddp {ddp}: wrapping the simplest model raised {refusal}; it is no wrapper, or needs arguments "
+            "(--ddp-arg NAME=VALUE), a --setup call or an adapter"
+        )
 
 
 class _Probes:
@@ -264,17 +340,24 @@ class _Probes:
         self.pool, self.ddp, self.scope = pool, ddp, scope
         self.hung = 0
 
-    def run(self, case: TrainingCase, scope: Scope | None = None, *, hangs: bool = False) -> TrainingEvidence:
+    def run(
+        self, case: TrainingCase, scope: Scope | None = None, *, hangs: bool = False
+    ) -> TrainingEvidence:
         """The evidence of a probe, fitted to what is declared; of one that often hangs after less patience."""
         scope = scope or self.scope
-        evidence = self.pool.train(scope.fit(_small_enough(case, scope.max_world_size)), self.ddp,
-                                   patience=HUNG_PATIENCE if self.hung or hangs else None)
+        evidence = self.pool.train(
+            scope.fit(_small_enough(case, scope.max_world_size)),
+            self.ddp,
+            patience=HUNG_PATIENCE if self.hung or hangs else None,
+        )
         self.hung += evidence.incident is not None
         return evidence
 
     def all(self, lacking: frozenset[str], base: TrainingEvidence) -> list[Probed]:
         """Every training capability's probe; none where the simplest case already fails: its verdict says why."""
-        broken = base.incident is not None or bool(_refusal(base)) or _breach(base, self.scope) != ""
+        broken = (
+            base.incident is not None or bool(_refusal(base)) or _breach(base, self.scope) != ""
+        )
         declared = self.scope.declared
         probed = []
         for name in TRAINING:
@@ -285,39 +368,85 @@ class _Probes:
                 probed.append(Probed(name, Standing.UNKNOWN, declared=excused))
             else:
                 probed.append(self._probe(name, declared=excused))
-            if name == "buffers" and probed[-1].standing is not Standing.RIGHT:  # What is said of them is said once.
+            if (
+                name == "buffers" and probed[-1].standing is not Standing.RIGHT
+            ):  # What is said of them is said once.
                 self.scope = replace(self.scope, without=self.scope.without | {name})
-        return [*probed, self._no_sync(base, next(one for one in probed if one.capability == "accumulation"))]
+        return [
+            *probed,
+            self._no_sync(base, next(one for one in probed if one.capability == "accumulation")),
+        ]
 
     def sending(self, probed: tuple[Probed, ...]) -> tuple[Buckets, tuple[Probed, ...]]:
         """How buckets are filled, whether that and overlap are seen in what is sent under two capacities; and equal buffers."""
         found: Buckets = ""
         overlaps, declared = False, self.scope.declared
-        if any(one.capability == "bucket_cap" and one.standing is Standing.RIGHT for one in probed) \
-                and declared.gradients != "hidden":
-            small, large = (self.run(replace(BASE, bucket_cap=cap, steps=3)) for cap in (_BETWEEN, 1 << 20))
+        if (
+            any(one.capability == "bucket_cap" and one.standing is Standing.RIGHT for one in probed)
+            and declared.gradients != "hidden"
+        ):
+            small, large = (
+                self.run(replace(BASE, bucket_cap=cap, steps=3)) for cap in (_BETWEEN, 1 << 20)
+            )
             counts = reductions_per_step(small)[1:], reductions_per_step(large)[1:]
-            found = next((how for how, expected in _SHOWS.items() if counts == ([expected] * 2, [1, 1])), "")
+            found = next(
+                (how for how, expected in _SHOWS.items() if counts == ([expected] * 2, [1, 1])), ""
+            )
             overlaps = overlapping(small)
-            # Some keep what belongs to a layer together, which shows only where layers have two parameters.
-            biased = replace(BASE, model=Model(4, (Layer("linear", 4, bias=True),) * 4), bucket_cap=_BETWEEN - 30, steps=3)
-            scope = replace(self.scope, declared=replace(declared, buckets=found), without=self.scope.without - {"bucketing"})
+            # Some keep what belongs to a layer together, which shows only where layers have two
+            # parameters.
+            biased = replace(
+                BASE,
+                model=Model(4, (Layer("linear", 4, bias=True),) * 4),
+                bucket_cap=_BETWEEN - 30,
+                steps=3,
+            )
+            scope = replace(
+                self.scope,
+                declared=replace(declared, buckets=found),
+                without=self.scope.without - {"bucketing"},
+            )
             found = "" if not found or _breach(self.run(biased), scope, ("COMM-4",)) else found
-        unknown = Standing.UNKNOWN if any(one.standing is Standing.UNKNOWN for one in probed) else Standing.ABSENT
-        standings = [("bucketing", found and found == (declared.buckets or found)), ("overlap", overlaps)]
-        shown = tuple(Probed(name, Standing.RIGHT if seen else unknown if name in declared.supports else Standing.ABSENT,
-                             declared=name in declared.unsupported) for name, seen in standings)
+        unknown = (
+            Standing.UNKNOWN
+            if any(one.standing is Standing.UNKNOWN for one in probed)
+            else Standing.ABSENT
+        )
+        standings = [
+            ("bucketing", found and found == (declared.buckets or found)),
+            ("overlap", overlaps),
+        ]
+        shown = tuple(
+            Probed(
+                name,
+                Standing.RIGHT
+                if seen
+                else unknown
+                if name in declared.supports
+                else Standing.ABSENT,
+                declared=name in declared.unsupported,
+            )
+            for name, seen in standings
+        )
         return found, (*shown, self._equal_buffers(probed))
 
     def _equal_buffers(self, probed: tuple[Probed, ...]) -> Probed:
         """Whether the ranks' buffers, which each batch moves, are equal again when the next forward starts.
 
-        It is no duty: who claims it and does not is wrong, who does not claim it leaves each rank its own.
+        It is no duty: who claims it and does not is wrong, who does not claim it leaves each rank
+            its own.
         """
         name, declared = "equal_buffers", self.scope.declared
-        buffers, excused = next(one for one in probed if one.capability == "buffers"), name in declared.unsupported
+        buffers, excused = (
+            next(one for one in probed if one.capability == "buffers"),
+            name in declared.unsupported,
+        )
         if buffers.standing is not Standing.RIGHT:
-            return Probed(name, Standing.UNKNOWN if buffers.standing is Standing.UNKNOWN else Standing.ABSENT, declared=excused)
+            return Probed(
+                name,
+                Standing.UNKNOWN if buffers.standing is Standing.UNKNOWN else Standing.ABSENT,
+                declared=excused,
+            )
         found = judge(self.run(replace(TRAINING["buffers"].probe, steps=3)), declared)["BUF-1"]
         if MOVED in found.met and found.breach is None:
             return Probed(name, Standing.RIGHT, declared=excused)
@@ -328,7 +457,10 @@ class _Probes:
     def _no_sync(self, base: TrainingEvidence, accumulation: Probed) -> Probed:
         """Whether backwards can go without communication: it is what accumulation was probed with, where it is there."""
         excused = "no_sync" in self.scope.declared.unsupported
-        if base.ranks[0].driven.get("accumulation", "each") != "no_sync" and accumulation.standing is not Standing.UNKNOWN:
+        if (
+            base.ranks[0].driven.get("accumulation", "each") != "no_sync"
+            and accumulation.standing is not Standing.UNKNOWN
+        ):
             return Probed("no_sync", Standing.ABSENT, declared=excused)
         return replace(accumulation, capability="no_sync", declared=excused)
 
@@ -336,13 +468,16 @@ class _Probes:
         try:
             case = _small_enough(TRAINING[name].probe, self.scope.max_world_size)
         except CaseError:
-            return Probed(name, Standing.UNKNOWN, "it needs more ranks than --max-world-size", declared)
+            return Probed(
+                name, Standing.UNKNOWN, "it needs more ranks than --max-world-size", declared
+            )
         scope = replace(self.scope, without=self.scope.without - {name})
         if not TRAINING[name].present(scope.fit(case)):
             return Probed(name, Standing.ABSENT, "outside what it declares", declared)
         evidence = self.run(case, scope, hangs=name in ("unused", "crossed"))
         breach, refusal = _breach(evidence, scope), _refusal(evidence)
-        # What is refused on every rank, if only at a later step, is not silently wrong; what wrapping made wrong was so before.
+        # What is refused on every rank, if only at a later step, is not silently wrong; what
+        # wrapping made wrong was so before.
         if breach and (not refusal or breach.startswith("INIT")):
             return Probed(name, Standing.WRONG, breach, declared)
         return Probed(name, Standing.REFUSED if refusal else Standing.RIGHT, refusal, declared)
@@ -352,14 +487,25 @@ _BETWEEN = 100
 """Bytes: more than one tensor of the simplest case, less than two."""
 _SHOWS: dict[Buckets, int] = {"within": 4, "reach": 2}
 """How many buckets the simplest case's four tensors make under that capacity."""
-_FILLED: dict[Buckets, str] = {"within": "closed before they would exceed their capacity", "reach": "closed once they reach it"}
+_FILLED: dict[Buckets, str] = {
+    "within": "closed before they would exceed their capacity",
+    "reach": "closed once they reach it",
+}
 
 
-def _breach(evidence: TrainingEvidence | ShardEvidence, scope: Scope, rules: Iterable[str] = SHIPPED) -> str:
+def _breach(
+    evidence: TrainingEvidence | ShardEvidence, scope: Scope, rules: Iterable[str] = SHIPPED
+) -> str:
     """The first of some rules that a probe breaches, in words."""
     findings = judge(evidence, scope.declared, scope.sampler)
-    return next((f"{rule}: {finding.breach.fact}" for rule, finding in findings.items()
-                 if finding.breach is not None and rule in rules and not scope.excluded(rule)), "")
+    return next(
+        (
+            f"{rule}: {finding.breach.fact}"
+            for rule, finding in findings.items()
+            if finding.breach is not None and rule in rules and not scope.excluded(rule)
+        ),
+        "",
+    )
 
 
 QUESTIONS = {
@@ -377,7 +523,9 @@ QUESTIONS = {
 _JUDGED = {"resume": ("SHARD-9",), "elastic": ("SHARD-9",), "workers": ("SHARD-10",)}
 
 
-def of_sampler(pool: Pool, sampler: Sampler, described: Mapping[str, Any], max_world_size: int) -> tuple[Probed, ...]:
+def of_sampler(
+    pool: Pool, sampler: Sampler, described: Mapping[str, Any], max_world_size: int
+) -> tuple[Probed, ...]:
     """Every sampler capability's probe, which takes no DDP.
 
     Args:
@@ -386,25 +534,42 @@ def of_sampler(pool: Pool, sampler: Sampler, described: Mapping[str, Any], max_w
         described: What `Pool.describe` says of it.
         max_world_size: As above.
     """
-    lacking, declared = frozenset(described["lacks"]), declare(SamplerDeclarations, described["declares"])
+    lacking, declared = (
+        frozenset(described["lacks"]),
+        declare(SamplerDeclarations, described["declares"]),
+    )
     probed = list[Probed]()
     scope = Scope(max_world_size, lacking, sampler=declared)
     for name in SAMPLING:
         excused = name in declared.unsupported
-        if name in lacking or name not in QUESTIONS:  # A rank that is given is asked in every question.
-            probed.append(Probed(name, Standing.ABSENT if name in lacking else Standing.RIGHT, declared=excused))
+        if (
+            name in lacking or name not in QUESTIONS
+        ):  # A rank that is given is asked in every question.
+            probed.append(
+                Probed(
+                    name, Standing.ABSENT if name in lacking else Standing.RIGHT, declared=excused
+                )
+            )
             continue
-        if any(one.words.startswith("LIVE-1") for one in probed):  # A hang takes its whole deadline: one is enough.
+        if any(
+            one.words.startswith("LIVE-1") for one in probed
+        ):  # A hang takes its whole deadline: one is enough.
             probed.append(Probed(name, Standing.UNKNOWN, declared=excused))
             continue
         evidence = pool.shards(QUESTIONS[name], sampler)
         if evidence.incident is not None:
-            probed.append(Probed(name, Standing.WRONG, f"LIVE-1: the process {evidence.incident.kind}", excused))
+            probed.append(
+                Probed(
+                    name, Standing.WRONG, f"LIVE-1: the process {evidence.incident.kind}", excused
+                )
+            )
             continue
         raised = [answer["raised"] for answer in evidence.answers if answer.get("raised")]
         if len(raised) == len(evidence.answers):
             first = raised[0]
-            probed.append(Probed(name, Standing.REFUSED, f"{first['type']}: {first['message']}", excused))
+            probed.append(
+                Probed(name, Standing.REFUSED, f"{first['type']}: {first['message']}", excused)
+            )
             continue
         if name == "resume" and all(answer.get("resumed") is None for answer in evidence.answers):
             probed.append(Probed(name, Standing.ABSENT, declared=excused))
@@ -417,16 +582,38 @@ def of_sampler(pool: Pool, sampler: Sampler, described: Mapping[str, Any], max_w
 
 def to_plain(discovery: Discovery) -> dict[str, Any]:
     """As JSON-ready data, for the workers of a session."""
+
     def rows(probed: tuple[Probed, ...]) -> list[list[Any]]:
-        return [[one.capability, one.standing.value, one.words, one.declared, one.expected] for one in probed]
-    return {"ddp": discovery.ddp, "sampler": discovery.sampler, "probed": rows(discovery.probed),
-            "dealt": rows(discovery.dealt), "driven": list(discovery.driven), "buckets": discovery.buckets,
-            "deviating": discovery.deviating, "way": [discovery.way.backend, discovery.way.device]}
+        return [
+            [one.capability, one.standing.value, one.words, one.declared, one.expected]
+            for one in probed
+        ]
+
+    return {
+        "ddp": discovery.ddp,
+        "sampler": discovery.sampler,
+        "probed": rows(discovery.probed),
+        "dealt": rows(discovery.dealt),
+        "driven": list(discovery.driven),
+        "buckets": discovery.buckets,
+        "deviating": discovery.deviating,
+        "way": [discovery.way.backend, discovery.way.device],
+    }
 
 
 def from_plain(plain: Mapping[str, Any]) -> Discovery:
     """From what `to_plain` gave."""
+
     def probed(rows: list[list[Any]]) -> tuple[Probed, ...]:
         return tuple(Probed(name, Standing(finding), *rest) for name, finding, *rest in rows)
-    return Discovery(plain["ddp"], plain["sampler"], probed(plain["probed"]), probed(plain["dealt"]), tuple(plain["driven"]),
-                     plain["buckets"], tuple((rule, why) for rule, why in plain["deviating"]), Way(*plain["way"]))
+
+    return Discovery(
+        plain["ddp"],
+        plain["sampler"],
+        probed(plain["probed"]),
+        probed(plain["dealt"]),
+        tuple(plain["driven"]),
+        plain["buckets"],
+        tuple((rule, why) for rule, why in plain["deviating"]),
+        Way(*plain["way"]),
+    )

@@ -44,7 +44,8 @@ class Check:
 
     Attributes:
         name: What.
-        standing: `ok`; `warning`: verdicts are right, but slower or fewer; `problem`: nothing can be judged.
+        standing: `ok`; `warning`: verdicts are right, but slower or fewer; `problem`: nothing can
+            be judged.
         found: What was found.
         advice: What to do about it; empty where nothing is to be done.
     """
@@ -127,25 +128,67 @@ class Facts:
 
 def diagnose(facts: Facts) -> list[Check]:
     """What the facts mean, in the order in which to put things right."""
-    cores = f"{facts.cores}" + (f", of which the container gets {facts.quota:g}" if facts.quota is not None else "")
+    cores = f"{facts.cores}" + (
+        f", of which the container gets {facts.quota:g}" if facts.quota is not None else ""
+    )
     return [
-        _unless("system", facts.system, facts.system != "Linux",
-                "ranks are forked from a server and tied to their parents by Linux: use it, or a container"),
-        _unless("python", "{}.{}".format(*facts.python), facts.python < (3, 11), "3.11 or newer is needed"),
+        _unless(
+            "system",
+            facts.system,
+            facts.system != "Linux",
+            "ranks are forked from a server and tied to their parents by Linux: use it, or a container",
+        ),
+        _unless(
+            "python",
+            "{}.{}".format(*facts.python),
+            facts.python < (3, 11),
+            "3.11 or newer is needed",
+        ),
         *_of_torch(facts),
-        _unless("kernel", facts.kernel or "anonymous files, abstract sockets", bool(facts.kernel),
-                "the harness needs them: is this a sandbox?"),
-        _unless("loopback", facts.loopback or "127.0.0.1 binds and connects", bool(facts.loopback),
-                "ranks talk over 127.0.0.1: bring it up (ip link set lo up), or give the container a network namespace"),
-        _unless("localhost", ", ".join(facts.localhost) or "it does not resolve", "127.0.0.1" not in facts.localhost,
-                "no rank here needs the name, but torchrun does: add `127.0.0.1 localhost` to /etc/hosts", "warning"),
+        _unless(
+            "kernel",
+            facts.kernel or "anonymous files, abstract sockets",
+            bool(facts.kernel),
+            "the harness needs them: is this a sandbox?",
+        ),
+        _unless(
+            "loopback",
+            facts.loopback or "127.0.0.1 binds and connects",
+            bool(facts.loopback),
+            "ranks talk over 127.0.0.1: bring it up (ip link set lo up), or give the container a network namespace",
+        ),
+        _unless(
+            "localhost",
+            ", ".join(facts.localhost) or "it does not resolve",
+            "127.0.0.1" not in facts.localhost,
+            "no rank here needs the name, but torchrun does: add `127.0.0.1 localhost` to /etc/hosts",
+            "warning",
+        ),
         _enough("open files", facts.files, _DESCRIPTORS, "raise it: ulimit -n 4096"),
         _enough("processes", facts.processes, _PROCESSES, "raise it: ulimit -u 4096"),
-        _enough("processes of the container", facts.group_processes, _PROCESSES, "raise it: --pids-limit 4096"),
-        _enough("memory", facts.memory, _MEMORY, "give more, or judge in fewer workers (-n 1)", unit=MIB),
-        _enough("shared memory", facts.shared, _SHARED, "give more: --shm-size=1g (of containers)", unit=MIB),
-        _unless("cores", cores, min(facts.cores, facts.quota or facts.cores) < 2,
-                "ranks take turns: cases take longer, verdicts are the same", "warning"),
+        _enough(
+            "processes of the container",
+            facts.group_processes,
+            _PROCESSES,
+            "raise it: --pids-limit 4096",
+        ),
+        _enough(
+            "memory", facts.memory, _MEMORY, "give more, or judge in fewer workers (-n 1)", unit=MIB
+        ),
+        _enough(
+            "shared memory",
+            facts.shared,
+            _SHARED,
+            "give more: --shm-size=1g (of containers)",
+            unit=MIB,
+        ),
+        _unless(
+            "cores",
+            cores,
+            min(facts.cores, facts.quota or facts.cores) < 2,
+            "ranks take turns: cases take longer, verdicts are the same",
+            "warning",
+        ),
         _trained(facts),
     ]
 
@@ -153,50 +196,112 @@ def diagnose(facts: Facts) -> list[Check]:
 def _of_torch(facts: Facts) -> list[Check]:
     told = facts.torch
     if told is None:
-        return [Check("torch", "problem", facts.untold, "pip install torch, in the environment of this interpreter")]
+        return [
+            Check(
+                "torch",
+                "problem",
+                facts.untold,
+                "pip install torch, in the environment of this interpreter",
+            )
+        ]
     on_import = "find out what starts threads on import (sitecustomize, a .pth file)"
     threads = f"{told.threads} thread{'s' if told.threads > 1 else ''} after importing torch"
     if told.forked:
-        fork = Check("fork", "problem", told.forked, f"ranks are forked from a process that has imported torch: {on_import}")
+        fork = Check(
+            "fork",
+            "problem",
+            told.forked,
+            f"ranks are forked from a process that has imported torch: {on_import}",
+        )
     else:
-        fork = _unless("fork", threads, told.threads > 1,
-                       f"a thread that holds a lock while a rank is forked hangs it: {on_import}", "warning")
+        fork = _unless(
+            "fork",
+            threads,
+            told.threads > 1,
+            f"a thread that holds a lock while a rank is forked hangs it: {on_import}",
+            "warning",
+        )
     return [
-        _unless("torch", f"{told.version}, numpy {told.numpy}, built for {told.built_for}", told.debug,
-                "a debug build is slow: deadlines may pass", "warning"),
-        _unless("backends", ", ".join(told.backends) or "none", "gloo" not in told.backends,
-                "ranks talk over gloo: use a build of torch that has it"),
-        Check("GPUs", "ok", ", ".join(told.gpus) or "none",
-              "used where --backend gloo-cuda or nccl asks for them; no version has run on one yet" if told.gpus else ""),
+        _unless(
+            "torch",
+            f"{told.version}, numpy {told.numpy}, built for {told.built_for}",
+            told.debug,
+            "a debug build is slow: deadlines may pass",
+            "warning",
+        ),
+        _unless(
+            "backends",
+            ", ".join(told.backends) or "none",
+            "gloo" not in told.backends,
+            "ranks talk over gloo: use a build of torch that has it",
+        ),
+        Check(
+            "GPUs",
+            "ok",
+            ", ".join(told.gpus) or "none",
+            "used where --backend gloo-cuda or nccl asks for them; no version has run on one yet"
+            if told.gpus
+            else "",
+        ),
         fork,
-        _unless("orphans", told.subreaper or "can be adopted", bool(told.subreaper),
-                "what a rank starts and leaves behind could not be ended: is this a sandbox?"),
-        _unless("scheduling", told.batch_scheduling or "SCHED_BATCH is allowed", bool(told.batch_scheduling),
-                "ranks ask for SCHED_BATCH, and collectives are slower without: let the container's seccomp profile allow "
-                "sched_setscheduler", "warning"),
+        _unless(
+            "orphans",
+            told.subreaper or "can be adopted",
+            bool(told.subreaper),
+            "what a rank starts and leaves behind could not be ended: is this a sandbox?",
+        ),
+        _unless(
+            "scheduling",
+            told.batch_scheduling or "SCHED_BATCH is allowed",
+            bool(told.batch_scheduling),
+            "ranks ask for SCHED_BATCH, and collectives are slower without: let the container's seccomp profile allow "
+            "sched_setscheduler",
+            "warning",
+        ),
     ]
 
 
-def _unless(name: str, found: str, wrong: bool, advice: str, standing: Standing = "problem") -> Check:  # noqa: FBT001 - it reads
+def _unless(
+    name: str,
+    found: str,
+    wrong: bool,  # noqa: FBT001 - a condition reads best by position
+    advice: str,
+    standing: Standing = "problem",
+) -> Check:
     """A check that is ok unless something is wrong."""
     return Check(name, standing if wrong else "ok", found, advice if wrong else "")
 
 
-def _enough(name: str, found: int | None, limits: tuple[int, int], advice: str, unit: int = 1) -> Check:
+def _enough(
+    name: str, found: int | None, limits: tuple[int, int], advice: str, unit: int = 1
+) -> Check:
     """Whether a limit leaves room: problem below the first, warning below the second."""
     if found is None:
         return Check(name, "ok", "no limit")
     standing: Standing = "problem" if found < limits[0] else "warning"
-    return _unless(name, f"{found // unit:,}{' MiB' if unit == MIB else ''}", found < limits[1],
-                   f"{advice}; from {limits[1] // unit:,} on all is well", standing)
+    return _unless(
+        name,
+        f"{found // unit:,}{' MiB' if unit == MIB else ''}",
+        found < limits[1],
+        f"{advice}; from {limits[1] // unit:,} on all is well",
+        standing,
+    )
 
 
 def _trained(facts: Facts) -> Check:
     """The proof of it all: two ranks that train."""
     if facts.trained is None:
-        return Check("two ranks", "problem", facts.untrained or "they were not started",
-                     "put right what is said above; else report it, with the output of this command")
-    return Check("two ranks", "ok", f"trained two steps over gloo in {1000 * facts.trained:.0f} ms, right by all rules")
+        return Check(
+            "two ranks",
+            "problem",
+            facts.untrained or "they were not started",
+            "put right what is said above; else report it, with the output of this command",
+        )
+    return Check(
+        "two ranks",
+        "ok",
+        f"trained two steps over gloo in {1000 * facts.trained:.0f} ms, right by all rules",
+    )
 
 
 def examine(train: Callable[[], tuple[float | None, str]] | None = None) -> Facts:
@@ -206,20 +311,42 @@ def examine(train: Callable[[], tuple[float | None, str]] | None = None) -> Fact
         train: Runs a case; None for two ranks of the reference.
     """
     told, untold = _asked()
-    trained, untrained = (train or _two_ranks)() if told is not None else (None, "torch cannot be imported")
+    trained, untrained = (
+        (train or _two_ranks)() if told is not None else (None, "torch cannot be imported")
+    )
     return Facts(
-        system=platform.system(), python=(sys.version_info.major, sys.version_info.minor), torch=told, untold=untold,
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, quota=_quota(),
-        files=_limit(resource.RLIMIT_NOFILE), processes=None if os.getuid() == 0 else _limit(resource.RLIMIT_NPROC),
-        group_processes=_left("pids.max", "pids.current"), memory=_memory(), shared=_shared(), loopback=_loopback(),
-        localhost=_localhost(), kernel=_kernel(), trained=trained, untrained=untrained)
+        system=platform.system(),
+        python=(sys.version_info.major, sys.version_info.minor),
+        torch=told,
+        untold=untold,
+        cores=len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count() or 1,
+        quota=_quota(),
+        files=_limit(resource.RLIMIT_NOFILE),
+        processes=None if os.getuid() == 0 else _limit(resource.RLIMIT_NPROC),
+        group_processes=_left("pids.max", "pids.current"),
+        memory=_memory(),
+        shared=_shared(),
+        loopback=_loopback(),
+        localhost=_localhost(),
+        kernel=_kernel(),
+        trained=trained,
+        untrained=untrained,
+    )
 
 
 def _asked() -> tuple[Torch | None, str]:
     """What an interpreter says that imports torch, and why it says nothing: the controller itself does not import it."""
     try:
-        done = subprocess.run([sys.executable, "-m", "ddp_invariants.ranks.examined"], capture_output=True, text=True,
-                              env=environment(), timeout=_STARTING, check=False)
+        done = subprocess.run(
+            [sys.executable, "-m", "ddp_invariants.ranks.examined"],
+            capture_output=True,
+            text=True,
+            env=environment(),
+            timeout=_STARTING,
+            check=False,
+        )
         return Torch(**json.loads(done.stdout.splitlines()[-1])), ""
     except subprocess.TimeoutExpired:
         return None, f"importing it takes more than {_STARTING:.0f} s"
@@ -238,8 +365,14 @@ def _two_ranks() -> tuple[float | None, str]:
             seconds = time.monotonic() - began
     except (HarnessError, LoadFailure, OSError) as error:
         return None, str(error)
-    breach = next((finding.breach for finding in judge(evidence).values() if finding.breach is not None), None)
-    return (seconds, "") if breach is None else (None, f"{breach.rule} violated: {breach.fact}; {breach.where}; {breach.got}")
+    breach = next(
+        (finding.breach for finding in judge(evidence).values() if finding.breach is not None), None
+    )
+    return (
+        (seconds, "")
+        if breach is None
+        else (None, f"{breach.rule} violated: {breach.fact}; {breach.where}; {breach.got}")
+    )
 
 
 def _limit(which: int) -> int | None:
@@ -272,7 +405,9 @@ def _memory() -> int | None:
     found = [_left("memory.max", "memory.current")]
     with suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        found.append(1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1]))
+        found.append(
+            1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])
+        )
     return min((one for one in found if one is not None), default=None)
 
 
@@ -287,20 +422,26 @@ def _shared() -> int | None:
 def _loopback() -> str:
     """Bind, connect and say something; what failed."""
     try:
-        with (socket.create_server(("127.0.0.1", 0)) as server,
-              socket.create_connection(server.getsockname(), timeout=5.0) as one):
+        with (
+            socket.create_server(("127.0.0.1", 0)) as server,
+            socket.create_connection(server.getsockname(), timeout=5.0) as one,
+        ):
             server.settimeout(5.0)
             other, _ = server.accept()
             with other:
                 one.sendall(b"?")
-                return "" if other.recv(1) == b"?" else "what was sent over 127.0.0.1 did not arrive"
+                return (
+                    "" if other.recv(1) == b"?" else "what was sent over 127.0.0.1 did not arrive"
+                )
     except OSError as error:
         return f"127.0.0.1: {error.strerror or error}"
 
 
 def _localhost() -> tuple[str, ...]:
     try:
-        return tuple(dict.fromkeys(str(found[4][0]) for found in socket.getaddrinfo("localhost", None)))
+        return tuple(
+            dict.fromkeys(str(found[4][0]) for found in socket.getaddrinfo("localhost", None))
+        )
     except OSError:
         return ()
 

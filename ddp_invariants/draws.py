@@ -25,7 +25,8 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 def seed(case: TrainingCase, process: int) -> int:
     """What the default generators of a process of a case are seeded with, as a user would: differently on each.
 
-    With a number that nobody takes by chance: a case's seed shrinks to 0, which many a program seeds its generators with.
+    With a number that nobody takes by chance: a case's seed shrinks to 0, which many a program
+    seeds its generators with.
     """
     return 10**9 + case.seed + process
 
@@ -35,7 +36,9 @@ _INTEGERS = np.array([-2.0, -1.0, 1.0, 2.0])
 
 def words(seed: int, name: str, count: int) -> NDArray[np.uint64]:
     """`count` independent 64-bit words for a seed and a name. Shape (count,), uint64."""
-    key = np.frombuffer(hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest(), dtype=np.uint64)
+    key = np.frombuffer(
+        hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest(), dtype=np.uint64
+    )
     state = np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN + key
     state = (state ^ (state >> np.uint64(30))) * _MIX_1
     state = (state ^ (state >> np.uint64(27))) * _MIX_2
@@ -46,7 +49,8 @@ def words(seed: int, name: str, count: int) -> NDArray[np.uint64]:
 def numbers(case: TrainingCase, name: str, count: int) -> FloatArray:
     """Numbers of the kind the case asks for: nonzero integers from -2 to 2, or fractions in (-1, 1).
 
-    Fractions are odd multiples of 2**-12, so that float32 and float64 hold them exactly and none is zero.
+    Fractions are odd multiples of 2**-12, so that float32 and float64 hold them exactly and none is
+    zero.
 
     Returns:
         Shape (count,), float64.
@@ -60,8 +64,10 @@ def numbers(case: TrainingCase, name: str, count: int) -> FloatArray:
 def parameters(case: TrainingCase, rank: int, count: int) -> FloatArray:
     """Initial values of all parameters and float buffers of one rank before wrapping. Shape (P,), float64.
 
-    With `init="distinct"` wrapping must make them equal. Integers then differ in every element between any four
-    neighbouring ranks: drawn independently, a single one would often be equal by chance, and prove nothing.
+    With `init="distinct"` wrapping must make them equal. Integers then differ in every element
+    between any four
+    neighbouring ranks: drawn independently, a single one would often be equal by chance, and prove
+    nothing.
     """
     if case.init == "equal":
         return numbers(case, "parameters/0", count)
@@ -77,8 +83,9 @@ class Dataset:
     Attributes:
         inputs_ND: Shape (N, D in), float64, multiplied by 2**log2_scale.
         targets_ND: Shape (N, D out), float64.
-        tags_N: Shape (N,), float64 in [0, 1) with 40 bits. A sample's tag is added to its loss: it moves no gradient,
-            and makes the losses of two different batches differ but for a chance of 1e-12 (LOSS-2).
+        tags_N: Shape (N,), float64 in [0, 1) with 40 bits. A sample's tag is added to its loss: it
+            moves no gradient, and makes the losses of two different batches differ but for a chance
+            of 1e-12 (LOSS-2).
     """
 
     def __init__(self, case: TrainingCase) -> None:
@@ -87,7 +94,9 @@ class Dataset:
         drawn = numbers(case, "samples", count * (width + result))
         self.inputs_ND = drawn[: count * width].reshape(count, width) * 2.0**case.log2_scale
         self.targets_ND = drawn[count * width :].reshape(count, result)
-        self.tags_N = (words(case.seed, "tags", count) >> np.uint64(24)).astype(np.float64) / 2.0**40
+        self.tags_N = (words(case.seed, "tags", count) >> np.uint64(24)).astype(
+            np.float64
+        ) / 2.0**40
 
 
 def batches(case: TrainingCase) -> list[list[NDArray[np.intp]]]:
@@ -95,8 +104,8 @@ def batches(case: TrainingCase) -> list[list[NDArray[np.intp]]]:
 
     Micro-step k of step t has number t * accumulation + k.
 
-    Dealt by the harness itself (strided shards, cyclic padding), not by the sampler on trial: a faulty sampler must
-    not get a right DDP accused. All ranks have equal batch sizes at every step.
+    Dealt by the harness itself (strided shards, cyclic padding), not by the sampler on trial: a
+    faulty sampler must not get a right DDP accused. All ranks have equal batch sizes at every step.
     """
     data, world_size = case.data, case.world_size
     per_rank = data.samples // world_size if data.drop_last else -(-data.samples // world_size)
@@ -108,10 +117,15 @@ def batches(case: TrainingCase) -> list[list[NDArray[np.intp]]]:
             order = np.argsort(words(data.seed, f"order/{epoch}", data.samples), kind="stable")
         # Shape (per_rank, W): column r is rank r's shard.
         shards = np.resize(order, per_rank * world_size).reshape(per_rank, world_size)
-        dealt += [list(shards[start : start + data.batch_size].T) for start in range(0, per_rank, data.batch_size)]
+        dealt += [
+            list(shards[start : start + data.batch_size].T)
+            for start in range(0, per_rank, data.batch_size)
+        ]
         epoch += 1
     dealt = dealt[: case.steps * case.accumulation]
-    if case.passes == "retained":  # Every backward of a step goes through its first batch's forward.
+    if (
+        case.passes == "retained"
+    ):  # Every backward of a step goes through its first batch's forward.
         return [dealt[number - number % case.accumulation] for number in range(len(dealt))]
     return dealt
 
@@ -127,5 +141,7 @@ def delays(case: TrainingCase, rank: int) -> tuple[float, ...]:
     if plan.kind != "delays":
         return ()
     # Every other one not at all: a rank that is behind catches up.
-    drawn = (words(case.seed, f"delays/{rank}", _DELAYS) >> np.uint64(32)).astype(np.float64) / 2.0**31 - 1
+    drawn = (words(case.seed, f"delays/{rank}", _DELAYS) >> np.uint64(32)).astype(
+        np.float64
+    ) / 2.0**31 - 1
     return tuple((np.maximum(drawn, 0.0) * plan.milliseconds / 1000).tolist())

@@ -17,15 +17,36 @@ from ddp_invariants.trace import Call, LastCalls
 
 FloatArray = NDArray[np.float64]
 
-ITEM_SIZE = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1,
-             "uint8": 1, "bool": 1, "complex64": 8, "complex128": 16}
+ITEM_SIZE = {
+    "float32": 4,
+    "float64": 8,
+    "bfloat16": 2,
+    "float16": 2,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+    "complex64": 8,
+    "complex128": 16,
+}
 PARTS = {"complex64": "float32", "complex128": "float64"}
 """The dtype of a complex number's real and imaginary part. Beyond bytes and shapes each part counts as a number of its own."""
 ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 """Unit roundoff u of each dtype gradients may have; of a complex one that of its parts, as below."""
-SMALLEST_NORMAL = {"float64": 2.0**-1022, "float32": 2.0**-126, "float16": 2.0**-14, "bfloat16": 2.0**-126}
-LARGEST = {"float64": float(np.finfo(np.float64).max), "float32": float(np.finfo(np.float32).max), "float16": 65504.0,
-           "bfloat16": float((2 - 2.0**-7) * 2.0**127)}
+SMALLEST_NORMAL = {
+    "float64": 2.0**-1022,
+    "float32": 2.0**-126,
+    "float16": 2.0**-14,
+    "bfloat16": 2.0**-126,
+}
+LARGEST = {
+    "float64": float(np.finfo(np.float64).max),
+    "float32": float(np.finfo(np.float32).max),
+    "float16": 65504.0,
+    "bfloat16": float((2 - 2.0**-7) * 2.0**127),
+}
 for _table in (ROUNDOFF, SMALLEST_NORMAL, LARGEST):
     _table |= {whole: _table[part] for whole, part in PARTS.items()}
 
@@ -150,32 +171,65 @@ class Tensors:
     def by_name(self) -> dict[str, FloatArray]:
         """Each tensor that is there, in its shape; one of complex numbers as its parts, in a last dimension."""
         starts = self.layout.starts
-        return {slot.name: self.values_P[starts[i] : starts[i + 1]].reshape(slot.shape_of_numbers)
-                for i, slot in enumerate(self.layout.slots) if slot.dtype is not None}
+        return {
+            slot.name: self.values_P[starts[i] : starts[i + 1]].reshape(slot.shape_of_numbers)
+            for i, slot in enumerate(self.layout.slots)
+            if slot.dtype is not None
+        }
 
 
 def _as_float64(bits: bytes, dtype: str) -> FloatArray:
     if dtype == "bfloat16":
-        return (np.frombuffer(bits, np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
+        return (
+            (np.frombuffer(bits, np.uint16).astype(np.uint32) << np.uint32(16))
+            .view(np.float32)
+            .astype(np.float64)
+        )
     # Signalling NaNs warn when cast; that they are there is the point.
     with np.errstate(invalid="ignore"):
         return np.frombuffer(bits, np.dtype(PARTS.get(dtype, dtype))).astype(np.float64)
 
 
-Moment = Literal["built", "built buffers", "wrapped", "wrapped buffers", "forward", "forward buffers", "reduced", "local",
-                 "entries", "loss", "updated", "left buffers", "twin buffers", "state", "plain", "restored", "restored buffers",
-                 "restored state", "joined", "saved", "saved buffers", "saved state", "drawn", "evaluated",
-                 "written buffers"]
+Moment = Literal[
+    "built",
+    "built buffers",
+    "wrapped",
+    "wrapped buffers",
+    "forward",
+    "forward buffers",
+    "reduced",
+    "local",
+    "entries",
+    "loss",
+    "updated",
+    "left buffers",
+    "twin buffers",
+    "state",
+    "plain",
+    "restored",
+    "restored buffers",
+    "restored state",
+    "joined",
+    "saved",
+    "saved buffers",
+    "saved state",
+    "drawn",
+    "evaluated",
+    "written buffers",
+]
 """When tensors were noted. built, wrapped: parameters before and after wrapping. forward: when a step's forward starts.
-reduced: gradients after synchronisation. local: the twin's gradients of one micro-step, numbered t * accumulation + k. entries:
-where one of those is sparse, what each is the sum of, stacked. loss: the wrapper's and the twin's, numbered likewise. updated,
-left buffers, state: parameters, buffers and optimizer state after the step. twin buffers: the twin's then. plain: parameters
-after the step of training without a wrapper (at W = 1 only). restored, restored buffers, restored state: parameters, buffers
-and optimizer state after they were loaded into ones made anew, before the step. joined: parameters once all ranks have run out
-of batches. saved, saved buffers, saved state: what ranks held that trained before and saved what is then loaded. drawn: what
-each layer that draws random numbers multiplied its input by in the forward of one micro-step, 0 or 2, or 1 where it drew none.
-evaluated: likewise in a forward in evaluation before the step. written buffers: buffers after the program wrote to them before
-the step."""
+reduced: gradients after synchronisation. local: the twin's gradients of one micro-step, numbered t
+* accumulation + k. entries: where one of those is sparse, what each is the sum of, stacked. loss:
+the wrapper's and the twin's, numbered likewise. updated,
+left buffers, state: parameters, buffers and optimizer state after the step. twin buffers: the
+twin's then. plain: parameters after the step of training without a wrapper (at W = 1 only).
+restored, restored buffers, restored state: parameters, buffers and optimizer state after they were
+loaded into ones made anew, before the step. joined: parameters once all ranks have run out of
+batches. saved, saved buffers, saved state: what ranks held that trained before and saved what is
+then loaded. drawn: what each layer that draws random numbers multiplied its input by in the forward
+of one micro-step, 0 or 2, or 1 where it drew none.
+evaluated: likewise in a forward in evaluation before the step. written buffers: buffers after the
+program wrote to them before the step."""
 
 
 @dataclass(frozen=True)
@@ -184,30 +238,34 @@ class RankEvidence:
 
     Attributes:
         tensors: By moment and step.
-        structure_before: Rows [name, dtype, shape, requires_grad, first name of the tensor, parameter or buffer]
-            before wrapping.
+        structure_before: Rows [name, dtype, shape, requires_grad, first name of the tensor,
+            parameter or buffer] before wrapping.
         structure_after: The same afterwards; empty when wrapping did not return.
-        raised: An exception that ended the run: phase, step, type, message, traceback; None when none did.
+        raised: An exception that ended the run: phase, step, type, message, traceback; None when
+            none did.
         sent: Per group, the collectives this rank issued.
         groups: Each group's ranks in the default group.
         changed: Names of process-wide settings the case left changed.
-        in_flight: Withheld collectives found wanting when a step's gradients were to be ready: [step, call, what].
+        in_flight: Withheld collectives found wanting when a step's gradients were to be ready:
+            [step, call, what].
         marks: Per step, how many collectives each group had sent at its start and at its end.
-        quiet: Per step and backward under no_sync, how many each group had sent before and after it.
-        backwards: Per step, of the backward that is synchronised: when it began, when it was over and synchronised, and when
-            each parameter's gradient was computed, as (name, time); seconds since the case began.
-        surfaced: The exception a user got for one of their own (`case.Mishap`), by type; empty where they got none, and None
-            where the case did not get there.
+        quiet: Per step and backward under no_sync, how many each group had sent before and after
+            it.
+        backwards: Per step, of the backward that is synchronised: when it began, when it was over
+            and synchronised, and when each parameter's gradient was computed, as (name, time);
+            seconds since the case began.
+        surfaced: The exception a user got for one of their own (`case.Mishap`), by type; empty
+            where they got none, and None where the case did not get there.
         left: Per round, what was left after it: threads, open descriptors and child processes.
-        held: Per step, bytes of the module's trained parameters, the optimizer's own copies, its state, and gradients; of
-            implementations that declare a stage of sharding.
+        held: Per step, bytes of the module's trained parameters, the optimizer's own copies, its
+            state, and gradients; of implementations that declare a stage of sharding.
         driven: How the implementation was found to be driven: what is called when.
         saved: The names in each state of what is trained that was saved.
         scales: Per step, the loss scaler's scale after it.
         warned: Warnings, each with its category and first line, once.
         slowed: How often its device was kept busy before a collective or a gradient.
-        cost: Seconds from request to answer; bytes resident when the process began to serve, and at most since then. Empty
-            where nobody measured.
+        cost: Seconds from request to answer; bytes resident when the process began to serve, and at
+            most since then. Empty where nobody measured.
     """
 
     tensors: Mapping[tuple[str, int], Tensors]
@@ -234,11 +292,17 @@ class RankEvidence:
     @cached_property
     def calls(self) -> list[Call]:
         """The collectives over all groups, in the order they were issued."""
-        return sorted((call for group in self.sent for call in group), key=lambda call: call.launched)
+        return sorted(
+            (call for group in self.sent for call in group), key=lambda call: call.launched
+        )
 
     def sent_between(self, starts: list[int], ends: list[int]) -> list[Call]:
         """The collectives sent between two marks, over all groups; one made after the mark has none of its own."""
-        return [call for group, start, end in zip(self.sent, starts, ends, strict=False) for call in group[start:end]]
+        return [
+            call
+            for group, start, end in zip(self.sent, starts, ends, strict=False)
+            for call in group[start:end]
+        ]
 
     def at(self, moment: Moment, step: int = 0) -> Tensors | None:
         """The tensors of a moment; None when the run did not get there."""
@@ -254,9 +318,10 @@ class Incident:
         ranks: Which ranks did so, with how they ended or where they were.
         stacks: The end of each rank's output, Python stacks included, by rank.
         seconds: How long the harness waited.
-        calls: What each rank that gave no answer is known to have issued; nothing where groups were plain.
-        statuses: Exit status of each rank whose process ended, negative for a signal; None where it did not end but said
-            nothing that makes sense. A rank that is not among them hung.
+        calls: What each rank that gave no answer is known to have issued; nothing where groups were
+            plain.
+        statuses: Exit status of each rank whose process ended, negative for a signal; None where it
+            did not end but said nothing that makes sense. A rank that is not among them hung.
     """
 
     kind: Literal["hung", "died"]
@@ -275,7 +340,8 @@ class TrainingEvidence:
         case: The case they ran.
         ranks: Of the ranks that train, in order; an empty RankEvidence for one that never answered.
         incident: None when every rank answered.
-        unperturbed: The evidence of the same case without its perturbation and mishap, where a rule compares the two.
+        unperturbed: The evidence of the same case without its perturbation and mishap, where a rule
+            compares the two.
     """
 
     case: TrainingCase
@@ -299,9 +365,10 @@ class ShardEvidence:
 
     Attributes:
         case: What it was asked.
-        answers: Each process's answer (`ranks.sharding.shards`): lengths, shards[epoch number][rank], again[rank],
-            afresh[rank], reseeded[rank], touched, batches, orders (of each epoch in a world of one rank) and resumed[rank], or
-            raised; always refused: impossible arguments to exception type, None where none was raised.
+        answers: Each process's answer (`ranks.sharding.shards`): lengths, shards[epoch
+            number][rank], again[rank], afresh[rank], reseeded[rank], touched, batches, orders (of
+            each epoch in a world of one rank) and resumed[rank], or raised; always refused:
+            impossible arguments to exception type, None where none was raised.
         incident: None when both processes answered.
     """
 
@@ -320,14 +387,34 @@ def together(parts: list[dict[str, Any]]) -> dict[str, Any]:
     raised = next((part["raised"] for part in parts if part.get("raised")), None)
     if raised is not None:
         return {**shared, "raised": raised}
-    by_rank = {name: None if parts[0][name] is None else [part[name][0] for part in parts]
-               for name in ("lengths", "again", "afresh", "reseeded", "batches", "promised", "worked", "resumed")}
-    return {**shared, **by_rank, "orders": None, "elsewhere": None,
-            "shards": [[part["shards"][epoch][0] for part in parts] for epoch in range(len(parts[0]["shards"]))],
-            "touched": sorted({name for part in parts for name in part["touched"]})}
+    by_rank = {
+        name: None if parts[0][name] is None else [part[name][0] for part in parts]
+        for name in (
+            "lengths",
+            "again",
+            "afresh",
+            "reseeded",
+            "batches",
+            "promised",
+            "worked",
+            "resumed",
+        )
+    }
+    return {
+        **shared,
+        **by_rank,
+        "orders": None,
+        "elsewhere": None,
+        "shards": [
+            [part["shards"][epoch][0] for part in parts] for epoch in range(len(parts[0]["shards"]))
+        ],
+        "touched": sorted({name for part in parts for name in part["touched"]}),
+    }
 
 
-def rank_evidence(header: dict[str, Any], blob: bytes, known: dict[tuple[Slot, ...], Layout]) -> RankEvidence:
+def rank_evidence(
+    header: dict[str, Any], blob: bytes, known: dict[tuple[Slot, ...], Layout]
+) -> RankEvidence:
     """Decode a rank's frame.
 
     Args:
@@ -347,18 +434,37 @@ def rank_evidence(header: dict[str, Any], blob: bytes, known: dict[tuple[Slot, .
         for moment, step, layout_number, start, size in header["records"]:
             layout = layouts[layout_number]
             if layout.nbytes != size or start + size > len(blob):
-                raise EvidenceError(f"the record of {moment!r} at step {step} has {size} bytes, its layout {layout.nbytes}")
+                raise EvidenceError(
+                    f"the record of {moment!r} at step {step} has {size} bytes, its layout {layout.nbytes}"
+                )
             tensors[moment, step] = Tensors(layout, blob[start : start + size])
         facts = header["facts"]
-        return RankEvidence(tensors, facts.get("structure_before", []), facts.get("structure_after", []),
-                            facts.get("raised"), [[Call(*row) for row in group] for group in header["sent"]],
-                            header["groups"], header["changed"],
-                            [[step, Call(*row), what] for step, row, what in facts.get("in_flight", [])],
-                            facts.get("marks", []), facts.get("quiet", []),
-                            [(began, ended, [(name, at) for name, at in arrived])
-                             for began, ended, arrived in facts.get("backwards", [])],
-                            facts.get("surfaced"), header["left"], facts.get("held", []), facts.get("driven", {}),
-                            facts.get("saved", []), facts.get("scales", []), facts.get("warned", []),
-                            int(facts.get("slowed", 0)), header.get("cost", []))
+        return RankEvidence(
+            tensors,
+            facts.get("structure_before", []),
+            facts.get("structure_after", []),
+            facts.get("raised"),
+            [[Call(*row) for row in group] for group in header["sent"]],
+            header["groups"],
+            header["changed"],
+            [[step, Call(*row), what] for step, row, what in facts.get("in_flight", [])],
+            facts.get("marks", []),
+            facts.get("quiet", []),
+            [
+                (began, ended, [(name, at) for name, at in arrived])
+                for began, ended, arrived in facts.get("backwards", [])
+            ],
+            facts.get("surfaced"),
+            header["left"],
+            facts.get("held", []),
+            facts.get("driven", {}),
+            facts.get("saved", []),
+            facts.get("scales", []),
+            facts.get("warned", []),
+            int(facts.get("slowed", 0)),
+            header.get("cost", []),
+        )
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise EvidenceError(f"a rank's frame is no evidence: {type(error).__name__}: {error}") from error
+        raise EvidenceError(
+            f"a rank's frame is no evidence: {type(error).__name__}: {error}"
+        ) from error

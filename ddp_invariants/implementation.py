@@ -38,11 +38,12 @@ class Ddp:
     """A DDP on trial, and what is to be done around it.
 
     Attributes:
-        name: `reference`, `torch`, `none`, `package.module:Name`, `path/to/file.py:Name`, `course:FILE#KIND`, or the name
-            of an entry point.
+        name: `reference`, `torch`, `none`, `package.module:Name`, `path/to/file.py:Name`,
+            `course:FILE#KIND`, or the name of an entry point.
         arguments: Passed to what it names.
         setup: Calls made before wrapping, such as `pkg.mod:init(dp_size=WORLD)`.
-        start: Method called before each step's batch; empty: found by its usual names; `none`: no call.
+        start: Method called before each step's batch; empty: found by its usual names; `none`: no
+            call.
         finish: Method called after backward, likewise.
         after: A free function called after backward.
         optimizer: An optimizer class that shards or synchronises; empty for the case's own.
@@ -65,17 +66,27 @@ class Ddp:
     def options(self) -> str:
         """The command-line options that name it, empty for the default."""
         words = [] if self.name == "reference" else ["--ddp", self.name]
-        words += [word for name, value in self.arguments for word in ("--ddp-arg", f"{name}={value}")]
+        words += [
+            word for name, value in self.arguments for word in ("--ddp-arg", f"{name}={value}")
+        ]
         words += [word for call in self.setup for word in ("--setup", call)]
         for option in ("start", "finish", "after"):
             words += [f"--{option}", getattr(self, option)] if getattr(self, option) else []
         words += ["--opt", self.optimizer] if self.optimizer else []
-        words += [word for name, value in self.optimizer_arguments for word in ("--opt-arg", f"{name}={value}")]
+        words += [
+            word
+            for name, value in self.optimizer_arguments
+            for word in ("--opt-arg", f"{name}={value}")
+        ]
         return shlex.join(words)
 
     def __str__(self) -> str:
         """What a report calls it: its name, with the options that make it what it is."""
-        return self.options().removeprefix("--ddp ") if self.name != "reference" else f"reference {self.options()}".rstrip()
+        return (
+            self.options().removeprefix("--ddp ")
+            if self.name != "reference"
+            else f"reference {self.options()}".rstrip()
+        )
 
     def to_plain(self) -> dict[str, Any]:
         """As JSON-ready data."""
@@ -84,8 +95,14 @@ class Ddp:
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
         """From what `to_plain` gave."""
-        return cls(**{**plain, "arguments": _pairs(plain["arguments"]), "setup": tuple(plain["setup"]),
-                      "optimizer_arguments": _pairs(plain["optimizer_arguments"])})
+        return cls(
+            **{
+                **plain,
+                "arguments": _pairs(plain["arguments"]),
+                "setup": tuple(plain["setup"]),
+                "optimizer_arguments": _pairs(plain["optimizer_arguments"]),
+            }
+        )
 
 
 @dataclass(frozen=True)
@@ -101,7 +118,14 @@ class Sampler:
     def options(self) -> str:
         """The command-line options that name it, empty for the default."""
         words = [] if self.name == "reference" else ["--sampler", self.name]
-        return shlex.join(words + [word for name, value in self.arguments for word in ("--sampler-arg", f"{name}={value}")])
+        return shlex.join(
+            words
+            + [
+                word
+                for name, value in self.arguments
+                for word in ("--sampler-arg", f"{name}={value}")
+            ]
+        )
 
     def __str__(self) -> str:
         """What a report calls it."""
@@ -139,9 +163,20 @@ def named(given: Mapping[str, Any]) -> tuple[Ddp, Sampler]:
         if wrong:  # Told before anything is started; what only an import tells, the ranks do.
             raise NamingError(wrong)
     declared = _declared(given)
-    ddp = Ddp(given["ddp"], arguments("--ddp-arg", given["ddp_arg"]), tuple(given["setup"]), given["start"],
-              given["finish"], given["after"], given["opt"], arguments("--opt-arg", given["opt_arg"]), declared.ddp)
-    return ddp, Sampler(given["sampler"], arguments("--sampler-arg", given["sampler_arg"]), declared.sampler)
+    ddp = Ddp(
+        given["ddp"],
+        arguments("--ddp-arg", given["ddp_arg"]),
+        tuple(given["setup"]),
+        given["start"],
+        given["finish"],
+        given["after"],
+        given["opt"],
+        arguments("--opt-arg", given["opt_arg"]),
+        declared.ddp,
+    )
+    return ddp, Sampler(
+        given["sampler"], arguments("--sampler-arg", given["sampler_arg"]), declared.sampler
+    )
 
 
 def _declared(given: Mapping[str, Any]) -> DeclarationFile:
@@ -168,17 +203,30 @@ class Option:
 
 
 OPTIONS: dict[str, Option] = {
-    "--ddp": Option("NAME", "DDP on trial: reference, torch, none, package.module:Name, path/to/file.py:Name, or "
-                    "course:path/to/adapters.py#KIND", "reference"),
+    "--ddp": Option(
+        "NAME",
+        "DDP on trial: reference, torch, none, package.module:Name, path/to/file.py:Name, or "
+        "course:path/to/adapters.py#KIND",
+        "reference",
+    ),
     "--ddp-arg": Option("NAME=VALUE", "argument passed to it; repeatable", repeatable=True),
-    "--setup": Option("CALL", "call made first in every rank, as pkg.mod:init(dp_size=WORLD); repeatable", repeatable=True),
-    "--start": Option("METHOD", "its method called before each step's batch (default: by its usual names; none: no call)"),
+    "--setup": Option(
+        "CALL",
+        "call made first in every rank, as pkg.mod:init(dp_size=WORLD); repeatable",
+        repeatable=True,
+    ),
+    "--start": Option(
+        "METHOD",
+        "its method called before each step's batch (default: by its usual names; none: no call)",
+    ),
     "--finish": Option("METHOD", "its method called after backward (likewise)"),
     "--after": Option("NAME", "free function called after backward"),
     "--opt": Option("NAME", "optimizer class that shards or synchronises"),
     "--opt-arg": Option("NAME=VALUE", "argument passed to it; repeatable", repeatable=True),
     "--sampler": Option("NAME", "sampler on trial, named likewise", "reference"),
     "--sampler-arg": Option("NAME=VALUE", "argument passed to it; repeatable", repeatable=True),
-    "--declare": Option("FILE", "TOML file of declarations (default: FILE.NAME.toml beside the implementation)"),
+    "--declare": Option(
+        "FILE", "TOML file of declarations (default: FILE.NAME.toml beside the implementation)"
+    ),
 }
 """The options that say what is on trial."""

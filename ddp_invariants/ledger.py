@@ -1,7 +1,7 @@
 """What a run adds up to: per rule how often it was judged, on what, and what was found. Plain data that merges.
 
-Each pytest worker keeps one; the session's verdict is read off their sum, so that a violation seen in passing while
-another rule was tested is not lost.
+Each pytest worker keeps one; the session's verdict is read off their sum, so that a violation seen
+in passing while another rule was tested is not lost.
 """
 
 import json
@@ -32,16 +32,21 @@ class Entry:
         compared: Things compared over all of them.
         met: How many cases reached each situation.
         worst: The largest error in units of its bound.
-        errors: Of the cases judged, how many had a largest error of nothing, of each tenth of the bound, and beyond it.
+        errors: Of the cases judged, how many had a largest error of nothing, of each tenth of the
+            bound, and beyond it.
         unjudged: Why it could not be judged, counted.
         breaches: Case id to the breach in a few words, at most ten; `seen` counts all.
         seen: Cases with a breach.
         confirmed: Violations confirmed in fresh processes.
-        not_claimed: What of the rule does not apply to what is on trial; empty where all of it does.
-        not_run: Why no case was run as it was asked for: on a device that is not there, say; empty where they were.
+        not_claimed: What of the rule does not apply to what is on trial; empty where all of it
+            does.
+        not_run: Why no case was run as it was asked for: on a device that is not there, say; empty
+            where they were.
         inconclusive: Whether its own property ended without a verdict.
-        observed: The least and the largest value of a rule that observes and never judges; empty for all others.
-        sighted: The first case with a breach, and what was found, as plain data: nobody may ever draw it again.
+        observed: The least and the largest value of a rule that observes and never judges; empty
+            for all others.
+        sighted: The first case with a breach, and what was found, as plain data: nobody may ever
+            draw it again.
     """
 
     judged: int = 0
@@ -92,7 +97,9 @@ class Entry:
         self.compared += other.compared
         self.met.update(other.met)
         self.worst = max(self.worst, other.worst)
-        self.errors = [ours + theirs for ours, theirs in zip(self.errors, other.errors, strict=True)]
+        self.errors = [
+            ours + theirs for ours, theirs in zip(self.errors, other.errors, strict=True)
+        ]
         self.unjudged.update(other.unjudged)
         self.breaches.update(other.breaches)
         self.seen += other.seen
@@ -124,10 +131,11 @@ class Ledger:
         cases: How many were judged.
         tested: Rules whose own properties ran.
         ended: Those whose own properties ran to their end, or had nothing to run.
-        stored: Violations that were confirmed: by the file each is stored in, what is shown of it (`views.Example`, as plain
-            data).
+        stored: Violations that were confirmed: by the file each is stored in, what is shown of it
+            (`views.Example`, as plain data).
         drawn: What the cases were.
-        examples: Of each kind of case one that shows well what it is (`views.Example`, as plain data).
+        examples: Of each kind of case one that shows well what it is (`views.Example`, as plain
+            data).
     """
 
     def __init__(self) -> None:
@@ -150,9 +158,14 @@ class Ledger:
             self[finding.rule].add(finding, case_id)
             if finding.breach is not None and not self[finding.rule].sighted:
                 breach = replace(finding.breach, notes="", causes=())
-                self[finding.rule].sighted = {"case": json.loads(to_json(case)), "breach": asdict(breach)}
+                self[finding.rule].sighted = {
+                    "case": json.loads(to_json(case)),
+                    "breach": asdict(breach),
+                }
 
-    def confirm(self, rule: str, path: Path, evidence: TrainingEvidence | ShardEvidence | None) -> None:
+    def confirm(
+        self, rule: str, path: Path, evidence: TrainingEvidence | ShardEvidence | None
+    ) -> None:
         """A violation of a rule was confirmed, and is stored in a file; what a page shows of it is kept."""
         self[rule].confirmed += 1
         self.stored[str(path)] = asdict(of_violation(evidence, rule))
@@ -172,13 +185,16 @@ class Ledger:
     def said(self, rule: str) -> str:
         """A rule's verdict in words.
 
-        What was only seen while other rules were tested, or before its own property had ended, proves nothing by itself.
+        What was only seen while other rules were tested, or before its own property had ended,
+        proves nothing by itself.
         """
         entry = self.entries.get(rule, Entry())
         nothing_against = not (entry.confirmed or entry.seen or entry.inconclusive or entry.not_run)
         if nothing_against and rule not in self.ended:
             return "not finished" if rule in self.tested else "not tested"
-        return "observed" if entry.observed and entry.verdict is Verdict.HOLDS else entry.verdict.value
+        return (
+            "observed" if entry.observed and entry.verdict is Verdict.HOLDS else entry.verdict.value
+        )
 
     def merge(self, other: Self) -> None:
         """Add another worker's."""
@@ -193,10 +209,19 @@ class Ledger:
 
     def to_plain(self) -> dict[str, Any]:
         """As JSON-ready data: dicts, lists, strings, numbers."""
-        entries = {rule: {**vars(entry), "met": dict(entry.met), "unjudged": dict(entry.unjudged)}
-                   for rule, entry in list(self.entries.items())}
-        return {"cases": self.cases, "tested": sorted(self.tested), "ended": sorted(self.ended), "stored": self.stored,
-                "drawn": self.drawn.to_plain(), "examples": self.examples, "entries": entries}
+        entries = {
+            rule: {**vars(entry), "met": dict(entry.met), "unjudged": dict(entry.unjudged)}
+            for rule, entry in list(self.entries.items())
+        }
+        return {
+            "cases": self.cases,
+            "tested": sorted(self.tested),
+            "ended": sorted(self.ended),
+            "stored": self.stored,
+            "drawn": self.drawn.to_plain(),
+            "examples": self.examples,
+            "entries": entries,
+        }
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> Self:
@@ -207,5 +232,7 @@ class Ledger:
         ledger.drawn = Drawn.from_plain(plain["drawn"])
         ledger.examples = plain["examples"]
         for rule, entry in plain["entries"].items():
-            ledger.entries[rule] = Entry(**{**entry, "met": Counter(entry["met"]), "unjudged": Counter(entry["unjudged"])})
+            ledger.entries[rule] = Entry(
+                **{**entry, "met": Counter(entry["met"]), "unjudged": Counter(entry["unjudged"])}
+            )
         return ledger

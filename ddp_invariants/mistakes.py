@@ -8,11 +8,21 @@ from ddp_invariants.ranks.hosts import HarnessError
 from ddp_invariants.ranks.pool import LoadFailure
 from ddp_invariants.status import INCONCLUSIVE, USAGE
 
-UNUSABLE_INPUT = (DeviationError, LoadFailure, HarnessError, NamingError, DeclarationError, CaseError, OSError)
+UNUSABLE_INPUT = (
+    DeviationError,
+    LoadFailure,
+    HarnessError,
+    NamingError,
+    DeclarationError,
+    CaseError,
+    OSError,
+)
 """What ends a command with one sentence."""
 
 
 def unusable(error: BaseException) -> int:
     """The exit status where one of these ended it: where the harness or the system failed, nobody asked wrongly."""
-    ours = isinstance(error, HarnessError) or (isinstance(error, OSError) and error.filename is None)
+    ours = isinstance(error, HarnessError) or (
+        isinstance(error, OSError) and error.filename is None
+    )
     return INCONCLUSIVE if ours else USAGE

@@ -1,12 +1,14 @@
 """What single-process training on the global batch gives, with a bound on what a right implementation may differ by.
 
-Plain numpy, so that nothing on trial (torch included) has a part in it. Every number is a ball (balls.py).
+Plain numpy, so that nothing on trial (torch included) has a part in it. Every number is a ball
+(balls.py).
 
-Each step starts from the parameters the ranks held when its forward started, so that a fault shows at the step it
-happens in, and radii do not pile up over steps. That all steps are right from a right start is what makes the
-trajectory right.
+Each step starts from the parameters the ranks held when its forward started, so that a fault shows
+at the step it happens in, and radii do not pile up over steps. That all steps are right from a
+right start is what makes the trajectory right.
 
-Suffixes: W ranks, B batch, I and O widths in and out, P elements of all trainable parameters end to end.
+Suffixes: W ranks, B batch, I and O widths in and out, P elements of all trainable parameters end to
+end.
 """
 
 from collections import Counter
@@ -58,8 +60,8 @@ from ddp_invariants.program import Optimizer
 class Batch:
     """Every rank's samples at one step: inputs (W, B, I), targets (W, B, O), tags (W, B), and their indices per rank.
 
-    With the layers that each rank's forward passes by, none of any where that is empty; and what each that draws random
-    numbers multiplied its input by, (W, B, D) each, by the layer's index.
+    With the layers that each rank's forward passes by, none of any where that is empty; and what
+    each that draws random numbers multiplied its input by, (W, B, D) each, by the layer's index.
     """
 
     inputs_WBI: FloatArray
@@ -76,8 +78,14 @@ class Batch:
 
     def of(self, ranks: list[int]) -> "Batch":
         """Those of some ranks that pass the same layers by."""
-        return Batch(self.inputs_WBI[ranks], self.targets_WBO[ranks], self.tags_WB[ranks], [self.indices[r] for r in ranks],
-                     (self.passed_by[ranks[0]],), {index: drawn_WBD[ranks] for index, drawn_WBD in self.drawn.items()})
+        return Batch(
+            self.inputs_WBI[ranks],
+            self.targets_WBO[ranks],
+            self.tags_WB[ranks],
+            [self.indices[r] for r in ranks],
+            (self.passed_by[ranks[0]],),
+            {index: drawn_WBD[ranks] for index, drawn_WBD in self.drawn.items()},
+        )
 
     def alike(self) -> Iterator[tuple[list[int], "Batch"]]:
         """The ranks in groups that pass the same layers by."""
@@ -89,23 +97,40 @@ class Batch:
 def batches(case: TrainingCase) -> list[Batch]:
     """The batches of all micro-steps, poison left out: whoever judges a poisoned step knows what not to compare."""
     dataset = draws.Dataset(case)
-    return [Batch(dataset.inputs_ND[np.stack(dealt)], dataset.targets_ND[np.stack(dealt)], dataset.tags_N[np.stack(dealt)],
-                  dealt, _passed_by(case, number)) for number, dealt in enumerate(draws.batches(case))]
+    return [
+        Batch(
+            dataset.inputs_ND[np.stack(dealt)],
+            dataset.targets_ND[np.stack(dealt)],
+            dataset.tags_N[np.stack(dealt)],
+            dealt,
+            _passed_by(case, number),
+        )
+        for number, dealt in enumerate(draws.batches(case))
+    ]
 
 
 def _passed_by(case: TrainingCase, number: int) -> tuple[frozenset[int], ...]:
     step, micro_step = divmod(number, case.accumulation)
-    return tuple(case.passed_by(rank, step, micro_step) for rank in range(case.world_size)) if case.unused else ()
+    return (
+        tuple(case.passed_by(rank, step, micro_step) for rank in range(case.world_size))
+        if case.unused
+        else ()
+    )
 
 
 def joined(parts: list[Batch]) -> Batch:
     """Batches of equal size, those of all ranks included, as one batch of one rank."""
+
     def one(arrays: list[FloatArray]) -> FloatArray:
         return np.concatenate([array.reshape(-1, *array.shape[2:]) for array in arrays])[None]
 
-    return Batch(one([part.inputs_WBI for part in parts]), one([part.targets_WBO for part in parts]),
-                 one([part.tags_WB for part in parts]), [np.concatenate([i for part in parts for i in part.indices])],
-                 drawn={index: one([part.drawn[index] for part in parts]) for index in parts[0].drawn})
+    return Batch(
+        one([part.inputs_WBI for part in parts]),
+        one([part.targets_WBO for part in parts]),
+        one([part.tags_WB for part in parts]),
+        [np.concatenate([i for part in parts for i in part.indices])],
+        drawn={index: one([part.drawn[index] for part in parts]) for index in parts[0].drawn},
+    )
 
 
 @dataclass(frozen=True)
@@ -113,7 +138,8 @@ class Gradients:
     """Every rank's local gradients and losses at one step, as they must be.
 
     Attributes:
-        by_name: Per trainable parameter, its gradient on each rank: weights (W, O, I) however they are stored.
+        by_name: Per trainable parameter, its gradient on each rank: weights (W, O, I) however they
+            are stored.
         losses_W: Each rank's loss, float64.
         entries: Of a sparse gradient, the magnitudes of what it is kept as the sum of, added up.
     """
@@ -123,18 +149,23 @@ class Gradients:
     entries: Mapping[str, FloatArray] = field(default_factory=dict)
 
 
-def gradients(case: TrainingCase, parameters: Mapping[str, FloatArray], batch: Batch, scale: float = 1.0) -> Gradients:
+def gradients(
+    case: TrainingCase, parameters: Mapping[str, FloatArray], batch: Batch, scale: float = 1.0
+) -> Gradients:
     """Forward and backward of all ranks at once.
 
     Args:
         case: Its model.
         parameters: Values at the start of the step, by full name, in the parameters' shapes.
         batch: Every rank's samples.
-        scale: What the loss is multiplied by before backward, a power of two. It rounds nothing by itself; what overflows,
-            or becomes too small to be normal, on the way back is in the radii.
+        scale: What the loss is multiplied by before backward, a power of two. It rounds nothing by
+            itself; what overflows, or becomes too small to be normal, on the way back is in the
+            radii.
     """
     if len(set(batch.passed_by)) > 1:
-        return _assembled([(ranks, gradients(case, parameters, part, scale)) for ranks, part in batch.alike()])
+        return _assembled(
+            [(ranks, gradients(case, parameters, part, scale)) for ranks, part in batch.alike()]
+        )
     model = _Stack(case, parameters, batch.passed_by_all, batch.drawn)
     outputs_WBO, dtype = model.forward(batch.inputs_WBI)
     losses_W, g = _head(case, outputs_WBO, batch, scale)
@@ -149,19 +180,31 @@ def _assembled(parts: list[tuple[list[int], Gradients]]) -> Gradients:
     order = np.argsort([rank for ranks, _ in parts for rank in ranks])
 
     def joined(balls: list[Ball]) -> Ball:
-        return Ball(np.concatenate([ball.centre for ball in balls])[order],
-                    np.concatenate([ball.radius for ball in balls])[order], min(float(ball.quantum) for ball in balls))
+        return Ball(
+            np.concatenate([ball.centre for ball in balls])[order],
+            np.concatenate([ball.radius for ball in balls])[order],
+            min(float(ball.quantum) for ball in balls),
+        )
 
-    return Gradients({name: joined([part.by_name[name] for _, part in parts]) for name in parts[0][1].by_name},
-                     joined([part.losses_W for _, part in parts]),
-                     {name: np.concatenate([part.entries[name] for _, part in parts])[order] for name in parts[0][1].entries})
+    return Gradients(
+        {name: joined([part.by_name[name] for _, part in parts]) for name in parts[0][1].by_name},
+        joined([part.losses_W for _, part in parts]),
+        {
+            name: np.concatenate([part.entries[name] for _, part in parts])[order]
+            for name in parts[0][1].entries
+        },
+    )
 
 
-def _head(case: TrainingCase, outputs_WBO: Ball, batch: Batch, scale: float = 1.0) -> tuple[Ball, Ball]:
+def _head(
+    case: TrainingCase, outputs_WBO: Ball, batch: Batch, scale: float = 1.0
+) -> tuple[Ball, Ball]:
     """The losses (`model.loss_of`, in float64) and their gradient, scaled."""
     difference = plus(outputs_WBO, exactly(-batch.targets_WBO), "float64")
     errors_WB = summed(times(difference, difference, "float64"), (2,), "float64")
-    tagged_WB = plus(errors_WB, exactly(batch.tags_WB), "float64") if case.loss == "tagged" else errors_WB
+    tagged_WB = (
+        plus(errors_WB, exactly(batch.tags_WB), "float64") if case.loss == "tagged" else errors_WB
+    )
     totals_W = summed(tagged_WB, (1,), "float64")
     size = batch.inputs_WBI.shape[1] * (1 if case.loss == "tagged" else outputs_WBO.centre.shape[2])
     exact_share = size & (size - 1) == 0
@@ -180,8 +223,11 @@ def outputs(case: TrainingCase, parameters: Mapping[str, FloatArray], batch: Bat
     if len(set(batch.passed_by)) > 1:
         parts = [(ranks, outputs(case, parameters, part)) for ranks, part in batch.alike()]
         order = np.argsort([rank for ranks, _ in parts for rank in ranks])
-        return Ball(np.concatenate([ball.centre for _, ball in parts])[order],
-                    np.concatenate([ball.radius for _, ball in parts])[order], 0.0)
+        return Ball(
+            np.concatenate([ball.centre for _, ball in parts])[order],
+            np.concatenate([ball.radius for _, ball in parts])[order],
+            0.0,
+        )
     return _Stack(case, parameters, batch.passed_by_all, batch.drawn).forward(batch.inputs_WBI)[0]
 
 
@@ -193,7 +239,11 @@ def losses(case: TrainingCase, outputs_WBO: Ball, batch: Batch) -> Ball:
 def nothing(parameter: FloatArray, ranks: int) -> Ball:
     """A gradient of zero on so many ranks, of a parameter's shape: a weight's (W, O, I) however it is stored."""
     shape = parameter.shape
-    return exactly(np.zeros((ranks, shape[0], int(np.prod(shape[1:])))) if len(shape) > 1 else np.zeros((ranks, *shape)))
+    return exactly(
+        np.zeros((ranks, shape[0], int(np.prod(shape[1:]))))
+        if len(shape) > 1
+        else np.zeros((ranks, *shape))
+    )
 
 
 @dataclass(frozen=True)
@@ -232,7 +282,9 @@ class _Stack:
         return name, self.case.model.layers[owner].frozen, weight
 
     def _vector(self, index: int, name: str) -> Ball:
-        return self._as_used(self.case.model.layers[index], self.parameters[f"layers.{index}.{name}"])
+        return self._as_used(
+            self.case.model.layers[index], self.parameters[f"layers.{index}.{name}"]
+        )
 
     def _as_used(self, layer: Layer, values: FloatArray) -> Ball:
         """A parameter's values in what its layer computes in."""
@@ -252,7 +304,12 @@ class _Stack:
         dtype = "float64" if layers[0].dtype == "float64" else "float32"
         x = cast(exactly(inputs_WBI), "float64", dtype)
         self.chosen = _chosen(inputs_WBI)
-        called = [index for index, layer in enumerate(layers) if index not in self.passed_by for _ in range(1 + layer.twice)]
+        called = [
+            index
+            for index, layer in enumerate(layers)
+            if index not in self.passed_by
+            for _ in range(1 + layer.twice)
+        ]
         for index in called:
             layer, source = layers[index], dtype
             if layer.kind not in PASSING:
@@ -261,8 +318,11 @@ class _Stack:
             kept: Normed | Attended | None = None
             if layer.complex:
                 bias = self._vector(index, "bias") if layer.bias else None
-                x = complexes.linear(x, self._weight(index)[2], bias, dtype) if layer.kind == "linear" else \
-                    complexes.scale(x, self._vector(index, "factor"), dtype)
+                x = (
+                    complexes.linear(x, self._weight(index)[2], bias, dtype)
+                    if layer.kind == "linear"
+                    else complexes.scale(x, self._vector(index, "factor"), dtype)
+                )
             elif layer.kind == "linear":
                 bias = self._vector(index, "bias") if layer.bias else None
                 x = product(x, transposed(self._weight(index)[2]), dtype, x.centre.shape[-1], bias)
@@ -270,11 +330,20 @@ class _Stack:
                 x = times(x, self._vector(index, "factor"), dtype)
             elif layer.kind == "embedding":
                 # One row times one, and the others times zero: no sum, hence no rounding.
-                x = plus(x, Ball(self.chosen.centre @ self._vector(index, "weight").centre, np.zeros_like(x.centre),
-                                 self._vector(index, "weight").quantum), dtype)
+                x = plus(
+                    x,
+                    Ball(
+                        self.chosen.centre @ self._vector(index, "weight").centre,
+                        np.zeros_like(x.centre),
+                        self._vector(index, "weight").quantum,
+                    ),
+                    dtype,
+                )
             elif layer.kind == "branches":
-                first, second = (product(x, transposed(self._vector(index, name)), dtype, x.centre.shape[-1])
-                                 for name in PARAMETERS["branches"])
+                first, second = (
+                    product(x, transposed(self._vector(index, name)), dtype, x.centre.shape[-1])
+                    for name in PARAMETERS["branches"]
+                )
                 x = plus(first, negated(second), dtype)
             elif layer.kind == "convolution":
                 bias = self._vector(index, "bias") if layer.bias else None
@@ -283,7 +352,9 @@ class _Stack:
                 own = self._own(index)
                 x, kept = normed(x, own["gain"], own["shift"], dtype)
             elif layer.kind == "batch_norm":
-                x, kept = batch_normed(x, self._own(index)["weight"], self._own(index).get("bias"), dtype)
+                x, kept = batch_normed(
+                    x, self._own(index)["weight"], self._own(index).get("bias"), dtype
+                )
             elif layer.kind == "attention":
                 x, kept = attended(x, self._own(index), dtype)
             elif layer.kind == "dropout":
@@ -296,7 +367,9 @@ class _Stack:
     def _entering(self, layer: Layer, x: Ball, dtype: str) -> tuple[Ball, str]:
         """A layer's input in what it computes in. What comes in that is not rounded by way of the layer's own dtype."""
         computed = self._computed(layer)
-        return x if dtype == computed else cast(cast(x, dtype, layer.dtype), layer.dtype, computed), computed
+        return x if dtype == computed else cast(
+            cast(x, dtype, layer.dtype), layer.dtype, computed
+        ), computed
 
     def backward(self, g: Ball) -> None:
         """Collect every trainable parameter's gradient, from that of the outputs in their dtype."""
@@ -311,10 +384,16 @@ class _Stack:
             if layer.kind == "linear":
                 g = self._linear(index, layer, g, entered.x)
             elif layer.kind == "scale" and layer.complex:
-                g, of_factor = complexes.scale_back(g, entered.x, self._vector(index, "factor"), layer.dtype)
+                g, of_factor = complexes.scale_back(
+                    g, entered.x, self._vector(index, "factor"), layer.dtype
+                )
                 self._add(layer, f"layers.{index}.factor", of_factor)
             elif layer.kind == "scale":
-                self._add(layer, f"layers.{index}.factor", summed(times(g, entered.x, layer.dtype), (1, 2), layer.dtype))
+                self._add(
+                    layer,
+                    f"layers.{index}.factor",
+                    summed(times(g, entered.x, layer.dtype), (1, 2), layer.dtype),
+                )
                 g = times(g, self._vector(index, "factor"), layer.dtype)
             elif layer.kind == "branches":
                 g = self._branches(index, layer, g, entered.x)
@@ -323,7 +402,9 @@ class _Stack:
             elif layer.kind in ("convolution", "norm", "attention", "batch_norm"):
                 g = self._block(index, layer, g, entered)
             else:
-                nothing = np.zeros((len(g.centre), *self.parameters[f"layers.{index}.nothing"].shape))
+                nothing = np.zeros(
+                    (len(g.centre), *self.parameters[f"layers.{index}.nothing"].shape)
+                )
                 self._add(layer, f"layers.{index}.nothing", Ball(nothing, nothing, 1.0))
             g = cast(g, self._computed(layer), entered.source)
 
@@ -354,7 +435,11 @@ class _Stack:
         parts: list[Ball] = []
         dtype = self._computed(layer)
         for name, part in zip(PARAMETERS["branches"], (g, negated(g)), strict=True):
-            self._add(layer, f"layers.{index}.{name}", product(transposed(part), x, dtype, x.centre.shape[1]))
+            self._add(
+                layer,
+                f"layers.{index}.{name}",
+                product(transposed(part), x, dtype, x.centre.shape[1]),
+            )
             parts.append(product(part, self._vector(index, name), dtype, part.centre.shape[-1]))
         return plus(parts[0], parts[1], dtype)
 
@@ -362,7 +447,9 @@ class _Stack:
         """The gradients of a convolution, a norm of either kind or an attention; returns that of its input."""
         own = self._own(index)
         if layer.kind == "convolution":
-            g, found = convolved_back(g, entered.x, self._vector(index, "kernel"), self._computed(layer))
+            g, found = convolved_back(
+                g, entered.x, self._vector(index, "kernel"), self._computed(layer)
+            )
         elif layer.kind == "batch_norm":
             assert isinstance(entered.kept, Normed)
             g, found = batch_normed_back(g, entered.x, entered.kept, own["weight"], layer.dtype)
@@ -387,7 +474,9 @@ class _Stack:
         """Take in a parameter's gradient, or a part of it, in a dtype, where it has several uses."""
         if layer is None or not layer.frozen:
             known = self.gradients.get(name)
-            self.gradients[name] = gradient if known is None else plus(known, gradient, dtype, self.parts[name])
+            self.gradients[name] = (
+                gradient if known is None else plus(known, gradient, dtype, self.parts[name])
+            )
             self.parts[name] += 1
 
 
@@ -400,8 +489,11 @@ def _chosen(inputs_WBI: FloatArray) -> Ball:
 
 def _where(chosen_P: NDArray[np.bool_], one: Ball, other: Ball) -> Ball:
     """Elements of one where they are chosen, of the other elsewhere."""
-    return Ball(np.where(chosen_P, one.centre, other.centre), np.where(chosen_P, one.radius, other.radius),
-                np.where(chosen_P, one.quantum, other.quantum))
+    return Ball(
+        np.where(chosen_P, one.centre, other.centre),
+        np.where(chosen_P, one.radius, other.radius),
+        np.where(chosen_P, one.quantum, other.quantum),
+    )
 
 
 @dataclass
@@ -418,8 +510,15 @@ class Optimization:
     second: Ball | None = None
     steps: int | NDArray[np.intp] = 0
 
-    def step(self, plan: Optimizer, parameters: Ball, gradient: Ball, form: Format,
-             left_out_P: NDArray[np.bool_] | None = None, entries: Entries | None = None) -> Ball:
+    def step(
+        self,
+        plan: Optimizer,
+        parameters: Ball,
+        gradient: Ball,
+        form: Format,
+        left_out_P: NDArray[np.bool_] | None = None,
+        entries: Entries | None = None,
+    ) -> Ball:
         """The parameters after one update.
 
         Args:
@@ -428,7 +527,8 @@ class Optimization:
             gradient: All parameters'.
             form: Their formats.
             left_out_P: Which have no gradient: the update passes them and their state by.
-            entries: What a sparse gradient is kept as the sum of: plain SGD may take them off one after another.
+            entries: What a sparse gradient is kept as the sum of: plain SGD may take them off one
+                after another.
         """
         if entries is not None:
             updated = scaled_sum(parameters, 1.0, gradient, -plan.lr, form, entries)
@@ -453,15 +553,22 @@ class Optimization:
             update = scaled_sum(update, 1.0, parameters, plan.weight_decay, form)
         if plan.momentum:
             decayed = update
-            update = update if self.first is None else scaled_sum(self.first, plan.momentum, update, 1.0, form)
+            update = (
+                update
+                if self.first is None
+                else scaled_sum(self.first, plan.momentum, update, 1.0, form)
+            )
             self.first = update
-            update = scaled_sum(decayed, 1.0, update, plan.momentum, form) if plan.nesterov else update
+            update = (
+                scaled_sum(decayed, 1.0, update, plan.momentum, form) if plan.nesterov else update
+            )
         return scaled_sum(parameters, 1.0, update, -plan.lr, form)
 
     def _adam(self, plan: Optimizer, parameters: Ball, gradient: Ball, form: Format) -> Ball:
         """Adam and AdamW as torch computes them: at most 8 roundings of quantities no larger than those in `most` below.
 
-        Those of constants are counted: the fused kernels, where they are vectors, hold theirs in the parameter's dtype.
+        Those of constants are counted: the fused kernels, where they are vectors, hold theirs in
+            the parameter's dtype.
         """
         decoupled = plan.weight_decay if plan.kind == "adamw" else 0.0
         if plan.weight_decay and plan.kind == "adam":
@@ -470,20 +577,35 @@ class Optimization:
         eight = gamma(8, form.roundoff + OWN_ROUNDOFF)
         zero = Ball(np.zeros_like(gradient.centre), np.zeros_like(gradient.centre), 0.0)
         m, v, g = self.first or zero, self.second or zero, gradient
-        m = Ball(beta_1 * m.centre + (1 - beta_1) * g.centre,
-                 beta_1 * m.radius + (1 - beta_1) * g.radius + eight * (m.most + g.most) + 8 * form.smallest, 0.0)
-        v = Ball(beta_2 * v.centre + (1 - beta_2) * g.centre**2,
-                 beta_2 * v.radius + (1 - beta_2) * (g.most**2 - g.centre**2)
-                 + eight * (beta_2 * v.most + (1 - beta_2) * g.most**2) + 8 * form.smallest, 0.0)
+        m = Ball(
+            beta_1 * m.centre + (1 - beta_1) * g.centre,
+            beta_1 * m.radius
+            + (1 - beta_1) * g.radius
+            + eight * (m.most + g.most)
+            + 8 * form.smallest,
+            0.0,
+        )
+        v = Ball(
+            beta_2 * v.centre + (1 - beta_2) * g.centre**2,
+            beta_2 * v.radius
+            + (1 - beta_2) * (g.most**2 - g.centre**2)
+            + eight * (beta_2 * v.most + (1 - beta_2) * g.most**2)
+            + 8 * form.smallest,
+            0.0,
+        )
         self.first, self.second = m, v
         correction_2 = 1 - beta_2**self.steps
-        least = (np.sqrt(np.maximum(v.centre - v.radius, 0) / correction_2) + epsilon) * np.maximum(1 - eight, 0)
+        least = (np.sqrt(np.maximum(v.centre - v.radius, 0) / correction_2) + epsilon) * np.maximum(
+            1 - eight, 0
+        )
         most = (np.sqrt((v.centre + v.radius) / correction_2) + epsilon) * (1 + eight)
         highest = np.maximum((m.centre + m.radius) / least, (m.centre + m.radius) / most)
         lowest = np.minimum((m.centre - m.radius) / least, (m.centre - m.radius) / most)
         size = plan.lr / (1 - beta_1**self.steps)
         centre = parameters.centre * (1 - plan.lr * decoupled) - size * (highest + lowest) / 2
         largest = parameters.most + size * np.maximum(np.abs(highest), np.abs(lowest))
-        radius = parameters.radius + size * (highest - lowest) / 2 + eight * largest + 8 * form.smallest
+        radius = (
+            parameters.radius + size * (highest - lowest) / 2 + eight * largest + 8 * form.smallest
+        )
         fits = (largest <= form.largest) & (g.most**2 <= form.largest) & (v.most <= form.largest)
         return Ball(centre, np.where(fits, radius, np.inf), 0.0)

@@ -1,8 +1,9 @@
 """pytest: options, header, the trial fixture, and the session's verdict, also under pytest-xdist.
 
-The main process starts the hosts, loads what is on trial once to describe it, and hands both to the workers; each
-worker has a pool of its own. Workers hand back their ledgers; the sum decides the exit status. Under torchrun and srun all
-that is rank 0's, and pytest in the other processes does nothing but serve it ranks (cluster.py).
+The main process starts the hosts, loads what is on trial once to describe it, and hands both to the
+workers; each worker has a pool of its own. Workers hand back their ledgers; the sum decides the
+exit status. Under torchrun and srun all that is rank 0's, and pytest in the other processes does
+nothing but serve it ranks (cluster.py).
 """
 
 import hashlib
@@ -17,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _pytest.junitxml import xml_key  # Where its own record_testsuite_property writes to, which no worker of xdist can.
+from _pytest.junitxml import (
+    xml_key,
+)  # Where its own record_testsuite_property writes to, which no worker of xdist can.
 
 from ddp_invariants import __version__, backends, casefile, cluster, discovery, record
 from ddp_invariants.case import LARGEST_WORLD_SIZE, TrainingCase, from_plain
@@ -56,25 +59,80 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """The options of a trial."""
     group = parser.getgroup("ddp-invariants", "data-parallel invariants")
     for name, option in OPTIONS.items():
-        group.addoption(name, metavar=option.placeholder, help=option.told, default=[] if option.repeatable else option.default,
-                        action="append" if option.repeatable else "store")
-    group.addoption("--profile", default="default", choices=sorted(PROFILES), help="how many cases per property")
-    group.addoption("--cases", type=int, default=None, metavar="N", help="cases per property, instead of the profile's")
-    group.addoption("--max-world-size", type=int, default=None, metavar="W",
-                    help=f"largest world size drawn (default {MAX_WORLD_SIZE}; under torchrun or srun, the job's)")
-    group.addoption("--seed", type=int, default=None, metavar="N", help="seed of the search (default: a new one, printed)")
-    group.addoption("--isolation", default="pooled", choices=("pooled", "fresh"),
-                    help="keep ranks between cases, or make new processes and groups for each")
-    group.addoption("--backend", default="auto", choices=backends.BACKENDS,
-                    help="what ranks communicate over; what this machine or version cannot do is reported as not run")
-    group.addoption("--device", default=None, choices=backends.DEVICES,
-                    help="where tensors are (default: what the backend needs)")
-    group.addoption("--deviations", default=[], action="append", metavar="FILE",
-                    help="deviations that are expected, beside those shipped; repeatable")
-    group.addoption("--certificate", default=None, metavar="FILE",
-                    help="write FILE.json and its page FILE.html; either may be named")
-    group.addoption("--badge", default=None, metavar="FILE", help="write a badge as shields.io's endpoint takes it")
-    group.addoption("--replay", default=None, metavar="FILE", help="judge the case in FILE instead of drawing any")
+        group.addoption(
+            name,
+            metavar=option.placeholder,
+            help=option.told,
+            default=[] if option.repeatable else option.default,
+            action="append" if option.repeatable else "store",
+        )
+    group.addoption(
+        "--profile", default="default", choices=sorted(PROFILES), help="how many cases per property"
+    )
+    group.addoption(
+        "--cases",
+        type=int,
+        default=None,
+        metavar="N",
+        help="cases per property, instead of the profile's",
+    )
+    group.addoption(
+        "--max-world-size",
+        type=int,
+        default=None,
+        metavar="W",
+        help=f"largest world size drawn (default {MAX_WORLD_SIZE}; under torchrun or srun, the job's)",
+    )
+    group.addoption(
+        "--seed",
+        type=int,
+        default=None,
+        metavar="N",
+        help="seed of the search (default: a new one, printed)",
+    )
+    group.addoption(
+        "--isolation",
+        default="pooled",
+        choices=("pooled", "fresh"),
+        help="keep ranks between cases, or make new processes and groups for each",
+    )
+    group.addoption(
+        "--backend",
+        default="auto",
+        choices=backends.BACKENDS,
+        help="what ranks communicate over; what this machine or version cannot do is reported as not run",
+    )
+    group.addoption(
+        "--device",
+        default=None,
+        choices=backends.DEVICES,
+        help="where tensors are (default: what the backend needs)",
+    )
+    group.addoption(
+        "--deviations",
+        default=[],
+        action="append",
+        metavar="FILE",
+        help="deviations that are expected, beside those shipped; repeatable",
+    )
+    group.addoption(
+        "--certificate",
+        default=None,
+        metavar="FILE",
+        help="write FILE.json and its page FILE.html; either may be named",
+    )
+    group.addoption(
+        "--badge",
+        default=None,
+        metavar="FILE",
+        help="write a badge as shields.io's endpoint takes it",
+    )
+    group.addoption(
+        "--replay",
+        default=None,
+        metavar="FILE",
+        help="judge the case in FILE instead of drawing any",
+    )
 
 
 class Session:
@@ -98,12 +156,20 @@ class Session:
             return
         option = config.option
         given = option.seed
-        self.shared = {"seed": secrets.randbelow(2**31) if given is None else given, "seed_given": given is not None,
-                       "command": config.stash.get(COMMAND, f"pytest {self._properties()}"),
-                       # The root of a session that is not pytest's own is this package's folder, which is not the user's.
-                       "root": str(config.invocation_params.dir if COMMAND in config.stash else config.rootpath),
-                       "max_world_size": option.max_world_size, "journal": "", "listener": "",
-                       "bounded": f"--max-world-size {option.max_world_size}"}
+        self.shared = {
+            "seed": secrets.randbelow(2**31) if given is None else given,
+            "seed_given": given is not None,
+            "command": config.stash.get(COMMAND, f"pytest {self._properties()}"),
+            # The root of a session that is not pytest's own is this package's folder, which is not
+            # the user's.
+            "root": str(
+                config.invocation_params.dir if COMMAND in config.stash else config.rootpath
+            ),
+            "max_world_size": option.max_world_size,
+            "journal": "",
+            "listener": "",
+            "bounded": f"--max-world-size {option.max_world_size}",
+        }
 
     def begin(self) -> None:
         """In the main process: start the hosts and find out what is on trial.
@@ -120,25 +186,42 @@ class Session:
         with Pool(self.hosts.addresses, way=self.way) as pool:
             ours = cluster.led()
             sights = pool.sights(1 if ours is None else ours.job.world_size)
-            self.shared["torch"], self.shared["not_run"] = sights[0].torch, backends.not_run(self.way, sights[0])
+            self.shared["torch"], self.shared["not_run"] = (
+                sights[0].torch,
+                backends.not_run(self.way, sights[0]),
+            )
             if self.shared["not_run"]:
                 return
             most, why = backends.bound(self.way, sights) or (option.max_world_size, "")
             if most < option.max_world_size:
                 self.shared["max_world_size"], self.shared["bounded"] = most, why
                 option.max_world_size = most
-            found = discovery.discover(pool, ddp, sampler, option.max_world_size, [Path(one) for one in option.deviations])
+            found = discovery.discover(
+                pool, ddp, sampler, option.max_world_size, [Path(one) for one in option.deviations]
+            )
         if found.claims_refused():
             raise LoadFailure(f"{ddp}: {found.claims_refused()[0]}")
         if found.stale():
             raise LoadFailure(f"{ddp}: {found.stale()[0]}")
         self.shared["discovery"] = discovery.to_plain(found)
-        given = " ".join([self.shared["command"], *(one.options() for one in self.on_trial if one.options())])
+        given = " ".join(
+            [self.shared["command"], *(one.options() for one in self.on_trial if one.options())]
+        )
         invoked = shlex.join(["pytest", *map(str, self.config.invocation_params.args)])
         words = given if COMMAND in self.config.stash else invoked
-        held = Held(words, self.shared["seed"], option.cases or PROFILES[option.profile], option.max_world_size,
-                    option.isolation, str(self.way))
-        self.watch = Watch(held, _wanted(self.config), lambda: self.trial.ledger if self.trial is not None else None)
+        held = Held(
+            words,
+            self.shared["seed"],
+            option.cases or PROFILES[option.profile],
+            option.max_world_size,
+            option.isolation,
+            str(self.way),
+        )
+        self.watch = Watch(
+            held,
+            _wanted(self.config),
+            lambda: self.trial.ledger if self.trial is not None else None,
+        )
         self.shared["listener"] = self.watch.listener.address
 
     def _open_journal(self) -> None:
@@ -146,21 +229,32 @@ class Session:
         ours = cluster.led()
         if ours is None or not ours.job.most_restarts:
             return
-        folder = record.FOLDER / f"job-{hashlib.blake2b(ours.job.run.encode(), digest_size=4).hexdigest()}"
+        folder = (
+            record.FOLDER
+            / f"job-{hashlib.blake2b(ours.job.run.encode(), digest_size=4).hexdigest()}"
+        )
         self.shared["seed"] = journal.begin(folder, ours.job.restarts, self.shared["seed"])
         self.shared["journal"] = str(folder)
 
     def close_journal(self, status: int) -> None:
         """Throw it away where the launcher starts nothing anew."""
         ours = cluster.led()
-        if ours is not None and self.shared["journal"] and (not status or ours.job.restarts >= ours.job.most_restarts):
+        if (
+            ours is not None
+            and self.shared["journal"]
+            and (not status or ours.job.restarts >= ours.job.most_restarts)
+        ):
             shutil.rmtree(self.shared["journal"], ignore_errors=True)
 
     @property
     def journal(self) -> journal.Journal | None:
         """What was judged before the launcher started the job anew."""
         process = os.environ.get("PYTEST_XDIST_WORKER", "main")
-        return journal.Journal(Path(self.shared["journal"]), process) if self.shared["journal"] else None
+        return (
+            journal.Journal(Path(self.shared["journal"]), process)
+            if self.shared["journal"]
+            else None
+        )
 
     @property
     def options(self) -> Options:
@@ -170,15 +264,24 @@ class Session:
         names += [f"--declare {shlex.quote(option.declare)}"] if option.declare else []
         names += [self.way.options] if self.way.options else []
         return Options(
-            cases=option.cases or PROFILES[option.profile], seed=self.shared["seed"], isolation=option.isolation,
-            replay=None if option.replay is None else casefile.read(Path(option.replay)), store=Path(".ddp-invariants"),
+            cases=option.cases or PROFILES[option.profile],
+            seed=self.shared["seed"],
+            isolation=option.isolation,
+            replay=None if option.replay is None else casefile.read(Path(option.replay)),
+            store=Path(".ddp-invariants"),
             database=None if self.shared["seed_given"] else root / ".hypothesis" / "ddp-invariants",
-            command=" ".join([self.shared["command"], *names]), journal=self.journal)
+            command=" ".join([self.shared["command"], *names]),
+            journal=self.journal,
+        )
 
     def _properties(self) -> str:
         """Where the properties are, seen from where pytest was started: the suite's, or somebody's own."""
         packaged, here = self.config.rootpath / "properties", self.config.invocation_params.dir
-        own = [arg for arg in self.config.args if packaged not in (path := here / arg.split("::")[0], *path.parents)]
+        own = [
+            arg
+            for arg in self.config.args
+            if packaged not in (path := here / arg.split("::")[0], *path.parents)
+        ]
         if own and self.config.args_source is pytest.Config.ArgsSource.ARGS:
             return shlex.join(own)
         return shlex.quote(os.path.relpath(packaged, here) + "/")
@@ -201,8 +304,15 @@ class Session:
     def start_trial(self) -> Trial:
         """This process's trial, started by the first test that asks for one."""
         if self.trial is None:
-            scope = replace(self.discovery.scope(self.config.option.max_world_size), bounded=self.shared["bounded"])
-            self.trial = Trial(Pool(self.shared["addresses"], way=self.way), OnTrial(*self.on_trial, scope), self.options)
+            scope = replace(
+                self.discovery.scope(self.config.option.max_world_size),
+                bounded=self.shared["bounded"],
+            )
+            self.trial = Trial(
+                Pool(self.shared["addresses"], way=self.way),
+                OnTrial(*self.on_trial, scope),
+                self.options,
+            )
             if self.teller is not None:
                 self.trial.listen = self.teller
         return self.trial
@@ -212,8 +322,12 @@ class Session:
         found, shared = self.discovery, self.shared
         for side, described in (("ddp", found.ddp), ("sampler", found.sampler)):
             yield side, f"{described['name']} = {described['target']} ({described['version']})"
-        yield from (("ddp-invariants", __version__), ("torch", found.torch), ("seed", str(shared["seed"])),
-                    ("cases judged", str(self.ledger.cases)))
+        yield from (
+            ("ddp-invariants", __version__),
+            ("torch", found.torch),
+            ("seed", str(shared["seed"])),
+            ("cases judged", str(self.ledger.cases)),
+        )
         yield from ((rule, self.ledger.said(rule)) for rule in ALL_RULES)
 
     def keep_sightings(self) -> None:
@@ -224,8 +338,12 @@ class Session:
         for entry in entries:
             if entry.seen and entry.sighted:
                 case, breach = from_plain(entry.sighted["case"]), Breach(**entry.sighted["breach"])
-                stored = record.of(case, breach, *self.on_trial, confirmed=(0, 0), evidence=None, repeat="")
-                stored = replace(stored, repeat=f"ddp-invariants replay {stored.id} {self.way.options}".rstrip())
+                stored = record.of(
+                    case, breach, *self.on_trial, confirmed=(0, 0), evidence=None, repeat=""
+                )
+                stored = replace(
+                    stored, repeat=f"ddp-invariants replay {stored.id} {self.way.options}".rstrip()
+                )
                 record.write(stored, record.FOLDER / f"{stored.id}.json")
                 self.sighted.append(stored)
 
@@ -244,7 +362,9 @@ class Session:
 
 def found(config: pytest.Config) -> tuple[Ledger, discovery.Discovery] | None:
     """What came of a session that has ended: its ledger, and what was found out before; None where it never began."""
-    return (config.stash[_KEY].ledger, config.stash[_KEY].discovery) if _KEY in config.stash else None
+    return (
+        (config.stash[_KEY].ledger, config.stash[_KEY].discovery) if _KEY in config.stash else None
+    )
 
 
 def _wanted(config: pytest.Config) -> Wanted:
@@ -262,28 +382,42 @@ def _check(config: pytest.Config) -> None:
     option = config.option
     ours = cluster.led()
     if option.max_world_size is None:
-        option.max_world_size = MAX_WORLD_SIZE if ours is None else min(ours.job.world_size, LARGEST_WORLD_SIZE)
+        option.max_world_size = (
+            MAX_WORLD_SIZE if ours is None else min(ours.job.world_size, LARGEST_WORLD_SIZE)
+        )
     if ours is not None and option.max_world_size > ours.job.world_size:
-        raise CaseError(f"--max-world-size {option.max_world_size}: the job has {ours.job.world_size} ranks")
+        raise CaseError(
+            f"--max-world-size {option.max_world_size}: the job has {ours.job.world_size} ranks"
+        )
     if not 1 <= option.max_world_size <= LARGEST_WORLD_SIZE:
-        raise CaseError(f"--max-world-size {option.max_world_size}: expected 1 to {LARGEST_WORLD_SIZE}")
+        raise CaseError(
+            f"--max-world-size {option.max_world_size}: expected 1 to {LARGEST_WORLD_SIZE}"
+        )
     backends.wanted(option.backend, option.device)
     if option.cases is not None and option.cases < 1:
         raise CaseError(f"--cases {option.cases}: expected at least 1")
     _wanted(config).check()
     if option.replay is not None and (option.certificate or option.badge):
-        raise CaseError("--replay judges one case: no certificate comes of it; leave out --certificate and --badge")
+        raise CaseError(
+            "--replay judges one case: no certificate comes of it; leave out --certificate and --badge"
+        )
     if option.replay is not None:
         case = casefile.read(Path(option.replay))
         if isinstance(case, TrainingCase) and case.ranks_needed > option.max_world_size:
-            raise CaseError(f"{option.replay}: the case needs {case.ranks_needed} ranks, more than --max-world-size "
-                            f"{option.max_world_size} allows; raise it")
+            raise CaseError(
+                f"{option.replay}: the case needs {case.ranks_needed} ranks, more than --max-world-size "
+                f"{option.max_world_size} allows; raise it"
+            )
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
     """Under a launcher, serve ranks in every process but rank 0; there, and without one, go on as ever."""
-    if config.option.collectonly or config.option.help or getattr(config, "workerinput", None) is not None:
+    if (
+        config.option.collectonly
+        or config.option.help
+        or getattr(config, "workerinput", None) is not None
+    ):
         return None
     if cluster.led() is not None:  # By who started this session, for this and others.
         return None
@@ -326,8 +460,14 @@ class _Heard:
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         """Whoever interrupts is not kept waiting; a session that ends by itself before all is run ends likewise."""
         by_user = excinfo.type is KeyboardInterrupt
-        if by_user and _KEY not in self.config.stash and getattr(self.config, "workerinput", None) is None:
-            sys.stderr.write("ddp-invariants: interrupted before anything was judged; nothing is written\n")
+        if (
+            by_user
+            and _KEY not in self.config.stash
+            and getattr(self.config, "workerinput", None) is None
+        ):
+            sys.stderr.write(
+                "ddp-invariants: interrupted before anything was judged; nothing is written\n"
+            )
         if self._watch is not None:
             self._watch.cut_short(by_user=by_user)
         if by_user:
@@ -346,15 +486,26 @@ class _Heard:
             reporter.write_line(line)
 
 
-_FIRST = ("test_shard.py", "test_init.py", "test_loss.py", "test_grad.py", "test_param.py", "test_buf.py", "test_comm.py",
-          "test_mem.py",
-          "test_state.py", "test_live.py")
+_FIRST = (
+    "test_shard.py",
+    "test_init.py",
+    "test_loss.py",
+    "test_grad.py",
+    "test_param.py",
+    "test_buf.py",
+    "test_comm.py",
+    "test_mem.py",
+    "test_state.py",
+    "test_live.py",
+)
 """The quickest properties first, so that a first verdict comes within seconds; then causes before consequences."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the properties first, in that order; the same in every xdist worker."""
-    items.sort(key=lambda item: _FIRST.index(item.path.name) if item.path.name in _FIRST else len(_FIRST))
+    items.sort(
+        key=lambda item: _FIRST.index(item.path.name) if item.path.name in _FIRST else len(_FIRST)
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -390,14 +541,23 @@ def pytest_testnodedown(node: Any, error: object) -> None:
     del error
     output = getattr(node, "workeroutput", {})
     if "ddp_invariants" in output:
-        node.config.stash[_KEY].watch.take(node.gateway.id, Ledger.from_plain(output["ddp_invariants"]))
+        node.config.stash[_KEY].watch.take(
+            node.gateway.id, Ledger.from_plain(output["ddp_invariants"])
+        )
 
 
 def _draw(config: pytest.Config, watch: Watch | None) -> None:
     """Begin to draw, where a person looks on: on a terminal, unless more or less than usual was asked for."""
     option = config.option
-    if watch is not None and os.isatty(1) and os.environ.get("TERM", "dumb") != "dumb" and not _in_ci() \
-            and option.verbose == 0 and option.capture != "no" and not option.usepdb:
+    if (
+        watch is not None
+        and os.isatty(1)
+        and os.environ.get("TERM", "dumb") != "dumb"
+        and not _in_ci()
+        and option.verbose == 0
+        and option.capture != "no"
+        and not option.usepdb
+    ):
         reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None:
             reporter.showfspath = False
@@ -442,7 +602,9 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
                 junit.add_global_property(name, value)
         ours.keep_sightings()
         if not ours.watch.interrupted:
-            session.exitstatus = ending.judged(exitstatus, ours.ledger, others_failed=ours.watch.others_failed)
+            session.exitstatus = ending.judged(
+                exitstatus, ours.ledger, others_failed=ours.watch.others_failed
+            )
     session.config.stash[_STATUS] = int(session.exitstatus)
 
 
@@ -464,21 +626,31 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     shared, why = ours.shared, ours.shared["not_run"]
     lines = [] if why else on_trial(ours.discovery, verbose=option.verbose > 0)
     cases = option.cases or PROFILES[option.profile]
-    how = f"replay {option.replay}" if option.replay else f"profile {option.profile}, {cases} cases per property"
-    lines.append(f"ddp-invariants {__version__}, torch {shared['torch']}, backend {ours.way}, seed {shared['seed']}, {how}, "
-                 f"world sizes to {option.max_world_size}, isolation {option.isolation}")
+    how = (
+        f"replay {option.replay}"
+        if option.replay
+        else f"profile {option.profile}, {cases} cases per property"
+    )
+    lines.append(
+        f"ddp-invariants {__version__}, torch {shared['torch']}, backend {ours.way}, seed {shared['seed']}, {how}, "
+        f"world sizes to {option.max_world_size}, isolation {option.isolation}"
+    )
     if why:
         lines.append(f"not run: {why}")
     if cluster.led() is not None:
         lines.append(str(cluster.led()))
     if ours.journal is not None and ours.journal.known:
-        lines.append(f"started anew: {ours.journal.known:,} cases were judged before, and are not run again")
+        lines.append(
+            f"started anew: {ours.journal.known:,} cases were judged before, and are not run again"
+        )
     return lines
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """One row per rule that was judged."""
-    if _KEY in config.stash and (config.stash[_KEY].ledger.cases or config.stash[_KEY].shared["not_run"]):
+    if _KEY in config.stash and (
+        config.stash[_KEY].ledger.cases or config.stash[_KEY].shared["not_run"]
+    ):
         terminalreporter.section("data-parallel invariants")
         ledger = config.stash[_KEY].ledger
         # Under xdist the main process imports no property, and knows no rule of anybody's own.
@@ -496,18 +668,24 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, Any, Any]:
     """Show a verdict as itself: the stack behind it is the suite's own and says nothing about the accused."""
     ours = item.config.stash.get(_KEY, None)
     if call.when == "call" and ours is not None and ours.trial is not None:
         asked, ours.trial.asked = ours.trial.asked, []
-        item.user_properties += [told for rule in asked for told in told_of(ours.trial.ledger, rule)]
+        item.user_properties += [
+            told for rule in asked for told in told_of(ours.trial.ledger, rule)
+        ]
         if ours.teller is not None and asked:
             ours.teller.tell(ours.trial.ledger)
     report = yield
     if call.excinfo is not None and isinstance(call.excinfo.value, NotJudged):
         report.outcome, report.longrepr = "skipped", (__file__, 0, f"Skipped: {call.excinfo.value}")
-    if call.excinfo is not None and isinstance(call.excinfo.value, Violation | Inconclusive | HarnessError | LoadFailure):
+    if call.excinfo is not None and isinstance(
+        call.excinfo.value, Violation | Inconclusive | HarnessError | LoadFailure
+    ):
         report.longrepr = str(call.excinfo.value)
     return report
 

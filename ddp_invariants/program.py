@@ -11,9 +11,23 @@ from ddp_invariants.limits import STRICT, between, one_of, require
 OptimizerKind = Literal["sgd", "adamw", "adam"]
 Way = Literal["default", "foreach", "fused"]
 PoisonKind = Literal["nan", "inf", "-inf"]
-InterludeKind = Literal["evaluation", "evaluation with gradients", "forward only", "learning rate", "decay", "freeze",
-                        "unfreeze", "cast", "copy", "assign", "reload", "buffers"]
-PerturbationKind = Literal["none", "withheld", "delays", "late", "slow communication", "slow computation"]
+InterludeKind = Literal[
+    "evaluation",
+    "evaluation with gradients",
+    "forward only",
+    "learning rate",
+    "decay",
+    "freeze",
+    "unfreeze",
+    "cast",
+    "copy",
+    "assign",
+    "reload",
+    "buffers",
+]
+PerturbationKind = Literal[
+    "none", "withheld", "delays", "late", "slow communication", "slow computation"
+]
 Sentinel = Literal["finite", "nan"]
 MishapKind = Literal["forward error", "backward error", "death"]
 SENTINEL = 12345.0
@@ -56,8 +70,9 @@ class Optimizer:
         momentum: Of SGD alone.
         weight_decay: As torch takes it.
         nesterov: Whether SGD looks ahead by its momentum.
-        way: Which of torch's implementations steps: a loop over parameters, one over operations (`foreach`), or one kernel
-            (`fused`), which on CPU takes contiguous parameters that all have a gradient (`TrainingCase.fusible`).
+        way: Which of torch's implementations steps: a loop over parameters, one over operations
+            (`foreach`), or one kernel (`fused`), which on CPU takes contiguous parameters that all
+            have a gradient (`TrainingCase.fusible`).
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -72,8 +87,12 @@ class Optimizer:
     def __post_init__(self) -> None:
         one_of("kind", self.kind, OptimizerKind)
         one_of("way", self.way, Way)
-        require(not self.nesterov or (self.kind == "sgd" and self.momentum > 0), "nesterov", self.nesterov,
-                 "false where there is no momentum of SGD")
+        require(
+            not self.nesterov or (self.kind == "sgd" and self.momentum > 0),
+            "nesterov",
+            self.nesterov,
+            "false where there is no momentum of SGD",
+        )
         between("log2_lr", self.log2_lr, -30, 0)
         require(0 <= self.momentum < 1, "momentum", self.momentum, "a number in [0, 1)")
         require(0 <= self.weight_decay < 1, "weight_decay", self.weight_decay, "a number in [0, 1)")
@@ -110,14 +129,16 @@ class Poison:
 class LossScale:
     """A loss scaler (`torch.amp.GradScaler`) on every rank, each rank's of its own.
 
-    All its factors are powers of two, so that scaling and unscaling round nothing that is not too small to be a normal number.
+    All its factors are powers of two, so that scaling and unscaling round nothing that is not too
+    small to be a normal number.
 
     Attributes:
         log2_scale: Binary logarithm of what the first step's loss is multiplied by.
         interval: After so many steps in a row that were made, the scale grows.
         log2_growth: Binary logarithm of what it is multiplied by then.
         log2_backoff: Binary logarithm of what it is divided by when a step is skipped.
-        unscaled: Whether the program unscales gradients itself before the step, as it must where they are clipped.
+        unscaled: Whether the program unscales gradients itself before the step, as it must where
+            they are clipped.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -144,13 +165,15 @@ class Perturbation:
     """What happens to the timing of collectives. A right program cannot tell: it gives the same bits under each.
 
     Attributes:
-        kind: `none`; `withheld` hands a result over only when somebody waits for it, and until then the buffer holds a
-            sentinel; `delays` starts every collective of every rank after a time of its own, fixed by the case's seed; `late`
-            starts those of one rank late; `slow communication` and `slow computation` keep a device busy with nothing before
-            each collective, or each gradient, on the stream that it is queued on.
+        kind: `none`; `withheld` hands a result over only when somebody waits for it, and until then
+            the buffer holds a sentinel; `delays` starts every collective of every rank after a time
+            of its own, fixed by the case's seed; `late` starts those of one rank late; `slow
+            communication` and `slow computation` keep a device busy with nothing before each
+            collective, or each gradient, on the stream that it is queued on.
         sentinel: What a withheld buffer holds: a number, or NaN.
         rank: The late one.
-        milliseconds: The late rank's delay, the longest of the others, or for how long a device is kept busy.
+        milliseconds: The late rank's delay, the longest of the others, or for how long a device is
+            kept busy.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -169,13 +192,19 @@ class Perturbation:
     def words(self) -> str:
         """What is done, as the end of "only when …"; empty where nothing is."""
         if self.kind == "withheld":
-            return "results are withheld until they are waited for" + (", NaN meanwhile" if self.sentinel == "nan" else "")
+            return "results are withheld until they are waited for" + (
+                ", NaN meanwhile" if self.sentinel == "nan" else ""
+            )
         if self.kind == "delays":
             return f"collectives start up to {self.milliseconds} ms late, each rank's at times of its own"
         if self.on_device:
             what = "collective" if self.kind == "slow communication" else "gradient"
             return f"the device does nothing for {self.milliseconds} ms before each {what}"
-        return f"rank {self.rank} starts its collectives {self.milliseconds} ms late" if self.kind == "late" else ""
+        return (
+            f"rank {self.rank} starts its collectives {self.milliseconds} ms late"
+            if self.kind == "late"
+            else ""
+        )
 
     @property
     def on_device(self) -> bool:
@@ -188,9 +217,11 @@ class Mishap:
     """What goes wrong at one step.
 
     Attributes:
-        kind: An exception of the user's own in the middle of the module's forward, or of its backward, on every rank; it is
-            caught, gradients are cleared, and the step is run again. Or the `death` of one rank's process as the step's forward
-            starts, from the second on: what is set up in the first may wait for everybody as long as it likes.
+        kind: An exception of the user's own in the middle of the module's forward, or of its
+            backward, on every rank; it is caught, gradients are cleared, and the step is run again.
+            Or the `death` of one rank's process as the step's forward
+            starts, from the second on: what is set up in the first may wait for everybody as long
+                as it likes.
         step: When.
         rank: Who dies.
     """
@@ -210,7 +241,8 @@ class Unused:
     """A layer that forwards pass by, so that its parameters get no gradient there.
 
     Attributes:
-        layer: Its index. As wide out as in, since its input is handed on as it is, the activation left out too.
+        layer: Its index. As wide out as in, since its input is handed on as it is, the activation
+            left out too.
         rank: On which rank; None for all.
         step: At which step; None for every one.
         micro_step: In which of a step's micro-steps, counted from 0; None for all.
@@ -244,13 +276,15 @@ class Interlude:
     """What the program does on every rank before a step, besides training.
 
     Attributes:
-        kind: An `evaluation` of the step's batch without gradients, or `evaluation with gradients` that nobody asks for;
-            `forward only`, in training, of which nothing comes; from now on a quarter of the `learning rate`, or half of the
-            momentum and of the weight `decay`; a layer is frozen (`freeze`), its gradients cleared, or trained from now on
-            (`unfreeze`); gradients are cleared, and parameters `cast` to float64 and back; a deep `copy` of what is trained is
-            taken and kept; what is trained is given its own saved values as new tensors (`assign`), and its optimizer is made
-            anew; it and its optimizer are saved and loaded into ones made anew, of other values (`reload`); or `buffers` are
-            written to in place, the same on every rank, as who resets running statistics does.
+        kind: An `evaluation` of the step's batch without gradients, or `evaluation with gradients`
+            that nobody asks for; `forward only`, in training, of which nothing comes; from now on a
+            quarter of the `learning rate`, or half of the momentum and of the weight `decay`; a
+            layer is frozen (`freeze`), its gradients cleared, or trained from now on (`unfreeze`);
+            gradients are cleared, and parameters `cast` to float64 and back; a deep `copy` of what
+            is trained is taken and kept; what is trained is given its own saved values as new
+            tensors (`assign`), and its optimizer is made anew; it and its optimizer are saved and
+            loaded into ones made anew, of other values (`reload`); or `buffers` are written to in
+            place, the same on every rank, as who resets running statistics does.
         step: Before which step, from the second on.
         layer: The one that is frozen or trained from now on.
     """

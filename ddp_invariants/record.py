@@ -1,7 +1,7 @@
 """A violation as it is stored: what was run, what was found, what the ranks saw. One JSON file each, `.ddp-invariants/ID.json`.
 
-Whoever reads one need not trust who wrote it: fields are checked strictly, every mistake becomes one sentence, and reading
-executes nothing.
+Whoever reads one need not trust who wrote it: fields are checked strictly, every mistake becomes
+one sentence, and reading executes nothing.
 """
 
 import base64
@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from ddp_invariants.case import Case, ShardCase, TrainingCase, case_id
-from ddp_invariants.evidence import ITEM_SIZE, Incident, RankEvidence, ShardEvidence, Tensors, TrainingEvidence
+from ddp_invariants.evidence import (
+    ITEM_SIZE,
+    Incident,
+    RankEvidence,
+    ShardEvidence,
+    Tensors,
+    TrainingEvidence,
+)
 from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.limits import STRICT, CaseError
 from ddp_invariants.verdict import Breach
@@ -52,7 +59,9 @@ class StoredTensor:
             raise CaseError(f"{self.name!r} has the unknown dtype {self.dtype!r}")
         expected = 0 if self.dtype is None else prod(self.shape) * ITEM_SIZE[self.dtype]
         if len(self.raw()) != expected:
-            raise CaseError(f"{self.name!r} has {len(self.raw())} bytes, its dtype and shape {expected}")
+            raise CaseError(
+                f"{self.name!r} has {len(self.raw())} bytes, its dtype and shape {expected}"
+            )
 
     def raw(self) -> bytes:
         """The bits.
@@ -62,7 +71,9 @@ class StoredTensor:
         """
         try:
             return base64.b64decode(self.bits, validate=True)
-        except ValueError as error:  # Of characters beyond ASCII, too, which no `binascii.Error` tells.
+        except (
+            ValueError
+        ) as error:  # Of characters beyond ASCII, too, which no `binascii.Error` tells.
             raise CaseError(f"the bits of {self.name!r} are no base64: {error}") from error
 
 
@@ -83,11 +94,13 @@ class StoredRank:
 
     Attributes:
         moments: Its tensors.
-        sent: Per group, the collectives it issued (`trace.Call`, as a row); empty where groups were plain.
+        sent: Per group, the collectives it issued (`trace.Call`, as a row); empty where groups were
+            plain.
         groups: Each group's ranks.
         raised: An exception that ended its run: phase, step, type, message, traceback.
         in_flight: Withheld collectives found wanting: step, collective, what.
-        backwards: When each synchronised backward began and ended, and when its gradients were computed.
+        backwards: When each synchronised backward began and ended, and when its gradients were
+            computed.
         surfaced: What a user got for an exception of their own.
         left: What each repetition left behind.
         driven: What was called when.
@@ -115,7 +128,8 @@ class StoredEvidence:
     Attributes:
         ranks: Of a training case.
         answers: Of a question to a sampler: each process's.
-        incident: What is known of ranks that hung or died: kind, ranks, stacks, seconds, and the last calls of each.
+        incident: What is known of ranks that hung or died: kind, ranks, stacks, seconds, and the
+            last calls of each.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -170,37 +184,79 @@ def identifier(case: Case, rule: str, implementation: str) -> str:
     return case_id(case, f"{rule} {implementation}")
 
 
-def of(case: Case, breach: Breach, ddp: Ddp, sampler: Sampler, *, confirmed: tuple[int, int], repeat: str,
-       evidence: TrainingEvidence | ShardEvidence | None) -> StoredViolation:
+def of(
+    case: Case,
+    breach: Breach,
+    ddp: Ddp,
+    sampler: Sampler,
+    *,
+    confirmed: tuple[int, int],
+    repeat: str,
+    evidence: TrainingEvidence | ShardEvidence | None,
+) -> StoredViolation:
     """What is to be stored of a violation; evidence that is too long is left out."""
-    bare = StoredViolation(case, breach, ddp, sampler, confirmed, importlib.metadata.version("torch"), repeat)
+    bare = StoredViolation(
+        case, breach, ddp, sampler, confirmed, importlib.metadata.version("torch"), repeat
+    )
     if evidence is None:
         return bare
     incident = None if evidence.incident is None else _incident(evidence.incident)
     # Counted before anything is encoded: base64 takes 4 bytes for 3.
     if isinstance(evidence, TrainingEvidence):
-        size = sum(len(tensors.bits) * 4 // 3 for rank in evidence.ranks for tensors in rank.tensors.values())
-        stored = None if size > MOST_EVIDENCE else StoredEvidence(tuple(map(_rank, evidence.ranks)), (), incident)
+        size = sum(
+            len(tensors.bits) * 4 // 3
+            for rank in evidence.ranks
+            for tensors in rank.tensors.values()
+        )
+        stored = (
+            None
+            if size > MOST_EVIDENCE
+            else StoredEvidence(tuple(map(_rank, evidence.ranks)), (), incident)
+        )
     else:
         stored = StoredEvidence((), evidence.answers, incident)
     size = size if stored is None else len(json.dumps(asdict(stored)))
     if size > MOST_EVIDENCE:
-        return replace(bare, left_out=f"the evidence has {size / 2**20:.1f} MiB, more than the {MOST_EVIDENCE >> 20} MiB that "
-                                      "are stored; a replay sees it again")
+        return replace(
+            bare,
+            left_out=f"the evidence has {size / 2**20:.1f} MiB, more than the {MOST_EVIDENCE >> 20} MiB that "
+            "are stored; a replay sees it again",
+        )
     return replace(bare, evidence=stored)
 
 
 def _incident(incident: Incident) -> dict[str, Any]:
-    return {"kind": incident.kind, "ranks": {str(rank): how for rank, how in incident.ranks.items()},
-            "stacks": {str(rank): text for rank, text in incident.stacks.items()}, "seconds": incident.seconds,
-            "calls": {str(rank): json.loads(json.dumps(calls)) for rank, calls in incident.calls.items()}}
+    return {
+        "kind": incident.kind,
+        "ranks": {str(rank): how for rank, how in incident.ranks.items()},
+        "stacks": {str(rank): text for rank, text in incident.stacks.items()},
+        "seconds": incident.seconds,
+        "calls": {
+            str(rank): json.loads(json.dumps(calls)) for rank, calls in incident.calls.items()
+        },
+    }
 
 
 def _rank(evidence: RankEvidence) -> StoredRank:
-    moments = tuple(StoredMoment(moment, step, tuple(_tensors(noted))) for (moment, step), noted in evidence.tensors.items())
-    sent, in_flight, backwards = json.loads(json.dumps((evidence.sent, evidence.in_flight, evidence.backwards)))
-    return StoredRank(moments, sent, evidence.groups, evidence.raised, in_flight, backwards, evidence.surfaced, evidence.left,
-                      dict(evidence.driven), evidence.scales)
+    moments = tuple(
+        StoredMoment(moment, step, tuple(_tensors(noted)))
+        for (moment, step), noted in evidence.tensors.items()
+    )
+    sent, in_flight, backwards = json.loads(
+        json.dumps((evidence.sent, evidence.in_flight, evidence.backwards))
+    )
+    return StoredRank(
+        moments,
+        sent,
+        evidence.groups,
+        evidence.raised,
+        in_flight,
+        backwards,
+        evidence.surfaced,
+        evidence.left,
+        dict(evidence.driven),
+        evidence.scales,
+    )
 
 
 def _tensors(tensors: Tensors) -> Iterator[StoredTensor]:
@@ -210,14 +266,18 @@ def _tensors(tensors: Tensors) -> Iterator[StoredTensor]:
             yield StoredTensor(slot.name)
             continue
         end = start + slot.nbytes
-        yield StoredTensor(slot.name, slot.dtype, slot.shape, base64.b64encode(tensors.bits[start:end]).decode())
+        yield StoredTensor(
+            slot.name, slot.dtype, slot.shape, base64.b64encode(tensors.bits[start:end]).decode()
+        )
         start = end
 
 
 def write(violation: StoredViolation, path: Path) -> None:
     """Store a violation."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    whole = path.with_name(f"{path.name}.{os.getpid()}")  # Who stores it may be ended at any moment.
+    whole = path.with_name(
+        f"{path.name}.{os.getpid()}"
+    )  # Who stores it may be ended at any moment.
     whole.write_text(json.dumps(asdict(violation)) + "\n", encoding="utf-8")
     whole.replace(path)
 
@@ -234,7 +294,9 @@ def find(name: str) -> Path:
     stored = FOLDER / f"{name}.json"
     if "/" not in name and stored.is_file():
         return stored
-    raise CaseError(f"{name}: there is no {stored}, and no such file; {_instead(name, sorted(FOLDER.glob('*.json')))}")
+    raise CaseError(
+        f"{name}: there is no {stored}, and no such file; {_instead(name, sorted(FOLDER.glob('*.json')))}"
+    )
 
 
 def _instead(name: str, stored: Iterable[Path]) -> str:
@@ -244,4 +306,6 @@ def _instead(name: str, stored: Iterable[Path]) -> str:
         return f"did you mean {' or '.join(close[:3])}?"
     if not ids:
         return f"nothing is stored in {FOLDER.absolute()}"
-    return f"stored are {', '.join(ids[:12])}" + (f" and {len(ids) - 12} more" if len(ids) > 12 else "")
+    return f"stored are {', '.join(ids[:12])}" + (
+        f" and {len(ids) - 12} more" if len(ids) > 12 else ""
+    )

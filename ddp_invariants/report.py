@@ -27,7 +27,9 @@ _LABELS = 10
 
 def _field(label: str, text: str) -> str:
     wide = max(_LABELS, len(label) + 1)
-    lines = textwrap.wrap(text, _WIDTH - wide - 2, break_long_words=False, break_on_hyphens=False) or [""]
+    lines = textwrap.wrap(
+        text, _WIDTH - wide - 2, break_long_words=False, break_on_hyphens=False
+    ) or [""]
     return "\n".join(f"  {label if n == 0 else '':<{wide}}{line}" for n, line in enumerate(lines))
 
 
@@ -35,7 +37,9 @@ labelled = _field
 """A line with its label, wrapped: for other modules that make text."""
 
 
-def violation(breach: Breach, implementation: str, case: Case, *, repeated: tuple[int, int], repeat: str) -> str:
+def violation(
+    breach: Breach, implementation: str, case: Case, *, repeated: tuple[int, int], repeat: str
+) -> str:
     """A violation as a user reads it.
 
     Args:
@@ -45,8 +49,11 @@ def violation(breach: Breach, implementation: str, case: Case, *, repeated: tupl
         repeated: (k, n): it was seen again in k of n runs in fresh processes.
         repeat: The command that repeats it.
     """
-    fields = [f"{breach.rule} violated by {implementation}: {breach.fact}", _field("where", breach.where),
-              _field("got", breach.got)]
+    fields = [
+        f"{breach.rule} violated by {implementation}: {breach.fact}",
+        _field("where", breach.where),
+        _field("got", breach.got),
+    ]
     if breach.perhaps:
         fields.append(_field("perhaps", breach.perhaps))
     if breach.first:
@@ -56,8 +63,11 @@ def violation(breach: Breach, implementation: str, case: Case, *, repeated: tupl
     if isinstance(case, TrainingCase) and case.perturbation.words:
         fields.append(_field("only when", case.perturbation.words))
     k, n = repeated
-    fields += [_field("case", describe(case)), _field("confirmed", f"in {k} of {n} runs in fresh processes"),
-               f"  {'repeat':<{_LABELS}}{repeat}"]
+    fields += [
+        _field("case", describe(case)),
+        _field("confirmed", f"in {k} of {n} runs in fresh processes"),
+        f"  {'repeat':<{_LABELS}}{repeat}",
+    ]
     if breach.notes:
         fields.append(textwrap.indent(breach.notes, "  | "))
     return "\n".join(fields)
@@ -67,26 +77,47 @@ def not_repeated(breach: Breach, implementation: str, case: Case, *, runs: int, 
     """A breach that fresh processes do not show: no accusation, but no certificate either."""
     fields = [
         f"{breach.rule} inconclusive for {implementation}: a breach was seen but not repeated",
-        _field("seen", f"{breach.fact}; {breach.where}; {breach.got}"), _field("case", describe(case)),
-        _field("confirmed", f"in 0 of {runs} runs in fresh processes: it depends on chance, or on what earlier cases left in "
-               "the process; with --isolation fresh each case has new ones"),
-        f"  {'repeat':<{_LABELS}}{repeat}"]
+        _field("seen", f"{breach.fact}; {breach.where}; {breach.got}"),
+        _field("case", describe(case)),
+        _field(
+            "confirmed",
+            f"in 0 of {runs} runs in fresh processes: it depends on chance, or on what earlier cases left in "
+            "the process; with --isolation fresh each case has new ones",
+        ),
+        f"  {'repeat':<{_LABELS}}{repeat}",
+    ]
     return "\n".join([*fields, textwrap.indent(breach.notes, "  | ")] if breach.notes else fields)
 
 
 def without_life(rule: str, implementation: str, breach: Breach, case: Case, *, repeat: str) -> str:
     """Why a rule lacks its evidence where training hangs or dies, which is reported in full elsewhere."""
-    return "\n".join([f"{rule} inconclusive for {implementation}: {breach.fact} (LIVE-1, reported above)",
-                      _field("case", describe(case)), f"  {'repeat':<{_LABELS}}{repeat}"])
+    return "\n".join(
+        [
+            f"{rule} inconclusive for {implementation}: {breach.fact} (LIVE-1, reported above)",
+            _field("case", describe(case)),
+            f"  {'repeat':<{_LABELS}}{repeat}",
+        ]
+    )
 
 
-def unproved(rule: str, implementation: str, judged: int, missing: Iterable[str], reasons: Iterable[str]) -> str:
+def unproved(
+    rule: str, implementation: str, judged: int, missing: Iterable[str], reasons: Iterable[str]
+) -> str:
     """Why a rule cannot be certified though nothing was found against it."""
-    lines = [f"{rule} inconclusive for {implementation}: it was judged on {judged} of its own cases"]
+    lines = [
+        f"{rule} inconclusive for {implementation}: it was judged on {judged} of its own cases"
+    ]
     missing, reasons = list(missing), list(reasons)
-    if missing and not any(" raised " in reason for reason in reasons):  # A refusal is its own reason.
+    if missing and not any(
+        " raised " in reason for reason in reasons
+    ):  # A refusal is its own reason.
         lines.append(_field("never met", "; ".join(missing)))
-        lines.append(_field("perhaps", "too few cases, or too small a world size: raise --cases or --max-world-size"))
+        lines.append(
+            _field(
+                "perhaps",
+                "too few cases, or too small a world size: raise --cases or --max-world-size",
+            )
+        )
     lines += [_field("unjudged", reason) for reason in reasons]
     return "\n".join(lines)
 
@@ -104,11 +135,24 @@ def replayed(found: Replayed, repeat: str) -> str:
         how = f"{about} {'holds' if len(found.rules) == 1 else 'hold'} for {found.implementation} in all of {times}"
         return "\n".join([f"FIXED: {how}", _field("case", describe(found.case))])
     if found.outcome is Outcome.INCONCLUSIVE:
-        return "\n".join([f"INCONCLUSIVE: {about} cannot be judged for {found.implementation}",
-                          _field("because", found.reason), _field("case", describe(found.case))])
+        return "\n".join(
+            [
+                f"INCONCLUSIVE: {about} cannot be judged for {found.implementation}",
+                _field("because", found.reason),
+                _field("case", describe(found.case)),
+            ]
+        )
     first, *others = found.breaches
-    lines = [f"STILL VIOLATED in {found.seen} of {times}",
-             violation(first, found.implementation, found.case, repeated=(found.seen, found.runs), repeat=repeat)]
+    lines = [
+        f"STILL VIOLATED in {found.seen} of {times}",
+        violation(
+            first,
+            found.implementation,
+            found.case,
+            repeated=(found.seen, found.runs),
+            repeat=repeat,
+        ),
+    ]
     lines += [_field("also", f"{one.rule}: {one.fact}; {one.where}") for one in others]
     return "\n".join(lines)
 
@@ -116,17 +160,28 @@ def replayed(found: Replayed, repeat: str) -> str:
 def not_exported(stored: StoredViolation, reason: str) -> str:
     """Why a script is not handed out."""
     perturbed = isinstance(stored.case, TrainingCase) and stored.case.perturbation.kind != "none"
-    why = "; the case changes the timing of collectives, which a script does for Python calls at most" if perturbed else ""
-    return (f"a script of {stored.breach.rule} was written, but it does not show the violation: {reason}{why}. --unchecked "
-            "prints it all the same")
+    why = (
+        "; the case changes the timing of collectives, which a script does for Python calls at most"
+        if perturbed
+        else ""
+    )
+    return (
+        f"a script of {stored.breach.rule} was written, but it does not show the violation: {reason}{why}. --unchecked "
+        "prints it all the same"
+    )
 
 
 def pinned(found: Discovery, path: object) -> str:
     """What a pin means for what was found silently wrong."""
-    wrong = [one.capability for one in (*found.probed, *found.dealt) if one.standing is Standing.WRONG]
+    wrong = [
+        one.capability for one in (*found.probed, *found.dealt) if one.standing is Standing.WRONG
+    ]
     told = [f"pinned in {path}: a capability that changes will be told"]
-    told += [f"{name} is silently wrong, and declared unsupported there: it is printed, and no longer judged; take it out of "
-             "the file to have it judged" for name in wrong]
+    told += [
+        f"{name} is silently wrong, and declared unsupported there: it is printed, and no longer judged; take it out of "
+        "the file to have it judged"
+        for name in wrong
+    ]
     return "\n".join(told)
 
 
@@ -141,9 +196,13 @@ def seen_in_passing(kept: Iterable[StoredViolation]) -> str:
         return ""
     rules = [one.breach.rule for one in kept]
     keys = " or ".join(rule.replace("-", "").lower() for rule in rules)
-    told = (f"the session fails: breaches of {', '.join(rules)} were seen in cases drawn for other rules; run with "
-            f"-k \"{keys}\" to have them judged and shrunk, or replay what was seen first:")
-    return "\n".join([told, *(f"  {one.repeat}    {one.breach.rule}: {describe(one.case)}" for one in kept)])
+    told = (
+        f"the session fails: breaches of {', '.join(rules)} were seen in cases drawn for other rules; run with "
+        f'-k "{keys}" to have them judged and shrunk, or replay what was seen first:'
+    )
+    return "\n".join(
+        [told, *(f"  {one.repeat}    {one.breach.rule}: {describe(one.case)}" for one in kept)]
+    )
 
 
 def summary(ledger: Ledger, order: list[str]) -> str:
@@ -163,7 +222,14 @@ def summary(ledger: Ledger, order: list[str]) -> str:
         if not ledger.concerned(rule):
             continue
         worst = f"{entry.worst:.2f} of bound" if entry.worst else "none" if entry.judged else ""
-        table.add_row(rule, ledger.said(rule), f"{entry.judged:,}", f"{entry.compared:,}", worst, _notes(entry))
+        table.add_row(
+            rule,
+            ledger.said(rule),
+            f"{entry.judged:,}",
+            f"{entry.compared:,}",
+            worst,
+            _notes(entry),
+        )
     return "\n".join([f"{ledger.cases:,} cases judged", *printed(table)])
 
 
@@ -180,9 +246,10 @@ def printed(table: "Table") -> list[str]:
 def detections(found: Sequence[Detection]) -> str:
     """The table of planted faults, what is to be said of controls, and the totals.
 
-    Per fault, over its searches: the rule that must notice, those that were named for the smallest case and for the first one
-    seen; medians of the cases drawn until then, of those among them drawn for the rule that drew the telling one, and of
-    the seconds; the smallest case; and how often the cause named was right.
+    Per fault, over its searches: the rule that must notice, those that were named for the smallest
+    case and for the first one seen; medians of the cases drawn until then, of those among them
+    drawn for the rule that drew the telling one, and of the seconds; the smallest case; and how
+    often the cause named was right.
     """
     # Imported here, as above.
     from rich.box import SIMPLE
@@ -202,14 +269,27 @@ def detections(found: Sequence[Detection]) -> str:
             host = fault.host
             table.add_row(f"{host}.py", style="italic")
         added = summary_of(group)
-        table.add_row(f"  {escape(fault.name)}", fault.rule, added.named, added.sighted, added.cases, added.own, added.seconds,
-                      added.smallest.size, added.causes)
-    return "\n".join([*(printed(table) if table.rows else []), "", *_of_controls(found), *_sum(totals(found))])
+        table.add_row(
+            f"  {escape(fault.name)}",
+            fault.rule,
+            added.named,
+            added.sighted,
+            added.cases,
+            added.own,
+            added.seconds,
+            added.smallest.size,
+            added.causes,
+        )
+    return "\n".join(
+        [*(printed(table) if table.rows else []), "", *_of_controls(found), *_sum(totals(found))]
+    )
 
 
 def searched(one: Detection) -> str:
     """One search in a line."""
-    came = f"{one.rule}, {one.cause or one.told}" if one.is_caught else one.reason or "nothing found"
+    came = (
+        f"{one.rule}, {one.cause or one.told}" if one.is_caught else one.reason or "nothing found"
+    )
     return f"{one.planted.host}: {one.planted.name}, seed {one.seed}: {' '.join(came.split())}; {one.cases} cases"
 
 
@@ -227,31 +307,49 @@ def _of_controls(found: Iterable[Detection]) -> list[str]:
     told = []
     for one in found:
         if not one.planted.is_fault and one.is_caught:
-            told.append(_field("accused", f"{one.planted.target} (seed {one.seed}): {one.rule}, {one.cause or 'no cause'}; "
-                                          f"{one.case}"))
+            told.append(
+                _field(
+                    "accused",
+                    f"{one.planted.target} (seed {one.seed}): {one.rule}, {one.cause or 'no cause'}; "
+                    f"{one.case}",
+                )
+            )
         if one.reason:
-            told.append(_field("unproved", f"{one.planted.target} (seed {one.seed}): {' '.join(one.reason.split())}"))
+            told.append(
+                _field(
+                    "unproved",
+                    f"{one.planted.target} (seed {one.seed}): {' '.join(one.reason.split())}",
+                )
+            )
     return told
 
 
 def _sum(total: Totals) -> list[str]:
     def share(part: int, whole: int) -> str:
         return f"{part} ({100 * part / whole:.1f} %)" if whole else str(part)
+
     whole = total.searches
-    return [(f"{whole} searches for planted faults: {share(total.caught, whole)} caught, {share(total.right_rule, whole)} by "
-             f"the right rule, {share(total.right, whole)} with the right cause, {total.wrong} with a wrong one, "
-             f"{total.unknown} with none"),
-            f"until the first counterexample, in the median: {total.median_cases:.0f} cases, {total.median_seconds:.2f} s",
-            f"{total.control_cases:,} cases of controls: {total.accused} accusations"]
+    return [
+        (
+            f"{whole} searches for planted faults: {share(total.caught, whole)} caught, {share(total.right_rule, whole)} by "
+            f"the right rule, {share(total.right, whole)} with the right cause, {total.wrong} with a wrong one, "
+            f"{total.unknown} with none"
+        ),
+        f"until the first counterexample, in the median: {total.median_cases:.0f} cases, {total.median_seconds:.2f} s",
+        f"{total.control_cases:,} cases of controls: {total.accused} accusations",
+    ]
 
 
 def on_trial(found: Discovery, *, verbose: bool) -> list[str]:
     """Who is on trial and what is declared, a line each; verbose: how they are driven."""
     lines = []
     for side, described, declared, driven in (
-            ("ddp", found.ddp, found.declared, found.driven),
-            ("sampler", found.sampler, found.declared_sampler, found.sampler["driven"])):
-        lines.append(f"{side} on trial: {described['name']} = {described['target']} ({described['version']})")
+        ("ddp", found.ddp, found.declared, found.driven),
+        ("sampler", found.sampler, found.declared_sampler, found.sampler["driven"]),
+    ):
+        lines.append(
+            f"{side} on trial: {described['name']} = {described['target']} ({described['version']})"
+        )
         lines += [f"  declared  {line}" for line in to_toml(side, declared).splitlines()[1:]]
         lines += [f"  driven    {line}" for line in driven] if verbose else []
     return lines
@@ -268,16 +366,33 @@ def capabilities(found: Discovery) -> str:
     lines = []
     for one in probed:
         if one.expected and one.standing is Standing.WRONG:
-            lines.append(_field("silently wrong, expected", f"{one.capability} ({CAPABILITIES[one.capability]}) {one.words}; "
-                                f"{one.expected}"))
+            lines.append(
+                _field(
+                    "silently wrong, expected",
+                    f"{one.capability} ({CAPABILITIES[one.capability]}) {one.words}; "
+                    f"{one.expected}",
+                )
+            )
         elif one.declared:
             right = one.standing is Standing.RIGHT
-            said = "right, though declared unsupported" if right else f"{one.standing.value}, declared"
-            lines.append(_field(said, f"{one.capability} ({CAPABILITIES[one.capability]}) {one.words}".rstrip()))
+            said = (
+                "right, though declared unsupported" if right else f"{one.standing.value}, declared"
+            )
+            lines.append(
+                _field(
+                    said, f"{one.capability} ({CAPABILITIES[one.capability]}) {one.words}".rstrip()
+                )
+            )
     for standing in (Standing.WRONG, Standing.REFUSED):
-        lines += [_field(standing.value, f"{one.capability} ({CAPABILITIES[one.capability]}): {one.words}")
-                  for one in probed if one.standing is standing and not one.declared
-                  and not (one.expected and standing is Standing.WRONG)]
+        lines += [
+            _field(
+                standing.value, f"{one.capability} ({CAPABILITIES[one.capability]}): {one.words}"
+            )
+            for one in probed
+            if one.standing is standing
+            and not one.declared
+            and not (one.expected and standing is Standing.WRONG)
+        ]
     for standing in (Standing.RIGHT, Standing.ABSENT, Standing.UNKNOWN):
         names = [one.capability for one in probed if one.standing is standing and not one.declared]
         lines += [_field(standing.value, ", ".join(names))] if names else []
@@ -287,43 +402,83 @@ def capabilities(found: Discovery) -> str:
 def _notes(entry: Entry) -> str:
     if entry.breaches and not entry.confirmed:
         identifier, words = next(iter(entry.breaches.items()))
-        return f"seen in {entry.seen} cases while other rules were tested, first {identifier}: {words}"
+        return (
+            f"seen in {entry.seen} cases while other rules were tested, first {identifier}: {words}"
+        )
     refused = sum(count for reason, count in entry.unjudged.items() if " raised " in reason)
     crashed = [reason for reason in entry.unjudged if "the rule itself crashed" in reason]
     notes = [why for why in (entry.not_claimed, entry.not_run) if why]
-    notes += [f"{entry.observed[0]:.2f} to {entry.observed[1]:.2f} times a ring all-reduce"] if entry.observed else []
+    notes += (
+        [f"{entry.observed[0]:.2f} to {entry.observed[1]:.2f} times a ring all-reduce"]
+        if entry.observed
+        else []
+    )
     notes += crashed[:1]
     notes += [f"breached in {entry.seen} cases"] if entry.seen else []
     notes += [f"refused in {refused} cases"] if refused else []
     return "; ".join(notes)
 
 
-_GATED = {"rule": "rules", "discrete": "what must match exactly", "number": "numbers beyond their bounds",
-          "rounding": "numbers within their bounds"}
+_GATED = {
+    "rule": "rules",
+    "discrete": "what must match exactly",
+    "number": "numbers beyond their bounds",
+    "rounding": "numbers within their bounds",
+}
 
 
 def compared(sides: "tuple[Environment, Environment]", outcome: "Gated") -> str:
     """What changed from one interpreter to the other."""
-    lines = [f"old  {sides[0]} ({sides[0].python})", f"new  {sides[1]} ({sides[1].python})",
-             f"{outcome.cases:,} cases on both, and those it took to make them smaller"]
+    lines = [
+        f"old  {sides[0]} ({sides[0].python})",
+        f"new  {sides[1]} ({sides[1].python})",
+        f"{outcome.cases:,} cases on both, and those it took to make them smaller",
+    ]
     for kind, title in _GATED.items():
         found = [one for one in outcome.found if one.difference.kind == kind]
         lines += ["", f"{title}: {len(found)} changed" if found else f"{title}: the same"]
         for one in found:
             lines.append(f"  {one.difference.name}{f' ({one.state})' if one.state else ''}")
-            lines += [_field(name, text) for name, text in (
-                ("where", one.difference.where), ("old", one.difference.old), ("new", one.difference.new),
-                ("case", describe(one.case) if one.case is not None else ""), ("script", one.script)) if text]
-    lines += ["", "speed and memory, new over old, never judged", *map(_paced, outcome.pace)] if outcome.pace else []
-    lines += ["", *(f"accepted, and not seen: {one.change!r}; take it out of the file" for one in outcome.stale)]
+            lines += [
+                _field(name, text)
+                for name, text in (
+                    ("where", one.difference.where),
+                    ("old", one.difference.old),
+                    ("new", one.difference.new),
+                    ("case", describe(one.case) if one.case is not None else ""),
+                    ("script", one.script),
+                )
+                if text
+            ]
+    lines += (
+        ["", "speed and memory, new over old, never judged", *map(_paced, outcome.pace)]
+        if outcome.pace
+        else []
+    )
+    lines += [
+        "",
+        *(
+            f"accepted, and not seen: {one.change!r}; take it out of the file"
+            for one in outcome.stale
+        ),
+    ]
     lines.append(_GATE[outcome.status])
     return "\n".join(lines)
 
 
 def _paced(one: "Ratio") -> str:
-    spread = ", half of {} cases from {:.2f} to {:.2f}".format(one.cases, *one.quartiles) if one.quartiles else ""
-    return f"  {one.what:<29} {one.ratio:.2f}{spread} ({one.new:,.1f} {one.unit}, old {one.old:,.1f})"
+    spread = (
+        ", half of {} cases from {:.2f} to {:.2f}".format(one.cases, *one.quartiles)
+        if one.quartiles
+        else ""
+    )
+    return (
+        f"  {one.what:<29} {one.ratio:.2f}{spread} ({one.new:,.1f} {one.unit}, old {one.old:,.1f})"
+    )
 
 
-_GATE = {0: "SAME: nothing changed that is judged", 1: "CHANGED: beyond what is accepted",
-         2: "INCONCLUSIVE: something differed once, and not again"}
+_GATE = {
+    0: "SAME: nothing changed that is judged",
+    1: "CHANGED: beyond what is accepted",
+    2: "INCONCLUSIVE: something differed once, and not again",
+}

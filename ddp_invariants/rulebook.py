@@ -20,28 +20,31 @@ PROPERTIES = Path(__file__).with_name("properties")
 
 _LI = "Li et al. 2020, PyTorch Distributed, arXiv:2006.15704, section 3.2"
 _SOURCES = {
-    "INIT": f"{_LI}: all processes start from the same model state", "INIT-4": "what some implementations do instead",
+    "INIT": f"{_LI}: all processes start from the same model state",
+    "INIT-4": "what some implementations do instead",
     "SHARD": "the documentation of torch.utils.data.DistributedSampler",
     "SHARD-9": "what a resumed training needs; torch's own sampler saves no state",
     "SHARD-10": "the documentation of torch.utils.data.IterableDataset: each worker gets a copy of the dataset",
     "LOSS": "the definition of data parallelism: each rank computes on its own batch, with the model as it is",
     "GRAD": f"{_LI}: all processes consume the same gradients, the average of their own",
     "GRAD-3": "the definition of data parallelism; bounds after Higham 2002, Accuracy and Stability of Numerical Algorithms, "
-              "chapters 3 and 4",
+    "chapters 3 and 4",
     "GRAD-7": "IEEE 754: what is not finite stays so in a sum",
-    "GRAD-8": f"{_LI}: gradient accumulation, no_sync", "GRAD-9": f"{_LI}: globally unused parameters",
+    "GRAD-8": f"{_LI}: gradient accumulation, no_sync",
+    "GRAD-9": f"{_LI}: globally unused parameters",
     "GRAD-11": "the documentation of torch.distributed.algorithms.Join: by how many a sum is divided is the caller's choice",
     "PARAM-6": "the documentation of torch.amp.GradScaler: a step whose gradients overflow is skipped, and the scale reduced",
     "PARAM": "what follows from equal states and equal gradients with equal optimizers",
     "BUF": "the documentation of torch.nn.parallel.DistributedDataParallel: broadcast_buffers",
     "COMM": "the documentation of torch.distributed: collectives match across ranks, and results are there after wait()",
-    "COMM-4": f"{_LI}: gradient bucketing", "COMM-5": f"{_LI}: overlapping computation with communication",
+    "COMM-4": f"{_LI}: gradient bucketing",
+    "COMM-5": f"{_LI}: overlapping computation with communication",
     "COMM-6": "Patarasuk and Yuan 2009, Bandwidth optimal all-reduce algorithms for clusters of workstations",
     "LIVE": "what anybody expects of a program: it ends, and what was caught does no harm",
     "STATE": "the documentation of torch.nn.Module and torch.optim.Optimizer: state_dict and load_state_dict",
     "MEM": "Rajbhandari et al. 2020, ZeRO, arXiv:1910.02054: the stages' shares",
     "RNG": "the notes on reproducibility and torch.manual_seed in torch's documentation: whoever seeds ranks "
-           "differently means their random numbers to differ",
+    "differently means their random numbers to differ",
     "GPU": "the notes on CUDA semantics in torch's documentation: what streams compute is in no order that nobody asked for",
 }
 """Where a requirement comes from: of an invariant's rules, and of those that have another source."""
@@ -66,7 +69,8 @@ class Explained:
     Attributes:
         id: Such as `GRAD-2`.
         requirement: What must hold.
-        level: `core`; `capability`: only where one is offered; `declared`: only where it is declared; `observed`: never judged.
+        level: `core`; `capability`: only where one is offered; `declared`: only where it is
+            declared; `observed`: never judged.
         source: Where the requirement comes from.
         judged: How it is judged.
         needs: Situations without which a run has proved nothing.
@@ -98,18 +102,33 @@ def explained(name: str) -> Explained:
     rule = next((one for one in ALL_RULES.values() if _plain(one.id) == wanted), None)
     if rule is None:
         known = {_plain(identifier): identifier for identifier in ALL_RULES}
-        of_invariant = [one for one in ALL_RULES if one.split("-")[0] == wanted.rstrip("0123456789").upper()]
+        of_invariant = [
+            one for one in ALL_RULES if one.split("-")[0] == wanted.rstrip("0123456789").upper()
+        ]
         close = of_invariant or [known[one] for one in difflib.get_close_matches(wanted, known, 3)]
-        instead = f"did you mean {' or '.join(close)}?" if close else "`ddp-invariants rules` lists them"
+        instead = (
+            f"did you mean {' or '.join(close)}?" if close else "`ddp-invariants rules` lists them"
+        )
         raise UnknownRuleError(f"{name}: no rule is called so; {instead}")
-    judges = [chapter[rule.id].judge for chapter in (training.rules, sharding.rules) if rule.id in chapter]
+    judges = [
+        chapter[rule.id].judge for chapter in (training.rules, sharding.rules) if rule.id in chapter
+    ]
     judge = inspect.unwrap(judges[0])
     lines, file = inspect.getsourcelines(judge)[1], Path(inspect.getfile(judge))
     return Explained(
-        rule.id, rule.requirement, _level(rule.id), _SOURCES.get(rule.id, _SOURCES.get(rule.id.split("-")[0], "")),
-        "\n\n".join(inspect.getdoc(one) or "" for one in judges), rule.needs, tuple(unclaimed_where(rule.id)),
-        tuple(Caught(one.name, one.what) for one in planted() if rule.id in (one.rule, one.other_rule)),
-        f"{file.relative_to(Path(__file__).parent)}:{lines}", _properties().get(_plain(rule.id), ""))
+        rule.id,
+        rule.requirement,
+        _level(rule.id),
+        _SOURCES.get(rule.id, _SOURCES.get(rule.id.split("-")[0], "")),
+        "\n\n".join(inspect.getdoc(one) or "" for one in judges),
+        rule.needs,
+        tuple(unclaimed_where(rule.id)),
+        tuple(
+            Caught(one.name, one.what) for one in planted() if rule.id in (one.rule, one.other_rule)
+        ),
+        f"{file.relative_to(Path(__file__).parent)}:{lines}",
+        _properties().get(_plain(rule.id), ""),
+    )
 
 
 def _plain(name: str) -> str:

@@ -17,7 +17,15 @@ from ddp_invariants.program import Poison
 from ddp_invariants.ranks.hosts import HarnessError
 from ddp_invariants.scope import OnTrial, Scope
 from ddp_invariants.simpler import simpler
-from ddp_invariants.verdict import Breach, Finding, Inconclusive, NotJudged, Sighting, Violation, violation_class
+from ddp_invariants.verdict import (
+    Breach,
+    Finding,
+    Inconclusive,
+    NotJudged,
+    Sighting,
+    Violation,
+    violation_class,
+)
 
 SHRINK_RUNS = 300
 """Cases run after the first violation in a property, to shrink it. Runs that hang count for many."""
@@ -68,11 +76,14 @@ class Bench(Protocol):
 def independent(asked: SearchStrategy[Asked]) -> SearchStrategy[Asked]:
     """The same cases, each drawn by itself.
 
-    Hypothesis follows each case it draws with up to five that copy parts of it over one another. Of equal coins and small
-    numbers this makes cases that are alike: of a hundred some twenty are independent. It leaves alone what lies within a
-    collection of unique elements, so that is where a case is drawn.
+    Hypothesis follows each case it draws with up to five that copy parts of it over one another. Of
+    equal coins and small
+    numbers this makes cases that are alike: of a hundred some twenty are independent. It leaves
+    alone what lies within a collection of unique elements, so that is where a case is drawn.
     """
-    return st.lists(asked, min_size=1, max_size=1, unique_by=lambda _: None).map(lambda drawn: drawn[0])
+    return st.lists(asked, min_size=1, max_size=1, unique_by=lambda _: None).map(
+        lambda drawn: drawn[0]
+    )
 
 
 def _shared(case: Case, scope: Scope) -> Iterator[Case]:
@@ -81,7 +92,9 @@ def _shared(case: Case, scope: Scope) -> Iterator[Case]:
     What overflows in one rank is there a value that is not finite in one of two.
     """
     if isinstance(case, TrainingCase) and case.world_size == 1:
-        shared = replace(case, world_size=2, data=replace(case.data, samples=max(2, case.data.samples)))
+        shared = replace(
+            case, world_size=2, data=replace(case.data, samples=max(2, case.data.samples))
+        )
         yield shared
         if case.accumulation == 1 and scope.has("nonfinite"):
             yield replace(shared, log2_scale=0, poison=Poison(0, 0))
@@ -102,19 +115,29 @@ class Search:
 
     def look_at(self, asked: Asked) -> None:
         """Judge one case; raises the rule's violation when it is breached."""
-        # What was seen to fail fails again without a run, so that a rare failure is no `Flaky` to Hypothesis.
+        # What was seen to fail fails again without a run, so that a rare failure is no `Flaky` to
+        # Hypothesis.
         breach = self.failing[asked] if asked in self.failing else self._breach(asked)
         if breach is not None:
-            # One class for whatever is found where anything is looked for, so that all of it is shrunk as one.
-            raise (violation_class(breach.rule) if self.rule else Violation)(breach.fact, breach, asked.case)
+            # One class for whatever is found where anything is looked for, so that all of it is
+            # shrunk as one.
+            raise (violation_class(breach.rule) if self.rule else Violation)(
+                breach.fact, breach, asked.case
+            )
 
     def _breach(self, asked: Asked) -> Breach | None:
         if self.failing:
             lifeless = next(iter(self.failing.values())).rule == "LIVE-1"
             reported = self.bench.lifeless is not None and lifeless and self.rule != "LIVE-1"
-            # Every hang costs a deadline: such a case is made simpler by what it means, not choice by choice.
+            # Every hang costs a deadline: such a case is made simpler by what it means, not choice
+            # by choice.
             costly = lifeless and self.bench.hung and not self.by_meaning
-            if reported or costly or self.runs_since >= SHRINK_RUNS or time.monotonic() - self.found_at > SHRINK_SECONDS:
+            if (
+                reported
+                or costly
+                or self.runs_since >= SHRINK_RUNS
+                or time.monotonic() - self.found_at > SHRINK_SECONDS
+            ):
                 return None
             self.runs_since += 1
         else:
@@ -123,7 +146,9 @@ class Search:
         if own is not None:
             if not self.failing:
                 self.found_at = time.monotonic()
-                self.sighting = Sighting(own, asked.case, self.found_at - self.began, self.cases[asked.rule])
+                self.sighting = Sighting(
+                    own, asked.case, self.found_at - self.began, self.cases[asked.rule]
+                )
             self.failing[asked] = own
         return own
 
@@ -153,12 +178,17 @@ class Search:
         if not self.failing:
             raise HarnessError(f"{self.rule}: the search ended with a failure that no case showed")
         # A world of one rank is no simpler than one of two.
-        (rule, case), breach = min(self.failing.items(),
-                                   key=lambda seen: (len(to_json(seen[0].case)), seen[0].case.world_size == 1))
+        (rule, case), breach = min(
+            self.failing.items(),
+            key=lambda seen: (len(to_json(seen[0].case)), seen[0].case.world_size == 1),
+        )
         improved = self.by_meaning = True
         while improved:
             improved = False
-            for candidate in (*(() if self.rule else _shared(case, self.bench.scope)), *simpler(case)):
+            for candidate in (
+                *(() if self.rule else _shared(case, self.bench.scope)),
+                *simpler(case),
+            ):
                 asked = Asked(rule, candidate)
                 found = self.failing[asked] if asked in self.failing else self._breach(asked)
                 if found is not None and (found.rule == breach.rule or not self.rule):
@@ -169,7 +199,9 @@ class Search:
     def missing(self) -> list[str]:
         """Situations the rule needs and has not met, of those that what is on trial offers and its ranks suffice for."""
         scope = self.bench.scope
-        return sorted(set(ALL_RULES[self.rule].needs) - self.met - scope.unclaimed - scope.beyond(self.rule))
+        return sorted(
+            set(ALL_RULES[self.rule].needs) - self.met - scope.unclaimed - scope.beyond(self.rule)
+        )
 
     def require_proof(self) -> None:
         """Insist that the rule met what it is about.
@@ -181,15 +213,30 @@ class Search:
         missing = self.missing()
         unclaimed = sorted(self.bench.scope.unclaimed.intersection(ALL_RULES[self.rule].needs))
         if unclaimed:
-            self.bench.ledger[self.rule].not_claimed = f"judged without {' and '.join(unclaimed)}, which it does not take"
-        # What a probe saw refused is not drawn: a refusal that turns up nevertheless leaves open what it hides.
+            self.bench.ledger[
+                self.rule
+            ].not_claimed = f"judged without {' and '.join(unclaimed)}, which it does not take"
+        # What a probe saw refused is not drawn: a refusal that turns up nevertheless leaves open
+        # what it hides.
         refused = any(" raised " in reason for reason in self.reasons)
-        beyond = self.bench.scope.beyond(self.rule).intersection(ALL_RULES[self.rule].needs) - self.bench.scope.unclaimed
+        beyond = (
+            self.bench.scope.beyond(self.rule).intersection(ALL_RULES[self.rule].needs)
+            - self.bench.scope.unclaimed
+        )
         if beyond and not refused and (not missing or not self.judged):
-            self.bench.ledger[self.rule].not_run = f"not with {', '.join(sorted(beyond))}: {self.bench.scope.bounded}"
+            self.bench.ledger[
+                self.rule
+            ].not_run = f"not with {', '.join(sorted(beyond))}: {self.bench.scope.bounded}"
             raise NotJudged(f"{self.rule} is not run: {self.bench.ledger[self.rule].not_run}")
         if self.judged and not missing and not refused:
             return
         self.bench.ledger[self.rule].inconclusive = True
-        reasons = [f"{count} times: {reason}" for reason, count in sorted(self.reasons.items(), key=lambda r: -r[1])[:3]]
-        raise Inconclusive(report.unproved(self.rule, self.bench.on_trial.about(self.rule), self.judged, missing, reasons))
+        reasons = [
+            f"{count} times: {reason}"
+            for reason, count in sorted(self.reasons.items(), key=lambda r: -r[1])[:3]
+        ]
+        raise Inconclusive(
+            report.unproved(
+                self.rule, self.bench.on_trial.about(self.rule), self.judged, missing, reasons
+            )
+        )

@@ -43,4 +43,6 @@ def misnamed(name: str, side: str) -> str:
     known = [*SHORT_NAMES.get(side, {}), *shipped]
     close = difflib.get_close_matches(name, known, 1)
     expected = ", ".join([*known, "package.module:Name or path/to/file.py:Name"])
-    return f"--{side} {name}: expected {expected}" + (f"; did you mean {close[0]}?" if close else "")
+    return f"--{side} {name}: expected {expected}" + (
+        f"; did you mean {close[0]}?" if close else ""
+    )

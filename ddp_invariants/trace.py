@@ -19,10 +19,15 @@ UNEVEN = ("alltoall", "alltoall_base", "all_to_all_single", "allgather", "reduce
 """Collectives in which ranks may have tensors of different sizes."""
 
 _SPOKEN = {
-    "allreduce": "all_reduce", "allreduce_coalesced": "all_reduce_coalesced", "allgather": "all_gather",
-    "_allgather_base": "all_gather_into_tensor", "all_gather_single": "all_gather_into_tensor",
-    "_reduce_scatter_base": "reduce_scatter_tensor", "reduce_scatter_single": "reduce_scatter_tensor",
-    "alltoall": "all_to_all", "alltoall_base": "all_to_all_single",
+    "allreduce": "all_reduce",
+    "allreduce_coalesced": "all_reduce_coalesced",
+    "allgather": "all_gather",
+    "_allgather_base": "all_gather_into_tensor",
+    "all_gather_single": "all_gather_into_tensor",
+    "_reduce_scatter_base": "reduce_scatter_tensor",
+    "reduce_scatter_single": "reduce_scatter_tensor",
+    "alltoall": "all_to_all",
+    "alltoall_base": "all_to_all_single",
 }
 """What users call the methods that torch's process groups have."""
 
@@ -60,7 +65,11 @@ class Call(NamedTuple):
     def told(self, number: int = 0) -> str:
         """As a user would call it, with its number where one is given."""
         name = _SPOKEN.get(self.kind, self.kind) + (f" #{number}" if number else "")
-        what = " ".join(part for part in (f"{self.dtype} x {self.elements}" if self.dtype else "", self.operation) if part)
+        what = " ".join(
+            part
+            for part in (f"{self.dtype} x {self.elements}" if self.dtype else "", self.operation)
+            if part
+        )
         return f"{name} ({what})" if what else name
 
     @property
@@ -90,7 +99,9 @@ class Difference(NamedTuple):
     other: Call | None
 
 
-def difference(one: Sequence[Call], other: Sequence[Call], *, so_far: bool = False) -> Difference | None:
+def difference(
+    one: Sequence[Call], other: Sequence[Call], *, so_far: bool = False
+) -> Difference | None:
     """Where two sequences of collectives part.
 
     Args:
@@ -146,7 +157,8 @@ class LastCalls(NamedTuple):
 class LastWords:
     """A rank's latest collectives in memory shared with the controller, which can read them when the rank cannot speak.
 
-    A ring of the last calls. Written at every call and wait, in about a microsecond; nothing waits for a reader.
+    A ring of the last calls. Written at every call and wait, in about a microsecond; nothing waits
+    for a reader.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -202,8 +214,12 @@ class LastWords:
             start = _HEAD.size + number % _SLOTS * _SLOT
             line, _, _ = self._memory[start : start + _SLOT].partition(b"\n")
             try:
-                group, kind, dtype, elements, operation, site = line.decode(errors="replace").split("\t")
-                calls.append((number + 1, group, Call(kind, dtype, int(elements), operation, site=site)))
+                group, kind, dtype, elements, operation, site = line.decode(errors="replace").split(
+                    "\t"
+                )
+                calls.append(
+                    (number + 1, group, Call(kind, dtype, int(elements), operation, site=site))
+                )
             except ValueError:  # An implementation wrote here, or the call's name was too long.
                 return None
         return LastCalls(issued, waiting, tuple(calls))

@@ -1,7 +1,8 @@
 """A trial: draw cases, run them, judge each by every rule, confirm what is found, keep account.
 
-Works without pytest: `Trial(...).certify("GRAD-2", training_cases(scope))` raises a `Violation`, an `Inconclusive`, or
-returns. What a property asks is its own rule; the others are judged on the same evidence and entered in the ledger.
+Works without pytest: `Trial(...).certify("GRAD-2", training_cases(scope))` raises a `Violation`, an
+`Inconclusive`, or returns. What a property asks is its own rule; the others are judged on the same
+evidence and entered in the ledger.
 """
 
 import hashlib
@@ -29,7 +30,15 @@ from ddp_invariants.search import Asked, Search, independent
 from ddp_invariants.sessions.journal import Journal
 from ddp_invariants.strategies import cases_for, unlike
 from ddp_invariants.telling import telling
-from ddp_invariants.verdict import Breach, Finding, Inconclusive, NotJudged, Surveyed, Violation, violation_class
+from ddp_invariants.verdict import (
+    Breach,
+    Finding,
+    Inconclusive,
+    NotJudged,
+    Surveyed,
+    Violation,
+    violation_class,
+)
 
 Isolation = Literal["pooled", "fresh"]
 
@@ -49,12 +58,16 @@ class Options:
     Attributes:
         cases: Cases per property.
         seed: Of the search; together with a property's rule it fixes what is drawn.
-        isolation: `pooled` keeps ranks between cases, `fresh` makes new processes and groups for each.
+        isolation: `pooled` keeps ranks between cases, `fresh` makes new processes and groups for
+            each.
         replay: A case to judge instead of drawing any.
         store: Folder for violations.
-        database: Folder of Hypothesis' example database; None for none, so that the seed alone decides.
-        command: How the user started this, for the line that repeats a violation; empty where that was by `certify`.
-        journal: What was judged before, where an elastic launcher started the job anew; None for none.
+        database: Folder of Hypothesis' example database; None for none, so that the seed alone
+            decides.
+        command: How the user started this, for the line that repeats a violation; empty where that
+            was by `certify`.
+        journal: What was judged before, where an elastic launcher started the job anew; None for
+            none.
     """
 
     cases: int = 100
@@ -77,13 +90,19 @@ class Trial:
         listen: Called with the ledger after each case that is entered.
     """
 
-    def __init__(self, pool: Pool, on_trial: OnTrial, options: Options,
-                 listen: Callable[[Ledger], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        on_trial: OnTrial,
+        options: Options,
+        listen: Callable[[Ledger], None] = lambda _: None,
+    ) -> None:
         self.pool, self.on_trial, self.options, self.listen = pool, on_trial, options, listen
         self.ledger = Ledger()
         self.asked: list[str] = []
         """Rules that were to be certified, for whoever takes them from here."""
-        # A hang costs a whole deadline, so the second and later ones of a session get a shorter one; a confirmation never.
+        # A hang costs a whole deadline, so the second and later ones of a session get a shorter
+        # one; a confirmation never.
         self.hung = False
         self.lifeless: Violation | None = None
         self._evidence: TrainingEvidence | ShardEvidence | None = None
@@ -94,13 +113,17 @@ class Trial:
         """What cases may contain."""
         return self.on_trial.scope
 
-    def findings(self, case: Case, *, confirming: bool = False, rule: str = "") -> dict[str, Finding]:
+    def findings(
+        self, case: Case, *, confirming: bool = False, rule: str = ""
+    ) -> dict[str, Finding]:
         """Run one case and judge it by every rule about its kind.
 
         Args:
             case: The case.
-            confirming: In new processes, with plain groups where that is possible, and the whole deadline.
-            rule: What is asked: rules about collectives need an observed group, and one a second run.
+            confirming: In new processes, with plain groups where that is possible, and the whole
+                deadline.
+            rule: What is asked: rules about collectives need an observed group, and one a second
+                run.
         """
         journal, name = None if confirming else self.options.journal, self.on_trial.named(case)
         if journal is not None and (known := journal.findings(rule, name, case)) is not None:
@@ -110,12 +133,23 @@ class Trial:
         evidence: TrainingEvidence | ShardEvidence
         if isinstance(case, TrainingCase):
             observed = not fresh or _is_observed(rule, case)
-            evidence = self.pool.train(case, self.on_trial.ddp, fresh=fresh, observed=observed, patience=patience)
-            twice = {"COMM-2": case.perturbation.kind != "none", "GPU-1": case.perturbation.on_device,
-                     "LIVE-2": case.mishap is not None}
+            evidence = self.pool.train(
+                case, self.on_trial.ddp, fresh=fresh, observed=observed, patience=patience
+            )
+            twice = {
+                "COMM-2": case.perturbation.kind != "none",
+                "GPU-1": case.perturbation.on_device,
+                "LIVE-2": case.mishap is not None,
+            }
             if twice.get(rule) and evidence.incident is None:
                 undisturbed = replace(case, perturbation=Perturbation(), mishap=None)
-                plain = self.pool.train(undisturbed, self.on_trial.ddp, fresh=fresh, observed=observed, patience=patience)
+                plain = self.pool.train(
+                    undisturbed,
+                    self.on_trial.ddp,
+                    fresh=fresh,
+                    observed=observed,
+                    patience=patience,
+                )
                 evidence = replace(evidence, unperturbed=plain)
         else:
             evidence = self.pool.shards(case, self.on_trial.sampler, fresh=fresh, patience=patience)
@@ -127,7 +161,11 @@ class Trial:
             journal.note(rule, name, case, found)
         return found
 
-    def certify(self, rule: str, cases: SearchStrategy[TrainingCase] | SearchStrategy[ShardCase] | None = None) -> None:
+    def certify(
+        self,
+        rule: str,
+        cases: SearchStrategy[TrainingCase] | SearchStrategy[ShardCase] | None = None,
+    ) -> None:
         """Judge a rule on drawn cases (or on the one to replay).
 
         Args:
@@ -135,8 +173,10 @@ class Trial:
             cases: What to draw from; None for what the rule's own property draws from.
 
         Raises:
-            Violation: Of the rule's own class (or LIVE-1's), with the smallest case found, confirmed in fresh processes.
-            Inconclusive: A situation the rule needs was never met, no case could be judged, or a breach did not repeat.
+            Violation: Of the rule's own class (or LIVE-1's), with the smallest case found,
+                confirmed in fresh processes.
+            Inconclusive: A situation the rule needs was never met, no case could be judged, or a
+                breach did not repeat.
             NotJudged: The rule is not about what is on trial, or not about the case to replay.
             HarnessError: The harness failed.
         """
@@ -148,7 +188,9 @@ class Trial:
             raise
         self.ledger.ended.add(rule)  # Not where it was interrupted.
 
-    def _try(self, rule: str, cases: SearchStrategy[TrainingCase] | SearchStrategy[ShardCase] | None) -> None:
+    def _try(
+        self, rule: str, cases: SearchStrategy[TrainingCase] | SearchStrategy[ShardCase] | None
+    ) -> None:
         """The same, not noting that it ended."""
         why = dict(self.scope.deviating).get(rule, "")
         if why:
@@ -173,20 +215,27 @@ class Trial:
             Inconclusive: It is not, or that cannot be said.
             NotJudged: The rule is not about what is on trial, or not about the case to replay.
         """
-        unexcused = Trial(self.pool, replace(self.on_trial, scope=replace(self.scope, deviating=())), self.options)
+        unexcused = Trial(
+            self.pool, replace(self.on_trial, scope=replace(self.scope, deviating=())), self.options
+        )
         try:
             unexcused.certify(rule)
         except Violation as violation:
             # It may be told as another rule's, which explains it.
             case = violation.case
             if violation.breach.rule == rule or rule in {
-                    one.rule for one in unexcused.breaches(unexcused.findings(case, rule=rule), case)}:
+                one.rule for one in unexcused.breaches(unexcused.findings(case, rule=rule), case)
+            }:
                 return
         self.ledger.tested.add(rule)
         self.ledger[rule].inconclusive = True
-        raise Inconclusive(f"{rule} does not deviate, and was {why}; take the deviation out of its file")
+        raise Inconclusive(
+            f"{rule} does not deviate, and was {why}; take the deviation out of its file"
+        )
 
-    def _certify(self, rule: str, cases: SearchStrategy[TrainingCase] | SearchStrategy[ShardCase]) -> None:
+    def _certify(
+        self, rule: str, cases: SearchStrategy[TrainingCase] | SearchStrategy[ShardCase]
+    ) -> None:
         if self.options.replay is not None:
             self._judge_alone(rule, self.options.replay)
             return
@@ -199,7 +248,8 @@ class Trial:
                 if not search.missing() or not search.judged:
                     break
         except (Violation, Flaky):
-            # Flaky is not for Hypothesis to report: whether it repeats is found out now and said with its rate.
+            # Flaky is not for Hypothesis to report: whether it repeats is found out now and said
+            # with its rate.
             self._confirm(rule, *search.simplest())
         search.require_proof()
 
@@ -231,8 +281,8 @@ class Trial:
     def survey(self, rules: Sequence[str], cases: int) -> Surveyed:
         """Search for anything that is wrong: cases of all rules in turn, each judged by all of them, until one shows a breach.
 
-        The smallest case that shows any breach is what is shrunk to and confirmed; of the breaches in it, the one that
-        explains the others is named.
+        The smallest case that shows any breach is what is shrunk to and confirmed; of the breaches
+        in it, the one that explains the others is named.
 
         Args:
             rules: Whose properties to draw from, all about DDPs or all about samplers.
@@ -242,15 +292,18 @@ class Trial:
             HarnessError: The harness failed.
         """
         search = Search(self, "")
-        asked = st.sampled_from(unlike(rule for rule in rules if not self.scope.excluded(rule))).flatmap(
-            lambda rule: cases_for(rule, self.scope).map(lambda case: Asked(rule, case)))
+        asked = st.sampled_from(
+            unlike(rule for rule in rules if not self.scope.excluded(rule))
+        ).flatmap(lambda rule: cases_for(rule, self.scope).map(lambda case: Asked(rule, case)))
         try:
             self._drive("survey", asked, search.look_at, cases)
         except (Violation, Flaky):
             first = search.sighting
             breach, case = self._telling(*search.simplest())
             breach, case = self._underlying(breach, self._repeated(breach.rule, case)[0])
-            breached = [one.rule for one in self.breaches(self.findings(case, rule=breach.rule), case)]
+            breached = [
+                one.rule for one in self.breaches(self.findings(case, rule=breach.rule), case)
+            ]
             try:
                 self._confirm(breach.rule, breach, case)
             except Violation as violation:
@@ -259,7 +312,9 @@ class Trial:
                 return Surveyed(search.cases.total(), first, reason=str(reason))
         return Surveyed(search.cases.total())
 
-    def _drive(self, name: str, asked: SearchStrategy[Asked], look_at: Callable[[Asked], None], count: int) -> None:
+    def _drive(
+        self, name: str, asked: SearchStrategy[Asked], look_at: Callable[[Asked], None], count: int
+    ) -> None:
         """Have Hypothesis draw, and shrink what raises; the name tells this search from every other."""
         database: ExampleDatabase | None = None
         if self.options.database is not None:
@@ -267,10 +322,15 @@ class Trial:
             about = hashlib.blake2b(self.on_trial.about(name).encode(), digest_size=4).hexdigest()
             database = DirectoryBasedExampleDatabase(self.options.database / about / name)
         bounded = settings(
-            max_examples=count, database=database, deadline=None, report_multiple_bugs=False,
-            # No explain phase: it runs hundreds of cases more and says less than a diagnosis. The deadline is the pool's:
-            # Hypothesis' cannot end a hang.
-            phases=(Phase.reuse, Phase.generate, Phase.shrink), suppress_health_check=list(HealthCheck), print_blob=False,
+            max_examples=count,
+            database=database,
+            deadline=None,
+            report_multiple_bugs=False,
+            # No explain phase: it runs hundreds of cases more and says less than a diagnosis. The
+            # deadline is the pool's: Hypothesis' cannot end a hang.
+            phases=(Phase.reuse, Phase.generate, Phase.shrink),
+            suppress_health_check=list(HealthCheck),
+            print_blob=False,
         )
         digest = hashlib.blake2b(f"{self.options.seed}/{name}".encode(), digest_size=8).digest()
 
@@ -285,7 +345,11 @@ class Trial:
         if breach.rule == "LIVE-1" != rule and self.lifeless is not None:
             # Reported in full once; every other rule only lacks its evidence.
             repeat = self._repeat("LIVE-1", rule, self._path(self.lifeless.case, "LIVE-1"))
-            raise Inconclusive(report.without_life(rule, name, self.lifeless.breach, self.lifeless.case, repeat=repeat))
+            raise Inconclusive(
+                report.without_life(
+                    rule, name, self.lifeless.breach, self.lifeless.case, repeat=repeat
+                )
+            )
         case, seen = self._repeated(breach.rule, case)
         runs = _runs(breach.rule)
         found, evidence = seen[0] if seen else (breach, None)
@@ -293,9 +357,14 @@ class Trial:
         # Plain groups note nothing of what was sent; the same case on observed ones did.
         same = found.fact == breach.fact
         lead, _ = self._underlying(breach, case)
-        found = replace(found, first=f"{lead.rule}: {lead.fact}" if lead.rule != breach.rule else "")
-        found = replace(found, event=found.event or breach.event,
-                        got=breach.got if same and found.rule.startswith("LIVE") else found.got)
+        found = replace(
+            found, first=f"{lead.rule}: {lead.fact}" if lead.rule != breach.rule else ""
+        )
+        found = replace(
+            found,
+            event=found.event or breach.event,
+            got=breach.got if same and found.rule.startswith("LIVE") else found.got,
+        )
         repeat = self._repeat(breach.rule, rule, self._path(case, breach.rule))
         self._store(case, found, (len(seen), runs), evidence, repeat)
         if not seen:
@@ -303,7 +372,9 @@ class Trial:
             self.ledger[breach.rule].inconclusive = True
             raise Inconclusive(report.not_repeated(breach, name, case, runs=runs, repeat=repeat))
         if isinstance(case, TrainingCase) and breach.rule != "LIVE-1" and not case.kills:
-            self.findings(case, rule="COMM-1")  # On groups that note what is sent, for whoever is to see it.
+            self.findings(
+                case, rule="COMM-1"
+            )  # On groups that note what is sent, for whoever is to see it.
         self.ledger.confirm(breach.rule, self._path(case, breach.rule), self._evidence)
         text = report.violation(found, name, case, repeated=(len(seen), runs), repeat=repeat)
         violation = violation_class(breach.rule)(text, found, case)
@@ -314,12 +385,16 @@ class Trial:
     def _underlying(self, breach: Breach, case: Case) -> tuple[Breach, Case]:
         """Of the breaches of a case the one that explains the others, and the case that shows it best.
 
-        What luck decides makes anything wrong, and shows for what it is where a case is run under two timings: a wait that is
+        What luck decides makes anything wrong, and shows for what it is where a case is run under
+            two timings: a wait that is
         missing where results are withheld.
         """
         if breach.rule == "LIVE-1":
             return breach, case
-        lead = telling_most([breach, *self.breaches(self.findings(case, rule=breach.rule), case)]) or breach
+        lead = (
+            telling_most([breach, *self.breaches(self.findings(case, rule=breach.rule), case)])
+            or breach
+        )
         withheld = next(_surer(case), None)
         if withheld is None or lead.rule.startswith(("COMM", "LIVE")):
             return lead, case
@@ -327,17 +402,28 @@ class Trial:
         for timed in (withheld, case) if perturbed else (withheld,):
             findings = self.findings(timed, rule="COMM-2")
             # What starts wrong may hold anything, and need not hold it twice.
-            lucky = findings["COMM-3"].breach or (None if lead.rule.startswith("INIT") else findings["COMM-2"].breach)
+            lucky = findings["COMM-3"].breach or (
+                None if lead.rule.startswith("INIT") else findings["COMM-2"].breach
+            )
             if lucky is not None:
                 return lucky, timed
         return lead, case
 
     def _telling(self, breach: Breach, case: Case) -> tuple[Breach, Case]:
         """A smallest case, or it with fractions for values where these show more: two ranks' small integers may be equal."""
-        if not isinstance(case, TrainingCase) or case.values == "real" or breach.rule.startswith(("LIVE", "COMM")):
+        if (
+            not isinstance(case, TrainingCase)
+            or case.values == "real"
+            or breach.rule.startswith(("LIVE", "COMM"))
+        ):
             return breach, case
         fractions = replace(case, values="real")
-        seen = telling_most([breach, *self.breaches(self.findings(fractions, rule=breach.rule), fractions)]) or breach
+        seen = (
+            telling_most(
+                [breach, *self.breaches(self.findings(fractions, rule=breach.rule), fractions)]
+            )
+            or breach
+        )
         return (breach, case) if seen.rule == breach.rule else (seen, fractions)
 
     def enter(self, case: Case, findings: list[Finding]) -> None:
@@ -347,12 +433,17 @@ class Trial:
 
     def breaches(self, findings: dict[str, Finding], case: Case) -> list[Breach]:
         """Those that count."""
-        return [found.breach for rule, found in findings.items() if found.breach is not None and self.counts(rule, case)]
+        return [
+            found.breach
+            for rule, found in findings.items()
+            if found.breach is not None and self.counts(rule, case)
+        ]
 
     def counts(self, rule: str, case: Case) -> bool:
         """Whether what a rule says of a case counts: it is about what is on trial, and best told by it.
 
-        What comes of a mishap is told by the rules about mishaps: that gradients are wrong after one is said once.
+        What comes of a mishap is told by the rules about mishaps: that gradients are wrong after
+            one is said once.
         """
         staged = isinstance(case, TrainingCase) and case.mishap is not None
         return not self.scope.excluded(rule) and (not staged or rule.startswith("LIVE"))
@@ -378,23 +469,48 @@ class Trial:
 
     def _told_apart(self, breach: Breach, case: Case) -> Breach:
         """A breach with those of its causes that larger cases do not rule out ([Note: causes])."""
-        larger = (self.findings(one)[breach.rule].breach for one in (telling(case, self.scope) if breach.causes else ()))
+        larger = (
+            self.findings(one)[breach.rule].breach
+            for one in (telling(case, self.scope) if breach.causes else ())
+        )
         return narrowed(breach, [one for one in larger if one is not None])
 
     def _path(self, case: Case, rule: str) -> Path:
-        return self.options.store / f"{record.identifier(case, rule, self.on_trial.named(case))}.json"
+        return (
+            self.options.store / f"{record.identifier(case, rule, self.on_trial.named(case))}.json"
+        )
 
-    def _store(self, case: Case, breach: Breach, confirmed: tuple[int, int],
-               evidence: TrainingEvidence | ShardEvidence | None, repeat: str) -> Path:
+    def _store(
+        self,
+        case: Case,
+        breach: Breach,
+        confirmed: tuple[int, int],
+        evidence: TrainingEvidence | ShardEvidence | None,
+        repeat: str,
+    ) -> Path:
         path = self._path(case, breach.rule)
-        record.write(record.of(case, breach, self.on_trial.ddp, self.on_trial.sampler, confirmed=confirmed, repeat=repeat,
-                               evidence=evidence), path)
+        record.write(
+            record.of(
+                case,
+                breach,
+                self.on_trial.ddp,
+                self.on_trial.sampler,
+                confirmed=confirmed,
+                repeat=repeat,
+                evidence=evidence,
+            ),
+            path,
+        )
         return path
 
     def _repeat(self, found: str, tested: str, path: Path) -> str:
         which = found if found in ALL_RULES and found != "LIVE-1" else tested
         if not self.options.command:
-            return f"ddp-invariants replay {path}" if found in SHIPPED else f"certify(…, {which!r}, replay={str(path)!r})"
+            return (
+                f"ddp-invariants replay {path}"
+                if found in SHIPPED
+                else f"certify(…, {which!r}, replay={str(path)!r})"
+            )
         return f"{self.options.command} --replay {path} -k {which.replace('-', '').lower()}"
 
 
@@ -410,16 +526,25 @@ def _runs(rule: str) -> int:
 def _surer(case: Case) -> Iterator[TrainingCase]:
     """The case under the timings that leave least to luck; none where timing can change nothing, or is not to be disturbed.
 
-    With results withheld until they are waited for, a wait that is missing shows every time. A rank that is far behind shows
-    what gives up on a result that is late, which withholding does not: it holds back for a few milliseconds only, since
-    some rightly wait by asking again and again.
+    With results withheld until they are waited for, a wait that is missing shows every time. A rank
+    that is far behind shows
+    what gives up on a result that is late, which withholding does not: it holds back for a few
+    milliseconds only, since some rightly wait by asking again and again.
     """
     if not isinstance(case, TrainingCase) or case.world_size == 1 or case.kills:
         return
-    timings = (Perturbation("withheld"), *(Perturbation("late", rank=rank, milliseconds=FAR_BEHIND) for rank in (1, 0)))
+    timings = (
+        Perturbation("withheld"),
+        *(Perturbation("late", rank=rank, milliseconds=FAR_BEHIND) for rank in (1, 0)),
+    )
     yield from (replace(case, perturbation=one) for one in timings if one != case.perturbation)
 
 
 def _is_observed(rule: str, case: TrainingCase) -> bool:
     """Whether a case can be confirmed on observed groups only: plain ones show nothing, perturb nothing and serve once."""
-    return rule.startswith("COMM") or rule == "GRAD-8" or case.perturbation.kind != "none" or case.rounds > 1
+    return (
+        rule.startswith("COMM")
+        or rule == "GRAD-8"
+        or case.perturbation.kind != "none"
+        or case.rounds > 1
+    )

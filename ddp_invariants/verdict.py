@@ -1,7 +1,7 @@
 """What a judgement can say: holds, violated, inconclusive, not claimed, not run; and one exception class per rule.
 
-Hypothesis tells failures apart by exception type: with one class per rule, shrinking cannot slide from a rare rule's
-violation to a common one's.
+Hypothesis tells failures apart by exception type: with one class per rule, shrinking cannot slide
+from a rare rule's violation to a common one's.
 """
 
 from dataclasses import dataclass, field
@@ -48,9 +48,12 @@ class Breach:
         got: What was found, what was expected, and how much is allowed.
         perhaps: A probable cause with the number that shows it; empty when none is recognised.
         notes: Longer material, such as stacks.
-        event: What the trace shows of it: which reduction carried it, or that none did; empty where groups were plain.
-        causes: Everything that predicts what was found. `perhaps` names one only where it is the only one.
-        first: Of the same case, the breach that explains this one, as "RULE: fact"; empty where this one tells most.
+        event: What the trace shows of it: which reduction carried it, or that none did; empty where
+            groups were plain.
+        causes: Everything that predicts what was found. `perhaps` names one only where it is the
+            only one.
+        first: Of the same case, the breach that explains this one, as "RULE: fact"; empty where
+            this one tells most.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -72,7 +75,8 @@ class Finding:
 
     Attributes:
         rule: Its id.
-        compared: Elements, shards or losses it compared. A finding that compared nothing proves nothing.
+        compared: Elements, shards or losses it compared. A finding that compared nothing proves
+            nothing.
         met: Situations the rule is about which this case reached.
         breach: The first breach; None when there is none.
         unjudged: Why the rule could not be judged on this case; empty when it was.
@@ -187,5 +191,7 @@ _CLASSES: dict[str, type[Violation]] = {}
 def violation_class(rule: str) -> type[Violation]:
     """The exception class of a rule, such as `GRAD2Violation`."""
     if rule not in _CLASSES:
-        _CLASSES[rule] = type(rule.replace("-", "") + "Violation", (Violation,), {"__doc__": f"{rule} is violated."})
+        _CLASSES[rule] = type(
+            rule.replace("-", "") + "Violation", (Violation,), {"__doc__": f"{rule} is violated."}
+        )
     return _CLASSES[rule]

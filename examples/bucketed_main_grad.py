@@ -1,19 +1,24 @@
 """Buckets over fp32 main gradients: accumulate in float32, reduce while backward runs, hand back in the parameter's dtype.
 
-Idea: buckets and overlap from Li et al. 2020, section 3.2.3, arXiv:2006.15704; the fp32 `main_grad` from large-model trainers
-(Shoeybi et al. 2019, arXiv:1909.08053), where bfloat16 sums over many micro-batches would lose small terms.
+Idea: buckets and overlap from Li et al. 2020, section 3.2.3, arXiv:2006.15704; the fp32 `main_grad`
+from large-model trainers (Shoeybi et al. 2019, arXiv:1909.08053), where bfloat16 sums over many
+micro-batches would lose small terms.
 
-Claims: gradients are the mean over the ranks when backward returns; communication overlaps with backward; accumulation
-under `no_sync()` loses nothing to bfloat16; `reset()` before each step's first batch clears the accumulators.
+Claims: gradients are the mean over the ranks when backward returns; communication overlaps with
+backward; accumulation under `no_sync()` loses nothing to bfloat16; `reset()` before each step's
+first batch clears the accumulators.
 
-Verdict: `AsDescribed` is right only where `.grad` is set to None between steps and no parameter is float64.
-  - `tensor.to(dtype)` returns the tensor itself where the dtype is the same: `.grad` of a float32 parameter *is* its main
-    gradient. If it is zeroed in place or kept, autograd adds the next gradient to both, and the hook adds it again: twice
-    too large.
+Verdict: `AsDescribed` is right only where `.grad` is set to None between steps and no parameter is
+float64.
+  - `tensor.to(dtype)` returns the tensor itself where the dtype is the same: `.grad` of a float32
+  parameter *is* its main
+    gradient. If it is zeroed in place or kept, autograd adds the next gradient to both, and the
+    hook adds it again: twice too large.
   - `reset()` zeroes, through the same alias, a gradient that was kept on purpose.
   - The main gradient of a float64 parameter has float32 precision.
   - A parameter without a gradient leaves its bucket waiting; backward then ends with an error.
-  - A backward that raises half way, and is caught, leaves the callback marked as queued: nothing is ever handed back again.
+  - A backward that raises half way, and is caught, leaves the callback marked as queued: nothing is
+  ever handed back again.
 `Corrected` is right; a parameter without a gradient counts as zero.
 """
 
@@ -48,7 +53,9 @@ class Bucket:
 
     def __post_init__(self) -> None:
         pieces = self.main.split([p.numel() for p in self.parameters])
-        self.main_grads = {p: piece.view(p.shape) for p, piece in zip(self.parameters, pieces, strict=True)}
+        self.main_grads = {
+            p: piece.view(p.shape) for p, piece in zip(self.parameters, pieces, strict=True)
+        }
         self.waiting = set(self.parameters)
 
 
@@ -63,7 +70,12 @@ class AsDescribed(nn.Module):
 
     declares: ClassVar[dict[str, Any]] = {"unsupported": ["float64"]}
 
-    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None, bucket_cap_mb: float = 25.0) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        process_group: dist.ProcessGroup | None = None,
+        bucket_cap_mb: float = 25.0,
+    ) -> None:
         super().__init__()
         self.module, self.group = module, process_group
         self.no_sync_depth = 0
@@ -94,7 +106,10 @@ class AsDescribed(nn.Module):
                 groups.append(group)
             group.append(parameter)
             filling[dtype] = (group, used + size)
-        return [Bucket(g, torch.empty(sum(p.numel() for p in g), dtype=self._main_dtype(g[0]))) for g in groups]
+        return [
+            Bucket(g, torch.empty(sum(p.numel() for p in g), dtype=self._main_dtype(g[0])))
+            for g in groups
+        ]
 
     def forward(self, *inputs: Any) -> Any:
         """The module's."""
@@ -141,7 +156,9 @@ class AsDescribed(nn.Module):
         self.callback_queued = False
         for bucket in self.buckets:
             if bucket.work is None:
-                raise RuntimeError("a bucket is incomplete at the end of backward: some parameter got no gradient")
+                raise RuntimeError(
+                    "a bucket is incomplete at the end of backward: some parameter got no gradient"
+                )
             bucket.work.wait()
             bucket.main /= dist.get_world_size(self.group)
             self._hand_back(bucket)
@@ -167,11 +184,14 @@ class Corrected(AsDescribed):
     def reset(self) -> None:
         """Clear what `no_sync` accumulated and nobody synchronised; to be called before each step's first batch."""
         for bucket in self.buckets:
-            if self.callback_queued:  # A backward that raised: what is in flight would be written over what is cleared.
+            if (
+                self.callback_queued
+            ):  # A backward that raised: what is in flight would be written over what is cleared.
                 if bucket.work is not None:
                     bucket.work.wait()
                 bucket.waiting, bucket.work = set(bucket.parameters), None
-            # Not 0.0: a gradient of -0.0 added to that would change sign, added to -0.0 every gradient stays what it is.
+            # Not 0.0: a gradient of -0.0 added to that would change sign, added to -0.0 every
+            # gradient stays what it is.
             bucket.main.fill_(-0.0)
         self.callback_queued = False
 
@@ -185,7 +205,8 @@ class Corrected(AsDescribed):
         for parameter, main_grad in bucket.main_grads.items():
             # In the strides of the parameter, where autograd adds without complaint.
             parameter.grad = torch.empty_like(parameter).copy_(main_grad)
-        # What was averaged is in `.grad` now. If it is kept there, the next backward moves it back here with the rest.
+        # What was averaged is in `.grad` now. If it is kept there, the next backward moves it back
+        # here with the rest.
         bucket.main.fill_(-0.0)
 
 

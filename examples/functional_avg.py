@@ -1,10 +1,11 @@
 """Data parallelism without modules: a list of weights, a function, one all-reduce per parameter.
 
-Idea: minimal functional implementations for teaching; the mean over ranks is that of synchronous SGD (Chen et al. 2016,
-arXiv:1604.00981).
+Idea: minimal functional implementations for teaching; the mean over ranks is that of synchronous
+SGD (Chen et al. 2016, arXiv:1604.00981).
 
-Claims: with equal weights, slices of equal size and averaged gradients, training is mathematically single-device training
-on the whole batch. Nothing is broadcast: all ranks draw their weights from the same seed.
+Claims: with equal weights, slices of equal size and averaged gradients, training is mathematically
+single-device training on the whole batch. Nothing is broadcast: all ranks draw their weights from
+the same seed.
 
 Verdict: right, as long as the ranks really start equal, which nothing here checks.
 """
@@ -16,20 +17,26 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import gelu
 
-# By version, not by trying: whoever sends once more after an error waits for a rank that may have died.
+# By version, not by trying: whoever sends once more after an error waits for a rank that may have
+# died.
 _GLOO_AVERAGES = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 8)
 
 
 class FunctionalAverage:
     """A stack of weights (out, in), each followed by GELU; an optimizer of its own on every rank."""
 
-    declares: ClassVar[dict[str, Any]] = {"init": "seed", "loss": "mse",
-                                          "stack": {"activation": "gelu", "last": "gelu"}}
+    declares: ClassVar[dict[str, Any]] = {
+        "init": "seed",
+        "loss": "mse",
+        "stack": {"activation": "gelu", "last": "gelu"},
+    }
 
     def __init__(self) -> None:
         self.optimizer: Any = None
 
-    def train_step(self, parameters: dict[str, Tensor], inputs: Tensor, targets: Tensor, context: Any) -> Tensor:
+    def train_step(
+        self, parameters: dict[str, Tensor], inputs: Tensor, targets: Tensor, context: Any
+    ) -> Tensor:
         """One step on this rank's slice of the batch.
 
         Args:

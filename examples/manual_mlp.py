@@ -1,13 +1,15 @@
 """A two-layer MLP trained data-parallel by hand: no autograd, no wrapper, no optimizer.
 
-Idea: the chain rule written out (Rumelhart, Hinton & Williams 1986) and the mean over ranks taken between it and the update,
-as from-scratch lectures on data parallelism do it.
+Idea: the chain rule written out (Rumelhart, Hinton & Williams 1986) and the mean over ranks taken
+between it and the update, as from-scratch lectures on data parallelism do it.
 
-Claims: only gradients of parameters are communicated, never those of activations; summing over ranks and dividing by W gives
-the gradient of the mean over all W * B samples, so all ranks take the step a single process would take on the whole batch.
-The all-reduce of a layer may be interleaved with the backward of the one below.
+Claims: only gradients of parameters are communicated, never those of activations; summing over
+ranks and dividing by W gives the gradient of the mean over all W * B samples, so all ranks take the
+step a single process would take on the whole batch. The all-reduce of a layer may be interleaved
+with the backward of the one below.
 
-Verdict: right, for what it is: two linear layers, no bias, no activation, mean squared error, plain SGD.
+Verdict: right, for what it is: two linear layers, no bias, no activation, mean squared error, plain
+SGD.
 
 Shapes: B samples per rank, I inputs, H hidden, O outputs.
 """
@@ -26,22 +28,31 @@ class ManualMLP:
         ValueError: The model is anything but two linear layers of one dtype, both trainable.
     """
 
-    declares: ClassVar[dict[str, Any]] = {"loss": "mse", "stack": {"layers": 2},
-                                          "unsupported": ["adam", "adamw", "momentum", "weight_decay"]}
+    declares: ClassVar[dict[str, Any]] = {
+        "loss": "mse",
+        "stack": {"layers": 2},
+        "unsupported": ["adam", "adamw", "momentum", "weight_decay"],
+    }
 
     @torch.no_grad()
     def wrap(self, module: nn.Module, context: Any) -> None:
         """Give every rank the first rank's parameters, without which equal gradients help nothing."""
         weights = list(module.parameters())
-        if len(weights) != 2 or any(w.dim() != 2 or not w.requires_grad or w.dtype != weights[0].dtype for w in weights):
-            raise ValueError("expected two trainable weights (out, in) of one dtype: this is a two-layer MLP without biases")
+        if len(weights) != 2 or any(
+            w.dim() != 2 or not w.requires_grad or w.dtype != weights[0].dtype for w in weights
+        ):
+            raise ValueError(
+                "expected two trainable weights (out, in) of one dtype: this is a two-layer MLP without biases"
+            )
         for weight in weights:
             whole = weight.contiguous()
             dist.broadcast(whole, group_src=0, group=context.group)
             weight.copy_(whole)
 
     @torch.no_grad()
-    def train_step(self, parameters: dict[str, Tensor], inputs: Tensor, targets: Tensor, context: Any) -> Tensor:
+    def train_step(
+        self, parameters: dict[str, Tensor], inputs: Tensor, targets: Tensor, context: Any
+    ) -> Tensor:
         """Forward, backward, all-reduce and update on this rank's batch.
 
         Args:
@@ -56,15 +67,15 @@ class ManualMLP:
         w1, w2 = parameters.values()
         x = inputs.to(w1.dtype)
 
-        hidden = x @ w1.T                                   # (B, H)
-        output = hidden @ w2.T                              # (B, O)
-        error = output - targets.to(output.dtype)           # (B, O)
+        hidden = x @ w1.T  # (B, H)
+        output = hidden @ w2.T  # (B, O)
+        error = output - targets.to(output.dtype)  # (B, O)
 
-        grad_output = 2 * error / error.numel()             # (B, O); the mean runs over B * O elements
-        grad_w2 = grad_output.T @ hidden                    # (O, H)
-        grad_hidden = grad_output @ w2                      # (B, H); before w2 moves
+        grad_output = 2 * error / error.numel()  # (B, O); the mean runs over B * O elements
+        grad_w2 = grad_output.T @ hidden  # (O, H)
+        grad_hidden = grad_output @ w2  # (B, H); before w2 moves
         _update(w2, grad_w2, context)
-        grad_w1 = grad_hidden.T @ x                         # (H, I)
+        grad_w1 = grad_hidden.T @ x  # (H, I)
         _update(w1, grad_w1, context)
         return error.square().mean()
 

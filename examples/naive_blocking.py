@@ -2,8 +2,9 @@
 
 Idea: the "naive solution" of Li et al. 2020, section 3.2.1, arXiv:2006.15704.
 
-Claims: after `sync_gradients()` every rank holds the mean of the ranks' gradients. Accumulation needs no support: whoever calls
-it once, after the last backward, averages the sum. Communication waits for all of backward, and small parameters pay a
+Claims: after `sync_gradients()` every rank holds the mean of the ranks' gradients. Accumulation
+needs no support: whoever calls it once, after the last backward, averages the sum. Communication
+waits for all of backward, and small parameters pay a
 collective each: slow, and easy to see right.
 
 Verdict: right.
@@ -40,7 +41,8 @@ class NaiveBlocking(nn.Module):
             if not parameter.requires_grad:
                 continue
             if parameter.grad is None:
-                # Not used on this rank, perhaps on another: all must take part in the all-reduce, so it counts as zero.
+                # Not used on this rank, perhaps on another: all must take part in the all-reduce,
+                # so it counts as zero.
                 parameter.grad = torch.zeros_like(parameter)
             mean = parameter.grad.contiguous()
             dist.all_reduce(mean, group=self.group)

@@ -13,19 +13,30 @@ def no_lower_precision(hearing: rules.Hearing, tally: rules.Tally) -> rules.Brea
     dtypes = {layer.dtype for layer in hearing.case.model.layers}
     for rank, evidence in enumerate(hearing.evidence.ranks):
         # Not every reduction holds gradients: flags travel as integers.
-        sent = [call for calls in evidence.sent for call in calls if call.kind == "allreduce" and "float" in call.dtype]
+        sent = [
+            call
+            for calls in evidence.sent
+            for call in calls
+            if call.kind == "allreduce" and "float" in call.dtype
+        ]
         tally.met |= {"several buckets"} if len(sent) > hearing.case.steps else set()
         for call in sent:
             tally.compared += 1
             if call.dtype not in dtypes:
-                return rules.Breach("COMM-100", "gradients travel in a dtype that no parameter has", f"rank {rank}",
-                                    f"{call.at}, parameters are {', '.join(sorted(dtypes))}")
+                return rules.Breach(
+                    "COMM-100",
+                    "gradients travel in a dtype that no parameter has",
+                    f"rank {rank}",
+                    f"{call.at}, parameters are {', '.join(sorted(dtypes))}",
+                )
     return None
 
 
 def small_buckets() -> SearchStrategy[TrainingCase]:
     """Runs of two ranks, always with a capacity for buckets, in float32 or float64."""
-    return strategies.training_cases(Scope(without=frozenset({"bfloat16", "complex"})), world_sizes=(2,), capped=True)
+    return strategies.training_cases(
+        Scope(without=frozenset({"bfloat16", "complex"})), world_sizes=(2,), capped=True
+    )
 
 
 def test_gradients_keep_their_dtype() -> None:

@@ -1,10 +1,10 @@
 """A parameter server in its smallest form: one rank gathers all gradients, averages them, sends the mean back.
 
-Idea: Li et al. 2014, "Scaling Distributed Machine Learning with the Parameter Server" (OSDI); here with one server, which is
-also rank 0, and synchronous.
+Idea: Li et al. 2014, "Scaling Distributed Machine Learning with the Parameter Server" (OSDI); here
+with one server, which is also rank 0, and synchronous.
 
-Claims: the same mean as an all-reduce. Rank 0 receives (W-1) * p bytes and sends as many: its traffic grows linearly with W,
-where a ring's stays below 2p.
+Claims: the same mean as an all-reduce. Rank 0 receives (W-1) * p bytes and sends as many: its
+traffic grows linearly with W, where a ring's stays below 2p.
 
 Verdict: right, and the reason rings were brought in.
 """
@@ -40,7 +40,8 @@ class ParameterServer(nn.Module):
             if not parameter.requires_grad:
                 continue
             if parameter.grad is None:
-                # Not used on this rank, perhaps on another: the server waits for one from each, so it counts as zero.
+                # Not used on this rank, perhaps on another: the server waits for one from each, so
+                # it counts as zero.
                 parameter.grad = torch.zeros_like(parameter)
             parameter.grad.copy_(mean_by_server(parameter.grad.contiguous(), self.group))
 

@@ -1,15 +1,17 @@
 """One all-reduce per gradient, started by a hook while backward is still running.
 
-Idea: the step from the naive solution to overlap, Li et al. 2020, section 3.2.3, arXiv:2006.15704, without buckets.
+Idea: the step from the naive solution to overlap, Li et al. 2020, section 3.2.3, arXiv:2006.15704,
+without buckets.
 
-Claims: gradients are the mean over the ranks when backward returns; inside `no_sync()` they accumulate locally, and the first
-backward outside averages what was accumulated.
+Claims: gradients are the mean over the ranks when backward returns; inside `no_sync()` they
+accumulate locally, and the first backward outside averages what was accumulated.
 
-Verdict: `AsDescribed` breaks the second claim. A tensor hook sees the gradient of the one backward that runs, before autograd
-adds it to `.grad`; so what was accumulated under `no_sync()` is never averaged, and ranks drift apart. Without
-accumulation it is right. `Corrected` is right: its hook runs after the addition. Both need every parameter used on every
-rank, since a hook that does not run does not join the all-reduce the other ranks wait in; and gradients that become ready in
-the same order everywhere, or those of equal shape are mixed. They declare both.
+Verdict: `AsDescribed` breaks the second claim. A tensor hook sees the gradient of the one backward
+that runs, before autograd adds it to `.grad`; so what was accumulated under `no_sync()` is never
+averaged, and ranks drift apart. Without accumulation it is right. `Corrected` is right: its hook
+runs after the addition. Both need every parameter used on every rank, since a hook that does not
+run does not join the all-reduce the other ranks wait in; and gradients that become ready in the
+same order everywhere, or those of equal shape are mixed. They declare both.
 """
 
 from collections.abc import Iterator
@@ -41,7 +43,9 @@ class AsDescribed(nn.Module):
                 self._hook(parameter)
 
     def _hook(self, parameter: nn.Parameter) -> None:
-        parameter.register_hook(lambda incoming: incoming if self.no_sync_depth else self._mean(incoming))
+        parameter.register_hook(
+            lambda incoming: incoming if self.no_sync_depth else self._mean(incoming)
+        )
 
     def forward(self, *inputs: Any) -> Any:
         """The module's."""

@@ -3,14 +3,16 @@
     torchrun --nproc_per_node 2 examples/program.py
     python examples/program.py --spawn 2
 
-Idea: the structure of torch's own DDP tutorials; `DistributedDataParallel` is Li et al. 2020, arXiv:2006.15704.
+Idea: the structure of torch's own DDP tutorials; `DistributedDataParallel` is Li et al. 2020,
+arXiv:2006.15704.
 
-Claims: ranks start equal (DDP broadcasts), see different samples (the sampler deals them, anew each epoch), and stay equal
-(DDP averages gradients). The loss reported is the global one, all_reduce(loss) / W. The checkpoint is written by rank 0 alone
-and holds the wrapped module, so that it loads without DDP.
+Claims: ranks start equal (DDP broadcasts), see different samples (the sampler deals them, anew each
+epoch), and stay equal (DDP averages gradients). The loss reported is the global one,
+all_reduce(loss) / W. The checkpoint is written by rank 0 alone and holds the wrapped module, so
+that it loads without DDP.
 
-Verdict: right. N is divisible by W * B up to W = 4 here; otherwise the sampler repeats samples, and the mean of the
-ranks' mean losses counts those twice.
+Verdict: right. N is divisible by W * B up to W = 4 here; otherwise the sampler repeats samples, and
+the mean of the ranks' mean losses counts those twice.
 """
 
 import argparse
@@ -54,7 +56,9 @@ def global_mean(value: Tensor) -> float:
 def train(checkpoint: Path | None) -> None:
     """What every rank runs once the process group stands."""
     rank = dist.get_rank()
-    torch.manual_seed(rank)  # Different on purpose: equal parameters come from DDP's broadcast, not from luck.
+    torch.manual_seed(
+        rank
+    )  # Different on purpose: equal parameters come from DDP's broadcast, not from luck.
     model = DistributedDataParallel(make_module())
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
     dataset = make_dataset()
@@ -69,9 +73,13 @@ def train(checkpoint: Path | None) -> None:
             loss.backward()
             optimizer.step()
             losses.append(loss.detach())
-        loss_of_epoch = global_mean(torch.stack(losses).mean())  # A collective: on all ranks, also those that do not report.
+        loss_of_epoch = global_mean(
+            torch.stack(losses).mean()
+        )  # A collective: on all ranks, also those that do not report.
         if rank == 0:
-            sys.stdout.write(f"epoch {epoch}: loss {loss_of_epoch:.4f} over {dist.get_world_size()} ranks\n")
+            sys.stdout.write(
+                f"epoch {epoch}: loss {loss_of_epoch:.4f} over {dist.get_world_size()} ranks\n"
+            )
     if checkpoint is not None and rank == 0:
         torch.save(model.module.state_dict(), checkpoint)
 
@@ -79,8 +87,9 @@ def train(checkpoint: Path | None) -> None:
 def leave() -> None:
     """Leave the process group, and its threads with it.
 
-    The DDP wrapper, by now garbage in a reference cycle, still holds the group. Unless it is collected first, gloo's threads
-    outlive the group, and one that lets go of a tensor while the interpreter ends aborts the process.
+    The DDP wrapper, by now garbage in a reference cycle, still holds the group. Unless it is
+    collected first, gloo's threads outlive the group, and one that lets go of a tensor while the
+    interpreter ends aborts the process.
     """
     gc.collect()
     dist.destroy_process_group()
@@ -97,13 +106,25 @@ def one_of_spawned(rank: int, world_size: int, port: int, checkpoint: Path | Non
 def main() -> None:
     """Start ranks, or be the one that torchrun started."""
     parser = argparse.ArgumentParser(description="Train a two-layer MLP data-parallel.")
-    parser.add_argument("--spawn", type=int, metavar="W", help="start W ranks; otherwise torchrun has started this one")
-    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="where rank 0 saves the trained module")
+    parser.add_argument(
+        "--spawn",
+        type=int,
+        metavar="W",
+        help="start W ranks; otherwise torchrun has started this one",
+    )
+    parser.add_argument(
+        "--checkpoint", type=Path, metavar="FILE", help="where rank 0 saves the trained module"
+    )
     arguments = parser.parse_args()
     if arguments.spawn is not None:
-        # The store keeps the port from the moment it is chosen; one that was merely found free could be taken by then.
+        # The store keeps the port from the moment it is chosen; one that was merely found free
+        # could be taken by then.
         store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-        spawn(one_of_spawned, (arguments.spawn, store.port, arguments.checkpoint), nprocs=arguments.spawn)
+        spawn(
+            one_of_spawned,
+            (arguments.spawn, store.port, arguments.checkpoint),
+            nprocs=arguments.spawn,
+        )
     elif "RANK" in os.environ:
         dist.init_process_group("gloo")
         train(arguments.checkpoint)

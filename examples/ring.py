@@ -1,11 +1,12 @@
 """Ring all-reduce out of send and receive, used as the gradient reducer.
 
-Idea: Patarasuk & Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations"; made popular in deep
-learning by Gibiansky 2017 and Horovod (Sergeev & Del Balso 2018, arXiv:1802.05799).
+Idea: Patarasuk & Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations";
+made popular in deep learning by Gibiansky 2017 and Horovod (Sergeev & Del Balso 2018,
+arXiv:1802.05799).
 
-Claims: W ranks and p bytes take 2(W-1) steps, each of which sends p/W bytes to the next rank; so every rank sends
-2(W-1)/W * p bytes, nearly independent of W. All ranks end with the same bits: each piece is summed once, in one order,
-and the sum is passed on.
+Claims: W ranks and p bytes take 2(W-1) steps, each of which sends p/W bytes to the next rank; so
+every rank sends 2(W-1)/W * p bytes, nearly independent of W. All ranks end with the same bits: each
+piece is summed once, in one order, and the sum is passed on.
 
 Verdict: right.
 """
@@ -41,12 +42,15 @@ class Ring(nn.Module):
         for parameter in self.module.parameters():
             if parameter.requires_grad:
                 if parameter.grad is None:
-                    # Not used on this rank, perhaps on another: it keeps its place in the ring, as zero.
+                    # Not used on this rank, perhaps on another: it keeps its place in the ring, as
+                    # zero.
                     parameter.grad = torch.zeros_like(parameter)
                 by_dtype.setdefault(parameter.dtype, []).append(parameter.grad)
         for gradients in by_dtype.values():
             sums = ring_all_reduce(torch.cat([g.reshape(-1) for g in gradients]), self.group)
-            for gradient, total in zip(gradients, sums.split([g.numel() for g in gradients]), strict=True):
+            for gradient, total in zip(
+                gradients, sums.split([g.numel() for g in gradients]), strict=True
+            ):
                 gradient.copy_(total.view_as(gradient) / dist.get_world_size(self.group))
 
 
@@ -64,12 +68,17 @@ def ring_all_reduce(flat_P: Tensor, group: dist.ProcessGroup | None) -> Tensor:
     padding = flat_P.new_zeros(-flat_P.numel() % world_size)
     pieces = torch.cat([flat_P, padding]).view(world_size, -1)
     if pieces.numel():
-        # Scatter-reduce: each step adds the previous rank's partial sum; then rank r holds the whole sum of piece r + 1.
+        # Scatter-reduce: each step adds the previous rank's partial sum; then rank r holds the
+        # whole sum of piece r + 1.
         for step in range(world_size - 1):
-            pieces[(rank - step - 1) % world_size] += _pass_on(pieces[(rank - step) % world_size], group)
+            pieces[(rank - step - 1) % world_size] += _pass_on(
+                pieces[(rank - step) % world_size], group
+            )
         # All-gather: the finished pieces travel once round.
         for step in range(world_size - 1):
-            pieces[(rank - step) % world_size] = _pass_on(pieces[(rank - step + 1) % world_size], group)
+            pieces[(rank - step) % world_size] = _pass_on(
+                pieces[(rank - step + 1) % world_size], group
+            )
     return pieces.view(-1)[: flat_P.numel()]
 
 
@@ -77,8 +86,10 @@ def _pass_on(piece: Tensor, group: dist.ProcessGroup | None) -> Tensor:
     """Send a piece to the next rank while the previous one's arrives; all ranks do so at once, so neither may block."""
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     arriving = torch.empty_like(piece)
-    works = [dist.isend(piece, group=group, group_dst=(rank + 1) % world_size),
-             dist.irecv(arriving, group=group, group_src=(rank - 1) % world_size)]
+    works = [
+        dist.isend(piece, group=group, group_dst=(rank + 1) % world_size),
+        dist.irecv(arriving, group=group, group_src=(rank - 1) % world_size),
+    ]
     for work in works:
         assert work is not None
         work.wait()

@@ -1,11 +1,12 @@
 """Three ways to deal a dataset of N samples to W ranks.
 
-Idea: `Strided` is the contract of torch.utils.data.DistributedSampler; `ContiguousSlices` is data[r*b : (r+1)*b] of functional
-implementations; `scatter_plan` is what rank 0 scatters where no other rank is to hold the dataset.
+Idea: `Strided` is the contract of torch.utils.data.DistributedSampler; `ContiguousSlices` is
+data[r*b : (r+1)*b] of functional implementations; `scatter_plan` is what rank 0 scatters where no
+other rank is to hold the dataset.
 
-Claims: all deal equal numbers of disjoint samples. `Strided` serves every N by repeating samples, and permutes anew each epoch;
-the others need N divisible by W and never change. Steps * W * B = N where everything divides. Memory: with samplers every rank
-holds N samples, after a scatter N/W.
+Claims: all deal equal numbers of disjoint samples. `Strided` serves every N by repeating samples,
+and permutes anew each epoch; the others need N divisible by W and never change. Steps * W * B = N
+where everything divides. Memory: with samplers every rank holds N samples, after a scatter N/W.
 
 Verdict: right; the latter two refuse an N that W does not divide, and do not shuffle.
 """
@@ -30,14 +31,23 @@ class Strided:
         ValueError: W < 1, a rank out of range, or nothing to repeat.
     """
 
-    def __init__(self, dataset: Sized, num_replicas: int, rank: int, shuffle: bool = True, seed: int = 0,
-                 drop_last: bool = False) -> None:
+    def __init__(
+        self,
+        dataset: Sized,
+        num_replicas: int,
+        rank: int,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+    ) -> None:
         check(num_replicas, rank)
         if not len(dataset) and not drop_last:
             raise ValueError("the dataset is empty: there is nothing to fill the ranks with")
         self.samples, self.world_size, self.rank = len(dataset), num_replicas, rank
         self.shuffle, self.seed, self.epoch = shuffle, seed, 0
-        self.per_rank = self.samples // num_replicas if drop_last else -(-self.samples // num_replicas)
+        self.per_rank = (
+            self.samples // num_replicas if drop_last else -(-self.samples // num_replicas)
+        )
 
     def set_epoch(self, epoch: int) -> None:
         """To be called before each epoch, or the order never changes."""

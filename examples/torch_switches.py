@@ -11,26 +11,45 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn.parallel import DistributedDataParallel
 
 
-def _hooked(module: nn.Module, process_group: dist.ProcessGroup | None, bucket_cap_mb: float, state: Any,
-            hook: Any) -> DistributedDataParallel:
-    wrapped = DistributedDataParallel(module, process_group=process_group, bucket_cap_mb=bucket_cap_mb)
+def _hooked(
+    module: nn.Module,
+    process_group: dist.ProcessGroup | None,
+    bucket_cap_mb: float,
+    state: Any,
+    hook: Any,
+) -> DistributedDataParallel:
+    wrapped = DistributedDataParallel(
+        module, process_group=process_group, bucket_cap_mb=bucket_cap_mb
+    )
     wrapped.register_comm_hook(state, hook)
     return wrapped
 
 
-def in_float16(module: nn.Module, process_group: dist.ProcessGroup | None = None, bucket_cap_mb: float = 25.0) -> nn.Module:
+def in_float16(
+    module: nn.Module, process_group: dist.ProcessGroup | None = None, bucket_cap_mb: float = 25.0
+) -> nn.Module:
     """Gradients travel in float16."""
-    return _hooked(module, process_group, bucket_cap_mb, process_group, default_hooks.fp16_compress_hook)
+    return _hooked(
+        module, process_group, bucket_cap_mb, process_group, default_hooks.fp16_compress_hook
+    )
 
 
-def in_bfloat16(module: nn.Module, process_group: dist.ProcessGroup | None = None, bucket_cap_mb: float = 25.0) -> nn.Module:
+def in_bfloat16(
+    module: nn.Module, process_group: dist.ProcessGroup | None = None, bucket_cap_mb: float = 25.0
+) -> nn.Module:
     """Gradients travel in bfloat16."""
-    return _hooked(module, process_group, bucket_cap_mb, process_group, default_hooks.bf16_compress_hook)
+    return _hooked(
+        module, process_group, bucket_cap_mb, process_group, default_hooks.bf16_compress_hook
+    )
 
 
-def power_sgd(module: nn.Module, process_group: dist.ProcessGroup | None = None, bucket_cap_mb: float = 25.0) -> nn.Module:
+def power_sgd(
+    module: nn.Module, process_group: dist.ProcessGroup | None = None, bucket_cap_mb: float = 25.0
+) -> nn.Module:
     """Gradients travel as matrices of rank one, from the first step on (Vogels et al. 2019, arXiv:1905.13727)."""
-    state = powerSGD_hook.PowerSGDState(process_group, matrix_approximation_rank=1, start_powerSGD_iter=2)
+    state = powerSGD_hook.PowerSGDState(
+        process_group, matrix_approximation_rank=1, start_powerSGD_iter=2
+    )
     return _hooked(module, process_group, bucket_cap_mb, state, powerSGD_hook.powerSGD_hook)
 
 

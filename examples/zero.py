@@ -1,25 +1,28 @@
 """ZeRO: data parallelism in which each rank keeps 1/W of what all ranks otherwise keep alike.
 
-Idea: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", arXiv:1910.02054.
+Idea: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter
+Models", arXiv:1910.02054.
 
-Claims, for Ψ parameters at 2 bytes (bfloat16) and Adam with an fp32 copy, m and v (12 bytes, `main_dtype=torch.float32`), at
-rest between steps; bytes sent per rank and step are those of a ring and lack a factor (W-1)/W:
+Claims, for Ψ parameters at 2 bytes (bfloat16) and Adam with an fp32 copy, m and v (12 bytes,
+`main_dtype=torch.float32`), at rest between steps; bytes sent per rank and step are those of a ring
+and lack a factor (W-1)/W:
 
           parameters   gradients   optimizer   sent
   DDP         2Ψ           2Ψ         12Ψ        2 * 2Ψ   all-reduce
-  Zero1       2Ψ           2Ψ         12Ψ/W      2 * 2Ψ   reduce-scatter gradients, all-gather parameters
-  zero2       2Ψ           2Ψ/W       12Ψ/W      2 * 2Ψ   the same, the gradients bucket by bucket during backward
-  Zero3       2Ψ/W         2Ψ/W       12Ψ/W      3 * 2Ψ   all-gather parameters for forward and again for backward
+  Zero1       2Ψ           2Ψ         12Ψ/W      2 * 2Ψ   reduce-scatter gradients, all-gather
+  parameters zero2       2Ψ           2Ψ/W       12Ψ/W      2 * 2Ψ   the same, the gradients bucket
+  by bucket during backward Zero3       2Ψ/W         2Ψ/W       12Ψ/W      3 * 2Ψ   all-gather
+  parameters for forward and again for backward
 
-The parameters follow those of DDP: the same gradients are averaged, and the optimizer's arithmetic, applied to slices, is
-elementwise (SGD and Adam are; LAMB is not). A parameter without a gradient counts as one whose gradient is zero, except that
-Zero3 passes over a layer that did not run.
+The parameters follow those of DDP: the same gradients are averaged, and the optimizer's arithmetic,
+applied to slices, is elementwise (SGD and Adam are; LAMB is not). A parameter without a gradient
+counts as one whose gradient is zero, except that Zero3 passes over a layer that did not run.
 
-Here the owned slice is a copy also where it has the parameters' dtype (Zero1, zero2), gradients of an fp32 slice are kept
-in float32, and every rank's send buffers hold one bucket more.
+Here the owned slice is a copy also where it has the parameters' dtype (Zero1, zero2), gradients of
+an fp32 slice are kept in float32, and every rank's send buffers hold one bucket more.
 
-Verdict: right. Gradients cannot be compared with those of DDP where `.grad` is looked for: Zero1 leaves the local ones there,
-zero2 and Zero3 none. Parameters of Zero3 are whole in a forward alone.
+Verdict: right. Gradients cannot be compared with those of DDP where `.grad` is looked for: Zero1
+leaves the local ones there, zero2 and Zero3 none. Parameters of Zero3 are whole in a forward alone.
 
 Shapes: W world size, P elements of a shard's parameters, padded to a multiple of W.
 """
@@ -34,8 +37,12 @@ from torch import Tensor, nn
 from torch.autograd import Variable
 
 # Renamed in torch 2.13, where the old names warn.
-_reduce_scatter: Callable[..., Any] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-_all_gather: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter: Callable[..., Any] = (
+    getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+)
+_all_gather: Callable[..., Any] = (
+    getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+)
 
 
 class Shard:
@@ -50,18 +57,26 @@ class Shard:
         owned: What the optimizer updates. Shape (P / W,).
     """
 
-    def __init__(self, parameters: list[nn.Parameter], group: dist.ProcessGroup | None,
-                 main_dtype: torch.dtype | None = None) -> None:
+    def __init__(
+        self,
+        parameters: list[nn.Parameter],
+        group: dist.ProcessGroup | None,
+        main_dtype: torch.dtype | None = None,
+    ) -> None:
         self.parameters, self.group, self.dtype = parameters, group, parameters[0].dtype
         self.shapes, self.sizes = [p.shape for p in parameters], [p.numel() for p in parameters]
         self.world_size = dist.get_world_size(group)
         self.padding = -sum(self.sizes) % self.world_size
-        mine = self._end_to_end([p.detach() for p in parameters]).view(self.world_size, -1)[dist.get_rank(group)]
+        mine = self._end_to_end([p.detach() for p in parameters]).view(self.world_size, -1)[
+            dist.get_rank(group)
+        ]
         self.owned = nn.Parameter(mine.to(main_dtype or self.dtype, copy=True))
 
     def _end_to_end(self, tensors: list[Tensor]) -> Tensor:
         """Shape (P,)."""
-        return torch.cat([*(t.reshape(-1) for t in tensors), torch.zeros(self.padding, dtype=self.dtype)])
+        return torch.cat(
+            [*(t.reshape(-1) for t in tensors), torch.zeros(self.padding, dtype=self.dtype)]
+        )
 
     def split(self, flat_P: Tensor) -> list[Tensor]:
         """Views in the shapes of the parameters."""
@@ -70,8 +85,10 @@ class Shard:
 
     def mean_gradient(self) -> Tensor:
         """The owned slice of the gradient's mean over the ranks. Shape (P / W,), in the dtype of `owned`."""
-        gradients = [torch.zeros(shape, dtype=self.dtype) if p.grad is None else p.grad
-                     for p, shape in zip(self.parameters, self.shapes, strict=True)]
+        gradients = [
+            torch.zeros(shape, dtype=self.dtype) if p.grad is None else p.grad
+            for p, shape in zip(self.parameters, self.shapes, strict=True)
+        ]
         total = torch.empty(self.owned.shape, dtype=self.dtype)
         if total.numel():
             _reduce_scatter(total, self._end_to_end(gradients), group=self.group)
@@ -86,7 +103,11 @@ class Shard:
 
     def gathered(self, mine: Tensor, out_P: Tensor | None = None) -> Tensor:
         """All ranks' slices, in the parameters' dtype. Shape (P,)."""
-        whole = torch.empty(self.owned.numel() * self.world_size, dtype=self.dtype) if out_P is None else out_P
+        whole = (
+            torch.empty(self.owned.numel() * self.world_size, dtype=self.dtype)
+            if out_P is None
+            else out_P
+        )
         if whole.numel():
             _all_gather(whole, mine.detach().to(self.dtype), group=self.group)
         return whole
@@ -94,7 +115,9 @@ class Shard:
     @torch.no_grad()
     def update_parameters(self) -> None:
         """Give the parameters, on all ranks, what their owners' slices hold."""
-        for parameter, value in zip(self.parameters, self.split(self.gathered(self.owned)), strict=True):
+        for parameter, value in zip(
+            self.parameters, self.split(self.gathered(self.owned)), strict=True
+        ):
             parameter.copy_(value)
 
 
@@ -125,28 +148,46 @@ def broadcast(tensors: list[Tensor], group: dist.ProcessGroup | None) -> None:
 class Zero1(torch.optim.Optimizer):
     """Stage 1: an optimizer that keeps its state, and updates parameters, for 1/W of the elements.
 
-    Averages the gradients itself: a module needs no wrapper, but its buffers are not broadcast. Accumulation is adding to
-    `.grad`, which stays local.
+    Averages the gradients itself: a module needs no wrapper, but its buffers are not broadcast.
+    Accumulation is adding to `.grad`, which stays local.
 
     Args:
         params: Parameters, or groups of them.
         optimizer_class: What updates the owned slice. Must be elementwise.
         process_group: The ranks to average over; None is the default group.
-        main_dtype: Of the owned slice; float32 gives bfloat16 parameters an fp32 copy. None is the parameters' own.
+        main_dtype: Of the owned slice; float32 gives bfloat16 parameters an fp32 copy. None is the
+            parameters' own.
         defaults: Arguments of the optimizer class.
     """
 
-    declares: ClassVar[dict[str, Any]] = {"gradients": "hidden", "zero": 1, "unsupported": ["buffers"]}
+    declares: ClassVar[dict[str, Any]] = {
+        "gradients": "hidden",
+        "zero": 1,
+        "unsupported": ["buffers"],
+    }
 
-    def __init__(self, params: Any, optimizer_class: type[torch.optim.Optimizer],
-                 process_group: dist.ProcessGroup | None = None, main_dtype: torch.dtype | None = None,
-                 **defaults: Any) -> None:
+    def __init__(
+        self,
+        params: Any,
+        optimizer_class: type[torch.optim.Optimizer],
+        process_group: dist.ProcessGroup | None = None,
+        main_dtype: torch.dtype | None = None,
+        **defaults: Any,
+    ) -> None:
         super().__init__(params, defaults)
         groups = [group["params"] for group in self.param_groups]
         broadcast([p for parameters in groups for p in parameters], process_group)
-        self.shards = [[Shard(b, process_group, main_dtype) for b in buckets(parameters)] for parameters in groups]
-        self.inner = optimizer_class([{**group, "params": [shard.owned for shard in shards]}
-                                      for group, shards in zip(self.param_groups, self.shards, strict=True)], **defaults)
+        self.shards = [
+            [Shard(b, process_group, main_dtype) for b in buckets(parameters)]
+            for parameters in groups
+        ]
+        self.inner = optimizer_class(
+            [
+                {**group, "params": [shard.owned for shard in shards]}
+                for group, shards in zip(self.param_groups, self.shards, strict=True)
+            ],
+            **defaults,
+        )
         self.state = self.inner.state
         for ours, theirs in zip(self.param_groups, self.inner.param_groups, strict=True):
             ours.update({**theirs, "params": ours["params"]})
@@ -178,12 +219,18 @@ class Zero1(torch.optim.Optimizer):
             ours.update({**theirs, "params": ours["params"]})
 
 
-def zero2(module: nn.Module, optimizer_class: type[torch.optim.Optimizer], process_group: dist.ProcessGroup | None = None,
-          bucket_cap_mb: float = 25.0, main_dtype: torch.dtype | None = None,
-          **optimizer_arguments: Any) -> tuple[nn.Module, torch.optim.Optimizer]:
+def zero2(
+    module: nn.Module,
+    optimizer_class: type[torch.optim.Optimizer],
+    process_group: dist.ProcessGroup | None = None,
+    bucket_cap_mb: float = 25.0,
+    main_dtype: torch.dtype | None = None,
+    **optimizer_arguments: Any,
+) -> tuple[nn.Module, torch.optim.Optimizer]:
     """Stage 2: as stage 1, and each gradient is given away, but for the owned slice, as soon as its bucket is complete.
 
-    Every backward adds to the owned slices' gradients, so accumulation needs no `no_sync`; it sends each micro-batch's.
+    Every backward adds to the owned slices' gradients, so accumulation needs no `no_sync`; it sends
+    each micro-batch's.
 
     Args:
         module: The replica; hooked in place.
@@ -241,7 +288,9 @@ class ReduceDuringBackward:
             # No public way exists to run code when a whole backward has ended.
             Variable._execution_engine.queue_callback(self._finish)
         self.ready.add(parameter)
-        while self.next < len(self.shards) and self.ready.issuperset(self.shards[self.next].parameters):
+        while self.next < len(self.shards) and self.ready.issuperset(
+            self.shards[self.next].parameters
+        ):
             self.shards[self.next].keep_mean_gradient()
             self.next += 1
 
@@ -255,8 +304,8 @@ class ReduceDuringBackward:
 class Unit(Shard):
     """The shard of one layer, whose whole parameters exist only while the layer computes.
 
-    Freeing empties the *storage*: autograd keeps views of a weight from forward to backward, and a view keeps its storage.
-    The same storage filled again is what those views see in backward.
+    Freeing empties the *storage*: autograd keeps views of a weight from forward to backward, and a
+    view keeps its storage. The same storage filled again is what those views see in backward.
     """
 
     def __init__(self, parameters: list[nn.Parameter], group: dist.ProcessGroup | None) -> None:
@@ -271,7 +320,9 @@ class Unit(Shard):
         if self.is_whole:
             return
         self.whole.untyped_storage().resize_(self.whole.nbytes)
-        for parameter, value in zip(self.parameters, self.split(self.gathered(self.owned, self.whole)), strict=True):
+        for parameter, value in zip(
+            self.parameters, self.split(self.gathered(self.owned, self.whole)), strict=True
+        ):
             parameter.data = value
         self.is_whole = True
 
@@ -298,13 +349,18 @@ class Unit(Shard):
 class Zero3:
     """Stage 3: parameters too exist whole for one layer at a time, in forward and again in backward.
 
-    A layer is a module that has parameters of its own and returns a tensor. Its shards are per dtype; a tied weight belongs to
-    the first layer that has it and is gathered for each that uses it. Frozen parameters stay whole on every rank.
+    A layer is a module that has parameters of its own and returns a tensor. Its shards are per
+    dtype; a tied weight belongs to the first layer that has it and is gathered for each that uses
+    it. Frozen parameters stay whole on every rank.
 
     L layers make 2L gathers; keeping the last one from forward to backward would make 2L - 1.
     """
 
-    declares: ClassVar[dict[str, Any]] = {"gradients": "hidden", "zero": 3, "supports": ["subgroup"]}
+    declares: ClassVar[dict[str, Any]] = {
+        "gradients": "hidden",
+        "zero": 3,
+        "supports": ["subgroup"],
+    }
 
     def __init__(self) -> None:
         self.units: list[Unit] = []
@@ -337,7 +393,8 @@ class Zero3:
     def after_backward(self, _wrapped: nn.Module, _optimizer: torch.optim.Optimizer) -> None:
         """Reduce the layers that ran, but of which some parameter got no gradient.
 
-        They are the same on all ranks: gathering already requires that all ranks run the same layers in the same order.
+        They are the same on all ranks: gathering already requires that all ranks run the same
+            layers in the same order.
         """
         for unit in self.units:
             if unit.is_whole:

@@ -22,7 +22,12 @@ from ddp_invariants.ranks.hosts import HarnessError
 from ddp_invariants.ranks.pool import Pool
 from ddp_invariants.ranks.remote import RemoteHost
 
-CASE = TrainingCase(model=Model(2, (Layer("linear", 3, bias=True),)), world_size=4, steps=2, data=Data(samples=8, batch_size=2))
+CASE = TrainingCase(
+    model=Model(2, (Layer("linear", 3, bias=True),)),
+    world_size=4,
+    steps=2,
+    data=Data(samples=8, batch_size=2),
+)
 
 
 def trained(pool: Pool) -> str:
@@ -31,14 +36,22 @@ def trained(pool: Pool) -> str:
         found = judge(pool.train(CASE, Ddp()))
     except HarnessError as error:
         return f"harness: {error}"
-    return "; ".join(f"{rule}: {one.breach.got}" for rule, one in found.items() if one.breach is not None) or "right"
+    return (
+        "; ".join(
+            f"{rule}: {one.breach.got}" for rule, one in found.items() if one.breach is not None
+        )
+        or "right"
+    )
 
 
 def say(step: str, pool: Pool) -> None:
     """Tell the test what came of the case at this point."""
     began = time.monotonic()
     came = trained(pool)
-    sys.stdout.write(json.dumps({"step": step, "came": came, "seconds": round(time.monotonic() - began, 1)}) + "\n")
+    sys.stdout.write(
+        json.dumps({"step": step, "came": came, "seconds": round(time.monotonic() - began, 1)})
+        + "\n"
+    )
     sys.stdout.flush()
 
 

@@ -20,25 +20,47 @@ from ddp_invariants.program import Data, Perturbation
 from ddp_invariants.record import StoredViolation, identifier
 from ddp_invariants.verdict import Breach
 
-LONG = "a_package_of_somebody_who_likes_names.with_modules_nested_deeply.parallel:" + "DistributedDataParallelWrapper" * 6
+LONG = (
+    "a_package_of_somebody_who_likes_names.with_modules_nested_deeply.parallel:"
+    + "DistributedDataParallelWrapper" * 6
+)
 SMALLEST = TrainingCase(Model(1, (Layer("linear"),)))
 DEALT = ShardEvidence(
     ShardCase(3, Data(samples=8, shuffle=True), epochs=(0, 4)),
-    ({"shards": [[[4, 1, 0], [7, 2, 5], [3, 6, 4]], [[1, 3, 5], [0, 2, 4], [6, 7, 1]]]},))
+    ({"shards": [[[4, 1, 0], [7, 2, 5], [3, 6, 4]], [[1, 3, 5], [0, 2, 4], [6, 7, 1]]]},),
+)
 """Eight samples over three ranks: in each epoch one of them pads."""
 WITHHELD = right(replace(CASE, perturbation=Perturbation("withheld")))
 
 
 def described(name: str = "somebody.ddp:Wrapper") -> dict[str, Any]:
     """What a rank says of an implementation."""
-    return {"name": name, "target": name, "version": "somebody 1.0", "declares": {}, "driven": ["wrapped with the module"],
-            "torch": "2.13.0",
-            "made_of": {"digest": "a5" * 32, "files": 2, "first": ["somebody/buckets.py", "somebody/ddp.py"]}}
+    return {
+        "name": name,
+        "target": name,
+        "version": "somebody 1.0",
+        "declares": {},
+        "driven": ["wrapped with the module"],
+        "torch": "2.13.0",
+        "made_of": {
+            "digest": "a5" * 32,
+            "files": 2,
+            "first": ["somebody/buckets.py", "somebody/ddp.py"],
+        },
+    }
 
 
-def discovery(name: str = "somebody.ddp:Wrapper", probed: tuple[Probed, ...] = (Probed("bias", Standing.RIGHT),)) -> Discovery:
+def discovery(
+    name: str = "somebody.ddp:Wrapper",
+    probed: tuple[Probed, ...] = (Probed("bias", Standing.RIGHT),),
+) -> Discovery:
     """What was found out about it."""
-    return Discovery(described(name), described("somebody.data:Sampler"), probed, (Probed("shuffle", Standing.RIGHT),))
+    return Discovery(
+        described(name),
+        described("somebody.data:Sampler"),
+        probed,
+        (Probed("shuffle", Standing.RIGHT),),
+    )
 
 
 def ledger(cases: int = 40) -> Ledger:
@@ -48,7 +70,11 @@ def ledger(cases: int = 40) -> Ledger:
         made.drawn.add(CASE if number % 2 else DEALT.case)
     made.cases = cases
     for rule, known in ALL_RULES.items():
-        errors = [cases - 9, 4, 0, 3, 0, 0, 0, 0, 0, 1, 1, 0] if rule.startswith(("GRAD", "PARAM")) else [cases, *[0] * 11]
+        errors = (
+            [cases - 9, 4, 0, 3, 0, 0, 0, 0, 0, 1, 1, 0]
+            if rule.startswith(("GRAD", "PARAM"))
+            else [cases, *[0] * 11]
+        )
         met = Counter(dict.fromkeys(known.needs, 7))
         made.entries[rule] = Entry(cases, 30 * cases, met, 0.97 if errors[1] else 0.0, errors)
     made.entries["COMM-6"].observed = [0.5, 2.25]
@@ -64,7 +90,17 @@ def ledger(cases: int = 40) -> Ledger:
 
 def run(**changes: Any) -> Run:
     """How the session was held, and what was heard of it."""
-    usual = Run("pytest -n 2 properties/", 1, 40, 4, "pooled", "gloo", "2026-01-02T03:04:05+00:00", 12.5, frozenset(ALL_RULES))
+    usual = Run(
+        "pytest -n 2 properties/",
+        1,
+        40,
+        4,
+        "pooled",
+        "gloo",
+        "2026-01-02T03:04:05+00:00",
+        12.5,
+        frozenset(ALL_RULES),
+    )
     return replace(usual, **changes)
 
 
@@ -73,10 +109,17 @@ def certified(name: str = "somebody.ddp:Wrapper") -> Certificate:
     return make(ledger(), discovery(name), run(), {})
 
 
-def violated(name: str = "somebody.ddp:Wrapper", fact: str = "the gradient is not the mean of the ranks' local gradients",
-             ) -> Certificate:
+def violated(
+    name: str = "somebody.ddp:Wrapper",
+    fact: str = "the gradient is not the mean of the ranks' local gradients",
+) -> Certificate:
     """One rule is violated."""
-    found, breach = ledger(), Breach("GRAD-2", fact, "rank 0 of 2, step 0", "-48 at (0, 0), expected -24", "never divided")
+    found, breach = (
+        ledger(),
+        Breach(
+            "GRAD-2", fact, "rank 0 of 2, step 0", "-48 at (0, 0), expected -24", "never divided"
+        ),
+    )
     entry = found.entries["GRAD-2"]
     entry.errors, entry.seen, entry.confirmed, entry.worst = [*entry.errors[:-2], 0, 1], 1, 1, 2.5e6
     repeat = "pytest properties/ --replay FILE -k grad2"

@@ -19,8 +19,11 @@ from ddp_invariants.scope import OnTrial, Scope
 from ddp_invariants.trial import Options, Trial
 
 ROOT = Path(__file__).parent.parent
-# How long an example takes is the machine's affair: two workers on two busy cores have made one of a millisecond take 350.
-settings.register_profile("unhurried", settings.get_profile(settings.get_current_profile_name()), deadline=None)
+# How long an example takes is the machine's affair: two workers on two busy cores have made one of
+# a millisecond take 350.
+settings.register_profile(
+    "unhurried", settings.get_profile(settings.get_current_profile_name()), deadline=None
+)
 settings.load_profile("unhurried")
 
 
@@ -28,8 +31,14 @@ def fault_of(name: str) -> str:
     """A planted fault of the reference, or one that cannot be judged, as a file's: `path/to/timing.py:NoWait`."""
     if name in ("RaisesOnWrap", "TrainsACopy"):
         return str(Path(__file__).with_name("unjudged.py")) + f":{name}"
-    host = next((one.host for one in planted() if one.name == name and one.host in ("starts", "bucketed", "timing", "strided")),
-                "bucketed")
+    host = next(
+        (
+            one.host
+            for one in planted()
+            if one.name == name and one.host in ("starts", "bucketed", "timing", "strided")
+        ),
+        "bucketed",
+    )
     return str(Path(faults.__path__[0]) / f"{host}.py:{name}")
 
 
@@ -64,8 +73,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     for name in ("RANK", "WORLD_SIZE"):
         environment.pop(name, None)
-    with subprocess.Popen([sys.executable, str(ROOT / "tests" / "scripts.py")], cwd=ROOT, env=environment, text=True,
-                          stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+    with subprocess.Popen(
+        [sys.executable, str(ROOT / "tests" / "scripts.py")],
+        cwd=ROOT,
+        env=environment,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as server:
+
         def run_one(text: str) -> tuple[int, str]:
             path = tmp_path_factory.mktemp("script") / "repro.py"
             path.write_text(text)
@@ -91,19 +107,40 @@ def session(host_addresses: list[str], probed: Path) -> Iterator[Session]:
     Not for what starts hosts, ends by a signal, or has more on its import path.
     """
     command = [sys.executable, str(ROOT / "tests" / "sessions.py"), str(probed), *host_addresses]
-    with subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True, stdin=subprocess.PIPE,
-                          stdout=subprocess.PIPE) as server:
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as server:
         assert server.stdin is not None
         assert server.stdout is not None
         requests, answers = server.stdin, server.stdout
 
-        def run(module: str, *arguments: str, at: Path = ROOT, environment: dict[str, str] | None = None,
-                seconds: int = 180) -> subprocess.CompletedProcess[str]:
-            asked = {"module": module, "arguments": arguments, "folder": str(at), "seconds": seconds,
-                     "environment": {**(os.environ if environment is None else environment), "PYTHONPATH": str(ROOT)}}
+        def run(
+            module: str,
+            *arguments: str,
+            at: Path = ROOT,
+            environment: dict[str, str] | None = None,
+            seconds: int = 180,
+        ) -> subprocess.CompletedProcess[str]:
+            asked = {
+                "module": module,
+                "arguments": arguments,
+                "folder": str(at),
+                "seconds": seconds,
+                "environment": {
+                    **(os.environ if environment is None else environment),
+                    "PYTHONPATH": str(ROOT),
+                },
+            }
             requests.write(json.dumps(asked) + "\n")
             requests.flush()
-            return subprocess.CompletedProcess([module, *arguments], *json.loads(answers.readline()))
+            return subprocess.CompletedProcess(
+                [module, *arguments], *json.loads(answers.readline())
+            )
 
         yield run
         requests.close()
@@ -117,9 +154,18 @@ def make_trial(pool: Pool, discovered: Discover, tmp_path: Path) -> Iterator[Tri
     """Trials of other implementations than the session's, with a folder of their own; seeds are fixed."""
     deadline = pool.deadline
 
-    def make(ddp: str | Ddp = "reference", sampler: str | Sampler = "reference", *, cases: int = 100, seed: int = 0,
-             scope: Scope | None = None) -> Trial:
-        named = (Ddp(ddp) if isinstance(ddp, str) else ddp), (Sampler(sampler) if isinstance(sampler, str) else sampler)
+    def make(
+        ddp: str | Ddp = "reference",
+        sampler: str | Sampler = "reference",
+        *,
+        cases: int = 100,
+        seed: int = 0,
+        scope: Scope | None = None,
+    ) -> Trial:
+        named = (
+            (Ddp(ddp) if isinstance(ddp, str) else ddp),
+            (Sampler(sampler) if isinstance(sampler, str) else sampler),
+        )
         scope = scope or discovered(pool, *named, 4).scope(4)
         return Trial(pool, OnTrial(*named, scope), Options(cases=cases, seed=seed, store=tmp_path))
 

@@ -43,7 +43,9 @@ class ExplicitCall(nn.Module):
         """To be called after backward."""
         for parameter in self.module.parameters():
             if parameter.grad is not None:
-                mean = parameter.grad.clone(memory_format=torch.contiguous_format) / dist.get_world_size(self.pg)
+                mean = parameter.grad.clone(
+                    memory_format=torch.contiguous_format
+                ) / dist.get_world_size(self.pg)
                 dist.all_reduce(mean, group=self.pg)
                 parameter.grad.copy_(mean)
 

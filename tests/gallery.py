@@ -17,7 +17,9 @@ from ddp_invariants.trial import Options, Trial
 from ddp_invariants.verdict import Inconclusive, Violation
 
 ROOT = Path(__file__).parent.parent
-VERDICTS: dict[str, dict[str, Any]] = tomllib.loads((ROOT / "examples" / "verdicts.toml").read_text(encoding="utf-8"))
+VERDICTS: dict[str, dict[str, Any]] = tomllib.loads(
+    (ROOT / "examples" / "verdicts.toml").read_text(encoding="utf-8")
+)
 
 
 ASKED = ("INIT-1", "INIT-4", "GRAD-2", "PARAM-3", "COMM-2", "LIVE-2", "LIVE-3", "MEM-1")
@@ -36,12 +38,21 @@ class Judged:
 
 def options_of(entry: dict[str, Any]) -> dict[str, Any]:
     """The command-line options an entry stands for, all of them."""
-    given = {name.removeprefix("--").replace("-", "_"): [] if option.repeatable else option.default
-             for name, option in OPTIONS.items()}
-    return {**given, **{name.replace("-", "_"): value for name, value in entry.items() if f"--{name}" in OPTIONS}}
+    given = {
+        name.removeprefix("--").replace("-", "_"): [] if option.repeatable else option.default
+        for name, option in OPTIONS.items()
+    }
+    return {
+        **given,
+        **{
+            name.replace("-", "_"): value for name, value in entry.items() if f"--{name}" in OPTIONS
+        },
+    }
 
 
-def judged(entry: dict[str, Any], pool: Pool, store: Path, *, cases: int, discover: Discover = discover) -> Judged:
+def judged(
+    entry: dict[str, Any], pool: Pool, store: Path, *, cases: int, discover: Discover = discover
+) -> Judged:
     """Judge a system by the rules its entry names, and those asked of all; a sampler by every rule that is about it."""
     ddp, sampler = named(options_of(entry))
     found = discover(pool, ddp, sampler, 4)
@@ -50,7 +61,11 @@ def judged(entry: dict[str, Any], pool: Pool, store: Path, *, cases: int, discov
     about_sampler = "sampler" in entry
     asked = {*ASKED, entry.get("violated", ""), *entry.get("consequences", ())}
     for rule in ALL_RULES:
-        if rule.startswith("SHARD") != about_sampler or trial.scope.excluded(rule) or not (about_sampler or rule in asked):
+        if (
+            rule.startswith("SHARD") != about_sampler
+            or trial.scope.excluded(rule)
+            or not (about_sampler or rule in asked)
+        ):
             continue
         try:
             trial.certify(rule, cases_for(rule, trial.scope))
@@ -63,8 +78,12 @@ def judged(entry: dict[str, Any], pool: Pool, store: Path, *, cases: int, discov
 
 def command_of(entry: dict[str, Any]) -> str:
     """The command that judges a system."""
-    words = [f"--{name} {value}" for name, values in entry.items() if f"--{name}" in OPTIONS
-             for value in (values if isinstance(values, list) else [values])]
+    words = [
+        f"--{name} {value}"
+        for name, values in entry.items()
+        if f"--{name}" in OPTIONS
+        for value in (values if isinstance(values, list) else [values])
+    ]
     return f"pytest -n auto properties/ {' '.join(words)}"
 
 

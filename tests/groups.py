@@ -32,7 +32,15 @@ class Sweep(Reference):
         rank, size = dist.get_rank(group), dist.get_world_size(group)
         mine = torch.arange(size * 2, dtype=torch.float32) * 0.3 + rank
         found: list[Tensor] = []
-        for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8):
+        for dtype in (
+            torch.float32,
+            torch.float64,
+            torch.float16,
+            torch.bfloat16,
+            torch.int64,
+            torch.int32,
+            torch.uint8,
+        ):
             total = mine.to(dtype)
             dist.all_reduce(total, group=group)
             found.append(total)
@@ -44,7 +52,12 @@ class Sweep(Reference):
             found.append(total)
         each = [torch.empty_like(mine) for _ in range(size)]
         dist.all_gather(each, mine, group=group)
-        flat, piece, swapped, received = torch.empty(size * mine.numel()), torch.empty(2), torch.empty_like(mine), mine.clone()
+        flat, piece, swapped, received = (
+            torch.empty(size * mine.numel()),
+            torch.empty(2),
+            torch.empty_like(mine),
+            mine.clone(),
+        )
         dist.all_gather_into_tensor(flat, mine, group=group)
         dist.reduce_scatter_tensor(piece, mine.clone(), group=group)
         dist.all_to_all_single(swapped, mine, group=group)
@@ -52,7 +65,9 @@ class Sweep(Reference):
         gathered = [torch.empty_like(mine) for _ in range(size)] if rank == 0 else None
         dist.gather(mine, gathered, group_dst=0, group=group)
         dealt, reduced = torch.empty(2), mine.clone()
-        dist.scatter(dealt, list(mine.view(size, 2)) if rank == 0 else None, group_src=0, group=group)
+        dist.scatter(
+            dealt, list(mine.view(size, 2)) if rank == 0 else None, group_src=0, group=group
+        )
         dist.reduce(reduced, group_dst=0, group=group)
         passed = mine.clone()
         if size > 1 and rank < 2:
@@ -62,8 +77,18 @@ class Sweep(Reference):
         dist.all_gather_object(objects, {"rank": rank}, group=group)
         functional_total = functional.wait_tensor(functional.all_reduce(mine.clone(), "sum", group))
         dist.barrier(group)
-        found += [*each, flat, piece, swapped, received, *(gathered or []), dealt, passed, functional_total,
-                  torch.tensor([float(one["rank"]) for one in objects])]
+        found += [
+            *each,
+            flat,
+            piece,
+            swapped,
+            received,
+            *(gathered or []),
+            dealt,
+            passed,
+            functional_total,
+            torch.tensor([float(one["rank"]) for one in objects]),
+        ]
         found += [reduced] if rank == 0 else []
         return torch.cat([one.double().view(-1) for one in found]).mul(torch.pi).sin().sum().float()
 
@@ -112,12 +137,16 @@ class Uneven(Reference):
         flat, rank = torch.cat(gradients), dist.get_rank(self.group)
         sizes = [len(piece) for piece in flat.tensor_split(self.world_size)]
         received = flat.new_empty(sizes[rank] * self.world_size)
-        dist.all_to_all_single(received, flat, [sizes[rank]] * self.world_size, sizes, group=self.group)
+        dist.all_to_all_single(
+            received, flat, [sizes[rank]] * self.world_size, sizes, group=self.group
+        )
         pieces = list(flat.split(sizes))
         pieces[rank] = received.view(self.world_size, -1).sum(0) / self.world_size
         for source, piece in enumerate(pieces):
             dist.broadcast(piece, group_src=source, group=self.group)
-        for parameter, mean in zip(parameters, torch.cat(pieces).split([len(g) for g in gradients]), strict=True):
+        for parameter, mean in zip(
+            parameters, torch.cat(pieces).split([len(g) for g in gradients]), strict=True
+        ):
             assert parameter.grad is not None
             parameter.grad.copy_(mean.view_as(parameter))
 
@@ -146,13 +175,21 @@ class KeepsLayersTogether(Reference):
     def _plan(self) -> None:
         super()._plan()
         order = [p for bucket in self._buckets for p in bucket.parameters]
-        layer = {p: number for number, one in enumerate(self.module.modules()) for p in one.parameters(recurse=False)}
+        layer = {
+            p: number
+            for number, one in enumerate(self.module.modules())
+            for p in one.parameters(recurse=False)
+        }
         self._buckets = []
         for number in dict.fromkeys(layer[p] for p in order):
             for dtype in dict.fromkeys(p.dtype for p in order):
                 unit = [p for p in order if (layer[p], p.dtype) == (number, dtype)]
-                room = [b for b in self._buckets[-1:] if b.parameters[0].dtype == dtype
-                        and sum(p.nbytes for p in (*b.parameters, *unit)) <= self.bucket_cap]
+                room = [
+                    b
+                    for b in self._buckets[-1:]
+                    if b.parameters[0].dtype == dtype
+                    and sum(p.nbytes for p in (*b.parameters, *unit)) <= self.bucket_cap
+                ]
                 if room:
                     room[0].parameters += unit
                 elif unit:

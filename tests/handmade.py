@@ -7,25 +7,62 @@ import numpy as np
 
 from ddp_invariants import balls, draws, oracle
 from ddp_invariants.case import TrainingCase
-from ddp_invariants.evidence import FloatArray, Layout, Moment, RankEvidence, Slot, Tensors, TrainingEvidence
+from ddp_invariants.evidence import (
+    FloatArray,
+    Layout,
+    Moment,
+    RankEvidence,
+    Slot,
+    Tensors,
+    TrainingEvidence,
+)
 from ddp_invariants.layers import Layer, Model
 from ddp_invariants.program import Data, Optimizer
 from ddp_invariants.trace import Call
 
 CASE = TrainingCase(
-    model=Model(2, (Layer("linear", 2, bias=True), Layer("scale", frozen=True), Layer("linear", 2, tied=0), Layer("empty"),
-                    Layer("scale"), Layer("statistics"))),
-    world_size=2, data=Data(samples=3, batch_size=1), steps=3, optimizer=Optimizer(log2_lr=-10, momentum=0.5), bucket_cap=16)
+    model=Model(
+        2,
+        (
+            Layer("linear", 2, bias=True),
+            Layer("scale", frozen=True),
+            Layer("linear", 2, tied=0),
+            Layer("empty"),
+            Layer("scale"),
+            Layer("statistics"),
+        ),
+    ),
+    world_size=2,
+    data=Data(samples=3, batch_size=1),
+    steps=3,
+    optimizer=Optimizer(log2_lr=-10, momentum=0.5),
+    bucket_cap=16,
+)
 """Small enough that most of its arithmetic is exact."""
 
-SHAPES = {"layers.0.weight": (2, 2), "layers.0.bias": (2,), "layers.1.factor": (), "layers.3.nothing": (0, 2),
-          "layers.4.factor": ()}
+SHAPES = {
+    "layers.0.weight": (2, 2),
+    "layers.0.bias": (2,),
+    "layers.1.factor": (),
+    "layers.3.nothing": (0, 2),
+    "layers.4.factor": (),
+}
 FROZEN = {"layers.1.factor"}
-BUFFERS = {"layers.5.running": ("float32", (2,)), "layers.5.count": ("int64", ()), "layers.5.seen": ("bool", (2,))}
+BUFFERS = {
+    "layers.5.running": ("float32", (2,)),
+    "layers.5.count": ("int64", ()),
+    "layers.5.seen": ("bool", (2,)),
+}
 STRUCTURE = [
-    *([name, "float32", list(shape), name not in FROZEN, name, "parameter"] for name, shape in SHAPES.items()),
+    *(
+        [name, "float32", list(shape), name not in FROZEN, name, "parameter"]
+        for name, shape in SHAPES.items()
+    ),
     ["layers.2.weight", "float32", [2, 2], True, "layers.0.weight", "parameter"],
-    *([name, dtype, list(shape), False, name, "buffer"] for name, (dtype, shape) in BUFFERS.items()),
+    *(
+        [name, dtype, list(shape), False, name, "buffer"]
+        for name, (dtype, shape) in BUFFERS.items()
+    ),
 ]
 
 
@@ -37,16 +74,24 @@ class Maker:
 
     def tensors(self, named: Mapping[str, FloatArray | None], dtype: str = "float32") -> Tensors:
         """A record of float tensors; None where there is none."""
-        slots = tuple(Slot(name, None, ()) if value is None else Slot(name, dtype, np.shape(value))
-                      for name, value in named.items())
-        bits = b"".join(np.asarray(value).astype(dtype).tobytes() for value in named.values() if value is not None)
+        slots = tuple(
+            Slot(name, None, ()) if value is None else Slot(name, dtype, np.shape(value))
+            for name, value in named.items()
+        )
+        bits = b"".join(
+            np.asarray(value).astype(dtype).tobytes()
+            for value in named.values()
+            if value is not None
+        )
         return Tensors(self.layouts.setdefault(slots, Layout(slots)), bits)
 
     def typed(self, named: dict[str, tuple[str, FloatArray]]) -> Tensors:
         """A record of tensors of several dtypes."""
         slots = tuple(Slot(name, dtype, np.shape(value)) for name, (dtype, value) in named.items())
-        return Tensors(self.layouts.setdefault(slots, Layout(slots)),
-                       b"".join(np.asarray(value).astype(dtype).tobytes() for dtype, value in named.values()))
+        return Tensors(
+            self.layouts.setdefault(slots, Layout(slots)),
+            b"".join(np.asarray(value).astype(dtype).tobytes() for dtype, value in named.values()),
+        )
 
 
 def _unpacked(flat_P: FloatArray) -> dict[str, FloatArray]:
@@ -68,11 +113,21 @@ def right(case: TrainingCase = CASE, *, none: bool = True) -> TrainingEvidence:
     maker = Maker()
     count = sum(int(np.prod(shape, dtype=int)) for shape in SHAPES.values())
     built = [_unpacked(draws.parameters(case, rank, count)) for rank in range(case.world_size)]
-    buffers = [maker.typed({name: (dtype, np.full(shape, rank % 2)) for name, (dtype, shape) in BUFFERS.items()})
-               for rank in range(case.world_size)]
+    buffers = [
+        maker.typed(
+            {name: (dtype, np.full(shape, rank % 2)) for name, (dtype, shape) in BUFFERS.items()}
+        )
+        for rank in range(case.world_size)
+    ]
     notes: list[dict[tuple[str, int], Tensors]] = [
-        {("built", 0): maker.tensors(built[rank]), ("wrapped", 0): maker.tensors(built[0]),
-         ("built buffers", 0): buffers[rank], ("wrapped buffers", 0): buffers[0]} for rank in range(case.world_size)]
+        {
+            ("built", 0): maker.tensors(built[rank]),
+            ("wrapped", 0): maker.tensors(built[0]),
+            ("built buffers", 0): buffers[rank],
+            ("wrapped buffers", 0): buffers[0],
+        }
+        for rank in range(case.world_size)
+    ]
     held, optimization = dict(built[0]), oracle.Optimization()
     trainable = [name for name in SHAPES if name not in FROZEN or name in case.sometimes_frozen]
     left: dict[str, FloatArray] = {}
@@ -82,21 +137,46 @@ def right(case: TrainingCase = CASE, *, none: bool = True) -> TrainingEvidence:
         numbers = range(step * case.accumulation, (step + 1) * case.accumulation)
         now, frozen = case.at(step), case.frozen(step) & case.sometimes_frozen
         found_K = [oracle.gradients(now, held, dealt[number], scales[-1]) for number in numbers]
-        found_K = [replace(found, by_name={**found.by_name, **{name: oracle.nothing(held[name], case.world_size)
-                                                               for name in frozen}}) for found in found_K]
+        found_K = [
+            replace(
+                found,
+                by_name={
+                    **found.by_name,
+                    **{name: oracle.nothing(held[name], case.world_size) for name in frozen},
+                },
+            )
+            for found in found_K
+        ]
         # The ranks compute in float32, and reduce what they computed.
-        local_K = [{name: found.by_name[name].centre.astype(np.float32) for name in trainable} for found in found_K]
+        local_K = [
+            {name: found.by_name[name].centre.astype(np.float32) for name in trainable}
+            for found in found_K
+        ]
         if case.exhausted:  # Who has no batch counts as zero.
-            active_W = np.array([step < case.steps_of(rank) for rank in range(case.world_size)], np.float32)
-            local_K = [{name: values * active_W.reshape(-1, *[1] * (values.ndim - 1)) for name, values in found.items()}
-                       for found in local_K]
+            active_W = np.array(
+                [step < case.steps_of(rank) for rank in range(case.world_size)], np.float32
+            )
+            local_K = [
+                {
+                    name: values * active_W.reshape(-1, *[1] * (values.ndim - 1))
+                    for name, values in found.items()
+                }
+                for found in local_K
+            ]
         if case.scaler is not None and case.poison is not None and case.poison.step == step:
             for values_W in local_K:
                 values_W["layers.0.weight"][case.poison.rank, 0] = float(case.poison.value)
-        local = {name: np.sum([local[name] for local in local_K], axis=0, dtype=np.float32) for name in trainable}
-        means = {name: values.sum(0) / np.float32(case.world_size) for name, values in local.items()}
-        mean = {name: (value + left.get(name, np.float32(0)).astype(np.float32)).astype(np.float64)
-                for name, value in means.items()}
+        local = {
+            name: np.sum([local[name] for local in local_K], axis=0, dtype=np.float32)
+            for name in trainable
+        }
+        means = {
+            name: values.sum(0) / np.float32(case.world_size) for name, values in local.items()
+        }
+        mean = {
+            name: (value + left.get(name, np.float32(0)).astype(np.float32)).astype(np.float64)
+            for name, value in means.items()
+        }
         form = balls.FORMATS["float32"]
         start_P = np.concatenate([held[name].ravel() for name in trainable])
         mean_P = np.concatenate([mean[name].ravel() for name in trainable]) / scales[-1]
@@ -105,13 +185,25 @@ def right(case: TrainingCase = CASE, *, none: bool = True) -> TrainingEvidence:
             in_a_row = 0 if skipped else in_a_row + 1
             grows = in_a_row == case.scaler.interval
             in_a_row = 0 if grows else in_a_row
-            scales.append(scales[-1] * 2.0 ** (-case.scaler.log2_backoff if skipped else grows * case.scaler.log2_growth))
+            scales.append(
+                scales[-1]
+                * 2.0 ** (-case.scaler.log2_backoff if skipped else grows * case.scaler.log2_growth)
+            )
         every = case.model.used(frozenset())
-        unused = [every - case.model.used(case.never_used(rank, step)) for rank in range(case.world_size)]
+        unused = [
+            every - case.model.used(case.never_used(rank, step)) for rank in range(case.world_size)
+        ]
         nowhere = (frozenset.intersection(*unused) if none else frozenset()) | frozen
-        left_out_P = np.concatenate([np.full(held[name].size, name in nowhere) for name in trainable])
-        updated = start_P if skipped else optimization.step(
-            now.optimizer, balls.exactly(start_P), balls.exactly(mean_P), form, left_out_P).centre
+        left_out_P = np.concatenate(
+            [np.full(held[name].size, name in nowhere) for name in trainable]
+        )
+        updated = (
+            start_P
+            if skipped
+            else optimization.step(
+                now.optimizer, balls.exactly(start_P), balls.exactly(mean_P), form, left_out_P
+            ).centre
+        )
         after = {**held, **_like(held, trainable, updated)}
         buffer = optimization.first.centre if optimization.first is not None else None
         reloaded = any((one.kind, one.step) == ("reload", step) for one in case.interludes)
@@ -119,19 +211,32 @@ def right(case: TrainingCase = CASE, *, none: bool = True) -> TrainingEvidence:
             if step >= case.steps_of(rank):
                 continue
             if reloaded:
-                for restored, kept in {"restored": "updated", "restored buffers": "left buffers",
-                                       "restored state": "state"}.items():
+                for restored, kept in {
+                    "restored": "updated",
+                    "restored buffers": "left buffers",
+                    "restored state": "state",
+                }.items():
                     noted[restored, step] = noted[kept, step - 1]
             noted["forward", step] = maker.tensors({name: held[name] for name in SHAPES})
-            noted["forward buffers", step] = notes[0].get(("left buffers", step - 1), buffers[0]) if step else buffers[0]
+            noted["forward buffers", step] = (
+                notes[0].get(("left buffers", step - 1), buffers[0]) if step else buffers[0]
+            )
             for number, found, parts in zip(numbers, found_K, local_K, strict=True):
-                noted["local", number] = maker.tensors({name: parts[name][rank] if name in parts else None for name in SHAPES})
+                noted["local", number] = maker.tensors(
+                    {name: parts[name][rank] if name in parts else None for name in SHAPES}
+                )
                 loss = found.losses_W.centre[rank]
                 noted["loss", number] = maker.tensors({"loss": loss, "twin": loss}, "float64")
-            noted["reduced", step] = maker.tensors({name: None if name in nowhere else mean.get(name) for name in SHAPES})
+            noted["reduced", step] = maker.tensors(
+                {name: None if name in nowhere else mean.get(name) for name in SHAPES}
+            )
             noted["updated", step] = maker.tensors({name: after[name] for name in SHAPES})
-            noted["left buffers", step] = maker.typed({
-                name: (dtype, np.full(shape, (rank + step) % 2)) for name, (dtype, shape) in BUFFERS.items()})
+            noted["left buffers", step] = maker.typed(
+                {
+                    name: (dtype, np.full(shape, (rank + step) % 2))
+                    for name, (dtype, shape) in BUFFERS.items()
+                }
+            )
             noted["twin buffers", step] = noted["left buffers", step]
             noted["plain", step] = noted["updated", step]
             noted["state", step] = maker.tensors({} if buffer is None else {"momentum": buffer})
@@ -142,31 +247,85 @@ def right(case: TrainingCase = CASE, *, none: bool = True) -> TrainingEvidence:
     for noted in notes if case.saved_by is not None else ():
         noted["restored", 0] = noted["saved", 0] = noted["forward", 0]
         noted["restored state", 0] = noted["saved state", 0] = maker.tensors({})
-    # Two all-reduces a step, as a greedy filling from the last parameter on makes: the first before the last gradient comes.
-    sent = [[call for step in range(case.steps) for call in (
-        Call("allreduce", "float32", 3, "SUM", asynchronous=True, site="ddp.py:1", launched=step + 0.5, waited=step + 0.8),
-        Call("allreduce", "float32", 4, "SUM", asynchronous=True, site="ddp.py:1", launched=step + 0.7, waited=step + 0.8))]]
+    # Two all-reduces a step, as a greedy filling from the last parameter on makes: the first before
+    # the last gradient comes.
+    sent = [
+        [
+            call
+            for step in range(case.steps)
+            for call in (
+                Call(
+                    "allreduce",
+                    "float32",
+                    3,
+                    "SUM",
+                    asynchronous=True,
+                    site="ddp.py:1",
+                    launched=step + 0.5,
+                    waited=step + 0.8,
+                ),
+                Call(
+                    "allreduce",
+                    "float32",
+                    4,
+                    "SUM",
+                    asynchronous=True,
+                    site="ddp.py:1",
+                    launched=step + 0.7,
+                    waited=step + 0.8,
+                ),
+            )
+        ]
+    ]
     marks = [[[2 * step], [2 * step + 2]] for step in range(case.steps)]
     quiet = [[[[2 * step], [2 * step]]] * (case.accumulation - 1) for step in range(case.steps)]
     arrivals = list(zip(trainable[::-1], (0.2, 0.3, 0.4, 0.6, 0.6), strict=False))
-    backwards = [(step + 0.1, step + 0.9, [(name, step + at) for name, at in arrivals]) for step in range(case.steps)]
-    saved = [sorted(str(row[0]) for row in STRUCTURE) for one in case.interludes if one.kind == "reload"]
+    backwards = [
+        (step + 0.1, step + 0.9, [(name, step + at) for name, at in arrivals])
+        for step in range(case.steps)
+    ]
+    saved = [
+        sorted(str(row[0]) for row in STRUCTURE) for one in case.interludes if one.kind == "reload"
+    ]
     saved += [sorted(str(row[0]) for row in STRUCTURE)] if case.saved_by is not None else []
-    return TrainingEvidence(case, tuple(RankEvidence(noted, STRUCTURE, STRUCTURE, sent=sent, marks=marks, quiet=quiet,
-                                                     backwards=backwards, driven={"accumulation": "no_sync"}, saved=saved,
-                                                     scales=scales[1:])
-                                        for noted in notes))
+    return TrainingEvidence(
+        case,
+        tuple(
+            RankEvidence(
+                noted,
+                STRUCTURE,
+                STRUCTURE,
+                sent=sent,
+                marks=marks,
+                quiet=quiet,
+                backwards=backwards,
+                driven={"accumulation": "no_sync"},
+                saved=saved,
+                scales=scales[1:],
+            )
+            for noted in notes
+        ),
+    )
 
 
-def _like(held: dict[str, FloatArray], names: list[str], flat_P: FloatArray) -> dict[str, FloatArray]:
+def _like(
+    held: dict[str, FloatArray], names: list[str], flat_P: FloatArray
+) -> dict[str, FloatArray]:
     parts, start = {}, 0
     for name in names:
-        parts[name] = flat_P[start : start + held[name].size].reshape(held[name].shape).astype(np.float32).astype(np.float64)
+        parts[name] = (
+            flat_P[start : start + held[name].size]
+            .reshape(held[name].shape)
+            .astype(np.float32)
+            .astype(np.float64)
+        )
         start += held[name].size
     return parts
 
 
-def altered(evidence: TrainingEvidence, rank: int, moment: Moment, step: int, name: str, change: object) -> TrainingEvidence:
+def altered(
+    evidence: TrainingEvidence, rank: int, moment: Moment, step: int, name: str, change: object
+) -> TrainingEvidence:
     """Evidence in which one tensor of one rank is another: `change` is a function of its values, or None to remove it."""
     noted = dict(evidence.ranks[rank].tensors)
     before = noted[moment, step]
@@ -182,7 +341,8 @@ def altered(evidence: TrainingEvidence, rank: int, moment: Moment, step: int, na
             assert callable(change)
             value = np.asarray(change(np.frombuffer(piece, slot.dtype).reshape(slot.shape)))
             piece = value.astype(value.dtype if value.dtype.kind == "f" else slot.dtype).tobytes()
-            slot = Slot(name, str(value.dtype) if value.dtype.kind == "f" else slot.dtype, value.shape)  # noqa: PLW2901 - the altered one
+            dtype = str(value.dtype) if value.dtype.kind == "f" else slot.dtype
+            slot = Slot(name, dtype, value.shape)  # noqa: PLW2901 - the altered slot
         slots.append(slot)
         bits += piece
     layout = before.layout if tuple(slots) == before.layout.slots else Layout(tuple(slots))
@@ -192,11 +352,21 @@ def altered(evidence: TrainingEvidence, rank: int, moment: Moment, step: int, na
     return replace(evidence, ranks=tuple(ranks))
 
 
-def everywhere(evidence: TrainingEvidence, moment: Moment, step: int, name: str, change: object) -> TrainingEvidence:
+def everywhere(
+    evidence: TrainingEvidence, moment: Moment, step: int, name: str, change: object
+) -> TrainingEvidence:
     """The same alteration on every rank; the ranks then still agree."""
     for rank in range(len(evidence.ranks)):
         evidence = altered(evidence, rank, moment, step, name, change)
     layout = evidence.ranks[0].tensors[moment, step].layout
-    ranks = [replace(rank, tensors={**rank.tensors, (moment, step): Tensors(layout, rank.tensors[moment, step].bits)})
-             for rank in evidence.ranks]
+    ranks = [
+        replace(
+            rank,
+            tensors={
+                **rank.tensors,
+                (moment, step): Tensors(layout, rank.tensors[moment, step].bits),
+            },
+        )
+        for rank in evidence.ranks
+    ]
     return replace(evidence, ranks=tuple(ranks))

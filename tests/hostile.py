@@ -110,7 +110,13 @@ class DeafAndLooping(InBackward):
     """Ignores every signal that can be ignored, then loops."""
 
     def attack(self) -> NoReturn:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP, signal.SIGCHLD):
+        for number in (
+            signal.SIGTERM,
+            signal.SIGINT,
+            signal.SIGUSR1,
+            signal.SIGHUP,
+            signal.SIGCHLD,
+        ):
             signal.signal(number, signal.SIG_IGN)
         while True:
             pass
@@ -332,7 +338,9 @@ class LeavesAProcess(AtTheEnd):
     """Starts a process through multiprocessing that stays."""
 
     def attack(self) -> None:
-        process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(1000,), daemon=True)
+        process = multiprocessing.get_context("fork").Process(
+            target=time.sleep, args=(1000,), daemon=True
+        )
         process.start()
         KEPT.append(process)
 
@@ -493,8 +501,6 @@ class Traces(AtTheEnd):
     def attack(self) -> None:
         sys.setprofile(_nothing)
         sys.stdout = open(os.devnull, "w")
-
-
 
 
 # Samplers.

@@ -1,7 +1,8 @@
 """The rank side on a device that computes nothing and knows where its tensors are: a mix of two devices raises.
 
-Run as a script, since a process has one such device and keeps it. FakeTensors have shapes, dtypes and devices and no values, so
-what depends on values (loss scalers, sparse gradients, Adam's count of steps, poison) is not run.
+Run as a script, since a process has one such device and keeps it. FakeTensors have shapes, dtypes
+and devices and no values, so what depends on values (loss scalers, sparse gradients, Adam's count
+of steps, poison) is not run.
 """
 
 import json
@@ -26,8 +27,22 @@ from ddp_invariants.ranks.place import Place
 from ddp_invariants.scope import Scope
 from ddp_invariants.strategies import cases_for
 
-RULES = ("GRAD-2", "GRAD-8", "GRAD-9", "GRAD-13", "PARAM-3", "LIVE-2", "LIVE-5", "BUF-2", "STATE-1", "RNG-1", "INIT-3")
-WITHOUT = frozenset({"scaler", "sparse", "nonfinite", "autocast", "backward_error", "adam", "adamw", "fused"})
+RULES = (
+    "GRAD-2",
+    "GRAD-8",
+    "GRAD-9",
+    "GRAD-13",
+    "PARAM-3",
+    "LIVE-2",
+    "LIVE-5",
+    "BUF-2",
+    "STATE-1",
+    "RNG-1",
+    "INIT-3",
+)
+WITHOUT = frozenset(
+    {"scaler", "sparse", "nonfinite", "autocast", "backward_error", "adam", "adamw", "fused"}
+)
 """An exception in autograd's thread for such a device ends the process; fused steps and autocast it does not know."""
 
 
@@ -48,14 +63,25 @@ def bits(tensor: torch.Tensor) -> bytes:
 seen: Counter[str] = Counter()
 
 
-@settings(max_examples=100, database=None, derandomize=True, deadline=None, phases=[Phase.generate],
-          suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=100,
+    database=None,
+    derandomize=True,
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
 @given(st.sampled_from(RULES).flatmap(lambda rule: cases_for(rule, Scope(1, WITHOUT))))
 def run(case: TrainingCase) -> None:
     """A case of one rank, with no wrapper."""
     log = SimpleNamespace(now=lambda: 0.0)
-    session = SimpleNamespace(place=Nowhere("gloo", torch.device("away", 0)), subgroup=None, log=log,
-                              counts=lambda: [0], in_flight=list)
+    session = SimpleNamespace(
+        place=Nowhere("gloo", torch.device("away", 0)),
+        subgroup=None,
+        log=log,
+        counts=lambda: [0],
+        in_flight=list,
+    )
     with fake_tensor.FakeTensorMode(allow_non_fake_inputs=True), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         record = training.train(replace(case, outside=0), 0, Driver(Ddp("none")), session)  # type: ignore[arg-type]  # what stands in
@@ -67,7 +93,9 @@ def run(case: TrainingCase) -> None:
 if __name__ == "__main__":
     _setup_privateuseone_for_python_backend("away")
     torch.away.get_amp_supported_dtype = lambda: [torch.bfloat16]  # type: ignore[attr-defined]  # Which checkpoints ask for.
-    fake_tensor.CONSTANT_NUMEL_LIMIT = -1  # Of what one number comes to it would keep, and have computed there.
+    fake_tensor.CONSTANT_NUMEL_LIMIT = (
+        -1
+    )  # Of what one number comes to it would keep, and have computed there.
     noting._bits = bits
     run()
     sys.stdout.write(json.dumps(seen))

@@ -1,9 +1,10 @@
 """What probing came to, kept for a run of the tests: dozens of sessions put the same few implementations on trial.
 
-Probing runs some seventy cases, which is most of what a short session does. Of what lies in the checkout, on the hosts the
-tests share, it comes to the same each time, so the first who asks probes, and all others read what was found. Whatever a test
-wrote, whatever is under another interpreter, and whatever has a file of deviations is probed each time, as are those that the
-tests of probing itself ask for.
+Probing runs some seventy cases, which is most of what a short session does. Of what lies in the
+checkout, on the hosts the tests share, it comes to the same each time, so the first who asks
+probes, and all others read what was found. Whatever a test wrote, whatever is under another
+interpreter, and whatever has a file of deviations is probed each time, as are those that the tests
+of probing itself ask for.
 """
 
 import hashlib
@@ -39,9 +40,15 @@ def remembering(folder: Path, addresses: Sequence[str]) -> Discover:
         folder: The folder.
         addresses: Of the hosts on which it comes to the same.
     """
-    def discover(pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int, files: Sequence[Path] = ()) -> Discovery:
-        ours = all(isinstance(host, HostClient) and host.connection.getpeername().decode().lstrip("\0") in addresses
-                   for host in pool._hosts)
+
+    def discover(
+        pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int, files: Sequence[Path] = ()
+    ) -> Discovery:
+        ours = all(
+            isinstance(host, HostClient)
+            and host.connection.getpeername().decode().lstrip("\0") in addresses
+            for host in pool._hosts
+        )
         if not ours:
             return _probe(pool, ddp, sampler, max_world_size, files)
 
@@ -59,10 +66,18 @@ def remembering(folder: Path, addresses: Sequence[str]) -> Discover:
             return found
 
         dealing = pool.describe(sampler)
-        found = known(ddp, lambda: discovery.of_ddp(pool, ddp, pool.describe(ddp), max_world_size, files),
-                      lasting=not (files or ddp.setup or ddp.after or ddp.optimizer))
-        dealt = known(sampler, lambda: Discovery(
-            {}, dealing, dealt=discovery.of_sampler(pool, sampler, dealing, max_world_size)), lasting=True)
+        found = known(
+            ddp,
+            lambda: discovery.of_ddp(pool, ddp, pool.describe(ddp), max_world_size, files),
+            lasting=not (files or ddp.setup or ddp.after or ddp.optimizer),
+        )
+        dealt = known(
+            sampler,
+            lambda: Discovery(
+                {}, dealing, dealt=discovery.of_sampler(pool, sampler, dealing, max_world_size)
+            ),
+            lasting=True,
+        )
         return replace(found, sampler=dealing, dealt=dealt.dealt)
 
     return discover

@@ -1,6 +1,7 @@
 """What the reference promises beyond the plain loop, tried on two or three real ranks. Run by test_reference.py.
 
-Each scenario gets its rank and world size and returns what it saw as plain data; ranks are forked once for all.
+Each scenario gets its rank and world size and returns what it saw as plain data; ranks are forked
+once for all.
 """
 
 import json
@@ -58,7 +59,12 @@ def no_sync_accumulates_locally_and_the_next_backward_averages_the_sum(rank: int
         ddp(_batch(rank, 1)).sum().backward()
     ddp(_batch(rank, 2)).sum().backward()
     expected = _mean_locally(ddp.module, lambda r: [_batch(r, n) for n in range(3)])
-    alone = [g.tolist() for g in torch.autograd.grad(ddp.module(_batch(rank, 0)).sum(), list(ddp.module.parameters()))]
+    alone = [
+        g.tolist()
+        for g in torch.autograd.grad(
+            ddp.module(_batch(rank, 0)).sum(), list(ddp.module.parameters())
+        )
+    ]
     return _close(_gradients(ddp), expected) and _close(local, alone)
 
 
@@ -94,9 +100,11 @@ def a_parameter_unused_on_some_ranks_counts_as_zero_there(rank: int) -> bool:
     ddp(_batch(rank), (0, 1) if rank == 1 else (0,)).sum().backward()
     zero, one, two = ddp.module.branches
     mean = sum(float(_batch(r).sum(0)[0]) for r in range(WORLD_SIZE)) / WORLD_SIZE
-    return (_close(zero.weight.grad.tolist(), [[mean, mean]])
-            and _close(one.weight.grad.tolist(), [[float(_batch(1).sum(0)[0]) / WORLD_SIZE] * 2])
-            and two.weight.grad is None)
+    return (
+        _close(zero.weight.grad.tolist(), [[mean, mean]])
+        and _close(one.weight.grad.tolist(), [[float(_batch(1).sum(0)[0]) / WORLD_SIZE] * 2])
+        and two.weight.grad is None
+    )
 
 
 def the_used_set_may_change_from_step_to_step(rank: int) -> bool:
@@ -117,7 +125,9 @@ def ranks_may_reach_parameters_in_different_orders(rank: int) -> bool:
     ddp = _wrapped(_Branches(), bucket_cap_mb=1e-6)
     ddp(_batch(rank), (0, 1, 2) if rank % 2 else (2, 1, 0)).sum().backward()
     mean = sum(float(_batch(r).sum(0)[0]) for r in range(WORLD_SIZE)) / WORLD_SIZE
-    return all(_close(branch.weight.grad.tolist(), [[mean, mean]]) for branch in ddp.module.branches)
+    return all(
+        _close(branch.weight.grad.tolist(), [[mean, mean]]) for branch in ddp.module.branches
+    )
 
 
 class _RaisesInBackward(torch.autograd.Function):
@@ -181,13 +191,17 @@ def freezing_and_unfreezing_after_wrapping_is_followed(rank: int) -> bool:
         parameter.requires_grad_(True)
     ddp.zero_grad()
     ddp(_batch(rank)).sum().backward()
-    return frozen_first and _close(_gradients(ddp), _mean_locally(ddp.module, lambda r: [_batch(r)]))
+    return frozen_first and _close(
+        _gradients(ddp), _mean_locally(ddp.module, lambda r: [_batch(r)])
+    )
 
 
 def replaced_parameters_are_followed(rank: int) -> bool:
     """load_state_dict(assign=True) puts new tensors in place; they are reduced."""
     ddp = _wrapped(_model(rank))
-    ddp.module.load_state_dict({k: v.clone() for k, v in ddp.module.state_dict().items()}, assign=True)
+    ddp.module.load_state_dict(
+        {k: v.clone() for k, v in ddp.module.state_dict().items()}, assign=True
+    )
     for parameter in ddp.parameters():
         parameter.requires_grad_(True)
     ddp(_batch(rank)).sum().backward()
@@ -250,7 +264,10 @@ def buffers_are_refreshed_before_each_training_forward_only(rank: int) -> bool:
 def several_dtypes_are_bucketed_apart(rank: int) -> bool:
     """float32, float64, bfloat16 and complex64 in one module."""
     torch.manual_seed(0)
-    parameters = [nn.Parameter(torch.ones(2, dtype=d)) for d in (torch.float32, torch.float64, torch.bfloat16, torch.complex64)]
+    parameters = [
+        nn.Parameter(torch.ones(2, dtype=d))
+        for d in (torch.float32, torch.float64, torch.bfloat16, torch.complex64)
+    ]
 
     class Mixed(nn.Module):
         def __init__(self) -> None:
@@ -262,7 +279,10 @@ def several_dtypes_are_bucketed_apart(rank: int) -> bool:
 
     ddp = _wrapped(Mixed())
     ddp(float(rank + 1)).backward()
-    return all(p.grad is not None and p.grad.dtype == p.dtype and p.grad.real.tolist() == [2.0, 2.0] for p in parameters)
+    return all(
+        p.grad is not None and p.grad.dtype == p.dtype and p.grad.real.tolist() == [2.0, 2.0]
+        for p in parameters
+    )
 
 
 def a_wrapper_that_is_dropped_is_freed(rank: int) -> bool:
@@ -280,19 +300,32 @@ def a_wrapper_that_is_dropped_is_freed(rank: int) -> bool:
 
 def _close(got: Any, expected: Any) -> bool:
     if isinstance(got, list) and isinstance(expected, list):
-        return len(got) == len(expected) and all(_close(g, e) for g, e in zip(got, expected, strict=True))
+        return len(got) == len(expected) and all(
+            _close(g, e) for g, e in zip(got, expected, strict=True)
+        )
     # Sums of a handful of float32 products in another order: 16 roundings cover them.
-    return got is not None and expected is not None and abs(got - expected) <= 16 * 2.0**-24 * (1 + abs(expected))
+    return (
+        got is not None
+        and expected is not None
+        and abs(got - expected) <= 16 * 2.0**-24 * (1 + abs(expected))
+    )
 
 
-SCENARIOS = {name: thing for name, thing in list(globals().items())
-             if callable(thing) and getattr(thing, "__module__", "") == __name__ and not name.startswith("_")}
+SCENARIOS = {
+    name: thing
+    for name, thing in list(globals().items())
+    if callable(thing) and getattr(thing, "__module__", "") == __name__ and not name.startswith("_")
+}
 
 
 def _serve(rank: int, path: str) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.FileStore(f"{path}/store", WORLD_SIZE), rank=rank,  # type: ignore[attr-defined]
-                            world_size=WORLD_SIZE)
+    dist.init_process_group(
+        "gloo",
+        store=dist.FileStore(f"{path}/store", WORLD_SIZE),  # type: ignore[attr-defined]
+        rank=rank,
+        world_size=WORLD_SIZE,
+    )
     answers = {}
     for name, scenario in SCENARIOS.items():
         try:
@@ -316,7 +349,9 @@ def main() -> None:
             children.append(child)
         for child in children:
             os.waitpid(child, 0)
-        answers = [json.loads(Path(f"{path}/{rank}.json").read_text()) for rank in range(WORLD_SIZE)]
+        answers = [
+            json.loads(Path(f"{path}/{rank}.json").read_text()) for rank in range(WORLD_SIZE)
+        ]
     json.dump({name: [answer[name] for answer in answers] for name in SCENARIOS}, sys.stdout)
 
 

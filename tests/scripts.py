@@ -1,6 +1,7 @@
 """Run exported scripts in processes forked from one that has imported torch: `python scripts.py`, a path a line.
 
-Importing torch takes ten times as long as what a script does. Each line gets one of JSON: exit status and output.
+Importing torch takes ten times as long as what a script does. Each line gets one of JSON: exit
+status and output.
 """
 
 import json

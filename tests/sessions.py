@@ -1,9 +1,9 @@
 """Run sessions in processes forked from one that has imported what they import: `python sessions.py FOLDER ADDRESS...`.
 
-Each line of the input is a request in JSON: `module`, `arguments`, `folder`, `environment`, `seconds`. Each gets one back: exit
-status, output, errors. Their ranks are forked by the hosts at the addresses: starting two, importing what a session
-imports, and probing what was probed before (probed.py), in the folder, takes seconds of a processor, most of what a test of a
-session would do.
+Each line of the input is a request in JSON: `module`, `arguments`, `folder`, `environment`,
+`seconds`. Each gets one back: exit status, output, errors. Their ranks are forked by the hosts at
+the addresses: starting two, importing what a session imports, and probing what was probed before
+(probed.py), in the folder, takes seconds of a processor, most of what a test of a session would do.
 """
 
 import json
@@ -29,7 +29,9 @@ def lend(addresses: list[str]) -> None:
     """Have whoever starts hosts under this interpreter get those there are."""
     start = Hosts.__init__
 
-    def borrowed(self: Hosts, python: str = "", *, hash_seeds: tuple[str, ...] = HASH_SEEDS, **others: Any) -> None:
+    def borrowed(
+        self: Hosts, python: str = "", *, hash_seeds: tuple[str, ...] = HASH_SEEDS, **others: Any
+    ) -> None:
         start(self, python, hash_seeds=hash_seeds if python else (), **others)
         self.addresses += [] if python else addresses[: len(hash_seeds)]
 
@@ -66,8 +68,12 @@ def become(asked: dict[str, Any], output: int, errors: int) -> NoReturn:
 def main() -> None:
     """Answer until the input ends."""
     lend(sys.argv[2:])
-    discovery.discover = remembering(Path(sys.argv[1]), sys.argv[2:])  # Before it is imported by name.
-    with redirect_stdout(StringIO()):  # So that all is imported the way pytest does it, which it warns of otherwise.
+    discovery.discover = remembering(
+        Path(sys.argv[1]), sys.argv[2:]
+    )  # Before it is imported by name.
+    with redirect_stdout(
+        StringIO()
+    ):  # So that all is imported the way pytest does it, which it warns of otherwise.
         pytest.main(["-p", "no:cacheprovider", "--collect-only", "-q", "properties"])
     for line in sys.stdin:
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:

@@ -98,7 +98,9 @@ class Stepper:
         self.optimizer.step()
 
 
-def with_optimizer(module: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, Stepper]:
+def with_optimizer(
+    module: nn.Module, optimizer: torch.optim.Optimizer
+) -> tuple[nn.Module, Stepper]:
     """Takes the optimizer and returns another."""
     start_equal(module)
     return module, Stepper(optimizer, module)
@@ -176,7 +178,9 @@ class Toggled(Unfinished):
         """The module's; its backward averages unless told not to."""
         y = super().forward(x)
         if self.require_backward_grad_sync:
-            y.register_hook(lambda _: torch.autograd.Variable._execution_engine.queue_callback(self.exchange))
+            y.register_hook(
+                lambda _: torch.autograd.Variable._execution_engine.queue_callback(self.exchange)
+            )
         return y
 
 
@@ -243,7 +247,14 @@ def ddp_bucketed_on_train_batch_start(ddp_model: Unfinished, _optimizer: Any) ->
 def indices(dataset: range, rank: int, world_size: int) -> list[int]:
     """A function returning indices."""
     _check(rank, world_size)
-    return [dataset[(rank + i * world_size) % len(dataset)] for i in range(-(-len(dataset) // world_size))] if dataset else []
+    return (
+        [
+            dataset[(rank + i * world_size) % len(dataset)]
+            for i in range(-(-len(dataset) // world_size))
+        ]
+        if dataset
+        else []
+    )
 
 
 def _check(rank: int, world_size: int) -> None:
@@ -279,7 +290,9 @@ class Batches:
         flat, size = [index for batch in batch_sampler for index in batch], batch_sampler.batch_size
         whole = num_processes * size * -(-len(flat) // (num_processes * size))
         padded = [flat[i % len(flat)] for i in range(whole)]
-        self.mine = [padded[i : i + size] for i in range(process_index * size, whole, num_processes * size)]
+        self.mine = [
+            padded[i : i + size] for i in range(process_index * size, whole, num_processes * size)
+        ]
 
     def __len__(self) -> int:
         return len(self.mine)
@@ -288,7 +301,9 @@ class Batches:
         return iter(self.mine)
 
 
-def over_a_length(n: int, num_shards: int, shard_id: int, shuffle: bool, seed: int, epoch: int) -> list[int]:
+def over_a_length(
+    n: int, num_shards: int, shard_id: int, shuffle: bool, seed: int, epoch: int
+) -> list[int]:
     """Told a length and the epoch."""
     _check(shard_id, num_shards)
     order = list(range(n))

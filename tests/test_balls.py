@@ -11,8 +11,11 @@ from hypothesis.extra import numpy as npst
 from ddp_invariants import balls
 from ddp_invariants.balls import FORMATS, Ball, FloatArray, exactly
 
-REALS = npst.arrays(np.float32, st.tuples(st.integers(1, 4), st.integers(1, 6)),
-                    elements=st.floats(-1000, 1000, width=32, allow_subnormal=False))
+REALS = npst.arrays(
+    np.float32,
+    st.tuples(st.integers(1, 4), st.integers(1, 6)),
+    elements=st.floats(-1000, 1000, width=32, allow_subnormal=False),
+)
 INTEGERS = npst.arrays(np.float32, (3, 4), elements=st.integers(-50, 50).map(float))
 
 
@@ -24,7 +27,13 @@ def inside(values: np.ndarray, ball: Ball) -> bool:
 @given(REALS, st.data())
 def test_any_order_of_a_float32_product_lies_inside(a: np.ndarray, data: st.DataObject) -> None:
     """Sums of products in float32, added in a drawn order, stay within the radius."""
-    b = data.draw(npst.arrays(np.float32, (a.shape[1], 3), elements=st.floats(-1000, 1000, width=32, allow_subnormal=False)))
+    b = data.draw(
+        npst.arrays(
+            np.float32,
+            (a.shape[1], 3),
+            elements=st.floats(-1000, 1000, width=32, allow_subnormal=False),
+        )
+    )
     ball = balls.product(exactly(a.astype(float)), exactly(b.astype(float)), "float32", a.shape[1])
     order = data.draw(st.permutations(range(a.shape[1])))
     total = np.zeros((a.shape[0], 3), np.float32)
@@ -59,25 +68,37 @@ def test_quantum_is_the_largest_power_of_two_that_divides(values: FloatArray) ->
 AVERAGES = {
     "sum, then divide": lambda g_WP, w: np.add.reduce(g_WP) / np.float32(w),
     "divide, then sum": lambda g_WP, w: np.add.reduce(g_WP / np.float32(w)),
-    "multiply by 1/W, then sum": lambda g_WP, w: np.add.reduce(g_WP * (np.float32(1) / np.float32(w))),
+    "multiply by 1/W, then sum": lambda g_WP, w: np.add.reduce(
+        g_WP * (np.float32(1) / np.float32(w))
+    ),
     "backwards": lambda g_WP, w: np.add.reduce(g_WP[::-1]) / np.float32(w),
 }
 
 
 @pytest.mark.parametrize("style", AVERAGES)
 @given(world_size=st.integers(1, 6), data=st.data())
-def test_every_way_of_averaging_lies_within_the_bound(style: str, world_size: int, data: st.DataObject) -> None:
+def test_every_way_of_averaging_lies_within_the_bound(
+    style: str, world_size: int, data: st.DataObject
+) -> None:
     """gamma_(W+K) covers every style of averaging in float32, of numbers of any magnitude."""
-    g_WP = data.draw(npst.arrays(np.float32, (world_size, 4), elements=st.floats(-2.0**100, 2.0**100, width=32)))
+    g_WP = data.draw(
+        npst.arrays(
+            np.float32, (world_size, 4), elements=st.floats(-(2.0**100), 2.0**100, width=32)
+        )
+    )
     exact = g_WP.astype(np.float64)
-    mean = balls.mean_over_ranks(exact, 0 * exact, np.abs(exact), balls.quantum_of(exact).min(0), FORMATS["float32"], 1)
+    mean = balls.mean_over_ranks(
+        exact, 0 * exact, np.abs(exact), balls.quantum_of(exact).min(0), FORMATS["float32"], 1
+    )
     assert inside(AVERAGES[style](g_WP, world_size), mean)
 
 
 def test_a_missing_division_leaves_the_bound_a_million_fold() -> None:
     """The bound is no tolerance: a sum instead of a mean is nowhere near it."""
     exact = np.array([[0.1], [0.2], [0.3]])
-    mean = balls.mean_over_ranks(exact, 0 * exact, np.abs(exact), np.zeros(1), FORMATS["float32"], 1)
+    mean = balls.mean_over_ranks(
+        exact, 0 * exact, np.abs(exact), np.zeros(1), FORMATS["float32"], 1
+    )
     assert abs(exact.sum() - mean.centre[0]) > 1e6 * mean.radius[0]
 
 
@@ -86,7 +107,9 @@ def test_means_of_integers_are_exact_at_powers_of_two_only(world_size: int) -> N
     """At W = 1, 2, 4, 8 the radius is 0; at 3 it is not, since 1/3 is no float."""
     integers = np.ones((world_size, 1))
     form = FORMATS["float32"]
-    assert balls.mean_over_ranks(integers, 0 * integers, integers, np.ones(1), form, 1).radius[0] == 0
+    assert (
+        balls.mean_over_ranks(integers, 0 * integers, integers, np.ones(1), form, 1).radius[0] == 0
+    )
     three = np.ones((3, 1))
     assert balls.mean_over_ranks(three, 0 * three, three, np.ones(1), form, 1).radius[0] > 0
 

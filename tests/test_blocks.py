@@ -18,7 +18,9 @@ f32 = np.float32
 def samples(draw: st.DrawFn, widths: tuple[int, ...] = (1, 2, 4, 8)) -> np.ndarray:
     """A batch of float32 samples, often far from zero and nearly equal, where a variance cancels: shape (1, 2, D)."""
     width, away = draw(st.sampled_from(widths)), draw(st.sampled_from((0.0, 3.0, 1000.0)))
-    spread = draw(Array(f32, (1, 2, width), elements=st.floats(-2, 2, width=32, allow_subnormal=False)))
+    spread = draw(
+        Array(f32, (1, 2, width), elements=st.floats(-2, 2, width=32, allow_subnormal=False))
+    )
     return spread + f32(away)
 
 
@@ -60,9 +62,15 @@ def _squares(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 MOMENTS = {"two passes": _two_passes, "running": _running, "squares": _squares}
 
 
-def _forwards(x: np.ndarray, m: np.ndarray, s: np.ndarray, gain: np.ndarray, shift: np.ndarray) -> list[np.ndarray]:
+def _forwards(
+    x: np.ndarray, m: np.ndarray, s: np.ndarray, gain: np.ndarray, shift: np.ndarray
+) -> list[np.ndarray]:
     """The mean off first, the scale first, the gain first."""
-    return [(x - m) * s * gain + shift, (x * s + -s * m) * gain + shift, x * (s * gain) + (shift - s * m * gain)]
+    return [
+        (x - m) * s * gain + shift,
+        (x * s + -s * m) * gain + shift,
+        x * (s * gain) + (shift - s * m * gain),
+    ]
 
 
 def _as_torch(x: np.ndarray, m: np.ndarray, s: np.ndarray, weighed: np.ndarray) -> np.ndarray:
@@ -72,21 +80,29 @@ def _as_torch(x: np.ndarray, m: np.ndarray, s: np.ndarray, weighed: np.ndarray) 
     return found
 
 
-def _through_the_normed(x: np.ndarray, m: np.ndarray, s: np.ndarray, weighed: np.ndarray) -> np.ndarray:
+def _through_the_normed(
+    x: np.ndarray, m: np.ndarray, s: np.ndarray, weighed: np.ndarray
+) -> np.ndarray:
     n, normed = f32(x.shape[-1]), (x - m) * s
-    found: np.ndarray = s * (weighed - _added(weighed) / n - normed * (_added(weighed * normed) / n))
+    found: np.ndarray = s * (
+        weighed - _added(weighed) / n - normed * (_added(weighed * normed) / n)
+    )
     return found
 
 
 @pytest.mark.parametrize("moments", MOMENTS)
 @settings(max_examples=150, deadline=None)
 @given(x=samples(), data=st.data())
-def test_every_way_to_norm_lies_within_the_bound(moments: str, x: np.ndarray, data: st.DataObject) -> None:
+def test_every_way_to_norm_lies_within_the_bound(
+    moments: str, x: np.ndarray, data: st.DataObject
+) -> None:
     """However mean and variance are computed, in whatever order the rest, forward and backward."""
     numbers = Array(f32, x.shape[-1], elements=st.floats(-4, 4, width=32, allow_subnormal=False))
     gain, shift = data.draw(numbers), data.draw(numbers)
     g = data.draw(Array(f32, x.shape, elements=st.floats(-4, 4, width=32, allow_subnormal=False)))
-    found, kept = blocks.normed(exactly(x.astype(float)), gain.astype(float), shift.astype(float), "float32")
+    found, kept = blocks.normed(
+        exactly(x.astype(float)), gain.astype(float), shift.astype(float), "float32"
+    )
     mean, variance = MOMENTS[moments](x)
     scale = f32(1) / np.sqrt(variance + f32(1e-5))
     assert inside(mean, kept.mean)
@@ -94,7 +110,9 @@ def test_every_way_to_norm_lies_within_the_bound(moments: str, x: np.ndarray, da
     for result in _forwards(x, mean, scale, gain, shift):
         assert inside(result, found)
     exact = exactly(x.astype(float))
-    back, gradients = blocks.normed_back(exactly(g.astype(float)), exact, kept, gain.astype(float), "float32")
+    back, gradients = blocks.normed_back(
+        exactly(g.astype(float)), exact, kept, gain.astype(float), "float32"
+    )
     for backward in (_as_torch, _through_the_normed):
         assert inside(backward(x, mean, scale, g * gain), back)
     assert inside((g * ((x - mean) * scale)).sum(1), gradients["gain"])
@@ -103,16 +121,24 @@ def test_every_way_to_norm_lies_within_the_bound(moments: str, x: np.ndarray, da
 @st.composite
 def images(draw: st.DrawFn) -> np.ndarray:
     """A batch of one to four float32 images of one or two channels, far from zero or equal at times, as in `samples`."""
-    shape, away = (1, draw(st.integers(1, 4)), 4 * draw(st.integers(1, 2))), draw(st.sampled_from((0.0, 3.0, 1000.0)))
+    shape, away = (
+        (1, draw(st.integers(1, 4)), 4 * draw(st.integers(1, 2))),
+        draw(st.sampled_from((0.0, 3.0, 1000.0))),
+    )
     scale = draw(st.sampled_from((1.0, 2.0**-20, 2.0**30)))
-    return (draw(Array(f32, shape, elements=st.floats(-2, 2, width=32, allow_subnormal=False))) + f32(away)) * f32(scale)
+    return (
+        draw(Array(f32, shape, elements=st.floats(-2, 2, width=32, allow_subnormal=False)))
+        + f32(away)
+    ) * f32(scale)
 
 
 def _by_channel(x: np.ndarray) -> np.ndarray:
     return x.reshape(x.shape[1], -1, 4).transpose(1, 0, 2).reshape(1, -1, 4 * x.shape[1])
 
 
-def _take_off_first(x: np.ndarray, m: np.ndarray, s: np.ndarray, g: np.ndarray, weight: np.ndarray) -> np.ndarray:
+def _take_off_first(
+    x: np.ndarray, m: np.ndarray, s: np.ndarray, g: np.ndarray, weight: np.ndarray
+) -> np.ndarray:
     """As torch goes about a BatchNorm's backward: what is taken off first, the weight last."""
     n = f32(x.shape[-1])
     slope = _added((x - m) * g) * s * s / n
@@ -123,13 +149,22 @@ def _take_off_first(x: np.ndarray, m: np.ndarray, s: np.ndarray, g: np.ndarray, 
 @pytest.mark.parametrize("weight", [1.0, 0.0, 2.0**-30])
 def test_what_torch_adds_up_before_it_scales_may_overflow(weight: float) -> None:
     """Gradients times what is left of the input, of a batch that is normed: their sum, though nothing that comes of it."""
-    x, g = np.array([[[1e18, -1e18, 2e18, -1e18]]], np.float32), np.array([[[1e21, -1e21, 1e21, 1e21]]], np.float32)
+    x, g = (
+        np.array([[[1e18, -1e18, 2e18, -1e18]]], np.float32),
+        np.array([[[1e21, -1e21, 1e21, 1e21]]], np.float32),
+    )
     exact, of_weight = exactly(x.astype(float)), np.array([weight])
     _, kept = blocks.batch_normed(exact, of_weight, None, "float32")
-    back, gradients = blocks.batch_normed_back(exactly(g.astype(float)), exact, kept, of_weight, "float32")
-    given_, gain = torch.tensor(x, requires_grad=True), torch.tensor(of_weight, dtype=torch.float32, requires_grad=True)
-    torch.nn.functional.batch_norm(given_.reshape(1, 1, 2, 2), None, None, gain, None, training=True).backward(
-        torch.tensor(g).reshape(1, 1, 2, 2))
+    back, gradients = blocks.batch_normed_back(
+        exactly(g.astype(float)), exact, kept, of_weight, "float32"
+    )
+    given_, gain = (
+        torch.tensor(x, requires_grad=True),
+        torch.tensor(of_weight, dtype=torch.float32, requires_grad=True),
+    )
+    torch.nn.functional.batch_norm(
+        given_.reshape(1, 1, 2, 2), None, None, gain, None, training=True
+    ).backward(torch.tensor(g).reshape(1, 1, 2, 2))
     assert gain.grad is not None
     assert given_.grad is not None
     assert not torch.isfinite(gain.grad).all()
@@ -141,15 +176,20 @@ def test_what_torch_adds_up_before_it_scales_may_overflow(weight: float) -> None
 @pytest.mark.parametrize("moments", MOMENTS)
 @settings(max_examples=150, deadline=None)
 @given(x=images(), data=st.data())
-def test_every_way_to_norm_a_batch_lies_within_the_bound(moments: str, x: np.ndarray, data: st.DataObject) -> None:
+def test_every_way_to_norm_a_batch_lies_within_the_bound(
+    moments: str, x: np.ndarray, data: st.DataObject
+) -> None:
     """Each channel over its batch, however mean and variance are computed; and torch's own, forward and backward."""
     channels = x.shape[2] // 4
     numbers = Array(f32, channels, elements=st.floats(-4, 4, width=32, allow_subnormal=False))
     weight, bias = data.draw(numbers), data.draw(numbers)
     g = data.draw(Array(f32, x.shape, elements=st.floats(-4, 4, width=32, allow_subnormal=False)))
-    found, kept = blocks.batch_normed(exactly(x.astype(float)), weight.astype(float), bias.astype(float), "float32")
-    back, gradients = blocks.batch_normed_back(exactly(g.astype(float)), exactly(x.astype(float)), kept, weight.astype(float),
-                                               "float32")
+    found, kept = blocks.batch_normed(
+        exactly(x.astype(float)), weight.astype(float), bias.astype(float), "float32"
+    )
+    back, gradients = blocks.batch_normed_back(
+        exactly(g.astype(float)), exactly(x.astype(float)), kept, weight.astype(float), "float32"
+    )
     apart, of_apart, gain = _by_channel(x), _by_channel(g), weight[:, None]
     mean, variance = MOMENTS[moments](apart)
     scale = f32(1) / np.sqrt(variance + f32(1e-5))
@@ -159,18 +199,28 @@ def test_every_way_to_norm_a_batch_lies_within_the_bound(moments: str, x: np.nda
     assert inside(_as_torch(apart, mean, scale, of_apart * gain), within[1])
     assert inside(_take_off_first(apart, mean, scale, of_apart, gain), within[1])
     assert inside((of_apart * ((apart - mean) * scale)).sum(2), gradients["weight"])
-    given_, of_weight, of_bias = (torch.tensor(one, requires_grad=True) for one in (x, weight, bias))
+    given_, of_weight, of_bias = (
+        torch.tensor(one, requires_grad=True) for one in (x, weight, bias)
+    )
     shape = (x.shape[1], channels, 2, 2)
-    normed = torch.nn.functional.batch_norm(given_.reshape(shape), None, None, of_weight, of_bias, training=True)
+    normed = torch.nn.functional.batch_norm(
+        given_.reshape(shape), None, None, of_weight, of_bias, training=True
+    )
     normed.backward(torch.tensor(g).reshape(shape))
     assert inside(normed.detach().numpy().reshape(x.shape), found)
-    for ours, theirs in ((back, given_), (gradients["weight"], of_weight), (gradients["bias"], of_bias)):
+    for ours, theirs in (
+        (back, given_),
+        (gradients["weight"], of_weight),
+        (gradients["bias"], of_bias),
+    ):
         assert theirs.grad is not None
         assert inside(theirs.grad.numpy().reshape(ours.centre.shape), ours)
 
 
 @settings(max_examples=200, deadline=None)
-@given(scores=Array(f32, (1, 1, 2, 2), elements=st.floats(-120, 120, width=32, allow_subnormal=False)))
+@given(
+    scores=Array(f32, (1, 1, 2, 2), elements=st.floats(-120, 120, width=32, allow_subnormal=False))
+)
 def test_every_way_to_share_lies_within_the_bound(scores: np.ndarray) -> None:
     """The highest score taken off or not, a fraction or the logistic function."""
     ball = blocks._shares(exactly(scores.astype(float)), "float32")
@@ -192,8 +242,10 @@ def test_the_bounds_are_no_tolerance() -> None:
     back, gradients = blocks.batch_normed_back(g, x, kept, np.ones(2), "float32")
     for ball in (found, back, *gradients.values()):
         assert ball.radius.max() < 1e-3 * np.abs(ball.centre).max()
-    weights: dict[str, FloatArray] = {name: rng.uniform(-1, 1, (4, 4)).astype(f32).astype(float) for name in (
-        "query", "key", "value")}
+    weights: dict[str, FloatArray] = {
+        name: rng.uniform(-1, 1, (4, 4)).astype(f32).astype(float)
+        for name in ("query", "key", "value")
+    }
     _, attended = blocks.attended(x, weights, "float32")
     back, gradients = blocks.attended_back(g, attended, weights, "float32")
     for ball in (back, *gradients.values()):
@@ -205,8 +257,11 @@ def test_what_may_overflow_is_not_known(size: float) -> None:
     """Squares and products of float32 beyond its largest number: torch gives what is no number, or a wrong one."""
     x = exactly(size * np.array([[[1.0, -1.0, 0.5, 2.0] * 8]]))
     weights = dict.fromkeys(("query", "key", "value"), np.eye(16))
-    for found in (blocks.attended(x, weights, "float32"), blocks.normed(x, np.ones(32), np.zeros(32), "float32"),
-                  blocks.batch_normed(x, np.ones(8), np.zeros(8), "float32")):
+    for found in (
+        blocks.attended(x, weights, "float32"),
+        blocks.normed(x, np.ones(32), np.zeros(32), "float32"),
+        blocks.batch_normed(x, np.ones(8), np.zeros(8), "float32"),
+    ):
         assert (not np.isfinite(found[0].radius).any()) == (size > 1e18)
 
 
@@ -214,7 +269,10 @@ def test_what_may_overflow_is_not_known(size: float) -> None:
 def test_a_convolution_of_integers_is_exact(channels: int) -> None:
     """Against a loop over outputs, channels, places and taps."""
     rng = np.random.default_rng(channels)
-    x, kernel = rng.integers(-3, 4, (1, 2, 4 * channels)).astype(float), rng.integers(-3, 4, (3, channels, 2, 2)).astype(float)
+    x, kernel = (
+        rng.integers(-3, 4, (1, 2, 4 * channels)).astype(float),
+        rng.integers(-3, 4, (3, channels, 2, 2)).astype(float),
+    )
     g = rng.integers(-3, 4, (1, 2, 12)).astype(float)
     padded = np.pad(x.reshape(2, channels, 2, 2), ((0, 0), (0, 0), (1, 0), (1, 0)))
     result, of_kernel = np.zeros((2, 3, 2, 2)), np.zeros_like(kernel)
@@ -226,7 +284,11 @@ def test_a_convolution_of_integers_is_exact(channels: int) -> None:
         of_padded[b, c, i + a, j + d] += g_BOIJ[b, o, i, j] * kernel[o, c, a, d]
     found = blocks.convolved(exactly(x), exactly(kernel), None, "float32")
     back, gradients = blocks.convolved_back(exactly(g), exactly(x), exactly(kernel), "float32")
-    for ball, expected in ((found, result), (back, of_padded[:, :, 1:, 1:]), (gradients["kernel"], of_kernel),
-                           (gradients["bias"], g_BOIJ.sum((0, 2, 3)))):
+    for ball, expected in (
+        (found, result),
+        (back, of_padded[:, :, 1:, 1:]),
+        (gradients["kernel"], of_kernel),
+        (gradients["bias"], g_BOIJ.sum((0, 2, 3))),
+    ):
         assert (ball.radius == 0).all()
         assert (ball.centre == expected.reshape(ball.centre.shape)).all()

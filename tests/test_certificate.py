@@ -8,14 +8,31 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from certificates import DEALT, LONG, SMALLEST, WITHHELD, certified, discovery, ledger, run, violated
+from certificates import (
+    DEALT,
+    LONG,
+    SMALLEST,
+    WITHHELD,
+    certified,
+    discovery,
+    ledger,
+    run,
+    violated,
+)
 from click.testing import CliRunner, Result
 from handmade import altered, right
 
 from ddp_invariants.case import TrainingCase
 from ddp_invariants.certificates import certificate as certificates
 from ddp_invariants.certificates import page, pictures, verifying
-from ddp_invariants.certificates.certificate import FORM, Certificate, RuleAccount, make, sealed, to_json
+from ddp_invariants.certificates.certificate import (
+    FORM,
+    Certificate,
+    RuleAccount,
+    make,
+    sealed,
+    to_json,
+)
 from ddp_invariants.certificates.text import badge, headline, markdown
 from ddp_invariants.certificates.views import mismatch, shard_map, timeline
 from ddp_invariants.cli import main
@@ -43,16 +60,38 @@ def written(folder: Path, certificate: Certificate | str, name: str = "it.json")
     return path
 
 
-@pytest.mark.parametrize(("certificate", "status", "words"), [
-    (certified(), 0, "CERTIFIED\n"), (violated(), 1, "VIOLATED\n"),
-    (make(ledger(), discovery(), run(reported=frozenset(ALL_RULES) - {"GRAD-2"}), {}), 2,
-     f"1 of {len(ALL_RULES)} properties were not reported: GRAD-2"),
-    (make(ledger(), discovery(), run(interrupted=True), {}), 2, "PARTIAL: not certified"),
-    (make(ledger(), discovery(probed=(Probed("bias", Standing.WRONG, "", declared=True),)), run(), {}), 0, "with exceptions"),
-], ids=["certified", "violated", "not reported", "interrupted", "exceptions"])
-def test_the_status_says_what_came_of_it(certificate: Certificate, status: int, words: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("certificate", "status", "words"),
+    [
+        (certified(), 0, "CERTIFIED\n"),
+        (violated(), 1, "VIOLATED\n"),
+        (
+            make(ledger(), discovery(), run(reported=frozenset(ALL_RULES) - {"GRAD-2"}), {}),
+            2,
+            f"1 of {len(ALL_RULES)} properties were not reported: GRAD-2",
+        ),
+        (make(ledger(), discovery(), run(interrupted=True), {}), 2, "PARTIAL: not certified"),
+        (
+            make(
+                ledger(),
+                discovery(probed=(Probed("bias", Standing.WRONG, "", declared=True),)),
+                run(),
+                {},
+            ),
+            0,
+            "with exceptions",
+        ),
+    ],
+    ids=["certified", "violated", "not reported", "interrupted", "exceptions"],
+)
+def test_the_status_says_what_came_of_it(
+    certificate: Certificate, status: int, words: str, tmp_path: Path
+) -> None:
     """Of JSON and page, read back, the certificate is the same; the command says so in words and as JSON."""
-    paths = [written(tmp_path, certificate), written(tmp_path, page.render(certificate, drawn=False), "it.html")]
+    paths = [
+        written(tmp_path, certificate),
+        written(tmp_path, page.render(certificate, drawn=False), "it.html"),
+    ]
     for path in paths:
         assert verifying.read(path) == certificate
         said = verify(path)
@@ -79,24 +118,47 @@ def _plain(certificate: Certificate, change: Callable[[Any], object]) -> str:
 
 GOOD = to_json(certified())
 CHANGED: dict[str, tuple[str, str]] = {
-    "a count": (GOOD.replace('"judged": 40', '"judged": 41', 1), "it was changed after it was written"),
+    "a count": (
+        GOOD.replace('"judged": 40', '"judged": 41', 1),
+        "it was changed after it was written",
+    ),
     "a digest": (GOOD.replace(certified().digest, "0" * 64), "it was changed after it was written"),
     "white space": (GOOD.replace("\n", "\r\n"), "it was changed after it was written"),
-    "a key twice": (GOOD.replace(' "outcome": "certified",', ' "outcome": "violated",\n "outcome": "certified",'),
-                    "it was changed after it was written"),
-    "a verdict": (_plain(violated(), lambda it: it.update(outcome="certified")), "it was changed after it was written"),
-    "an older form": (_plain(certified(), lambda it: it.update(form=0)), f"it is of form 0; this version reads form {FORM} "),
+    "a key twice": (
+        GOOD.replace(
+            ' "outcome": "certified",', ' "outcome": "violated",\n "outcome": "certified",'
+        ),
+        "it was changed after it was written",
+    ),
+    "a verdict": (
+        _plain(violated(), lambda it: it.update(outcome="certified")),
+        "it was changed after it was written",
+    ),
+    "an older form": (
+        _plain(certified(), lambda it: it.update(form=0)),
+        f"it is of form 0; this version reads form {FORM} ",
+    ),
     "no form": (_plain(certified(), lambda it: it.pop("form")), "it is of form None"),
     "another kind": ('{"kind": "violation"}', "kind is 'violation', expected 'certificate'"),
-    "an unknown field": (_plain(certified(), lambda it: it.update(more=1)), "more: Unexpected keyword argument"),
-    "a wrong type": (_plain(certified(), lambda it: it["setting"].update(seed="1")),
-                     "setting.seed: Input should be a valid integer"),
-    "no number": (GOOD.replace('"worst": 0.97', '"worst": NaN', 1), "it holds a number that is none"),
+    "an unknown field": (
+        _plain(certified(), lambda it: it.update(more=1)),
+        "more: Unexpected keyword argument",
+    ),
+    "a wrong type": (
+        _plain(certified(), lambda it: it["setting"].update(seed="1")),
+        "setting.seed: Input should be a valid integer",
+    ),
+    "no number": (
+        GOOD.replace('"worst": 0.97', '"worst": NaN', 1),
+        "it holds a number that is none",
+    ),
     "truncated": (GOOD[: len(GOOD) // 2], "not a JSON object, or not all of one"),
     "empty": ("", "not a JSON object"),
     "deep": ("[" * 100_000, "not a JSON object"),
-    "a bad case": (_plain(violated(), lambda it: it["violations"][0]["case"].update(steps=0)),
-                   "steps is 0, expected an integer"),
+    "a bad case": (
+        _plain(violated(), lambda it: it["violations"][0]["case"].update(steps=0)),
+        "steps is 0, expected an integer",
+    ),
 }
 
 
@@ -117,8 +179,13 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe{}")
     with (tmp_path / "long").open("wb") as file:
         file.truncate(verifying.MOST_READ + 1)
-    for name, words in (("none.json", "No such file"), (".", "no regular file"), ("pipe", "no regular file"),
-                        ("binary", "not a text file"), ("long", "more than any certificate")):
+    for name, words in (
+        ("none.json", "No such file"),
+        (".", "no regular file"),
+        ("pipe", "no regular file"),
+        ("binary", "not a text file"),
+        ("long", "more than any certificate"),
+    ):
         said = verify(tmp_path / name)
         assert said.exit_code == 2
         assert words in said.output, (name, said.output)
@@ -126,9 +193,15 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
 
 PAGE = page.render(violated(), drawn=False)
 CHANGED_PAGES: dict[str, tuple[str, str]] = {
-    "what it shows": (PAGE.replace("<h1>VIOLATED</h1>", "<h1>CERTIFIED</h1>"), "the page was changed after it was written"),
+    "what it shows": (
+        PAGE.replace("<h1>VIOLATED</h1>", "<h1>CERTIFIED</h1>"),
+        "the page was changed after it was written",
+    ),
     "cut off": (PAGE[:-200], "its last line, which has the page's digest, is not there"),
-    "something added": (PAGE + "<script>alert(1)</script>\n", "its last line, which has the page's digest, is not there"),
+    "something added": (
+        PAGE + "<script>alert(1)</script>\n",
+        "its last line, which has the page's digest, is not there",
+    ),
     "another page": ("<!DOCTYPE html>\n<p>CERTIFIED</p>\n", "its last line"),
 }
 
@@ -156,30 +229,46 @@ WHOLE, ACCUSED = certified(), violated()
 CONTRADICTIONS: dict[str, Certificate] = {
     "its outcome is 'certified', its rules say 'violated'": replace(ACCUSED, outcome="certified"),
     "the properties planned are not the rules it tells of": replace(WHOLE, rules=WHOLE.rules[1:]),
-    "it says of what is missing": replace(WHOLE, properties=replace(WHOLE.properties, executed=WHOLE.properties.executed[:-1])),
+    "it says of what is missing": replace(
+        WHOLE, properties=replace(WHOLE.properties, executed=WHOLE.properties.executed[:-1])
+    ),
     "the properties reported are not among those planned": replace(
-        WHOLE, properties=replace(WHOLE.properties, reported=(*WHOLE.properties.reported, "GRAD-99"))),
+        WHOLE,
+        properties=replace(WHOLE.properties, reported=(*WHOLE.properties.reported, "GRAD-99")),
+    ),
     "it counts 41 cases, and by their sizes 40": replace(WHOLE, cases=41),
-    "GRAD-2 was judged on 39 cases, and has the errors of 40": _with_rule(WHOLE, "GRAD-2", judged=39),
+    "GRAD-2 was judged on 39 cases, and has the errors of 40": _with_rule(
+        WHOLE, "GRAD-2", judged=39
+    ),
     "GRAD-2 counts what cannot be": _with_rule(WHOLE, "GRAD-2", judged=41, errors=(41, *[0] * 11)),
     "GRAD-2 holds, and never met 'more than one rank'": _with_rule(
-        WHOLE, "GRAD-2", needs={**_needs(WHOLE, "GRAD-2").needs, "more than one rank": 0}),
-    "GRAD-2 holds, and its property did not run, or compared nothing": _with_rule(WHOLE, "GRAD-2", compared=0),
+        WHOLE, "GRAD-2", needs={**_needs(WHOLE, "GRAD-2").needs, "more than one rank": 0}
+    ),
+    "GRAD-2 holds, and its property did not run, or compared nothing": _with_rule(
+        WHOLE, "GRAD-2", compared=0
+    ),
     "GRAD-2 holds, and 3 cases breach it": _with_rule(WHOLE, "GRAD-2", seen=3),
     "GRAD-2 has a violation, and its verdict is another": replace(
-        _with_rule(ACCUSED, "GRAD-2", verdict="holds", seen=0, confirmed=0), outcome="certified"),
+        _with_rule(ACCUSED, "GRAD-2", verdict="holds", seen=0, confirmed=0), outcome="certified"
+    ),
     "GRAD-2 is violated, and no violation of it is there": replace(ACCUSED, violations=()),
     "is not of the case it shows": replace(
-        ACCUSED, violations=(replace(ACCUSED.violations[0], case=replace(SMALLEST, steps=2)),)),
-    "GRAD-2 is violated in 4 of 3 runs": replace(ACCUSED, violations=(replace(ACCUSED.violations[0], confirmed=(4, 3)),)),
+        ACCUSED, violations=(replace(ACCUSED.violations[0], case=replace(SMALLEST, steps=2)),)
+    ),
+    "GRAD-2 is violated in 4 of 3 runs": replace(
+        ACCUSED, violations=(replace(ACCUSED.violations[0], confirmed=(4, 3)),)
+    ),
     "MEM-1 is not claimed, and was judged, or nothing says why": _with_rule(WHOLE, "MEM-1", why=""),
     "GRAD-2 is not tested, and its property ran": replace(
-        _with_rule(WHOLE, "GRAD-2", verdict="not tested"), outcome="inconclusive"),
+        _with_rule(WHOLE, "GRAD-2", verdict="not tested"), outcome="inconclusive"
+    ),
 }
 
 
 @pytest.mark.parametrize("words", CONTRADICTIONS)
-def test_a_file_that_contradicts_itself_is_refused_though_its_digest_is_right(words: str, tmp_path: Path) -> None:
+def test_a_file_that_contradicts_itself_is_refused_though_its_digest_is_right(
+    words: str, tmp_path: Path
+) -> None:
     """A digest is no signature: anybody can make one; the counts must add up all the same."""
     said = verify(written(tmp_path, sealed(CONTRADICTIONS[words])))
     assert said.exit_code == 2
@@ -203,15 +292,25 @@ def test_nothing_an_implementation_says_is_markup_or_steers_a_terminal(tmp_path:
 
 def test_the_schema_that_is_shipped_is_that_of_the_certificate() -> None:
     """Made anew, as `python tests/readme.py` does, it is the same."""
-    assert Path(certificates.__file__).with_name("certificate.schema.json").read_text(encoding="utf-8") == certificates.schema()
+    assert (
+        Path(certificates.__file__).with_name("certificate.schema.json").read_text(encoding="utf-8")
+        == certificates.schema()
+    )
 
 
 def test_a_badge_and_a_table_say_the_same() -> None:
     """As shields.io and GitHub take them."""
-    assert json.loads(badge(WHOLE)) == {"schemaVersion": 1, "label": "data-parallel invariants",
-                                        "message": f"{len(ALL_RULES) - 2} rules hold", "color": "brightgreen"}
+    assert json.loads(badge(WHOLE)) == {
+        "schemaVersion": 1,
+        "label": "data-parallel invariants",
+        "message": f"{len(ALL_RULES) - 2} rules hold",
+        "color": "brightgreen",
+    }
     assert json.loads(badge(ACCUSED))["message"] == "violated: 1 rules"
-    assert json.loads(badge(make(ledger(), discovery(), run(interrupted=True), {})))["message"] == "partial"
+    assert (
+        json.loads(badge(make(ledger(), discovery(), run(interrupted=True), {})))["message"]
+        == "partial"
+    )
     table = markdown(ACCUSED)
     assert table.startswith(f"## {headline(ACCUSED)}\n")
     assert "- **GRAD-2** violated: the gradient is not the mean" in table
@@ -228,7 +327,9 @@ def test_ledgers_add_up_also_by_way_of_json() -> None:
     assert one.entries["GRAD-2"].errors == [62, 8, 0, 6, 0, 0, 0, 0, 0, 2, 2, 0]
     assert one.drawn.dimensions["optimizer"] == {"sgd": 40}
     drawn, linear = Drawn(), Layer("linear", 4)
-    model = Model(4, (linear, replace(linear, bias=True), replace(linear, frozen=True)))  # 64, 64 and 16 bytes are trained.
+    model = Model(
+        4, (linear, replace(linear, bias=True), replace(linear, frozen=True))
+    )  # 64, 64 and 16 bytes are trained.
     for cap in (None, 1, 79, 80, 4096):
         drawn.add(TrainingCase(model, bucket_cap=cap))
     assert drawn.dimensions["buckets"] == {"as its default makes": 1, "3": 2, "2": 1, "1": 1}
@@ -261,19 +362,32 @@ def test_a_timeline_is_what_the_ranks_noted() -> None:
     assert found is not None
     assert found.withheld
     assert [(one.elements, one.carried) for one in found.buckets] == [
-        (3, ("layers.4.factor", "layers.3.nothing", "layers.0.bias")), (4, ("layers.0.weight",))]
+        (3, ("layers.4.factor", "layers.3.nothing", "layers.0.bias")),
+        (4, ("layers.0.weight",)),
+    ]
     lane = found.lanes[1]
     assert (lane.began, lane.ended) == (0.0, 800.0)
     assert [(sent.launched, sent.waited) for sent in lane.sent] == [(400.0, 700.0), (600.0, 700.0)]
-    assert timeline(replace(WITHHELD, ranks=tuple(replace(rank, sent=[]) for rank in WITHHELD.ranks))) is None
+    assert (
+        timeline(replace(WITHHELD, ranks=tuple(replace(rank, sent=[]) for rank in WITHHELD.ranks)))
+        is None
+    )
     # A step broadcasts buffers, too: it is no reduction, and in no bucket.
-    broadcast = Call("broadcast", "float32", 4, "0", launched=WITHHELD.ranks[0].backwards[found.step][0] - 0.1)
-    marks = [[[*starts, 0], [*ends, int(step == found.step)]] for step, (starts, ends) in enumerate(WITHHELD.ranks[0].marks)]
-    ranks = tuple(replace(rank, sent=[*rank.sent, [broadcast]], marks=marks) for rank in WITHHELD.ranks)
+    broadcast = Call(
+        "broadcast", "float32", 4, "0", launched=WITHHELD.ranks[0].backwards[found.step][0] - 0.1
+    )
+    marks = [
+        [[*starts, 0], [*ends, int(step == found.step)]]
+        for step, (starts, ends) in enumerate(WITHHELD.ranks[0].marks)
+    ]
+    ranks = tuple(
+        replace(rank, sent=[*rank.sent, [broadcast]], marks=marks) for rank in WITHHELD.ranks
+    )
     more = timeline(replace(WITHHELD, ranks=ranks))
     assert more is not None
     assert [(sent.told, sent.launched, sent.of_gradients) for sent in more.lanes[0].sent[:1]] == [
-        ("broadcast (float32 x 4 0)", -100.0, False)]
+        ("broadcast (float32 x 4 0)", -100.0, False)
+    ]
     assert [sent.of_gradients for sent in more.lanes[0].sent] == [False, True, True]
     assert more.buckets == found.buckets
     assert "broadcast never waited for" in pictures.timeline("it", more)
@@ -286,7 +400,9 @@ def test_a_heat_map_shows_who_is_off_and_nothing_where_nobody_is() -> None:
     assert found is not None
     assert (found.step, found.names[0], found.largest[0]) == (1, "layers.0.bias", (0.0, 1.0))
     assert mismatch(right(), "GRAD-2") is None
-    moved: TrainingEvidence = altered(right(), 1, "updated", 2, "layers.0.bias", lambda values: values + 1)
+    moved: TrainingEvidence = altered(
+        right(), 1, "updated", 2, "layers.0.bias", lambda values: values + 1
+    )
     agreement = mismatch(moved, "PARAM-1")
     assert agreement is not None
     assert agreement.step == 2
@@ -295,12 +411,18 @@ def test_a_heat_map_shows_who_is_off_and_nothing_where_nobody_is() -> None:
 
 def test_a_source_digest_covers_the_files_a_class_refers_to_and_no_others(tmp_path: Path) -> None:
     """A change in a module beside it, which it imports, changes the digest; one in a file it does not, does not."""
-    for name, text in {"ddp_on_trial": "from buckets_on_trial import Bucket\nimport json\nclass Ddp:\n    pass\n",
-                       "buckets_on_trial": "class Bucket: pass\n", "beside": ""}.items():
+    for name, text in {
+        "ddp_on_trial": "from buckets_on_trial import Bucket\nimport json\nclass Ddp:\n    pass\n",
+        "buckets_on_trial": "class Bucket: pass\n",
+        "beside": "",
+    }.items():
         (tmp_path / f"{name}.py").write_text(text)
     thing = naming.resolve(f"{tmp_path}/ddp_on_trial.py:Ddp", "ddp")
     before = naming.source_of(thing)
-    assert (before.files, before.first) == (2, (f"{tmp_path.name}/buckets_on_trial.py", f"{tmp_path.name}/ddp_on_trial.py"))
+    assert (before.files, before.first) == (
+        2,
+        (f"{tmp_path.name}/buckets_on_trial.py", f"{tmp_path.name}/ddp_on_trial.py"),
+    )
     (tmp_path / "beside.py").write_text("X = 2\n")
     assert naming.source_of(thing) == before
     (tmp_path / "buckets_on_trial.py").write_text("class Bucket: changed = True\n")

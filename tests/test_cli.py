@@ -18,50 +18,108 @@ ROOT = Path(__file__).parent.parent
 SHAPES = "tests/shapes.py"
 
 
-ONE_RULE = ("pytest", "-p", "no:cacheprovider", "properties/test_grad.py", "-k", "grad1_", "--cases", "5", "--seed", "1",
-            "--max-world-size", "2")
+ONE_RULE = (
+    "pytest",
+    "-p",
+    "no:cacheprovider",
+    "properties/test_grad.py",
+    "-k",
+    "grad1_",
+    "--cases",
+    "5",
+    "--seed",
+    "1",
+    "--max-world-size",
+    "2",
+)
 """One rule judged quickly, after few probes."""
 
 
 def run(module: str, *arguments: str, path: str) -> subprocess.CompletedProcess[str]:
     """A command from the checkout's root, with something more on the import path."""
-    return subprocess.run([sys.executable, "-m", module, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120,
-                          env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), path])}, check=False)
+    return subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), path])},
+        check=False,
+    )
 
 
-def test_what_is_discovered_is_printed_and_pinned_and_a_pin_is_held_to(session: Session, tmp_path: Path) -> None:
+def test_what_is_discovered_is_printed_and_pinned_and_a_pin_is_held_to(
+    session: Session, tmp_path: Path
+) -> None:
     """The pinned file is a declaration file; what it claims of another implementation is an error."""
     pin = tmp_path / "pin.toml"
-    found = session("ddp_invariants", "discover", "--ddp", f"{SHAPES}:Flavoured", "--ddp-arg", "flavour=plain", "--pin",
-                    str(pin), "--max-world-size", "2")
+    found = session(
+        "ddp_invariants",
+        "discover",
+        "--ddp",
+        f"{SHAPES}:Flavoured",
+        "--ddp-arg",
+        "flavour=plain",
+        "--pin",
+        str(pin),
+        "--max-world-size",
+        "2",
+    )
     assert found.returncode == 0, found.stderr
     assert "given: flavour='plain'" in found.stdout
     assert "silently wrong strided" in found.stdout
     assert "not offered bucket_cap" in found.stdout
-    assert "strided is silently wrong, and declared unsupported there: it is printed, and no longer judged" in found.stdout
+    assert (
+        "strided is silently wrong, and declared unsupported there: it is printed, and no longer judged"
+        in found.stdout
+    )
     declared = tomllib.loads(pin.read_text())
     assert "strided" in declared["ddp"]["unsupported"]
     assert "tied" in declared["ddp"]["supports"]
-    held = session(*ONE_RULE, "--ddp", f"{SHAPES}:Flavoured", "--ddp-arg", "flavour=plain", "--declare", str(pin))
+    held = session(
+        *ONE_RULE,
+        "--ddp",
+        f"{SHAPES}:Flavoured",
+        "--ddp-arg",
+        "flavour=plain",
+        "--declare",
+        str(pin),
+    )
     assert held.returncode == 0, held.stdout
     assert "silently wrong, declared strided" in held.stdout
-    other = session(*ONE_RULE, "--ddp", "torch", "--ddp-arg", "static_graph=True", "--declare", str(pin))
+    other = session(
+        *ONE_RULE, "--ddp", "torch", "--ddp-arg", "static_graph=True", "--declare", str(pin)
+    )
     assert other.returncode == 64
-    assert "it claims 'accumulation' (several backwards per step), which is refused: RuntimeError in backward" in other.stderr
+    assert (
+        "it claims 'accumulation' (several backwards per step), which is refused: RuntimeError in backward"
+        in other.stderr
+    )
 
 
-@pytest.mark.parametrize(("text", "told"), [
-    ("[ddp]\nzeero = 1\n", "'zeero' is no declaration (did you mean 'zero'?)"), ("ddp = 1\n", "'ddp' is no table"),
-    ("[ddp\n", "is no TOML"), ("[ddp]\nstack = {activation = 'tanh'}\n", "activation = 'tanh': expected one of"),
-    (None, "No such file")])
-def test_a_bad_declaration_file_gets_one_sentence(session: Session, tmp_path: Path, text: str | None, told: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[ddp]\nzeero = 1\n", "'zeero' is no declaration (did you mean 'zero'?)"),
+        ("ddp = 1\n", "'ddp' is no table"),
+        ("[ddp\n", "is no TOML"),
+        ("[ddp]\nstack = {activation = 'tanh'}\n", "activation = 'tanh': expected one of"),
+        (None, "No such file"),
+    ],
+)
+def test_a_bad_declaration_file_gets_one_sentence(
+    session: Session, tmp_path: Path, text: str | None, told: str
+) -> None:
     """From both doors, with exit status 64 and no traceback."""
     path = tmp_path / "declared.toml"
     if text is not None:
         path.write_text(text)
     discovered = CliRunner().invoke(main, ["discover", "--declare", str(path)])
     done = session(*ONE_RULE, "--declare", str(path))
-    for status, said in ((discovered.exit_code, discovered.output), (done.returncode, done.stderr + done.stdout)):
+    for status, said in (
+        (discovered.exit_code, discovered.output),
+        (done.returncode, done.stderr + done.stdout),
+    ):
         assert status == 64
         assert told in said
         assert "Traceback" not in said
@@ -82,21 +140,41 @@ def test_a_package_ships_its_adapter_as_an_entry_point(session: Session, tmp_pat
     assert "did you mean shipped?" in misspelt.stderr + misspelt.stdout
     beside = tmp_path / "mine.py"
     beside.write_text((ROOT / SHAPES).read_text())
-    (tmp_path / "mine.UsualCall.toml").write_text('[ddp]\nunsupported = ["strided", "channels_last"]\n')
+    (tmp_path / "mine.UsualCall.toml").write_text(
+        '[ddp]\nunsupported = ["strided", "channels_last"]\n'
+    )
     declared = session(*ONE_RULE, "--ddp", f"{beside}:UsualCall")
     assert 'declared  unsupported = ["strided", "channels_last"]' in declared.stdout
 
 
 def test_faults_are_searched_for_and_counted(session: Session) -> None:
     """As a table with totals; the exit status says whether the judge did well."""
-    none = CliRunner().invoke(main, ["faults", "--only", "NeverDivides", "--only", "unchanged_order", "--only", "SHARD-7"])
+    none = CliRunner().invoke(
+        main, ["faults", "--only", "NeverDivides", "--only", "unchanged_order", "--only", "SHARD-7"]
+    )
     assert none.exit_code == 64
-    assert "--only unchanged_order: no fault or control, no module and no rule of the catalogue is called so" in none.output
-    done = session("ddp_invariants", "faults", "--only", "NeverDivides", "--only", "reference", "--control-cases", "60")
+    assert (
+        "--only unchanged_order: no fault or control, no module and no rule of the catalogue is called so"
+        in none.output
+    )
+    done = session(
+        "ddp_invariants",
+        "faults",
+        "--only",
+        "NeverDivides",
+        "--only",
+        "reference",
+        "--control-cases",
+        "60",
+    )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert any(line.split()[:4] == ["NeverDivides", "GRAD-2", "GRAD-2", "GRAD-2"] for line in lines), done.stdout
-    assert lines[-3].startswith("1 searches for planted faults: 1 (100.0 %) caught, 1 (100.0 %) by the right rule")
+    assert any(
+        line.split()[:4] == ["NeverDivides", "GRAD-2", "GRAD-2", "GRAD-2"] for line in lines
+    ), done.stdout
+    assert lines[-3].startswith(
+        "1 searches for planted faults: 1 (100.0 %) caught, 1 (100.0 %) by the right rule"
+    )
     assert lines[-1] == "60 cases of controls: 0 accusations"
 
 
@@ -105,7 +183,12 @@ def test_what_faults_came_to_is_json_too(session: Session) -> None:
     done = session("ddp_invariants", "faults", "--only", "NeverDivides", "--json", "--seeds", "2")
     plain = json.loads(done.stdout)
     assert set(plain) == json_keys("faults")
-    assert plain["totals"]["caught"] == plain["totals"]["right_rule"] == plain["totals"]["searches"] == 2
+    assert (
+        plain["totals"]["caught"]
+        == plain["totals"]["right_rule"]
+        == plain["totals"]["searches"]
+        == 2
+    )
     assert [one["seed"] for one in sorted(plain["searches"], key=lambda one: one["seed"])] == [0, 1]
     assert plain["searches"][0]["planted"]["name"] == "NeverDivides"
     assert "GRAD-2" in plain["searches"][0]["breached"]

@@ -52,23 +52,50 @@ def torchrun(*arguments: str) -> list[str]:
 
 def graded(*arguments: str) -> list[str]:
     """A session of GRAD-2's property, to be launched."""
-    return ["pytest", "-p", "no:cacheprovider", "properties/test_grad.py", "-k", "grad2", "--seed", "1", *arguments]
+    return [
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "properties/test_grad.py",
+        "-k",
+        "grad2",
+        "--seed",
+        "1",
+        *arguments,
+    ]
 
 
 def srun(rank: int, size: int, host: str, port: int) -> dict[str, str]:
     """What srun sets for a process."""
-    return {**os.environ, "SLURM_PROCID": str(rank), "SLURM_NTASKS": str(size), "SLURM_STEP_NUM_TASKS": str(size),
-            "MASTER_ADDR": host, "MASTER_PORT": str(port)}
+    return {
+        **os.environ,
+        "SLURM_PROCID": str(rank),
+        "SLURM_NTASKS": str(size),
+        "SLURM_STEP_NUM_TASKS": str(size),
+        "MASTER_ADDR": host,
+        "MASTER_PORT": str(port),
+    }
 
 
 @contextmanager
-def started(commands: Sequence[tuple[Sequence[str], dict[str, str]]]) -> Iterator[list["subprocess.Popen[str]"]]:
+def started(
+    commands: Sequence[tuple[Sequence[str], dict[str, str]]],
+) -> Iterator[list["subprocess.Popen[str]"]]:
     """Processes with their environments, which are gone afterwards, with all below them."""
-    running = [subprocess.Popen(command, cwd=ROOT, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                stderr=subprocess.STDOUT,
-                                # What runs in the background of a shell ignores SIGINT, and so would they.
-                                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))  # noqa: PLW1509 - one line
-               for command, environment in commands]
+    running = [
+        subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            # What runs in the background of a shell ignores SIGINT, and so would they.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+        )
+        for command, environment in commands
+    ]
     try:
         yield running
     finally:
@@ -82,7 +109,9 @@ def started(commands: Sequence[tuple[Sequence[str], dict[str, str]]]) -> Iterato
 
 def below(processes: Sequence["subprocess.Popen[str]"]) -> list[psutil.Process]:
     """All processes that some started."""
-    return [one for process in processes for one in psutil.Process(process.pid).children(recursive=True)]
+    return [
+        one for process in processes for one in psutil.Process(process.pid).children(recursive=True)
+    ]
 
 
 def gone(processes: Sequence[psutil.Process]) -> bool:
@@ -104,15 +133,36 @@ def two_hosts() -> Iterator[tuple[list[str], list[str], str]]:
 
     def ip(*arguments: str) -> int:
         return subprocess.run(["ip", *arguments], capture_output=True, check=False).returncode
+
     try:
-        if ip("netns", "add", f"{name}A") or ip("netns", "add", f"{name}B") or ip(
-                "link", "add", f"{name}a", "netns", f"{name}A", "type", "veth", "peer", "name", f"{name}b",
-                "netns", f"{name}B"):
-            pytest.skip("simulated hosts are network namespaces joined by a veth pair: this system allows none")
+        if (
+            ip("netns", "add", f"{name}A")
+            or ip("netns", "add", f"{name}B")
+            or ip(
+                "link",
+                "add",
+                f"{name}a",
+                "netns",
+                f"{name}A",
+                "type",
+                "veth",
+                "peer",
+                "name",
+                f"{name}b",
+                "netns",
+                f"{name}B",
+            )
+        ):
+            pytest.skip(
+                "simulated hosts are network namespaces joined by a veth pair: this system allows none"
+            )
         for host, address in (("A", ON_A), ("B", ON_B)):
             device = f"{name}{host.lower()}"
-            for command in (["addr", "add", f"{address}/24", "dev", device], ["link", "set", "lo", "up"],
-                            ["link", "set", device, "up"]):
+            for command in (
+                ["addr", "add", f"{address}/24", "dev", device],
+                ["link", "set", "lo", "up"],
+                ["link", "set", device, "up"],
+            ):
                 assert ip("-n", f"{name}{host}", *command) == 0
         yield ["ip", "netns", "exec", f"{name}A"], ["ip", "netns", "exec", f"{name}B"], f"{name}a"
     finally:
@@ -122,9 +172,24 @@ def two_hosts() -> Iterator[tuple[list[str], list[str], str]]:
 
 def test_certify_takes_its_place_in_a_job_once_for_all_names() -> None:
     """Under torchrun rank 0 judges one implementation after another on the job's ranks, and every process ends with 0."""
-    command = torchrun("--standalone", "--nproc-per-node=3", "-m", "ddp_invariants", "certify", "reference", "sampler:torch",
-                       "-k", "grad4 or shard1", "--cases", "20", "--seed", "1")
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
+    command = torchrun(
+        "--standalone",
+        "--nproc-per-node=3",
+        "-m",
+        "ddp_invariants",
+        "certify",
+        "reference",
+        "sampler:torch",
+        "-k",
+        "grad4 or shard1",
+        "--cases",
+        "20",
+        "--seed",
+        "1",
+    )
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("3 ranks under torchrun: 0, 1, 2 on ") == 2
     assert done.stdout.count("side by side") == 1
@@ -132,8 +197,12 @@ def test_certify_takes_its_place_in_a_job_once_for_all_names() -> None:
 
 def test_torchrun_on_one_host_certifies_with_the_job_s_ranks() -> None:
     """Rank 0 alone reports, its workers share the job's ranks, world sizes are the job's, and every process ends with 0."""
-    command = torchrun("--standalone", "--nproc-per-node=4", "-m", *graded("--cases", "10", "-n", "2"))
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
+    command = torchrun(
+        "--standalone", "--nproc-per-node=4", "-m", *graded("--cases", "10", "-n", "2")
+    )
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("test session starts") == 1
     assert "world sizes to 4" in done.stdout
@@ -141,17 +210,37 @@ def test_torchrun_on_one_host_certifies_with_the_job_s_ranks() -> None:
     assert "GRAD-2    holds" in done.stdout
 
 
-def test_a_fault_is_found_and_shrunk_across_two_hosts(two_hosts: tuple[list[str], list[str], str]) -> None:
+def test_a_fault_is_found_and_shrunk_across_two_hosts(
+    two_hosts: tuple[list[str], list[str], str],
+) -> None:
     """What passes on two ranks, and so on each host by itself, is shrunk to three; both launchers report failure."""
     on_a, on_b, _ = two_hosts
     fault = "ddp_invariants/faults/bucketed.py:DividesByTwo"
-    commands = [([*where, *torchrun("--nnodes=2", "--nproc-per-node=2", f"--node-rank={node}", f"--master-addr={ON_A}",
-                                    "--master-port=29511", "-m", *graded("--cases", "20", "--ddp", fault))], dict(os.environ))
-                for node, where in enumerate((on_a, on_b))]
+    commands = [
+        (
+            [
+                *where,
+                *torchrun(
+                    "--nnodes=2",
+                    "--nproc-per-node=2",
+                    f"--node-rank={node}",
+                    f"--master-addr={ON_A}",
+                    "--master-port=29511",
+                    "-m",
+                    *graded("--cases", "20", "--ddp", fault),
+                ),
+            ],
+            dict(os.environ),
+        )
+        for node, where in enumerate((on_a, on_b))
+    ]
     with started(commands) as (first, second):
         said, _ = first.communicate(timeout=200)
         elsewhere, _ = second.communicate(timeout=60)
-    assert f"4 ranks under torchrun: 0, 1 on {socket.gethostname()} ({ON_A}); 2, 3 on {socket.gethostname()} ({ON_B})" in said
+    assert (
+        f"4 ranks under torchrun: 0, 1 on {socket.gethostname()} ({ON_A}); 2, 3 on {socket.gethostname()} ({ON_B})"
+        in said
+    )
     assert f"GRAD-2 violated by {fault}" in said
     assert "rank 0 of 3" in said
     assert "in 3 of 3 runs in fresh processes" in said
@@ -159,11 +248,18 @@ def test_a_fault_is_found_and_shrunk_across_two_hosts(two_hosts: tuple[list[str]
     assert "test session starts" not in elsewhere
 
 
-def test_ranks_links_and_processes_that_die_are_told_and_outlived(two_hosts: tuple[list[str], list[str], str]) -> None:
+def test_ranks_links_and_processes_that_die_are_told_and_outlived(
+    two_hosts: tuple[list[str], list[str], str],
+) -> None:
     """A rank that is killed or stopped is a verdict; a link that is cut, or a process gone, is none, and is named."""
     *wheres, link = two_hosts
-    commands = [([*wheres[rank // 2], sys.executable, "tests/across.py", link],
-                 {**srun(rank, 4, ON_A, 29512), "SLURM_NODEID": str(rank // 2)}) for rank in range(4)]
+    commands = [
+        (
+            [*wheres[rank // 2], sys.executable, "tests/across.py", link],
+            {**srun(rank, 4, ON_A, 29512), "SLURM_NODEID": str(rank // 2)},
+        )
+        for rank in range(4)
+    ]
     with started(commands) as running:
         said, _ = running[0].communicate(f"rank {running[3].pid}\n", timeout=200)
         statuses = [process.wait(90) for process in running]
@@ -172,18 +268,29 @@ def test_ranks_links_and_processes_that_die_are_told_and_outlived(two_hosts: tup
     on_b = f"{socket.gethostname()} ({ON_B})"
     assert came.pop("a rank killed").startswith("LIVE-1: ")
     assert came.pop("a rank stopped").startswith("LIVE-1: ")
-    assert came.pop("a long cut").startswith(f"harness: rank 2 on {on_b} gives no answer (timed out)")
+    assert came.pop("a long cut").startswith(
+        f"harness: rank 2 on {on_b} gives no answer (timed out)"
+    )
     assert came.pop("a process killed").startswith(f"harness: rank 3 on {on_b} ")
-    assert came == dict.fromkeys(["whole", "after a rank killed", "after a rank stopped", "a short cut", "after a long cut"],
-                                 "right"), said
+    assert came == dict.fromkeys(
+        ["whole", "after a rank killed", "after a rank stopped", "a short cut", "after a long cut"],
+        "right",
+    ), said
     assert statuses == [7, 7, 7, -signal.SIGKILL], said
 
 
-@pytest.mark.parametrize(("number", "ends"), [(signal.SIGINT, (2, 2)), (signal.SIGKILL, (-signal.SIGKILL, 2))])
-def test_rank_0_releases_the_others_however_it_ends(number: signal.Signals, ends: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("number", "ends"), [(signal.SIGINT, (2, 2)), (signal.SIGKILL, (-signal.SIGKILL, 2))]
+)
+def test_rank_0_releases_the_others_however_it_ends(
+    number: signal.Signals, ends: tuple[int, int]
+) -> None:
     """Interrupted, which SIGTERM does too, or killed: no process is left, and none reports success."""
     port = free_port()
-    commands = [([sys.executable, "-m", *graded("--cases", "5000")], srun(rank, 2, "127.0.0.1", port)) for rank in (0, 1)]
+    commands = [
+        ([sys.executable, "-m", *graded("--cases", "5000")], srun(rank, 2, "127.0.0.1", port))
+        for rank in (0, 1)
+    ]
     with started(commands) as running:
         assert running[0].stdout is not None
         for line in running[0].stdout:
@@ -192,7 +299,9 @@ def test_rank_0_releases_the_others_however_it_ends(number: signal.Signals, ends
         processes = below(running)
         assert len(processes) >= 2
         said = ""
-        for _ in range(4):  # One that comes while Hypothesis starts may be lost there: a user presses again.
+        for _ in range(
+            4
+        ):  # One that comes while Hypothesis starts may be lost there: a user presses again.
             time.sleep(1)
             running[0].send_signal(number)
             with suppress(subprocess.TimeoutExpired):
@@ -206,9 +315,14 @@ def test_rank_0_releases_the_others_however_it_ends(number: signal.Signals, ends
 def test_a_process_that_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """With those that did come, and after a while only."""
     monkeypatch.setattr(cluster, "COMING", 1.0)
-    with pytest.raises(HarnessError, match=r"rank 1 of 2 did not come within 1 s; there are rank 0 on .* \(127\.0\.0\.1\)"):
+    with pytest.raises(
+        HarnessError,
+        match=r"rank 1 of 2 did not come within 1 s; there are rank 0 on .* \(127\.0\.0\.1\)",
+    ):
         Cluster(Job("srun", 0, 2, "127.0.0.1", free_port()))
-    with pytest.raises(HarnessError, match=r"the job's store at 127\.0\.0\.1:\d+ is not to be reached: "):
+    with pytest.raises(
+        HarnessError, match=r"the job's store at 127\.0\.0\.1:\d+ is not to be reached: "
+    ):
         Cluster(Job("srun", 1, 2, "127.0.0.1", free_port()))
 
 
@@ -228,9 +342,16 @@ def job_of_two() -> Iterator[Cluster]:
         assert other.wait(10) == 3
 
 
-@pytest.mark.parametrize("greeting", [
-    b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 64, b"", b"\x02\x00\x00\x00\x00\x00\x00\x00{}",
-    b"\x00\x00\x00\x0f\x00\x00\x00\x00"])
+@pytest.mark.parametrize(
+    "greeting",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\xff" * 64,
+        b"",
+        b"\x02\x00\x00\x00\x00\x00\x00\x00{}",
+        b"\x00\x00\x00\x0f\x00\x00\x00\x00",
+    ],
+)
 def test_who_has_not_the_token_is_turned_away(job_of_two: Cluster, greeting: bytes) -> None:
     """Whatever is said to the port, the connection is closed and ranks are served as before."""
     place = Place.from_text(job_of_two.addresses[1])
@@ -257,7 +378,9 @@ def test_another_token_is_no_token(job_of_two: Cluster) -> None:
         connect(Place(**{**vars(place), "token": "0" * 32}), "host")
 
 
-def test_a_job_that_is_started_anew_runs_no_case_again(make_trial: TrialMaker, tmp_path: Path) -> None:
+def test_a_job_that_is_started_anew_runs_no_case_again(
+    make_trial: TrialMaker, tmp_path: Path
+) -> None:
     """With the same seed the same cases are drawn: those that were judged are known, the others are run; and all count."""
     folder = tmp_path / "job"
 
@@ -269,6 +392,7 @@ def test_a_job_that_is_started_anew_runs_no_case_again(make_trial: TrialMaker, t
         with suppress(Inconclusive):  # Of two ranks, not all is met.
             trial.certify("GRAD-4")
         return trial.ledger, trial.pool._number - before
+
     first, asked = attempt(0)
     assert first.cases >= 12
     assert asked >= first.cases
@@ -282,48 +406,82 @@ def test_a_job_that_is_started_anew_runs_no_case_again(make_trial: TrialMaker, t
     assert journal.begin(tmp_path / "elsewhere", 1, 6) == 6
 
 
-@pytest.mark.parametrize(("options", "way"), [
-    (["--backend", "nccl"], "nccl on cuda"), (["--backend", "gloo", "--device", "cuda", "-n", "1"], "gloo on cuda")])
-@pytest.mark.skipif(not version("torch").endswith("+cpu"), reason="this torch is built for CUDA: what is said there differs")
+@pytest.mark.parametrize(
+    ("options", "way"),
+    [
+        (["--backend", "nccl"], "nccl on cuda"),
+        (["--backend", "gloo", "--device", "cuda", "-n", "1"], "gloo on cuda"),
+    ],
+)
+@pytest.mark.skipif(
+    not version("torch").endswith("+cpu"),
+    reason="this torch is built for CUDA: what is said there differs",
+)
 def test_what_cannot_be_run_here_is_not_run_and_certifies_nothing(
-        session: Session, options: list[str], way: str) -> None:
+    session: Session, options: list[str], way: str
+) -> None:
     """Header and table say why; nothing passes, nothing is skipped, and the session is inconclusive."""
     done = session("pytest", "properties/", "-p", "no:cacheprovider", *options)
     why = f"torch {version('torch')} is built without CUDA"
     assert done.returncode == 2
     assert f"backend {way}" in done.stdout
     assert f"not run: {why}" in done.stdout
-    rows = re.findall(rf"^[A-Z]+-\d+ +not run +0 +0 +{way}: {re.escape(why)}$", done.stdout, re.MULTILINE)
+    rows = re.findall(
+        rf"^[A-Z]+-\d+ +not run +0 +0 +{way}: {re.escape(why)}$", done.stdout, re.MULTILINE
+    )
     assert len(rows) == len(ALL_RULES)
     assert not re.search(r"\d+ (passed|skipped)", done.stdout)
 
 
-@pytest.mark.parametrize(("ranks", "status", "said"), [(3, 0, "FIXED: "), (2, 1, "not run: it takes 3 ranks; the job has 2")])
+@pytest.mark.parametrize(
+    ("ranks", "status", "said"),
+    [(3, 0, "FIXED: "), (2, 1, "not run: it takes 3 ranks; the job has 2")],
+)
 def test_a_case_is_replayed_by_a_job(tmp_path: Path, ranks: int, status: int, said: str) -> None:
     """Its processes are the ranks, where they suffice; all end when rank 0 does, which alone reads the file."""
     path = tmp_path / "case.json"
     path.write_text(to_json(replace(CASE, world_size=3)))
     command = torchrun(f"--nproc-per-node={ranks}", "-m", "ddp_invariants", "replay", str(path))
-    done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, timeout=120, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, text=True, capture_output=True, timeout=120, check=False
+    )
     assert done.returncode == status, done.stderr
     assert (done.stdout + done.stderr).count(said) == 1
 
 
-TORCHRUN = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "1", "TORCHELASTIC_RESTART_COUNT": "2",
-            "TORCHELASTIC_MAX_RESTARTS": "3", "TORCHELASTIC_RUN_ID": "j"}
+TORCHRUN = {
+    "RANK": "1",
+    "WORLD_SIZE": "4",
+    "MASTER_ADDR": "a",
+    "MASTER_PORT": "1",
+    "TORCHELASTIC_RESTART_COUNT": "2",
+    "TORCHELASTIC_MAX_RESTARTS": "3",
+    "TORCHELASTIC_RUN_ID": "j",
+}
 BATCH = {"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}
 
 
-@pytest.mark.parametrize(("environment", "expected"), [
-    ({}, None), ({"RANK": "1", "WORLD_SIZE": "4"}, None), (BATCH, None), ({**BATCH, "SLURM_NTASKS": "1"}, None),
-    ({**TORCHRUN, "RANK": "0", "WORLD_SIZE": "1"}, None),
-    (TORCHRUN, Job("torchrun", 1, 4, "a", 1, 2, 3, "j")),
-    ({**BATCH, "MASTER_ADDR": "a", "MASTER_PORT": "1"}, Job("srun", 0, 4, "a", 1)),
-    ({**TORCHRUN, "RANK": "4"}, "RANK is 4, expected less than WORLD_SIZE, which is 4"),
-    ({**TORCHRUN, "WORLD_SIZE": "many"}, "WORLD_SIZE is 'many', expected a number"),
-    ({**BATCH, "SLURM_STEP_NUM_TASKS": "4"}, "set MASTER_ADDR to the first node's name and MASTER_PORT to a free port"),
-])
-def test_the_launcher_s_variables_are_read(environment: dict[str, str], expected: Job | str | None) -> None:
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, None),
+        ({"RANK": "1", "WORLD_SIZE": "4"}, None),
+        (BATCH, None),
+        ({**BATCH, "SLURM_NTASKS": "1"}, None),
+        ({**TORCHRUN, "RANK": "0", "WORLD_SIZE": "1"}, None),
+        (TORCHRUN, Job("torchrun", 1, 4, "a", 1, 2, 3, "j")),
+        ({**BATCH, "MASTER_ADDR": "a", "MASTER_PORT": "1"}, Job("srun", 0, 4, "a", 1)),
+        ({**TORCHRUN, "RANK": "4"}, "RANK is 4, expected less than WORLD_SIZE, which is 4"),
+        ({**TORCHRUN, "WORLD_SIZE": "many"}, "WORLD_SIZE is 'many', expected a number"),
+        (
+            {**BATCH, "SLURM_STEP_NUM_TASKS": "4"},
+            "set MASTER_ADDR to the first node's name and MASTER_PORT to a free port",
+        ),
+    ],
+)
+def test_the_launcher_s_variables_are_read(
+    environment: dict[str, str], expected: Job | str | None
+) -> None:
     """A process by itself is no job, nor is a batch script; what makes no sense gets one sentence."""
     if isinstance(expected, str):
         with pytest.raises(HarnessError, match=expected):

@@ -35,8 +35,15 @@ NEVER_DIVIDES = "ddp_invariants.faults.bucketed:NeverDivides"
 
 def command(*words: str, at: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """A command given in a folder, from nothing."""
-    return subprocess.run([sys.executable, "-m", "ddp_invariants", *words], cwd=at, capture_output=True, text=True, timeout=180,
-                          env={**os.environ, "PYTHONPATH": str(ROOT), **environment}, check=False)
+    return subprocess.run(
+        [sys.executable, "-m", "ddp_invariants", *words],
+        cwd=at,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        check=False,
+    )
 
 
 def invoke(*words: str) -> Result:
@@ -47,16 +54,26 @@ def invoke(*words: str) -> Result:
 # Exit statuses.
 
 
-@pytest.mark.parametrize(("words", "told"), [
-    (["cerify"], "No such command 'cerify'"), (["certify", "--nonsense"], "No such option"),
-    (["certify", "--profile", "slow"], "'slow' is not one of"),
-    (["certify", "--cases", "many"], "'many' is not a valid integer"),
-    (["certify", "torch", "--ddp", "torch"], "either NAME or --ddp"),
-    (["certify", "sampler:torch", "--sampler", "torch"], "either NAME or --sampler"),
-    (["discover", "--max-world-size", "0"], "0 is not in the range"), (["rules", "GRAD-200"], "no rule is called so"),
-    (["replay", "no-such-id"], "there is no"), (["compare"], "either --old or --baseline"),
-    (["faults", "--only", "NeverDivide"], "did you mean NeverDivides?"), (["init", "no/such/folder"], "does not exist")])
-def test_a_mistake_in_what_was_asked_ends_with_64_and_a_sentence(words: list[str], told: str) -> None:
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["cerify"], "No such command 'cerify'"),
+        (["certify", "--nonsense"], "No such option"),
+        (["certify", "--profile", "slow"], "'slow' is not one of"),
+        (["certify", "--cases", "many"], "'many' is not a valid integer"),
+        (["certify", "torch", "--ddp", "torch"], "either NAME or --ddp"),
+        (["certify", "sampler:torch", "--sampler", "torch"], "either NAME or --sampler"),
+        (["discover", "--max-world-size", "0"], "0 is not in the range"),
+        (["rules", "GRAD-200"], "no rule is called so"),
+        (["replay", "no-such-id"], "there is no"),
+        (["compare"], "either --old or --baseline"),
+        (["faults", "--only", "NeverDivide"], "did you mean NeverDivides?"),
+        (["init", "no/such/folder"], "does not exist"),
+    ],
+)
+def test_a_mistake_in_what_was_asked_ends_with_64_and_a_sentence(
+    words: list[str], told: str
+) -> None:
     """Whatever the command: 2 is a verdict."""
     done = invoke(*words)
     assert done.exit_code == 64, done.output
@@ -64,14 +81,24 @@ def test_a_mistake_in_what_was_asked_ends_with_64_and_a_sentence(words: list[str
     assert "Traceback" not in done.output
 
 
-@pytest.mark.parametrize(("error", "status"), [
-    (LoadFailure("--ddp a: it does not load"), 64), (FileNotFoundError(2, "No such file or directory", "pin.toml"), 64),
-    (HarnessError("the host is gone"), 2), (OSError(24, "Too many open files"), 2), (KeyboardInterrupt(), 130)])
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (LoadFailure("--ddp a: it does not load"), 64),
+        (FileNotFoundError(2, "No such file or directory", "pin.toml"), 64),
+        (HarnessError("the host is gone"), 2),
+        (OSError(24, "Too many open files"), 2),
+        (KeyboardInterrupt(), 130),
+    ],
+)
 def test_what_the_user_did_not_cause_is_no_mistake_of_theirs(
-        error: BaseException, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    error: BaseException, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where the harness or the system fails nothing is known (2), and an interrupt is told as one (130)."""
+
     def failing() -> None:
         raise error
+
     monkeypatch.setattr(ranks, "Hosts", failing)
     done = invoke("discover")
     assert done.exit_code == status
@@ -79,11 +106,18 @@ def test_what_the_user_did_not_cause_is_no_mistake_of_theirs(
     assert (str(error) or "interrupted") in done.output
 
 
-@pytest.mark.parametrize(("words", "told"), [
-    (["--ddp", "nonsense"], "--ddp nonsense: expected reference, torch"), (["--ddp", "refrence"], "did you mean reference?"),
-    (["--ddp", "no/file.py:X"], "--ddp no/file.py:X: there is no file no/file.py"),
-    (["--sampler", "a:"], "--sampler a:: expected")])
-def test_a_bad_name_is_told_before_anything_is_started(words: list[str], told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--ddp", "nonsense"], "--ddp nonsense: expected reference, torch"),
+        (["--ddp", "refrence"], "did you mean reference?"),
+        (["--ddp", "no/file.py:X"], "--ddp no/file.py:X: there is no file no/file.py"),
+        (["--sampler", "a:"], "--sampler a:: expected"),
+    ],
+)
+def test_a_bad_name_is_told_before_anything_is_started(
+    words: list[str], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As far as the name itself tells: no host is started for it."""
     monkeypatch.setattr(ranks, "Hosts", None)
     done = invoke("discover", *words)
@@ -93,8 +127,14 @@ def test_a_bad_name_is_told_before_anything_is_started(words: list[str], told: s
 def test_the_statuses_and_completion_stand_in_the_help() -> None:
     """All five of them, and every command with a line of its own."""
     told = " ".join(invoke("--help").output.split())
-    for words in ("0 certified", "1 violated", "2 inconclusive", "64 nothing was judged", "130 interrupted",
-                  'eval "$(_DDP_INVARIANTS_COMPLETE=bash_source ddp-invariants)"'):
+    for words in (
+        "0 certified",
+        "1 violated",
+        "2 inconclusive",
+        "64 nothing was judged",
+        "130 interrupted",
+        'eval "$(_DDP_INVARIANTS_COMPLETE=bash_source ddp-invariants)"',
+    ):
         assert words in told
     with main.make_context("ddp-invariants", ["rules"]) as context:
         for name in main.list_commands(context):
@@ -107,29 +147,66 @@ def test_completion_offers_commands_and_rules(tmp_path: Path) -> None:
     """As the line in the help sets it up."""
     source = command(at=tmp_path, _DDP_INVARIANTS_COMPLETE="zsh_source")
     assert "compdef" in source.stdout
-    for words, offered in (("ddp-invariants ce", "certify"), ("ddp-invariants rules GRAD-1", "GRAD-12"),
-                           ("ddp-invariants certify --sampler-", "--sampler-arg")):
-        done = command(at=tmp_path, _DDP_INVARIANTS_COMPLETE="bash_complete", COMP_WORDS=words,
-                       COMP_CWORD=str(len(words.split()) - 1))
+    for words, offered in (
+        ("ddp-invariants ce", "certify"),
+        ("ddp-invariants rules GRAD-1", "GRAD-12"),
+        ("ddp-invariants certify --sampler-", "--sampler-arg"),
+    ):
+        done = command(
+            at=tmp_path,
+            _DDP_INVARIANTS_COMPLETE="bash_complete",
+            COMP_WORDS=words,
+            COMP_CWORD=str(len(words.split()) - 1),
+        )
         assert f"plain,{offered}" in done.stdout.splitlines(), done.stdout + done.stderr
 
 
 # certify.
 
 
-def test_several_are_judged_one_after_another_and_compared(session: Session, tmp_path: Path) -> None:
+def test_several_are_judged_one_after_another_and_compared(
+    session: Session, tmp_path: Path
+) -> None:
     """A table of rules and one of capabilities; a certificate each and a page of both; the worst of their exit statuses."""
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
-    done = session("ddp_invariants", "certify", NEVER_DIVIDES, "sampler:torch", "--cases", "5", "--seed", "1", "-n", "0",
-                   "-k", "grad2 or shard1_", "--max-world-size", "2", "--certificate", "both.html", "--json", at=tmp_path,
-                   environment={**os.environ, "PYTEST_ADDOPTS": "--neither", "PYTEST_PLUGINS": "no_such_plugin"})
+    done = session(
+        "ddp_invariants",
+        "certify",
+        NEVER_DIVIDES,
+        "sampler:torch",
+        "--cases",
+        "5",
+        "--seed",
+        "1",
+        "-n",
+        "0",
+        "-k",
+        "grad2 or shard1_",
+        "--max-world-size",
+        "2",
+        "--certificate",
+        "both.html",
+        "--json",
+        at=tmp_path,
+        environment={
+            **os.environ,
+            "PYTEST_ADDOPTS": "--neither",
+            "PYTEST_PLUGINS": "no_such_plugin",
+        },
+    )
     assert done.returncode == 1, done.stdout + done.stderr
     plain = json.loads(done.stdout)
-    assert (plain["status"], plain["outcome"], [one["status"] for one in plain["judged"]]) == (1, "violated", [1, 0])
+    assert (plain["status"], plain["outcome"], [one["status"] for one in plain["judged"]]) == (
+        1,
+        "violated",
+        [1, 0],
+    )
     assert [one["rules"].get("SHARD-1") for one in plain["judged"]] == ["holds", "holds"]
     assert [(tmp_path / path).exists() for path in plain["judged"][0]["violations"]] == [True]
     mine = "both-ddp-invariants.faults.bucketed-NeverDivides"
-    written = {f"{name}.{kind}" for name in (mine, "both-sampler-torch") for kind in ("html", "json")} | {"both.html"}
+    written = {
+        f"{name}.{kind}" for name in (mine, "both-sampler-torch") for kind in ("html", "json")
+    } | {"both.html"}
     assert {path.name for path in tmp_path.glob("both*")} == written
     certificates = [read(tmp_path / name) for name in (f"{mine}.json", "both-sampler-torch.json")]
     assert [len(one.violations) for one in certificates] == [1, 0]
@@ -141,8 +218,10 @@ def test_several_are_judged_one_after_another_and_compared(session: Session, tmp
     assert ["SHARD-1", "holds", "holds"] in [row.split() for row in rows]
     assert ["all", "in", "all", "violated", "certified"] in [row.split() for row in rows]
     assert ["resume", "right", "not", "offered"] in [row.split() for row in rows]
-    repeat = re.search(rf"repeat +ddp-invariants (certify --ddp {NEVER_DIVIDES} --replay \.ddp-invariants/\w+\.json -k grad2)",
-                       done.stderr)
+    repeat = re.search(
+        rf"repeat +ddp-invariants (certify --ddp {NEVER_DIVIDES} --replay \.ddp-invariants/\w+\.json -k grad2)",
+        done.stderr,
+    )
     assert repeat is not None
     again = session("ddp_invariants", *repeat[1].split(), at=tmp_path)
     assert again.returncode == 1, again.stdout + again.stderr
@@ -166,13 +245,33 @@ def test_what_pytest_says_and_what_was_found_make_the_status() -> None:
     seen["GRAD-2"].seen = 1
     # With 2 a session ends that was cut short: by -x under xdist, say.
     for status, ledger, others, expected in (
-            (0, well, False, 0), (0, seen, False, 2), (1, violated, False, 1), (1, seen, False, 2), (1, seen, True, 1),
-            (1, well, False, 2), (2, violated, False, 1), (2, well, False, 2), (2, seen, True, 2), (3, violated, False, 3)):
+        (0, well, False, 0),
+        (0, seen, False, 2),
+        (1, violated, False, 1),
+        (1, seen, False, 2),
+        (1, seen, True, 1),
+        (1, well, False, 2),
+        (2, violated, False, 1),
+        (2, well, False, 2),
+        (2, seen, True, 2),
+        (3, violated, False, 3),
+    ):
         assert ending.judged(status, ledger, others_failed=others) == expected, (status, expected)
     for status, began, interrupted, expected in (
-            (0, True, False, 0), (1, True, False, 1), (1, False, False, 2), (2, True, True, 130), (2, False, False, 2),
-            (3, True, False, 2), (4, False, False, 64), (5, True, False, 64), (64, False, False, 64)):
-        assert sitting._status(status, began=began, interrupted=interrupted) == expected, (status, expected)
+        (0, True, False, 0),
+        (1, True, False, 1),
+        (1, False, False, 2),
+        (2, True, True, 130),
+        (2, False, False, 2),
+        (3, True, False, 2),
+        (4, False, False, 64),
+        (5, True, False, 64),
+        (64, False, False, 64),
+    ):
+        assert sitting._status(status, began=began, interrupted=interrupted) == expected, (
+            status,
+            expected,
+        )
 
 
 def test_a_comparison_tells_what_differs_and_what_was_not_looked_at() -> None:
@@ -185,9 +284,14 @@ def test_a_comparison_tells_what_differs_and_what_was_not_looked_at() -> None:
     ours = (Probed("tied", Standing.RIGHT), Probed("unused", Standing.WRONG))
     theirs = (Probed("tied", Standing.UNKNOWN), Probed("unused", Standing.REFUSED))
     dealt = (Probed("shuffle", Standing.RIGHT),)
-    text = answers.side_by_side({
-        "one": Sat(0, right, Discovery({}, {}, ours, dealt)), "other": Sat(1, broken, Discovery({}, {}, theirs, dealt)),
-        "sampler:torch": Sat(2, right, Discovery({}, {}, ours, dealt), of_sampler=True), "bad": Sat(64)})
+    text = answers.side_by_side(
+        {
+            "one": Sat(0, right, Discovery({}, {}, ours, dealt)),
+            "other": Sat(1, broken, Discovery({}, {}, theirs, dealt)),
+            "sampler:torch": Sat(2, right, Discovery({}, {}, ours, dealt), of_sampler=True),
+            "bad": Sat(64),
+        }
+    )
     rows = [re.split(r"  +", row.strip()) for row in text.splitlines()]
     assert ["GRAD-2", "holds", "violated", "holds"] in rows
     assert ["unused", "silently wrong", "refused"] in rows
@@ -218,40 +322,94 @@ def test_every_rule_is_explained() -> None:
     assert rulebook.explained("GRAD-9").level == "capability"
     listed = json.loads(invoke("rules", "--json").output)
     assert [one["id"] for one in listed] == list(SHIPPED)
-    assert "no rule is called so; did you mean LOSS-1 or LOSS-2 or LOSS-3?" in invoke("rules", "loss").output
+    assert (
+        "no rule is called so; did you mean LOSS-1 or LOSS-2 or LOSS-3?"
+        in invoke("rules", "loss").output
+    )
     assert "did you mean GRAD-" in invoke("rules", "gard-2").output
 
 
-TORCH = Torch("2.13.0", "2.4", debug=False, built_for="CPU", backends=["gloo"], gpus=[], threads=1, forked="", subreaper="",
-              batch_scheduling="")
-WELL = Facts("Linux", (3, 12), TORCH, "", 4, None, 1024, None, None, 8192 * MIB, 1024 * MIB, "", ("127.0.0.1",), "", 0.03, "")
+TORCH = Torch(
+    "2.13.0",
+    "2.4",
+    debug=False,
+    built_for="CPU",
+    backends=["gloo"],
+    gpus=[],
+    threads=1,
+    forked="",
+    subreaper="",
+    batch_scheduling="",
+)
+WELL = Facts(
+    "Linux",
+    (3, 12),
+    TORCH,
+    "",
+    4,
+    None,
+    1024,
+    None,
+    None,
+    8192 * MIB,
+    1024 * MIB,
+    "",
+    ("127.0.0.1",),
+    "",
+    0.03,
+    "",
+)
 
 
 def _torch(**changes: Any) -> Facts:
     return replace(WELL, torch=replace(TORCH, **changes))
 
 
-@pytest.mark.parametrize(("facts", "name", "standing", "advice"), [
-    (replace(WELL, system="Darwin"), "system", "problem", "use it, or a container"),
-    (replace(WELL, python=(3, 10)), "python", "problem", "3.11"),
-    (replace(WELL, torch=None, untold="No module named 'torch'"), "torch", "problem", "pip install torch"),
-    (_torch(debug=True), "torch", "warning", "slow"), (_torch(backends=["nccl"]), "backends", "problem", "gloo"),
-    (_torch(gpus=["H200"]), "GPUs", "ok", "asks for them"), (_torch(threads=3), "fork", "warning", "sitecustomize"),
-    (_torch(forked="a forked child ended with status -11"), "fork", "problem", "sitecustomize"),
-    (_torch(subreaper="Invalid argument"), "orphans", "problem", "sandbox"),
-    (_torch(batch_scheduling="PermissionError"), "scheduling", "warning", "seccomp"),
-    (replace(WELL, kernel="no anonymous file"), "kernel", "problem", "sandbox"),
-    (replace(WELL, loopback="127.0.0.1: Cannot assign requested address"), "loopback", "problem", "ip link set lo up"),
-    (replace(WELL, localhost=("::1",)), "localhost", "warning", "/etc/hosts"),
-    (replace(WELL, files=20), "open files", "problem", "ulimit -n"),
-    (replace(WELL, files=256), "open files", "warning", "-n 4096"),
-    (replace(WELL, processes=100), "processes", "warning", "ulimit -u"),
-    (replace(WELL, group_processes=8), "processes of the container", "problem", "--pids-limit"),
-    (replace(WELL, memory=100 * MIB), "memory", "problem", "-n 1"),
-    (replace(WELL, shared=32 * MIB), "shared memory", "warning", "--shm-size=1g"),
-    (replace(WELL, cores=1), "cores", "warning", "take turns"), (replace(WELL, quota=0.5), "cores", "warning", "take turns"),
-    (replace(WELL, trained=None, untrained="the host is gone"), "two ranks", "problem", "report it")])
-def test_the_doctor_says_what_is_wrong_and_what_to_do(facts: Facts, name: str, standing: str, advice: str) -> None:
+@pytest.mark.parametrize(
+    ("facts", "name", "standing", "advice"),
+    [
+        (replace(WELL, system="Darwin"), "system", "problem", "use it, or a container"),
+        (replace(WELL, python=(3, 10)), "python", "problem", "3.11"),
+        (
+            replace(WELL, torch=None, untold="No module named 'torch'"),
+            "torch",
+            "problem",
+            "pip install torch",
+        ),
+        (_torch(debug=True), "torch", "warning", "slow"),
+        (_torch(backends=["nccl"]), "backends", "problem", "gloo"),
+        (_torch(gpus=["H200"]), "GPUs", "ok", "asks for them"),
+        (_torch(threads=3), "fork", "warning", "sitecustomize"),
+        (_torch(forked="a forked child ended with status -11"), "fork", "problem", "sitecustomize"),
+        (_torch(subreaper="Invalid argument"), "orphans", "problem", "sandbox"),
+        (_torch(batch_scheduling="PermissionError"), "scheduling", "warning", "seccomp"),
+        (replace(WELL, kernel="no anonymous file"), "kernel", "problem", "sandbox"),
+        (
+            replace(WELL, loopback="127.0.0.1: Cannot assign requested address"),
+            "loopback",
+            "problem",
+            "ip link set lo up",
+        ),
+        (replace(WELL, localhost=("::1",)), "localhost", "warning", "/etc/hosts"),
+        (replace(WELL, files=20), "open files", "problem", "ulimit -n"),
+        (replace(WELL, files=256), "open files", "warning", "-n 4096"),
+        (replace(WELL, processes=100), "processes", "warning", "ulimit -u"),
+        (replace(WELL, group_processes=8), "processes of the container", "problem", "--pids-limit"),
+        (replace(WELL, memory=100 * MIB), "memory", "problem", "-n 1"),
+        (replace(WELL, shared=32 * MIB), "shared memory", "warning", "--shm-size=1g"),
+        (replace(WELL, cores=1), "cores", "warning", "take turns"),
+        (replace(WELL, quota=0.5), "cores", "warning", "take turns"),
+        (
+            replace(WELL, trained=None, untrained="the host is gone"),
+            "two ranks",
+            "problem",
+            "report it",
+        ),
+    ],
+)
+def test_the_doctor_says_what_is_wrong_and_what_to_do(
+    facts: Facts, name: str, standing: str, advice: str
+) -> None:
     """Of a machine on which all else is well."""
     odd = [check for check in diagnose(facts) if check.standing != "ok" or check.advice]
     assert [(check.name, check.standing) for check in odd] == [(name, standing)]
@@ -268,10 +426,14 @@ def test_the_doctor_looks_at_this_machine(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
     assert found["two ranks"]["standing"] == found["fork"]["standing"] == "ok", done.stdout
     assert "right by all rules" in found["two ranks"]["found"]
-    (tmp_path / "torch.py").write_text("raise ImportError('libgomp.so.1: cannot open shared object file')\n")
+    (tmp_path / "torch.py").write_text(
+        "raise ImportError('libgomp.so.1: cannot open shared object file')\n"
+    )
     done = command("doctor", at=tmp_path)
     assert done.returncode == 1
-    assert re.search(r"problem +torch +importing it fails: ImportError: libgomp", done.stdout), done.stdout
+    assert re.search(r"problem +torch +importing it fails: ImportError: libgomp", done.stdout), (
+        done.stdout
+    )
 
 
 def test_the_demonstration_shows_both_outcomes(session: Session, tmp_path: Path) -> None:
@@ -295,8 +457,21 @@ def test_what_init_writes_certifies_and_nothing_is_overwritten(tmp_path: Path) -
     job = (tmp_path / ".github" / "workflows" / "ddp-invariants.yml").read_text()
     certified = re.search(r"run: ddp-invariants (certify .+)", job)
     assert certified is not None
-    found = command(*certified[1].split(), "-n", "0", "-k", "grad2 or grad6", "--cases", "5", "--seed", "1", "-v",
-                    "--max-world-size", "3", at=tmp_path)
+    found = command(
+        *certified[1].split(),
+        "-n",
+        "0",
+        "-k",
+        "grad2 or grad6",
+        "--cases",
+        "5",
+        "--seed",
+        "1",
+        "-v",
+        "--max-world-size",
+        "3",
+        at=tmp_path,
+    )
     assert found.returncode == 0, found.stdout + found.stderr
     assert "driven    adapter with wrap, after_backward" in found.stdout
     (tmp_path / "ddp_invariants_adapter.py").write_text("# ours\n")
@@ -312,16 +487,28 @@ def test_what_init_writes_certifies_and_nothing_is_overwritten(tmp_path: Path) -
 def test_what_the_package_offers_is_imported_when_asked_for() -> None:
     """The rank side imports the package, and has nothing of Hypothesis or pydantic."""
     heavy = "{'hypothesis', 'pydantic', 'pytest', 'click', 'rich', 'jinja2', 'torch', 'numpy'} & set(sys.modules)"
-    lines = ["import sys, ddp_invariants", f"assert not {heavy}", "import ddp_invariants.ranks.rank", f"print(sorted({heavy}))",
-             "from ddp_invariants import Case, Implementation, certify, rules, strategies",
-             "print(certify.__name__, sorted(set(ddp_invariants.__all__) - set(dir(ddp_invariants))))"]
-    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=False,
-                          env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=120)
+    lines = [
+        "import sys, ddp_invariants",
+        f"assert not {heavy}",
+        "import ddp_invariants.ranks.rank",
+        f"print(sorted({heavy}))",
+        "from ddp_invariants import Case, Implementation, certify, rules, strategies",
+        "print(certify.__name__, sorted(set(ddp_invariants.__all__) - set(dir(ddp_invariants))))",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=120,
+    )
     assert done.stdout.splitlines() == ["['numpy', 'torch']", "certify []"], done.stderr
 
 
 def test_a_rule_of_ones_own_is_certified_and_shrunk_like_any_other(
-        session: Session, host_addresses: list[str], tmp_path: Path) -> None:
+    session: Session, host_addresses: list[str], tmp_path: Path
+) -> None:
     """On cases of its own: right of torch's DDP, and violated by one whose gradients travel in bfloat16."""
     own: Any = SimpleNamespace(**runpy.run_path(str(ROOT / "examples" / "own_property.py")))
     from ddp_invariants import Implementation, certify
@@ -330,12 +517,21 @@ def test_a_rule_of_ones_own_is_certified_and_shrunk_like_any_other(
 
     hosts: Any = SimpleNamespace(addresses=host_addresses)
     try:
-        held = certify(Implementation(ddp="torch"), "COMM-100", own.small_buckets(), examples=20, store=tmp_path, hosts=hosts)
+        held = certify(
+            Implementation(ddp="torch"),
+            "COMM-100",
+            own.small_buckets(),
+            examples=20,
+            store=tmp_path,
+            hosts=hosts,
+        )
         assert held.said("COMM-100") == "holds"
         assert held["COMM-100"].met["several buckets"] > 0
         rounding = Implementation(ddp="ddp_invariants.faults.bucketed:RoundsToBfloat16")
         with pytest.raises(Violation, match=r"COMM-100 violated by .*RoundsToBfloat16") as found:
-            certify(rounding, "COMM-100", own.small_buckets(), examples=20, store=tmp_path, hosts=hosts)
+            certify(
+                rounding, "COMM-100", own.small_buckets(), examples=20, store=tmp_path, hosts=hosts
+            )
         repeat = re.search(r"repeat +certify\(…, 'COMM-100', replay='(.+)'\)", found.value.report)
         assert repeat is not None
         with pytest.raises(Violation, match="COMM-100 violated by"):
@@ -346,11 +542,21 @@ def test_a_rule_of_ones_own_is_certified_and_shrunk_like_any_other(
         del ALL_RULES["COMM-100"], training.rules["COMM-100"]
     unknown = invoke("replay", repeat[1])
     assert unknown.exit_code == 64
-    assert "COMM-100 is none of the rules here, but of somebody's own: --rules FILE names" in unknown.output
+    assert (
+        "COMM-100 is none of the rules here, but of somebody's own: --rules FILE names"
+        in unknown.output
+    )
     for text, told in (("1 / 0", "it raised ZeroDivisionError"), ("", "it adds no rule")):
         (tmp_path / "rules.py").write_text(text)
         assert told in invoke("replay", repeat[1], "--rules", str(tmp_path / "rules.py")).output
-    again = session("ddp_invariants", "replay", repeat[1], "--rules", str(ROOT / "examples" / "own_property.py"), at=tmp_path)
+    again = session(
+        "ddp_invariants",
+        "replay",
+        repeat[1],
+        "--rules",
+        str(ROOT / "examples" / "own_property.py"),
+        at=tmp_path,
+    )
     assert again.returncode == 1, again.stdout + again.stderr
     assert "COMM-100" in again.stdout
     assert "--rules" in again.stdout.rpartition("repeat")[2]
@@ -360,13 +566,31 @@ def test_a_property_of_ones_own_is_a_test_like_any_other(tmp_path: Path) -> None
     """In a folder of its own, on what the options name; the line that repeats what it finds works there."""
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["ddp_invariants.plugin"]\n')
     (tmp_path / "own_property.py").write_text((ROOT / "examples" / "own_property.py").read_text())
-    (tmp_path / "test_own.py").write_text("from own_property import small_buckets\n\n\ndef test_comm100(trial):\n"
-                                          "    trial.certify('COMM-100', small_buckets())\n")
-    words = ["test_own.py", "--ddp", "ddp_invariants.faults.bucketed:RoundsToBfloat16", "--cases", "20", "--seed", "1",
-             "--max-world-size", "2"]
+    (tmp_path / "test_own.py").write_text(
+        "from own_property import small_buckets\n\n\ndef test_comm100(trial):\n"
+        "    trial.certify('COMM-100', small_buckets())\n"
+    )
+    words = [
+        "test_own.py",
+        "--ddp",
+        "ddp_invariants.faults.bucketed:RoundsToBfloat16",
+        "--cases",
+        "20",
+        "--seed",
+        "1",
+        "--max-world-size",
+        "2",
+    ]
     for _ in range(2):
-        done = subprocess.run([sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *words], cwd=tmp_path, timeout=180,
-                              capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)})
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *words],
+            cwd=tmp_path,
+            timeout=180,
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
         assert done.returncode == 1, done.stdout + done.stderr
         assert "COMM-100 violated by ddp_invariants.faults.bucketed:RoundsToBfloat16" in done.stdout
         assert re.search(r"COMM-100 +violated", done.stdout), done.stdout

@@ -27,10 +27,20 @@ from ddp_invariants.ranks.pool import Pool
 
 f32 = np.float32
 ELEMENTS = st.floats(-100, 100, width=32, allow_subnormal=False)
-LINEAR = st.builds(Layer, st.just("linear"), st.sampled_from((1, 2, 3)), bias=st.booleans(), dtype=st.just("complex64"),
-                   layout=st.sampled_from(("contiguous", "transposed", "strided")))
-LAYERS = st.lists(LINEAR | st.sampled_from((Layer("scale", dtype="complex64"), Layer("linear", 2, dtype="float64"))),
-                  min_size=1, max_size=4).filter(lambda layers: any(layer.complex for layer in layers))
+LINEAR = st.builds(
+    Layer,
+    st.just("linear"),
+    st.sampled_from((1, 2, 3)),
+    bias=st.booleans(),
+    dtype=st.just("complex64"),
+    layout=st.sampled_from(("contiguous", "transposed", "strided")),
+)
+LAYERS = st.lists(
+    LINEAR
+    | st.sampled_from((Layer("scale", dtype="complex64"), Layer("linear", 2, dtype="float64"))),
+    min_size=1,
+    max_size=4,
+).filter(lambda layers: any(layer.complex for layer in layers))
 
 
 def numbers(tensor: torch.Tensor) -> np.ndarray:
@@ -43,16 +53,29 @@ def numbers(tensor: torch.Tensor) -> np.ndarray:
 @given(layers=LAYERS, inputs=st.sampled_from((1, 2, 4)), seed=st.integers(0, 1000))
 def test_a_gradient_is_autograds_in_complex128(layers: list[Layer], inputs: int, seed: int) -> None:
     """By real and imaginary part, of weights, biases and factors, whatever layer comes before and after."""
-    case = TrainingCase(model=Model(inputs, tuple(layers)), data=Data(samples=4, batch_size=2), values="real", seed=seed)
+    case = TrainingCase(
+        model=Model(inputs, tuple(layers)),
+        data=Data(samples=4, batch_size=2),
+        values="real",
+        seed=seed,
+    )
     replica = Replica(case.model, draws.parameters(case, 0, case.model.numbers))
     for parameter in replica.parameters():
-        parameter.data = parameter.data.to(torch.complex128 if parameter.is_complex() else torch.float64)
+        parameter.data = parameter.data.to(
+            torch.complex128 if parameter.is_complex() else torch.float64
+        )
     batch = oracle.batches(case)[0]
-    found = oracle.gradients(case, {name: numbers(p) for name, p in replica.named_parameters()}, batch)
+    found = oracle.gradients(
+        case, {name: numbers(p) for name, p in replica.named_parameters()}, batch
+    )
     for rank in range(case.world_size):
         replica.zero_grad()
-        loss_of("tagged", replica(torch.from_numpy(batch.inputs_WBI[rank])), torch.from_numpy(batch.targets_WBO[rank]),
-                torch.from_numpy(batch.tags_WB[rank])).backward()
+        loss_of(
+            "tagged",
+            replica(torch.from_numpy(batch.inputs_WBI[rank])),
+            torch.from_numpy(batch.targets_WBO[rank]),
+            torch.from_numpy(batch.tags_WB[rank]),
+        ).backward()
         for name, parameter in replica.named_parameters():
             assert parameter.grad is not None
             expected = numbers(parameter.grad).ravel()
@@ -62,16 +85,28 @@ def test_a_gradient_is_autograds_in_complex128(layers: list[Layer], inputs: int,
 
 def test_gaussian_integers_make_a_whole_step_exact() -> None:
     """On small integers every radius is 0, so that the last bit of each part is judged."""
-    case = TrainingCase(model=Model(2, (Layer("linear", 3, bias=True, dtype="complex64"), Layer("scale", dtype="complex64"))),
-                        data=Data(samples=4, batch_size=2), values="integer")
+    case = TrainingCase(
+        model=Model(
+            2, (Layer("linear", 3, bias=True, dtype="complex64"), Layer("scale", dtype="complex64"))
+        ),
+        data=Data(samples=4, batch_size=2),
+        values="integer",
+    )
     replica = Replica(case.model, draws.parameters(case, 0, case.model.numbers))
-    found = oracle.gradients(case, {name: numbers(p) for name, p in replica.named_parameters()}, oracle.batches(case)[0])
+    found = oracle.gradients(
+        case, {name: numbers(p) for name, p in replica.named_parameters()}, oracle.batches(case)[0]
+    )
     assert all((ball.radius == 0).all() for ball in found.by_name.values())
 
 
 def inside(values: np.ndarray, ball: Ball) -> bool:
     """Whether computed values lie in a ball."""
-    return bool((np.abs(values.astype(np.float64).reshape(ball.centre.shape) - ball.centre) <= ball.radius).all())
+    return bool(
+        (
+            np.abs(values.astype(np.float64).reshape(ball.centre.shape) - ball.centre)
+            <= ball.radius
+        ).all()
+    )
 
 
 @given(st.data())
@@ -85,9 +120,11 @@ def test_any_order_of_a_complex_product_lies_inside(data: st.DataObject) -> None
     order = data.draw(st.permutations(range(2 * width + 1)))
     parts = []
     for part, sign in ((0, -1), (1, 1)):
-        terms = [*(weight[:, k, part] * x[..., k, None] for k in range(width)),
-                 *(f32(sign) * weight[:, k, 1 - part] * turned[..., k, None] for k in range(width)),
-                 np.broadcast_to(bias[:, part], (1, 2, 3))]
+        terms = [
+            *(weight[:, k, part] * x[..., k, None] for k in range(width)),
+            *(f32(sign) * weight[:, k, 1 - part] * turned[..., k, None] for k in range(width)),
+            np.broadcast_to(bias[:, part], (1, 2, 3)),
+        ]
         total = np.zeros((1, 2, 3), f32)
         for k in order:
             total = total + terms[k]
@@ -103,24 +140,42 @@ def test_any_order_of_a_complex_product_lies_inside(data: st.DataObject) -> None
 
 @settings(deadline=None)
 @given(st.integers(1, 6), st.data())
-def test_every_way_of_averaging_complex_numbers_lies_within_the_bound(world_size: int, data: st.DataObject) -> None:
+def test_every_way_of_averaging_complex_numbers_lies_within_the_bound(
+    world_size: int, data: st.DataObject
+) -> None:
     """By torch's complex division, by a reciprocal, by parts; of numbers of any magnitude."""
-    g_WP = data.draw(npst.arrays(f32, (world_size, 8), elements=st.floats(-2.0**100, 2.0**100, width=32)))
+    g_WP = data.draw(
+        npst.arrays(f32, (world_size, 8), elements=st.floats(-(2.0**100), 2.0**100, width=32))
+    )
     whole = [torch.view_as_complex(torch.from_numpy(one.copy()).reshape(4, 2)) for one in g_WP]
     exact = g_WP.astype(np.float64)
     form = balls.format_of(Layout((Slot("weight", "complex64", (4,)),)))
-    mean = balls.mean_over_ranks(exact, 0 * exact, np.abs(exact), balls.quantum_of(exact).min(0), form,
-                                 1 + balls.COMPLEX_DIVISION * np.ones(8, int))
+    mean = balls.mean_over_ranks(
+        exact,
+        0 * exact,
+        np.abs(exact),
+        balls.quantum_of(exact).min(0),
+        form,
+        1 + balls.COMPLEX_DIVISION * np.ones(8, int),
+    )
     total = torch.stack(whole).sum(0)
-    for held in (total / world_size, total * (1 / world_size), torch.view_as_complex(torch.view_as_real(total) / world_size),
-                 torch.stack([one / world_size for one in whole]).sum(0)):
+    for held in (
+        total / world_size,
+        total * (1 / world_size),
+        torch.view_as_complex(torch.view_as_real(total) / world_size),
+        torch.stack([one / world_size for one in whole]).sum(0),
+    ):
         assert inside(numbers(held), mean)
 
 
 def test_what_overflows_in_one_part_is_known_in_neither() -> None:
     """Infinity times the zero of a real divisor makes the other part no number; a neighbour stays known."""
     g_WP = np.array([[1.0, 3e38, 1.0, 1.0]] * 2)
-    slots = Slot("factor", "float32", ()), Slot("weight", "complex64", (1,)), Slot("other", "float32", ())
+    slots = (
+        Slot("factor", "float32", ()),
+        Slot("weight", "complex64", (1,)),
+        Slot("other", "float32", ()),
+    )
     form = balls.format_of(Layout(slots))
     mean = balls.mean_over_ranks(g_WP, 0 * g_WP, g_WP, np.ones(4), form, 1)
     assert np.isfinite(mean.radius).tolist() == [True, False, False, True]
@@ -134,7 +189,10 @@ WEIGHT = Slot("weight", "complex64", (1, 2))
 def noted(*values: complex) -> Tensors:
     """A record of one complex tensor, between two real ones."""
     layout = Layout((Slot("factor", "float32", ()), WEIGHT, Slot("bias", "float64", (1,))))
-    return Tensors(layout, f32(7).tobytes() + np.array(values, np.complex64).tobytes() + np.float64(9).tobytes())
+    return Tensors(
+        layout,
+        f32(7).tobytes() + np.array(values, np.complex64).tobytes() + np.float64(9).tobytes(),
+    )
 
 
 def test_evidence_of_complex_numbers_is_that_of_their_parts() -> None:
@@ -143,8 +201,14 @@ def test_evidence_of_complex_numbers_is_that_of_their_parts() -> None:
     assert one.layout.nbytes == len(one.bits) == 4 + 16 + 8
     assert one.values_P.tolist() == [7, 1, 2, 3, 4, 9]
     assert one.by_name["weight"].tolist() == [[[1, 2], [3, 4]]]
-    assert [one.layout.locate(number)[1] for number in range(6)] == ["()", "(0, 0).real", "(0, 0).imag", "(0, 1).real",
-                                                                     "(0, 1).imag", "(0,)"]
+    assert [one.layout.locate(number)[1] for number in range(6)] == [
+        "()",
+        "(0, 0).real",
+        "(0, 0).imag",
+        "(0, 1).real",
+        "(0, 1).imag",
+        "(0,)",
+    ]
     different = parted(one, noted(1 + 2j, 3 + 5j), "rank 0 holds")
     assert different is not None
     assert different.place == "parameter 'weight' (1, 2)"
@@ -154,11 +218,15 @@ def test_evidence_of_complex_numbers_is_that_of_their_parts() -> None:
     assert found.words.startswith("4.5 at (0, 1).imag, expected 4; 1 of 4 parts differ")
 
 
-KINDS = [("imaginary zero", lambda g: g.mean(0) * [1, 0]), ("real zero", lambda g: g.mean(0) * [0, 1]),
-         ("imaginary not reduced", lambda g: np.where([True, False], g.mean(0), g)),
-         ("imaginary divided", lambda g: np.where([True, False], g.mean(0), g / 2)),
-         ("conjugated", lambda g: g.mean(0) * [1, -1]), ("reordered", lambda g: g.mean(0)[..., ::-1]),
-         ("reordered", lambda g: np.moveaxis(g.mean(0), -1, 0).reshape(2, 2))]
+KINDS = [
+    ("imaginary zero", lambda g: g.mean(0) * [1, 0]),
+    ("real zero", lambda g: g.mean(0) * [0, 1]),
+    ("imaginary not reduced", lambda g: np.where([True, False], g.mean(0), g)),
+    ("imaginary divided", lambda g: np.where([True, False], g.mean(0), g / 2)),
+    ("conjugated", lambda g: g.mean(0) * [1, -1]),
+    ("reordered", lambda g: g.mean(0)[..., ::-1]),
+    ("reordered", lambda g: np.moveaxis(g.mean(0), -1, 0).reshape(2, 2)),
+]
 
 
 @pytest.mark.parametrize(("kind", "held"), KINDS, ids=[kind for kind, _ in KINDS])
@@ -168,8 +236,17 @@ def test_what_became_of_the_parts_is_named_and_a_near_miss_is_not(kind: str, hel
     g_W = np.array([[[1.0, 2.0], [3.0, -5.0]], [[2.5, -1.0], [-0.5, 8.0]]])
 
     def named(held_W: np.ndarray) -> set[str]:
-        asked = Asked(Hearing(right()), 0, "layers.0.weight", held_W, g_W[None], np.zeros_like(g_W), None, 2.0**-24,
-                      complex=True)
+        asked = Asked(
+            Hearing(right()),
+            0,
+            "layers.0.weight",
+            held_W,
+            g_W[None],
+            np.zeros_like(g_W),
+            None,
+            2.0**-24,
+            complex=True,
+        )
         return {one.kind for one in predictions(asked) if asked.fits(one)}
 
     held_W = np.array(np.broadcast_to(held(g_W), g_W.shape))
@@ -179,8 +256,13 @@ def test_what_became_of_the_parts_is_named_and_a_near_miss_is_not(kind: str, hel
 
 
 CASE = TrainingCase(
-    model=Model(4, tuple(Layer("linear", 4, dtype="complex64") for _ in range(3))), world_size=2, steps=3, bucket_cap=128,
-    data=Data(samples=12, batch_size=2), optimizer=Optimizer(log2_lr=-10))
+    model=Model(4, tuple(Layer("linear", 4, dtype="complex64") for _ in range(3))),
+    world_size=2,
+    steps=3,
+    bucket_cap=128,
+    data=Data(samples=12, batch_size=2),
+    optimizer=Optimizer(log2_lr=-10),
+)
 
 
 @pytest.mark.parametrize("ddp", ["reference", "torch"])
@@ -195,31 +277,60 @@ def test_a_wholly_complex_model_is_judged_by_bytes_too(pool: Pool, ddp: str) -> 
 
 
 @pytest.mark.parametrize("ddp", ["reference", "torch"])
-def test_whatever_else_happens_with_complex_parameters_is_judged_right(pool: Pool, ddp: str) -> None:
+def test_whatever_else_happens_with_complex_parameters_is_judged_right(
+    pool: Pool, ddp: str
+) -> None:
     """Tied, accumulated, clipped, computed again, called twice, strided, beside other dtypes, of optimizers with a state."""
     one = Layer("linear", 4, dtype="complex64")
-    layers = (Layer("linear", 4, bias=True), one, replace(one, layout="strided", checkpoint="plain", bias=True),
-              replace(one, tied=1), replace(one, twice=True), Layer("scale", dtype="complex64"),
-              Layer("linear", 2, dtype="float64"))
-    for optimizer in (Optimizer("adamw", weight_decay=0.25), Optimizer(momentum=0.5, nesterov=True, weight_decay=0.25),
-                      Optimizer("adam", weight_decay=0.25, way="foreach")):
-        case = TrainingCase(model=Model(4, layers), world_size=3, steps=3, accumulation=2, data=Data(samples=12, batch_size=2),
-                            values="real", clip=0.0625, optimizer=optimizer)
+    layers = (
+        Layer("linear", 4, bias=True),
+        one,
+        replace(one, layout="strided", checkpoint="plain", bias=True),
+        replace(one, tied=1),
+        replace(one, twice=True),
+        Layer("scale", dtype="complex64"),
+        Layer("linear", 2, dtype="float64"),
+    )
+    for optimizer in (
+        Optimizer("adamw", weight_decay=0.25),
+        Optimizer(momentum=0.5, nesterov=True, weight_decay=0.25),
+        Optimizer("adam", weight_decay=0.25, way="foreach"),
+    ):
+        case = TrainingCase(
+            model=Model(4, layers),
+            world_size=3,
+            steps=3,
+            accumulation=2,
+            data=Data(samples=12, batch_size=2),
+            values="real",
+            clip=0.0625,
+            optimizer=optimizer,
+        )
         findings = judge(pool.train(case, Ddp(ddp)))
-        assert [(rule, finding.breach) for rule, finding in findings.items() if finding.breach is not None] == []
+        assert [
+            (rule, finding.breach)
+            for rule, finding in findings.items()
+            if finding.breach is not None
+        ] == []
         assert findings["PARAM-3"].compared
         assert findings["GRAD-8"].compared
 
 
 def test_what_overflows_when_it_is_doubled_is_unknown_and_what_it_meets_too() -> None:
     """A gradient enters with twice itself as the imaginary part: infinity times an input of zero is no number."""
-    large, nothing, weight = exactly(np.full((1, 1, 1), 2.0**127)), exactly(np.zeros((1, 1, 1))), exactly(np.ones((1, 2)))
+    large, nothing, weight = (
+        exactly(np.full((1, 1, 1), 2.0**127)),
+        exactly(np.zeros((1, 1, 1))),
+        exactly(np.ones((1, 2))),
+    )
     with np.errstate(invalid="ignore"):  # As where rules are judged.
         of_input, of_weight, of_bias = complexes.linear_back(large, nothing, weight, "complex64")
     assert np.isinf(of_weight.radius).all()
     assert np.isinf(of_input.radius).all()
     assert np.isinf(of_bias.radius[..., 1]).all()
-    smaller = complexes.linear_back(exactly(np.full((1, 1, 1), 2.0**100)), nothing, weight, "complex64")
+    smaller = complexes.linear_back(
+        exactly(np.full((1, 1, 1), 2.0**100)), nothing, weight, "complex64"
+    )
     assert all((found.radius == 0).all() for found in smaller[1:])
 
 

@@ -13,7 +13,10 @@ from ddp_invariants.verdict import Verdict
 CONTROLS = str(Path(__file__).with_name("controls.py"))
 
 # The reference is judged by all of properties/, torch's DDP by the gallery.
-WRAPPERS = {name: f"{CONTROLS}:{name}" for name in ("EqualSeeds", "ExplicitCall", "in_place", "TensorHooks", "FlatParameters")}
+WRAPPERS = {
+    name: f"{CONTROLS}:{name}"
+    for name in ("EqualSeeds", "ExplicitCall", "in_place", "TensorHooks", "FlatParameters")
+}
 SAMPLERS = {"torch": "torch", "SlicesOfTheOrder": f"{CONTROLS}:SlicesOfTheOrder"}
 RULES = ["INIT-1", "INIT-2", "LOSS-2", "GRAD-2", "GRAD-7", "PARAM-3", "COMM-2", "COMM-3", "LIVE-2"]
 
@@ -46,4 +49,7 @@ def test_what_a_sampler_does_not_take_is_not_asked_of_it(make_trial: TrialMaker)
     trial = make_trial(sampler=f"{CONTROLS}:SlicesOfTheOrder", cases=40)
     trial.certify("SHARD-3", cases_for("SHARD-3", trial.scope))
     assert trial.ledger["SHARD-3"].verdict is Verdict.HOLDS
-    assert trial.ledger["SHARD-3"].not_claimed == "judged without drop_last and shuffle, which it does not take"
+    assert (
+        trial.ledger["SHARD-3"].not_claimed
+        == "judged without drop_last and shuffle, which it does not take"
+    )

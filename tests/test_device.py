@@ -28,10 +28,16 @@ def test_a_backend_that_contradicts_the_device_is_refused() -> None:
     """In one sentence, before anything is started."""
     with pytest.raises(CaseError, match="--backend nccl --device cpu: nccl is for tensors on cuda"):
         wanted("nccl", "cpu")
-    assert [wanted("auto", None), wanted("gloo", None), wanted("auto", "cpu")] == [Way("gloo", "cpu")] * 3
+    assert [wanted("auto", None), wanted("gloo", None), wanted("auto", "cpu")] == [
+        Way("gloo", "cpu")
+    ] * 3
     assert wanted("gloo", "cuda") == wanted("gloo-cuda", None) == Way("gloo-cuda", "cuda")
     assert wanted("auto", "cuda") == NCCL
-    assert [str(way) for way in (Way(), NCCL, wanted("gloo", "cuda"))] == ["gloo", "nccl on cuda", "gloo on cuda"]
+    assert [str(way) for way in (Way(), NCCL, wanted("gloo", "cuda"))] == [
+        "gloo",
+        "nccl on cuda",
+        "gloo on cuda",
+    ]
     assert "experimental" in str(SHARED)
 
 
@@ -44,11 +50,21 @@ def test_what_a_machine_lacks_is_said() -> None:
     assert not_run(wanted("gloo", "cuda"), replace(SEEN, nccl=False)) == not_run(NCCL, SEEN) == ""
 
 
-@pytest.mark.parametrize(("way", "sights", "ranks"), [
-    (NCCL, [SEEN], 2), (SHARED, [replace(SEEN, devices=1)], 2), (NCCL, [replace(SEEN, devices=1)], 1),
-    (NCCL, [SEEN, SEEN, replace(SEEN, node="b"), replace(SEEN, node="b")], 4), (NCCL, [SEEN] * 3, 2), (SHARED, [SEEN] * 6, 4),
-    (NCCL, [replace(SEEN, devices=1, visible=str(number)) for number in range(4)], 4)])
-def test_over_nccl_ranks_are_as_many_as_there_are_devices_for(way: Way, sights: list[Sight], ranks: int) -> None:
+@pytest.mark.parametrize(
+    ("way", "sights", "ranks"),
+    [
+        (NCCL, [SEEN], 2),
+        (SHARED, [replace(SEEN, devices=1)], 2),
+        (NCCL, [replace(SEEN, devices=1)], 1),
+        (NCCL, [SEEN, SEEN, replace(SEEN, node="b"), replace(SEEN, node="b")], 4),
+        (NCCL, [SEEN] * 3, 2),
+        (SHARED, [SEEN] * 6, 4),
+        (NCCL, [replace(SEEN, devices=1, visible=str(number)) for number in range(4)], 4),
+    ],
+)
+def test_over_nccl_ranks_are_as_many_as_there_are_devices_for(
+    way: Way, sights: list[Sight], ranks: int
+) -> None:
     """One each, or two where they share; a job's processes may each see a device of its own."""
     found = bound(way, sights)
     assert found is not None
@@ -59,10 +75,26 @@ def test_over_nccl_ranks_are_as_many_as_there_are_devices_for(way: Way, sights: 
 
 def test_where_there_is_one_rank_what_takes_more_is_not_run(session: Session) -> None:
     """Named with its reason, judged as far as one rank goes, and no proof; what one rank shows is judged as ever."""
-    done = session("pytest", str(ROOT / "properties"), "--max-world-size", "1", "--cases", "8", "-k",
-                   "grad1 or grad2 or grad5 or comm2 or param2", "-p", "no:cacheprovider")
+    done = session(
+        "pytest",
+        str(ROOT / "properties"),
+        "--max-world-size",
+        "1",
+        "--cases",
+        "8",
+        "-k",
+        "grad1 or grad2 or grad5 or comm2 or param2",
+        "-p",
+        "no:cacheprovider",
+    )
     assert done.returncode == 2, done.stdout
-    rows = dict(re.findall(r"^([A-Z]+-\d+) +(not run|holds|not tested|not claimed|inconclusive)", done.stdout, re.MULTILINE))
+    rows = dict(
+        re.findall(
+            r"^([A-Z]+-\d+) +(not run|holds|not tested|not claimed|inconclusive)",
+            done.stdout,
+            re.MULTILINE,
+        )
+    )
     assert [rows[rule] for rule in ("GRAD-1", "GRAD-2", "COMM-2", "PARAM-2")] == ["not run"] * 4
     assert rows["GRAD-5"] == "holds"
     assert "--max-world-size 1" in done.stdout
@@ -71,8 +103,12 @@ def test_where_there_is_one_rank_what_takes_more_is_not_run(session: Session) ->
 def evidence(slowed: int, *, plain: TrainingEvidence | None) -> TrainingEvidence:
     """A run under which a stream was slowed, and the same without."""
     run = right()
-    return replace(run, case=replace(run.case, perturbation=Perturbation("slow communication", milliseconds=20)),
-                   ranks=tuple(replace(rank, slowed=slowed) for rank in run.ranks), unperturbed=plain)
+    return replace(
+        run,
+        case=replace(run.case, perturbation=Perturbation("slow communication", milliseconds=20)),
+        ranks=tuple(replace(rank, slowed=slowed) for rank in run.ranks),
+        unperturbed=plain,
+    )
 
 
 def test_gpu1_compares_with_a_run_in_which_nothing_is_slowed() -> None:
@@ -88,14 +124,18 @@ def test_gpu1_compares_with_a_run_in_which_nothing_is_slowed() -> None:
     other = right(replace(CASE, seed=1))
     breach = judge(evidence(3, plain=other))["GPU-1"].breach
     assert breach is not None
-    assert breach.perhaps == "it changes when the device does nothing for 20 ms before each collective"
+    assert (
+        breach.perhaps == "it changes when the device does nothing for 20 ms before each collective"
+    )
 
 
 def test_a_host_asks_for_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """To ask is to initialise one, and no rank that is forked then could use it: Adam asks in every step."""
     asked: list[str] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: asked.append("is_available"))
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: asked.append("current_accelerator"))
+    monkeypatch.setattr(
+        torch.accelerator, "current_accelerator", lambda **_: asked.append("current_accelerator")
+    )
     before = dict(vars(torch.optim.Optimizer))
     training.warm_up()
     assert asked == []
@@ -108,8 +148,14 @@ def test_a_host_asks_for_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_whatever_a_rank_computes_with_is_on_its_device() -> None:
     """Models, batches, twins, optimizers, interludes: on a device without values, where mixing it with the CPU raises."""
-    done = subprocess.run([sys.executable, "tests/on_a_device.py"], cwd=ROOT, capture_output=True, text=True, timeout=300,
-                          check=False)
+    done = subprocess.run(
+        [sys.executable, "tests/on_a_device.py"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     seen = json.loads(done.stdout)
     assert seen["cases"] >= 100

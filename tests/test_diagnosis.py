@@ -35,17 +35,32 @@ def kinds(breach: Breach | None) -> set[str]:
     return {cause.kind for cause in breach.causes}
 
 
-def on_ranks(evidence: TrainingEvidence, moment: Moment, step: int, name: str, values_W: Any) -> TrainingEvidence:
+def on_ranks(
+    evidence: TrainingEvidence, moment: Moment, step: int, name: str, values_W: Any
+) -> TrainingEvidence:
     """Evidence in which every rank holds a value of its own."""
     for rank, value in enumerate(values_W):
-        evidence = altered(evidence, rank, moment, step, name, lambda v, value=value: np.asarray(value).astype(v.dtype))
+        evidence = altered(
+            evidence,
+            rank,
+            moment,
+            step,
+            name,
+            lambda v, value=value: np.asarray(value).astype(v.dtype),
+        )
     return evidence
 
 
 def local(evidence: TrainingEvidence, name: str = WEIGHT, *numbers: int) -> Array:
     """The ranks' local gradients, summed over micro-steps. Shape (W, …)."""
-    return np.stack([np.sum([rank.tensors["local", number].by_name[name] for number in numbers or (0,)], axis=0)
-                     for rank in evidence.ranks])
+    return np.stack(
+        [
+            np.sum(
+                [rank.tensors["local", number].by_name[name] for number in numbers or (0,)], axis=0
+            )
+            for rank in evidence.ranks
+        ]
+    )
 
 
 def alike(value: Array) -> list[Array]:
@@ -56,39 +71,79 @@ def alike(value: Array) -> list[Array]:
 def with_part(g_W: Array, part_W: Array) -> list[Array]:
     """The mean, but for the last two elements."""
     mean = g_W.mean(0)
-    return [np.concatenate([mean.ravel()[:2], part.ravel()[2:]]).reshape(mean.shape) for part in part_W]
+    return [
+        np.concatenate([mean.ravel()[:2], part.ravel()[2:]]).reshape(mean.shape) for part in part_W
+    ]
 
 
 GRADIENTS: list[tuple[str, Callable[[Array], Any], str]] = [
     ("never reduced", lambda g: g, "it equals rank 1's own local gradient: never reduced"),
-    ("never reduced", lambda g: [g.mean(0), g[1], g.mean(0)], "it equals rank 1's own local gradient: never reduced"),
+    (
+        "never reduced",
+        lambda g: [g.mean(0), g[1], g.mean(0)],
+        "it equals rank 1's own local gradient: never reduced",
+    ),
     ("divided, not reduced", lambda g: g / 3, "local gradient / 3: divided, but not reduced"),
     ("zero", lambda g: 0 * g, "it is zero: the gradient was lost"),
-    ("broadcast", lambda g: alike(g[2]), "it equals rank 2's local gradient: broadcast instead of reduced"),
+    (
+        "broadcast",
+        lambda g: alike(g[2]),
+        "it equals rank 2's local gradient: broadcast instead of reduced",
+    ),
     ("summed", lambda g: alike(g.sum(0)), "got / expected = 3 = world size: summed, never divided"),
-    ("divided twice", lambda g: alike(g.mean(0) / 3), "got / expected = 1/3 = 1 / world size: divided twice"),
+    (
+        "divided twice",
+        lambda g: alike(g.mean(0) / 3),
+        "got / expected = 1/3 = 1 / world size: divided twice",
+    ),
     ("doubled", lambda g: alike(2 * g.mean(0)), "got / expected = 2: accumulated once too often"),
     ("divided by 5", lambda g: alike(g.sum(0) / 5), "the sum was divided by 5, not by 3"),
-    ("left out", lambda g: alike((g[0] + g[2]) / 3), "with rank 1's gradient left out (counted as zero)"),
-    ("left out", lambda g: alike((g[0] + g[2]) / 2), "over ranks [0, 2] alone: rank 1's gradient is left out"),
+    (
+        "left out",
+        lambda g: alike((g[0] + g[2]) / 3),
+        "with rank 1's gradient left out (counted as zero)",
+    ),
+    (
+        "left out",
+        lambda g: alike((g[0] + g[2]) / 2),
+        "over ranks [0, 2] alone: rank 1's gradient is left out",
+    ),
     ("counted twice", lambda g: alike((g.sum(0) + g[2]) / 3), "rank 2's gradient counted twice"),
     ("counted twice", lambda g: alike((g.sum(0) + g[2]) / 4), "rank 2's gradient counted twice"),
-    ("subgroup", lambda g: [g[:2].mean(0), g[:2].mean(0), g[2]], "alone: reduced in a part of the group"),
+    (
+        "subgroup",
+        lambda g: [g[:2].mean(0), g[:2].mean(0), g[2]],
+        "alone: reduced in a part of the group",
+    ),
     ("maximum", lambda g: alike(g.max(0)), "it is the maximum over the ranks"),
     ("minimum", lambda g: alike(g.min(0) / 3), "it is the minimum over the ranks / 3"),
     ("product", lambda g: alike(g.prod(0)), "it is the product over the ranks"),
     ("sum of squares", lambda g: alike((g**2).sum(0)), "it is the sum of squares over the ranks"),
     ("reordered", lambda g: alike(g.mean(0).T), "in transposed order"),
-    ("reordered", lambda g: alike(np.roll(g.mean(0).ravel(), 1).reshape(2, 2)), "the mean's elements in another order"),
+    (
+        "reordered",
+        lambda g: alike(np.roll(g.mean(0).ravel(), 1).reshape(2, 2)),
+        "the mean's elements in another order",
+    ),
     ("bfloat16", lambda g: alike(lowered(g.mean(0), "bfloat16")), "rounded to bfloat16"),
     ("float16", lambda g: alike(lowered(g, "float16").mean(0)), "rounded to float16"),
-    ("never reduced", lambda g: with_part(g, g), "elements 2 to 3 of 4, which equal rank 1's own local gradient"),
+    (
+        "never reduced",
+        lambda g: with_part(g, g),
+        "elements 2 to 3 of 4, which equal rank 1's own local gradient",
+    ),
     ("zero", lambda g: with_part(g, 0 * g), "elements 2 to 3 of 4, which are zero: lost"),
 ]
 
 
-@pytest.mark.parametrize(("kind", "held", "words"), GRADIENTS, ids=[f"{kind}-{n}" for n, (kind, _, _) in enumerate(GRADIENTS)])
-def test_a_gradients_cause_is_named_and_a_near_miss_of_it_is_not(kind: str, held: Callable[[Array], Any], words: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "held", "words"),
+    GRADIENTS,
+    ids=[f"{kind}-{n}" for n, (kind, _, _) in enumerate(GRADIENTS)],
+)
+def test_a_gradients_cause_is_named_and_a_near_miss_of_it_is_not(
+    kind: str, held: Callable[[Array], Any], words: str
+) -> None:
     """Every wrong element must be predicted: with one of them moved by a hundredth, nothing is named."""
     evidence = right(THREE)
     values_W = held(local(evidence))
@@ -113,29 +168,53 @@ def test_what_overflows_a_lower_precision_is_told_as_rounded_to_it() -> None:
     with np.errstate(over="ignore", invalid="ignore"):
         held = lowered(large_W, "float16").mean(0)
     assert not np.isfinite(held).all()
-    rules = judge(on_ranks(on_ranks(evidence, "local", 0, WEIGHT, large_W), "reduced", 0, WEIGHT, alike(held)))
+    rules = judge(
+        on_ranks(on_ranks(evidence, "local", 0, WEIGHT, large_W), "reduced", 0, WEIGHT, alike(held))
+    )
     breach = rules["GRAD-2"].breach
     assert breach is not None
     assert kinds(breach) == {"float16"}
 
 
-@pytest.mark.parametrize(("kind", "held"), [
-    ("last micro-step only", lambda a, b: a + b.mean(0)), ("first micro-step only", lambda a, b: a.mean(0) + b),
-    ("micro-steps lost", lambda _, b: alike(b.mean(0))), ("last micro-step lost", lambda a, _: alike(a.mean(0)))])
-def test_a_cause_of_wrong_accumulation_is_named(kind: str, held: Callable[[Array, Array], Any]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "held"),
+    [
+        ("last micro-step only", lambda a, b: a + b.mean(0)),
+        ("first micro-step only", lambda a, b: a.mean(0) + b),
+        ("micro-steps lost", lambda _, b: alike(b.mean(0))),
+        ("last micro-step lost", lambda a, _: alike(a.mean(0))),
+    ],
+)
+def test_a_cause_of_wrong_accumulation_is_named(
+    kind: str, held: Callable[[Array, Array], Any]
+) -> None:
     """Two micro-steps, of which one is lost or not reduced."""
     evidence = right(MICRO)
-    rules = judge(on_ranks(evidence, "reduced", 0, WEIGHT, held(local(evidence, WEIGHT, 0), local(evidence, WEIGHT, 1))))
+    rules = judge(
+        on_ranks(
+            evidence,
+            "reduced",
+            0,
+            WEIGHT,
+            held(local(evidence, WEIGHT, 0), local(evidence, WEIGHT, 1)),
+        )
+    )
     assert kinds(rules["GRAD-1"].breach or rules["GRAD-8"].breach) == {kind}
 
 
 @pytest.mark.parametrize(("factor", "kind"), [(0.5, "micro-steps divided"), (2.0, None)])
-def test_two_as_a_factor_of_two_micro_steps_is_no_certain_cause(factor: float, kind: str | None) -> None:
+def test_two_as_a_factor_of_two_micro_steps_is_no_certain_cause(
+    factor: float, kind: str | None
+) -> None:
     """A doubled mean of two micro-steps is counted twice, or not divided by them: both are said."""
     evidence = right(MICRO)
-    breach = judge(everywhere(evidence, "reduced", 0, WEIGHT, lambda v: v * np.float32(factor)))["GRAD-8"].breach
+    breach = judge(everywhere(evidence, "reduced", 0, WEIGHT, lambda v: v * np.float32(factor)))[
+        "GRAD-8"
+    ].breach
     assert breach is not None
-    assert kinds(breach) == ({kind, "divided by 6"} if kind else {"doubled", "micro-steps multiplied"})
+    assert kinds(breach) == (
+        {kind, "divided by 6"} if kind else {"doubled", "micro-steps multiplied"}
+    )
     assert breach.perhaps.startswith("either ")
 
 
@@ -144,13 +223,17 @@ def test_what_the_step_before_left_is_named() -> None:
     evidence = right(THREE)
     before, fresh = (evidence.ranks[0].tensors["reduced", step].by_name[WEIGHT] for step in (0, 1))
     for value, kind in ((before, "stale"), (before + fresh, "not cleared")):
-        assert kinds(judge(on_ranks(evidence, "reduced", 1, WEIGHT, alike(value)))["GRAD-5"].breach) == {kind}
+        assert kinds(
+            judge(on_ranks(evidence, "reduced", 1, WEIGHT, alike(value)))["GRAD-5"].breach
+        ) == {kind}
 
 
 def test_a_buffer_read_too_early_is_named() -> None:
     """It holds the sentinel, divided or not."""
     evidence = right(replace(THREE, perturbation=Perturbation("withheld")))
-    breach = judge(everywhere(evidence, "reduced", 0, WEIGHT, lambda v: np.full_like(v, 12345.0 / 3)))["GRAD-2"].breach
+    breach = judge(
+        everywhere(evidence, "reduced", 0, WEIGHT, lambda v: np.full_like(v, 12345.0 / 3))
+    )["GRAD-2"].breach
     assert kinds(breach) == {"withheld"}
 
 
@@ -160,7 +243,8 @@ def test_of_two_causes_that_both_fit_none_is_preferred() -> None:
     assert breach is not None
     assert breach.perhaps == (
         "either got / expected = 2 = world size: summed, never divided; or got / expected = 2: accumulated once too often; "
-        f"only 1 of 3 parameters, {WEIGHT!r}: tied and the first in registration order")
+        f"only 1 of 3 parameters, {WEIGHT!r}: tied and the first in registration order"
+    )
     three = replace(breach, causes=(*breach.causes, Cause("third", "a third")), perhaps="")
     assert narrowed(three, []).perhaps == ""
     assert narrowed(three, [breach]).perhaps == breach.perhaps
@@ -173,7 +257,9 @@ def test_which_rank_it_is_is_said_only_where_that_is_certain() -> None:
     one, other = (Cause("left out", f"rank {rank} is left out") for rank in (0, 1))
     open_ = Breach("GRAD-2", "", "", "", "", causes=(one, other))
     assert narrowed(open_, [replace(open_, causes=(other,))]).perhaps == "rank 1 is left out"
-    assert narrowed(open_, [replace(open_, causes=(Cause("left out", "rank 2 is left out"),))]).causes == (one, other)
+    assert narrowed(
+        open_, [replace(open_, causes=(Cause("left out", "rank 2 is left out"),))]
+    ).causes == (one, other)
 
 
 def test_a_declared_sum_that_is_divided_is_named() -> None:
@@ -185,11 +271,19 @@ def test_a_declared_sum_that_is_divided_is_named() -> None:
 _ORDER = "registration order"
 
 
-@pytest.mark.parametrize(("names", "words"), [
-    ([WEIGHT], f"only 1 of 3 parameters, {WEIGHT!r}: tied, larger than the bucket cap of 12 bytes and the first in {_ORDER}"),
-    ([BIAS], f"only 1 of 3 parameters, {BIAS!r}: vectors"),
-    ([BIAS, SCALE], f"only 2 of 3 parameters, {BIAS!r}, {SCALE!r}: the last 2 in {_ORDER}"),
-    ([WEIGHT, SCALE], ""), ([WEIGHT, BIAS, SCALE], "")])
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (
+            [WEIGHT],
+            f"only 1 of 3 parameters, {WEIGHT!r}: tied, larger than the bucket cap of 12 bytes and the first in {_ORDER}",
+        ),
+        ([BIAS], f"only 1 of 3 parameters, {BIAS!r}: vectors"),
+        ([BIAS, SCALE], f"only 2 of 3 parameters, {BIAS!r}, {SCALE!r}: the last 2 in {_ORDER}"),
+        ([WEIGHT, SCALE], ""),
+        ([WEIGHT, BIAS, SCALE], ""),
+    ],
+)
 def test_what_wrong_parameters_have_in_common_is_said(names: list[str], words: str) -> None:
     """Only where no right parameter has it too, and where one is right."""
     evidence = right(replace(THREE, bucket_cap=12))
@@ -197,69 +291,124 @@ def test_what_wrong_parameters_have_in_common_is_said(names: list[str], words: s
         evidence = on_ranks(evidence, "reduced", 0, name, local(evidence, name))
     breach = judge(evidence)["GRAD-1"].breach
     assert breach is not None
-    assert breach.perhaps == "it equals rank 1's own local gradient: never reduced" + (f"; {words}" if words else "")
+    assert breach.perhaps == "it equals rank 1's own local gradient: never reduced" + (
+        f"; {words}" if words else ""
+    )
 
 
 STARTS: list[tuple[str, Callable[[Array], Any]]] = [
-    ("never broadcast", lambda b: b), ("another source", lambda b: alike(b[1])), ("averaged", lambda b: alike(b.mean(0))),
-    ("summed", lambda b: alike(b.sum(0))), ("zero", lambda b: 0 * b), ("reordered", lambda b: alike(b[0].T)),
+    ("never broadcast", lambda b: b),
+    ("another source", lambda b: alike(b[1])),
+    ("averaged", lambda b: alike(b.mean(0))),
+    ("summed", lambda b: alike(b.sum(0))),
+    ("zero", lambda b: 0 * b),
+    ("reordered", lambda b: alike(b[0].T)),
 ]
 
 
 @pytest.mark.parametrize(("kind", "held"), STARTS, ids=[kind for kind, _ in STARTS])
-def test_a_starts_cause_is_named_and_a_near_miss_of_it_is_not(kind: str, held: Callable[[Array], Any]) -> None:
+def test_a_starts_cause_is_named_and_a_near_miss_of_it_is_not(
+    kind: str, held: Callable[[Array], Any]
+) -> None:
     """What every wrong rank holds must be predicted to the last bit where it is a copy."""
     evidence = right(THREE)
     built_W = np.stack([rank.tensors["built", 0].by_name[WEIGHT] for rank in evidence.ranks])
     values_W = [np.array(value, np.float64) for value in held(built_W)]
-    assert kinds(judge(on_ranks(evidence, "forward", 0, WEIGHT, values_W))["INIT-1"].breach) == {kind}
+    assert kinds(judge(on_ranks(evidence, "forward", 0, WEIGHT, values_W))["INIT-1"].breach) == {
+        kind
+    }
     values_W[2].flat[0] += 2.0**-10
-    assert kinds(judge(on_ranks(evidence, "forward", 0, WEIGHT, values_W))["INIT-1"].breach) == set()
+    assert (
+        kinds(judge(on_ranks(evidence, "forward", 0, WEIGHT, values_W))["INIT-1"].breach) == set()
+    )
 
 
 def test_buffers_that_alone_were_not_broadcast_are_named() -> None:
     """Integers, floats and bools alike."""
     evidence = right(replace(THREE, world_size=4))
     own = evidence.ranks[1].tensors["built buffers", 0].by_name["layers.5.count"]
-    breach = judge(altered(evidence, 1, "forward buffers", 0, "layers.5.count", lambda _: own))["INIT-2"].breach
+    breach = judge(altered(evidence, 1, "forward buffers", 0, "layers.5.count", lambda _: own))[
+        "INIT-2"
+    ].breach
     assert breach is not None
     assert breach.perhaps.startswith("rank 1 still holds what it built: never broadcast")
 
 
-@pytest.mark.parametrize(("kind", "loss"), [
-    ("loss averaged", lambda t: alike(t.mean())), ("loss summed", lambda t: alike(t.sum())), ("loss divided", lambda t: t / 3),
-    ("loss multiplied", lambda t: t * 3), ("loss of another", lambda t: alike(t[2])), ("loss lost", lambda t: t * 0),
-    (None, lambda t: t + 0.25)])
+@pytest.mark.parametrize(
+    ("kind", "loss"),
+    [
+        ("loss averaged", lambda t: alike(t.mean())),
+        ("loss summed", lambda t: alike(t.sum())),
+        ("loss divided", lambda t: t / 3),
+        ("loss multiplied", lambda t: t * 3),
+        ("loss of another", lambda t: alike(t[2])),
+        ("loss lost", lambda t: t * 0),
+        (None, lambda t: t + 0.25),
+    ],
+)
 def test_a_losss_cause_is_named(kind: str | None, loss: Callable[[Array], Any]) -> None:
     """From the losses of the ranks' twins."""
     evidence = right(THREE)
     twins_W = np.array([rank.tensors["loss", 0].values_P[1] for rank in evidence.ranks])
-    assert kinds(judge(on_ranks(evidence, "loss", 0, "loss", loss(twins_W)))["LOSS-1"].breach) == ({kind} if kind else set())
+    assert kinds(judge(on_ranks(evidence, "loss", 0, "loss", loss(twins_W)))["LOSS-1"].breach) == (
+        {kind} if kind else set()
+    )
 
 
 COUNT, RUNNING = "layers.5.count", "layers.5.running"
 
 
-@pytest.mark.parametrize(("kind", "name", "step", "value"), [
-    ("zero", COUNT, 1, lambda e: 0 * e.ranks[0].tensors["forward buffers", 1].by_name[COUNT]),
-    ("summed", COUNT, 1, lambda e: np.array(sum(rank.tensors["twin buffers", 0].by_name[COUNT] for rank in e.ranks))),
-    ("summed", RUNNING, 1, lambda e: sum(rank.tensors["twin buffers", 0].by_name[RUNNING] for rank in e.ranks)),
-    ("reset", COUNT, 2, lambda e: e.ranks[0].tensors["built buffers", 0].by_name[COUNT]),
-    ("moved twice", COUNT, 1, lambda e: 2 * e.ranks[0].tensors["twin buffers", 0].by_name[COUNT]
-     - e.ranks[0].tensors["forward buffers", 0].by_name[COUNT]),
-    (None, COUNT, 1, lambda _: np.array(10))])
+@pytest.mark.parametrize(
+    ("kind", "name", "step", "value"),
+    [
+        ("zero", COUNT, 1, lambda e: 0 * e.ranks[0].tensors["forward buffers", 1].by_name[COUNT]),
+        (
+            "summed",
+            COUNT,
+            1,
+            lambda e: np.array(
+                sum(rank.tensors["twin buffers", 0].by_name[COUNT] for rank in e.ranks)
+            ),
+        ),
+        (
+            "summed",
+            RUNNING,
+            1,
+            lambda e: sum(rank.tensors["twin buffers", 0].by_name[RUNNING] for rank in e.ranks),
+        ),
+        ("reset", COUNT, 2, lambda e: e.ranks[0].tensors["built buffers", 0].by_name[COUNT]),
+        (
+            "moved twice",
+            COUNT,
+            1,
+            lambda e: (
+                2 * e.ranks[0].tensors["twin buffers", 0].by_name[COUNT]
+                - e.ranks[0].tensors["forward buffers", 0].by_name[COUNT]
+            ),
+        ),
+        (None, COUNT, 1, lambda _: np.array(10)),
+    ],
+)
 def test_where_a_buffer_went_is_named(
-        kind: str | None, name: str, step: int, value: Callable[[TrainingEvidence], Array]) -> None:
+    kind: str | None, name: str, step: int, value: Callable[[TrainingEvidence], Array]
+) -> None:
     """From what the ranks' twins were left with, what they started from, and what was built."""
-    def filled(evidence: TrainingEvidence, moment: Moment, number: int, to: int) -> TrainingEvidence:
+
+    def filled(
+        evidence: TrainingEvidence, moment: Moment, number: int, to: int
+    ) -> TrainingEvidence:
         return everywhere(evidence, moment, number, name, lambda held: np.full_like(held, to))
 
     evidence = filled(filled(right(THREE), "built buffers", 0, 1), "forward buffers", 0, 1)
     for number, left in enumerate((3, 5)):  # Not zero, and not as it was built.
-        evidence = filled(filled(evidence, "twin buffers", number, left), "forward buffers", number + 1, left)
+        evidence = filled(
+            filled(evidence, "twin buffers", number, left), "forward buffers", number + 1, left
+        )
     assert judge(evidence)["BUF-2"].breach is None
     found = value(evidence).astype(np.int64 if name == COUNT else np.float32)
-    breach = judge(altered(evidence, 1, "forward buffers", step, name, lambda _: found))["BUF-2"].breach
+    breach = judge(altered(evidence, 1, "forward buffers", step, name, lambda _: found))[
+        "BUF-2"
+    ].breach
     assert breach is not None
     assert kinds(breach) == ({kind} if kind else set())
 
@@ -278,15 +427,28 @@ def test_what_a_program_wrote_into_buffers_is_what_the_next_forward_starts_from(
     """Exactly, although no forward would have left that; what is lost of it is named."""
     evidence = right(replace(THREE, interludes=(Interlude("buffers", 1),)))
     written = [rank.tensors["twin buffers", 1] for rank in evidence.ranks]
-    evidence = replace(evidence, ranks=tuple(
-        replace(rank, tensors={**rank.tensors, ("written buffers", 1): written[0], ("forward buffers", 1): written[0]})
-        for rank in evidence.ranks))
+    evidence = replace(
+        evidence,
+        ranks=tuple(
+            replace(
+                rank,
+                tensors={
+                    **rank.tensors,
+                    ("written buffers", 1): written[0],
+                    ("forward buffers", 1): written[0],
+                },
+            )
+            for rank in evidence.ranks
+        ),
+    )
     found = judge(evidence)["BUF-2"]
     assert found.breach is None
     assert "buffers written to between steps" in found.met
     left = evidence.ranks[0].tensors["left buffers", 0].by_name[COUNT]
     for value, told in ((left, "what the program wrote into it since is lost"), (left + 7, "")):
-        breach = judge(altered(evidence, 0, "forward buffers", 1, COUNT, lambda _, value=value: value))["BUF-2"].breach
+        breach = judge(
+            altered(evidence, 0, "forward buffers", 1, COUNT, lambda _, value=value: value)
+        )["BUF-2"].breach
         assert breach is not None
         assert told in breach.perhaps
         assert bool(told) == bool(breach.perhaps)
@@ -295,28 +457,48 @@ def test_what_a_program_wrote_into_buffers_is_what_the_next_forward_starts_from(
 MOMENTUM = replace(THREE, optimizer=Optimizer(log2_lr=-4, momentum=0.5, weight_decay=0.25))
 
 
-def sgd(evidence: TrainingEvidence, step: int, *, times: int = 1, decay: float = 0.25, scale: float = 1.0) -> Array:
+def sgd(
+    evidence: TrainingEvidence,
+    step: int,
+    *,
+    times: int = 1,
+    decay: float = 0.25,
+    scale: float = 1.0,
+) -> Array:
     """WEIGHT after a step of SGD with momentum 0.5, computed anew, with something wrong at that step."""
     rank = evidence.ranks[0]
     buffer = np.zeros((2, 2))
     value = buffer
     for number in range(step + 1):
-        value, g = rank.tensors["forward", number].by_name[WEIGHT], rank.tensors["reduced", number].by_name[WEIGHT]
+        value, g = (
+            rank.tensors["forward", number].by_name[WEIGHT],
+            rank.tensors["reduced", number].by_name[WEIGHT],
+        )
         for _ in range(times if number == step else 1):
             buffer = 0.5 * buffer + scale * g + decay * value
             value = value - 2.0**-4 * buffer
     return value
 
 
-@pytest.mark.parametrize(("kind", "step", "value"), [
-    ("updated twice", 0, lambda e: sgd(e, 0, times=2)), ("weight decay twice", 0, lambda e: sgd(e, 0, decay=0.5)),
-    ("weight decay lost", 0, lambda e: sgd(e, 0, decay=0.0)), ("summed", 0, lambda e: sgd(e, 0, scale=3.0)),
-    ("no update", 0, lambda e: e.ranks[0].tensors["forward", 0].by_name[WEIGHT]),
-    (None, 0, lambda e: sgd(e, 0, scale=1.7))])
-def test_an_updates_cause_is_named(kind: str | None, step: int, value: Callable[[TrainingEvidence], Array]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "step", "value"),
+    [
+        ("updated twice", 0, lambda e: sgd(e, 0, times=2)),
+        ("weight decay twice", 0, lambda e: sgd(e, 0, decay=0.5)),
+        ("weight decay lost", 0, lambda e: sgd(e, 0, decay=0.0)),
+        ("summed", 0, lambda e: sgd(e, 0, scale=3.0)),
+        ("no update", 0, lambda e: e.ranks[0].tensors["forward", 0].by_name[WEIGHT]),
+        (None, 0, lambda e: sgd(e, 0, scale=1.7)),
+    ],
+)
+def test_an_updates_cause_is_named(
+    kind: str | None, step: int, value: Callable[[TrainingEvidence], Array]
+) -> None:
     """The optimizer is computed again with what may have gone wrong."""
     evidence = right(MOMENTUM)
-    breach = judge(on_ranks(evidence, "updated", step, WEIGHT, alike(value(evidence))))["PARAM-3"].breach
+    breach = judge(on_ranks(evidence, "updated", step, WEIGHT, alike(value(evidence))))[
+        "PARAM-3"
+    ].breach
     assert kinds(breach) == ({kind} if kind else set())
 
 
@@ -324,7 +506,9 @@ def test_an_update_that_follows_a_wrong_gradient_points_back_to_it() -> None:
     """The gradient's own cause is told with it."""
     evidence = right(MOMENTUM)
     evidence = everywhere(evidence, "reduced", 0, WEIGHT, lambda v: v * 3)
-    breach = judge(on_ranks(evidence, "updated", 0, WEIGHT, alike(sgd(evidence, 0))))["PARAM-3"].breach
+    breach = judge(on_ranks(evidence, "updated", 0, WEIGHT, alike(sgd(evidence, 0))))[
+        "PARAM-3"
+    ].breach
     assert breach is not None
     assert kinds(breach) == {"gradient: summed"}
     assert "(GRAD-2), and the update follows from it: got / expected = 3" in breach.perhaps
@@ -338,7 +522,9 @@ def test_parameters_that_differ_point_back_to_what_differed_first() -> None:
     started = altered(apart, 1, "forward", 0, WEIGHT, lambda v: v + 1)
     assert kinds(judge(started)["PARAM-1"].breach) == {"started different"}
     own = local(evidence)[1].astype(np.float32)
-    assert kinds(judge(altered(apart, 1, "reduced", 0, WEIGHT, lambda _: own))["PARAM-1"].breach) == {"gradient: never reduced"}
+    assert kinds(
+        judge(altered(apart, 1, "reduced", 0, WEIGHT, lambda _: own))["PARAM-1"].breach
+    ) == {"gradient: never reduced"}
 
 
 def test_parameters_that_move_between_steps_are_told_where_they_went() -> None:
@@ -349,13 +535,23 @@ def test_parameters_that_move_between_steps_are_told_where_they_went() -> None:
     for step in (1, 2):
         restored = on_ranks(restored, "forward", step, WEIGHT, alike(start))
     assert kinds(judge(restored)["PARAM-3"].breach) == {"start restored"}
-    assert kinds(judge(on_ranks(evidence, "forward", 2, WEIGHT, alike(start + 1)))["PARAM-3"].breach) == set()
+    assert (
+        kinds(judge(on_ranks(evidence, "forward", 2, WEIGHT, alike(start + 1)))["PARAM-3"].breach)
+        == set()
+    )
 
 
-@pytest.mark.parametrize(("held", "kind"), [
-    (lambda g: np.where(np.isnan(g), 0, g).mean(0), "scrubbed"), (lambda g: g[1], "never reduced"),
-    (lambda g: g[1] + 1, None)])
-def test_why_a_nan_did_not_arrive_is_named(held: Callable[[Array], Array], kind: str | None) -> None:
+@pytest.mark.parametrize(
+    ("held", "kind"),
+    [
+        (lambda g: np.where(np.isnan(g), 0, g).mean(0), "scrubbed"),
+        (lambda g: g[1], "never reduced"),
+        (lambda g: g[1] + 1, None),
+    ],
+)
+def test_why_a_nan_did_not_arrive_is_named(
+    held: Callable[[Array], Array], kind: str | None
+) -> None:
     """Scrubbed on the way, or never reduced."""
     evidence = right(replace(THREE, poison=Poison(0, 1)))
     evidence = altered(evidence, 0, "local", 1, WEIGHT, lambda v: np.full_like(v, np.nan))
@@ -365,14 +561,35 @@ def test_why_a_nan_did_not_arrive_is_named(held: Callable[[Array], Array], kind:
     assert kinds(breach) == ({kind} if kind else set())
 
 
-def deal(rule: str, shards: list[list[list[int]]], *, samples: int, shuffle: bool = False, epochs: tuple[int, ...] = (0,),
-         drop_last: bool = False, batch_size: int = 1, **answer: object) -> Breach | None:
+def deal(
+    rule: str,
+    shards: list[list[list[int]]],
+    *,
+    samples: int,
+    shuffle: bool = False,
+    epochs: tuple[int, ...] = (0,),
+    drop_last: bool = False,
+    batch_size: int = 1,
+    **answer: object,
+) -> Breach | None:
     """A rule's breach by a sampler that dealt these shards."""
-    case = ShardCase(world_size=len(shards[0]), epochs=epochs,
-                     data=Data(samples, batch_size, shuffle=shuffle, drop_last=drop_last))
-    plain = {"lengths": [len(s) for s in shards[0]], "shards": shards, "again": shards[-1], "afresh": shards[-1],
-             "reseeded": None, "touched": [], "batches": None, "orders": None,
-             "refused": {"rank below 0": "ValueError", "world size 0": "ValueError"}, **answer}
+    case = ShardCase(
+        world_size=len(shards[0]),
+        epochs=epochs,
+        data=Data(samples, batch_size, shuffle=shuffle, drop_last=drop_last),
+    )
+    plain = {
+        "lengths": [len(s) for s in shards[0]],
+        "shards": shards,
+        "again": shards[-1],
+        "afresh": shards[-1],
+        "reseeded": None,
+        "touched": [],
+        "batches": None,
+        "orders": None,
+        "refused": {"rank below 0": "ValueError", "world size 0": "ValueError"},
+        **answer,
+    }
     return judge(ShardEvidence(case, (plain, plain)))[rule].breach
 
 
@@ -387,42 +604,152 @@ _ORDERS = [permuted(_N, seed) for seed in range(4)]
 _DRAWN = np.random.default_rng(0).integers(0, _N, (2, 2, _N // 2)).tolist()
 
 
-@pytest.mark.parametrize(("rule", "kind", "breach"), [
-    ("SHARD-3", "shuffled differently", lambda rule: deal(
-        rule, [[_ORDERS[0][::2], _ORDERS[1][1::2]]], samples=_N, shuffle=True)),
-    ("SHARD-3", "epoch on some ranks", lambda rule: deal(
-        rule, [[_ORDERS[0][::2], _ORDERS[0][1::2]], [_ORDERS[1][::2], _ORDERS[0][1::2]]], samples=_N, shuffle=True,
-        epochs=(0, 1))),
-    ("SHARD-2", "with replacement", lambda rule: deal(rule, _DRAWN, samples=_N, shuffle=True, epochs=(0, 1))),
-    ("SHARD-2", "rank ignored", lambda rule: deal(rule, [[[0, 3], [0, 3], [0, 3]]], samples=6)),
-    ("SHARD-3", "not sharded", lambda rule: deal(rule, [[[0, 1, 2, 3], [0, 1, 2, 3]]], samples=4)),
-    ("SHARD-2", "tail dropped", lambda rule: deal(rule, [[[0, 1], [2, 3]]], samples=5)),
-    ("SHARD-2", "sharded twice", lambda rule: deal(rule, [[[0, 4], [3, 7]]], samples=8)),
-    ("SHARD-1", "off by one", lambda rule: deal(rule, [[[1, 2, 3, 4], [5, 6, 7]]], samples=8)),
-    ("SHARD-1", "no padding", lambda rule: deal(rule, [[[0, 2, 4], [1, 3]]], samples=5)),
-    ("SHARD-1", "padding short", lambda rule: deal(rule, [[[0], [1], [0], [1], []]], samples=2)),
-    ("SHARD-3", "padding repeats one", lambda rule: deal(rule, [[[0, 4], [1, 4], [2, 4], [3, 4]]], samples=5)),
-    ("SHARD-6", "uneven shards", lambda rule: deal(rule, [[[0, 2], [1]]], samples=4, batches=[2, 1])),
-    ("SHARD-7", "unchecked", lambda rule: deal(rule, [[[0], [1]]], samples=2, refused={"rank below 0": None})),
-    ("SHARD-2", None, lambda rule: deal(rule, [[[0, 5], [3, 6]]], samples=8)),
-    ("SHARD-1", "len of the dataset", lambda rule: deal(rule, [[[0, 2], [1, 3]]], samples=4, batch_size=2, lengths=[4, 4])),
-    ("SHARD-1", "len of all batches", lambda rule: deal(rule, [[[0, 2], [1, 3]]], samples=4, batch_size=4, lengths=[1, 1])),
-    ("SHARD-2", "short batches lost", lambda rule: deal(rule, [[[0, 1, 2], [5, 6, 7]]], samples=10, batch_size=3)),
-    ("SHARD-1", "endless", lambda rule: deal(rule, [[[0] * 1016, [1] * 1016]], samples=2, lengths=[None, None])),
-    ("SHARD-2", "drop_last ignored", lambda rule: deal(rule, [[[0, 2], [1, 0]]], samples=3, drop_last=True)),
-    ("SHARD-2", "short batch lost", lambda rule: deal(rule, [[[0, 1], [2, 3]]], samples=7, batch_size=4)),
-    ("SHARD-2", "off by one", lambda rule: deal(rule, [[[0, 2], [1, 3]]], samples=6)),
-    ("SHARD-5", "epoch ignored", lambda rule: deal(rule, [[_ORDERS[0]]] * 2, samples=_N, shuffle=True, epochs=(0, 1))),
-    ("SHARD-5", "shuffle ignored", lambda rule: deal(rule, [[list(range(_N))]] * 2, samples=_N, shuffle=True, epochs=(0, 1))),
-    ("SHARD-5", "first order kept", lambda rule: deal(rule, [[_ORDERS[0]]] * 2, samples=_N, shuffle=True, epochs=(1, 0),
-                                                      afresh=[_ORDERS[1]])),
-    ("SHARD-5", None, lambda rule: deal(rule, [[_ORDERS[0]], [_ORDERS[0]], [_ORDERS[1]]], samples=_N, shuffle=True,
-                                        epochs=(1, 0, 2), afresh=[_ORDERS[2]])),
-    ("SHARD-4", "seeds", lambda rule: deal(rule, [[_ORDERS[0]]], samples=_N, shuffle=True, touched=["torch"])),
-    ("SHARD-4", "draws", lambda rule: deal(rule, [[_ORDERS[0]]], samples=_N, shuffle=True, touched=["torch"],
-                                           afresh=[_ORDERS[1]])),
-])
-def test_a_samplers_cause_is_named(rule: str, kind: str | None, breach: Callable[[str], Breach | None]) -> None:
+@pytest.mark.parametrize(
+    ("rule", "kind", "breach"),
+    [
+        (
+            "SHARD-3",
+            "shuffled differently",
+            lambda rule: deal(
+                rule, [[_ORDERS[0][::2], _ORDERS[1][1::2]]], samples=_N, shuffle=True
+            ),
+        ),
+        (
+            "SHARD-3",
+            "epoch on some ranks",
+            lambda rule: deal(
+                rule,
+                [[_ORDERS[0][::2], _ORDERS[0][1::2]], [_ORDERS[1][::2], _ORDERS[0][1::2]]],
+                samples=_N,
+                shuffle=True,
+                epochs=(0, 1),
+            ),
+        ),
+        (
+            "SHARD-2",
+            "with replacement",
+            lambda rule: deal(rule, _DRAWN, samples=_N, shuffle=True, epochs=(0, 1)),
+        ),
+        ("SHARD-2", "rank ignored", lambda rule: deal(rule, [[[0, 3], [0, 3], [0, 3]]], samples=6)),
+        (
+            "SHARD-3",
+            "not sharded",
+            lambda rule: deal(rule, [[[0, 1, 2, 3], [0, 1, 2, 3]]], samples=4),
+        ),
+        ("SHARD-2", "tail dropped", lambda rule: deal(rule, [[[0, 1], [2, 3]]], samples=5)),
+        ("SHARD-2", "sharded twice", lambda rule: deal(rule, [[[0, 4], [3, 7]]], samples=8)),
+        ("SHARD-1", "off by one", lambda rule: deal(rule, [[[1, 2, 3, 4], [5, 6, 7]]], samples=8)),
+        ("SHARD-1", "no padding", lambda rule: deal(rule, [[[0, 2, 4], [1, 3]]], samples=5)),
+        (
+            "SHARD-1",
+            "padding short",
+            lambda rule: deal(rule, [[[0], [1], [0], [1], []]], samples=2),
+        ),
+        (
+            "SHARD-3",
+            "padding repeats one",
+            lambda rule: deal(rule, [[[0, 4], [1, 4], [2, 4], [3, 4]]], samples=5),
+        ),
+        (
+            "SHARD-6",
+            "uneven shards",
+            lambda rule: deal(rule, [[[0, 2], [1]]], samples=4, batches=[2, 1]),
+        ),
+        (
+            "SHARD-7",
+            "unchecked",
+            lambda rule: deal(rule, [[[0], [1]]], samples=2, refused={"rank below 0": None}),
+        ),
+        ("SHARD-2", None, lambda rule: deal(rule, [[[0, 5], [3, 6]]], samples=8)),
+        (
+            "SHARD-1",
+            "len of the dataset",
+            lambda rule: deal(rule, [[[0, 2], [1, 3]]], samples=4, batch_size=2, lengths=[4, 4]),
+        ),
+        (
+            "SHARD-1",
+            "len of all batches",
+            lambda rule: deal(rule, [[[0, 2], [1, 3]]], samples=4, batch_size=4, lengths=[1, 1]),
+        ),
+        (
+            "SHARD-2",
+            "short batches lost",
+            lambda rule: deal(rule, [[[0, 1, 2], [5, 6, 7]]], samples=10, batch_size=3),
+        ),
+        (
+            "SHARD-1",
+            "endless",
+            lambda rule: deal(rule, [[[0] * 1016, [1] * 1016]], samples=2, lengths=[None, None]),
+        ),
+        (
+            "SHARD-2",
+            "drop_last ignored",
+            lambda rule: deal(rule, [[[0, 2], [1, 0]]], samples=3, drop_last=True),
+        ),
+        (
+            "SHARD-2",
+            "short batch lost",
+            lambda rule: deal(rule, [[[0, 1], [2, 3]]], samples=7, batch_size=4),
+        ),
+        ("SHARD-2", "off by one", lambda rule: deal(rule, [[[0, 2], [1, 3]]], samples=6)),
+        (
+            "SHARD-5",
+            "epoch ignored",
+            lambda rule: deal(rule, [[_ORDERS[0]]] * 2, samples=_N, shuffle=True, epochs=(0, 1)),
+        ),
+        (
+            "SHARD-5",
+            "shuffle ignored",
+            lambda rule: deal(
+                rule, [[list(range(_N))]] * 2, samples=_N, shuffle=True, epochs=(0, 1)
+            ),
+        ),
+        (
+            "SHARD-5",
+            "first order kept",
+            lambda rule: deal(
+                rule,
+                [[_ORDERS[0]]] * 2,
+                samples=_N,
+                shuffle=True,
+                epochs=(1, 0),
+                afresh=[_ORDERS[1]],
+            ),
+        ),
+        (
+            "SHARD-5",
+            None,
+            lambda rule: deal(
+                rule,
+                [[_ORDERS[0]], [_ORDERS[0]], [_ORDERS[1]]],
+                samples=_N,
+                shuffle=True,
+                epochs=(1, 0, 2),
+                afresh=[_ORDERS[2]],
+            ),
+        ),
+        (
+            "SHARD-4",
+            "seeds",
+            lambda rule: deal(rule, [[_ORDERS[0]]], samples=_N, shuffle=True, touched=["torch"]),
+        ),
+        (
+            "SHARD-4",
+            "draws",
+            lambda rule: deal(
+                rule,
+                [[_ORDERS[0]]],
+                samples=_N,
+                shuffle=True,
+                touched=["torch"],
+                afresh=[_ORDERS[1]],
+            ),
+        ),
+    ],
+)
+def test_a_samplers_cause_is_named(
+    rule: str, kind: str | None, breach: Callable[[str], Breach | None]
+) -> None:
     """Where what was dealt is impossible under every other, or a chance below 1e-9."""
     assert kinds(breach(rule)) == ({kind} if kind else set())
 
@@ -437,36 +764,70 @@ def test_on_a_short_dataset_what_is_random_stays_open() -> None:
 
 def test_larger_cases_keep_what_a_smaller_one_is_about() -> None:
     """Kinds of layers, ties, layouts and the cap's relation to a parameter; more ranks only where the scope has them."""
-    case = TrainingCase(Model(1, (Layer("linear", layout="strided"), Layer("linear", tied=0))), world_size=2, bucket_cap=2)
+    case = TrainingCase(
+        Model(1, (Layer("linear", layout="strided"), Layer("linear", tied=0))),
+        world_size=2,
+        bucket_cap=2,
+    )
     larger = list(telling(case, Scope(3)))
     assert {one.world_size for one in larger if isinstance(one, TrainingCase)} == {2, 3}
-    assert all(isinstance(one, TrainingCase) and one.model.layers[1].tied == 0 and one.model.layers[0].layout == "strided"
-               and one.values == "real" for one in larger)
+    assert all(
+        isinstance(one, TrainingCase)
+        and one.model.layers[1].tied == 0
+        and one.model.layers[0].layout == "strided"
+        and one.values == "real"
+        for one in larger
+    )
     assert all(one.world_size == 2 for one in telling(case, Scope(2)))
     assert {one.world_size for one in telling(ShardCase(), Scope())} == {2, 3, 4}
 
 
 SENT_TOGETHER = [Call("allreduce", "float32", 7, "SUM", site="ddp.py:3", launched=0.7, waited=0.8)]
-AMBIGUOUS = [Call("allreduce", "float32", 2, "SUM", site="ddp.py:3", launched=0.5),
-             Call("allreduce", "float32", 2, "SUM", site="ddp.py:3", launched=0.7)]
+AMBIGUOUS = [
+    Call("allreduce", "float32", 2, "SUM", site="ddp.py:3", launched=0.5),
+    Call("allreduce", "float32", 2, "SUM", site="ddp.py:3", launched=0.7),
+]
 
 
-@pytest.mark.parametrize(("calls", "name", "event"), [
-    (None, WEIGHT, ("it travelled in reduction 2 of 2 of step 0 on rank 0, all_reduce (float32 x 4 SUM) at ddp.py:1, started "
-                    "600.0 ms into the backward and waited for after 700.0 ms")),
-    (None, SCALE, "it travelled in reduction 1 of 2 of step 0 on rank 0, all_reduce (float32 x 3 SUM) at ddp.py:1"),
-    (SENT_TOGETHER, BIAS, "it travelled in the one reduction of step 0"),
-    (AMBIGUOUS, WEIGHT, ("in step 0 rank 0 sent all_reduce (float32 x 2 SUM) at ddp.py:3, all_reduce (float32 x 2 SUM) at "
-                         "ddp.py:3; its float32 gradients have 7 elements")),
-    ([], WEIGHT, "rank 0 reduced nothing of float32 in step 0's backward or after it")])
+@pytest.mark.parametrize(
+    ("calls", "name", "event"),
+    [
+        (
+            None,
+            WEIGHT,
+            (
+                "it travelled in reduction 2 of 2 of step 0 on rank 0, all_reduce (float32 x 4 SUM) at ddp.py:1, started "
+                "600.0 ms into the backward and waited for after 700.0 ms"
+            ),
+        ),
+        (
+            None,
+            SCALE,
+            "it travelled in reduction 1 of 2 of step 0 on rank 0, all_reduce (float32 x 3 SUM) at ddp.py:1",
+        ),
+        (SENT_TOGETHER, BIAS, "it travelled in the one reduction of step 0"),
+        (
+            AMBIGUOUS,
+            WEIGHT,
+            (
+                "in step 0 rank 0 sent all_reduce (float32 x 2 SUM) at ddp.py:3, all_reduce (float32 x 2 SUM) at "
+                "ddp.py:3; its float32 gradients have 7 elements"
+            ),
+        ),
+        ([], WEIGHT, "rank 0 reduced nothing of float32 in step 0's backward or after it"),
+    ],
+)
 def test_a_wrong_gradient_is_told_with_the_reduction_that_carried_it(
-        calls: list[Call] | None, name: str, event: str) -> None:
+    calls: list[Call] | None, name: str, event: str
+) -> None:
     """Where every way to fill buckets says the same; otherwise with what was sent."""
     evidence = everywhere(right(), "reduced", 0, name, lambda value: value + value.dtype.type(1))
     if calls is not None:
         # Something else was sent, before: the group is observed.
         sent = [[Call("broadcast", "float32", 8, "from 0"), *calls]]
-        evidence = replace(evidence, ranks=tuple(replace(rank, sent=sent) for rank in evidence.ranks))
+        evidence = replace(
+            evidence, ranks=tuple(replace(rank, sent=sent) for rank in evidence.ranks)
+        )
     breach = judge(evidence)["GRAD-2"].breach
     assert breach is not None
     assert breach.event.startswith(event)

@@ -19,8 +19,13 @@ from ddp_invariants.ranks.pool import LoadFailure, Pool
 from ddp_invariants.strategies import cases_for
 from ddp_invariants.verdict import violation_class
 
-CASE = TrainingCase(model=Model(2, (Layer("linear", 2), Layer("linear", 1))), steps=2, accumulation=2, bucket_cap=8,
-                    data=Data(samples=8, batch_size=2))
+CASE = TrainingCase(
+    model=Model(2, (Layer("linear", 2), Layer("linear", 1))),
+    steps=2,
+    accumulation=2,
+    bucket_cap=8,
+    data=Data(samples=8, batch_size=2),
+)
 
 SHAPES_FILE = str(Path(__file__).with_name("shapes.py"))
 
@@ -32,24 +37,49 @@ def of(name: str) -> str:
 
 SHAPES: dict[str, tuple[Ddp, str]] = {
     "an explicit call by a usual name": (Ddp(of("UsualCall")), "after backward: sync_gradients()"),
-    "an explicit call by any name": (Ddp(of("Unfinished"), finish="exchange"), "after backward: exchange()"),
-    "a free function after backward": (Ddp(of("Unfinished"), after=of("free_function")), "called with 'module' first"),
+    "an explicit call by any name": (
+        Ddp(of("Unfinished"), finish="exchange"),
+        "after backward: exchange()",
+    ),
+    "a free function after backward": (
+        Ddp(of("Unfinished"), after=of("free_function")),
+        "called with 'module' first",
+    ),
     "no wrapper, and a free function": (
-        Ddp("none", after=of("free_function"), declares={"init": "seed"}), "the module itself, unwrapped"),
+        Ddp("none", after=of("free_function"), declares={"init": "seed"}),
+        "the module itself, unwrapped",
+    ),
     "hooked in place": (Ddp(of("in_place")), "called with 'model' first"),
     "lazily, at the first forward": (Ddp(of("Lazy")), "after backward: sync_grads()"),
     "with the optimizer as an argument": (
-        Ddp(of("with_optimizer"), declares={"gradients": "hidden"}), "also passed: optimizer"),
-    "an optimizer that synchronises": (Ddp("none", optimizer=of("SynchronisingSgd")), "--opt called with 'params' first"),
+        Ddp(of("with_optimizer"), declares={"gradients": "hidden"}),
+        "also passed: optimizer",
+    ),
+    "an optimizer that synchronises": (
+        Ddp("none", optimizer=of("SynchronisingSgd")),
+        "--opt called with 'params' first",
+    ),
     "rank and world size": (Ddp(of("ToldItsRank")), "also passed: rank, world_size"),
-    "a bucket capacity in elements": (Ddp(of("CapInElements")), "bucket capacity in elements as 'bucket_size'"),
-    "an argument its user knows": (Ddp(of("Flavoured"), (("flavour", "plain"),)), "given: flavour='plain'"),
+    "a bucket capacity in elements": (
+        Ddp(of("CapInElements")),
+        "bucket capacity in elements as 'bucket_size'",
+    ),
+    "an argument its user knows": (
+        Ddp(of("Flavoured"), (("flavour", "plain"),)),
+        "given: flavour='plain'",
+    ),
     "gradients in main_grad": (Ddp(of("MainGrad")), "gradients: in .main_grad"),
     "an attribute instead of no_sync": (Ddp(of("Toggled")), "accumulation: no_sync"),
-    "a runtime set up first": (Ddp(of("NeedsSetUp"), setup=(of("set_up(size=WORLD, rank=RANK)"),)), "sync_gradients()"),
+    "a runtime set up first": (
+        Ddp(of("NeedsSetUp"), setup=(of("set_up(size=WORLD, rank=RANK)"),)),
+        "sync_gradients()",
+    ),
     "a process group of its own": (Ddp(of("OwnGroup")), "sync_gradients()"),
     "an adapter": (Ddp(of("Adapter")), "adapter with wrap, after_backward"),
-    "a course's module": (Ddp(f"course:{SHAPES_FILE}#bucketed"), "course functions get_ddp_bucketed"),
+    "a course's module": (
+        Ddp(f"course:{SHAPES_FILE}#bucketed"),
+        "course functions get_ddp_bucketed",
+    ),
 }
 
 
@@ -63,7 +93,9 @@ def test_shape_is_driven_without_glue(pool: Pool, ddp: Ddp, told: str) -> None:
     assert evidence.incident is None
     assert [rank.raised for rank in evidence.ranks] == [None, None]
     findings = judge(evidence, scope.declared)
-    assert {rule: f.breach for rule, f in findings.items() if f.breach and not scope.excluded(rule)} == {}
+    assert {
+        rule: f.breach for rule, f in findings.items() if f.breach and not scope.excluded(rule)
+    } == {}
     assert findings["PARAM-3"].compared
 
 
@@ -72,32 +104,77 @@ import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from shapes import Unfinished, average
 """
-WRAP, STEP = "def wrap(self, module, context): ...", "def train_step(self, parameters, inputs, targets, context): ..."
+WRAP, STEP = (
+    "def wrap(self, module, context): ...",
+    "def train_step(self, parameters, inputs, targets, context): ...",
+)
 PLAIN = "class DDP(Unfinished): ..."
 UNUSABLE: dict[str, tuple[str, Ddp, str]] = {
     "a method misspelt": (
-        f"class DDP:\n    {WRAP}\n    def after_backwards(self, wrapped, optimizer): ...", Ddp(),
-        "did you mean\n    def after_backward(self, wrapped, optimizer): ..."),
+        f"class DDP:\n    {WRAP}\n    def after_backwards(self, wrapped, optimizer): ...",
+        Ddp(),
+        "did you mean\n    def after_backward(self, wrapped, optimizer): ...",
+    ),
     "a method that takes too little": (
-        "class DDP:\n    def wrap(self, module): ...", Ddp(),
-        "cannot be called as it will be (too many positional arguments); expected\n    def wrap(self, module, context): ..."),
+        "class DDP:\n    def wrap(self, module): ...",
+        Ddp(),
+        "cannot be called as it will be (too many positional arguments); expected\n    def wrap(self, module, context): ...",
+    ),
     "a whole step without a model": (
-        f"class DDP:\n    {STEP}", Ddp(), 'must declare the model it computes, such as declares = {"stack"'),
+        f"class DDP:\n    {STEP}",
+        Ddp(),
+        'must declare the model it computes, such as declares = {"stack"',
+    ),
     "a declaration misspelt": (
-        "class DDP(Unfinished):\n    declares = {'inti': 'seed'}", Ddp(), "'inti' is no declaration (did you mean 'init'?)"),
+        "class DDP(Unfinished):\n    declares = {'inti': 'seed'}",
+        Ddp(),
+        "'inti' is no declaration (did you mean 'init'?)",
+    ),
     "no capability": (
-        "class DDP(Unfinished):\n    declares = {'unsupported': ['ties']}", Ddp(),
-        "unsupported names 'ties', which is no capability (did you mean 'tied'?)"),
-    "no argument of that name": (PLAIN, Ddp(arguments=(("modul", "1"),)), "it takes no argument 'modul'; did you mean module?"),
-    "a name that is there under another": ("class DDPs(Unfinished): ...", Ddp(), "did you mean 'DDPs'?"),
-    "a course kind nobody knows": ("", Ddp("course:{path}#bucket"), "KIND one of individual, bucketed, ddp, fsdp, sharded"),
+        "class DDP(Unfinished):\n    declares = {'unsupported': ['ties']}",
+        Ddp(),
+        "unsupported names 'ties', which is no capability (did you mean 'tied'?)",
+    ),
+    "no argument of that name": (
+        PLAIN,
+        Ddp(arguments=(("modul", "1"),)),
+        "it takes no argument 'modul'; did you mean module?",
+    ),
+    "a name that is there under another": (
+        "class DDPs(Unfinished): ...",
+        Ddp(),
+        "did you mean 'DDPs'?",
+    ),
+    "a course kind nobody knows": (
+        "",
+        Ddp("course:{path}#bucket"),
+        "KIND one of individual, bucketed, ddp, fsdp, sharded",
+    ),
     "a course without that function": (
-        "def get_ddp(module): ...", Ddp("course:{path}#bucketed"), "has no 'get_ddp_bucketed'; it has what #ddp needs"),
-    "a setup call that is none": (PLAIN, Ddp(setup=("{path}:average(open('x'))",)), "arguments are given by name"),
-    "no wrapper": ("def DDP(module): return 3", Ddp(), "what {path}:DDP made of the module cannot be called like a model"),
+        "def get_ddp(module): ...",
+        Ddp("course:{path}#bucketed"),
+        "has no 'get_ddp_bucketed'; it has what #ddp needs",
+    ),
+    "a setup call that is none": (
+        PLAIN,
+        Ddp(setup=("{path}:average(open('x'))",)),
+        "arguments are given by name",
+    ),
+    "no wrapper": (
+        "def DDP(module): return 3",
+        Ddp(),
+        "what {path}:DDP made of the module cannot be called like a model",
+    ),
     "one that needs CUDA": (
-        "class DDP(Unfinished):\n    def __init__(self, module): super().__init__(module.cuda())", Ddp(), "it needs CUDA"),
-    "a finish call it has not": (PLAIN, Ddp(finish="forwards"), "has no such method; did you mean 'forward'?"),
+        "class DDP(Unfinished):\n    def __init__(self, module): super().__init__(module.cuda())",
+        Ddp(),
+        "it needs CUDA",
+    ),
+    "a finish call it has not": (
+        PLAIN,
+        Ddp(finish="forwards"),
+        "has no such method; did you mean 'forward'?",
+    ),
 }
 
 
@@ -109,7 +186,9 @@ def put(path: Path, source: str, ddp: Ddp) -> Ddp:
 
 
 @pytest.mark.parametrize(("source", "ddp", "told"), UNUSABLE.values(), ids=UNUSABLE)
-def test_what_is_no_implementation_gets_one_sentence(pool: Pool, tmp_path: Path, source: str, ddp: Ddp, told: str) -> None:
+def test_what_is_no_implementation_gets_one_sentence(
+    pool: Pool, tmp_path: Path, source: str, ddp: Ddp, told: str
+) -> None:
     """Before any property runs, with the culprit and what to do."""
     path = tmp_path / "mine.py"
     with pytest.raises(LoadFailure) as raised:
@@ -129,7 +208,9 @@ def test_a_name_in_another_file_is_suggested(pool: Pool, tmp_path: Path) -> None
 def test_capabilities_are_found(pool: Pool, tmp_path: Path, *, declared: bool) -> None:
     """Refused: listed and not drawn. Silently wrong: drawn, unless declared unsupported."""
     path = tmp_path / "mine.py"
-    path.write_text(HEAD + f"""
+    path.write_text(
+        HEAD
+        + f"""
 class DDP(Unfinished):
     declares = {{"unsupported": {["frozen"] if declared else []}}}
     def __init__(self, module):
@@ -140,7 +221,8 @@ class DDP(Unfinished):
     def sync_gradients(self):
         if not self.frozen:
             average(self.parameters())
-""")
+"""
+    )
     found = discover(pool, Ddp(f"{path}:DDP"), Sampler(), 4)
     by_name = {probed.capability: probed for probed in found.probed}
     assert by_name["scalar"].standing is Standing.REFUSED
@@ -159,8 +241,10 @@ class DDP(Unfinished):
 def test_what_is_claimed_and_refused_is_an_error(pool: Pool, tmp_path: Path) -> None:
     """And so is what is claimed and not there."""
     path = tmp_path / "mine.py"
-    path.write_text(HEAD + "class DDP(Unfinished):\n    declares = {'supports': ['no_sync', 'tied']}\n"
-                    "    def sync_gradients(self): average(self.parameters())")
+    path.write_text(
+        HEAD + "class DDP(Unfinished):\n    declares = {'supports': ['no_sync', 'tied']}\n"
+        "    def sync_gradients(self): average(self.parameters())"
+    )
     found = discover(pool, Ddp(f"{path}:DDP"), Sampler(), 2)
     told = "it claims 'no_sync' (gradients can be accumulated without communication), which is not offered"
     assert found.claims_refused() == [told]
@@ -172,14 +256,23 @@ def test_declarations_go_to_toml_and_back() -> None:
 
     from ddp_invariants.declarations import to_toml
 
-    declared = declare(Declarations, {"init": "seed", "zero": 2, "stack": {"layers": 2, "activation": "gelu"},
-                                      "unsupported": ["tied", "adamw"]})
+    declared = declare(
+        Declarations,
+        {
+            "init": "seed",
+            "zero": 2,
+            "stack": {"layers": 2, "activation": "gelu"},
+            "unsupported": ["tied", "adamw"],
+        },
+    )
     assert declare(Declarations, tomllib.loads(to_toml("ddp", declared))["ddp"]) == declared
 
 
 SAMPLERS = {
     "a function returning indices": Sampler(of("indices")),
-    "a generator over items, by the environment": Sampler(of("split"), declares={"padding": "none", "layout": "strided"}),
+    "a generator over items, by the environment": Sampler(
+        of("split"), declares={"padding": "none", "layout": "strided"}
+    ),
     "one that asks torch.distributed": Sampler(of("AsksTorch")),
     "one over batches": Sampler(of("Batches")),
     "one over a length, the epoch an argument": Sampler(of("over_a_length")),
@@ -200,18 +293,30 @@ def test_sampler_shape_is_asked_without_glue(make_trial: TrialMaker, sampler: Sa
 RESUMABLE = "ddp_invariants.faults.resumable"
 
 
-@pytest.mark.parametrize(("sampler", "standing"), [
-    (Sampler("reference"), Standing.RIGHT), (Sampler("torch"), Standing.ABSENT), (Sampler(of("split")), Standing.ABSENT),
-    (Sampler(f"{RESUMABLE}:PlaceAlone"), Standing.RIGHT), (Sampler(f"{RESUMABLE}:Replays"), Standing.WRONG)])
+@pytest.mark.parametrize(
+    ("sampler", "standing"),
+    [
+        (Sampler("reference"), Standing.RIGHT),
+        (Sampler("torch"), Standing.ABSENT),
+        (Sampler(of("split")), Standing.ABSENT),
+        (Sampler(f"{RESUMABLE}:PlaceAlone"), Standing.RIGHT),
+        (Sampler(f"{RESUMABLE}:Replays"), Standing.WRONG),
+    ],
+)
 def test_a_state_to_go_on_from_is_found_where_it_is_offered(
-        pool: Pool, discovered: Discover, sampler: Sampler, standing: Standing) -> None:
+    pool: Pool, discovered: Discover, sampler: Sampler, standing: Standing
+) -> None:
     """And its rule not asked of a sampler that offers none; one that is wrong is judged, unless it is declared."""
     found = discovered(pool, Ddp(), sampler, 4)
     assert [one.standing for one in found.dealt if one.capability == "resume"] == [standing]
     scope = found.scope(4)
-    assert scope.excluded("SHARD-9") == ("" if scope.has("resume") else "goes on from no saved state")
+    assert scope.excluded("SHARD-9") == (
+        "" if scope.has("resume") else "goes on from no saved state"
+    )
     assert scope.has("resume") == (standing is not Standing.ABSENT)
-    declared = discovered(pool, Ddp(), Sampler(sampler.name, declares={"unsupported": ("resume",)}), 4)
+    declared = discovered(
+        pool, Ddp(), Sampler(sampler.name, declares={"unsupported": ("resume",)}), 4
+    )
     assert declared.scope(4).excluded("SHARD-9")
 
 

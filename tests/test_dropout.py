@@ -43,7 +43,9 @@ def stream(seed: int, forwards: int = MICRO_STEPS, width: int = 96) -> list[Arra
 OWN = [stream(draws.seed(CASE, rank)) for rank in range(3)]
 
 
-def drew(by_rank: list[list[Array]], case: TrainingCase = CASE, evaluated: Array | None = None) -> TrainingEvidence:
+def drew(
+    by_rank: list[list[Array]], case: TrainingCase = CASE, evaluated: Array | None = None
+) -> TrainingEvidence:
     """Evidence of ranks that drew such factors, in the micro-steps one after another."""
     maker = Maker()
 
@@ -51,16 +53,30 @@ def drew(by_rank: list[list[Array]], case: TrainingCase = CASE, evaluated: Array
         return maker.tensors({"layers.1": factors}, "uint8")
 
     other = {} if evaluated is None else {("evaluated", 1): noted(evaluated)}
-    return TrainingEvidence(case, tuple(RankEvidence({
-        **{("drawn", number): noted(factors) for number, factors in enumerate(mine)}, **other}) for mine in by_rank))
+    return TrainingEvidence(
+        case,
+        tuple(
+            RankEvidence(
+                {
+                    **{("drawn", number): noted(factors) for number, factors in enumerate(mine)},
+                    **other,
+                }
+            )
+            for mine in by_rank
+        ),
+    )
 
 
-def found(by_rank: list[list[Array]], case: TrainingCase = CASE, evaluated: Array | None = None) -> Finding:
+def found(
+    by_rank: list[list[Array]], case: TrainingCase = CASE, evaluated: Array | None = None
+) -> Finding:
     """What RNG-1 says of them."""
     return judge(drew(by_rank, case, evaluated))["RNG-1"]
 
 
-def breach(by_rank: list[list[Array]], case: TrainingCase = CASE, evaluated: Array | None = None) -> Breach:
+def breach(
+    by_rank: list[list[Array]], case: TrainingCase = CASE, evaluated: Array | None = None
+) -> Breach:
     """How RNG-1 is violated."""
     violated = found(by_rank, case, evaluated).breach
     assert violated is not None
@@ -75,18 +91,23 @@ def test_streams_of_their_own_are_right() -> None:
     assert finding.compared == MICRO_STEPS * 3 + 3 * MICRO_STEPS * (MICRO_STEPS - 1) // 2
 
 
-@pytest.mark.parametrize(("by_rank", "words"), [
-    ([stream(42)] * 3, "every rank is seeded alike"),
-    ([OWN[0]] * 3, "all ranks were given the state of rank 0's generator"),
-    ([stream(42, 1) * 6] * 3, "every rank is seeded alike, and anew in every forward"),
-    ([stream(42, 2) * 3] * 3, "every rank is seeded alike, and anew in every step"),
-    ([stream(rank, 1) * 6 for rank in range(3)], "each rank is seeded anew in every forward"),
-    ([stream(rank, 2) * 3 for rank in range(3)], "each rank is seeded anew in every step"),
-    ([[*OWN[rank][:2], *stream(42, 4)] for rank in range(3)], ""),
-    ([OWN[0], OWN[1], OWN[1]], ""),
-    ([[*OWN[0][:5], OWN[1][5]], OWN[1], OWN[2]], ""),
-])
-def test_what_is_drawn_twice_is_told_with_what_predicts_it(by_rank: list[list[Array]], words: str) -> None:
+@pytest.mark.parametrize(
+    ("by_rank", "words"),
+    [
+        ([stream(42)] * 3, "every rank is seeded alike"),
+        ([OWN[0]] * 3, "all ranks were given the state of rank 0's generator"),
+        ([stream(42, 1) * 6] * 3, "every rank is seeded alike, and anew in every forward"),
+        ([stream(42, 2) * 3] * 3, "every rank is seeded alike, and anew in every step"),
+        ([stream(rank, 1) * 6 for rank in range(3)], "each rank is seeded anew in every forward"),
+        ([stream(rank, 2) * 3 for rank in range(3)], "each rank is seeded anew in every step"),
+        ([[*OWN[rank][:2], *stream(42, 4)] for rank in range(3)], ""),
+        ([OWN[0], OWN[1], OWN[1]], ""),
+        ([[*OWN[0][:5], OWN[1][5]], OWN[1], OWN[2]], ""),
+    ],
+)
+def test_what_is_drawn_twice_is_told_with_what_predicts_it(
+    by_rank: list[list[Array]], words: str
+) -> None:
     """And with nothing where nothing predicts it."""
     assert breach(by_rank).perhaps == words
 
@@ -112,7 +133,9 @@ def test_what_begins_after_an_interlude_is_told_as_that() -> None:
 def test_what_chance_may_repeat_is_not_compared() -> None:
     """With 63 comparisons of six micro-steps it takes 70 bits: 69 are too few, whoever draws them."""
     for width, judged in ((69, False), (70, True)):
-        case = replace(CASE, model=Model(2, (Layer("linear", width), Layer("dropout"), Layer("linear", 2))))
+        case = replace(
+            CASE, model=Model(2, (Layer("linear", width), Layer("dropout"), Layer("linear", 2)))
+        )
         finding = found([stream(42, width=width)] * 3, case)
         assert (finding.breach is not None) is judged
         assert bool(finding.unjudged) is not judged
@@ -122,7 +145,9 @@ def test_what_a_wrapper_made_anew_draws_again_is_its_affair() -> None:
     """One that seeds each rank where it is made does so twice where it is made twice; other ranks' are not its own."""
     case = replace(CASE, accumulation=1, steps=4, interludes=(Interlude("reload", 2),))
     assert found([[*stream(rank, 2), *stream(rank, 2)] for rank in range(3)], case).breach is None
-    assert breach([[*stream(42, 2), *stream(42, 2)]] * 3, case).perhaps == "every rank is seeded alike"
+    assert (
+        breach([[*stream(42, 2), *stream(42, 2)]] * 3, case).perhaps == "every rank is seeded alike"
+    )
 
 
 def test_backwards_through_one_forward_draw_once() -> None:
@@ -145,7 +170,10 @@ def test_without_evidence_nothing_is_judged() -> None:
     """Of a layer that was called twice, or never, nobody knows; nor of a model that draws nothing."""
     unknown: list[list[Array]] = [[None] * MICRO_STEPS] * 3  # type: ignore[list-item]  # a tensor that is not there
     assert "is not known" in found(unknown).unjudged
-    assert found([], replace(CASE, model=Model(2, (Layer("linear", 2),)))).unjudged == "no layer draws random numbers"
+    assert (
+        found([], replace(CASE, model=Model(2, (Layer("linear", 2),)))).unjudged
+        == "no layer draws random numbers"
+    )
     assert "no evidence of 'loss'" in judge(drew(unknown))["LOSS-1"].unjudged
 
 
@@ -160,11 +188,18 @@ def test_the_oracle_multiplies_by_what_was_drawn_and_rounds_nothing() -> None:
 def test_one_batch_of_all_ranks_has_all_their_draws() -> None:
     """Joined, so that single-process training drops what the ranks dropped."""
     batches = oracle.batches(CASE)
-    drawn = [replace(batch, drawn={1: np.stack([mine[number] for mine in OWN])}) for number, batch in enumerate(batches)]
-    held = {"layers.0.weight": draws.parameters(CASE, 0, 192).reshape(96, 2),
-            "layers.2.weight": draws.parameters(CASE, 0, 192).reshape(2, 96)}
+    drawn = [
+        replace(batch, drawn={1: np.stack([mine[number] for mine in OWN])})
+        for number, batch in enumerate(batches)
+    ]
+    held = {
+        "layers.0.weight": draws.parameters(CASE, 0, 192).reshape(96, 2),
+        "layers.2.weight": draws.parameters(CASE, 0, 192).reshape(2, 96),
+    }
     apart = [oracle.gradients(replace(CASE, accumulation=1), held, batch) for batch in drawn[:2]]
-    whole = oracle.gradients(replace(CASE, accumulation=1, world_size=1), held, oracle.joined(drawn[:2]))
+    whole = oracle.gradients(
+        replace(CASE, accumulation=1, world_size=1), held, oracle.joined(drawn[:2])
+    )
     for name, ball in whole.by_name.items():
         mean = np.mean([one.by_name[name].centre.mean(0) for one in apart], 0)
         assert (np.abs(ball.centre[0] - mean) <= 1e-4 * np.abs(mean).max()).all(), name
@@ -172,20 +207,32 @@ def test_one_batch_of_all_ranks_has_all_their_draws() -> None:
 
 PLAIN = replace(CASE, world_size=2, accumulation=1, data=Data(samples=8, batch_size=2))
 AROUND = {
-    "accumulated": CASE, "nested": replace(CASE, no_sync="nested"), "joint": replace(CASE, passes="joint"),
-    "retained": replace(CASE, passes="retained"), "one rank": replace(PLAIN, world_size=1),
-    "subgroup": replace(PLAIN, outside=1), "fractions": replace(PLAIN, values="real", log2_scale=8),
+    "accumulated": CASE,
+    "nested": replace(CASE, no_sync="nested"),
+    "joint": replace(CASE, passes="joint"),
+    "retained": replace(CASE, passes="retained"),
+    "one rank": replace(PLAIN, world_size=1),
+    "subgroup": replace(PLAIN, outside=1),
+    "fractions": replace(PLAIN, values="real", log2_scale=8),
     "forward error": replace(PLAIN, mishap=Mishap("forward error", 1)),
     "backward error": replace(PLAIN, mishap=Mishap("backward error", 1)),
-    "withheld": replace(PLAIN, perturbation=Perturbation("withheld")), "saved by others": replace(PLAIN, saved_by=1),
-    "poison": replace(PLAIN, poison=Poison(1, 1)), "scaler": replace(PLAIN, scaler=LossScale(4), poison=Poison(1, 1, "inf")),
-    "unused": replace(PLAIN, model=replace(WIDE, layers=(*WIDE.layers, Layer("linear", 2))), unused=(Unused(3, rank=1),)),
+    "withheld": replace(PLAIN, perturbation=Perturbation("withheld")),
+    "saved by others": replace(PLAIN, saved_by=1),
+    "poison": replace(PLAIN, poison=Poison(1, 1)),
+    "scaler": replace(PLAIN, scaler=LossScale(4), poison=Poison(1, 1, "inf")),
+    "unused": replace(
+        PLAIN,
+        model=replace(WIDE, layers=(*WIDE.layers, Layer("linear", 2))),
+        unused=(Unused(3, rank=1),),
+    ),
     **{kind: replace(PLAIN, interludes=(Interlude(kind, 1),)) for kind in get_args(InterludeKind)},
 }
 
 
 @pytest.mark.parametrize("ddp", ["reference", "torch"])
-def test_a_right_wrapper_is_right_whatever_else_happens_around_dropout(make_trial: TrialMaker, ddp: str) -> None:
+def test_a_right_wrapper_is_right_whatever_else_happens_around_dropout(
+    make_trial: TrialMaker, ddp: str
+) -> None:
     """And is judged: every loss is its twin's, every step is that of one process that drops the same."""
     trial = make_trial(ddp=ddp)
     for name, case in AROUND.items():
@@ -237,25 +284,36 @@ class Logs(Right):
 
 
 @pytest.mark.parametrize("name", ["CallsTwice", "MapsOverSamples"])
-def test_who_hides_what_is_drawn_is_not_accused(make_trial: TrialMaker, tmp_path: Path, name: str) -> None:
+def test_who_hides_what_is_drawn_is_not_accused(
+    make_trial: TrialMaker, tmp_path: Path, name: str
+) -> None:
     """The twin cannot drop the same, so that no rule that compares with it is judged."""
     path = tmp_path / "unseen.py"
     path.write_text(UNSEEN, encoding="utf-8")
     findings = make_trial(ddp=f"{path}:{name}", scope=Scope()).findings(PLAIN)
     assert {rule: one.breach for rule, one in findings.items() if one.breach} == {}
-    assert all(findings[rule].unjudged for rule in ("RNG-1", "LOSS-1", "LOSS-3", "GRAD-2", "GRAD-3", "PARAM-3"))
+    assert all(
+        findings[rule].unjudged
+        for rule in ("RNG-1", "LOSS-1", "LOSS-3", "GRAD-2", "GRAD-3", "PARAM-3")
+    )
 
 
-def test_who_hands_its_module_more_samples_than_it_was_handed_is_not_accused(make_trial: TrialMaker, tmp_path: Path) -> None:
+def test_who_hands_its_module_more_samples_than_it_was_handed_is_not_accused(
+    make_trial: TrialMaker, tmp_path: Path
+) -> None:
     """A batch of four, which is not filled up, is the twin's; what was drawn for one of two is not, and stops nothing."""
     path = tmp_path / "fills.py"
     path.write_text(UNSEEN, encoding="utf-8")
-    findings = make_trial(ddp=f"{path}:FillsUp", scope=Scope()).findings(replace(PLAIN, data=Data(samples=12, batch_size=4)))
+    findings = make_trial(ddp=f"{path}:FillsUp", scope=Scope()).findings(
+        replace(PLAIN, data=Data(samples=12, batch_size=4))
+    )
     assert {rule: one.breach for rule, one in findings.items() if one.breach} == {}
     assert not findings["RNG-1"].unjudged
 
 
-def test_where_the_twin_made_no_forward_nobody_is_accused_of_its_buffers(make_trial: TrialMaker, tmp_path: Path) -> None:
+def test_where_the_twin_made_no_forward_nobody_is_accused_of_its_buffers(
+    make_trial: TrialMaker, tmp_path: Path
+) -> None:
     """An evaluation inside every forward, for a log, draws ones: what the layers drew is not known, the buffers move once."""
     path = tmp_path / "logs.py"
     path.write_text(LOGS, encoding="utf-8")

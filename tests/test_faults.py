@@ -24,14 +24,18 @@ from ddp_invariants.verdict import Inconclusive, Violation, violation_class
 FAULTS = [one for one in planted() if one.is_fault]
 _RARELY = ("ReadyCountersSurvive", "TakesAPartForTheWhole", "QueuedByTheFirstGradient")
 _SLOWLY = ("HangsOnThree", "NeverEnds", "TakesWhatHasArrived")
-SAMPLE = [one for one in FAULTS if not one.needs_device and one.name not in (*_SLOWLY, *_RARELY)][::24]
+SAMPLE = [one for one in FAULTS if not one.needs_device and one.name not in (*_SLOWLY, *_RARELY)][
+    ::24
+]
 """Enough to notice that the judge has become worse. What hangs takes its deadline, and has a test of its own; what gives up
-after some milliseconds does so always on a machine that is busy, and is then told as what never reduces; what shows in one of
-hundreds of cases is searched for by the command alone."""
+after some milliseconds does so always on a machine that is busy, and is then told as what never
+reduces; what shows in one of hundreds of cases is searched for by the command alone."""
 
 
 @pytest.mark.parametrize("fault", SAMPLE, ids=[f"{one.host}_{one.name}" for one in SAMPLE])
-def test_a_planted_fault_is_caught_and_told_as_what_it_is(pool: Pool, tmp_path: Path, fault: Planted) -> None:
+def test_a_planted_fault_is_caught_and_told_as_what_it_is(
+    pool: Pool, tmp_path: Path, fault: Planted
+) -> None:
     """In a search for anything, by the rule that names the fact, with no cause that was not planted."""
     found = search(pool, Job(fault, seed=0), tmp_path)
     assert found.is_right_rule, found
@@ -44,9 +48,23 @@ def test_the_catalogue_is_whole() -> None:
     hosts = {one.host for one in FAULTS}
     assert len(hosts) >= 11
     controlled = {one.host for one in planted() if not one.is_fault}
-    assert hosts - controlled <= {"starts", "bucketed", "timing", "programs"}  # Whose right one is the reference.
+    assert hosts - controlled <= {
+        "starts",
+        "bucketed",
+        "timing",
+        "programs",
+    }  # Whose right one is the reference.
     assert len({(one.target, one.is_sampler) for one in planted()}) == len(planted())
-    assert {one.rule for one in FAULTS} >= {"INIT-1", "SHARD-1", "LOSS-1", "GRAD-1", "PARAM-1", "COMM-1", "LIVE-1", "MEM-1"}
+    assert {one.rule for one in FAULTS} >= {
+        "INIT-1",
+        "SHARD-1",
+        "LOSS-1",
+        "GRAD-1",
+        "PARAM-1",
+        "COMM-1",
+        "LIVE-1",
+        "MEM-1",
+    }
 
 
 def test_every_source_is_an_address_or_says_what_it_is() -> None:
@@ -54,17 +72,29 @@ def test_every_source_is_an_address_or_says_what_it_is() -> None:
     assert all(one.where for one in FAULTS)
     linked = [one for one in FAULTS if one.link]
     assert len(linked) > len(FAULTS) / 3
-    assert Planted("", "", "", "", "pytorch#49172").link == "https://github.com/pytorch/pytorch/issues/49172"
-    assert Planted("", "", "", "", "huggingface/accelerate#4122, and others").link.endswith("accelerate/issues/4122")
+    assert (
+        Planted("", "", "", "", "pytorch#49172").link
+        == "https://github.com/pytorch/pytorch/issues/49172"
+    )
+    assert Planted("", "", "", "", "huggingface/accelerate#4122, and others").link.endswith(
+        "accelerate/issues/4122"
+    )
 
 
-@pytest.mark.parametrize(("source", "words"), [
-    ('"""A style."""\nclass A:\n    """Something."""', "expected 'Right: what it is.' or"),
-    ('"""A style."""\ndef a():\n    """Wrong (somewhere). GRAD-99."""', "no rule is called GRAD-99"),
-    ('"""A style."""\nclass A:\n    pass', "its docstring is ''"),
-])
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ('"""A style."""\nclass A:\n    """Something."""', "expected 'Right: what it is.' or"),
+        (
+            '"""A style."""\ndef a():\n    """Wrong (somewhere). GRAD-99."""',
+            "no rule is called GRAD-99",
+        ),
+        ('"""A style."""\nclass A:\n    pass', "its docstring is ''"),
+    ],
+)
 def test_a_docstring_that_is_no_record_is_refused(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, words: str) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, words: str
+) -> None:
     """With the name of the entry, and the form."""
     (tmp_path / "odd.py").write_text(source, encoding="utf-8")
     monkeypatch.setattr(catalogue, "_FOLDER", tmp_path)
@@ -92,32 +122,66 @@ def caught(trial: Trial, rule: str) -> Violation:
     return violation
 
 
-def test_a_violation_says_which_of_its_cases_violations_to_read_first(make_trial: TrialMaker) -> None:
+def test_a_violation_says_which_of_its_cases_violations_to_read_first(
+    make_trial: TrialMaker,
+) -> None:
     """A sum that is never divided moves parameters wrongly; a missing wait makes anything wrong."""
     told = caught(make_trial(ddp=fault_of("NeverDivides"), cases=20), "PARAM-3").report
     assert "read first GRAD-2: the gradient is not the mean" in told
-    assert "read first" not in caught(make_trial(ddp=fault_of("NeverDivides"), cases=20), "GRAD-2").report
+    assert (
+        "read first"
+        not in caught(make_trial(ddp=fault_of("NeverDivides"), cases=20), "GRAD-2").report
+    )
     told = caught(make_trial(ddp=fault_of("NoWait"), cases=20), "GRAD-2").report
     assert "read first COMM-3: the result of a collective is not waited for" in told
 
 
-NORMED = TrainingCase(model=Model(4, (Layer("linear", 4), Layer("batch_norm", bias=True), Layer("linear", 2))), steps=3,
-                      data=Data(samples=12, batch_size=2), values="real")
+NORMED = TrainingCase(
+    model=Model(4, (Layer("linear", 4), Layer("batch_norm", bias=True), Layer("linear", 2))),
+    steps=3,
+    data=Data(samples=12, batch_size=2),
+    values="real",
+)
 
 
-@pytest.mark.parametrize(("name", "rule", "where", "perhaps"), [
-    ("NeverInForward", "BUF-1", "buffer 'layers.1.running_mean' (1,)", "not synchronised in forward"),
-    ("FloatsOnly", "BUF-2", "", ""),
-    ("LeftInEvaluation", "LOSS-1", "rank 0 of 2, step 0", "running statistics did not move: the module was in evaluation"),
-    ("LeftInEvaluation", "BUF-2", "buffer 'layers.1.running_mean' (1,)", "not moved, as in evaluation"),
-    ("RunsItFirst", "BUF-2", "buffer 'layers.1.running_mean' (1,)", "the forward ran twice"),
-    ("CountsStartOver", "BUF-2", "buffer 'layers.1.num_batches_tracked' ()", "it is zero"),
-    ("NeverDividesThem", "BUF-2", "buffer 'layers.1.running_mean' (1,)", "summed, never divided"),
-    ("SetBack", "BUF-2", "buffer 'layers.1.running_mean' (1,)", "set back"),
-    ("RunsItOnTheFirstRank", "INIT-2", "buffer 'layers.1.running_mean' (1,)", ""),
-    ("Averaged", "BUF-2", "", "")])
+@pytest.mark.parametrize(
+    ("name", "rule", "where", "perhaps"),
+    [
+        (
+            "NeverInForward",
+            "BUF-1",
+            "buffer 'layers.1.running_mean' (1,)",
+            "not synchronised in forward",
+        ),
+        ("FloatsOnly", "BUF-2", "", ""),
+        (
+            "LeftInEvaluation",
+            "LOSS-1",
+            "rank 0 of 2, step 0",
+            "running statistics did not move: the module was in evaluation",
+        ),
+        (
+            "LeftInEvaluation",
+            "BUF-2",
+            "buffer 'layers.1.running_mean' (1,)",
+            "not moved, as in evaluation",
+        ),
+        ("RunsItFirst", "BUF-2", "buffer 'layers.1.running_mean' (1,)", "the forward ran twice"),
+        ("CountsStartOver", "BUF-2", "buffer 'layers.1.num_batches_tracked' ()", "it is zero"),
+        (
+            "NeverDividesThem",
+            "BUF-2",
+            "buffer 'layers.1.running_mean' (1,)",
+            "summed, never divided",
+        ),
+        ("SetBack", "BUF-2", "buffer 'layers.1.running_mean' (1,)", "set back"),
+        ("RunsItOnTheFirstRank", "INIT-2", "buffer 'layers.1.running_mean' (1,)", ""),
+        ("Averaged", "BUF-2", "", ""),
+    ],
+)
 def test_what_goes_wrong_with_a_batch_norm_is_told_of_its_buffers(
-        pool: Pool, name: str, rule: str, where: str, perhaps: str) -> None:
+    pool: Pool, name: str, rule: str, where: str, perhaps: str
+) -> None:
     """By name, and what is right, or wrong otherwise, is not: counts move alike on all ranks."""
     breach = judge(pool.train(NORMED, Ddp(f"ddp_invariants.faults.buffers:{name}")))[rule].breach
     assert (breach is None) == (where == "")
@@ -129,7 +193,9 @@ def test_what_goes_wrong_with_a_batch_norm_is_told_of_its_buffers(
 def test_what_a_program_writes_into_buffers_must_not_be_lost(pool: Pool) -> None:
     """Right wrappers hand it on; a copy of what the last forward left undoes it."""
     case = replace(NORMED, interludes=(Interlude("buffers", 1),))
-    lost = judge(pool.train(case, Ddp("ddp_invariants.faults.buffers:LosesWhatIsWritten")))["BUF-2"].breach
+    lost = judge(pool.train(case, Ddp("ddp_invariants.faults.buffers:LosesWhatIsWritten")))[
+        "BUF-2"
+    ].breach
     assert lost is not None
     assert "what the program wrote into it since is lost" in lost.perhaps
     for right in ("reference", "torch", "ddp_invariants.faults.buffers:OneByOne"):
@@ -140,7 +206,8 @@ def test_what_a_program_writes_into_buffers_must_not_be_lost(pool: Pool) -> None
 
 @pytest.mark.parametrize("fault", ["HangsOnThree", "DiesInBackward"])
 def test_fault_that_does_not_end_violates_live1_with_ranks_and_stacks(
-        make_trial: TrialMaker, pool: Pool, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    make_trial: TrialMaker, pool: Pool, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
     """A hang or a death is LIVE-1's, names the ranks, shows where they were, and the ranks after it are usable."""
     pool.deadline = 1.5
     monkeypatch.setattr(searches, "SHRINK_SECONDS", 8.0)
@@ -149,7 +216,8 @@ def test_fault_that_does_not_end_violates_live1_with_ranks_and_stacks(
     assert "rank 1" in violation.report
     assert "timing.py" in violation.report or "ddp.py" in violation.report
     assert isinstance(violation.case, TrainingCase)
-    # Each try to make it smaller takes its whole deadline: on a slow machine there is no time for all.
+    # Each try to make it smaller takes its whole deadline: on a slow machine there is no time for
+    # all.
     assert violation.case.world_size in ((3, 4) if fault == "HangsOnThree" else (2,))
     assert ("SIGABRT" in violation.report) == (fault == "DiesInBackward")
     trial = make_trial(cases=10)
@@ -157,7 +225,8 @@ def test_fault_that_does_not_end_violates_live1_with_ranks_and_stacks(
 
 
 def test_a_sampler_that_does_not_end_violates_live1(
-        make_trial: TrialMaker, pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_trial: TrialMaker, pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever rule was asked, within a few short deadlines."""
     pool.deadline = 1.5
     monkeypatch.setattr(searches, "SHRINK_SECONDS", 4.0)
@@ -166,9 +235,13 @@ def test_a_sampler_that_does_not_end_violates_live1(
         trial.certify("SHARD-3")
 
 
-@pytest.mark.parametrize(("fault", "seed"), [
-    ("NoWait", 0), ("WaitsForTheLastOnly", 1), ("ForgetsOneWait", 2), ("DividesInFlight", 0)])
-def test_a_missing_wait_is_caught_whatever_the_timing(make_trial: TrialMaker, fault: str, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("fault", "seed"),
+    [("NoWait", 0), ("WaitsForTheLastOnly", 1), ("ForgetsOneWait", 2), ("DividesInFlight", 0)],
+)
+def test_a_missing_wait_is_caught_whatever_the_timing(
+    make_trial: TrialMaker, fault: str, seed: int
+) -> None:
     """With results withheld until they are waited for, no luck hides it; the report says what withholding showed."""
     trial = make_trial(ddp=fault_of(fault), cases=20, seed=seed)
     violation = caught(trial, "COMM-3")
@@ -178,7 +251,9 @@ def test_a_missing_wait_is_caught_whatever_the_timing(make_trial: TrialMaker, fa
     assert ("a wait is missing" in violation.report) == (fault != "DividesInFlight")
 
 
-def test_a_wrapper_that_trains_a_copy_cannot_be_judged_and_is_told_so(make_trial: TrialMaker) -> None:
+def test_a_wrapper_that_trains_a_copy_cannot_be_judged_and_is_told_so(
+    make_trial: TrialMaker,
+) -> None:
     """What is watched must be what is trained."""
     trial = make_trial(ddp=fault_of("TrainsACopy"), cases=10)
     with pytest.raises(Inconclusive, match=r"it\s+trains\s+a\s+copy"):
@@ -193,11 +268,18 @@ def test_a_refusal_is_neither_a_violation_nor_a_pass(make_trial: TrialMaker) -> 
 
 
 @pytest.mark.parametrize("fault", ["NoWait", "WaitsForTheLastOnly"])
-def test_what_comes_and_goes_is_shown_every_time_by_withholding(make_trial: TrialMaker, fault: str) -> None:
+def test_what_comes_and_goes_is_shown_every_time_by_withholding(
+    make_trial: TrialMaker, fault: str
+) -> None:
     """A rule about values catches a missing wait too, and says that timing decides."""
     trial = make_trial(ddp=fault_of(fault), cases=40)
     with pytest.raises(violation_class("GRAD-2")) as raised:
-        trial.certify("GRAD-2", training_cases(trial.scope, world_sizes=(2, 3), perturbed=("none", "withheld"), capped=True))
+        trial.certify(
+            "GRAD-2",
+            training_cases(
+                trial.scope, world_sizes=(2, 3), perturbed=("none", "withheld"), capped=True
+            ),
+        )
     violation = raised.value
     assert isinstance(violation, Violation)
     assert re.search(r"confirmed in ([23]) of 3 runs", violation.report)
@@ -209,4 +291,7 @@ def test_what_comes_and_goes_is_shown_every_time_by_withholding(make_trial: Tria
 def test_timing_that_changes_an_answer_violates_comm2(make_trial: TrialMaker) -> None:
     """The case is run with and without its perturbation, and the report says which it needs."""
     violation = caught(make_trial(ddp=fault_of("NoWait"), cases=40), "COMM-2")
-    assert re.search(r"only when (results are withheld|rank \d starts its collectives|collectives start)", violation.report)
+    assert re.search(
+        r"only when (results are withheld|rank \d starts its collectives|collectives start)",
+        violation.report,
+    )

@@ -27,18 +27,32 @@ LONG = ("bucketed_main_grad", "bucketed_main_grad_corrected", "per_parameter_hoo
 """Systems whose styles are also those of planted faults and their right ones."""
 
 
-@pytest.mark.parametrize("entry", [pytest.param(entry, id=name, marks=[pytest.mark.long] if name in LONG else [])
-                                   for name, entry in VERDICTS.items()])
+@pytest.mark.parametrize(
+    "entry",
+    [
+        pytest.param(entry, id=name, marks=[pytest.mark.long] if name in LONG else [])
+        for name, entry in VERDICTS.items()
+    ],
+)
 def test_a_system_comes_out_with_the_verdict_beside_it(
-        pool: Pool, discovered: Discover, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry: dict[str, Any]) -> None:
+    pool: Pool,
+    discovered: Discover,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    entry: dict[str, Any],
+) -> None:
     """The rule named is violated, with its cause, and besides at most its consequences; of a right one every rule holds."""
-    monkeypatch.setattr(search, "SHRINK_RUNS", 60)  # Of each of its rules: how small a case becomes is no matter here.
+    monkeypatch.setattr(
+        search, "SHRINK_RUNS", 60
+    )  # Of each of its rules: how small a case becomes is no matter here.
     found = judged(entry, pool, tmp_path, cases=8, discover=discovered)
     told = {rule: str(violation) for rule, violation in found.violations.items()}
     assert found.inconclusive == {}
     if "violated" not in entry:
         assert told == {}
-        assert {rule: entry.breaches for rule, entry in found.trial.ledger.entries.items() if entry.seen} == {}
+        assert {
+            rule: entry.breaches for rule, entry in found.trial.ledger.entries.items() if entry.seen
+        } == {}
         return
     assert set(told) <= {entry["violated"], *entry["consequences"]}, told
     assert entry["cause"] in found.violations[entry["violated"]].breach.perhaps
@@ -51,7 +65,9 @@ def losses_in_one_process(world_size: int) -> list[float]:
     optimizer = torch.optim.SGD(module.parameters(), lr=program.LEARNING_RATE)
     inputs, targets = (tensor.double() for tensor in program.make_dataset().tensors)
     dataset: Any = range(program.SAMPLES)
-    samplers: list[DistributedSampler[int]] = [DistributedSampler(dataset, world_size, rank) for rank in range(world_size)]
+    samplers: list[DistributedSampler[int]] = [
+        DistributedSampler(dataset, world_size, rank) for rank in range(world_size)
+    ]
     reported = []
     for epoch in range(program.EPOCHS):
         losses = []
@@ -60,7 +76,9 @@ def losses_in_one_process(world_size: int) -> list[float]:
         shards = torch.tensor([list(sampler) for sampler in samplers])
         for batch in shards.split(program.BATCH, dim=1):
             optimizer.zero_grad()
-            loss = torch.nn.functional.mse_loss(module(inputs[batch.flatten()]), targets[batch.flatten()])
+            loss = torch.nn.functional.mse_loss(
+                module(inputs[batch.flatten()]), targets[batch.flatten()]
+            )
             loss.backward()
             optimizer.step()
             losses.append(loss.item())
@@ -69,12 +87,19 @@ def losses_in_one_process(world_size: int) -> list[float]:
 
 
 @pytest.mark.parametrize("how", [["--spawn", "2"], []], ids=["spawn", "torchrun"])
-def test_the_program_trains_as_one_process_would_on_the_global_batches(tmp_path: Path, how: list[str]) -> None:
+def test_the_program_trains_as_one_process_would_on_the_global_batches(
+    tmp_path: Path, how: list[str]
+) -> None:
     """The losses it reports to four digits, and a checkpoint that loads without a wrapper."""
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     launcher = [sys.executable, *([] if how else torchrun)]
-    done = subprocess.run([*launcher, str(program.__file__), *how, "--checkpoint", str(tmp_path / "model.pt")],
-                          capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(
+        [*launcher, str(program.__file__), *how, "--checkpoint", str(tmp_path / "model.pt")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
     told = [float(number) for number in re.findall(r"loss ([\d.]+) over 2 ranks", done.stdout)]
     assert told == pytest.approx(losses_in_one_process(2), abs=1.01e-4)
     program.make_module().load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))

@@ -51,7 +51,9 @@ expires = 2100-01-01
 
 def names(old: TrainingEvidence, new: TrainingEvidence) -> list[str]:
     """The sorts of difference between two sides."""
-    return [one.name for one in comparison.compared(old, new, Declarations(), SamplerDeclarations())]
+    return [
+        one.name for one in comparison.compared(old, new, Declarations(), SamplerDeclarations())
+    ]
 
 
 def test_a_side_does_not_differ_from_itself() -> None:
@@ -63,35 +65,74 @@ def test_every_class_of_difference_is_told() -> None:
     """A rule, what must match exactly, a number with its stage."""
     old = right()
     assert names(old, everywhere(old, "reduced", 1, FACTOR, lambda values: values + 1)) == [
-        *(f"rule: {rule}" for rule in ("GRAD-2", "GRAD-3", "GRAD-5", "GRAD-6")), "number: reduced gradient"]
-    assert "discrete: collectives" in names(old, replace(old, ranks=tuple(
-        replace(rank, sent=[rank.sent[0][1:]]) for rank in old.ranks)))
-    assert "discrete: how the run ends" in names(old, replace(old, incident=Incident("hung", {1: "gave no answer"}, {}, 1.0)))
-    assert "discrete: gradients that are None" in names(old, everywhere(old, "reduced", 1, FACTOR, None))
-    assert names(old, altered(old, 1, "wrapped", 0, FACTOR, lambda values: values + 1))[-1] == "number: initialisation"
+        *(f"rule: {rule}" for rule in ("GRAD-2", "GRAD-3", "GRAD-5", "GRAD-6")),
+        "number: reduced gradient",
+    ]
+    assert "discrete: collectives" in names(
+        old, replace(old, ranks=tuple(replace(rank, sent=[rank.sent[0][1:]]) for rank in old.ranks))
+    )
+    assert "discrete: how the run ends" in names(
+        old, replace(old, incident=Incident("hung", {1: "gave no answer"}, {}, 1.0))
+    )
+    assert "discrete: gradients that are None" in names(
+        old, everywhere(old, "reduced", 1, FACTOR, None)
+    )
+    assert (
+        names(old, altered(old, 1, "wrapped", 0, FACTOR, lambda values: values + 1))[-1]
+        == "number: initialisation"
+    )
     saved = right(replace(CASE, interludes=(Interlude("reload"),)))
-    other = replace(saved, ranks=tuple(replace(rank, saved=[[f"module.{name}" for name in rank.saved[0]]])
-                                       for rank in saved.ranks))
+    other = replace(
+        saved,
+        ranks=tuple(
+            replace(rank, saved=[[f"module.{name}" for name in rank.saved[0]]])
+            for rank in saved.ranks
+        ),
+    )
     assert set(names(saved, other)) == {"discrete: names in a saved state"}
 
 
 def test_each_warning_is_a_sort_of_its_own() -> None:
     """By its first sentence without numbers: one that is accepted hides no other; who gives it is told."""
-    old, both = right(), ["FutureWarning: 2 of 3 are so. More", "UserWarning: b (Triggered internally at /a/b.cpp:12.)"]
+    old, both = (
+        right(),
+        [
+            "FutureWarning: 2 of 3 are so. More",
+            "UserWarning: b (Triggered internally at /a/b.cpp:12.)",
+        ],
+    )
     new = replace(old, ranks=tuple(replace(rank, warned=both) for rank in old.ranks))
     found = comparison.compared(old, new, Declarations(), SamplerDeclarations())
     assert [(one.name, one.old, one.new, one.moves) for one in found] == [
-        ("discrete: warning FutureWarning: # of # are so.", "none", "0, 1: FutureWarning: 2 of 3 are so. More", True),
-        ("discrete: warning UserWarning: b…", "none", "0, 1: UserWarning: b…", True)]
-    other = replace(new, ranks=(replace(new.ranks[0], warned=["FutureWarning: 3 of 4 are so. More", both[1]]), new.ranks[1]))
+        (
+            "discrete: warning FutureWarning: # of # are so.",
+            "none",
+            "0, 1: FutureWarning: 2 of 3 are so. More",
+            True,
+        ),
+        ("discrete: warning UserWarning: b…", "none", "0, 1: UserWarning: b…", True),
+    ]
+    other = replace(
+        new,
+        ranks=(
+            replace(new.ranks[0], warned=["FutureWarning: 3 of 4 are so. More", both[1]]),
+            new.ranks[1],
+        ),
+    )
     assert names(new, other) == []
-    assert names(new, replace(new, ranks=(new.ranks[0], old.ranks[1]))) == [one.name for one in found]
+    assert names(new, replace(new, ranks=(new.ranks[0], old.ranks[1]))) == [
+        one.name for one in found
+    ]
     asked = ShardCase(data=Data(samples=3))
-    plain, told = ({"raised": {"type": "E", "phase": "p", "message": ""}, "refused": {}, "warned": given}
-                   for given in ([], ["UserWarning: c"]))
+    plain, told = (
+        {"raised": {"type": "E", "phase": "p", "message": ""}, "refused": {}, "warned": given}
+        for given in ([], ["UserWarning: c"])
+    )
     silent, warning = (ShardEvidence(asked, (one, one)) for one in (plain, told))
-    assert [one.name for one in comparison.compared(silent, warning, Declarations(), SamplerDeclarations())] == [
-        "discrete: warning UserWarning: c"]
+    assert [
+        one.name
+        for one in comparison.compared(silent, warning, Declarations(), SamplerDeclarations())
+    ] == ["discrete: warning UserWarning: c"]
 
 
 @pytest.fixture
@@ -121,8 +162,9 @@ class Warns(DistributedDataParallel):
 
 
 @pytest.mark.usefixtures("known")
-def test_a_warning_given_once_a_process_is_asked_of_new_ones(tmp_path: Path, pool: Pool,
-                                                             monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_warning_given_once_a_process_is_asked_of_new_ones(
+    tmp_path: Path, pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two sides that share processes give it in turn, and do not differ; where one never gives it, that is seen every time."""
     (tmp_path / "warns.py").write_text(ONCE, encoding="utf-8")
     sides = gate.Gate(pool, pool, Ddp(f"{tmp_path}/warns.py:Warns"), Sampler(), 2)
@@ -131,21 +173,30 @@ def test_a_warning_given_once_a_process_is_asked_of_new_ones(tmp_path: Path, poo
 
     def silent_before(case: Case, *, fresh: bool = False) -> tuple[Answer, Answer]:
         old, new = answers(case, fresh=fresh)
-        return (old if isinstance(old, ShardEvidence) else replace(
-            old, ranks=tuple(replace(rank, warned=[]) for rank in old.ranks))), new
+        return (
+            old
+            if isinstance(old, ShardEvidence)
+            else replace(old, ranks=tuple(replace(rank, warned=[]) for rank in old.ranks))
+        ), new
+
     monkeypatch.setattr(sides, "answers", silent_before)
     monkeypatch.setattr(gate, "SHRINK_RUNS", 5)
     pool.anew()
     found = sides.run(12, 0).found
-    assert [(one.difference.name, one.seen) for one in found] == [("discrete: warning UserWarning: only once", gate.REPEATS)]
+    assert [(one.difference.name, one.seen) for one in found] == [
+        ("discrete: warning UserWarning: only once", gate.REPEATS)
+    ]
 
 
 @pytest.mark.usefixtures("known")
-def test_what_was_only_warned_of_while_something_else_was_shrunk_is_told(pool: Pool,
-                                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_only_warned_of_while_something_else_was_shrunk_is_told(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The warnings of all cases are compared once more at the end; what moved between cases alone is none."""
     sides = gate.Gate(pool, pool, Ddp(), Sampler(), 2)
-    one = comparison.Difference("discrete", "warning UserWarning: so", "", "none", "0: UserWarning: so")
+    one = comparison.Difference(
+        "discrete", "warning UserWarning: so", "", "none", "0: UserWarning: so"
+    )
     sides._warned[1][one.what] = CASE
     assert sides._only_warned(set(), {}) == []
     monkeypatch.setattr(sides, "differences", lambda _case, *, fresh=False: [one] if fresh else [])
@@ -156,22 +207,51 @@ def test_what_was_only_warned_of_while_something_else_was_shrunk_is_told(pool: P
 
 def test_speed_and_memory_are_ratios_from_the_same_run() -> None:
     """The median of the cases' ratios, and the most of any rank; of what did not end by itself, nothing."""
+
     def answered(seconds: float, peak: float) -> TrainingEvidence:
-        ranks = tuple(replace(rank, cost=[seconds, 100.0 * 2**20, peak * 2**20], backwards=[(0.0, seconds / 2, [])])
-                      for rank in right().ranks)
-        return replace(right(), ranks=(*ranks[:1], replace(ranks[1], cost=[seconds / 2, 0.0, 2.0**20])))
-    pairs = [(cost(answered(0.5, 110)), cost(answered(1.0 * factor, 120 + factor))) for factor in (1, 2, 3)]
+        ranks = tuple(
+            replace(
+                rank,
+                cost=[seconds, 100.0 * 2**20, peak * 2**20],
+                backwards=[(0.0, seconds / 2, [])],
+            )
+            for rank in right().ranks
+        )
+        return replace(
+            right(), ranks=(*ranks[:1], replace(ranks[1], cost=[seconds / 2, 0.0, 2.0**20]))
+        )
+
+    pairs = [
+        (cost(answered(0.5, 110)), cost(answered(1.0 * factor, 120 + factor)))
+        for factor in (1, 2, 3)
+    ]
     found = {one.what: one for one in ratios([(old, new) for old, new in pairs if old and new])}
     assert [(one.ratio, one.quartiles, one.cases) for one in found.values()] == [
-        (4.0, (3.0, 5.0), 3), (4.0, (3.0, 5.0), 3), (123 / 110, None, 3), (2.3, None, 3)]
+        (4.0, (3.0, 5.0), 3),
+        (4.0, (3.0, 5.0), 3),
+        (123 / 110, None, 3),
+        (2.3, None, 3),
+    ]
     assert found["a training case"].new == 2000
     assert cost(right()) is None
     assert cost(replace(answered(1, 1), incident=Incident("hung", {}, {}, 1.0))) is None
-    assert cost(replace(answered(1, 1), ranks=tuple(replace(one, raised={}) for one in answered(1, 1).ranks))) is None
+    assert (
+        cost(
+            replace(
+                answered(1, 1), ranks=tuple(replace(one, raised={}) for one in answered(1, 1).ranks)
+            )
+        )
+        is None
+    )
     shards = ShardEvidence(ShardCase(), ({"cost": [1.0, 2.0, 3.0]},) * 2)
     assert cost(shards) == Cost(1.0, 0.0, 2.0, 3.0)
-    told = report.compared((HEAD.environment, HEAD.environment), Gated((), 3, (), tuple(found.values())))
-    assert "  a training case               4.00, half of 3 cases from 3.00 to 5.00 (2,000.0 ms, old 500.0)" in told
+    told = report.compared(
+        (HEAD.environment, HEAD.environment), Gated((), 3, (), tuple(found.values()))
+    )
+    assert (
+        "  a training case               4.00, half of 3 cases from 3.00 to 5.00 (2,000.0 ms, old 500.0)"
+        in told
+    )
     assert "  resident memory of a rank     1.12 (123.0 MiB, old 110.0)" in told
 
 
@@ -186,7 +266,10 @@ def test_a_difference_within_the_bound_is_a_rounding() -> None:
     left = everywhere(old, "updated", 0, FACTOR, lambda values: values * (1 + 2.0**-23))
     left = everywhere(left, "forward", 1, FACTOR, lambda values: values * (1 + 2.0**-23))
     found = comparison.compared(old, left, Declarations(), SamplerDeclarations())
-    assert [one.name for one in found if one.kind != "rule"] == ["rounding: optimizer", "rounding: forward"]
+    assert [one.name for one in found if one.kind != "rule"] == [
+        "rounding: optimizer",
+        "rounding: forward",
+    ]
     overflowing = everywhere(old, "reduced", 0, FACTOR, lambda values: values * np.inf)
     other = overflowing
     for name in ("loss", "twin"):
@@ -201,16 +284,34 @@ def test_a_samplers_answers_must_match_exactly() -> None:
     case = ShardCase(data=Data(samples=3))
     shards = [[0, 2], [1, 0]]
     plain: dict[str, object] = {
-        "raised": None, "refused": {}, "shards": [shards], "lengths": [2, 2], "again": shards, "afresh": shards,
-        "reseeded": None, "touched": [], "batches": None, "promised": None, "worked": None, "orders": None, "resumed": None}
-    other = {**plain, "shards": [[[0, 2], [1, 2]]], "again": [[0, 2], [1, 2]], "afresh": [[0, 2], [1, 2]]}
+        "raised": None,
+        "refused": {},
+        "shards": [shards],
+        "lengths": [2, 2],
+        "again": shards,
+        "afresh": shards,
+        "reseeded": None,
+        "touched": [],
+        "batches": None,
+        "promised": None,
+        "worked": None,
+        "orders": None,
+        "resumed": None,
+    }
+    other = {
+        **plain,
+        "shards": [[[0, 2], [1, 2]]],
+        "again": [[0, 2], [1, 2]],
+        "afresh": [[0, 2], [1, 2]],
+    }
     old, new = (ShardEvidence(case, (answer, answer)) for answer in (plain, other))
     found = comparison.compared(old, new, Declarations(), SamplerDeclarations())
     assert "discrete: indices" in [one.name for one in found]
     assert comparison.compared(old, old, Declarations(), SamplerDeclarations()) == []
     gone = ShardEvidence(case, (), Incident("died", {0: "died"}, {}, 1.0))
-    assert [one.name for one in comparison.compared(old, gone, Declarations(), SamplerDeclarations())][-1] == \
-        "discrete: how the sampler ends"
+    assert [
+        one.name for one in comparison.compared(old, gone, Declarations(), SamplerDeclarations())
+    ][-1] == "discrete: how the sampler ends"
 
 
 def test_defaults_are_compared_before_any_case() -> None:
@@ -218,34 +319,62 @@ def test_defaults_are_compared_before_any_case() -> None:
     old = {"target": "torch:DDP", "defaults": {"module": "", "gone": "1", "changed": "True"}}
     new = {"target": "torch:DDP", "defaults": {"module": "", "changed": "False", "fresh": ""}}
     assert [(one.what, one.old, one.new) for one in described(old, new)] == [
-        ("argument gone", "default 1", "not taken"), ("argument changed", "default True", "default False"),
-        ("argument fresh", "not taken", "required")]
+        ("argument gone", "default 1", "not taken"),
+        ("argument changed", "default True", "default False"),
+        ("argument fresh", "not taken", "required"),
+    ]
 
 
 def test_capabilities_are_compared_by_what_became_of_them() -> None:
     """Not by their words; one that the other side does not know is told, too."""
     plain: dict[str, Any] = {"target": "torch:DDP", "defaults": {}}
-    old = Offer(plain, plain, {"scalar": ("right", ""), "tied": ("refused", "ValueError: so"), "gone": ("right", "")})
-    new = Offer(plain, plain, {"scalar": ("refused", "TypeError: no"), "tied": ("refused", "ValueError: thus")})
+    old = Offer(
+        plain,
+        plain,
+        {"scalar": ("right", ""), "tied": ("refused", "ValueError: so"), "gone": ("right", "")},
+    )
+    new = Offer(
+        plain,
+        plain,
+        {"scalar": ("refused", "TypeError: no"), "tied": ("refused", "ValueError: thus")},
+    )
     assert [(one.what, one.old, one.new) for one in before_any_case(old, new)] == [
-        ("capability scalar", "right", "refused TypeError: no"), ("capability gone", "right", "not known")]
+        ("capability scalar", "right", "refused TypeError: no"),
+        ("capability gone", "right", "not known"),
+    ]
 
 
-@pytest.mark.parametrize(("found", "status"), [
-    ((), 0), ((Found(Difference("rounding", "forward", "", "1", "2"), None),), 0),
-    ((Found(Difference("discrete", "warnings", "", "1", "2"), None),), 1),
-    ((Found(Difference("discrete", "warnings", "", "1", "2"), None, accepted="read"),), 0),
-    ((Found(Difference("discrete", "warnings", "", "1", "2"), CASE, seen=1),), 2)])
+@pytest.mark.parametrize(
+    ("found", "status"),
+    [
+        ((), 0),
+        ((Found(Difference("rounding", "forward", "", "1", "2"), None),), 0),
+        ((Found(Difference("discrete", "warnings", "", "1", "2"), None),), 1),
+        ((Found(Difference("discrete", "warnings", "", "1", "2"), None, accepted="read"),), 0),
+        ((Found(Difference("discrete", "warnings", "", "1", "2"), CASE, seen=1),), 2),
+    ],
+)
 def test_the_gate_closes_on_what_is_not_accepted(found: tuple[Found, ...], status: int) -> None:
     """Roundings never close it; what does not repeat leaves it undecided."""
     assert Gated(found, 10).status == status
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    ("[[accepted]]\nchange = 3\nreason = 'x'\nexpires = 2100-01-01", "change"), ("accepted = [", "no TOML"),
-    ("[[other]]\nchange = 'x'\nreason = 'x'\nexpires = 2100-01-01", "'other' is no table of it"),
-    ("[[accepted]]\nchange = 'x'\nreason = 'y'\nexpires = 2020-01-01", "'x' expired on 2020-01-01"),
-    ("[[accepted]]\nchange = 'x'\nreason = 'y'", "expires")])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[[accepted]]\nchange = 3\nreason = 'x'\nexpires = 2100-01-01", "change"),
+        ("accepted = [", "no TOML"),
+        (
+            "[[other]]\nchange = 'x'\nreason = 'x'\nexpires = 2100-01-01",
+            "'other' is no table of it",
+        ),
+        (
+            "[[accepted]]\nchange = 'x'\nreason = 'y'\nexpires = 2020-01-01",
+            "'x' expired on 2020-01-01",
+        ),
+        ("[[accepted]]\nchange = 'x'\nreason = 'y'", "expires"),
+    ],
+)
 def test_a_bad_file_of_accepted_changes_is_refused(tmp_path: Path, text: str, message: str) -> None:
     """With the place and the reason."""
     path = tmp_path / "accepted.toml"
@@ -275,39 +404,75 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture
 def command(host_addresses: list[str], known: None, monkeypatch: pytest.MonkeyPatch) -> Command:  # noqa: ARG001 - also probes
     """The command line, on the hosts at hand where it asks for this interpreter's; differences are made little smaller."""
+
     def hosts(python: str) -> AbstractContextManager[Any]:
-        return nullcontext(SimpleNamespace(addresses=host_addresses)) if python == sys.executable else Hosts(python)
+        return (
+            nullcontext(SimpleNamespace(addresses=host_addresses))
+            if python == sys.executable
+            else Hosts(python)
+        )
 
     def given(*words: str) -> subprocess.CompletedProcess[str]:
         done = CliRunner().invoke(main, words)
         return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
+
     monkeypatch.setattr(upgrading, "Hosts", hosts)
     monkeypatch.setattr(gate, "SHRINK_RUNS", 20)
     return given
 
 
-def test_equal_sides_are_the_same_and_accepted_changes_that_do_not_show_are_told(command: Command, tmp_path: Path) -> None:
+def test_equal_sides_are_the_same_and_accepted_changes_that_do_not_show_are_told(
+    command: Command, tmp_path: Path
+) -> None:
     """By exit status 0, in words."""
     accepted = tmp_path / "accepted.toml"
     accepted.write_text(ACCEPTED, encoding="utf-8")
     new = interpreter(tmp_path / "new")
-    done = command("compare", "--old", sys.executable, "--new", new, "--cases", "20", "--max-world-size", "2",
-                   "--accept", str(accepted))
+    done = command(
+        "compare",
+        "--old",
+        sys.executable,
+        "--new",
+        new,
+        "--cases",
+        "20",
+        "--max-world-size",
+        "2",
+        "--accept",
+        str(accepted),
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "SAME" in done.stdout
-    assert "accepted, and not seen: 'discrete: warning FutureWarning: this will change'" in done.stdout
+    assert (
+        "accepted, and not seen: 'discrete: warning FutureWarning: this will change'" in done.stdout
+    )
     assert "speed and memory, new over old, never judged" in done.stdout
 
 
-@pytest.mark.parametrize(("name", "ddp", "cases", "accept", "status"), [
-    ("a new warning", "torch", 6, ACCEPTED, 0), ("padding rule", "reference", 60, "", 1)])
+@pytest.mark.parametrize(
+    ("name", "ddp", "cases", "accept", "status"),
+    [("a new warning", "torch", 6, ACCEPTED, 0), ("padding rule", "reference", 60, "", 1)],
+)
 def test_a_simulated_upgrade_is_found(
-        command: Command, tmp_path: Path, name: str, ddp: str, cases: int, accept: str, status: int) -> None:
+    command: Command, tmp_path: Path, name: str, ddp: str, cases: int, accept: str, status: int
+) -> None:
     """Of the alterations in upgrades.py two that are found at once, with scripts; an accepted one opens the gate."""
     accepted = tmp_path / "accepted.toml"
     accepted.write_text(accept, encoding="utf-8")
-    done, found = compared(sys.executable, interpreter(tmp_path / "new", name), cases, "--ddp", ddp, "--max-world-size", "2",
-                           "--accept", str(accepted), "--scripts", str(tmp_path / "scripts"), command=command)
+    done, found = compared(
+        sys.executable,
+        interpreter(tmp_path / "new", name),
+        cases,
+        "--ddp",
+        ddp,
+        "--max-world-size",
+        "2",
+        "--accept",
+        str(accepted),
+        "--scripts",
+        str(tmp_path / "scripts"),
+        command=command,
+    )
     assert done == status
     assert not [one for one in found if one.startswith(("number", "rounding"))]
     different = next(one for which, one in found.items() if which.startswith(ALTERATIONS[name][0]))
@@ -323,8 +488,15 @@ def test_what_is_accepted_is_plain_data() -> None:
 # A side that is not at hand.
 
 
-HEAD = Head("0.1.0", FORM, Environment("p", "2", "2", "3.11.0", "c", "b"),
-            Offer({"target": "a.b:C", "defaults": {}}, {"target": "a.b:D", "defaults": {}}, {}), "", 0, 3)
+HEAD = Head(
+    "0.1.0",
+    FORM,
+    Environment("p", "2", "2", "3.11.0", "c", "b"),
+    Offer({"target": "a.b:C", "defaults": {}}, {"target": "a.b:D", "defaults": {}}, {}),
+    "",
+    0,
+    3,
+)
 SHARDS = ShardEvidence(ShardCase(data=Data(samples=3)), ({"refused": {}}, {"refused": {}}))
 
 
@@ -339,12 +511,15 @@ def test_a_baseline_is_read_as_it_was_written(tmp_path: Path) -> None:
     kept: list[Answer] = [right(), hung, SHARDS]
     for before, after in zip(kept, answers, strict=True):
         assert after.case == before.case
-        assert (after.incident and after.incident.kind) == (before.incident and before.incident.kind)
+        assert (after.incident and after.incident.kind) == (
+            before.incident and before.incident.kind
+        )
         assert comparison.compared(before, after, Declarations(), SamplerDeclarations()) == []
     assert isinstance(answers[0], TrainingEvidence)
     for rank, other in zip(right().ranks, answers[0].ranks, strict=True):
         assert {moment: tensors.bits for moment, tensors in rank.tensors.items()} == {
-            moment: tensors.bits for moment, tensors in other.tensors.items()}
+            moment: tensors.bits for moment, tensors in other.tensors.items()
+        }
 
 
 def pressed(plain: bytes) -> bytes:
@@ -363,26 +538,44 @@ ONE = {**asdict(HEAD), "cases": 1}
 TRAINING: dict[str, Any] = {"case": json.loads(to_json(CASE)), "incident": None, "ranks": []}
 
 
-@pytest.mark.parametrize(("data", "message"), [
-    (b"no gzip", "Not a gzipped file"), (packed(asdict(HEAD))[:40], "cut short or damaged"),
-    (pressed(b"x"), "it is cut short"), (pressed(b"{}\n"), "it has 1 lines"),
-    (pressed(b"{}\n[\n"), "line 2 is no JSON"), (pressed(b"{}\n[]\n"), "line 2 is no JSON object"),
-    (packed({"kind": "violation"}), "kind is 'violation', expected 'baseline'"),
-    (packed({**asdict(HEAD), "form": 7}), "its form is 7"),
-    (pressed(json.dumps(asdict(HEAD)).encode() + b"\n{}\n"), "the last line is no foot"),
-    (pressed(json.dumps(asdict(HEAD)).encode() + b'\n{"cases": 0, "digest": "0"}\n'), "it was altered"),
-    (packed(asdict(HEAD)), "it holds 0 cases, its head says 3"),
-    (packed({**ONE, "offer": {**ONE["offer"], "ddp": {}}}, TRAINING), "no name, or no arguments"),
-    (packed({**asdict(HEAD), "environment": {"torch": 2}}), "environment"),
-    (packed({**asdict(HEAD), "seed": "x"}), "seed: "),
-    (packed({**asdict(HEAD), "more": 1}), "more: "),
-    (packed(ONE, {}), "line 2 is no answer to a case: KeyError"),
-    (packed(ONE, {"case": {"kind": "other"}}), "line 2 is no answer to a case"),
-    (packed(ONE, TRAINING), "0 ranks answered, expected 2"),
-    (packed(ONE, {**TRAINING, "ranks": [[{}, "?"]] * 2}), "line 2 is no answer to a case"),
-    (packed(ONE, {**TRAINING, "case": {**TRAINING["case"], "steps": 10**9}}), "line 2 is no answer to a case"),
-    (packed(ONE, {"case": json.loads(to_json(SHARDS.case)), "incident": None, "answers": 3}), "its answers are none"),
-])
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"no gzip", "Not a gzipped file"),
+        (packed(asdict(HEAD))[:40], "cut short or damaged"),
+        (pressed(b"x"), "it is cut short"),
+        (pressed(b"{}\n"), "it has 1 lines"),
+        (pressed(b"{}\n[\n"), "line 2 is no JSON"),
+        (pressed(b"{}\n[]\n"), "line 2 is no JSON object"),
+        (packed({"kind": "violation"}), "kind is 'violation', expected 'baseline'"),
+        (packed({**asdict(HEAD), "form": 7}), "its form is 7"),
+        (pressed(json.dumps(asdict(HEAD)).encode() + b"\n{}\n"), "the last line is no foot"),
+        (
+            pressed(json.dumps(asdict(HEAD)).encode() + b'\n{"cases": 0, "digest": "0"}\n'),
+            "it was altered",
+        ),
+        (packed(asdict(HEAD)), "it holds 0 cases, its head says 3"),
+        (
+            packed({**ONE, "offer": {**ONE["offer"], "ddp": {}}}, TRAINING),
+            "no name, or no arguments",
+        ),
+        (packed({**asdict(HEAD), "environment": {"torch": 2}}), "environment"),
+        (packed({**asdict(HEAD), "seed": "x"}), "seed: "),
+        (packed({**asdict(HEAD), "more": 1}), "more: "),
+        (packed(ONE, {}), "line 2 is no answer to a case: KeyError"),
+        (packed(ONE, {"case": {"kind": "other"}}), "line 2 is no answer to a case"),
+        (packed(ONE, TRAINING), "0 ranks answered, expected 2"),
+        (packed(ONE, {**TRAINING, "ranks": [[{}, "?"]] * 2}), "line 2 is no answer to a case"),
+        (
+            packed(ONE, {**TRAINING, "case": {**TRAINING["case"], "steps": 10**9}}),
+            "line 2 is no answer to a case",
+        ),
+        (
+            packed(ONE, {"case": json.loads(to_json(SHARDS.case)), "incident": None, "answers": 3}),
+            "its answers are none",
+        ),
+    ],
+)
 def test_a_file_that_is_no_baseline_is_refused(tmp_path: Path, data: bytes, message: str) -> None:
     """Cut short, altered, foreign, of another form, malformed: each with its reason."""
     path = tmp_path / "baseline.json.gz"
@@ -391,7 +584,9 @@ def test_a_file_that_is_no_baseline_is_refused(tmp_path: Path, data: bytes, mess
         baseline.read(path)
 
 
-def test_a_file_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_unpacks_to_too_much_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By lines and in all, before it is taken in."""
     path = tmp_path / "baseline.json.gz"
     monkeypatch.setattr(baseline, "LONGEST", 1000)
@@ -429,21 +624,37 @@ def test_a_recorded_side_is_compared(command: Command, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("known")
 def test_an_answer_that_is_none_is_told(pool: Pool) -> None:
     """Whoever alters a file may make its digest fit, too; what cannot be compared is said to be that."""
-    raised = replace(right(), ranks=tuple(replace(rank, raised={"message": 3}) for rank in right().ranks))
+    raised = replace(
+        right(), ranks=tuple(replace(rank, raised={"message": 3}) for rank in right().ranks)
+    )
     here = Environment("python", "2", "2", "3.11.0")
-    with pytest.raises(BaselineError, match=r"what the baseline holds of world_size=2 .* is no answer to it: KeyError: 'type'"):
+    with pytest.raises(
+        BaselineError,
+        match=r"what the baseline holds of world_size=2 .* is no answer to it: KeyError: 'type'",
+    ):
         gate.against(HEAD, [raised], pool, Ddp(), Sampler(), here, max_world_size=2)
 
 
 @pytest.mark.usefixtures("known")
 def test_numbers_of_another_processor_are_not_compared(pool: Pool) -> None:
     """What must match exactly is."""
-    case = replace(CASE, model=Model(2, (Layer("linear", 2),)), steps=1, bucket_cap=None, optimizer=Optimizer(log2_lr=-10))
+    case = replace(
+        CASE,
+        model=Model(2, (Layer("linear", 2),)),
+        steps=1,
+        bucket_cap=None,
+        optimizer=Optimizer(log2_lr=-10),
+    )
     answer = pool.train(case, Ddp())
     first, *others = answer.ranks
     tensors = first.tensors["reduced", 0]
-    altered_bits = {**first.tensors, ("reduced", 0): replace(tensors, bits=bytes([tensors.bits[0] ^ 1]) + tensors.bits[1:])}
-    kept = replace(answer, ranks=(replace(first, tensors=altered_bits, warned=["FutureWarning: so"]), *others))
+    altered_bits = {
+        **first.tensors,
+        ("reduced", 0): replace(tensors, bits=bytes([tensors.bits[0] ^ 1]) + tensors.bits[1:]),
+    }
+    kept = replace(
+        answer, ranks=(replace(first, tensors=altered_bits, warned=["FutureWarning: so"]), *others)
+    )
     found = []
     for cpu in ("c", "another"):
         here = Environment("python", "2", "2", "3.11.0", cpu)
@@ -456,8 +667,14 @@ def test_numbers_of_another_processor_are_not_compared(pool: Pool) -> None:
 def test_what_differs_between_processes_and_builds_is_no_difference() -> None:
     """Addresses, ports, lines of source."""
     assert comparison.steady("<function f at 0x7f00aa>") == "<function f…>"
-    assert comparison.steady("UserWarning: so (Triggered internally at /pytorch/a.cpp:12.)") == "UserWarning: so…"
-    assert comparison.steady("[/pytorch/gloo/pair.cc:538] closed by peer [127.0.0.1]:4711") == "[…] closed by peer …"
+    assert (
+        comparison.steady("UserWarning: so (Triggered internally at /pytorch/a.cpp:12.)")
+        == "UserWarning: so…"
+    )
+    assert (
+        comparison.steady("[/pytorch/gloo/pair.cc:538] closed by peer [127.0.0.1]:4711")
+        == "[…] closed by peer …"
+    )
 
 
 def test_long_answers_of_samplers_are_compared_whole() -> None:
@@ -467,7 +684,9 @@ def test_long_answers_of_samplers_are_compared_whole() -> None:
     plain: dict[str, object] = {"raised": None, "refused": {}, "shards": [shards]}
     other = {**plain, "shards": [[*shards[:3], shards[2]]]}
     old, new = (ShardEvidence(case, (answer, answer)) for answer in (plain, other))
-    assert "discrete: indices" in [one.name for one in comparison.compared(old, new, Declarations(), SamplerDeclarations())]
+    assert "discrete: indices" in [
+        one.name for one in comparison.compared(old, new, Declarations(), SamplerDeclarations())
+    ]
 
 
 # In CI.
@@ -484,14 +703,17 @@ def test_the_recipe_for_ci_is_yaml_with_commands_that_exist(tmp_path: Path) -> N
     lines = [shlex.split(line) for step in steps for line in step.get("run", "").splitlines()]
     made = {line[-1] for line in lines if line[:3] == ["python", "-m", "venv"]}
     assert {line[0].partition("/")[0] for line in lines} - {"python"} <= made
-    words, = (line[1:] for line in lines if line[0] == "old/bin/ddp-invariants")
+    (words,) = (line[1:] for line in lines if line[0] == "old/bin/ddp-invariants")
     command = main.get_command(click.Context(main), words[0])
     assert command is not None
     given = command.make_context("compare", words[1:]).params
     assert {given["old"].partition("/")[0], given["new"].partition("/")[0]} == made
     assert steps[-1]["with"]["path"] == str(given["scripts"])
     assert given["accept"].name in WORKFLOW.read_text(encoding="utf-8").partition("name:")[0]
-    assert set(plain[True]["workflow_dispatch"]["inputs"]) == {"old", "new"}  # YAML 1.1 takes `on` for a truth value.
+    assert set(plain[True]["workflow_dispatch"]["inputs"]) == {
+        "old",
+        "new",
+    }  # YAML 1.1 takes `on` for a truth value.
     script = tmp_path / "steps.sh"
     script.write_text("\n".join(step["run"] for step in steps if "run" in step), encoding="utf-8")
     assert subprocess.run(["bash", "-n", str(script)], check=False).returncode == 0

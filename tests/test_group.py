@@ -19,8 +19,13 @@ from ddp_invariants.strategies import cases_for, training_cases
 from ddp_invariants.verdict import Inconclusive
 
 GROUPS = str(Path(__file__).with_name("groups.py"))
-CASE = TrainingCase(model=Model(2, (Layer("linear", 3, bias=True), Layer("linear", 2))), world_size=3, steps=3,
-                    data=Data(samples=6, batch_size=2), bucket_cap=16)
+CASE = TrainingCase(
+    model=Model(2, (Layer("linear", 3, bias=True), Layer("linear", 2))),
+    world_size=3,
+    steps=3,
+    data=Data(samples=6, batch_size=2),
+    bucket_cap=16,
+)
 
 
 @pytest.fixture(scope="module")
@@ -31,21 +36,37 @@ def pool(host_addresses: list[str]) -> Iterator[Pool]:
 
 
 @pytest.mark.parametrize("kind", ["none", "withheld", "delays", "late"])
-def test_every_collective_gives_the_same_bits_as_on_plain_groups(pool: Pool, kind: PerturbationKind) -> None:
+def test_every_collective_gives_the_same_bits_as_on_plain_groups(
+    pool: Pool, kind: PerturbationKind
+) -> None:
     """All of them, of all dtypes, on the world and on subgroups; also where timing is perturbed."""
-    evidence = pool.train(replace(CASE, perturbation=Perturbation(kind, rank=1)), Ddp(f"{GROUPS}:Sweep"))
+    evidence = pool.train(
+        replace(CASE, perturbation=Perturbation(kind, rank=1)), Ddp(f"{GROUPS}:Sweep")
+    )
     plain = pool.train(CASE, Ddp(f"{GROUPS}:Sweep"), observed=False)
     for observed, expected in zip(evidence.ranks, plain.ranks, strict=True):
         assert expected.raised is None
         assert observed.raised is None
-        assert {key: tensors.bits for key, tensors in observed.tensors.items()} \
-            == {key: tensors.bits for key, tensors in expected.tensors.items()}
+        assert {key: tensors.bits for key, tensors in observed.tensors.items()} == {
+            key: tensors.bits for key, tensors in expected.tensors.items()
+        }
     assert judge(evidence)["COMM-1"].breach is None
     assert [len(rank.sent) for rank in evidence.ranks] == [2, 3, 3]
     assert evidence.ranks[1].groups == [[0, 1, 2], [0, 1, 2], [1, 2]]
     kinds = {call.told().partition(" ")[0] for call in evidence.ranks[1].sent[1]}
-    assert kinds >= {"all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_single",
-                     "broadcast", "gather", "scatter", "reduce", "recv", "barrier"}
+    assert kinds >= {
+        "all_reduce",
+        "all_gather",
+        "all_gather_into_tensor",
+        "reduce_scatter_tensor",
+        "all_to_all_single",
+        "broadcast",
+        "gather",
+        "scatter",
+        "reduce",
+        "recv",
+        "barrier",
+    }
     assert pool.train(CASE, Ddp()).incident is None
 
 
@@ -56,7 +77,10 @@ def test_calls_are_noted_with_site_and_times(pool: Pool) -> None:
     calls = [call for call in evidence.calls if began <= call.launched <= ended]
     assert len(calls) == 3
     assert {call.site.partition(":")[0] for call in calls} == {"ddp.py"}
-    assert all(call.asynchronous and call.waited is not None and call.launched < call.waited < ended for call in calls)
+    assert all(
+        call.asynchronous and call.waited is not None and call.launched < call.waited < ended
+        for call in calls
+    )
     assert [name for name, _ in arrived] == ["layers.1.weight", "layers.0.bias", "layers.0.weight"]
     assert calls[0].launched < arrived[-1][1]
     torchs = pool.train(CASE, Ddp("torch")).ranks[0]
@@ -95,14 +119,21 @@ class Sleeps(Reference):
 
 
 MISMATCHES = [
-    ("gradient.double()", "all_reduce (float64 x 6 SUM) at odd.py:12, rank 0 issues all_reduce (float32 x 6 SUM) at odd.py:12"),
-    ("gradient.flatten()[:1]", "all_reduce (float32 x 1 SUM) at odd.py:12, rank 0 issues all_reduce (float32 x 6 SUM)"),
+    (
+        "gradient.double()",
+        "all_reduce (float64 x 6 SUM) at odd.py:12, rank 0 issues all_reduce (float32 x 6 SUM) at odd.py:12",
+    ),
+    (
+        "gradient.flatten()[:1]",
+        "all_reduce (float32 x 1 SUM) at odd.py:12, rank 0 issues all_reduce (float32 x 6 SUM)",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("gradient", "words"), MISMATCHES)
 def test_collectives_that_do_not_match_are_told_apart_even_where_they_end_the_process(
-        pool: Pool, tmp_path: Path, gradient: str, words: str) -> None:
+    pool: Pool, tmp_path: Path, gradient: str, words: str
+) -> None:
     """The backend aborts a process on another dtype or count; what each rank issued, and where, is known nevertheless."""
     path = tmp_path / "odd.py"
     path.write_text(f"""
@@ -125,7 +156,9 @@ class Odd(nn.Module):
     assert breach.where == "rank 1 of 2, call 1"
 
 
-def test_what_goes_past_torch_distributed_is_not_observed_and_never_holds(make_trial: TrialMaker) -> None:
+def test_what_goes_past_torch_distributed_is_not_observed_and_never_holds(
+    make_trial: TrialMaker,
+) -> None:
     """Its values are judged, what it sends is not, and the report says so."""
     trial = make_trial(ddp=f"{GROUPS}:Unseen", cases=10)
     trial.certify("GRAD-2", training_cases(trial.scope, world_sizes=(2, 3)))
@@ -137,20 +170,34 @@ def test_a_perturbation_shrinks_to_the_one_that_is_needed(make_trial: TrialMaker
     """None where none is needed; the least one otherwise, named in the report."""
     trial = make_trial(ddp=fault_of("NeverDivides"), cases=20)
     with pytest.raises(AssertionError) as raised:
-        trial.certify("GRAD-2", training_cases(trial.scope, world_sizes=(2, 3), perturbed=("late", "delays", "none")))
+        trial.certify(
+            "GRAD-2",
+            training_cases(trial.scope, world_sizes=(2, 3), perturbed=("late", "delays", "none")),
+        )
     assert "only when" not in str(raised.value)
 
 
-@pytest.mark.parametrize(("name", "rule"), [
-    ("Uneven", "COMM-1"), ("PadsBuckets", "COMM-4"), ("PadsBuckets", "COMM-5"), ("EndsTheProcess", "LIVE-3")])
-def test_what_is_unusual_and_right_is_not_accused(make_trial: TrialMaker, name: str, rule: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("Uneven", "COMM-1"),
+        ("PadsBuckets", "COMM-4"),
+        ("PadsBuckets", "COMM-5"),
+        ("EndsTheProcess", "LIVE-3"),
+    ],
+)
+def test_what_is_unusual_and_right_is_not_accused(
+    make_trial: TrialMaker, name: str, rule: str
+) -> None:
     """Uneven exchanges, padding, and a process that ends itself when another has died."""
     trial = make_trial(ddp=f"{GROUPS}:{name}", cases=20)
     trial.certify(rule, cases_for(rule, trial.scope))
     assert trial.ledger[rule].judged
 
 
-def test_buckets_of_whole_layers_are_not_said_to_be_filled_to_the_cap(make_trial: TrialMaker) -> None:
+def test_buckets_of_whole_layers_are_not_said_to_be_filled_to_the_cap(
+    make_trial: TrialMaker,
+) -> None:
     """What is seen to follow another plan claims none, and is judged by none."""
     trial = make_trial(ddp=f"{GROUPS}:KeepsLayersTogether", cases=20)
     assert trial.scope.excluded("COMM-4")
@@ -186,7 +233,9 @@ def test_an_exception_is_not_blamed_for_what_is_wrong_without_it(make_trial: Tri
         trial.certify("LIVE-2", cases_for("LIVE-2", trial.scope))
 
 
-def test_a_confirmed_hang_is_told_as_it_was_seen(make_trial: TrialMaker, pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_confirmed_hang_is_told_as_it_was_seen(
+    make_trial: TrialMaker, pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is confirmed on plain groups, which note nothing; the report has what the observed ones noted."""
     monkeypatch.setattr(searches, "SHRINK_SECONDS", 4.0)
     pool.deadline = 1.5
@@ -199,7 +248,9 @@ def test_a_confirmed_hang_is_told_as_it_was_seen(make_trial: TrialMaker, pool: P
 
 def test_a_gather_nobody_waits_for_is_told_though_its_result_is_not_withheld(pool: Pool) -> None:
     """COMM-3 looks at who asked for the result."""
-    evidence = pool.train(replace(CASE, perturbation=Perturbation("withheld")), Ddp(f"{GROUPS}:GathersAndForgets"))
+    evidence = pool.train(
+        replace(CASE, perturbation=Perturbation("withheld")), Ddp(f"{GROUPS}:GathersAndForgets")
+    )
     breach = judge(evidence)["COMM-3"].breach
     assert breach is not None
     assert "all_gather (float32 x 2) at groups.py" in breach.got

@@ -26,7 +26,12 @@ from ddp_invariants.ranks.hosts import Hosts
 from ddp_invariants.ranks.pool import LoadFailure, Pool
 
 HOSTILE = str(Path(__file__).with_name("hostile.py"))
-CASE = TrainingCase(model=Model(2, (Layer("linear", 3, bias=True),)), world_size=2, steps=1, data=Data(samples=4, batch_size=2))
+CASE = TrainingCase(
+    model=Model(2, (Layer("linear", 3, bias=True),)),
+    world_size=2,
+    steps=1,
+    data=Data(samples=4, batch_size=2),
+)
 DEADLINE = 1.5
 
 
@@ -57,7 +62,11 @@ def pool(hosts: Hosts) -> Iterator[Pool]:
 
 def below(hosts: Hosts) -> set[int]:
     """Everything that runs below the hosts."""
-    found = [process for host in hosts._processes for process in psutil.Process(host.pid).children(recursive=True)]
+    found = [
+        process
+        for host in hosts._processes
+        for process in psutil.Process(host.pid).children(recursive=True)
+    ]
     alive = set()
     for process in found:
         try:
@@ -87,7 +96,9 @@ def held() -> tuple[int, int, int]:
 def seen(evidence: TrainingEvidence) -> tuple[str, str]:
     """The verdict on a case: the rules breached, or `unjudged` by LIVE-1, or `right`; and all words that go with it."""
     findings = judge(evidence)
-    breaches = {rule: finding.breach for rule, finding in findings.items() if finding.breach is not None}
+    breaches = {
+        rule: finding.breach for rule, finding in findings.items() if finding.breach is not None
+    }
     words = " ".join(f"{b.fact} {b.got} {b.perhaps} {b.notes}" for b in breaches.values())
     if breaches:
         return " ".join(sorted(breaches)), words
@@ -113,13 +124,29 @@ GALLERY = [
     ("SegmentationFault", "LIVE-1", DIED + "was ended by SIGSEGV.*in attack"),
     ("Aborts", "LIVE-1", DIED + "was ended by SIGABRT.*in attack"),
     ("ClosesDescriptors", "LIVE-1", DIED),
-    ("CallsSysExit", "LIVE-1", "a rank hung while another raised.*rank 1 raised SystemExit in backward of step 0: enough"),
-    ("RaisesOnOneRank", "LIVE-1", "a rank hung while another raised.*rank 1 raised ValueError in backward.*: only here"),
+    (
+        "CallsSysExit",
+        "LIVE-1",
+        "a rank hung while another raised.*rank 1 raised SystemExit in backward of step 0: enough",
+    ),
+    (
+        "RaisesOnOneRank",
+        "LIVE-1",
+        "a rank hung while another raised.*rank 1 raised ValueError in backward.*: only here",
+    ),
     ("RaisesTheUnpicklable", "unjudged", "raised Unpicklable in backward of step 0"),
-    ("RaisesTheUnprintable", "unjudged", r"Unprintable in backward of step 0: \(its message raised SystemExit\)"),
+    (
+        "RaisesTheUnprintable",
+        "unjudged",
+        r"Unprintable in backward of step 0: \(its message raised SystemExit\)",
+    ),
     ("RaisesHalfACharacter", "unjudged", r"half \\ud800"),
     ("AllocatesForEver", "unjudged", "allocate memory.*a rank may take 4 GiB"),
-    ("HandsBackGigabytes", "unjudged", r"reduced 'layers\.0\.weight' of shape \(1073741824,\) makes .* larger than 64 MiB"),
+    (
+        "HandsBackGigabytes",
+        "unjudged",
+        r"reduced 'layers\.0\.weight' of shape \(1073741824,\) makes .* larger than 64 MiB",
+    ),
     ("OtherCollective", "LIVE-1", ""),
     ("OtherDtype", "LIVE-1", ""),
     ("OtherShape", "LIVE-1", ""),
@@ -135,7 +162,11 @@ GALLERY = [
     ("LeaksDescriptors", "right", "open descriptors"),
     ("LeavesACollective", "COMM-1", ""),
     ("DestroysTheGroup", "right", ""),
-    ("ChangesSettings", "right", "default dtype.*grad mode.*torch threads.*deterministic.*subnormal.*directory.*environment"),
+    (
+        "ChangesSettings",
+        "right",
+        "default dtype.*grad mode.*torch threads.*deterministic.*subnormal.*directory.*environment",
+    ),
     ("LosesItsFolder", "right", "working directory"),
     ("ReseedsGenerators", "right", ""),
     ("PatchesDistributed", "right", "names in torch.distributed"),
@@ -149,9 +180,12 @@ GALLERY = [
 ]
 
 
-@pytest.mark.parametrize(("name", "verdict", "words"), GALLERY, ids=[name for name, _, _ in GALLERY])
+@pytest.mark.parametrize(
+    ("name", "verdict", "words"), GALLERY, ids=[name for name, _, _ in GALLERY]
+)
 def test_a_hostile_implementation_gets_its_verdict_and_leaves_nothing(
-        hosts: Hosts, pool: Pool, folder: Path, name: str, verdict: str, words: str) -> None:
+    hosts: Hosts, pool: Pool, folder: Path, name: str, verdict: str, words: str
+) -> None:
     """The verdict is right, the next implementation on the same pool is judged as if nothing had been, nothing is left."""
     pool.train(CASE, Ddp())
     before, started = held(), time.monotonic()
@@ -162,14 +196,20 @@ def test_a_hostile_implementation_gets_its_verdict_and_leaves_nothing(
     assert seen(pool.train(CASE, Ddp())) == ("right", "")
     assert left_behind(hosts, pool) == set()
     assert held() == before
-    assert {path.name for path in folder.iterdir()} <= {f"torchinductor_{getpass.getuser()}"}  # torch's own, by name
+    assert {path.name for path in folder.iterdir()} <= {
+        f"torchinductor_{getpass.getuser()}"
+    }  # torch's own, by name
 
 
-def test_a_deadlock_at_one_world_size_is_told_and_the_others_are_judged(hosts: Hosts, pool: Pool) -> None:
+def test_a_deadlock_at_one_world_size_is_told_and_the_others_are_judged(
+    hosts: Hosts, pool: Pool
+) -> None:
     """Only the case of three ranks hangs."""
     name = Ddp(fault_of("HangsOnThree"))
     assert seen(pool.train(CASE, name)) == ("right", "")
-    verdict, words = seen(pool.train(replace(CASE, world_size=3, data=Data(samples=6, batch_size=2)), name))
+    verdict, words = seen(
+        pool.train(replace(CASE, world_size=3, data=Data(samples=6, batch_size=2)), name)
+    )
     assert verdict == "LIVE-1"
     assert "rank 0 waits in all_reduce #" in words
     assert seen(pool.train(CASE, name)) == ("right", "")
@@ -200,9 +240,12 @@ subprocess.Popen(["sleep", "1000"])
 """
 
 
-@pytest.mark.parametrize("source", [ALTERING, CHILD_ON_IMPORT], ids=["patches_torch", "starts_a_process"])
+@pytest.mark.parametrize(
+    "source", [ALTERING, CHILD_ON_IMPORT], ids=["patches_torch", "starts_a_process"]
+)
 def test_what_importing_one_implementation_changes_is_not_the_next_ones_world(
-        hosts: Hosts, pool: Pool, tmp_path: Path, source: str) -> None:
+    hosts: Hosts, pool: Pool, tmp_path: Path, source: str
+) -> None:
     """It keeps its ranks from case to case, and the next implementation gets others."""
     path = tmp_path / "mine.py"
     path.write_text(source)
@@ -219,7 +262,9 @@ def test_what_importing_one_implementation_changes_is_not_the_next_ones_world(
 BAD = "class Bad(BaseException):\n    def __str__(self): raise self\nraise Bad"
 
 
-@pytest.mark.parametrize("source", [BAD, "raise KeyboardInterrupt"], ids=["unprintable", "interrupt"])
+@pytest.mark.parametrize(
+    "source", [BAD, "raise KeyboardInterrupt"], ids=["unprintable", "interrupt"]
+)
 def test_whatever_importing_raises_is_one_sentence(pool: Pool, tmp_path: Path, source: str) -> None:
     """Never a failure of the harness."""
     path = tmp_path / "mine.py"
@@ -232,7 +277,14 @@ def test_what_is_no_command_does_not_end_a_host(hosts: Hosts, pool: Pool) -> Non
     """What is on trial can reach the host's socket; it can neither break the host nor kill another pool's ranks."""
     pool.train(CASE, Ddp())
     victim = pool._ranks[0].pid
-    for message in (b"kill", b"fork 1", b"\xff\xfe", b"fork one", b"kill 1 2", f"kill {victim}".encode()):
+    for message in (
+        b"kill",
+        b"fork 1",
+        b"\xff\xfe",
+        b"fork one",
+        b"kill 1 2",
+        f"kill {victim}".encode(),
+    ):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as intruder:
             intruder.connect("\0" + hosts.addresses[0])
             intruder.sendall(message)
@@ -265,7 +317,9 @@ def test_descendants_of_ranks_end_with_the_controller(tmp_path: Path, ending: st
     source = ABANDONED.format(path=[str(Path(__file__).parent)], child=f"{path}:DDP")
     if ending == "closed":
         source = source.replace("time.sleep(1000)", "sys.stdin.read(); hosts.close()")
-    with subprocess.Popen([sys.executable, "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as controller:
+    with subprocess.Popen(
+        [sys.executable, "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as controller:
         try:
             assert controller.stdout is not None
             assert controller.stdin is not None
@@ -276,7 +330,8 @@ def test_descendants_of_ranks_end_with_the_controller(tmp_path: Path, ending: st
                 controller.kill()
             controller.stdin.close()
             controller.wait(10)
-            # One second on a quiet machine, to which `benchmarks/endurance.py` holds it; here other tests run beside.
+            # One second on a quiet machine, to which `benchmarks/endurance.py` holds it; here other
+            # tests run beside.
             _, alive = psutil.wait_procs(everyone, timeout=5.0)
             assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
         finally:
@@ -290,9 +345,12 @@ SAMPLERS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "verdict", "words"), SAMPLERS, ids=[name for name, _, _ in SAMPLERS])
+@pytest.mark.parametrize(
+    ("name", "verdict", "words"), SAMPLERS, ids=[name for name, _, _ in SAMPLERS]
+)
 def test_a_hostile_sampler_gets_its_verdict_and_leaves_nothing(
-        hosts: Hosts, pool: Pool, name: str, verdict: str, words: str) -> None:
+    hosts: Hosts, pool: Pool, name: str, verdict: str, words: str
+) -> None:
     """The same for samplers, which share their processes with the cases that follow."""
     case = ShardCase(world_size=2, data=Data(samples=6, batch_size=2))
     pool.shards(case, Sampler())
@@ -325,15 +383,35 @@ RUNS = [
 
 @pytest.mark.parametrize(("name", "status", "verdicts"), RUNS, ids=[name for name, _, _ in RUNS])
 def test_a_whole_run_ends_by_itself_with_every_property_judged(
-        tmp_path: Path, name: str, status: int, verdicts: dict[str, str]) -> None:
+    tmp_path: Path, name: str, status: int, verdicts: dict[str, str]
+) -> None:
     """As a user starts it, with shorter deadlines: the hang is told once, the sampler beside it is judged."""
     (tmp_path / "hurried.py").write_text(HURRIED)
     root = Path(__file__).parent.parent
-    command = [sys.executable, "-m", "pytest", str(root / "properties"), "-p", "hurried", "-p", "no:cacheprovider",
-               "--ddp", f"{HOSTILE}:{name}", "--cases", "3", "--max-world-size", "2", "--seed", "1", "-k",
-               " or ".join(rule.replace("-", "").lower() for rule in verdicts)]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        str(root / "properties"),
+        "-p",
+        "hurried",
+        "-p",
+        "no:cacheprovider",
+        "--ddp",
+        f"{HOSTILE}:{name}",
+        "--cases",
+        "3",
+        "--max-world-size",
+        "2",
+        "--seed",
+        "1",
+        "-k",
+        " or ".join(rule.replace("-", "").lower() for rule in verdicts),
+    ]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(tmp_path)])}
-    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as run:
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
+    ) as run:
         said, _ = run.communicate(timeout=120)
     for rule, verdict in verdicts.items():
         assert re.search(rf"^{rule} +{verdict} ", said, re.MULTILINE), said

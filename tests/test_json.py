@@ -33,7 +33,9 @@ def test_every_command_prints_json_and_stands_in_the_document() -> None:
         for name in main.list_commands(context):
             command = main.get_command(context, name)
             assert command is not None
-            assert "--json" in [word for one in command.get_params(click.Context(command)) for word in one.opts], name
+            assert "--json" in [
+                word for one in command.get_params(click.Context(command)) for word in one.opts
+            ], name
             assert json_keys(name), name
 
 
@@ -59,15 +61,22 @@ def test_what_slow_commands_print_has_the_keys_of_the_document() -> None:
         "export": answers.exported("pass", SimpleNamespace(breach=breach), "525cc8"),  # type: ignore[arg-type]  # all it asks for
         "discover": answers.discovered(discovery()),
         "compare": answers.compared((here, here), Gated((), 3)),
-        "record": answers.recorded(Path("it.gz"), Head("0.1", 1, here, Offer({}, {}, {}), "", 0, 3)),
-        "faults": answers.detected([]), "demo": answers.demonstrated(ledger(), ["GRAD-2"], "wrong", None),
+        "record": answers.recorded(
+            Path("it.gz"), Head("0.1", 1, here, Offer({}, {}, {}), "", 0, 3)
+        ),
+        "faults": answers.detected([]),
+        "demo": answers.demonstrated(ledger(), ["GRAD-2"], "wrong", None),
     }
     for name, plain in found.items():
         assert set(plain) == json_keys(name), name
     one, other = found["certify"]["judged"]
     assert set(one) == set(other) == json_keys("judged")
     assert (one["rules"]["GRAD-2"], one["outcome"], other["rules"], other["outcome"]) == (
-        "holds", "certified", {}, "cannot be put on trial")
+        "holds",
+        "certified",
+        {},
+        "cannot be put on trial",
+    )
     seen = answers.demonstrated(ledger(), ["GRAD-2"], "wrong", Violation("told", breach, SMALLEST))
     assert set(seen["right"]) == json_keys("right")
     assert set(seen["wrong"]) | set(seen["wrong"]["violation"]) == json_keys("wrong")

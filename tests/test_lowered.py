@@ -26,12 +26,19 @@ class Exaggerates(CastsForEachUse):
     def _packed(self, bucket):
         return super()._packed(bucket) * 8
 '''
-TIED = TrainingCase(model=Model(4, (Layer("linear", 4), Layer("linear", 4, tied=0), Layer("linear", 2, bias=True))),
-                    data=Data(samples=12, batch_size=3), steps=2, values="real", autocast=True)
+TIED = TrainingCase(
+    model=Model(4, (Layer("linear", 4), Layer("linear", 4, tied=0), Layer("linear", 2, bias=True))),
+    data=Data(samples=12, batch_size=3),
+    steps=2,
+    values="real",
+    autocast=True,
+)
 TWICE = replace(TIED, model=Model(4, (Layer("linear", 4, twice=True), Layer("linear", 2))))
 
 
-def findings_of(make_trial: TrialMaker, folder: Path, name: str, case: TrainingCase) -> dict[str, str]:
+def findings_of(
+    make_trial: TrialMaker, folder: Path, name: str, case: TrainingCase
+) -> dict[str, str]:
     """What each rule that is violated says of a wrapper."""
     path = folder / "wrappers.py"
     path.write_text(WRAPPERS, encoding="utf-8")
@@ -42,12 +49,17 @@ def findings_of(make_trial: TrialMaker, folder: Path, name: str, case: TrainingC
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("case", [TIED, TWICE], ids=["tied", "twice"])
 def test_gradients_of_several_casts_of_one_weight_are_right_too(
-        make_trial: TrialMaker, tmp_path: Path, case: TrainingCase, ranks: int) -> None:
+    make_trial: TrialMaker, tmp_path: Path, case: TrainingCase, ranks: int
+) -> None:
     """They are added up in float32, where those of one cast are in bfloat16: neither is the other's to the last bit."""
-    assert findings_of(make_trial, tmp_path, "CastsForEachUse", replace(case, world_size=ranks)) == {}
+    assert (
+        findings_of(make_trial, tmp_path, "CastsForEachUse", replace(case, world_size=ranks)) == {}
+    )
 
 
-def test_what_is_wrong_about_them_shows_against_one_process(make_trial: TrialMaker, tmp_path: Path) -> None:
+def test_what_is_wrong_about_them_shows_against_one_process(
+    make_trial: TrialMaker, tmp_path: Path
+) -> None:
     """The oracle's bounds hold for either order, and are no tolerance; weights used once have their twins'."""
     found = findings_of(make_trial, tmp_path, "Exaggerates", TIED)
     assert "'layers.0.weight'" in found["GRAD-3"]

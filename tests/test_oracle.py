@@ -16,12 +16,20 @@ from ddp_invariants.ranks.training import optimizer_plan
 from ddp_invariants.scope import Scope
 from ddp_invariants.strategies import training_cases
 
-CASES = training_cases(Scope()) | training_cases(Scope(), unused=True) | training_cases(Scope(), crossed=True) \
-    | training_cases(Scope(), odd=True) | training_cases(Scope(), autocast=1) | training_cases(Scope(), drawing=True) \
+CASES = (
+    training_cases(Scope())
+    | training_cases(Scope(), unused=True)
+    | training_cases(Scope(), crossed=True)
+    | training_cases(Scope(), odd=True)
+    | training_cases(Scope(), autocast=1)
+    | training_cases(Scope(), drawing=True)
     | training_cases(Scope(), buffers=True)
+)
 
 
-def torch_gradients(case: TrainingCase, replica: Replica, batch: oracle.Batch) -> tuple[list[float], dict[str, np.ndarray]]:
+def torch_gradients(
+    case: TrainingCase, replica: Replica, batch: oracle.Batch
+) -> tuple[list[float], dict[str, np.ndarray]]:
     """Each rank's loss, and the local gradients stacked over the ranks, as torch computes them."""
     losses: list[float] = []
     rows: dict[str, list[np.ndarray]] = {}
@@ -34,7 +42,10 @@ def torch_gradients(case: TrainingCase, replica: Replica, batch: oracle.Batch) -
         replica.passed_by = case.passed_by(rank, 0, 0)
         for layer, factors in zip(replica.drawing, batch.drawn.values(), strict=True):
             layer.given = torch.from_numpy(factors[rank])
-        targets, tags = torch.from_numpy(batch.targets_WBO[rank]), torch.from_numpy(batch.tags_WB[rank])
+        targets, tags = (
+            torch.from_numpy(batch.targets_WBO[rank]),
+            torch.from_numpy(batch.tags_WB[rank]),
+        )
         with torch.autocast("cpu", torch.bfloat16, enabled=case.autocast):
             outputs = replica(inputs)
         loss = loss_of(case.loss, outputs, targets, tags)
@@ -52,8 +63,12 @@ def first_batch(case: TrainingCase) -> oracle.Batch:
     batch = oracle.batches(case)[0]
     widths, ranks_and_samples = case.model.widths(), batch.inputs_WBI.shape[:2]
     shapes = {index: (*ranks_and_samples, widths[index]) for index in case.model.draws}
-    drawn = {index: np.where(draws.numbers(case, f"drawn/{index}", int(np.prod(shape))).reshape(shape) > 0, 2.0, 0.0)
-             for index, shape in shapes.items()}
+    drawn = {
+        index: np.where(
+            draws.numbers(case, f"drawn/{index}", int(np.prod(shape))).reshape(shape) > 0, 2.0, 0.0
+        )
+        for index, shape in shapes.items()
+    }
     return replace(batch, drawn=drawn)
 
 
@@ -68,7 +83,11 @@ def _numbers(tensor: torch.Tensor) -> np.ndarray:
 
 def enclosed(values: np.ndarray, ball: Ball) -> bool:
     """Whether values lie in a ball, infinite radii aside."""
-    return bool((np.abs(values.reshape(ball.centre.shape) - ball.centre) <= ball.radius)[np.isfinite(ball.radius)].all())
+    return bool(
+        (np.abs(values.reshape(ball.centre.shape) - ball.centre) <= ball.radius)[
+            np.isfinite(ball.radius)
+        ].all()
+    )
 
 
 @settings(max_examples=300, deadline=None)
@@ -96,26 +115,43 @@ def test_in_float64_the_oracle_is_torch_but_for_the_last_bits(case: TrainingCase
     found = oracle.gradients(case, held_by(replica), batch)
     _, local = torch_gradients(case, replica, batch)
     for name, values in local.items():
-        scale = np.abs(found.by_name[name].centre).max(initial=0) + found.by_name[name].radius.max(initial=0) * 2.0**40
+        scale = (
+            np.abs(found.by_name[name].centre).max(initial=0)
+            + found.by_name[name].radius.max(initial=0) * 2.0**40
+        )
         sure = found.by_name[name].radius <= 1e-6 * (1 + np.abs(found.by_name[name].centre))
-        assert (np.abs(values.reshape(sure.shape) - found.by_name[name].centre)[sure] <= 1e-12 * (1 + scale)).all(), name
+        assert (
+            np.abs(values.reshape(sure.shape) - found.by_name[name].centre)[sure]
+            <= 1e-12 * (1 + scale)
+        ).all(), name
 
 
 @settings(max_examples=150, deadline=None)
 @given(CASES)
 def test_the_oracle_encloses_torchs_optimizers(case: TrainingCase) -> None:
     """Each kind that is drawn, each way it steps, over the case's steps on given gradients; one step has none."""
-    # More than a vector of any dtype, so that fused kernels show both their vectors and what is left over.
+    # More than a vector of any dtype, so that fused kernels show both their vectors and what is
+    # left over.
     shape, plan, size = (7, 5), case.optimizer, 35
     values = draws.numbers(case, "optimizer", size * (case.steps + 1))
-    for dtype in ("float32", "float64") if plan.way == "fused" and plan.kind == "sgd" else ("float32", "float64", "bfloat16"):
-        parameter = torch.nn.Parameter(torch.from_numpy(values[:size].copy()).reshape(shape).to(getattr(torch, dtype)))
+    for dtype in (
+        ("float32", "float64")
+        if plan.way == "fused" and plan.kind == "sgd"
+        else ("float32", "float64", "bfloat16")
+    ):
+        parameter = torch.nn.Parameter(
+            torch.from_numpy(values[:size].copy()).reshape(shape).to(getattr(torch, dtype))
+        )
         kind, arguments = optimizer_plan(case)
         optimizer = kind([parameter], **arguments)
         ours, form = oracle.Optimization(), balls.FORMATS[dtype]
         for step in range(case.steps):
             before = parameter.detach().double().numpy().ravel().copy()
-            given_ = torch.from_numpy(values[size * (step + 1) : size * (step + 2)].copy()).reshape(shape).to(parameter.dtype)
+            given_ = (
+                torch.from_numpy(values[size * (step + 1) : size * (step + 2)].copy())
+                .reshape(shape)
+                .to(parameter.dtype)
+            )
             none = case.unused and step == case.seed % case.steps
             parameter.grad = None if none else given_
             gradient = given_.double().numpy().ravel().copy()
@@ -129,8 +165,11 @@ def test_the_oracle_encloses_torchs_optimizers(case: TrainingCase) -> None:
 
 def test_integers_make_a_whole_step_exact() -> None:
     """On small integers every radius is 0, so that the last bit is judged."""
-    case = TrainingCase(model=Model(2, (Layer("linear", 3, bias=True, activation="relu"), Layer("linear", 2))),
-                        data=Data(samples=4, batch_size=2), values="integer")
+    case = TrainingCase(
+        model=Model(2, (Layer("linear", 3, bias=True, activation="relu"), Layer("linear", 2))),
+        data=Data(samples=4, batch_size=2),
+        values="integer",
+    )
     replica = Replica(case.model, draws.parameters(case, 0, case.model.numbers))
     found = oracle.gradients(case, held_by(replica), oracle.batches(case)[0])
     assert all((ball.radius == 0).all() for ball in found.by_name.values())

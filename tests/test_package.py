@@ -19,11 +19,20 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built from the sdist, built from what git has: nothing that merely lies about goes along."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
-    tar = subprocess.run(["tar", "--null", "-T", "-", "-c"], cwd=ROOT, input=listed, capture_output=True, check=True).stdout
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True
+    ).stdout
+    tar = subprocess.run(
+        ["tar", "--null", "-T", "-", "-c"], cwd=ROOT, input=listed, capture_output=True, check=True
+    ).stdout
     subprocess.run(["tar", "-x"], cwd=source, input=tar, check=True)
-    done = subprocess.run([sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(source)],
-                          capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(source)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(list(out.glob("*.tar.gz"))) == 1
     [path] = out.glob("*.whl")
@@ -34,46 +43,104 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Command:
     """Commands of an environment that has the wheel, and finds what it needs in this one; given in a folder of its own."""
     home = tmp_path_factory.mktemp("elsewhere")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home / "env")], check=True, timeout=120)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST", "COV"))}
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", str(home / "env")], check=True, timeout=120
+    )
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTHON", "PYTEST", "COV"))
+    }
     [packages] = (home / "env").glob("lib/python*/site-packages")
-    done = subprocess.run([sys.executable, "-m", "pip", "--python", str(home / "env" / "bin" / "python"), "install", "--quiet",
-                           "--no-deps", "--no-index", "--disable-pip-version-check", str(wheel)],
-                          capture_output=True, text=True, timeout=120, check=False, env=environment)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "--python",
+            str(home / "env" / "bin" / "python"),
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--no-index",
+            "--disable-pip-version-check",
+            str(wheel),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=environment,
+    )
     assert done.returncode == 0, done.stderr
-    # Not as a site folder: then its .pth files would be read, and an editable installation of the checkout be found.
+    # Not as a site folder: then its .pth files would be read, and an editable installation of the
+    # checkout be found.
     here = next(path for path in sys.path if (Path(path) / "torch").is_dir())
     (packages / "needed.pth").write_text(here + "\n")
     folder = home / "project"
     folder.mkdir()
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([str(home / "env" / "bin" / words[0]), *words[1:]], cwd=folder, env=environment,
-                              capture_output=True, text=True, timeout=180, check=False)
+        return subprocess.run(
+            [str(home / "env" / "bin" / words[0]), *words[1:]],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=180,
+            check=False,
+        )
+
     return run
 
 
 def test_everything_git_has_of_the_package_is_in_the_wheel(wheel: Path) -> None:
     """Modules, templates, settings, the marker of types, and the properties, which lie beside the package here."""
-    listed = subprocess.run(["git", "ls-files", "ddp_invariants", "properties"], cwd=ROOT, capture_output=True, text=True,
-                            check=True).stdout.split()
-    expected = {re.sub("^properties/", "ddp_invariants/properties/", path) for path in listed} - {"ddp_invariants/properties"}
+    listed = subprocess.run(
+        ["git", "ls-files", "ddp_invariants", "properties"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    expected = {re.sub("^properties/", "ddp_invariants/properties/", path) for path in listed} - {
+        "ddp_invariants/properties"
+    }
     built = {path for path in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in path}
     assert built == expected
     assert {"ddp_invariants/py.typed", "ddp_invariants/properties/test_grad.py"} <= built
 
 
-def test_an_installed_package_certifies_in_a_folder_with_settings_of_its_own(installed: Command) -> None:
+def test_an_installed_package_certifies_in_a_folder_with_settings_of_its_own(
+    installed: Command,
+) -> None:
     """Its conftest and settings of pytest are not read, and nothing of the checkout is found."""
-    where = installed("python", "-c", "import ddp_invariants, os; print(os.getcwd(), ddp_invariants.__file__)")
+    where = installed(
+        "python", "-c", "import ddp_invariants, os; print(os.getcwd(), ddp_invariants.__file__)"
+    )
     assert where.returncode == 0, where.stderr
     folder, _, package = where.stdout.strip().partition(" ")
     assert not Path(package).is_relative_to(ROOT), where.stderr
     Path(folder, "conftest.py").write_text("raise RuntimeError('read')\n")
     Path(folder, "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
-    right = installed("ddp-invariants", "certify", "--seed", "1", "--cases", "5", "-n", "0", "-k", "init3 or shard1_")
+    right = installed(
+        "ddp-invariants",
+        "certify",
+        "--seed",
+        "1",
+        "--cases",
+        "5",
+        "-n",
+        "0",
+        "-k",
+        "init3 or shard1_",
+    )
     assert right.returncode == 0, right.stdout + right.stderr
     assert "2 passed" in right.stdout
-    assert sorted(path.name for path in Path(folder).iterdir()) == [".hypothesis", "conftest.py", "pytest.ini"]
+    assert sorted(path.name for path in Path(folder).iterdir()) == [
+        ".hypothesis",
+        "conftest.py",
+        "pytest.ini",
+    ]
     told = installed("ddp-invariants", "rules", "SHARD-3", "--json")
     assert json.loads(told.stdout)["property"].startswith("properties/test_shard.py:")

@@ -12,9 +12,13 @@ from certificates import LONG, certified, violated
 from ddp_invariants.certificates.page import render, side_by_side
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), "")
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
+)
 DRIVER = shutil.which("chromedriver") or ""
-pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="there is no Chromium with its chromedriver here")
+pytestmark = pytest.mark.skipif(
+    not (CHROMIUM and DRIVER), reason="there is no Chromium with its chromedriver here"
+)
 
 PHONE, DESK = 375, 1100
 Opened = Callable[..., Any]
@@ -36,9 +40,11 @@ def browser() -> Iterator[Any]:
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """One of each sort."""
     folder = tmp_path_factory.mktemp("pages")
-    made = {"certified": render(certified()),
-            "violated": render(violated(LONG, "a gradient of " + "layers." * 40 + "weight is off")),
-            "comparison": side_by_side([certified(), violated(LONG)])}
+    made = {
+        "certified": render(certified()),
+        "violated": render(violated(LONG, "a gradient of " + "layers." * 40 + "weight is off")),
+        "comparison": side_by_side([certified(), violated(LONG)]),
+    }
     for name, text in made.items():
         (folder / f"{name}.html").write_text(text, encoding="utf-8")
     return {name: folder / f"{name}.html" for name in made}
@@ -47,23 +53,35 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture
 def opened(browser: Any, pages: dict[str, Path]) -> Opened:
     """Open one of them in a window of a width, light or dark."""
+
     def open_page(name: str, width: int = DESK, scheme: str = "light") -> Any:
         browser.get_log("browser")
-        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride",
-                                {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width == PHONE})
-        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+        browser.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width == PHONE},
+        )
+        browser.execute_cdp_cmd(
+            "Emulation.setEmulatedMedia",
+            {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
+        )
         browser.get(pages[name].as_uri())
         return browser
+
     return open_page
 
 
 @pytest.mark.parametrize("name", ["certified", "violated", "comparison"])
 @pytest.mark.parametrize("width", [PHONE, DESK])
-def test_it_opens_without_errors_loads_nothing_and_scrolls_one_way(opened: Opened, name: str, width: int) -> None:
+def test_it_opens_without_errors_loads_nothing_and_scrolls_one_way(
+    opened: Opened, name: str, width: int
+) -> None:
     """No message on the console, no other file asked for; nothing is wider than the window, however long a name is."""
     page = opened(name, width)
     assert page.get_log("browser") == []
-    assert page.execute_script("return performance.getEntriesByType('resource').map(one => one.name)") == []
+    assert (
+        page.execute_script("return performance.getEntriesByType('resource').map(one => one.name)")
+        == []
+    )
     wide, window = page.execute_script("return [document.documentElement.scrollWidth, innerWidth]")
     assert wide <= window == width
     outside = page.execute_script("""return [...document.querySelectorAll('h1, h2, h3, p, dd, td, code, summary, figcaption')]
@@ -75,20 +93,47 @@ def test_it_opens_without_errors_loads_nothing_and_scrolls_one_way(opened: Opene
 def test_every_section_is_there_and_every_picture_is_drawn(opened: Opened) -> None:
     """The sections of a violation too; the links at the top lead to them."""
     page = opened("violated")
-    sections = page.execute_script("return [...document.querySelectorAll('section')].map(one => one.id)")
-    assert sections == ["who", "violations", "rules", "capabilities", "pictures", "drawn", "reading"]
-    links = page.execute_script("return [...document.querySelectorAll('nav a')].map(one => one.hash.slice(1))")
+    sections = page.execute_script(
+        "return [...document.querySelectorAll('section')].map(one => one.id)"
+    )
+    assert sections == [
+        "who",
+        "violations",
+        "rules",
+        "capabilities",
+        "pictures",
+        "drawn",
+        "reading",
+    ]
+    links = page.execute_script(
+        "return [...document.querySelectorAll('nav a')].map(one => one.hash.slice(1))"
+    )
     assert links == sections
-    titles = page.execute_script("return [...document.querySelectorAll('figure b')].map(one => one.textContent)")
-    assert titles == ["How far each rank is off.", "A step on every rank.", "What each reduction carried.",
-                      "Errors, in tenths of their bounds.", "What was drawn: training.", "What was drawn: samplers.",
-                      "Who got which sample.", "A step on every rank.", "What each reduction carried."]
+    titles = page.execute_script(
+        "return [...document.querySelectorAll('figure b')].map(one => one.textContent)"
+    )
+    assert titles == [
+        "How far each rank is off.",
+        "A step on every rank.",
+        "What each reduction carried.",
+        "Errors, in tenths of their bounds.",
+        "What was drawn: training.",
+        "What was drawn: samplers.",
+        "Who got which sample.",
+        "A step on every rank.",
+        "What each reduction carried.",
+    ]
     sizes = page.execute_script("""return [...document.querySelectorAll('figure svg')]
         .map(one => [one.getBoundingClientRect().width, one.querySelectorAll('text').length])""")
     assert len(sizes) == len(titles)
     assert all(width > 100 and texts for width, texts in sizes)
-    assert page.execute_script("const ids = [...document.querySelectorAll('[id]')].map(one => one.id);"
-                               "return ids.length - new Set(ids).size") == 0
+    assert (
+        page.execute_script(
+            "const ids = [...document.querySelectorAll('[id]')].map(one => one.id);"
+            "return ids.length - new Set(ids).size"
+        )
+        == 0
+    )
     assert page.execute_script("return document.querySelector('h1').textContent") == "VIOLATED"
 
 
@@ -97,8 +142,11 @@ def test_tables_sort_by_any_column_up_and_down(opened: Opened) -> None:
     page = opened("violated")
     column = "return [...document.querySelectorAll('#rules tbody tr')].map(row => row.cells[arguments[0]].{})"
     button = "document.querySelectorAll('#rules thead button')[arguments[0]].click()"
-    for number, value, key in ((0, "textContent", lambda text: (text.split("-")[0], int(text.split("-")[1]))),
-                               (2, "dataset.value", int), (4, "dataset.value", float)):
+    for number, value, key in (
+        (0, "textContent", lambda text: (text.split("-")[0], int(text.split("-")[1]))),
+        (2, "dataset.value", int),
+        (4, "dataset.value", float),
+    ):
         page.execute_script(button, number)
         up = page.execute_script(column.format(value), number)
         assert up == sorted(up, key=key)
@@ -106,7 +154,9 @@ def test_tables_sort_by_any_column_up_and_down(opened: Opened) -> None:
         down = page.execute_script(column.format(value), number)
         assert down == sorted(down, key=key, reverse=True)
         assert down != up
-    sorts = page.execute_script("return [...document.querySelectorAll('#rules th')].map(one => one.ariaSort)")
+    sorts = page.execute_script(
+        "return [...document.querySelectorAll('#rules th')].map(one => one.ariaSort)"
+    )
     assert sorts == [None, None, None, None, "descending", None]
 
 
@@ -129,5 +179,7 @@ def test_in_the_dark_paper_is_dark_and_ink_is_light_in_pictures_too(opened: Open
         assert (paper < 0.1) == is_dark
         assert text >= 4.5, scheme
         assert labels >= 4.5, scheme
-        marks = page.execute_script("return [...document.querySelectorAll('.mark')].map(one => one.textContent)")
+        marks = page.execute_script(
+            "return [...document.querySelectorAll('.mark')].map(one => one.textContent)"
+        )
         assert all(re.fullmatch(r"\s*[^\w\s] [\w ,]+\s*", mark) for mark in marks)

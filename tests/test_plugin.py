@@ -35,18 +35,34 @@ def said(done: subprocess.CompletedProcess[str]) -> str:
 
 
 BAD_OPTIONS: list[tuple[list[str], str]] = [
-    (["--ddp", "nonsense"], "--ddp nonsense: expected reference, torch, package.module:Name or path/to/file.py:Name"),
-    (["--sampler", "no_such_package.data:Sampler"], "--sampler no_such_package.data:Sampler: there is no module"),
+    (
+        ["--ddp", "nonsense"],
+        "--ddp nonsense: expected reference, torch, package.module:Name or path/to/file.py:Name",
+    ),
+    (
+        ["--sampler", "no_such_package.data:Sampler"],
+        "--sampler no_such_package.data:Sampler: there is no module",
+    ),
     (["--max-world-size", "0"], "--max-world-size 0: expected 1 to 64"),
     (["--cases", "0"], "--cases 0: expected at least 1"),
     (["--replay", "no/such/case.json"], "no/such/case.json: No such file"),
-    (["--certificate", "certificate.pdf"], "--certificate certificate.pdf: expected FILE.json or FILE.html"),
-    (["--replay", "case.json", "--badge", "badge.json"], "--replay judges one case: no certificate comes of it"),
+    (
+        ["--certificate", "certificate.pdf"],
+        "--certificate certificate.pdf: expected FILE.json or FILE.html",
+    ),
+    (
+        ["--replay", "case.json", "--badge", "badge.json"],
+        "--replay judges one case: no certificate comes of it",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("options", "message"), BAD_OPTIONS, ids=[" ".join(options) for options, _ in BAD_OPTIONS])
-def test_bad_options_end_in_one_sentence_and_status_64(under_pytest: Session, options: list[str], message: str) -> None:
+@pytest.mark.parametrize(
+    ("options", "message"), BAD_OPTIONS, ids=[" ".join(options) for options, _ in BAD_OPTIONS]
+)
+def test_bad_options_end_in_one_sentence_and_status_64(
+    under_pytest: Session, options: list[str], message: str
+) -> None:
     """Before any property runs, without a traceback."""
     done = under_pytest("properties/", *options)
     assert done.returncode == 64
@@ -55,21 +71,42 @@ def test_bad_options_end_in_one_sentence_and_status_64(under_pytest: Session, op
     assert len(said(done).strip().splitlines()) == 1
 
 
-def test_a_case_for_more_ranks_than_allowed_is_refused(under_pytest: Session, tmp_path: Path) -> None:
+def test_a_case_for_more_ranks_than_allowed_is_refused(
+    under_pytest: Session, tmp_path: Path
+) -> None:
     """The file and the option to change are named."""
     path = tmp_path / "case.json"
     path.write_text(to_json(TrainingCase(model=Model(1, (Layer("linear"),)), world_size=5)))
     done = under_pytest("properties/", "--replay", str(path))
     assert done.returncode == 64
-    assert f"{path}: the case needs 5 ranks, more than --max-world-size 4 allows; raise it" in said(done)
+    assert f"{path}: the case needs 5 ranks, more than --max-world-size 4 allows; raise it" in said(
+        done
+    )
 
 
-def test_a_violation_is_reported_and_its_repeat_line_repeats_it(under_pytest: Session, tmp_path: Path) -> None:
+def test_a_violation_is_reported_and_its_repeat_line_repeats_it(
+    under_pytest: Session, tmp_path: Path
+) -> None:
     """The report names rule, rank, step, parameter and cause; the line it ends with fails the same way."""
-    done = under_pytest("properties/test_grad.py", "-k", "grad2", "--ddp", NEVER_DIVIDES, "--seed", "1", "--cases", "20")
+    done = under_pytest(
+        "properties/test_grad.py",
+        "-k",
+        "grad2",
+        "--ddp",
+        NEVER_DIVIDES,
+        "--seed",
+        "1",
+        "--cases",
+        "20",
+    )
     assert done.returncode == 1
-    assert f"GRAD-2 violated by {NEVER_DIVIDES}: the gradient is not the mean of the ranks' local gradients" in done.stdout
-    assert re.search(r"where     rank 0 of 2, step 0, parameter 'layers\.0\.weight' \(1, 1\)", done.stdout)
+    assert (
+        f"GRAD-2 violated by {NEVER_DIVIDES}: the gradient is not the mean of the ranks' local gradients"
+        in done.stdout
+    )
+    assert re.search(
+        r"where     rank 0 of 2, step 0, parameter 'layers\.0\.weight' \(1, 1\)", done.stdout
+    )
     assert "perhaps   got / expected = 2 = world size: summed, never divided" in done.stdout
     assert "Traceback" not in said(done)
     repeat = re.search(r"repeat    pytest (.+)", done.stdout)
@@ -81,7 +118,9 @@ def test_a_violation_is_reported_and_its_repeat_line_repeats_it(under_pytest: Se
     fixed = under_pytest("properties/", "--replay", case, "-k", "grad2")
     assert fixed.returncode == 0, said(fixed)
     stored = json.loads((ROOT / case).read_text())
-    (tmp_path / "wrong.json").write_text(json.dumps({**stored, "case": {**stored["case"], "steps": "many"}}))
+    (tmp_path / "wrong.json").write_text(
+        json.dumps({**stored, "case": {**stored["case"], "steps": "many"}})
+    )
     wrong = under_pytest("properties/", "--replay", str(tmp_path / "wrong.json"))
     assert wrong.returncode == 64
     assert "case.steps: Input should be a valid integer" in said(wrong)
@@ -89,23 +128,50 @@ def test_a_violation_is_reported_and_its_repeat_line_repeats_it(under_pytest: Se
 
 def test_what_is_seen_while_another_rule_is_tested_fails_the_session(under_pytest: Session) -> None:
     """INIT-3 holds for a wrapper that never divides; that it violates GRAD-2 is not lost."""
-    done = under_pytest("properties/test_init.py", "-k", "init3", "--ddp", NEVER_DIVIDES, "--cases", "40", "--seed", "1")
+    done = under_pytest(
+        "properties/test_init.py",
+        "-k",
+        "init3",
+        "--ddp",
+        NEVER_DIVIDES,
+        "--cases",
+        "40",
+        "--seed",
+        "1",
+    )
     assert "1 passed" in done.stdout
     assert done.returncode == 2
-    assert re.search(r"GRAD-2 +inconclusive .*seen in \d+ cases while other rules were tested", done.stdout)
+    assert re.search(
+        r"GRAD-2 +inconclusive .*seen in \d+ cases while other rules were tested", done.stdout
+    )
     why = r"the session fails: breaches of .*GRAD-2.* were seen in cases drawn for other rules; run with -k .*grad2"
     assert re.search(why, done.stdout)
     kept = re.search(r"ddp-invariants replay (\w{6}) +GRAD-2: world_size=", done.stdout)
     assert kept is not None
     stored = read_any(ROOT / ".ddp-invariants" / f"{kept[1]}.json")
     assert isinstance(stored, StoredViolation)
-    assert (stored.breach.rule, stored.confirmed, stored.ddp.name) == ("GRAD-2", (0, 0), NEVER_DIVIDES)
+    assert (stored.breach.rule, stored.confirmed, stored.ddp.name) == (
+        "GRAD-2",
+        (0, 0),
+        NEVER_DIVIDES,
+    )
 
 
 def test_a_constructor_that_raises_is_inconclusive_under_xdist_too(under_pytest: Session) -> None:
     """Never a pass, never a violation; the reason is shown; the header says who is on trial."""
-    done = under_pytest("properties/test_grad.py", "-k", "grad2 or grad3", "-n", "2", "--ddp", "tests/unjudged.py:RaisesOnWrap",
-                        "--cases", "5", "--seed", "7")
+    done = under_pytest(
+        "properties/test_grad.py",
+        "-k",
+        "grad2 or grad3",
+        "-n",
+        "2",
+        "--ddp",
+        "tests/unjudged.py:RaisesOnWrap",
+        "--cases",
+        "5",
+        "--seed",
+        "7",
+    )
     assert done.returncode == 2
     assert "rank 0 raised NotImplementedError in wrap of step 0: to be" in done.stdout
     assert " violated" not in done.stdout
@@ -116,7 +182,9 @@ def test_a_constructor_that_raises_is_inconclusive_under_xdist_too(under_pytest:
 
 def test_too_small_a_world_is_said_to_prove_nothing(under_pytest: Session) -> None:
     """With one rank GRAD-1 never meets a second one: it is not run, for want of what was asked for."""
-    done = under_pytest("properties/test_grad.py", "-k", "grad1_", "--max-world-size", "1", "--cases", "5")
+    done = under_pytest(
+        "properties/test_grad.py", "-k", "grad1_", "--max-world-size", "1", "--cases", "5"
+    )
     assert done.returncode == 2
     assert re.search(r"GRAD-1 +not run .*not with", done.stdout)
     assert "--max-world-size 1" in done.stdout
@@ -124,18 +192,46 @@ def test_too_small_a_world_is_said_to_prove_nothing(under_pytest: Session) -> No
 
 def test_fresh_isolation_certifies_too(under_pytest: Session) -> None:
     """Every case in new processes with plain gloo groups."""
-    done = under_pytest("properties/test_grad.py", "-k", "grad2", "--isolation", "fresh", "--cases", "8", "--seed", "3")
+    done = under_pytest(
+        "properties/test_grad.py",
+        "-k",
+        "grad2",
+        "--isolation",
+        "fresh",
+        "--cases",
+        "8",
+        "--seed",
+        "3",
+    )
     assert done.returncode == 0, said(done)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_session_that_is_interrupted_or_killed_leaves_no_process(number: signal.Signals) -> None:
     """Hosts and ranks of main process and workers end with it."""
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", "2", "properties/", "--cases", "5000"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "-n",
+        "2",
+        "properties/",
+        "--cases",
+        "5000",
+    ]
     # What runs in the background of a shell ignores SIGINT, and so would the session.
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                          preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: PLW1509 - the child runs one line
-                          ) as session, ExitStack() as ending:
+    with (
+        subprocess.Popen(
+            command,
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - the child runs one line
+        ) as session,
+        ExitStack() as ending,
+    ):
         ending.callback(session.kill)  # Whatever fails below.
         below: list[psutil.Process] = []
         until = time.monotonic() + 150  # Seconds on a quiet machine; the hosts import torch first.

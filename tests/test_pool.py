@@ -19,7 +19,12 @@ from ddp_invariants.layers import Layer, Model
 from ddp_invariants.program import Data
 from ddp_invariants.ranks.pool import LoadFailure, Pool
 
-CASE = TrainingCase(model=Model(2, (Layer("linear", 3, bias=True),)), world_size=3, steps=2, data=Data(samples=6, batch_size=2))
+CASE = TrainingCase(
+    model=Model(2, (Layer("linear", 3, bias=True),)),
+    world_size=3,
+    steps=2,
+    data=Data(samples=6, batch_size=2),
+)
 
 CONTROLLER = """
 import sys, time
@@ -70,8 +75,8 @@ def still_running(processes: list[psutil.Process], within: float) -> list[psutil
 def test_no_rank_outlives_a_controller_that_is_killed(delay: float) -> None:
     """SIGKILL to the controller, at whatever moment of a case, ends hosts and ranks soon.
 
-    Within a second on a quiet machine, at fifty moments, to which `benchmarks/endurance.py` holds it; here other tests run
-    beside.
+    Within a second on a quiet machine, at fifty moments, to which `benchmarks/endurance.py` holds
+    it; here other tests run beside.
     """
     with subprocess.Popen([sys.executable, "-c", CONTROLLER], stdout=subprocess.PIPE) as controller:
         assert controller.stdout is not None
@@ -83,14 +88,19 @@ def test_no_rank_outlives_a_controller_that_is_killed(delay: float) -> None:
         assert still_running(below, within=5.0) == []
 
 
-def test_closing_a_pool_ends_its_ranks_and_closes_its_descriptors(host_addresses: list[str]) -> None:
+def test_closing_a_pool_ends_its_ranks_and_closes_its_descriptors(
+    host_addresses: list[str],
+) -> None:
     """Every process and descriptor a pool took is given back."""
     before = descriptors()
     with Pool(host_addresses) as pool:
         pool.train(CASE, Ddp())
         pids = [process.pid for process in pool._ranks.values()]
         assert len(pids) == 3
-    assert not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids)
+    assert not any(
+        psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        for pid in pids
+    )
     assert descriptors() == before
 
 
@@ -161,7 +171,9 @@ def test_hundreds_of_cases_leave_memory_threads_and_descriptors_as_they_were(poo
         assert rss_then - rss < 4 * 2**20
 
 
-def test_no_temporary_file_is_made(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_temporary_file_is_made(
+    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Stores and outputs are anonymous: there is nothing to leave behind."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     before = set(Path("/tmp").iterdir())
@@ -172,7 +184,10 @@ def test_no_temporary_file_is_made(pool: Pool, tmp_path: Path, monkeypatch: pyte
 
 
 BAD_NAMES = [
-    ("nonsense", "--ddp nonsense: expected reference, torch, package.module:Name or path/to/file.py:Name"),
+    (
+        "nonsense",
+        "--ddp nonsense: expected reference, torch, package.module:Name or path/to/file.py:Name",
+    ),
     ("no_such_package.ddp:DDP", "there is no module 'no_such_package'"),
     ("torch.nn:DPD", "torch.nn has no 'DPD'"),
     ("no/such/file.py:DDP", "there is no file no/such/file.py"),
@@ -197,13 +212,17 @@ IMPORTS = [
     ("import os; os.kill(os.getpid(), 11)", "SIGSEGV"),
     ("class DDP:\n    def __init__(self): ...", "it takes no argument, expected the module"),
     ("class DDP:\n    def __init__(self, module, rank_list): ...", "it requires rank_list"),
-    ("class DDP:\n    declares = {'init': 'magic'}\n    def __init__(self, module): ...", "it declares init = 'magic'"),
+    (
+        "class DDP:\n    declares = {'init': 'magic'}\n    def __init__(self, module): ...",
+        "it declares init = 'magic'",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("source", "message"), IMPORTS, ids=[message for _, message in IMPORTS])
 def test_a_module_that_fails_to_import_in_a_rank_gets_one_sentence(
-        pool: Pool, tmp_path: Path, source: str, message: str) -> None:
+    pool: Pool, tmp_path: Path, source: str, message: str
+) -> None:
     """Whatever it does when imported."""
     path = tmp_path / "mine.py"
     path.write_text(source)
@@ -228,12 +247,16 @@ def test_a_module_that_hangs_when_imported_gets_one_sentence(pool: Pool, tmp_pat
 
 def test_a_sampler_is_asked_in_two_processes(pool: Pool) -> None:
     """Both answer alike for a right one."""
-    evidence = pool.shards(ShardCase(world_size=2, data=Data(samples=20, shuffle=True)), Sampler("torch"))
+    evidence = pool.shards(
+        ShardCase(world_size=2, data=Data(samples=20, shuffle=True)), Sampler("torch")
+    )
     assert len(evidence.answers) == 2
     assert evidence.answers[0]["shards"] == evidence.answers[1]["shards"]
 
 
-def test_a_frame_that_makes_no_sense_is_a_dead_rank_never_a_crash(pool: Pool, tmp_path: Path) -> None:
+def test_a_frame_that_makes_no_sense_is_a_dead_rank_never_a_crash(
+    pool: Pool, tmp_path: Path
+) -> None:
     """An implementation that writes to the harness's own socket is caught at it."""
     path = tmp_path / "liar.py"
     path.write_text("""

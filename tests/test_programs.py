@@ -31,8 +31,14 @@ from ddp_invariants.verdict import Inconclusive, NotJudged
 
 FACTOR, FROZEN = "layers.4.factor", "layers.1.factor"
 SCALE, FROZEN_SCALE = 4, 1
-DRAWN = settings(max_examples=60, deadline=None, database=None, derandomize=True, phases=(Phase.generate,),
-                 suppress_health_check=list(HealthCheck))
+DRAWN = settings(
+    max_examples=60,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    phases=(Phase.generate,),
+    suppress_health_check=list(HealthCheck),
+)
 
 
 def between(*interludes: Interlude, **changes: object) -> TrainingCase:
@@ -40,19 +46,41 @@ def between(*interludes: Interlude, **changes: object) -> TrainingCase:
     return replace(CASE, interludes=interludes, **changes)  # type: ignore[arg-type]  # checked by the case
 
 
-@pytest.mark.parametrize("optimizer", [Optimizer(log2_lr=-10), Optimizer(log2_lr=-10, momentum=0.5, weight_decay=0.25),
-                                       Optimizer("adamw", log2_lr=-10, weight_decay=0.25)])
-@pytest.mark.parametrize("interludes", [
-    *[(Interlude(kind, 1, FROZEN_SCALE if kind == "unfreeze" else SCALE),) for kind in (*INTERLUDES, "reload")
-      if kind != "assign"],  # Two of its layers are tied.
-    (Interlude("freeze", 1, SCALE), Interlude("unfreeze", 2, SCALE)),
-    (Interlude("learning rate", 1), Interlude("learning rate", 2), Interlude("unfreeze", 2, FROZEN_SCALE))], ids=str)
-def test_right_evidence_of_interludes_breaches_no_rule(interludes: tuple[Interlude, ...], optimizer: Optimizer) -> None:
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        Optimizer(log2_lr=-10),
+        Optimizer(log2_lr=-10, momentum=0.5, weight_decay=0.25),
+        Optimizer("adamw", log2_lr=-10, weight_decay=0.25),
+    ],
+)
+@pytest.mark.parametrize(
+    "interludes",
+    [
+        *[
+            (Interlude(kind, 1, FROZEN_SCALE if kind == "unfreeze" else SCALE),)
+            for kind in (*INTERLUDES, "reload")
+            if kind != "assign"
+        ],  # Two of its layers are tied.
+        (Interlude("freeze", 1, SCALE), Interlude("unfreeze", 2, SCALE)),
+        (
+            Interlude("learning rate", 1),
+            Interlude("learning rate", 2),
+            Interlude("unfreeze", 2, FROZEN_SCALE),
+        ),
+    ],
+    ids=str,
+)
+def test_right_evidence_of_interludes_breaches_no_rule(
+    interludes: tuple[Interlude, ...], optimizer: Optimizer
+) -> None:
     """What is frozen for a while keeps its state, and so does what is saved; a lower rate is used from its step on."""
     findings = judge(right(between(*interludes, optimizer=optimizer)))
     assert {name: found.breach for name, found in findings.items() if found.breach} == {}
     kinds: set[InterludeKind] = {one.kind for one in interludes}
-    assert {INTERLUDES[kind] for kind in kinds if kind in INTERLUDES} <= findings["LIVE-5"].met | set()
+    assert {INTERLUDES[kind] for kind in kinds if kind in INTERLUDES} <= findings[
+        "LIVE-5"
+    ].met | set()
     assert ("saved and loaded" in findings["STATE-1"].met) == ("reload" in kinds)
     assert ("frozen for a while" in findings["PARAM-5"].met) == bool(kinds & {"freeze", "unfreeze"})
 
@@ -63,38 +91,107 @@ def raised(values: object) -> object:
 
 
 BREACHES: list[tuple[str, str, TrainingCase, Callable[[TrainingEvidence], TrainingEvidence]]] = [
-    ("LIVE-5", "with an evaluation between steps, the gradient is not the mean", between(Interlude("evaluation")),
-     lambda e: everywhere(e, "reduced", 1, FACTOR, raised)),
-    ("LIVE-5", "with a new learning rate between steps, parameters do not move", between(Interlude("learning rate")),
-     lambda e: everywhere(e, "updated", 1, FACTOR, raised)),
-    ("PARAM-5", "a frozen parameter moved", between(Interlude("freeze", 1, SCALE)),
-     lambda e: everywhere(e, "updated", 1, FACTOR, raised)),
-    ("LIVE-5", "a layer trained from then on", between(Interlude("unfreeze", 1, FROZEN_SCALE)),
-     lambda e: everywhere(e, "reduced", 2, FROZEN, raised)),
-    ("GRAD-4", "a parameter that was used has no gradient", between(Interlude("unfreeze", 1, FROZEN_SCALE)),
-     lambda e: everywhere(e, "reduced", 2, FROZEN, None)),
-    ("STATE-1", "a parameter that was saved and loaded is another", between(Interlude("reload")),
-     lambda e: altered(e, 1, "restored", 1, FACTOR, raised)),
-    ("STATE-1", "a buffer that was saved and loaded is another", between(Interlude("reload")),
-     lambda e: altered(e, 1, "restored buffers", 1, "layers.5.running", raised)),
-    ("STATE-1", "the optimizer's state that was saved and loaded is another", between(Interlude("reload", 2)),
-     lambda e: altered(e, 0, "restored state", 2, "momentum", raised)),
-    ("STATE-1", "a saved state has other names", between(Interlude("reload")),
-     lambda e: replace(e, ranks=tuple(replace(rank, saved=[rank.saved[0][1:]]) for rank in e.ranks))),
-    ("GRAD-13", "with all forwards before one backward the gradient is not", replace(CASE, accumulation=2, passes="joint"),
-     lambda e: everywhere(e, "reduced", 1, FACTOR, raised)),
-    ("GRAD-13", "with a layer called twice the gradient is not", replace(CASE, optimizer=Optimizer(log2_lr=-24), model=Model(
-        2, tuple(replace(layer, twice=layer.tied is not None) for layer in CASE.model.layers))),
-     lambda e: everywhere(e, "reduced", 1, FACTOR, raised)),
-    ("GRAD-13", "with a layer computed again in backward the gradient is not", replace(CASE, model=Model(2, tuple(
-        replace(layer, checkpoint="plain") if number == SCALE else layer for number, layer in enumerate(CASE.model.layers)))),
-     lambda e: everywhere(e, "reduced", 1, FACTOR, raised)),
+    (
+        "LIVE-5",
+        "with an evaluation between steps, the gradient is not the mean",
+        between(Interlude("evaluation")),
+        lambda e: everywhere(e, "reduced", 1, FACTOR, raised),
+    ),
+    (
+        "LIVE-5",
+        "with a new learning rate between steps, parameters do not move",
+        between(Interlude("learning rate")),
+        lambda e: everywhere(e, "updated", 1, FACTOR, raised),
+    ),
+    (
+        "PARAM-5",
+        "a frozen parameter moved",
+        between(Interlude("freeze", 1, SCALE)),
+        lambda e: everywhere(e, "updated", 1, FACTOR, raised),
+    ),
+    (
+        "LIVE-5",
+        "a layer trained from then on",
+        between(Interlude("unfreeze", 1, FROZEN_SCALE)),
+        lambda e: everywhere(e, "reduced", 2, FROZEN, raised),
+    ),
+    (
+        "GRAD-4",
+        "a parameter that was used has no gradient",
+        between(Interlude("unfreeze", 1, FROZEN_SCALE)),
+        lambda e: everywhere(e, "reduced", 2, FROZEN, None),
+    ),
+    (
+        "STATE-1",
+        "a parameter that was saved and loaded is another",
+        between(Interlude("reload")),
+        lambda e: altered(e, 1, "restored", 1, FACTOR, raised),
+    ),
+    (
+        "STATE-1",
+        "a buffer that was saved and loaded is another",
+        between(Interlude("reload")),
+        lambda e: altered(e, 1, "restored buffers", 1, "layers.5.running", raised),
+    ),
+    (
+        "STATE-1",
+        "the optimizer's state that was saved and loaded is another",
+        between(Interlude("reload", 2)),
+        lambda e: altered(e, 0, "restored state", 2, "momentum", raised),
+    ),
+    (
+        "STATE-1",
+        "a saved state has other names",
+        between(Interlude("reload")),
+        lambda e: replace(
+            e, ranks=tuple(replace(rank, saved=[rank.saved[0][1:]]) for rank in e.ranks)
+        ),
+    ),
+    (
+        "GRAD-13",
+        "with all forwards before one backward the gradient is not",
+        replace(CASE, accumulation=2, passes="joint"),
+        lambda e: everywhere(e, "reduced", 1, FACTOR, raised),
+    ),
+    (
+        "GRAD-13",
+        "with a layer called twice the gradient is not",
+        replace(
+            CASE,
+            optimizer=Optimizer(log2_lr=-24),
+            model=Model(
+                2,
+                tuple(replace(layer, twice=layer.tied is not None) for layer in CASE.model.layers),
+            ),
+        ),
+        lambda e: everywhere(e, "reduced", 1, FACTOR, raised),
+    ),
+    (
+        "GRAD-13",
+        "with a layer computed again in backward the gradient is not",
+        replace(
+            CASE,
+            model=Model(
+                2,
+                tuple(
+                    replace(layer, checkpoint="plain") if number == SCALE else layer
+                    for number, layer in enumerate(CASE.model.layers)
+                ),
+            ),
+        ),
+        lambda e: everywhere(e, "reduced", 1, FACTOR, raised),
+    ),
 ]
 
 
-@pytest.mark.parametrize(("rule", "fact", "case", "alter"), BREACHES,
-                         ids=[f"{rule}-{fact[:40]}" for rule, fact, _, _ in BREACHES])
-def test_rule_fires(rule: str, fact: str, case: TrainingCase, alter: Callable[[TrainingEvidence], TrainingEvidence]) -> None:
+@pytest.mark.parametrize(
+    ("rule", "fact", "case", "alter"),
+    BREACHES,
+    ids=[f"{rule}-{fact[:40]}" for rule, fact, _, _ in BREACHES],
+)
+def test_rule_fires(
+    rule: str, fact: str, case: TrainingCase, alter: Callable[[TrainingEvidence], TrainingEvidence]
+) -> None:
     """A breach is found and told; without it there is none."""
     evidence = right(case)
     assert judge(evidence)[rule].breach is None
@@ -106,10 +203,17 @@ def test_rule_fires(rule: str, fact: str, case: TrainingCase, alter: Callable[[T
 
 def test_a_rate_that_stays_is_told() -> None:
     """Parameters updated with the rate of the first step, after it was lowered."""
-    lowered, never = right(between(Interlude("learning rate"), steps=2)), right(replace(CASE, steps=2))
-    evidence = replace(lowered, ranks=tuple(
-        replace(rank, tensors={**rank.tensors, ("updated", 1): other.tensors["updated", 1]})
-        for rank, other in zip(lowered.ranks, never.ranks, strict=True)))
+    lowered, never = (
+        right(between(Interlude("learning rate"), steps=2)),
+        right(replace(CASE, steps=2)),
+    )
+    evidence = replace(
+        lowered,
+        ranks=tuple(
+            replace(rank, tensors={**rank.tensors, ("updated", 1): other.tensors["updated", 1]})
+            for rank, other in zip(lowered.ranks, never.ranks, strict=True)
+        ),
+    )
     breach = judge(evidence)["LIVE-5"].breach
     assert breach is not None
     assert "the learning rate of the first step" in breach.perhaps
@@ -123,7 +227,12 @@ def test_right_evidence_of_other_passes_breaches_no_rule(passes: str) -> None:
     assert PASSES[passes] in findings["GRAD-13"].met
 
 
-UNEVEN = replace(CASE, world_size=3, data=Data(samples=6, batch_size=1), exhausted=(Exhausted(0, 1), Exhausted(2, 2)))
+UNEVEN = replace(
+    CASE,
+    world_size=3,
+    data=Data(samples=6, batch_size=1),
+    exhausted=(Exhausted(0, 1), Exhausted(2, 2)),
+)
 
 
 def test_right_evidence_of_uneven_batches_breaches_no_rule() -> None:
@@ -133,16 +242,34 @@ def test_right_evidence_of_uneven_batches_breaches_no_rule() -> None:
     assert findings["GRAD-11"].met == set(ALL_RULES["GRAD-11"].needs)
 
 
-@pytest.mark.parametrize(("fact", "perhaps", "alter"), [
-    ("with 1 of 3 ranks left the gradient is not the mean of what all computed", "",
-     lambda e: of_all_parameters(e, 1, "reduced", 2, 3)),
-    ("with 2 of 3 ranks left the gradient is not the mean of what all computed", "divided by the 2 ranks that are left",
-     lambda e: of_all_parameters(e, 1, "reduced", 1, 1.5)),
-    ("with 2 of 3 ranks left the gradient is not the mean of what all computed", "it is the sum: never divided",
-     lambda e: of_all_parameters(e, 1, "reduced", 1, 3)),
-    ("the ranks do not end with one set of parameters", "", lambda e: altered(e, 0, "joined", 0, FACTOR, raised)),
-])
-def test_uneven_batches_are_judged(fact: str, perhaps: str, alter: Callable[[TrainingEvidence], TrainingEvidence]) -> None:
+@pytest.mark.parametrize(
+    ("fact", "perhaps", "alter"),
+    [
+        (
+            "with 1 of 3 ranks left the gradient is not the mean of what all computed",
+            "",
+            lambda e: of_all_parameters(e, 1, "reduced", 2, 3),
+        ),
+        (
+            "with 2 of 3 ranks left the gradient is not the mean of what all computed",
+            "divided by the 2 ranks that are left",
+            lambda e: of_all_parameters(e, 1, "reduced", 1, 1.5),
+        ),
+        (
+            "with 2 of 3 ranks left the gradient is not the mean of what all computed",
+            "it is the sum: never divided",
+            lambda e: of_all_parameters(e, 1, "reduced", 1, 3),
+        ),
+        (
+            "the ranks do not end with one set of parameters",
+            "",
+            lambda e: altered(e, 0, "joined", 0, FACTOR, raised),
+        ),
+    ],
+)
+def test_uneven_batches_are_judged(
+    fact: str, perhaps: str, alter: Callable[[TrainingEvidence], TrainingEvidence]
+) -> None:
     """Step by step among those left, and in the end among all."""
     breach = judge(alter(right(UNEVEN)))["GRAD-11"].breach
     assert breach is not None
@@ -150,10 +277,14 @@ def test_uneven_batches_are_judged(fact: str, perhaps: str, alter: Callable[[Tra
     assert perhaps in breach.perhaps
 
 
-def of_all_parameters(evidence: TrainingEvidence, rank: int, moment: Moment, step: int, factor: float) -> TrainingEvidence:
+def of_all_parameters(
+    evidence: TrainingEvidence, rank: int, moment: Moment, step: int, factor: float
+) -> TrainingEvidence:
     """All tensors of a moment multiplied by a factor."""
     for slot in evidence.ranks[rank].tensors[moment, step].layout.slots:
-        evidence = altered(evidence, rank, moment, step, slot.name, lambda values: values * np.float32(factor))
+        evidence = altered(
+            evidence, rank, moment, step, slot.name, lambda values: values * np.float32(factor)
+        )
     return evidence
 
 
@@ -165,13 +296,26 @@ def test_right_evidence_of_another_number_of_ranks_breaches_no_rule() -> None:
         assert met in findings["STATE-2"].met
 
 
-@pytest.mark.parametrize(("fact", "alter"), [
-    ("a parameter that other ranks saved is another", lambda e: altered(e, 1, "restored", 0, FACTOR, raised)),
-    ("after 1 ranks saved and 2 loaded it, the gradient is not", lambda e: everywhere(e, "reduced", 1, FACTOR, raised)),
-    ("after 1 ranks saved and 2 loaded it, parameters do not move", lambda e: everywhere(e, "updated", 2, FACTOR, raised)),
-])
-def test_a_state_of_another_number_of_ranks_is_judged(fact: str,
-                                                      alter: Callable[[TrainingEvidence], TrainingEvidence]) -> None:
+@pytest.mark.parametrize(
+    ("fact", "alter"),
+    [
+        (
+            "a parameter that other ranks saved is another",
+            lambda e: altered(e, 1, "restored", 0, FACTOR, raised),
+        ),
+        (
+            "after 1 ranks saved and 2 loaded it, the gradient is not",
+            lambda e: everywhere(e, "reduced", 1, FACTOR, raised),
+        ),
+        (
+            "after 1 ranks saved and 2 loaded it, parameters do not move",
+            lambda e: everywhere(e, "updated", 2, FACTOR, raised),
+        ),
+    ],
+)
+def test_a_state_of_another_number_of_ranks_is_judged(
+    fact: str, alter: Callable[[TrainingEvidence], TrainingEvidence]
+) -> None:
     """When it is loaded, and in every step after it."""
     breach = judge(alter(right(replace(CASE, saved_by=1))))["STATE-2"].breach
     assert breach is not None
@@ -182,36 +326,88 @@ def test_a_state_of_another_number_of_ranks_is_judged(fact: str,
 def test_the_names_of_a_state_that_others_load_are_the_other_rules_affair() -> None:
     """STATE-1 tells them, STATE-2 judges nothing then."""
     evidence = right(replace(CASE, saved_by=1))
-    findings = judge(replace(evidence, ranks=tuple(replace(rank, saved=[["x"]]) for rank in evidence.ranks)))
+    findings = judge(
+        replace(evidence, ranks=tuple(replace(rank, saved=[["x"]]) for rank in evidence.ranks))
+    )
     assert findings["STATE-1"].breach is not None
     assert findings["STATE-2"].breach is None
     assert "(STATE-1)" in findings["STATE-2"].unjudged
 
 
-@pytest.mark.parametrize(("make", "message"), [
-    (lambda: replace(CASE, saved_by=3), "saved_by is 3, expected an integer from 1 to 2"),
-    (lambda: between(Interlude("evaluation"), saved_by=1), "interludes is .*, expected .* where a state is loaded that others"),
-    (lambda: replace(UNEVEN, exhausted=(Exhausted(0, 3),)), r"exhausted\[0\].steps is 3, expected an integer from 1 to 2"),
-    (lambda: replace(UNEVEN, exhausted=(Exhausted(3, 1),)), r"exhausted\[0\].rank is 3, expected an integer from 0 to 2"),
-    (lambda: replace(UNEVEN, exhausted=tuple(Exhausted(rank) for rank in range(3))), "ranks that differ, and not all of them"),
-    (lambda: replace(UNEVEN, accumulation=2), "accumulation is 2, expected 1 where a rank runs out of batches"),
-    (lambda: replace(UNEVEN, zero_grad="never"), "another where a rank runs out of batches"),
-    (lambda: between(Interlude("evaluation", 3)), r"interludes\[0\].step is 3, expected an integer from 1 to 2"),
-    (lambda: between(Interlude("evaluation", 0)), r"interludes\[0\].step is 0, expected an integer from 1 to 2"),
-    (lambda: between(Interlude("freeze", 1, 9)), r"interludes\[0\].layer is 9"),
-    (lambda: between(Interlude("freeze", 1, 0)), "tied to none"),
-    (lambda: between(Interlude("freeze", 1, 5)), "a layer with parameters of its own"),
-    (lambda: between(Interlude("cast"), zero_grad="never"), "zero_grad is 'never', expected another where gradients do not"),
-    (lambda: between(Interlude("assign")), r"interludes\[0\].kind is 'assign', expected another where layers are tied"),
-    (lambda: between(Interlude("copy"), outside=1), "outside is 1, expected 0 where a copy is taken"),
-    (lambda: Interlude("sleep"), "kind is 'sleep', expected one of 'evaluation'"),  # type: ignore[arg-type]  # what it is about
-    (lambda: replace(CASE, passes="joint"), "passes is 'joint', expected 'alternate' where a step has one backward"),
-    (lambda: replace(CASE, passes="joint", accumulation=2, no_sync="nested"), "no_sync is 'nested', expected 'plain'"),
-    (lambda: Layer("scale", twice=True), "twice is True, expected false where the layer is not linear"),
-    (lambda: Model(2, (Layer("linear", 1, twice=True),)), r"layers\[0\].twice is True, expected false where the layer is no"),
-    (lambda: Layer("statistics", checkpoint="plain"), "checkpoint is 'plain', expected 'none'"),
-    (lambda: TrainingCase(Model(1, (Layer("linear"),)), steps=2, interludes=(Interlude("freeze"),)), "at least one trainable"),
-])
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: replace(CASE, saved_by=3), "saved_by is 3, expected an integer from 1 to 2"),
+        (
+            lambda: between(Interlude("evaluation"), saved_by=1),
+            "interludes is .*, expected .* where a state is loaded that others",
+        ),
+        (
+            lambda: replace(UNEVEN, exhausted=(Exhausted(0, 3),)),
+            r"exhausted\[0\].steps is 3, expected an integer from 1 to 2",
+        ),
+        (
+            lambda: replace(UNEVEN, exhausted=(Exhausted(3, 1),)),
+            r"exhausted\[0\].rank is 3, expected an integer from 0 to 2",
+        ),
+        (
+            lambda: replace(UNEVEN, exhausted=tuple(Exhausted(rank) for rank in range(3))),
+            "ranks that differ, and not all of them",
+        ),
+        (
+            lambda: replace(UNEVEN, accumulation=2),
+            "accumulation is 2, expected 1 where a rank runs out of batches",
+        ),
+        (lambda: replace(UNEVEN, zero_grad="never"), "another where a rank runs out of batches"),
+        (
+            lambda: between(Interlude("evaluation", 3)),
+            r"interludes\[0\].step is 3, expected an integer from 1 to 2",
+        ),
+        (
+            lambda: between(Interlude("evaluation", 0)),
+            r"interludes\[0\].step is 0, expected an integer from 1 to 2",
+        ),
+        (lambda: between(Interlude("freeze", 1, 9)), r"interludes\[0\].layer is 9"),
+        (lambda: between(Interlude("freeze", 1, 0)), "tied to none"),
+        (lambda: between(Interlude("freeze", 1, 5)), "a layer with parameters of its own"),
+        (
+            lambda: between(Interlude("cast"), zero_grad="never"),
+            "zero_grad is 'never', expected another where gradients do not",
+        ),
+        (
+            lambda: between(Interlude("assign")),
+            r"interludes\[0\].kind is 'assign', expected another where layers are tied",
+        ),
+        (
+            lambda: between(Interlude("copy"), outside=1),
+            "outside is 1, expected 0 where a copy is taken",
+        ),
+        (lambda: Interlude("sleep"), "kind is 'sleep', expected one of 'evaluation'"),  # type: ignore[arg-type]  # what it is about
+        (
+            lambda: replace(CASE, passes="joint"),
+            "passes is 'joint', expected 'alternate' where a step has one backward",
+        ),
+        (
+            lambda: replace(CASE, passes="joint", accumulation=2, no_sync="nested"),
+            "no_sync is 'nested', expected 'plain'",
+        ),
+        (
+            lambda: Layer("scale", twice=True),
+            "twice is True, expected false where the layer is not linear",
+        ),
+        (
+            lambda: Model(2, (Layer("linear", 1, twice=True),)),
+            r"layers\[0\].twice is True, expected false where the layer is no",
+        ),
+        (lambda: Layer("statistics", checkpoint="plain"), "checkpoint is 'plain', expected 'none'"),
+        (
+            lambda: TrainingCase(
+                Model(1, (Layer("linear"),)), steps=2, interludes=(Interlude("freeze"),)
+            ),
+            "at least one trainable",
+        ),
+    ],
+)
 def test_what_cannot_be_run_is_refused(make: Callable[[], object], message: str) -> None:
     """With the field, what it holds and what it may hold."""
     with pytest.raises(CaseError, match=message):
@@ -221,12 +417,19 @@ def test_what_cannot_be_run_is_refused(make: Callable[[], object], message: str)
 @pytest.mark.parametrize("rule", ["LIVE-5", "STATE-1", "GRAD-13", "PARAM-5", "GRAD-11", "STATE-2"])
 def test_drawn_programs_can_be_run_and_become_simpler(rule: str) -> None:
     """Every case that is drawn is valid, and so is every simpler one; both are described."""
+
     @DRAWN
     @given(cases_for(rule, Scope()))
     def property_(case: object) -> None:
         assert isinstance(case, TrainingCase)
-        assert case.interludes or case.exhausted or case.saved_by or case.passes != "alternate" or case.penalty or any(
-            layer.checkpoint != "none" for layer in case.model.layers)
+        assert (
+            case.interludes
+            or case.exhausted
+            or case.saved_by
+            or case.passes != "alternate"
+            or case.penalty
+            or any(layer.checkpoint != "none" for layer in case.model.layers)
+        )
         assert describe(case)
         for one in simpler(case):
             assert isinstance(one, TrainingCase)
@@ -238,8 +441,12 @@ def test_drawn_programs_can_be_run_and_become_simpler(rule: str) -> None:
 
 def test_at_a_step_the_case_is_what_the_program_made_of_it() -> None:
     """Frozen layers and rates add up, and nothing of later steps is known."""
-    case = between(Interlude("learning rate", 1), Interlude("freeze", 1, SCALE), Interlude("learning rate", 2),
-                   Interlude("unfreeze", 2, SCALE))
+    case = between(
+        Interlude("learning rate", 1),
+        Interlude("freeze", 1, SCALE),
+        Interlude("learning rate", 2),
+        Interlude("unfreeze", 2, SCALE),
+    )
     assert [case.at(step).optimizer.log2_lr for step in range(3)] == [-10, -12, -14]
     assert [case.at(step).model.layers[SCALE].frozen for step in range(3)] == [False, True, False]
     assert case.sometimes_frozen == {FACTOR}
@@ -257,19 +464,25 @@ expires = 2100-01-01
 """
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    ("[[deviation]]\nddp = 3", "expected|should be"),
-    ("deviation = [", "no TOML"),
-    ("[other]\nx = 1", "other"),
-    (ENTRY.replace('"cast"', '"casting"'), "capability is 'casting', which matches nothing"),
-    (ENTRY + 'rule = "GRAD-1"\n', "names a capability and a rule, or neither"),
-    (ENTRY.replace('capability = "cast"', 'rule = "GRAD-99"'), "rule is 'GRAD-99', which matches nothing"),
-    (ENTRY.replace("https", "http"), "expected an https address"),
-    (ENTRY + 'torch = "new"\n', "expected versions such as"),
-    (ENTRY.replace("2100", "2020"), "expired on 2020-01-01"),
-    (ENTRY + ENTRY, "is there twice"),
-    (ENTRY + "colour = 1\n", "colour"),
-])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[[deviation]]\nddp = 3", "expected|should be"),
+        ("deviation = [", "no TOML"),
+        ("[other]\nx = 1", "other"),
+        (ENTRY.replace('"cast"', '"casting"'), "capability is 'casting', which matches nothing"),
+        (ENTRY + 'rule = "GRAD-1"\n', "names a capability and a rule, or neither"),
+        (
+            ENTRY.replace('capability = "cast"', 'rule = "GRAD-99"'),
+            "rule is 'GRAD-99', which matches nothing",
+        ),
+        (ENTRY.replace("https", "http"), "expected an https address"),
+        (ENTRY + 'torch = "new"\n', "expected versions such as"),
+        (ENTRY.replace("2100", "2020"), "expired on 2020-01-01"),
+        (ENTRY + ENTRY, "is there twice"),
+        (ENTRY + "colour = 1\n", "colour"),
+    ],
+)
 def test_a_bad_file_of_deviations_is_refused(tmp_path: Path, text: str, message: str) -> None:
     """With the place and the reason."""
     path = tmp_path / "deviations.toml"
@@ -286,8 +499,15 @@ def test_a_file_of_deviations_that_is_not_there_is_refused(tmp_path: Path) -> No
 
 def test_a_deviation_is_of_one_implementation_and_some_versions() -> None:
     """By name, by the arguments that matter, by torch's version; a local version is none of its own."""
-    one = Deviation("torch", "so", "https://example.org", dt.date(2100, 1, 1), capability="cast", torch=">=2.6,<2.14",
-                    arguments={"static_graph": "True"})
+    one = Deviation(
+        "torch",
+        "so",
+        "https://example.org",
+        dt.date(2100, 1, 1),
+        capability="cast",
+        torch=">=2.6,<2.14",
+        arguments={"static_graph": "True"},
+    )
     static = Ddp("torch", arguments=(("static_graph", "True"), ("bucket_cap_mb", "1")))
     assert one.is_of(static, "2.13.0+cpu")
     assert not one.is_of(Ddp("torch"), "2.13.0")
@@ -316,21 +536,28 @@ def test_a_deviation_that_does_not_show_is_told(pool: Pool, tmp_path: Path) -> N
     """Of the reference, which is right."""
     path = tmp_path / "mine.toml"
     path.write_text(ENTRY.replace('"torch"', '"reference"'), encoding="utf-8")
-    told, = discover(pool, Ddp(), Sampler(), 4, [path]).stale()
-    assert told == ("'cast' is right, and was expected until 2100-01-01: so it is (https://example.org/1); take the deviation "
-                    "out of its file")
+    (told,) = discover(pool, Ddp(), Sampler(), 4, [path]).stale()
+    assert told == (
+        "'cast' is right, and was expected until 2100-01-01: so it is (https://example.org/1); take the deviation "
+        "out of its file"
+    )
 
 
 def test_a_rule_that_is_expected_to_be_breached_must_be(pool: Pool, tmp_path: Path) -> None:
     """One that is, is not claimed; one that is not makes the session inconclusive."""
+
     def trial(name: str) -> Trial:
         scope = Scope(4, deviating=(("GRAD-1", "expected"),))
-        return Trial(pool, OnTrial(Ddp(name), Sampler(), scope), Options(seed=1, cases=8, store=tmp_path))
+        return Trial(
+            pool, OnTrial(Ddp(name), Sampler(), scope), Options(seed=1, cases=8, store=tmp_path)
+        )
 
     breaching = trial("ddp_invariants.faults.bucketed:ReducesParameters")
     with pytest.raises(NotJudged, match="deviates as expected"):
         breaching.certify("GRAD-1")
-    with pytest.raises(Inconclusive, match="GRAD-1 does not deviate, and was expected; take the deviation out"):
+    with pytest.raises(
+        Inconclusive, match="GRAD-1 does not deviate, and was expected; take the deviation out"
+    ):
         trial("reference").certify("GRAD-1")
 
 
@@ -348,4 +575,9 @@ def test_a_forward_without_a_backward_is_one_in_an_evaluation_too(kind: Interlud
     case = between(Interlude(kind, 1), Interlude("decay", 1), accumulation=2)
     fitted = Scope(without=frozenset({"forward_only_quiet"})).fit(case)
     assert [one.kind for one in fitted.interludes] == ["decay"]
-    assert Scope(without=frozenset({"forward_only_quiet"})).fit(replace(case, accumulation=1)).interludes == case.interludes
+    assert (
+        Scope(without=frozenset({"forward_only_quiet"}))
+        .fit(replace(case, accumulation=1))
+        .interludes
+        == case.interludes
+    )

@@ -19,44 +19,114 @@ from ddp_invariants.upgrades.gate import Found, Gated
 
 SMALLEST = TrainingCase(model=Model(1, (Layer("linear"),)))
 RICH = replace(
-    SMALLEST, world_size=2, outside=1, steps=2, accumulation=2, data=Data(samples=8), bucket_cap=64,
-    optimizer=Optimizer("adamw"), mishap=None,
-    model=Model(4, (Layer("linear", 4, bias=True, layout="strided"), Layer("statistics"), Layer("scale"))))
+    SMALLEST,
+    world_size=2,
+    outside=1,
+    steps=2,
+    accumulation=2,
+    data=Data(samples=8),
+    bucket_cap=64,
+    optimizer=Optimizer("adamw"),
+    mishap=None,
+    model=Model(
+        4, (Layer("linear", 4, bias=True, layout="strided"), Layer("statistics"), Layer("scale"))
+    ),
+)
 SHARDS = ShardCase(world_size=2, epochs=(0, 1), data=Data(samples=3))
 TORCH = Ddp("torch"), Sampler("torch")
 
 
-def asked(pool: Pool, name: str, case: TrainingCase | ShardCase | None, where: str = "rank 0",
-          on_trial: tuple[Ddp, Sampler] = TORCH) -> str:
+def asked(
+    pool: Pool,
+    name: str,
+    case: TrainingCase | ShardCase | None,
+    where: str = "rank 0",
+    on_trial: tuple[Ddp, Sampler] = TORCH,
+) -> str:
     """The script of a difference of that name."""
     kind, _, what = name.partition(": ")
     assert kind in ("rule", "discrete", "rounding", "number")
-    return question.script(pool, Difference(kind, what, where, "before", "after"), case, *on_trial, "it.py")  # type: ignore[arg-type]  # seen above
+    difference = Difference(kind, what, where, "before", "after")  # type: ignore[arg-type]  # seen above
+    return question.script(pool, difference, case, *on_trial, "it.py")
 
 
-@pytest.mark.parametrize(("name", "case", "lines"), [
-    ("number: reduced gradient", SMALLEST, [r"rank 1: step 0: gradient of layers\.0\.weight: float32 \(1, 1\) \[-24\.0\]"]),
-    ("number: reduced gradient", replace(SMALLEST, model=Model(1, (Layer("linear", dtype="complex64"),))),
-     [r"rank 1: step 0: gradient of layers\.0\.weight: complex64 \(1, 1\) \[-?\d+\.0, -?\d+\.0\]"]),
-    ("discrete: gradients that are None", replace(SMALLEST, model=Model(1, (Layer("linear"), Layer("linear", frozen=True)))),
-     [r"rank 0: step 0: gradient of layers\.1\.weight: None"]),
-    ("number: local gradient", RICH, [r"rank 1: step 1, micro-step 1: local gradient of layers\.0\.bias: float32 \(4,\) \["]),
-    ("rule: PARAM-3", RICH, [r"rank 0: step 1: after it layers\.2\.factor: float32 \(\) \[",
-                             r"rank 1: step 0: state of the optimizer, layers\.2\.factor/exp_avg: float32 \(\) \["]),
-    ("number: forward", RICH, [r"rank 0: wrapped: layers\.1\.count: int64 \(\) \[", r"rank 0: step 1, micro-step 1: loss \d",
-                               r"rank 1: step 1: after it, buffer layers\.1\.running: float32 \(4,\) \["]),
-    ("discrete: collectives", SMALLEST, ["rank 0: broadcast float32 x 1 from 0", "rank 1: allreduce float32 x 1 SUM"]),
-    ("discrete: the wrapped module", RICH, [r"rank 0: wrapped: buffer layers\.1\.seen torch\.bool \(4,\)"]),
-    ("discrete: names in a saved state", replace(SMALLEST, steps=2, interludes=(Interlude("reload"),)),
-     [r"rank 0: names in its state: \['module\.layers\.0\.weight'\]"]),
-    ("rule: LIVE-2", replace(SMALLEST, mishap=Mishap("backward error")),
-     ["rank 0: step 0: the user's own exception reaches the user"]),
-    ("discrete: capability scalar", None, [r"rank 1: step 0: gradient of layers\.\d\.factor: float32 \(\) \["]),
-    ("discrete: how the run ends", replace(SMALLEST, model=Model(1, (Layer("linear", frozen=True), Layer("linear")))),
-     ["rank 0: it ends by itself", "rank 1: it ends by itself"]),
-])
-def test_a_script_prints_what_its_interpreter_answers(pool: Pool, run: Run, name: str, case: TrainingCase,
-                                                      lines: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("name", "case", "lines"),
+    [
+        (
+            "number: reduced gradient",
+            SMALLEST,
+            [r"rank 1: step 0: gradient of layers\.0\.weight: float32 \(1, 1\) \[-24\.0\]"],
+        ),
+        (
+            "number: reduced gradient",
+            replace(SMALLEST, model=Model(1, (Layer("linear", dtype="complex64"),))),
+            [
+                r"rank 1: step 0: gradient of layers\.0\.weight: complex64 \(1, 1\) \[-?\d+\.0, -?\d+\.0\]"
+            ],
+        ),
+        (
+            "discrete: gradients that are None",
+            replace(SMALLEST, model=Model(1, (Layer("linear"), Layer("linear", frozen=True)))),
+            [r"rank 0: step 0: gradient of layers\.1\.weight: None"],
+        ),
+        (
+            "number: local gradient",
+            RICH,
+            [r"rank 1: step 1, micro-step 1: local gradient of layers\.0\.bias: float32 \(4,\) \["],
+        ),
+        (
+            "rule: PARAM-3",
+            RICH,
+            [
+                r"rank 0: step 1: after it layers\.2\.factor: float32 \(\) \[",
+                r"rank 1: step 0: state of the optimizer, layers\.2\.factor/exp_avg: float32 \(\) \[",
+            ],
+        ),
+        (
+            "number: forward",
+            RICH,
+            [
+                r"rank 0: wrapped: layers\.1\.count: int64 \(\) \[",
+                r"rank 0: step 1, micro-step 1: loss \d",
+                r"rank 1: step 1: after it, buffer layers\.1\.running: float32 \(4,\) \[",
+            ],
+        ),
+        (
+            "discrete: collectives",
+            SMALLEST,
+            ["rank 0: broadcast float32 x 1 from 0", "rank 1: allreduce float32 x 1 SUM"],
+        ),
+        (
+            "discrete: the wrapped module",
+            RICH,
+            [r"rank 0: wrapped: buffer layers\.1\.seen torch\.bool \(4,\)"],
+        ),
+        (
+            "discrete: names in a saved state",
+            replace(SMALLEST, steps=2, interludes=(Interlude("reload"),)),
+            [r"rank 0: names in its state: \['module\.layers\.0\.weight'\]"],
+        ),
+        (
+            "rule: LIVE-2",
+            replace(SMALLEST, mishap=Mishap("backward error")),
+            ["rank 0: step 0: the user's own exception reaches the user"],
+        ),
+        (
+            "discrete: capability scalar",
+            None,
+            [r"rank 1: step 0: gradient of layers\.\d\.factor: float32 \(\) \["],
+        ),
+        (
+            "discrete: how the run ends",
+            replace(SMALLEST, model=Model(1, (Layer("linear", frozen=True), Layer("linear")))),
+            ["rank 0: it ends by itself", "rank 1: it ends by itself"],
+        ),
+    ],
+)
+def test_a_script_prints_what_its_interpreter_answers(
+    pool: Pool, run: Run, name: str, case: TrainingCase, lines: list[str]
+) -> None:
     """Of every class of difference in a training case, with the interpreter's version first; it judges nothing."""
     status, said = run(asked(pool, name, case))
     assert status == 0, said
@@ -65,19 +135,36 @@ def test_a_script_prints_what_its_interpreter_answers(pool: Pool, run: Run, name
         assert re.search(rf"(?m)^{line}", said), said
 
 
-@pytest.mark.parametrize(("name", "case", "lines"), [
-    ("discrete: indices", SHARDS, [r"epoch 0, rank 1: \[1, 0\]", r"epoch 1, rank 0: \[0, 2\]"]),
-    ("rule: SHARD-1", SHARDS, ["length on rank 1: 2"]), ("rule: SHARD-6", SHARDS, [r"batches of a DataLoader on rank 0: \[\["]),
-    ("discrete: arguments refused", SHARDS, ["rank -1 of 2: ValueError: Invalid rank -1"]),
-    ("discrete: what workers yield", replace(SHARDS, workers=2), ["what the workers of a DataLoader yield on rank 0: "]),
-    ("discrete: capability resume", None, ["a state saved and loaded on rank 0: AttributeError"]),
-    ("discrete: warning UserWarning: so", SHARDS, [r"epoch 0, rank 0: \[0, 2\]"]),
-    ("discrete: argument drop_last", None, ["default False"]), ("discrete: argument gone", None, ["not taken"]),
-    ("discrete: argument dataset", None, ["required"])])
-def test_a_script_asks_a_sampler_or_a_signature(pool: Pool, run: Run, name: str, case: ShardCase | None,
-                                                lines: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("name", "case", "lines"),
+    [
+        ("discrete: indices", SHARDS, [r"epoch 0, rank 1: \[1, 0\]", r"epoch 1, rank 0: \[0, 2\]"]),
+        ("rule: SHARD-1", SHARDS, ["length on rank 1: 2"]),
+        ("rule: SHARD-6", SHARDS, [r"batches of a DataLoader on rank 0: \[\["]),
+        ("discrete: arguments refused", SHARDS, ["rank -1 of 2: ValueError: Invalid rank -1"]),
+        (
+            "discrete: what workers yield",
+            replace(SHARDS, workers=2),
+            ["what the workers of a DataLoader yield on rank 0: "],
+        ),
+        (
+            "discrete: capability resume",
+            None,
+            ["a state saved and loaded on rank 0: AttributeError"],
+        ),
+        ("discrete: warning UserWarning: so", SHARDS, [r"epoch 0, rank 0: \[0, 2\]"]),
+        ("discrete: argument drop_last", None, ["default False"]),
+        ("discrete: argument gone", None, ["not taken"]),
+        ("discrete: argument dataset", None, ["required"]),
+    ],
+)
+def test_a_script_asks_a_sampler_or_a_signature(
+    pool: Pool, run: Run, name: str, case: ShardCase | None, lines: list[str]
+) -> None:
     """Exceptions are answers, too."""
-    status, said = run(asked(pool, name, case, f"torch.utils.data:DistributedSampler({name.rpartition(' ')[2]})"))
+    status, said = run(
+        asked(pool, name, case, f"torch.utils.data:DistributedSampler({name.rpartition(' ')[2]})")
+    )
     assert status == 0, said
     for line in lines:
         assert re.search(rf"(?m)^{line}", said), said
@@ -97,46 +184,80 @@ class Raises(DistributedDataParallel):
 '''
 
 
-def test_a_script_tells_a_rank_that_raises_from_one_that_hangs(pool: Pool, run: Run, tmp_path: Path) -> None:
+def test_a_script_tells_a_rank_that_raises_from_one_that_hangs(
+    pool: Pool, run: Run, tmp_path: Path
+) -> None:
     """The latter is ended."""
     (tmp_path / "raises.py").write_text(RAISES, encoding="utf-8")
-    text = asked(pool, "discrete: how the run ends", SMALLEST, on_trial=(Ddp(f"{tmp_path}/raises.py:Raises"), Sampler()))
+    text = asked(
+        pool,
+        "discrete: how the run ends",
+        SMALLEST,
+        on_trial=(Ddp(f"{tmp_path}/raises.py:Raises"), Sampler()),
+    )
     status, said = run(text.replace("PATIENCE = 10", "PATIENCE = 4"))
     assert status == 0
     assert "process 0: it hangs" in said
     assert "rank 1: ValueError: no more" in said
 
 
-@pytest.mark.parametrize(("name", "case", "why"), [
-    ("discrete: how it is driven", SMALLEST, "the suite's own, and no matter of plain torch"),
-    ("discrete: capability bucketing", None, "it is seen by comparing several runs"),
-    ("number: forward", replace(SMALLEST, steps=2, interludes=(Interlude("cast"),)), "something happens between steps"),
-    ("number: forward", replace(SMALLEST, perturbation=Perturbation("withheld")), "results are withheld in it")])
-def test_what_no_script_can_show_is_said(pool: Pool, name: str, case: TrainingCase | None, why: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "case", "why"),
+    [
+        ("discrete: how it is driven", SMALLEST, "the suite's own, and no matter of plain torch"),
+        ("discrete: capability bucketing", None, "it is seen by comparing several runs"),
+        (
+            "number: forward",
+            replace(SMALLEST, steps=2, interludes=(Interlude("cast"),)),
+            "something happens between steps",
+        ),
+        (
+            "number: forward",
+            replace(SMALLEST, perturbation=Perturbation("withheld")),
+            "results are withheld in it",
+        ),
+    ],
+)
+def test_what_no_script_can_show_is_said(
+    pool: Pool, name: str, case: TrainingCase | None, why: str
+) -> None:
     """In a sentence."""
     with pytest.raises(ExportError, match=why):
         asked(pool, name, case)
 
 
 def test_a_script_is_run_under_both_and_withheld_where_they_answer_alike(
-        pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its first line, the version, is no answer; one that fails is not handed out either."""
-    argument = Found(Difference("discrete", "argument a", "torch.nn.parallel:DistributedDataParallel(a)", "x", "y"), None)
+    argument = Found(
+        Difference(
+            "discrete", "argument a", "torch.nn.parallel:DistributedDataParallel(a)", "x", "y"
+        ),
+        None,
+    )
     outcome = Gated((argument, argument), 3)
     said = {"old": "a warning\ntorch 1, Python 3\nsame\n", "new": "torch 2, Python 3\nsame\n"}
     monkeypatch.setattr(question, "ran", lambda _, python: (0, said[python]))
     folder = tmp_path / "scripts"
     folder.mkdir()
     written = question.write(folder, outcome, pool, *TORCH, ["old", "new"])
-    assert {one.script for one in written.found} == {"none: in plain torch both answer alike, so it takes the suite to see it"}
+    assert {one.script for one in written.found} == {
+        "none: in plain torch both answer alike, so it takes the suite to see it"
+    }
     assert list(folder.iterdir()) == []
     said["new"] = "torch 2, Python 3\nother at 0x7f01\n"
     written = question.write(folder, outcome, pool, *TORCH, ["old", "new"])
-    assert [one.script for one in written.found] == [str(folder / f"discrete-argument-a{more}.py") for more in ("", "-")]
+    assert [one.script for one in written.found] == [
+        str(folder / f"discrete-argument-a{more}.py") for more in ("", "-")
+    ]
     assert len(list(folder.iterdir())) == 2
     monkeypatch.setattr(question, "ran", lambda *_: (1, "oh\nTypeError: so\n"))
     written = question.write(folder, outcome, pool, *TORCH, ["new"])
-    assert "the script of it fails: it ended with status 1 and said 'TypeError: so'" in written.found[0].script
+    assert (
+        "the script of it fails: it ended with status 1 and said 'TypeError: so'"
+        in written.found[0].script
+    )
     monkeypatch.setattr(question, "ran", lambda *_: (0, "torch 2, Python 3\nso\n"))
     written = question.write(tmp_path / "gone", outcome, pool, *TORCH, ["new"])
     assert "No such file or directory" in written.found[1].script

@@ -7,7 +7,20 @@ import tomllib
 import click
 import pytest
 from gallery import table
-from readme import ADAPTER, DOCUMENTS, FILE, README, ROOT, RULES, TABLE, excerpt, outputs, rules_page, run, shape
+from readme import (
+    ADAPTER,
+    DOCUMENTS,
+    FILE,
+    README,
+    ROOT,
+    RULES,
+    TABLE,
+    excerpt,
+    outputs,
+    rules_page,
+    run,
+    shape,
+)
 
 from conftest import Session
 from ddp_invariants import plugin
@@ -18,7 +31,9 @@ from ddp_invariants.ranks import calling
 TEXT = README.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("command", [command for command in outputs() if command.startswith("pytest")])
+@pytest.mark.parametrize(
+    "command", [command for command in outputs() if command.startswith("pytest")]
+)
 def test_the_outputs_shown_are_those_of_their_commands(session: Session, command: str) -> None:
     """Run again; numbers and widths aside, every line is the same."""
     assert shape(run(command, start=session)) == shape(outputs()[command])
@@ -50,9 +65,13 @@ def test_the_page_of_rules_is_what_the_code_says() -> None:
 
 def test_every_command_shown_is_one() -> None:
     """The command line takes each line of the documents as it stands there: commands, options, arguments."""
-    shown = {line for document in (README, *sorted((ROOT / "docs").glob("*.md")))
-             for block in re.findall(r"```sh\n(.*?)```", document.read_text(encoding="utf-8"), re.DOTALL)
-             for line in block.splitlines() if line.startswith("ddp-invariants ")}
+    shown = {
+        line
+        for document in (README, *sorted((ROOT / "docs").glob("*.md")))
+        for block in re.findall(r"```sh\n(.*?)```", document.read_text(encoding="utf-8"), re.DOTALL)
+        for line in block.splitlines()
+        if line.startswith("ddp-invariants ")
+    }
     assert len(shown) > 12
     for line in sorted(shown):
         _, name, *words = shlex.split(line.partition(" > ")[0])
@@ -65,7 +84,11 @@ def test_every_option_is_in_the_table_with_its_values() -> None:
     """And no other."""
     source = (ROOT / "ddp_invariants" / "plugin.py").read_text()
     options = {*re.findall(r'addoption\("(--[a-z-]+)"', source), *OPTIONS}
-    table = {option for row in re.findall(r"^\| (`--.*?`) \|", TEXT, re.MULTILINE) for option in re.findall(r"--[a-z-]+", row)}
+    table = {
+        option
+        for row in re.findall(r"^\| (`--.*?`) \|", TEXT, re.MULTILINE)
+        for option in re.findall(r"--[a-z-]+", row)
+    }
     assert table == options
     numbers = ", ".join(str(n) for n in list(plugin.PROFILES.values())[:2])
     assert f"{numbers} or {plugin.PROFILES['thorough']} cases per property" in TEXT
@@ -94,4 +117,6 @@ def test_every_dependency_has_its_reason_and_the_tested_set_is_pinned() -> None:
     pinned = (ROOT / "constraints.txt").read_text()
     for requirement in (*project["dependencies"], *project["optional-dependencies"]["test"]):
         assert re.search(rf'"{re.escape(requirement)}",\s+# \w+', source), requirement
-        assert re.search(rf"^{re.split('[<>=]', requirement)[0]}==", pinned, re.MULTILINE), requirement
+        assert re.search(rf"^{re.split('[<>=]', requirement)[0]}==", pinned, re.MULTILINE), (
+            requirement
+        )

@@ -16,7 +16,9 @@ SCRIPT = Path(__file__).with_name("scenarios.py")
 @pytest.fixture(scope="module")
 def answers() -> dict[str, list[str]]:
     """What three ranks answered to every scenario; empty where all was right."""
-    done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT)], capture_output=True, text=True, timeout=120, check=True
+    )
     found: dict[str, list[str]] = json.loads(done.stdout)
     return found
 

@@ -29,8 +29,10 @@ from ddp_invariants.trial import Options, Trial
 from ddp_invariants.verdict import Outcome
 
 ROOT = Path(__file__).parent.parent
-RIGHT = {"ddp": "ddp_invariants.reference.ddp:DistributedDataParallel",
-         "sampler": "ddp_invariants.reference.sampler:DistributedSampler"}
+RIGHT = {
+    "ddp": "ddp_invariants.reference.ddp:DistributedDataParallel",
+    "sampler": "ddp_invariants.reference.sampler:DistributedSampler",
+}
 
 SMALLEST = TrainingCase(model=Model(1, (Layer("linear"),)))
 TWO_STEPS = replace(SMALLEST, steps=2, data=Data(samples=4))
@@ -38,21 +40,46 @@ ACCUMULATED = replace(SMALLEST, accumulation=2, data=Data(samples=4))
 WITHHELD = replace(SMALLEST, perturbation=Perturbation("withheld"))
 CAPPED = replace(SMALLEST, bucket_cap=1, seed=1)
 RICH = TrainingCase(
-    model=Model(4, (Layer("embedding"), Layer("linear", 4, bias=True, activation="relu", layout="transposed"),
-                    Layer("linear", 4, layout="strided"), Layer("scale"), Layer("empty"), Layer("statistics"),
-                    Layer("linear", 4, tied=1, bias=True), Layer("linear", 4, layout="channels_last", activation="gelu"),
-                    Layer("linear", 4, dtype="complex64", bias=True, layout="strided"), Layer("scale", dtype="complex64"),
-                    Layer("convolution", 1, bias=True, layout="channels_last"), Layer("norm"), Layer("attention"),
-                    Layer("batch_norm", bias=True), Layer("batch_norm", dtype="float64"), Layer("dropout"),
-                    Layer("linear", 4, tied=0, bias=True), Layer("linear", 2, dtype="float64", bias=True),
-                    Layer("linear", 2, dtype="bfloat16", frozen=True))),
-    world_size=3, outside=1, steps=2, data=Data(samples=5, batch_size=2, shuffle=True), bucket_cap=64, values="real",
-    optimizer=Optimizer("adamw", weight_decay=0.25), zero_grad="zero", seed=7)
+    model=Model(
+        4,
+        (
+            Layer("embedding"),
+            Layer("linear", 4, bias=True, activation="relu", layout="transposed"),
+            Layer("linear", 4, layout="strided"),
+            Layer("scale"),
+            Layer("empty"),
+            Layer("statistics"),
+            Layer("linear", 4, tied=1, bias=True),
+            Layer("linear", 4, layout="channels_last", activation="gelu"),
+            Layer("linear", 4, dtype="complex64", bias=True, layout="strided"),
+            Layer("scale", dtype="complex64"),
+            Layer("convolution", 1, bias=True, layout="channels_last"),
+            Layer("norm"),
+            Layer("attention"),
+            Layer("batch_norm", bias=True),
+            Layer("batch_norm", dtype="float64"),
+            Layer("dropout"),
+            Layer("linear", 4, tied=0, bias=True),
+            Layer("linear", 2, dtype="float64", bias=True),
+            Layer("linear", 2, dtype="bfloat16", frozen=True),
+        ),
+    ),
+    world_size=3,
+    outside=1,
+    steps=2,
+    data=Data(samples=5, batch_size=2, shuffle=True),
+    bucket_cap=64,
+    values="real",
+    optimizer=Optimizer("adamw", weight_decay=0.25),
+    zero_grad="zero",
+    seed=7,
+)
 """Every kind of layer, layout and dtype, in a subgroup."""
 
 
-def stored_violation(pool: Pool, case: Case, rule: str, *, ddp: str | Ddp = "reference",
-                     sampler: str = "reference") -> record.StoredViolation:
+def stored_violation(
+    pool: Pool, case: Case, rule: str, *, ddp: str | Ddp = "reference", sampler: str = "reference"
+) -> record.StoredViolation:
     """What a trial stores of a case that breaches a rule."""
     named = (Ddp(ddp) if isinstance(ddp, str) else ddp), Sampler(sampler)
     trial = Trial(pool, OnTrial(*named), Options())
@@ -69,13 +96,32 @@ def on_the_right_one(text: str, side: str) -> str:
 
 
 DDPS: list[tuple[str, str, TrainingCase, str]] = [
-    ("NoBroadcast", "INIT-1", SMALLEST, "rank 1 of 2, step 0, 'layers.0.weight': -1.0 at element 0, rank 0 built -2.0"),
-    ("NoBufferBroadcast", "INIT-2", replace(SMALLEST, model=Model(1, (Layer("linear"), Layer("statistics")))),
-     "'layers.1.running'"),
+    (
+        "NoBroadcast",
+        "INIT-1",
+        SMALLEST,
+        "rank 1 of 2, step 0, 'layers.0.weight': -1.0 at element 0, rank 0 built -2.0",
+    ),
+    (
+        "NoBufferBroadcast",
+        "INIT-2",
+        replace(SMALLEST, model=Model(1, (Layer("linear"), Layer("statistics")))),
+        "'layers.1.running'",
+    ),
     ("NeverDivides", "GRAD-2", SMALLEST, "-48.0 at element 0, expected -24.0"),
     ("NeverDivides", "GRAD-8", ACCUMULATED, "rank 0 of 2, step 0, 'layers.0.weight'"),
-    ("NeverDivides", "PARAM-3", replace(TWO_STEPS, optimizer=Optimizer(momentum=0.5), zero_grad="never"), "step 0, after it"),
-    ("DividesByTwo", "GRAD-2", replace(SMALLEST, world_size=3, data=Data(samples=3)), "rank 0 of 3"),
+    (
+        "NeverDivides",
+        "PARAM-3",
+        replace(TWO_STEPS, optimizer=Optimizer(momentum=0.5), zero_grad="never"),
+        "step 0, after it",
+    ),
+    (
+        "DividesByTwo",
+        "GRAD-2",
+        replace(SMALLEST, world_size=3, data=Data(samples=3)),
+        "rank 0 of 3",
+    ),
     ("LargeParameterSkipped", "GRAD-1", CAPPED, "rank 1 of 2, step 0, 'layers.0.weight'"),
     ("LargeParameterSkipped", "PARAM-1", CAPPED, "step 0, after it, 'layers.0.weight'"),
     ("LeftoverBuffer", "GRAD-5", TWO_STEPS, "rank 0 of 2, step 1"),
@@ -88,9 +134,12 @@ DDPS: list[tuple[str, str, TrainingCase, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("fault", "rule", "case", "words"), DDPS, ids=[f"{one[0]}_{one[1]}" for one in DDPS])
+@pytest.mark.parametrize(
+    ("fault", "rule", "case", "words"), DDPS, ids=[f"{one[0]}_{one[1]}" for one in DDPS]
+)
 def test_a_script_of_a_ddp_fails_with_the_fault_and_passes_without(
-        pool: Pool, run: Run, fault: str, rule: str, case: TrainingCase, words: str) -> None:
+    pool: Pool, run: Run, fault: str, rule: str, case: TrainingCase, words: str
+) -> None:
     """With status 1 and the words of the rule, and with 0 once the one line names what is right."""
     text = export.script(pool, stored_violation(pool, case, rule, ddp=fault_of(fault)))
     assert "import ddp_invariants" not in text
@@ -104,21 +153,44 @@ def test_a_script_of_a_ddp_fails_with_the_fault_and_passes_without(
 TWO_LAYERS = replace(TWO_STEPS, model=Model(1, (Layer("linear"), Layer("linear"))))
 
 
-@pytest.mark.parametrize(("name", "case", "words"), [
-    ("accumulated:SendsWhatTheLastUsed", replace(TWO_LAYERS, accumulation=2, unused=(Unused(1, micro_step=1),)),
-     "step 0, 'layers.1.weight'"),
-    ("dynamic:NoneWhereUnused", replace(TWO_LAYERS, unused=(Unused(1, rank=1),)), "rank 1 of 2, step 0, 'layers.1.weight'"),
-    ("dynamic:ZeroOnceUsed", replace(TWO_LAYERS, unused=(Unused(1, rank=0), Unused(1, step=1))),
-     "rank 1 of 2, step 1, 'layers.1.weight': [0.0]"),
-    ("dynamic:GhostInTheBuffer", replace(TWO_LAYERS, unused=(Unused(1, rank=1, step=1),)),
-     "rank 0 of 2, step 1, 'layers.1.weight'"),
-    ("dynamic:FiringOrder", replace(TWO_STEPS, model=Model(1, (Layer("linear"), Layer("branches"))), crossed=1),
-     "rank 1 of 2, step 0, 'layers.1.first'")])
-def test_a_script_computes_what_the_case_does_on_each_rank(pool: Pool, run: Run, name: str, case: TrainingCase,
-                                                           words: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "case", "words"),
+    [
+        (
+            "accumulated:SendsWhatTheLastUsed",
+            replace(TWO_LAYERS, accumulation=2, unused=(Unused(1, micro_step=1),)),
+            "step 0, 'layers.1.weight'",
+        ),
+        (
+            "dynamic:NoneWhereUnused",
+            replace(TWO_LAYERS, unused=(Unused(1, rank=1),)),
+            "rank 1 of 2, step 0, 'layers.1.weight'",
+        ),
+        (
+            "dynamic:ZeroOnceUsed",
+            replace(TWO_LAYERS, unused=(Unused(1, rank=0), Unused(1, step=1))),
+            "rank 1 of 2, step 1, 'layers.1.weight': [0.0]",
+        ),
+        (
+            "dynamic:GhostInTheBuffer",
+            replace(TWO_LAYERS, unused=(Unused(1, rank=1, step=1),)),
+            "rank 0 of 2, step 1, 'layers.1.weight'",
+        ),
+        (
+            "dynamic:FiringOrder",
+            replace(TWO_STEPS, model=Model(1, (Layer("linear"), Layer("branches"))), crossed=1),
+            "rank 1 of 2, step 0, 'layers.1.first'",
+        ),
+    ],
+)
+def test_a_script_computes_what_the_case_does_on_each_rank(
+    pool: Pool, run: Run, name: str, case: TrainingCase, words: str
+) -> None:
     """Layers unused by micro-step, step and rank, in the wrapped model and its twin, and branches in the rank's order."""
     rule = "GRAD-8" if case.accumulation > 1 else "GRAD-9" if case.unused else "GRAD-1"
-    text = export.script(pool, stored_violation(pool, case, rule, ddp=f"ddp_invariants.faults.{name}"))
+    text = export.script(
+        pool, stored_violation(pool, case, rule, ddp=f"ddp_invariants.faults.{name}")
+    )
     status, said = run(text)
     assert (status, said.partition(":")[0]) == (1, rule), said
     assert words in said
@@ -128,29 +200,67 @@ def test_a_script_computes_what_the_case_does_on_each_rank(pool: Pool, run: Run,
 SCALED = replace(TWO_STEPS, scaler=LossScale(4, unscaled=True), poison=Poison(0, 0, "inf"))
 
 
-@pytest.mark.parametrize(("name", "right", "rule", "case", "words"), [
-    ("scaled:keeps_what_it_finds", "scaled:shares_what_it_finds", "PARAM-6", SCALED,
-     "rank 1 of 2, step 0, 'layers.0.weight': inf at element 0, the step started from -2.0"),
-    ("scaled:advances_its_state", "scaled:unscales_and_skips", "PARAM-6", replace(SCALED, optimizer=Optimizer(momentum=0.5)),
-     "rank 0 of 2, step 0, 'layers.0.weight/momentum_buffer': -inf at element 0, the state was 0.0"),
-    ("scaled:OverflowsAlone", "uneven:Joins", "PARAM-6", SCALED, "the step is made, and a gradient overflows"),
-    ("scaled:OverflowsAlone", "uneven:Joins", "GRAD-7", SCALED, "rank 1 of 2, step 0, 'layers.0.weight'")])
-def test_a_script_scales_the_loss(pool: Pool, run: Run, name: str, right: str, rule: str, case: TrainingCase,
-                                  words: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "right", "rule", "case", "words"),
+    [
+        (
+            "scaled:keeps_what_it_finds",
+            "scaled:shares_what_it_finds",
+            "PARAM-6",
+            SCALED,
+            "rank 1 of 2, step 0, 'layers.0.weight': inf at element 0, the step started from -2.0",
+        ),
+        (
+            "scaled:advances_its_state",
+            "scaled:unscales_and_skips",
+            "PARAM-6",
+            replace(SCALED, optimizer=Optimizer(momentum=0.5)),
+            "rank 0 of 2, step 0, 'layers.0.weight/momentum_buffer': -inf at element 0, the state was 0.0",
+        ),
+        (
+            "scaled:OverflowsAlone",
+            "uneven:Joins",
+            "PARAM-6",
+            SCALED,
+            "the step is made, and a gradient overflows",
+        ),
+        (
+            "scaled:OverflowsAlone",
+            "uneven:Joins",
+            "GRAD-7",
+            SCALED,
+            "rank 1 of 2, step 0, 'layers.0.weight'",
+        ),
+    ],
+)
+def test_a_script_scales_the_loss(
+    pool: Pool, run: Run, name: str, right: str, rule: str, case: TrainingCase, words: str
+) -> None:
     """In the wrapped model and its twin; it shows which steps are skipped, and what moves in them."""
-    text = export.script(pool, stored_violation(pool, case, rule, ddp=f"ddp_invariants.faults.{name}"))
+    text = export.script(
+        pool, stored_violation(pool, case, rule, ddp=f"ddp_invariants.faults.{name}")
+    )
     status, said = run(text)
     assert (status, said.partition(":")[0]) == (1, rule), said
     assert words in said
     assert run(text.replace(f"faults.{name}'", f"faults.{right}'")) == (0, "not reproduced\n")
 
 
-@pytest.mark.parametrize(("fault", "rule", "words"), [
-    ("SwitchesItOff", "LOSS-1", "the loss is"), ("LowersWhatItSends", "GRAD-2", "rank 0 of 2, step 0, 'layers.0.weight'")])
-def test_a_script_runs_forwards_under_autocast(pool: Pool, run: Run, fault: str, rule: str, words: str) -> None:
+@pytest.mark.parametrize(
+    ("fault", "rule", "words"),
+    [
+        ("SwitchesItOff", "LOSS-1", "the loss is"),
+        ("LowersWhatItSends", "GRAD-2", "rank 0 of 2, step 0, 'layers.0.weight'"),
+    ],
+)
+def test_a_script_runs_forwards_under_autocast(
+    pool: Pool, run: Run, fault: str, rule: str, words: str
+) -> None:
     """Of the wrapped model and its twin."""
     case = replace(SMALLEST, values="real", autocast=True)
-    text = export.script(pool, stored_violation(pool, case, rule, ddp=f"ddp_invariants.faults.lowered:{fault}"))
+    text = export.script(
+        pool, stored_violation(pool, case, rule, ddp=f"ddp_invariants.faults.lowered:{fault}")
+    )
     status, said = run(text)
     assert (status, said.partition(":")[0]) == (1, rule), said
     assert words in said
@@ -159,17 +269,30 @@ def test_a_script_runs_forwards_under_autocast(pool: Pool, run: Run, fault: str,
 
 def test_what_a_scaled_step_moves_is_beyond_a_script(pool: Pool) -> None:
     """It is compared with what one process would make of it, and a script says so rather than show less."""
-    stored = stored_violation(pool, replace(SCALED, poison=None, steps=4, scaler=LossScale(4, interval=1)), "PARAM-6",
-                              ddp="ddp_invariants.faults.scaled:unscales_by_the_first")
-    with pytest.raises(export.ExportError, match="a loss is scaled, which a script shows of rules about what ranks skip"):
+    stored = stored_violation(
+        pool,
+        replace(SCALED, poison=None, steps=4, scaler=LossScale(4, interval=1)),
+        "PARAM-6",
+        ddp="ddp_invariants.faults.scaled:unscales_by_the_first",
+    )
+    with pytest.raises(
+        export.ExportError,
+        match="a loss is scaled, which a script shows of rules about what ranks skip",
+    ):
         export.script(pool, stored)
 
 
 def test_a_script_knows_sparse_gradients(pool: Pool, run: Run) -> None:
     """Of the wrapper and of the twin; with the right one, which keeps them sparse, it shows nothing."""
-    case = replace(TWO_STEPS, model=Model(1, (Layer("embedding", sparse=True), Layer("linear"))),
-                   optimizer=Optimizer(), zero_grad="zero")
-    text = export.script(pool, stored_violation(pool, case, "GRAD-10", ddp="ddp_invariants.faults.kinds:SumsSparse"))
+    case = replace(
+        TWO_STEPS,
+        model=Model(1, (Layer("embedding", sparse=True), Layer("linear"))),
+        optimizer=Optimizer(),
+        zero_grad="zero",
+    )
+    text = export.script(
+        pool, stored_violation(pool, case, "GRAD-10", ddp="ddp_invariants.faults.kinds:SumsSparse")
+    )
     status, said = run(text)
     assert (status, said.partition(":")[0]) == (1, "GRAD-10"), said
     assert "'layers.0.weight'" in said
@@ -177,17 +300,30 @@ def test_a_script_knows_sparse_gradients(pool: Pool, run: Run) -> None:
 
 
 SAMPLERS: list[tuple[str, str, ShardCase, str]] = [
-    ("RanksShuffleDifferently", "SHARD-3", ShardCase(data=Data(samples=8, shuffle=True)), "repetitions, 0 allowed"),
-    ("IgnoresEpoch", "SHARD-5", ShardCase(epochs=(0, 1), data=Data(samples=13, shuffle=True)), "epochs 0 and 1 have the same"),
+    (
+        "RanksShuffleDifferently",
+        "SHARD-3",
+        ShardCase(data=Data(samples=8, shuffle=True)),
+        "repetitions, 0 allowed",
+    ),
+    (
+        "IgnoresEpoch",
+        "SHARD-5",
+        ShardCase(epochs=(0, 1), data=Data(samples=13, shuffle=True)),
+        "epochs 0 and 1 have the same",
+    ),
     ("DropsTheTail", "SHARD-2", ShardCase(data=Data(samples=3)), "indices [2] are in no shard"),
     ("NoPadding", "SHARD-1", ShardCase(data=Data(samples=3)), "ranks yield [2, 1] indices"),
     ("AcceptsAnyRank", "SHARD-7", ShardCase(data=Data(samples=2)), "rank -1 of 2 is accepted"),
 ]
 
 
-@pytest.mark.parametrize(("fault", "rule", "case", "words"), SAMPLERS, ids=[f"{one[0]}_{one[1]}" for one in SAMPLERS])
+@pytest.mark.parametrize(
+    ("fault", "rule", "case", "words"), SAMPLERS, ids=[f"{one[0]}_{one[1]}" for one in SAMPLERS]
+)
 def test_a_script_of_a_sampler_fails_with_the_fault_and_passes_without(
-        pool: Pool, run: Run, fault: str, rule: str, case: ShardCase, words: str) -> None:
+    pool: Pool, run: Run, fault: str, rule: str, case: ShardCase, words: str
+) -> None:
     """It prints the shards, then what is wrong with them."""
     text = export.script(pool, stored_violation(pool, case, rule, sampler=fault_of(fault)))
     status, said = run(text)
@@ -199,16 +335,39 @@ def test_a_script_of_a_sampler_fails_with_the_fault_and_passes_without(
     assert said.endswith("not reproduced\n")
 
 
-@pytest.mark.parametrize(("fault", "right", "rule", "case", "words"), [
-    ("strided:EpochsAddUp", "Strided", "SHARD-4", ShardCase(epochs=(1, 0), data=Data(samples=13, shuffle=True)),
-     "samplers that saw no other epoch yield"),
-    ("strided:IgnoresSeed", "Strided", "SHARD-4", ShardCase(data=Data(samples=13, shuffle=True)), "another seed gives"),
-    ("iterables:CyclesForEver", "Filled", "SHARD-1", ShardCase(data=Data(samples=3)), "rank 0 yields without end"),
-])
+@pytest.mark.parametrize(
+    ("fault", "right", "rule", "case", "words"),
+    [
+        (
+            "strided:EpochsAddUp",
+            "Strided",
+            "SHARD-4",
+            ShardCase(epochs=(1, 0), data=Data(samples=13, shuffle=True)),
+            "samplers that saw no other epoch yield",
+        ),
+        (
+            "strided:IgnoresSeed",
+            "Strided",
+            "SHARD-4",
+            ShardCase(data=Data(samples=13, shuffle=True)),
+            "another seed gives",
+        ),
+        (
+            "iterables:CyclesForEver",
+            "Filled",
+            "SHARD-1",
+            ShardCase(data=Data(samples=3)),
+            "rank 0 yields without end",
+        ),
+    ],
+)
 def test_a_script_of_a_sampler_asks_others_beside_it(
-        pool: Pool, run: Run, fault: str, right: str, rule: str, case: ShardCase, words: str) -> None:
+    pool: Pool, run: Run, fault: str, right: str, rule: str, case: ShardCase, words: str
+) -> None:
     """One that saw no other epoch, and one with another seed; what has no len is not asked for it."""
-    text = export.script(pool, stored_violation(pool, case, rule, sampler=f"ddp_invariants.faults.{fault}"))
+    text = export.script(
+        pool, stored_violation(pool, case, rule, sampler=f"ddp_invariants.faults.{fault}")
+    )
     status, said = run(text)
     assert status == 1, said
     assert words in said
@@ -217,18 +376,39 @@ def test_a_script_of_a_sampler_asks_others_beside_it(
     assert status == 0, said
 
 
-@pytest.mark.parametrize(("target", "right", "rule", "case", "words"), [
-    ("iterables:WorkersRepeat", "iterables:PerWorker", "SHARD-10", ShardCase(data=Data(samples=5), workers=2),
-     "rank 0: 2 workers of a DataLoader yield [0, 0, 2, 2, 4, 4], expected [0, 2, 4]"),
-    ("iterables:WorkersStartTogether", "iterables:PerWorker", "SHARD-10", ShardCase(data=Data(samples=6), workers=2),
-     "rank 0: 2 workers of a DataLoader yield [0, 1, 4, 5], expected [0, 2, 4]"),
-    ("batches:LenOfTheShard", "batches:BatchedShard", "SHARD-6", ShardCase(data=Data(samples=6, batch_size=3), loader=True),
-     "yields [1, 1] batches on the ranks, its len says [3, 3]"),
-])
-def test_a_script_runs_a_data_loader(pool: Pool, run: Run, target: str, right: str, rule: str, case: ShardCase,
-                                     words: str) -> None:
+@pytest.mark.parametrize(
+    ("target", "right", "rule", "case", "words"),
+    [
+        (
+            "iterables:WorkersRepeat",
+            "iterables:PerWorker",
+            "SHARD-10",
+            ShardCase(data=Data(samples=5), workers=2),
+            "rank 0: 2 workers of a DataLoader yield [0, 0, 2, 2, 4, 4], expected [0, 2, 4]",
+        ),
+        (
+            "iterables:WorkersStartTogether",
+            "iterables:PerWorker",
+            "SHARD-10",
+            ShardCase(data=Data(samples=6), workers=2),
+            "rank 0: 2 workers of a DataLoader yield [0, 1, 4, 5], expected [0, 2, 4]",
+        ),
+        (
+            "batches:LenOfTheShard",
+            "batches:BatchedShard",
+            "SHARD-6",
+            ShardCase(data=Data(samples=6, batch_size=3), loader=True),
+            "yields [1, 1] batches on the ranks, its len says [3, 3]",
+        ),
+    ],
+)
+def test_a_script_runs_a_data_loader(
+    pool: Pool, run: Run, target: str, right: str, rule: str, case: ShardCase, words: str
+) -> None:
     """A real one, with worker processes where the case has workers."""
-    text = export.script(pool, stored_violation(pool, case, rule, sampler=f"ddp_invariants.faults.{target}"))
+    text = export.script(
+        pool, stored_violation(pool, case, rule, sampler=f"ddp_invariants.faults.{target}")
+    )
     status, said = run(text)
     assert status == 1, said
     assert f"{rule}: " in said
@@ -237,17 +417,44 @@ def test_a_script_runs_a_data_loader(pool: Pool, run: Run, target: str, right: s
     assert status == 0, said
 
 
-@pytest.mark.parametrize(("fault", "case", "words"), [
-    ("Replays", ShardCase(data=Data(samples=6), saved_after=2), "rank 0 goes on with [0, 1, 2] after [0, 1], expected [2]"),
-    ("CountsAnew", ShardCase(data=Data(samples=6), saved_after=1), "saved once more, goes on with [1, 2], expected [2]"),
-    ("SkipsInEveryEpoch", ShardCase(data=Data(samples=6), saved_after=1),
-     "epoch 1: rank 0 yields [1, 2] after a resumption, without one [0, 1, 2]"),
-    ("ForgetsTheEpoch", ShardCase(data=Data(samples=9, shuffle=True), epochs=(1,), saved_after=1), "rank 0 goes on with"),
-    ("DrainsWhatIsLeft", ShardCase(data=Data(samples=6), saved_after=1), "[0], and [] after its state was saved"),
-])
-def test_a_script_saves_and_loads_a_samplers_state(pool: Pool, run: Run, fault: str, case: ShardCase, words: str) -> None:
+@pytest.mark.parametrize(
+    ("fault", "case", "words"),
+    [
+        (
+            "Replays",
+            ShardCase(data=Data(samples=6), saved_after=2),
+            "rank 0 goes on with [0, 1, 2] after [0, 1], expected [2]",
+        ),
+        (
+            "CountsAnew",
+            ShardCase(data=Data(samples=6), saved_after=1),
+            "saved once more, goes on with [1, 2], expected [2]",
+        ),
+        (
+            "SkipsInEveryEpoch",
+            ShardCase(data=Data(samples=6), saved_after=1),
+            "epoch 1: rank 0 yields [1, 2] after a resumption, without one [0, 1, 2]",
+        ),
+        (
+            "ForgetsTheEpoch",
+            ShardCase(data=Data(samples=9, shuffle=True), epochs=(1,), saved_after=1),
+            "rank 0 goes on with",
+        ),
+        (
+            "DrainsWhatIsLeft",
+            ShardCase(data=Data(samples=6), saved_after=1),
+            "[0], and [] after its state was saved",
+        ),
+    ],
+)
+def test_a_script_saves_and_loads_a_samplers_state(
+    pool: Pool, run: Run, fault: str, case: ShardCase, words: str
+) -> None:
     """In the middle of the last epoch, once more after a batch, and looks at the next epoch."""
-    text = export.script(pool, stored_violation(pool, case, "SHARD-9", sampler=f"ddp_invariants.faults.resumable:{fault}"))
+    text = export.script(
+        pool,
+        stored_violation(pool, case, "SHARD-9", sampler=f"ddp_invariants.faults.resumable:{fault}"),
+    )
     status, said = run(text)
     assert status == 1, said
     assert "SHARD-9: " in said
@@ -264,7 +471,9 @@ def test_a_script_of_a_hang_ends_itself_and_shows_where_it_hung(pool: Pool, run:
     deadline, pool.deadline = pool.deadline, 2.0
     case = replace(SMALLEST, world_size=3, data=Data(samples=3))
     try:
-        text = export.script(pool, stored_violation(pool, case, "LIVE-1", ddp=fault_of("HangsOnThree")))
+        text = export.script(
+            pool, stored_violation(pool, case, "LIVE-1", ddp=fault_of("HangsOnThree"))
+        )
     finally:
         pool.deadline = deadline
     assert "PATIENCE = 10 " in text
@@ -281,7 +490,10 @@ def test_a_script_builds_the_model_the_case_describes(pool: Pool, run: Run) -> N
     text = export.script(pool, stored)
     status, said = run(text)
     assert status == 1, said
-    names, numbers = re.findall(r"'(layers\.\S+)'", said), re.findall(r"(-?[\d.e-]+) at element", said)
+    names, numbers = (
+        re.findall(r"'(layers\.\S+)'", said),
+        re.findall(r"(-?[\d.e-]+) at element", said),
+    )
     assert f"parameter {names[0]!r}" in stored.breach.where
     got = re.match(r"(-?[\d.e+-]+) at", stored.breach.got)
     assert got is not None
@@ -292,13 +504,22 @@ def test_a_script_builds_the_model_the_case_describes(pool: Pool, run: Run) -> N
 DRAWING = Model(1, (Layer("linear", 96), Layer("dropout"), Layer("linear", 1)))
 
 
-@pytest.mark.parametrize(("fault", "words"), [
-    ("SeedsAllAlike", "rank 0 of 2, step 0, forward 0 draws what rank 1 draws"),
-    ("SeedsEveryForwardByRank", "rank 0 of 2, step 1, forward 1 draws what it drew in forward 0")])
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("SeedsAllAlike", "rank 0 of 2, step 0, forward 0 draws what rank 1 draws"),
+        (
+            "SeedsEveryForwardByRank",
+            "rank 0 of 2, step 1, forward 1 draws what it drew in forward 0",
+        ),
+    ],
+)
 def test_a_script_shows_who_draws_what_twice(pool: Pool, run: Run, fault: str, words: str) -> None:
     """Without anything of the suite, and on a right one not."""
     case = TrainingCase(model=DRAWING, steps=2, data=Data(samples=4))
-    text = export.script(pool, stored_violation(pool, case, "RNG-1", ddp=f"ddp_invariants.faults.seeded:{fault}"))
+    text = export.script(
+        pool, stored_violation(pool, case, "RNG-1", ddp=f"ddp_invariants.faults.seeded:{fault}")
+    )
     assert run(text) == (1, f"RNG-1: {words}\n")
     assert run(on_the_right_one(text, "ddp")) == (0, "not reproduced\n")
 
@@ -335,12 +556,17 @@ class Adapter:
 '''
 
 
-@pytest.mark.parametrize(("name", "rule", "case", "words"), [
-    ("Loud", "GRAD-8", ACCUMULATED, "inside no_sync, 'layers.0.weight'"),
-    ("Called", "GRAD-2", replace(SMALLEST, bucket_cap=64), ""),
-    ("Adapter", "GRAD-2", SMALLEST, "")])
-def test_a_script_calls_as_the_suite_does(pool: Pool, run: Run, tmp_path: Path, name: str, rule: str, case: TrainingCase,
-                                          words: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "rule", "case", "words"),
+    [
+        ("Loud", "GRAD-8", ACCUMULATED, "inside no_sync, 'layers.0.weight'"),
+        ("Called", "GRAD-2", replace(SMALLEST, bucket_cap=64), ""),
+        ("Adapter", "GRAD-2", SMALLEST, ""),
+    ],
+)
+def test_a_script_calls_as_the_suite_does(
+    pool: Pool, run: Run, tmp_path: Path, name: str, rule: str, case: TrainingCase, words: str
+) -> None:
     """no_sync, arguments by the usual names and given ones, units, a method after backward, an adapter's methods."""
     (tmp_path / "own.py").write_text(OWN)
     ddp = Ddp(f"{tmp_path}/own.py:{name}", (("flavour", "plain"),) if name == "Called" else ())
@@ -350,15 +576,23 @@ def test_a_script_calls_as_the_suite_does(pool: Pool, run: Run, tmp_path: Path, 
     assert words in said
 
 
-def test_what_cannot_be_shown_by_a_script_is_refused_in_one_sentence(pool: Pool, tmp_path: Path) -> None:
+def test_what_cannot_be_shown_by_a_script_is_refused_in_one_sentence(
+    pool: Pool, tmp_path: Path
+) -> None:
     """Course functions, numbers by the thousand, a sampler that asks its surroundings, a script that shows nothing."""
     stored = stored_violation(pool, SMALLEST, "GRAD-2", ddp=fault_of("NeverDivides"))
-    with pytest.raises(export.ExportError, match=r"it has 13,\d+ numbers, more than the 4,000 a script spells out"):
-        export.script(pool, replace(stored, case=replace(SMALLEST, model=Model(80, (Layer("linear", 80),)))))
+    with pytest.raises(
+        export.ExportError, match=r"it has 13,\d+ numbers, more than the 4,000 a script spells out"
+    ):
+        export.script(
+            pool, replace(stored, case=replace(SMALLEST, model=Model(80, (Layer("linear", 80),))))
+        )
     with pytest.raises(export.ExportError, match="through a course's functions"):
         export.script(pool, replace(stored, ddp=Ddp("course:tests/shapes.py#bucketed")))
-    (tmp_path / "own.py").write_text("class Whole:\n    declares = {'stack': {}}\n\n"
-                                     "    def train_step(self, parameters, inputs, targets, context): ...\n")
+    (tmp_path / "own.py").write_text(
+        "class Whole:\n    declares = {'stack': {}}\n\n"
+        "    def train_step(self, parameters, inputs, targets, context): ...\n"
+    )
     with pytest.raises(export.ExportError, match=r"train_step"):
         export.script(pool, replace(stored, ddp=Ddp(f"{tmp_path}/own.py:Whole")))
     asking = replace(stored, case=ShardCase(), sampler=Sampler("tests/shapes.py:AsksTorch"))
@@ -370,7 +604,10 @@ def test_what_is_in_a_file_enters_a_script_as_text_alone(pool: Pool, run: Run) -
     """Quotes, backslashes and line ends of a hostile file end up in the docstring, not in the program."""
     stored = stored_violation(pool, SMALLEST, "GRAD-2", ddp=fault_of("NeverDivides"))
     hostile = '"""\nraise SystemExit(7)\n"""\\'
-    text = export.script(pool, replace(stored, breach=replace(stored.breach, where=hostile, got=hostile), torch=hostile))
+    text = export.script(
+        pool,
+        replace(stored, breach=replace(stored.breach, where=hostile, got=hostile), torch=hostile),
+    )
     assert run(text)[0] == 1
 
 
@@ -385,15 +622,23 @@ def outcome(pool: Pool, stored: record.StoredViolation, ddp: str) -> tuple[Outco
 
 def test_a_replay_says_fixed_still_violated_or_inconclusive(pool: Pool) -> None:
     """On what is right, on what it was found with, and on what refuses; a hang leaves every other rule open."""
-    stored = stored_violation(pool, replace(SMALLEST, world_size=3, data=Data(samples=3)), "GRAD-2",
-                              ddp=fault_of("NeverDivides"))
+    stored = stored_violation(
+        pool,
+        replace(SMALLEST, world_size=3, data=Data(samples=3)),
+        "GRAD-2",
+        ddp=fault_of("NeverDivides"),
+    )
     status, said = outcome(pool, stored, "reference")
     assert status is Outcome.FIXED
-    assert said.splitlines() == ["FIXED: GRAD-2 holds for reference in all of 3 runs in fresh processes",
-                                 "  case      world_size=3 model=1->linear data=(samples=3)"]
+    assert said.splitlines() == [
+        "FIXED: GRAD-2 holds for reference in all of 3 runs in fresh processes",
+        "  case      world_size=3 model=1->linear data=(samples=3)",
+    ]
     status, said = outcome(pool, stored, fault_of("NeverDivides"))
     assert status is Outcome.VIOLATED
-    assert said.startswith(f"STILL VIOLATED in 3 of 3 runs in fresh processes\nGRAD-2 violated by {fault_of('NeverDivides')}: ")
+    assert said.startswith(
+        f"STILL VIOLATED in 3 of 3 runs in fresh processes\nGRAD-2 violated by {fault_of('NeverDivides')}: "
+    )
     assert said.endswith("repeat    the command")
     status, said = outcome(pool, stored, fault_of("RaisesOnWrap"))
     assert status is Outcome.INCONCLUSIVE
@@ -417,7 +662,10 @@ def test_a_bare_case_is_judged_by_every_rule(pool: Pool) -> None:
     said = report.replayed(found, "")
     assert "GRAD-2 violated by" in said
     assert re.search(r"also +PARAM-3: ", said)
-    assert replay(pool, ShardCase(), Ddp(), Sampler(fault_of("AcceptsAnyRank"))).breaches[0].rule == "SHARD-7"
+    assert (
+        replay(pool, ShardCase(), Ddp(), Sampler(fault_of("AcceptsAnyRank"))).breaches[0].rule
+        == "SHARD-7"
+    )
 
 
 Command = Callable[..., Any]
@@ -427,23 +675,31 @@ Command = Callable[..., Any]
 def command(host_addresses: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
     """The command line as it is given in a folder, on the hosts at hand."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(violations, "Hosts", lambda: nullcontext(SimpleNamespace(addresses=host_addresses)))
+    monkeypatch.setattr(
+        violations, "Hosts", lambda: nullcontext(SimpleNamespace(addresses=host_addresses))
+    )
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     return lambda *words: CliRunner().invoke(cli.main, words)
 
 
 def test_the_commands_find_a_violation_by_its_id_and_torchrun_runs_the_script(
-        pool: Pool, command: Command, tmp_path: Path) -> None:
+    pool: Pool, command: Command, tmp_path: Path
+) -> None:
     """Exit statuses 1 and 0, options that name another, an id that is misspelt, a script that fails under torchrun, too."""
     stored = stored_violation(pool, SMALLEST, "GRAD-2", ddp=fault_of("NeverDivides"))
     path = record.FOLDER / f"{stored.id}.json"
     record.write(stored, path)
     still = command("replay", stored.id)
-    assert (still.exit_code, still.stdout.splitlines()[0]) == (1, "STILL VIOLATED in 3 of 3 runs in fresh processes")
+    assert (still.exit_code, still.stdout.splitlines()[0]) == (
+        1,
+        "STILL VIOLATED in 3 of 3 runs in fresh processes",
+    )
     assert still.stdout.endswith(f"repeat    ddp-invariants replay {stored.id}\n")
     fixed = command("replay", str(path), "--ddp", "reference")
     assert (fixed.exit_code, fixed.stdout.splitlines()[0]) == (
-        0, "FIXED: GRAD-2 holds for reference in all of 3 runs in fresh processes")
+        0,
+        "FIXED: GRAD-2 holds for reference in all of 3 runs in fresh processes",
+    )
     refused = command("replay", stored.id, "--ddp", fault_of("RaisesOnWrap"))
     assert (refused.exit_code, refused.stdout.partition(":")[0]) == (2, "INCONCLUSIVE")
     none = command("replay", stored.id, "--ddp", fault_of("Nothing"))
@@ -455,20 +711,38 @@ def test_the_commands_find_a_violation_by_its_id_and_torchrun_runs_the_script(
     script = command("export", stored.id)
     assert script.exit_code == 0, script.stderr
     (tmp_path / "repro.py").write_text(script.stdout)
-    launched = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "repro.py"],
-                              capture_output=True, text=True, timeout=120, check=False)
+    launched = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node=2",
+            "repro.py",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert launched.returncode == 1
-    assert "GRAD-2: rank 0 of 2, step 0, 'layers.0.weight': -48.0 at element 0, expected -24.0" in launched.stdout
+    assert (
+        "GRAD-2: rank 0 of 2, step 0, 'layers.0.weight': -48.0 at element 0, expected -24.0"
+        in launched.stdout
+    )
 
 
 def test_a_script_that_shows_nothing_is_not_handed_out(
-        pool: Pool, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool: Pool, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One that ends well, one that fails for another reason, one that never ends: status 2, a sentence, nothing on stdout."""
     stored = stored_violation(pool, SMALLEST, "GRAD-2", ddp=fault_of("NeverDivides"))
     record.write(stored, Path("one.json"))
-    for text, told in (("print('not reproduced')", "it ended with status 0 and said 'not reproduced'"),
-                       ("raise KeyError('GRAD-3: ')", "it ended with status 1 and said \"KeyError: 'GRAD-3: '\""),
-                       ("while True: pass", "it did not end within 1 s")):
+    for text, told in (
+        ("print('not reproduced')", "it ended with status 0 and said 'not reproduced'"),
+        ("raise KeyError('GRAD-3: ')", "it ended with status 1 and said \"KeyError: 'GRAD-3: '\""),
+        ("while True: pass", "it did not end within 1 s"),
+    ):
         monkeypatch.setattr(export, "script", lambda *_, text=text: text)
         monkeypatch.setattr(export, "CHECK_SECONDS", 1.0 if "while" in text else 60.0)
         done = command("export", "one.json")
@@ -493,10 +767,16 @@ def test_a_stored_violation_is_read_as_it_was_written(pool: Pool, tmp_path: Path
     reduced = noted["reduced", 0][0]
     assert (reduced.name, reduced.dtype, reduced.shape) == ("layers.0.weight", "float32", (1, 1))
     assert reduced.raw().hex() == "000040c2"  # -48
-    large = stored_violation(pool, replace(SMALLEST, model=Model(300, (Layer("linear", 300),))), "GRAD-2",
-                             ddp=fault_of("NeverDivides"))
+    large = stored_violation(
+        pool,
+        replace(SMALLEST, model=Model(300, (Layer("linear", 300),))),
+        "GRAD-2",
+        ddp=fault_of("NeverDivides"),
+    )
     assert large.evidence is None
-    assert re.match(r"the evidence has \d\.\d MiB, more than the 1 MiB that are stored", large.left_out)
+    assert re.match(
+        r"the evidence has \d\.\d MiB, more than the 1 MiB that are stored", large.left_out
+    )
     record.write(large, path)
     assert path.stat().st_size < 10_000
 
@@ -510,14 +790,22 @@ def _wrong(plain: dict[str, Any]) -> dict[str, tuple[Any, str]]:
         return {**plain, "evidence": {"ranks": [rank]}}
 
     return {
-        "truncated": (json.dumps(plain)[:500], "not a JSON object"), "empty": ("", "not a JSON object"),
-        "a list": ([plain], "not a JSON object"), "foreign": ({"kind": "pickle"}, "kind is 'pickle', expected 'training'"),
+        "truncated": (json.dumps(plain)[:500], "not a JSON object"),
+        "empty": ("", "not a JSON object"),
+        "a list": ([plain], "not a JSON object"),
+        "foreign": ({"kind": "pickle"}, "kind is 'pickle', expected 'training'"),
         "deep": ('{"kind":' * 2000 + "1" + "}" * 2000, "not a JSON object"),
         "no case": ({**plain, "case": 1}, "case.kind is None"),
         "missing": ({"kind": "violation", "case": plain["case"]}, "breach: Field required"),
         "unknown": ({**plain, "run": "rm"}, "run: Unexpected keyword argument"),
-        "bad case": ({**plain, "case": {**plain["case"], "world_size": 0}}, "case: world_size is 0, expected an integer"),
-        "bad type": ({**plain, "case": {**plain["case"], "steps": "2"}}, "case.steps: Input should be a valid integer"),
+        "bad case": (
+            {**plain, "case": {**plain["case"], "world_size": 0}},
+            "case: world_size is 0, expected an integer",
+        ),
+        "bad type": (
+            {**plain, "case": {**plain["case"], "steps": "2"}},
+            "case.steps: Input should be a valid integer",
+        ),
         "bad ddp": ({**plain, "ddp": {"name": 1}}, "ddp.name: Input should be a valid string"),
         "short bits": (holding(tensor), "'w' has 3 bytes, its dtype and shape 8"),
         "no bits": (holding({**tensor, "bits": "§"}), "are no base64"),

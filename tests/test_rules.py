@@ -18,7 +18,16 @@ from ddp_invariants.invariants.hearing import Hearing, training
 from ddp_invariants.invariants.rule import Tally
 from ddp_invariants.invariants.shard import UNDECLARED
 from ddp_invariants.ledger import Ledger
-from ddp_invariants.program import Data, Interlude, InterludeKind, Mishap, Optimizer, Perturbation, Poison, Unused
+from ddp_invariants.program import (
+    Data,
+    Interlude,
+    InterludeKind,
+    Mishap,
+    Optimizer,
+    Perturbation,
+    Poison,
+    Unused,
+)
 from ddp_invariants.trace import Call, LastCalls, label
 from ddp_invariants.verdict import Finding, Verdict
 
@@ -58,9 +67,29 @@ def test_right_evidence_breaches_no_rule_and_meets_what_it_can() -> None:
     findings = judge(right())
     assert {name: f.breach for name, f in findings.items() if f.breach} == {}
     unjudged = {name for name, f in findings.items() if f.unjudged}
-    assert unjudged == {"INIT-4", "GRAD-7", "GRAD-8", "GRAD-12", "PARAM-4", "COMM-2", "COMM-3", "LIVE-2", "LIVE-3", "LIVE-4",
-                        "MEM-1", "GRAD-9", "GRAD-10", "GRAD-11", "GRAD-13", "LIVE-5", "STATE-1", "STATE-2",
-                        "PARAM-6", "RNG-1", "GPU-1"}
+    assert unjudged == {
+        "INIT-4",
+        "GRAD-7",
+        "GRAD-8",
+        "GRAD-12",
+        "PARAM-4",
+        "COMM-2",
+        "COMM-3",
+        "LIVE-2",
+        "LIVE-3",
+        "LIVE-4",
+        "MEM-1",
+        "GRAD-9",
+        "GRAD-10",
+        "GRAD-11",
+        "GRAD-13",
+        "LIVE-5",
+        "STATE-1",
+        "STATE-2",
+        "PARAM-6",
+        "RNG-1",
+        "GPU-1",
+    }
     assert findings["LOSS-2"].met == {"batches differed"}
     assert judge(right(SHARED))["LOSS-2"].met == {"ranks shared a batch"}
     assert findings["GRAD-4"].met == set(ALL_RULES["GRAD-4"].needs)
@@ -68,15 +97,26 @@ def test_right_evidence_breaches_no_rule_and_meets_what_it_can() -> None:
 
 
 @pytest.mark.parametrize("zero_grad", ["set_to_none", "zero", "never"])
-@pytest.mark.parametrize("optimizer", [
-    Optimizer(log2_lr=-10), Optimizer(log2_lr=-10, momentum=0.5, weight_decay=0.25),
-    Optimizer("adamw", log2_lr=-10, weight_decay=0.25)])
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        Optimizer(log2_lr=-10),
+        Optimizer(log2_lr=-10, momentum=0.5, weight_decay=0.25),
+        Optimizer("adamw", log2_lr=-10, weight_decay=0.25),
+    ],
+)
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_right_evidence_holds_for_every_world_size_optimizer_and_clearing(
-        world_size: int, optimizer: Optimizer, zero_grad: ZeroGrad) -> None:
+    world_size: int, optimizer: Optimizer, zero_grad: ZeroGrad
+) -> None:
     """The oracle's own centres, rounded once to float32, lie inside its radii."""
-    case = replace(CASE, world_size=world_size, optimizer=optimizer, zero_grad=zero_grad,
-                   data=Data(samples=9, batch_size=2))
+    case = replace(
+        CASE,
+        world_size=world_size,
+        optimizer=optimizer,
+        zero_grad=zero_grad,
+        data=Data(samples=9, batch_size=2),
+    )
     findings = judge(right(case))
     assert {name: f.breach for name, f in findings.items() if f.breach} == {}
     assert findings["PARAM-3"].compared > 0
@@ -85,7 +125,11 @@ def test_right_evidence_holds_for_every_world_size_optimizer_and_clearing(
 BREACHES: list[tuple[str, str, Alteration]] = [
     ("INIT-1", "another value", lambda e: altered(e, 1, "forward", 0, WEIGHT, raised_by_one)),
     ("INIT-1", "source rank moved", lambda e: altered(e, 0, "forward", 0, SCALE, raised_by_one)),
-    ("INIT-2", "another buffer", lambda e: altered(e, 1, "forward buffers", 0, "layers.5.count", raised_by_one)),
+    (
+        "INIT-2",
+        "another buffer",
+        lambda e: altered(e, 1, "forward buffers", 0, "layers.5.count", raised_by_one),
+    ),
     ("INIT-3", "renamed", lambda e: restructured(e, 0, "module.layers.0.weight")),
     ("INIT-3", "dtype", lambda e: restructured(e, 1, "float64")),
     ("INIT-3", "shape", lambda e: restructured(e, 2, [4])),
@@ -93,39 +137,112 @@ BREACHES: list[tuple[str, str, Alteration]] = [
     ("INIT-3", "untied", lambda e: restructured(e, 4, "layers.2.weight")),
     ("INIT-3", "source value", lambda e: altered(e, 0, "wrapped", 0, WEIGHT, raised_by_one)),
     ("LOSS-1", "loss is not the twin's", lambda e: altered(e, 1, "loss", 1, "loss", raised_by_one)),
-    ("LOSS-2", "same loss on different batches", lambda e: replace(e, ranks=(e.ranks[0], replace(e.ranks[1], tensors={
-        **e.ranks[1].tensors, ("loss", 0): e.ranks[0].tensors["loss", 0]})))),
+    (
+        "LOSS-2",
+        "same loss on different batches",
+        lambda e: replace(
+            e,
+            ranks=(
+                e.ranks[0],
+                replace(
+                    e.ranks[1],
+                    tensors={**e.ranks[1].tensors, ("loss", 0): e.ranks[0].tensors["loss", 0]},
+                ),
+            ),
+        ),
+    ),
     ("LOSS-3", "mean is off", lambda e: altered(e, 1, "loss", 2, "loss", raised_by_one)),
     ("GRAD-1", "another gradient", lambda e: altered(e, 1, "reduced", 1, WEIGHT, raised_by_one)),
     ("GRAD-1", "None on one rank", lambda e: altered(e, 1, "reduced", 1, SCALE, None)),
-    ("GRAD-1", "another dtype on one rank", lambda e: altered(e, 1, "reduced", 0, WEIGHT, lambda v: v.astype(np.float64))),
-    ("GRAD-2", "agreed, but not the mean", lambda e: everywhere(e, "reduced", 2, WEIGHT, raised_by_one)),
-    ("GRAD-2", "agreed, but NaN", lambda e: everywhere(e, "reduced", 0, WEIGHT, lambda v: v * np.float32(np.nan))),
+    (
+        "GRAD-1",
+        "another dtype on one rank",
+        lambda e: altered(e, 1, "reduced", 0, WEIGHT, lambda v: v.astype(np.float64)),
+    ),
+    (
+        "GRAD-2",
+        "agreed, but not the mean",
+        lambda e: everywhere(e, "reduced", 2, WEIGHT, raised_by_one),
+    ),
+    (
+        "GRAD-2",
+        "agreed, but NaN",
+        lambda e: everywhere(e, "reduced", 0, WEIGHT, lambda v: v * np.float32(np.nan)),
+    ),
     ("GRAD-2", "one last bit", lambda e: everywhere(e, "reduced", 0, WEIGHT, one_bit_up)),
     ("GRAD-2", "one rank only", lambda e: altered(e, 1, "reduced", 0, WEIGHT, raised_by_one)),
-    ("GRAD-3", "twins and ranks agree on a wrong value", lambda e: everywhere(
-        everywhere(e, "reduced", 1, WEIGHT, raised_by_one), "local", 1, WEIGHT, raised_by_one)),
-    ("GRAD-4", "another dtype", lambda e: everywhere(e, "reduced", 0, WEIGHT, lambda v: v.astype(np.float64))),
-    ("GRAD-4", "another shape", lambda e: everywhere(e, "reduced", 0, WEIGHT, lambda v: v.reshape(4))),
+    (
+        "GRAD-3",
+        "twins and ranks agree on a wrong value",
+        lambda e: everywhere(
+            everywhere(e, "reduced", 1, WEIGHT, raised_by_one), "local", 1, WEIGHT, raised_by_one
+        ),
+    ),
+    (
+        "GRAD-4",
+        "another dtype",
+        lambda e: everywhere(e, "reduced", 0, WEIGHT, lambda v: v.astype(np.float64)),
+    ),
+    (
+        "GRAD-4",
+        "another shape",
+        lambda e: everywhere(e, "reduced", 0, WEIGHT, lambda v: v.reshape(4)),
+    ),
     ("GRAD-4", "used, yet None", lambda e: everywhere(e, "reduced", 0, SCALE, None)),
-    ("GRAD-5", "right first, wrong later", lambda e: everywhere(e, "reduced", 1, WEIGHT, raised_by_one)),
+    (
+        "GRAD-5",
+        "right first, wrong later",
+        lambda e: everywhere(e, "reduced", 1, WEIGHT, raised_by_one),
+    ),
     ("GRAD-6", "wrong under a cap", lambda e: everywhere(e, "reduced", 0, WEIGHT, raised_by_one)),
     ("PARAM-1", "another parameter", lambda e: altered(e, 1, "updated", 2, WEIGHT, raised_by_one)),
     ("PARAM-2", "another momentum", lambda e: altered(e, 1, "state", 1, "momentum", raised_by_one)),
-    ("PARAM-3", "agreed, but another step", lambda e: everywhere(e, "updated", 0, WEIGHT, raised_by_one)),
+    (
+        "PARAM-3",
+        "agreed, but another step",
+        lambda e: everywhere(e, "updated", 0, WEIGHT, raised_by_one),
+    ),
     ("PARAM-3", "agreed, one last bit", lambda e: everywhere(e, "updated", 0, SCALE, one_bit_up)),
-    ("BUF-1", "another buffer", lambda e: altered(e, 1, "forward buffers", 2, "layers.5.running", raised_by_one)),
-    ("BUF-2", "a count went on by another number", lambda e: everywhere(e, "forward buffers", 1, "layers.5.count",
-                                                                         lambda value: value + 2)),
-    ("BUF-2", "a mean that is none", lambda e: everywhere(e, "forward buffers", 2, "layers.5.running", raised_by_one)),
-    ("BUF-2", "what is no number", lambda e: altered(e, 1, "forward buffers", 1, "layers.5.running",
-                                                     lambda value: value * np.float32(np.nan))),
-    ("PARAM-5", "a frozen one moved", lambda e: everywhere(e, "updated", 2, "layers.1.factor", raised_by_one)),
-    ("LIVE-1", "hung", lambda e: replace(e, incident=Incident("hung", {1: "gave no answer"}, {1: "File x.py"}, 20.0))),
+    (
+        "BUF-1",
+        "another buffer",
+        lambda e: altered(e, 1, "forward buffers", 2, "layers.5.running", raised_by_one),
+    ),
+    (
+        "BUF-2",
+        "a count went on by another number",
+        lambda e: everywhere(e, "forward buffers", 1, "layers.5.count", lambda value: value + 2),
+    ),
+    (
+        "BUF-2",
+        "a mean that is none",
+        lambda e: everywhere(e, "forward buffers", 2, "layers.5.running", raised_by_one),
+    ),
+    (
+        "BUF-2",
+        "what is no number",
+        lambda e: altered(
+            e, 1, "forward buffers", 1, "layers.5.running", lambda value: value * np.float32(np.nan)
+        ),
+    ),
+    (
+        "PARAM-5",
+        "a frozen one moved",
+        lambda e: everywhere(e, "updated", 2, "layers.1.factor", raised_by_one),
+    ),
+    (
+        "LIVE-1",
+        "hung",
+        lambda e: replace(
+            e, incident=Incident("hung", {1: "gave no answer"}, {1: "File x.py"}, 20.0)
+        ),
+    ),
 ]
 
 
-@pytest.mark.parametrize(("rule", "what", "alter"), BREACHES, ids=[f"{rule}-{what}" for rule, what, _ in BREACHES])
+@pytest.mark.parametrize(
+    ("rule", "what", "alter"), BREACHES, ids=[f"{rule}-{what}" for rule, what, _ in BREACHES]
+)
 def test_rule_fires(rule: str, what: str, alter: Alteration) -> None:
     """A breach of the rule's requirement is found, and named with rank, step or parameter."""
     breach = judge(alter(right()))[rule].breach
@@ -138,32 +255,70 @@ def test_rule_fires(rule: str, what: str, alter: Alteration) -> None:
 
 def test_every_training_rule_has_a_breach_that_fires_it() -> None:
     """No rule of training goes without a test that it can fire."""
-    tested_elsewhere = {"INIT-4", "GRAD-7", "GRAD-8", "GRAD-9", "GRAD-12", "PARAM-4", "COMM-1", "COMM-2", "COMM-3", "COMM-4",
-                        "COMM-5", "COMM-6", "LIVE-2", "LIVE-3", "LIVE-4", "MEM-1", "GRAD-11", "GRAD-13", "LIVE-5",
-                        "STATE-1", "STATE-2", "GRAD-10", "PARAM-6", "RNG-1", "GPU-1"}
+    tested_elsewhere = {
+        "INIT-4",
+        "GRAD-7",
+        "GRAD-8",
+        "GRAD-9",
+        "GRAD-12",
+        "PARAM-4",
+        "COMM-1",
+        "COMM-2",
+        "COMM-3",
+        "COMM-4",
+        "COMM-5",
+        "COMM-6",
+        "LIVE-2",
+        "LIVE-3",
+        "LIVE-4",
+        "MEM-1",
+        "GRAD-11",
+        "GRAD-13",
+        "LIVE-5",
+        "STATE-1",
+        "STATE-2",
+        "GRAD-10",
+        "PARAM-6",
+        "RNG-1",
+        "GPU-1",
+    }
     assert {rule for rule, _, _ in BREACHES} | tested_elsewhere == set(training.rules)
 
 
 def test_buf1_tells_which_buffers_a_rank_keeps_to_itself() -> None:
     """All of them, those assigned anew, or those that are not floating-point."""
     running, count, seen = (f"layers.5.{name}" for name in ("running", "count", "seen"))
-    for names, words in (([running, count, seen], ""), ([running], "only those that forward assigns anew"),
-                         ([count, seen], "only those that are not floating-point")):
+    for names, words in (
+        ([running, count, seen], ""),
+        ([running], "only those that forward assigns anew"),
+        ([count, seen], "only those that are not floating-point"),
+    ):
         evidence = right()
         for step in (1, 2):
             for rank in (0, 1):
                 for name in names:
-                    evidence = altered(evidence, rank, "forward buffers", step, name,
-                                       lambda value, moved=(rank + step - 1) % 2: np.full_like(value, moved))
+                    evidence = altered(
+                        evidence,
+                        rank,
+                        "forward buffers",
+                        step,
+                        name,
+                        lambda value, moved=(rank + step - 1) % 2: np.full_like(value, moved),
+                    )
         breach = judge(evidence)["BUF-1"].breach
         assert breach is not None
-        assert breach.perhaps.startswith("it is what rank 1 itself left after step 0: not synchronised in forward")
+        assert breach.perhaps.startswith(
+            "it is what rank 1 itself left after step 0: not synchronised in forward"
+        )
         assert words in breach.perhaps
 
 
 def test_loss2_fires_on_different_losses_of_a_shared_batch() -> None:
     """Padding gives ranks the same batch; with the same parameters the loss must be the same."""
-    assert judge(altered(right(SHARED), 1, "loss", 1, "loss", raised_by_one))["LOSS-2"].breach is not None
+    assert (
+        judge(altered(right(SHARED), 1, "loss", 1, "loss", raised_by_one))["LOSS-2"].breach
+        is not None
+    )
 
 
 def test_init4_judges_equal_seeds_only_where_declared() -> None:
@@ -172,15 +327,32 @@ def test_init4_judges_equal_seeds_only_where_declared() -> None:
     findings = judge(evidence)
     assert findings["INIT-1"].unjudged
     assert findings["INIT-4"].compared > 0
-    assert judge(altered(evidence, 1, "forward", 0, WEIGHT, raised_by_one))["INIT-4"].breach is not None
+    assert (
+        judge(altered(evidence, 1, "forward", 0, WEIGHT, raised_by_one))["INIT-4"].breach
+        is not None
+    )
 
 
 @pytest.mark.parametrize(("kind", "holds"), [("cast", True), ("evaluation", False)])
-def test_param3_a_cast_and_back_keeps_what_is_no_number_but_not_which(kind: InterludeKind, holds: bool) -> None:
+def test_param3_a_cast_and_back_keeps_what_is_no_number_but_not_which(
+    kind: InterludeKind, holds: bool
+) -> None:
     """Of a run that has diverged: torch knows one NaN of bfloat16 on the way back. Nothing else may change its bits."""
     evidence = right(replace(CASE, interludes=(Interlude(kind, 2),)))
-    evidence = everywhere(evidence, "updated", 1, WEIGHT, lambda value: np.copysign(value * np.float32(np.nan), np.float32(-1)))
-    evidence = everywhere(evidence, "forward", 2, WEIGHT, lambda value: np.copysign(value * np.float32(np.nan), np.float32(1)))
+    evidence = everywhere(
+        evidence,
+        "updated",
+        1,
+        WEIGHT,
+        lambda value: np.copysign(value * np.float32(np.nan), np.float32(-1)),
+    )
+    evidence = everywhere(
+        evidence,
+        "forward",
+        2,
+        WEIGHT,
+        lambda value: np.copysign(value * np.float32(np.nan), np.float32(1)),
+    )
     assert (param._moved_between(Hearing(evidence), Tally(), 2) is None) is holds
 
 
@@ -195,7 +367,10 @@ def test_right_accumulation_breaches_no_rule() -> None:
     assert findings["GRAD-12"].compared > 0
 
 
-@pytest.mark.parametrize(("no_sync", "situation"), [("nested", "a nested no_sync"), ("error", "an exception inside no_sync")])
+@pytest.mark.parametrize(
+    ("no_sync", "situation"),
+    [("nested", "a nested no_sync"), ("error", "an exception inside no_sync")],
+)
 def test_grad8_counts_how_no_sync_was_used(no_sync: NoSync, situation: str) -> None:
     """Nested, and left by an exception: it has to meet both."""
     findings = judge(right(replace(ACCUMULATED, no_sync=no_sync)))
@@ -207,15 +382,20 @@ def test_grad8_counts_how_no_sync_was_used(no_sync: NoSync, situation: str) -> N
 @pytest.mark.parametrize("rule", ["GRAD-2", "GRAD-3", "GRAD-8", "GRAD-12"])
 def test_a_lost_micro_step_is_a_breach_of_every_rule_about_the_mean(rule: str) -> None:
     """The gradient of half the samples is none of the whole batch."""
-    assert judge(everywhere(right(ACCUMULATED), "reduced", 0, WEIGHT, lambda v: v / 2))[rule].breach is not None
+    assert (
+        judge(everywhere(right(ACCUMULATED), "reduced", 0, WEIGHT, lambda v: v / 2))[rule].breach
+        is not None
+    )
 
 
 def test_grad8_wants_nothing_sent_by_a_backward_inside_no_sync() -> None:
     """One that sends is a breach; a forward that does is not."""
     for sends in (True, False):
         quiet = [[[[2 * step], [2 * step + sends]]] for step in range(3)]
-        early = [replace(rank, sent=[[Call("allreduce", "float32", 4, "SUM")] * 6], quiet=quiet)
-                 for rank in right(ACCUMULATED).ranks]
+        early = [
+            replace(rank, sent=[[Call("allreduce", "float32", 4, "SUM")] * 6], quiet=quiet)
+            for rank in right(ACCUMULATED).ranks
+        ]
         breach = judge(replace(right(ACCUMULATED), ranks=tuple(early)))["GRAD-8"].breach
         assert (breach is not None) == sends
 
@@ -224,7 +404,9 @@ UNUSED_AT = replace(CASE, steps=4, unused=(Unused(4, step=1), Unused(4, rank=1, 
 """The last factor: used by no rank at step 1, by rank 0 alone at step 2."""
 
 
-IN_SOME_MICRO_STEPS = replace(ACCUMULATED, unused=(Unused(4, micro_step=1), Unused(4, rank=1, micro_step=0)))
+IN_SOME_MICRO_STEPS = replace(
+    ACCUMULATED, unused=(Unused(4, micro_step=1), Unused(4, rank=1, micro_step=0))
+)
 """The last factor: used by rank 0 alone, in the first micro-step alone."""
 
 
@@ -233,26 +415,46 @@ def test_what_the_last_micro_step_passes_by_is_reduced_all_the_same() -> None:
     findings = judge(right(IN_SOME_MICRO_STEPS))
     assert {name: f.breach for name, f in findings.items() if f.breach} == {}
     assert findings["GRAD-8"].met >= {"used in some micro-steps alone"}
-    assert judge(everywhere(right(IN_SOME_MICRO_STEPS), "reduced", 1, SCALE, lambda v: v * 0))["GRAD-8"].breach is not None
+    assert (
+        judge(everywhere(right(IN_SOME_MICRO_STEPS), "reduced", 1, SCALE, lambda v: v * 0))[
+            "GRAD-8"
+        ].breach
+        is not None
+    )
 
 
-@pytest.mark.parametrize("optimizer", [CASE.optimizer, Optimizer("adamw", log2_lr=-10, weight_decay=0.25)])
+@pytest.mark.parametrize(
+    "optimizer", [CASE.optimizer, Optimizer("adamw", log2_lr=-10, weight_decay=0.25)]
+)
 @pytest.mark.parametrize("none", [True, False])
-def test_right_evidence_of_unused_parameters_breaches_no_rule(optimizer: Optimizer, *, none: bool) -> None:
+def test_right_evidence_of_unused_parameters_breaches_no_rule(
+    optimizer: Optimizer, *, none: bool
+) -> None:
     """None and zero are both right where no rank uses a parameter, and the update follows which of them it was."""
     findings = judge(right(replace(UNUSED_AT, optimizer=optimizer), none=none))
     assert {name: f.breach for name, f in findings.items() if f.breach} == {}
     assert findings["GRAD-9"].met >= set(ALL_RULES["GRAD-9"].needs)
-    assert all(findings[rule].compared > 0 for rule in ("GRAD-1", "GRAD-2", "GRAD-3", "GRAD-4", "GRAD-5", "LOSS-3", "PARAM-3"))
+    assert all(
+        findings[rule].compared > 0
+        for rule in ("GRAD-1", "GRAD-2", "GRAD-3", "GRAD-4", "GRAD-5", "LOSS-3", "PARAM-3")
+    )
 
 
-@pytest.mark.parametrize(("alter", "rule", "words"), [
-    (lambda e: altered(e, 1, "reduced", 2, SCALE, None), "GRAD-9", "not written back where a rank has no gradient of its own"),
-    (lambda e: everywhere(e, "reduced", 2, SCALE, None), "GRAD-9", ""),
-    (lambda e: altered(e, 1, "reduced", 1, SCALE, None), "GRAD-9", ""),
-    (lambda e: everywhere(e, "reduced", 1, SCALE, raised_by_one), "GRAD-9", ""),
-    (lambda e: everywhere(e, "reduced", 2, SCALE, lambda v: v * 2), "GRAD-9", ""),
-    (lambda e: everywhere(e, "updated", 1, SCALE, one_bit_up), "PARAM-3", "")])
+@pytest.mark.parametrize(
+    ("alter", "rule", "words"),
+    [
+        (
+            lambda e: altered(e, 1, "reduced", 2, SCALE, None),
+            "GRAD-9",
+            "not written back where a rank has no gradient of its own",
+        ),
+        (lambda e: everywhere(e, "reduced", 2, SCALE, None), "GRAD-9", ""),
+        (lambda e: altered(e, 1, "reduced", 1, SCALE, None), "GRAD-9", ""),
+        (lambda e: everywhere(e, "reduced", 1, SCALE, raised_by_one), "GRAD-9", ""),
+        (lambda e: everywhere(e, "reduced", 2, SCALE, lambda v: v * 2), "GRAD-9", ""),
+        (lambda e: everywhere(e, "updated", 1, SCALE, one_bit_up), "PARAM-3", ""),
+    ],
+)
 def test_grad9_fires_on_unused_parameters(alter: Alteration, rule: str, words: str) -> None:
     """None where another rank uses it, None and zero side by side, anything but zero where none does, another divisor."""
     breach = judge(alter(right(UNUSED_AT, none=False)))[rule].breach
@@ -260,23 +462,40 @@ def test_grad9_fires_on_unused_parameters(alter: Alteration, rule: str, words: s
     assert words in breach.perhaps
 
 
-@pytest.mark.parametrize(("declared", "factor", "fires"), [
-    (Declarations(reduction="sum"), 1, True), (Declarations(reduction="sum"), 2, False),
-    (Declarations(exactness="float16"), 1 + 2.0**-10, False), (Declarations(exactness="float16"), 3.0, True),
-    (Declarations(), 1 + 2.0**-10, True)])
-def test_grad2_judges_what_is_declared(declared: Declarations, factor: float, *, fires: bool) -> None:
+@pytest.mark.parametrize(
+    ("declared", "factor", "fires"),
+    [
+        (Declarations(reduction="sum"), 1, True),
+        (Declarations(reduction="sum"), 2, False),
+        (Declarations(exactness="float16"), 1 + 2.0**-10, False),
+        (Declarations(exactness="float16"), 3.0, True),
+        (Declarations(), 1 + 2.0**-10, True),
+    ],
+)
+def test_grad2_judges_what_is_declared(
+    declared: Declarations, factor: float, *, fires: bool
+) -> None:
     """A sum where a sum is declared; a rounding to float16, and no more, where that is."""
     case = replace(CASE, values="real")
-    evidence = everywhere(right(case), "reduced", 0, WEIGHT, lambda v: (v * factor).astype(np.float32))
+    evidence = everywhere(
+        right(case), "reduced", 0, WEIGHT, lambda v: (v * factor).astype(np.float32)
+    )
     findings = judge(evidence, declared)
     breach = findings["GRAD-2"].breach
     assert (breach is not None and "step 0" in breach.where and WEIGHT in breach.where) == fires
 
 
-@pytest.mark.parametrize(("declared", "factor", "fires"), [
-    (Declarations(), 1 + 2.0**-9, True), (Declarations(main="float32"), 1 + 2.0**-9, False),
-    (Declarations(main="float32"), 1 + 2.0**-5, True)])
-def test_param3_allows_for_a_copy_where_one_is_declared(declared: Declarations, factor: float, *, fires: bool) -> None:
+@pytest.mark.parametrize(
+    ("declared", "factor", "fires"),
+    [
+        (Declarations(), 1 + 2.0**-9, True),
+        (Declarations(main="float32"), 1 + 2.0**-9, False),
+        (Declarations(main="float32"), 1 + 2.0**-5, True),
+    ],
+)
+def test_param3_allows_for_a_copy_where_one_is_declared(
+    declared: Declarations, factor: float, *, fires: bool
+) -> None:
     """A bfloat16 parameter shows its fp32 copy rounded: one rounding before the step and one after, and no more."""
     hearing = Hearing(right(), declared)
     low = balls.FORMATS["bfloat16"]
@@ -291,14 +510,27 @@ def test_an_owner_alone_need_hold_a_gradient() -> None:
     declared = Declarations(gradients="owner")
     owned = altered(right(), 1, "reduced", 0, WEIGHT, None)
     assert judge(owned, declared)["GRAD-2"].breach is None
-    for wrong in (altered(owned, 0, "reduced", 0, WEIGHT, None), altered(owned, 0, "reduced", 0, WEIGHT, raised_by_one)):
+    for wrong in (
+        altered(owned, 0, "reduced", 0, WEIGHT, None),
+        altered(owned, 0, "reduced", 0, WEIGHT, raised_by_one),
+    ):
         assert judge(wrong, declared)["GRAD-2"].breach is not None
 
 
-@pytest.mark.parametrize(("stage", "held", "fires"), [
-    (1, [0, 16, 16, 28], False), (1, [28, 16, 300, 28], True), (1, [28, 300, 16, 28], True), (2, [28, 0, 16, 300], True),
-    (2, [300, 0, 16, 20], False), (3, [300, 0, 16, 16], True)])
-def test_mem1_wants_a_share_of_what_the_stage_shards(stage: int, held: list[int], *, fires: bool) -> None:
+@pytest.mark.parametrize(
+    ("stage", "held", "fires"),
+    [
+        (1, [0, 16, 16, 28], False),
+        (1, [28, 16, 300, 28], True),
+        (1, [28, 300, 16, 28], True),
+        (2, [28, 0, 16, 300], True),
+        (2, [300, 0, 16, 20], False),
+        (3, [300, 0, 16, 16], True),
+    ],
+)
+def test_mem1_wants_a_share_of_what_the_stage_shards(
+    stage: int, held: list[int], *, fires: bool
+) -> None:
     """Bytes of module, own copies, state and gradients; what a stage does not shard may be whole."""
     ranks = tuple(replace(rank, held=[held]) for rank in right().ranks)
     finding = judge(replace(right(), ranks=ranks), Declarations(zero=stage))["MEM-1"]
@@ -309,8 +541,17 @@ def test_mem1_wants_a_share_of_what_the_stage_shards(stage: int, held: list[int]
 def test_comm5_takes_an_all_reduce_of_integers_for_no_gradient() -> None:
     """With find_unused_parameters torch sends which parameters are used when backward is over: no second bucket."""
     used = Call("allreduce", "int32", 4, "SUM", launched=1.89)
-    sent = [[replaced for rank in right().ranks[:1] for call in rank.sent[0] for replaced in (
-        [call._replace(launched=call.launched + 0.3)] if call.elements == 3 else [])] + [used]]
+    sent = [
+        [
+            replaced
+            for rank in right().ranks[:1]
+            for call in rank.sent[0]
+            for replaced in (
+                [call._replace(launched=call.launched + 0.3)] if call.elements == 3 else []
+            )
+        ]
+        + [used]
+    ]
     ranks = tuple(replace(rank, sent=sent) for rank in right().ranks)
     assert judge(replace(right(), ranks=ranks))["COMM-5"].breach is None
 
@@ -325,21 +566,43 @@ def test_comm3_counts_what_the_ranks_withhold() -> None:
 def test_comm6_observes_and_never_judges() -> None:
     """One all-reduce of all gradients is one ring all-reduce; sending twice as much is noted and nothing else."""
     once = judge(right())["COMM-6"]
-    twice = judge(replace(right(), ranks=tuple(replace(rank, sent=[[Call("allreduce", "float32", 7, "SUM")] * 12])
-                                               for rank in right().ranks)))["COMM-6"]
+    twice = judge(
+        replace(
+            right(),
+            ranks=tuple(
+                replace(rank, sent=[[Call("allreduce", "float32", 7, "SUM")] * 12])
+                for rank in right().ranks
+            ),
+        )
+    )["COMM-6"]
     assert once.breach is None
     assert twice.breach is None
     assert max(twice.observed) == pytest.approx(2 * max(once.observed))
 
 
-CALLS = [Call("broadcast", "uint8", 8, "from 0", site="ddp.py:3"), Call("allreduce", "float32", 4, "SUM", site="ddp.py:7")]
-MAXIMUM, WIDER, SENT = (Call("allreduce", "float32", 4, "MAX"), Call("allreduce", "float64", 4, "SUM"),
-                        Call("send", "float32", 1, ""))
+CALLS = [
+    Call("broadcast", "uint8", 8, "from 0", site="ddp.py:3"),
+    Call("allreduce", "float32", 4, "SUM", site="ddp.py:7"),
+]
+MAXIMUM, WIDER, SENT = (
+    Call("allreduce", "float32", 4, "MAX"),
+    Call("allreduce", "float64", 4, "SUM"),
+    Call("send", "float32", 1, ""),
+)
 
 
-@pytest.mark.parametrize(("theirs", "fires"), [
-    (CALLS, False), (CALLS[:1], True), (CALLS[::-1], True), ([CALLS[0], MAXIMUM], True), ([CALLS[0], WIDER], True),
-    ([*CALLS, SENT], False), ([], True)])
+@pytest.mark.parametrize(
+    ("theirs", "fires"),
+    [
+        (CALLS, False),
+        (CALLS[:1], True),
+        (CALLS[::-1], True),
+        ([CALLS[0], MAXIMUM], True),
+        ([CALLS[0], WIDER], True),
+        ([*CALLS, SENT], False),
+        ([], True),
+    ],
+)
 def test_comm1_wants_one_sequence(theirs: list[Call], *, fires: bool) -> None:
     """Kind, dtype, count, operation and length; point-to-point calls may differ."""
     evidence = right()
@@ -355,28 +618,48 @@ def test_comm1_tells_both_sequences_with_their_call_sites() -> None:
     breach = judge(replace(evidence, ranks=ranks))["COMM-1"].breach
     assert breach is not None
     assert breach.where == "rank 1 of 2, call 2"
-    assert breach.got == ("all_reduce (float32 x 4 MAX) at b.py:9, rank 0 issues all_reduce (float32 x 4 SUM) at ddp.py:7; "
-                          "2 calls in all, rank 0 2")
+    assert breach.got == (
+        "all_reduce (float32 x 4 MAX) at b.py:9, rank 0 issues all_reduce (float32 x 4 SUM) at ddp.py:7; "
+        "2 calls in all, rank 0 2"
+    )
     assert [line.split() for line in breach.notes.splitlines()][-1][:2] == [">", "2"]
 
 
-@pytest.mark.parametrize(("groups", "fires"), [
-    (([[0, 1], [0]], [[0, 1], [1]]), False),  # Each rank's own subgroup: nobody to agree with.
-    (([[0, 1], [0, 1]], [[0, 1], [0, 1]]), True)])
-def test_comm1_compares_each_group_among_its_members(groups: tuple[list[list[int]], list[list[int]]], *, fires: bool) -> None:
+@pytest.mark.parametrize(
+    ("groups", "fires"),
+    [
+        (([[0, 1], [0]], [[0, 1], [1]]), False),  # Each rank's own subgroup: nobody to agree with.
+        (([[0, 1], [0, 1]], [[0, 1], [0, 1]]), True),
+    ],
+)
+def test_comm1_compares_each_group_among_its_members(
+    groups: tuple[list[list[int]], list[list[int]]], *, fires: bool
+) -> None:
     """What a subgroup of other ranks does is no difference."""
     sent = [CALLS, [CALLS[1]]], [CALLS, [WIDER]]
-    ranks = tuple(replace(rank, sent=calls, groups=members)
-                  for rank, calls, members in zip(right().ranks, sent, groups, strict=True))
+    ranks = tuple(
+        replace(rank, sent=calls, groups=members)
+        for rank, calls, members in zip(right().ranks, sent, groups, strict=True)
+    )
     assert (judge(replace(right(), ranks=ranks))["COMM-1"].breach is not None) == fires
 
 
 @pytest.mark.parametrize(("theirs", "fires"), [(CALLS[:1], False), ([CALLS[0], WIDER], True)])
-def test_comm1_of_a_hang_tells_calls_that_differ_and_not_what_is_missing(theirs: list[Call], *, fires: bool) -> None:
+def test_comm1_of_a_hang_tells_calls_that_differ_and_not_what_is_missing(
+    theirs: list[Call], *, fires: bool
+) -> None:
     """A rank that hangs may have been about to issue the rest."""
-    said = LastCalls(len(theirs), 0, tuple((number, label([0, 1], 0), call) for number, call in enumerate(theirs, start=1)))
+    said = LastCalls(
+        len(theirs),
+        0,
+        tuple((number, label([0, 1], 0), call) for number, call in enumerate(theirs, start=1)),
+    )
     incident = Incident("hung", {1: "gave no answer within 3.0 s"}, {}, 3.0, {1: said})
-    evidence = replace(right(), ranks=(replace(right().ranks[0], sent=[CALLS]), RankEvidence({})), incident=incident)
+    evidence = replace(
+        right(),
+        ranks=(replace(right().ranks[0], sent=[CALLS]), RankEvidence({})),
+        incident=incident,
+    )
     finding = judge(evidence)["COMM-1"]
     assert (finding.breach is not None) == fires
     assert bool(finding.unjudged) != fires
@@ -385,7 +668,9 @@ def test_comm1_of_a_hang_tells_calls_that_differ_and_not_what_is_missing(theirs:
 def test_a_process_group_nobody_sees_is_not_observed_and_nothing_holds() -> None:
     """Rules about what is sent say so instead of holding."""
     case = replace(CASE, perturbation=Perturbation("withheld"))
-    blind = replace(right(case), ranks=tuple(replace(rank, sent=[[]]) for rank in right(case).ranks))
+    blind = replace(
+        right(case), ranks=tuple(replace(rank, sent=[[]]) for rank in right(case).ranks)
+    )
     findings = judge(replace(blind, unperturbed=right()))
     for rule in ("COMM-1", "COMM-2", "COMM-3", "COMM-4", "COMM-5"):
         assert findings[rule].unjudged.startswith("not observed"), rule
@@ -403,12 +688,19 @@ def test_comm2_compares_bits_with_the_unperturbed_run() -> None:
     moved = altered(evidence, 1, "updated", 1, WEIGHT, one_bit_up)
     breach = judge(replace(moved, unperturbed=right()))["COMM-2"].breach
     assert breach is not None
-    assert breach.perhaps == "it changes when collectives start up to 1 ms late, each rank's at times of its own"
+    assert (
+        breach.perhaps
+        == "it changes when collectives start up to 1 ms late, each rank's at times of its own"
+    )
 
 
 def resent(evidence: TrainingEvidence, calls: list[Call]) -> TrainingEvidence:
     """Evidence whose every step sent these calls, at times within the step."""
-    sent = [call._replace(launched=step + call.launched) for step in range(evidence.case.steps) for call in calls]
+    sent = [
+        call._replace(launched=step + call.launched)
+        for step in range(evidence.case.steps)
+        for call in calls
+    ]
     return replace(evidence, ranks=tuple(replace(rank, sent=[sent]) for rank in evidence.ranks))
 
 
@@ -417,13 +709,22 @@ def reduced(*pieces: tuple[int, float]) -> list[Call]:
     return [Call("allreduce", "float32", elements, "SUM", launched=at) for elements, at in pieces]
 
 
-@pytest.mark.parametrize(("cap", "calls", "declared", "fires"), [
-    (16, reduced((3, 0.5), (4, 0.7)), "within", False), (16, reduced((7, 0.7)), "within", True),
-    (16, reduced((1, 0.3), (2, 0.5), (4, 0.7)), "within", True), (1 << 20, reduced((7, 0.7)), "within", False),
-    (1 << 20, reduced((3, 0.5), (4, 0.7)), "within", True), (8, reduced((3, 0.5), (4, 0.7)), "reach", False),
-    (8, reduced((1, 0.2), (1, 0.3), (1, 0.4), (4, 0.7)), "reach", True), (16, reduced((2, 0.5), (60, 0.7)), "within", True)])
+@pytest.mark.parametrize(
+    ("cap", "calls", "declared", "fires"),
+    [
+        (16, reduced((3, 0.5), (4, 0.7)), "within", False),
+        (16, reduced((7, 0.7)), "within", True),
+        (16, reduced((1, 0.3), (2, 0.5), (4, 0.7)), "within", True),
+        (1 << 20, reduced((7, 0.7)), "within", False),
+        (1 << 20, reduced((3, 0.5), (4, 0.7)), "within", True),
+        (8, reduced((3, 0.5), (4, 0.7)), "reach", False),
+        (8, reduced((1, 0.2), (1, 0.3), (1, 0.4), (4, 0.7)), "reach", True),
+        (16, reduced((2, 0.5), (60, 0.7)), "within", True),
+    ],
+)
 def test_comm4_wants_the_buckets_of_a_greedy_filling(
-        cap: int, calls: list[Call], declared: Buckets, *, fires: bool) -> None:
+    cap: int, calls: list[Call], declared: Buckets, *, fires: bool
+) -> None:
     """Tensors of 4, 0, 8 and 16 bytes: as many reductions as the capacity makes, none of them too large."""
     evidence = resent(right(replace(CASE, bucket_cap=cap)), calls)
     finding = judge(evidence, Declarations(buckets=declared))["COMM-4"]
@@ -431,9 +732,12 @@ def test_comm4_wants_the_buckets_of_a_greedy_filling(
     assert (finding.breach is not None) == fires
 
 
-@pytest.mark.parametrize(("calls", "fires"), [
-    (reduced((3, 0.5), (4, 0.7)), False), (reduced((3, 0.65), (4, 0.7)), True)])
-def test_comm5_wants_a_reduction_before_the_last_gradient(calls: list[Call], *, fires: bool) -> None:
+@pytest.mark.parametrize(
+    ("calls", "fires"), [(reduced((3, 0.5), (4, 0.7)), False), (reduced((3, 0.65), (4, 0.7)), True)]
+)
+def test_comm5_wants_a_reduction_before_the_last_gradient(
+    calls: list[Call], *, fires: bool
+) -> None:
     """The last gradient of each step is computed 0.6 s after the step began."""
     finding = judge(resent(right(), calls))["COMM-5"]
     assert finding.compared
@@ -444,8 +748,13 @@ def test_comm5_wants_a_reduction_before_the_last_gradient(calls: list[Call], *, 
 CAUGHT = replace(CASE, mishap=Mishap("backward error", 1))
 
 
-@pytest.mark.parametrize(("surfaced", "judged", "fires"), [("UserError", True, False), ("", True, True), (None, False, False)])
-def test_live2_wants_the_exception_to_reach_the_user(surfaced: str | None, *, judged: bool, fires: bool) -> None:
+@pytest.mark.parametrize(
+    ("surfaced", "judged", "fires"),
+    [("UserError", True, False), ("", True, True), (None, False, False)],
+)
+def test_live2_wants_the_exception_to_reach_the_user(
+    surfaced: str | None, *, judged: bool, fires: bool
+) -> None:
     """One that was swallowed is a breach; one that was never raised leaves it open."""
     ranks = tuple(replace(rank, surfaced=surfaced) for rank in right(CAUGHT).ranks)
     finding = judge(replace(right(CAUGHT), ranks=ranks))["LIVE-2"]
@@ -462,11 +771,19 @@ def test_live2_wants_every_step_right_afterwards() -> None:
     assert breach.fact.startswith("after an exception was caught, the gradient is not the mean")
 
 
-RAISED = {"phase": "backward", "step": 1, "type": "RuntimeError", "message": "closed", "traceback": ""}
+RAISED = {
+    "phase": "backward",
+    "step": 1,
+    "type": "RuntimeError",
+    "message": "closed",
+    "traceback": "",
+}
 
 
-@pytest.mark.parametrize(("change", "fires"), [
-    ({"raised": RAISED}, False), ({}, True), ({"raised": {**RAISED, "step": 2}}, True)])
+@pytest.mark.parametrize(
+    ("change", "fires"),
+    [({"raised": RAISED}, False), ({}, True), ({"raised": {**RAISED, "step": 2}}, True)],
+)
 def test_live3_wants_the_others_to_fail(change: dict[str, Any], *, fires: bool) -> None:
     """To raise before the step is made; to finish, or to make the step, is a breach."""
     case = replace(CASE, mishap=Mishap("death", 1, 0))
@@ -479,13 +796,24 @@ def test_live3_wants_the_others_to_fail(change: dict[str, Any], *, fires: bool) 
     assert (finding.breach is not None) == fires
     assert finding.compared == 1
     hung = replace(incident, ranks={**incident.ranks, 1: "gave no answer within 2.1 s"})
-    assert judge(TrainingEvidence(case, (RankEvidence({}), RankEvidence({})), hung))["LIVE-3"].breach is not None
+    assert (
+        judge(TrainingEvidence(case, (RankEvidence({}), RankEvidence({})), hung))["LIVE-3"].breach
+        is not None
+    )
 
 
-@pytest.mark.parametrize(("counts", "fires"), [
-    ([[5, 9, 0]] * 4, False), ([[5, 9, 0], [6, 9, 0], [6, 9, 0], [6, 9, 0]], False),
-    ([[5, 9, 0], [6, 9, 0], [7, 9, 0], [8, 9, 0]], True), ([[5, 9, n] for n in range(4)], True)])
-def test_live4_wants_nothing_to_grow_with_every_run(counts: list[list[int]], *, fires: bool) -> None:
+@pytest.mark.parametrize(
+    ("counts", "fires"),
+    [
+        ([[5, 9, 0]] * 4, False),
+        ([[5, 9, 0], [6, 9, 0], [6, 9, 0], [6, 9, 0]], False),
+        ([[5, 9, 0], [6, 9, 0], [7, 9, 0], [8, 9, 0]], True),
+        ([[5, 9, n] for n in range(4)], True),
+    ],
+)
+def test_live4_wants_nothing_to_grow_with_every_run(
+    counts: list[list[int]], *, fires: bool
+) -> None:
     """What grew once was started on first use; what grows every time is left behind."""
     case = replace(CASE, rounds=4)
     ranks = tuple(replace(rank, left=counts) for rank in right(case).ranks)
@@ -497,7 +825,9 @@ def test_comm3_wants_every_result_waited_for(what: str) -> None:
     """Judged only where results are withheld, and only where there was one to withhold."""
     case = replace(CASE, perturbation=Perturbation("withheld"))
     evidence = right(case)
-    assert judge(replace(evidence, ranks=tuple(replace(rank, sent=[[]]) for rank in evidence.ranks)))["COMM-3"].unjudged
+    assert judge(
+        replace(evidence, ranks=tuple(replace(rank, sent=[[]]) for rank in evidence.ranks))
+    )["COMM-3"].unjudged
     ranks = tuple(replace(rank, sent=[CALLS]) for rank in evidence.ranks)
     assert judge(replace(evidence, ranks=ranks))["COMM-3"].compared > 0
     late = replace(ranks[1], in_flight=[[1, CALLS[1], what]])
@@ -514,10 +844,20 @@ def test_param4_compares_with_plain_training_at_one_rank() -> None:
     assert judge(moved)["PARAM-4"].breach is not None
 
 
-@pytest.mark.parametrize(("value", "held", "fires"), [
-    (np.nan, np.nan, False), (np.nan, 0.0, True), (np.nan, np.inf, True), (np.inf, np.inf, False), (np.inf, -np.inf, True),
-    (-np.inf, np.nan, True)])
-def test_grad7_wants_the_very_value_that_is_not_finite(value: float, held: float, *, fires: bool) -> None:
+@pytest.mark.parametrize(
+    ("value", "held", "fires"),
+    [
+        (np.nan, np.nan, False),
+        (np.nan, 0.0, True),
+        (np.nan, np.inf, True),
+        (np.inf, np.inf, False),
+        (np.inf, -np.inf, True),
+        (-np.inf, np.nan, True),
+    ],
+)
+def test_grad7_wants_the_very_value_that_is_not_finite(
+    value: float, held: float, *, fires: bool
+) -> None:
     """NaN must stay NaN and infinity must stay that infinity, on every rank."""
     evidence = right(replace(CASE, poison=Poison(0, 2)))
     evidence = altered(evidence, 0, "local", 2, SCALE, lambda _: np.float32(value))
@@ -529,7 +869,9 @@ def test_grad7_wants_the_very_value_that_is_not_finite(value: float, held: float
 
 def test_poisoned_steps_are_left_to_grad7() -> None:
     """No rule about finite numbers compares at or after a poisoned step."""
-    evidence = everywhere(right(replace(CASE, poison=Poison(0, 1))), "reduced", 1, WEIGHT, raised_by_one)
+    evidence = everywhere(
+        right(replace(CASE, poison=Poison(0, 1))), "reduced", 1, WEIGHT, raised_by_one
+    )
     findings = judge(evidence)
     assert findings["GRAD-2"].breach is None
     assert findings["GRAD-3"].breach is None
@@ -539,7 +881,16 @@ def test_poisoned_steps_are_left_to_grad7() -> None:
 def test_missing_evidence_is_unjudged_never_a_pass_or_an_accusation() -> None:
     """A rank that noted nothing leaves every comparing rule without a verdict, with the reason."""
     evidence = right()
-    silent = RankEvidence({}, raised={"phase": "wrap", "step": 0, "type": "RuntimeError", "message": "no", "traceback": ""})
+    silent = RankEvidence(
+        {},
+        raised={
+            "phase": "wrap",
+            "step": 0,
+            "type": "RuntimeError",
+            "message": "no",
+            "traceback": "",
+        },
+    )
     findings = judge(replace(evidence, ranks=(silent, silent)))
     for name, finding in findings.items():
         assert finding.breach is None, name
@@ -580,21 +931,40 @@ def test_a_run_cut_short_is_judged_as_far_as_it_went() -> None:
     """What all ranks noted before one raised still counts."""
     evidence = right()
     cut = {key: value for key, value in evidence.ranks[1].tensors.items() if key[1] < 1}
-    findings = judge(replace(evidence, ranks=(evidence.ranks[0], replace(evidence.ranks[1], tensors=cut))))
+    findings = judge(
+        replace(evidence, ranks=(evidence.ranks[0], replace(evidence.ranks[1], tensors=cut)))
+    )
     assert 0 < findings["GRAD-2"].compared < judge(evidence)["GRAD-2"].compared
     assert findings["GRAD-2"].breach is None
 
 
 # Samplers.
 
-def dealt(shards: list[list[list[int]]], *, data: Data, epochs: tuple[int, ...] = (0,),
-          declared: SamplerDeclarations = UNDECLARED, **answer: object) -> dict[str, Finding]:
+
+def dealt(
+    shards: list[list[list[int]]],
+    *,
+    data: Data,
+    epochs: tuple[int, ...] = (0,),
+    declared: SamplerDeclarations = UNDECLARED,
+    **answer: object,
+) -> dict[str, Finding]:
     """Findings about a sampler that dealt these shards, in every process the same unless said otherwise."""
     case = ShardCase(world_size=len(shards[0]), data=data, epochs=epochs)
-    plain = {"lengths": [len(s) for s in shards[0]], "shards": shards, "again": shards[-1], "afresh": shards[-1],
-             "reseeded": None, "touched": [], "batches": [2] * len(shards[0]), "promised": [None] * len(shards[0]),
-             "worked": None, "orders": None,
-             "refused": {"rank below 0": "ValueError"}, **answer}
+    plain = {
+        "lengths": [len(s) for s in shards[0]],
+        "shards": shards,
+        "again": shards[-1],
+        "afresh": shards[-1],
+        "reseeded": None,
+        "touched": [],
+        "batches": [2] * len(shards[0]),
+        "promised": [None] * len(shards[0]),
+        "worked": None,
+        "orders": None,
+        "refused": {"rank below 0": "ValueError"},
+        **answer,
+    }
     other = {**plain, "shards": answer.get("elsewhere", shards)}
     return judge(ShardEvidence(case, (plain, other)), sampler=declared)
 
@@ -619,29 +989,80 @@ SHARD_BREACHES: list[tuple[str, str, Callable[[], dict[str, Finding]]]] = [
     ("SHARD-1", "outside", lambda: dealt([[[0, 2], [1, 3]]], data=PADDED)),
     ("SHARD-2", "a sample is lost", lambda: dealt([[[0, 1], [1, 0]]], data=PADDED)),
     ("SHARD-2", "dropped although not asked", lambda: dealt([[[0], [1]]], data=PADDED)),
-    ("SHARD-2", "drop_last repeats", lambda: dealt([[[0], [0]]], data=replace(PADDED, drop_last=True))),
+    (
+        "SHARD-2",
+        "drop_last repeats",
+        lambda: dealt([[[0], [0]]], data=replace(PADDED, drop_last=True)),
+    ),
     ("SHARD-3", "overlap", lambda: dealt([[[0, 1], [0, 1]]], data=Data(samples=4))),
-    ("SHARD-3", "padding always the same sample", lambda: dealt([[[0], [0], [0], [1]]], data=Data(samples=2))),
-    ("SHARD-4", "re-iteration differs", lambda: dealt([[[0, 2], [1, 0]]], data=PADDED, again=[[2, 0], [1, 0]])),
-    ("SHARD-4", "touches a generator", lambda: dealt([[[0, 2], [1, 0]]], data=PADDED, touched=["torch"])),
-    ("SHARD-4", "another process differs", lambda: dealt([[[0, 2], [1, 0]]], data=PADDED, elsewhere=[[[2, 0], [1, 0]]])),
-    ("SHARD-4", "depends on earlier epochs", lambda: dealt([[[0, 2], [1, 0]]], data=PADDED, afresh=[[2, 0], [1, 0]])),
+    (
+        "SHARD-3",
+        "padding always the same sample",
+        lambda: dealt([[[0], [0], [0], [1]]], data=Data(samples=2)),
+    ),
+    (
+        "SHARD-4",
+        "re-iteration differs",
+        lambda: dealt([[[0, 2], [1, 0]]], data=PADDED, again=[[2, 0], [1, 0]]),
+    ),
+    (
+        "SHARD-4",
+        "touches a generator",
+        lambda: dealt([[[0, 2], [1, 0]]], data=PADDED, touched=["torch"]),
+    ),
+    (
+        "SHARD-4",
+        "another process differs",
+        lambda: dealt([[[0, 2], [1, 0]]], data=PADDED, elsewhere=[[[2, 0], [1, 0]]]),
+    ),
+    (
+        "SHARD-4",
+        "depends on earlier epochs",
+        lambda: dealt([[[0, 2], [1, 0]]], data=PADDED, afresh=[[2, 0], [1, 0]]),
+    ),
     ("SHARD-4", "the seed is ignored", lambda: dealt([[ORDER]], data=SHUFFLED, reseeded=[ORDER])),
     ("SHARD-5", "epoch ignored", lambda: dealt([[ORDER], [ORDER]], data=SHUFFLED, epochs=(0, 1))),
-    ("SHARD-5", "changes unshuffled", lambda: dealt([[ORDER], [ORDER[::-1]]], data=Data(samples=13), epochs=(0, 1))),
+    (
+        "SHARD-5",
+        "changes unshuffled",
+        lambda: dealt([[ORDER], [ORDER[::-1]]], data=Data(samples=13), epochs=(0, 1)),
+    ),
     ("SHARD-6", "unequal batches", lambda: dealt([[[0, 2], [1, 0]]], data=PADDED, batches=[2, 1])),
     ("SHARD-6", "len says more", lambda: dealt([[[0, 2], [1, 0]]], data=PADDED, promised=[2, 4])),
-    ("SHARD-10", "every worker the whole share", lambda: dealt([[[0, 2], [1, 0]]], data=PADDED, worked=[
-        [[0, 2], [0, 2]], [[1], [0]]])),
-    ("SHARD-10", "one lost", lambda: dealt([[[0, 2], [1, 0]]], data=PADDED, worked=[[[0], [2]], [[1], []]])),
+    (
+        "SHARD-10",
+        "every worker the whole share",
+        lambda: dealt([[[0, 2], [1, 0]]], data=PADDED, worked=[[[0, 2], [0, 2]], [[1], [0]]]),
+    ),
+    (
+        "SHARD-10",
+        "one lost",
+        lambda: dealt([[[0, 2], [1, 0]]], data=PADDED, worked=[[[0], [2]], [[1], []]]),
+    ),
     ("SHARD-6", "too few batches", lambda: dealt([[[0, 2], [1, 0]]], data=PADDED, batches=[1, 1])),
-    ("SHARD-8", "contiguous, declared strided", lambda: dealt(
-        [[[0, 1], [2, 0]]], data=PADDED, orders=[[0, 1, 2]], declared=SamplerDeclarations(layout="strided"))),
-    ("SHARD-7", "accepted", lambda: dealt([[[0, 2], [1, 0]]], data=PADDED, refused={"rank below 0": None})),
+    (
+        "SHARD-8",
+        "contiguous, declared strided",
+        lambda: dealt(
+            [[[0, 1], [2, 0]]],
+            data=PADDED,
+            orders=[[0, 1, 2]],
+            declared=SamplerDeclarations(layout="strided"),
+        ),
+    ),
+    (
+        "SHARD-7",
+        "accepted",
+        lambda: dealt([[[0, 2], [1, 0]]], data=PADDED, refused={"rank below 0": None}),
+    ),
 ]
 
 
-@pytest.mark.parametrize(("rule", "what", "judged"), SHARD_BREACHES, ids=[f"{rule}-{what}" for rule, what, _ in SHARD_BREACHES])
+@pytest.mark.parametrize(
+    ("rule", "what", "judged"),
+    SHARD_BREACHES,
+    ids=[f"{rule}-{what}" for rule, what, _ in SHARD_BREACHES],
+)
 def test_shard_rule_fires(rule: str, what: str, judged: Callable[[], dict[str, Finding]]) -> None:
     """A breach of the rule's requirement is found."""
     assert judged()[rule].breach is not None, what
@@ -661,10 +1082,17 @@ def test_what_a_sampler_declares_is_what_it_is_judged_by() -> None:
     assert repeated["SHARD-3"].breach is not None
     by_batch = Data(samples=3, batch_size=2)
     shards = [[[0, 1], [2, 0]], [[0, 1, 2, 0], [1, 2, 0, 1]]]
-    fits, too_many = (dealt([one], data=by_batch, declared=SamplerDeclarations(padding="batch")) for one in shards)
+    fits, too_many = (
+        dealt([one], data=by_batch, declared=SamplerDeclarations(padding="batch")) for one in shards
+    )
     assert fits["SHARD-3"].breach is None
     assert too_many["SHARD-3"].breach is not None
-    strided = dealt([[[0, 2], [1, 0]]], data=PADDED, orders=[[0, 1, 2]], declared=SamplerDeclarations(layout="strided"))
+    strided = dealt(
+        [[[0, 2], [1, 0]]],
+        data=PADDED,
+        orders=[[0, 1, 2]],
+        declared=SamplerDeclarations(layout="strided"),
+    )
     assert strided["SHARD-8"].breach is None
     assert strided["SHARD-8"].compared == 4
 
@@ -675,12 +1103,28 @@ WHOLE, LATER, NEXT = [3, 1, 6, 0, 7, 4], [5, 2, 8, 9, 10, 11], [8, 1, 4, 7, 2, 6
 
 def went_on(rank: int, answer: dict[str, object], raised: dict[str, str] | None = None) -> Finding:
     """SHARD-9's finding about a sampler whose rank answered so after a resumption, and rightly where nothing is said."""
-    case = ShardCase(world_size=2, data=Data(samples=12, batch_size=2, shuffle=True), epochs=(1,), saved_after=1)
+    case = ShardCase(
+        world_size=2, data=Data(samples=12, batch_size=2, shuffle=True), epochs=(1,), saved_after=1
+    )
     rows: list[dict[str, object]] = [
-        {"taken": whole[:2], "rest": whole[2:], "loaded": whole[2:], "taken_again": whole[2:4], "twice": whole[4:],
-         "fresh": whole[::-1], "following": [NEXT, NEXT]} for whole in (WHOLE, LATER)]
+        {
+            "taken": whole[:2],
+            "rest": whole[2:],
+            "loaded": whole[2:],
+            "taken_again": whole[2:4],
+            "twice": whole[4:],
+            "fresh": whole[::-1],
+            "following": [NEXT, NEXT],
+        }
+        for whole in (WHOLE, LATER)
+    ]
     rows[rank] |= answer
-    plain: dict[str, object] = {"lengths": [6, 6], "shards": [[WHOLE, LATER]], "again": [WHOLE, LATER], "resumed": rows}
+    plain: dict[str, object] = {
+        "lengths": [6, 6],
+        "shards": [[WHOLE, LATER]],
+        "again": [WHOLE, LATER],
+        "resumed": rows,
+    }
     plain = {"refused": {}, **(plain if raised is None else {"raised": raised})}
     return judge(ShardEvidence(case, (plain, plain)))["SHARD-9"]
 
@@ -703,13 +1147,39 @@ def taken_up(world_size: int, **changes: object) -> Finding:
     longest = len(rest[0])
     rest = [(part + LEFT[:1])[:longest] for part in rest]
     whole = [WHOLE[:2], LATER[:2]]
-    right: dict[str, object] = {"taken": [[3, 11], [5, 3]], "rest": rest, "following": whole, "fresh": whole}
-    case = ShardCase(world_size=2, data=Data(samples=12, batch_size=2, shuffle=True), epochs=(1,), saved_after=1,
-                     resumed_by=world_size)
-    rows = [{"taken": whole[:2], "rest": whole[2:], "loaded": whole[2:], "taken_again": whole[2:4], "twice": whole[4:],
-             "fresh": whole[::-1], "following": [NEXT, NEXT]} for whole in (WHOLE, LATER)]
-    plain: dict[str, object] = {"lengths": [6, 6], "shards": [[WHOLE, LATER]], "again": [WHOLE, LATER], "resumed": rows,
-                                "elsewhere": {**right, **changes}, "refused": {}}
+    right: dict[str, object] = {
+        "taken": [[3, 11], [5, 3]],
+        "rest": rest,
+        "following": whole,
+        "fresh": whole,
+    }
+    case = ShardCase(
+        world_size=2,
+        data=Data(samples=12, batch_size=2, shuffle=True),
+        epochs=(1,),
+        saved_after=1,
+        resumed_by=world_size,
+    )
+    rows = [
+        {
+            "taken": whole[:2],
+            "rest": whole[2:],
+            "loaded": whole[2:],
+            "taken_again": whole[2:4],
+            "twice": whole[4:],
+            "fresh": whole[::-1],
+            "following": [NEXT, NEXT],
+        }
+        for whole in (WHOLE, LATER)
+    ]
+    plain: dict[str, object] = {
+        "lengths": [6, 6],
+        "shards": [[WHOLE, LATER]],
+        "again": [WHOLE, LATER],
+        "resumed": rows,
+        "elsewhere": {**right, **changes},
+        "refused": {},
+    }
     return judge(ShardEvidence(case, (plain, plain)))["SHARD-9"]
 
 
@@ -721,14 +1191,29 @@ def test_shard9_holds_where_ranks_of_another_number_share_what_is_left(world_siz
     assert ("another world size" in finding.met) == (world_size != 2)
 
 
-@pytest.mark.parametrize(("fact", "got", "changes"), [
-    ("ranks of another number do not go on with the rest", "1 of the 9 left are lost, 1 of those taken before come again",
-     {"rest": [[1, 6, 0, 7], [4, 2, 8, 9], [3]]}),
-    ("ranks of another number do not go on with the rest", "0 of the 9 left are lost, 3 of those taken before come again, 12",
-     {"rest": [LEFT[:4], [*LEFT[4:8]], [*LEFT[8:], 3, 5, 11]]}),
-    ("the epoch after one that ranks of another number resumed is not theirs", "without a resumption", {"following": [[1]]}),
-])
-def test_shard9_fires_where_ranks_of_another_number_go_on_wrongly(fact: str, got: str, changes: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    ("fact", "got", "changes"),
+    [
+        (
+            "ranks of another number do not go on with the rest",
+            "1 of the 9 left are lost, 1 of those taken before come again",
+            {"rest": [[1, 6, 0, 7], [4, 2, 8, 9], [3]]},
+        ),
+        (
+            "ranks of another number do not go on with the rest",
+            "0 of the 9 left are lost, 3 of those taken before come again, 12",
+            {"rest": [LEFT[:4], [*LEFT[4:8]], [*LEFT[8:], 3, 5, 11]]},
+        ),
+        (
+            "the epoch after one that ranks of another number resumed is not theirs",
+            "without a resumption",
+            {"following": [[1]]},
+        ),
+    ],
+)
+def test_shard9_fires_where_ranks_of_another_number_go_on_wrongly(
+    fact: str, got: str, changes: dict[str, object]
+) -> None:
     """With what was lost and what came again."""
     breach = taken_up(3, **changes).breach
     assert breach is not None
@@ -737,22 +1222,51 @@ def test_shard9_fires_where_ranks_of_another_number_go_on_wrongly(fact: str, got
     assert "loaded by 3 ranks" in breach.where
 
 
-@pytest.mark.parametrize(("fact", "cause", "answer"), [
-    ("does not go on with the rest", "from the beginning: the 2 indices that were consumed are yielded again",
-     {"loaded": WHOLE}),
-    ("does not go on with the rest", "nothing of the state is restored", {"loaded": WHOLE[::-1]}),
-    ("does not go on with the rest", "the saved epoch is lost", {"loaded": WHOLE[::-1][2:]}),
-    ("does not go on with the rest", "off by one: the 1 indices after the 2 consumed are skipped", {"loaded": WHOLE[3:]}),
-    ("does not go on with the rest", "all that was left of the epoch is skipped", {"loaded": []}),
-    ("does not go on with the rest", "the rest in another order", {"loaded": WHOLE[:1:-1]}),
-    ("does not go on with the rest", "of another order: what fixes it is lost", {"loaded": [9, 2, 5, 8]}),
-    ("state saved after a resumption does not", "the count starts anew", {"twice": WHOLE[2:]}),
-    ("after a resumed one is not that of an uninterrupted run", "the skip stays for the next epoch",
-     {"following": [NEXT, NEXT[2:]]}),
-    ("after a resumed one is not that of an uninterrupted run", "it is the resumed epoch again", {"following": [NEXT, WHOLE]}),
-    ("saving the state changes what is yielded", "", {"rest": [WHOLE[-1]]}),
-    ("saving the state changes what is yielded", "", {"rest": WHOLE[3:]}),
-])
+@pytest.mark.parametrize(
+    ("fact", "cause", "answer"),
+    [
+        (
+            "does not go on with the rest",
+            "from the beginning: the 2 indices that were consumed are yielded again",
+            {"loaded": WHOLE},
+        ),
+        (
+            "does not go on with the rest",
+            "nothing of the state is restored",
+            {"loaded": WHOLE[::-1]},
+        ),
+        ("does not go on with the rest", "the saved epoch is lost", {"loaded": WHOLE[::-1][2:]}),
+        (
+            "does not go on with the rest",
+            "off by one: the 1 indices after the 2 consumed are skipped",
+            {"loaded": WHOLE[3:]},
+        ),
+        (
+            "does not go on with the rest",
+            "all that was left of the epoch is skipped",
+            {"loaded": []},
+        ),
+        ("does not go on with the rest", "the rest in another order", {"loaded": WHOLE[:1:-1]}),
+        (
+            "does not go on with the rest",
+            "of another order: what fixes it is lost",
+            {"loaded": [9, 2, 5, 8]},
+        ),
+        ("state saved after a resumption does not", "the count starts anew", {"twice": WHOLE[2:]}),
+        (
+            "after a resumed one is not that of an uninterrupted run",
+            "the skip stays for the next epoch",
+            {"following": [NEXT, NEXT[2:]]},
+        ),
+        (
+            "after a resumed one is not that of an uninterrupted run",
+            "it is the resumed epoch again",
+            {"following": [NEXT, WHOLE]},
+        ),
+        ("saving the state changes what is yielded", "", {"rest": [WHOLE[-1]]}),
+        ("saving the state changes what is yielded", "", {"rest": WHOLE[3:]}),
+    ],
+)
 def test_shard9_fires(fact: str, cause: str, answer: dict[str, object]) -> None:
     """With what was lost and what came again, and the cause where the evidence shows one."""
     breach = went_on(0, answer).breach
@@ -769,16 +1283,25 @@ def test_shard9_tells_the_count_of_one_rank_from_all_and_a_batch_from_the_world(
     assert breach is not None
     assert breach.perhaps == ""
     assert {cause.kind for cause in breach.causes} == {
-        "times the world", "counted twice", "a batch ahead", "indices for batches"}
+        "times the world",
+        "counted twice",
+        "a batch ahead",
+        "indices for batches",
+    }
     assert "rank 1" in breach.where
     assert "0 of the 2 taken before come again, 2 of the 4 left are lost" in breach.got
     assert {cause.kind for cause in went_on(1, {"loaded": LATER[1:]}).breach.causes} == {  # type: ignore[union-attr]  # there is one
-        "counted for all", "one behind", "batches for indices"}
+        "counted for all",
+        "one behind",
+        "batches for indices",
+    }
 
 
 def test_shard9_is_not_judged_where_nothing_is_left_and_accuses_what_raises() -> None:
     """A state saved at an epoch's end may be either epoch's; an exception is the rule's own affair."""
-    assert went_on(0, {"taken": WHOLE, "rest": [], "loaded": WHOLE}).compared == 4  # Rank 1's alone.
+    assert (
+        went_on(0, {"taken": WHOLE, "rest": [], "loaded": WHOLE}).compared == 4
+    )  # Rank 1's alone.
     breach = went_on(0, {}, {"type": "KeyError", "phase": "resuming", "message": "'epoch'"}).breach
     assert breach is not None
     assert breach.fact == "saving or loading a state raises"
@@ -790,6 +1313,8 @@ def test_shard9_is_not_judged_where_nothing_is_left_and_accuses_what_raises() ->
 
 def test_shard5_is_not_judged_where_chance_could_repeat_an_order() -> None:
     """Two orders of a short dataset may be equal by chance: no accusation."""
-    finding = dealt([[[0, 1]], [[0, 1]]], data=Data(samples=2, shuffle=True), epochs=(0, 1))["SHARD-5"]
+    finding = dealt([[[0, 1]], [[0, 1]]], data=Data(samples=2, shuffle=True), epochs=(0, 1))[
+        "SHARD-5"
+    ]
     assert finding.breach is None
     assert finding.unjudged

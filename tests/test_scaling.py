@@ -40,9 +40,13 @@ def of_scales(evidence: TrainingEvidence, rank: int, scales: list[float]) -> Tra
     return replace(evidence, ranks=tuple(ranks))
 
 
-@pytest.mark.parametrize("optimizer", [CASE.optimizer, Optimizer("adamw", log2_lr=-10, weight_decay=0.25)])
+@pytest.mark.parametrize(
+    "optimizer", [CASE.optimizer, Optimizer("adamw", log2_lr=-10, weight_decay=0.25)]
+)
 @pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_right_evidence_of_a_loss_scale_breaches_no_rule(world_size: int, optimizer: Optimizer) -> None:
+def test_right_evidence_of_a_loss_scale_breaches_no_rule(
+    world_size: int, optimizer: Optimizer
+) -> None:
     """A skipped step counts for nothing: neither for the momentum nor for the steps that Adam has made."""
     poison = Poison(world_size - 1, 1, "inf")
     evidence = right(replace(SCALED, world_size=world_size, optimizer=optimizer, poison=poison))
@@ -50,27 +54,81 @@ def test_right_evidence_of_a_loss_scale_breaches_no_rule(world_size: int, optimi
     findings = judge(evidence)
     assert {name: f.breach for name, f in findings.items() if f.breach} == {}
     assert not [name for name, f in findings.items() if f.crashed]
-    assert findings["PARAM-6"].met >= set(ALL_RULES["PARAM-6"].needs) - {"more than one rank", UNSCALED}
+    assert findings["PARAM-6"].met >= set(ALL_RULES["PARAM-6"].needs) - {
+        "more than one rank",
+        UNSCALED,
+    }
     # All four steps, of which one moves nothing.
-    assert findings["PARAM-3"].compared > 3 * judge(right(replace(CASE, steps=1, world_size=world_size)))["PARAM-3"].compared
+    assert (
+        findings["PARAM-3"].compared
+        > 3 * judge(right(replace(CASE, steps=1, world_size=world_size)))["PARAM-3"].compared
+    )
 
 
-@pytest.mark.parametrize(("fact", "got", "alter"), [
-    ("ranks skip different steps", "makes the step, rank 1 skips it; a gradient is not finite on rank 1; synchronised",
-     lambda e: of_scales(e, 0, [32.0, 64.0, 128.0, 256.0])),
-    ("ranks skip different steps", "it skips the step, rank 1 makes it; all gradients are finite",
-     lambda e: of_scales(e, 0, [8.0, 4.0, 8.0, 16.0])),
-    ("a step is made although a gradient overflows", "not finite on rank 1; synchronised, they are finite on all ranks",
-     lambda e: everywhere(of_scales(of_scales(e, 0, [32.0, 64.0]), 1, [32.0, 64.0]), "reduced", 1, WEIGHT, np.zeros_like)),
-    ("a step is skipped although no gradient overflows", "it skips the step; all gradients are finite",
-     lambda e: of_scales(of_scales(e, 0, [8.0]), 1, [8.0])),
-    ("the loss scale is another than", "48, expected 32", lambda e: of_scales(of_scales(e, 0, [48.0]), 1, [48.0])),
-    ("the loss scale is another than", "8, expected 16", lambda e: of_scales(e, 1, [32.0, 8.0, 16.0, 32.0])),
-    ("a skipped step moves parameters", "", lambda e: altered(e, 1, "updated", 1, SCALE, lambda v: v * 2)),
-    ("a skipped step changes the optimizer's state", "", lambda e: everywhere(e, "state", 1, "momentum", lambda v: v * 2)),
-    ("with a loss scaler, parameters do not move as", "", lambda e: everywhere(e, "updated", 2, SCALE, lambda v: v + 1)),
-    ("with a loss scaler, the gradient is not the mean", "", lambda e: everywhere(e, "reduced", 0, SCALE, lambda v: v / 16))])
-def test_param6_fires(fact: str, got: str, alter: Callable[[TrainingEvidence], TrainingEvidence]) -> None:
+@pytest.mark.parametrize(
+    ("fact", "got", "alter"),
+    [
+        (
+            "ranks skip different steps",
+            "makes the step, rank 1 skips it; a gradient is not finite on rank 1; synchronised",
+            lambda e: of_scales(e, 0, [32.0, 64.0, 128.0, 256.0]),
+        ),
+        (
+            "ranks skip different steps",
+            "it skips the step, rank 1 makes it; all gradients are finite",
+            lambda e: of_scales(e, 0, [8.0, 4.0, 8.0, 16.0]),
+        ),
+        (
+            "a step is made although a gradient overflows",
+            "not finite on rank 1; synchronised, they are finite on all ranks",
+            lambda e: everywhere(
+                of_scales(of_scales(e, 0, [32.0, 64.0]), 1, [32.0, 64.0]),
+                "reduced",
+                1,
+                WEIGHT,
+                np.zeros_like,
+            ),
+        ),
+        (
+            "a step is skipped although no gradient overflows",
+            "it skips the step; all gradients are finite",
+            lambda e: of_scales(of_scales(e, 0, [8.0]), 1, [8.0]),
+        ),
+        (
+            "the loss scale is another than",
+            "48, expected 32",
+            lambda e: of_scales(of_scales(e, 0, [48.0]), 1, [48.0]),
+        ),
+        (
+            "the loss scale is another than",
+            "8, expected 16",
+            lambda e: of_scales(e, 1, [32.0, 8.0, 16.0, 32.0]),
+        ),
+        (
+            "a skipped step moves parameters",
+            "",
+            lambda e: altered(e, 1, "updated", 1, SCALE, lambda v: v * 2),
+        ),
+        (
+            "a skipped step changes the optimizer's state",
+            "",
+            lambda e: everywhere(e, "state", 1, "momentum", lambda v: v * 2),
+        ),
+        (
+            "with a loss scaler, parameters do not move as",
+            "",
+            lambda e: everywhere(e, "updated", 2, SCALE, lambda v: v + 1),
+        ),
+        (
+            "with a loss scaler, the gradient is not the mean",
+            "",
+            lambda e: everywhere(e, "reduced", 0, SCALE, lambda v: v / 16),
+        ),
+    ],
+)
+def test_param6_fires(
+    fact: str, got: str, alter: Callable[[TrainingEvidence], TrainingEvidence]
+) -> None:
     """On each way to skip, scale or move wrongly, named for what it is."""
     breach = judge(alter(right(SCALED)))["PARAM-6"].breach
     assert breach is not None
@@ -95,7 +153,13 @@ def test_what_may_overflow_or_not_is_left_to_the_ranks() -> None:
     started = evidence.ranks[0].tensors["forward", 0].by_name
     skipped = of_scales(of_scales(evidence, 0, [8.0]), 1, [8.0])
     for name, value in started.items():
-        skipped = everywhere(skipped, "updated", 0, name, lambda v, value=value: value.astype(v.dtype).reshape(v.shape))
+        skipped = everywhere(
+            skipped,
+            "updated",
+            0,
+            name,
+            lambda v, value=value: value.astype(v.dtype).reshape(v.shape),
+        )
     skipped = everywhere(skipped, "state", 0, "momentum", np.zeros_like)
     assert [judge(one)["PARAM-6"].breach for one in (made, skipped)] == [None, None]
     parted = judge(of_scales(made, 1, [8.0]))["PARAM-6"].breach
@@ -120,19 +184,44 @@ def test_unscaling_rounds_nothing_but_what_becomes_too_small() -> None:
 SPARSE = Model(2, (Layer("embedding", sparse=True), Layer("linear", 2)))
 
 
-@pytest.mark.parametrize(("make", "message"), [
-    (lambda: LossScale(127), "log2_scale is 127, expected an integer from -30 to 126"),
-    (lambda: LossScale(4, interval=0), "interval is 0"),
-    (lambda: LossScale(4, log2_growth=0), "log2_growth is 0"),
-    (lambda: LossScale(4, log2_backoff=0), "log2_backoff is 0"),
-    (lambda: replace(SCALED, scaler=LossScale(126, interval=1)), "whose scale stays between"),
-    (lambda: replace(SCALED, scaler=LossScale(4, log2_backoff=60)), "whose scale stays between"),
-    (lambda: replace(SCALED, zero_grad="never"), "zero_grad is 'never', expected another where a loss is scaled"),
-    (lambda: TrainingCase(SPARSE, scaler=LossScale(4)), "null where a gradient is sparse or complex"),
-    (lambda: TrainingCase(Model(2, (Layer("linear"),)), optimizer=Optimizer(momentum=0.5, way="fused"), scaler=LossScale(4)),
-     "SGD's fused kernels have momentum"),
-    (lambda: replace(CASE, saved_by=1, scaler=LossScale(4)), "a state is loaded that others saved"),
-    (lambda: replace(CASE, exhausted=(Exhausted(1),), scaler=LossScale(4)), "where a rank runs out of batches")])
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: LossScale(127), "log2_scale is 127, expected an integer from -30 to 126"),
+        (lambda: LossScale(4, interval=0), "interval is 0"),
+        (lambda: LossScale(4, log2_growth=0), "log2_growth is 0"),
+        (lambda: LossScale(4, log2_backoff=0), "log2_backoff is 0"),
+        (lambda: replace(SCALED, scaler=LossScale(126, interval=1)), "whose scale stays between"),
+        (
+            lambda: replace(SCALED, scaler=LossScale(4, log2_backoff=60)),
+            "whose scale stays between",
+        ),
+        (
+            lambda: replace(SCALED, zero_grad="never"),
+            "zero_grad is 'never', expected another where a loss is scaled",
+        ),
+        (
+            lambda: TrainingCase(SPARSE, scaler=LossScale(4)),
+            "null where a gradient is sparse or complex",
+        ),
+        (
+            lambda: TrainingCase(
+                Model(2, (Layer("linear"),)),
+                optimizer=Optimizer(momentum=0.5, way="fused"),
+                scaler=LossScale(4),
+            ),
+            "SGD's fused kernels have momentum",
+        ),
+        (
+            lambda: replace(CASE, saved_by=1, scaler=LossScale(4)),
+            "a state is loaded that others saved",
+        ),
+        (
+            lambda: replace(CASE, exhausted=(Exhausted(1),), scaler=LossScale(4)),
+            "where a rank runs out of batches",
+        ),
+    ],
+)
 def test_what_cannot_be_run_is_refused(make: Callable[[], object], message: str) -> None:
     """With the field, what it holds and what it may hold."""
     with pytest.raises(CaseError) as refused:
@@ -153,10 +242,19 @@ def test_drawn_cases_are_scaled_and_become_simpler() -> None:
     @given(cases_for("PARAM-6", Scope()))
     def look_at(case: TrainingCase) -> None:
         assert (case.scaler is not None) == case.scalable
-        met.update(name for name, is_so in (("poison", case.poison is not None), ("none", case.poison is None)) if is_so)
+        met.update(
+            name
+            for name, is_so in (("poison", case.poison is not None), ("none", case.poison is None))
+            if is_so
+        )
         if case.scaler is not None:
-            met.update({f"scale {case.scaler.log2_scale > 100}", f"unscaled {case.scaler.unscaled}"})
-        assert any(isinstance(one, TrainingCase) and one.scaler is None for one in simpler(case)) or case.scaler is None
+            met.update(
+                {f"scale {case.scaler.log2_scale > 100}", f"unscaled {case.scaler.unscaled}"}
+            )
+        assert (
+            any(isinstance(one, TrainingCase) and one.scaler is None for one in simpler(case))
+            or case.scaler is None
+        )
 
     look_at()
     assert met == {"poison", "none", "scale True", "scale False", "unscaled True", "unscaled False"}
@@ -165,8 +263,14 @@ def test_drawn_cases_are_scaled_and_become_simpler() -> None:
 def test_an_overflow_of_the_scale_itself_is_skipped(pool: Pool) -> None:
     """2**122 times a gradient of some size is no float32; the scale falls far at once, and the next steps are made."""
     scaler = LossScale(122, log2_backoff=40)
-    case = TrainingCase(Model(4, (Layer("linear", 4), Layer("linear", 4))), data=Data(samples=8, batch_size=2), steps=3,
-                        log2_scale=4, scaler=scaler, seed=1)
+    case = TrainingCase(
+        Model(4, (Layer("linear", 4), Layer("linear", 4))),
+        data=Data(samples=8, batch_size=2),
+        steps=3,
+        log2_scale=4,
+        scaler=scaler,
+        seed=1,
+    )
     evidence = pool.train(case, Ddp())
     assert [rank.scales for rank in evidence.ranks] == [[2.0**82, 2.0**82, 2.0**83]] * 2
     findings = judge(evidence)
@@ -174,11 +278,30 @@ def test_an_overflow_of_the_scale_itself_is_skipped(pool: Pool) -> None:
     assert findings["PARAM-6"].met >= {"a step skipped", "a step made after one that was skipped"}
 
 
-@pytest.mark.parametrize("case", [
-    replace(SCALED, world_size=1, poison=Poison(0, 1), clip=0.5, model=Model(2, (Layer("linear", 2),))),
-    replace(SCALED, world_size=1, poison=None, log2_scale=6, model=Model(2, (Layer("linear", 2),)),
-            scaler=LossScale(122, interval=4, log2_backoff=40))], ids=["poisoned", "too large a scale"])
-def test_a_world_of_one_rank_is_plain_training_with_a_loss_scale(pool: Pool, case: TrainingCase) -> None:
+@pytest.mark.parametrize(
+    "case",
+    [
+        replace(
+            SCALED,
+            world_size=1,
+            poison=Poison(0, 1),
+            clip=0.5,
+            model=Model(2, (Layer("linear", 2),)),
+        ),
+        replace(
+            SCALED,
+            world_size=1,
+            poison=None,
+            log2_scale=6,
+            model=Model(2, (Layer("linear", 2),)),
+            scaler=LossScale(122, interval=4, log2_backoff=40),
+        ),
+    ],
+    ids=["poisoned", "too large a scale"],
+)
+def test_a_world_of_one_rank_is_plain_training_with_a_loss_scale(
+    pool: Pool, case: TrainingCase
+) -> None:
     """The plain steps have a scaler of their own, which skips what the wrapped ones skip."""
     findings = judge(pool.train(case, Ddp()))
     assert {name: found.breach for name, found in findings.items() if found.breach} == {}
@@ -187,17 +310,26 @@ def test_a_world_of_one_rank_is_plain_training_with_a_loss_scale(pool: Pool, cas
     assert "a step skipped" in findings["PARAM-6"].met
 
 
-@pytest.mark.parametrize(("name", "words"), [
-    ("keeps_what_it_finds", "a skipped step moves parameters"),
-    ("ClearedByTheStep", "a step is skipped although no gradient overflows"), ("never_unscales", "never unscaled")])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("keeps_what_it_finds", "a skipped step moves parameters"),
+        ("ClearedByTheStep", "a step is skipped although no gradient overflows"),
+        ("never_unscales", "never unscaled"),
+    ],
+)
 def test_a_fault_beside_a_scaler_is_caught(make_trial: TrialMaker, name: str, words: str) -> None:
     """By the rule that nothing but a scaled case can breach, in words that say what is wrong."""
     with pytest.raises(violation_class("PARAM-6"), match=words):
         make_trial(ddp=f"ddp_invariants.faults.scaled:{name}", cases=20).certify("PARAM-6")
 
 
-@pytest.mark.parametrize("control", [one for one in chosen(["scaled"]) if not one.is_fault], ids=lambda one: one.name)
-def test_an_optimizer_that_sees_to_scaling_is_not_accused(make_trial: TrialMaker, control: Planted) -> None:
+@pytest.mark.parametrize(
+    "control", [one for one in chosen(["scaled"]) if not one.is_fault], ids=lambda one: one.name
+)
+def test_an_optimizer_that_sees_to_scaling_is_not_accused(
+    make_trial: TrialMaker, control: Planted
+) -> None:
     """Whether it looks at all gradients, or at a shard and asks the other ranks."""
     trial = make_trial(ddp=control.target, cases=20)
     trial.certify("PARAM-6")
@@ -215,7 +347,13 @@ def test_what_synchronises_in_the_step_is_not_asked(make_trial: TrialMaker, ddp:
 
 def test_an_overflow_where_less_is_held_is_left_to_the_ranks() -> None:
     """Of gradients that travel in float16, what exceeds 65504 may be infinite."""
-    evidence = everywhere(right(replace(SCALED, poison=None, steps=1)), "local", 0, WEIGHT, lambda v: np.full_like(v, 4e4))
+    evidence = everywhere(
+        right(replace(SCALED, poison=None, steps=1)),
+        "local",
+        0,
+        WEIGHT,
+        lambda v: np.full_like(v, 4e4),
+    )
     assert Hearing(evidence).overflows(0) is False
     assert Hearing(evidence, Declarations(exactness="float16")).overflows(0) is None
     assert math.isfinite(Hearing(evidence).scale(0))

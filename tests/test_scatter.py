@@ -33,7 +33,11 @@ def held(pool: Pool, name: str, **case: object) -> list[list[int]]:
 def test_ranks_hold_what_the_first_one_has_sent(pool: Pool) -> None:
     """By sample, wherever it stands in what was sent; their own and nobody's data are told from it."""
     assert held(pool, "Scatters") == [[0, 1, 2], [3, 4, 5]]
-    assert held(pool, "ScattersPadded", world_size=3, data=Data(samples=4)) == [[0, 3], [1, 0], [2, 1]]
+    assert held(pool, "ScattersPadded", world_size=3, data=Data(samples=4)) == [
+        [0, 3],
+        [1, 0],
+        [2, 1],
+    ]
     assert held(pool, "ScattersObjects", data=Data(samples=3)) == [[0, 2], [1]]
     assert held(pool, "CutsItsOwn") == [[0, 2, 4], [OWN] * 3]
     assert held(pool, "SendsIndices") == [[FOREIGN] * 3] * 2
@@ -52,10 +56,18 @@ def test_right_ones_are_not_accused(make_trial: TrialMaker, name: str) -> None:
         trial.certify("SHARD-7", cases_for("SHARD-7", trial.scope))
 
 
-@pytest.mark.parametrize(("name", "rule", "words"), [
-    ("CutsItsOwn", "SHARD-8", "a rank holds its own data, not what the first rank has sent"),
-    ("SendsHalfPrecision", "SHARD-8", "a rank holds what is nobody's data: an index, or data that were altered on the way"),
-    ("RefusesOnTheFirst", "LIVE-1", "a rank hung")])
+@pytest.mark.parametrize(
+    ("name", "rule", "words"),
+    [
+        ("CutsItsOwn", "SHARD-8", "a rank holds its own data, not what the first rank has sent"),
+        (
+            "SendsHalfPrecision",
+            "SHARD-8",
+            "a rank holds what is nobody's data: an index, or data that were altered on the way",
+        ),
+        ("RefusesOnTheFirst", "LIVE-1", "a rank hung"),
+    ],
+)
 def test_a_wrong_one_is_caught(make_trial: TrialMaker, name: str, rule: str, words: str) -> None:
     """And confirmed in new processes."""
     trial = make_trial(sampler=SCATTERED + name, cases=20)
@@ -72,15 +84,22 @@ def test_unequal_parts_are_refused_by_every_rank(pool: Pool, discovered: Discove
     """Which is no violation: data sets are then drawn that the world size divides."""
     found = discovered(pool, Ddp(), Sampler(SCATTERED + "Scatters"), 4)
     uneven = next(one for one in found.dealt if one.capability == "uneven")
-    assert (uneven.standing, uneven.words) == (Standing.REFUSED, "ValueError: 7 samples are no equal parts for 2 ranks")
+    assert (uneven.standing, uneven.words) == (
+        Standing.REFUSED,
+        "ValueError: 7 samples are no equal parts for 2 ranks",
+    )
     asked = found.scope(3).fit_shards(ShardCase(world_size=8, data=Data(samples=7)))
     assert (asked.world_size, asked.data.samples) == (3, 9)
 
 
 def test_what_takes_no_data_cannot_scatter(pool: Pool) -> None:
     """A sentence, not an accusation."""
-    with pytest.raises(LoadFailure, match="declares layout = 'scatter' and takes no data as dataset"):
-        pool.describe(Sampler("ddp_invariants.faults.iterables:Split", declares={"layout": "scatter"}))
+    with pytest.raises(
+        LoadFailure, match="declares layout = 'scatter' and takes no data as dataset"
+    ):
+        pool.describe(
+            Sampler("ddp_invariants.faults.iterables:Split", declares={"layout": "scatter"})
+        )
 
 
 def test_a_rank_that_raises_alone_is_heard(pool: Pool) -> None:
@@ -90,7 +109,23 @@ def test_a_rank_that_raises_alone_is_heard(pool: Pool) -> None:
     evidence = pool.shards(ShardCase(data=Data(samples=3)), sampler)
     assert [answer["raised"]["type"] for answer in evidence.answers] == ["ValueError"] * 2
     assert judge(evidence)["SHARD-1"].breach is None
-    part = {"raised": None, "warned": [], "lengths": [1], "again": [[0]], "afresh": [[0]], "reseeded": None, "batches": None,
-            "promised": None, "worked": None, "resumed": None, "shards": [[[0]]], "touched": ["numpy"]}
+    part = {
+        "raised": None,
+        "warned": [],
+        "lengths": [1],
+        "again": [[0]],
+        "afresh": [[0]],
+        "reseeded": None,
+        "batches": None,
+        "promised": None,
+        "worked": None,
+        "resumed": None,
+        "shards": [[[0]]],
+        "touched": ["numpy"],
+    }
     whole = together([part, {**part, "shards": [[[1]]], "touched": []}])
-    assert (whole["shards"], whole["lengths"], whole["touched"]) == ([[[0], [1]]], [1, 1], ["numpy"])
+    assert (whole["shards"], whole["lengths"], whole["touched"]) == (
+        [[[0], [1]]],
+        [1, 1],
+        ["numpy"],
+    )

@@ -46,7 +46,12 @@ def test_what_a_worker_tells_is_what_the_main_process_knows() -> None:
     other.tell(ledger(10))
     other.tell(ledger(11))
     one._socket.send(b"no ledger")
-    assert _until(lambda: {name: each.cases for name, each in listener.ledgers().items()} == {"gw0": 8, "gw1": 11}, 5)
+    assert _until(
+        lambda: (
+            {name: each.cases for name, each in listener.ledgers().items()} == {"gw0": 8, "gw1": 11}
+        ),
+        5,
+    )
     assert list(listener.ledgers(without={"gw0"})) == ["gw1"]
     listener.close()
     one.tell(ledger())  # Nobody listens: nothing happens.
@@ -65,55 +70,105 @@ def test_progress_says_what_is_held_open_vacuous_and_left() -> None:
     progress.report(["GRAD-3"], "passed")
     progress.report([], "passed")
     assert progress.others == 1
-    assert progress.counts(known) == {"held": 1, "violated": 0, "inconclusive": 0, "not claimed": 0, "open": len(ALL_RULES) - 1}
+    assert progress.counts(known) == {
+        "held": 1,
+        "violated": 0,
+        "inconclusive": 0,
+        "not claimed": 0,
+        "open": len(ALL_RULES) - 1,
+    }
     assert progress.vacuous(known) == {"GRAD-2": ["three ranks"]}
     line = progress.line(known)
-    assert re.match(rf"1/{len(ALL_RULES)} properties, 70 cases, [\d]+/s, 1 held, {len(ALL_RULES) - 1} open, about ", line), line
+    assert re.match(
+        rf"1/{len(ALL_RULES)} properties, 70 cases, [\d]+/s, 1 held, {len(ALL_RULES) - 1} open, about ",
+        line,
+    ), line
     known.entries["GRAD-1"].confirmed = known.entries["GRAD-1"].seen = 1
     assert progress.counts(known)["violated"] == 1
 
 
-SHOWN = README.read_text(encoding="utf-8").partition("## The certificate\n")[2].split("```sh\n")[1].partition("\n```")[0]
+SHOWN = (
+    README.read_text(encoding="utf-8")
+    .partition("## The certificate\n")[2]
+    .split("```sh\n")[1]
+    .partition("\n```")[0]
+)
 """The two commands of the README."""
 SHARDS = ("properties/test_shard.py", "-k", "shard2 or shard4", "--cases", "10", "--seed", "1")
 
 
-def test_a_session_leaves_all_it_was_asked_for_also_under_xdist(session: Session, tmp_path: Path) -> None:
+def test_a_session_leaves_all_it_was_asked_for_also_under_xdist(
+    session: Session, tmp_path: Path
+) -> None:
     """Certificate, page, badge, JUnit with the rules' properties, the CI job's page; of two rules alone it is partial."""
     (tmp_path / "summary.md").write_text("said before\n")
-    certify, recheck = (line.replace(" certificate.", f" {tmp_path}/it.").split() for line in SHOWN.splitlines())
-    done = session(*certify, "-p", "no:cacheprovider", "-n", "2", *SHARDS, "--badge", str(tmp_path / "badge.json"),
-                   "--junitxml", str(tmp_path / "junit.xml"),
-                   environment={**plain(), "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md")})
+    certify, recheck = (
+        line.replace(" certificate.", f" {tmp_path}/it.").split() for line in SHOWN.splitlines()
+    )
+    done = session(
+        *certify,
+        "-p",
+        "no:cacheprovider",
+        "-n",
+        "2",
+        *SHARDS,
+        "--badge",
+        str(tmp_path / "badge.json"),
+        "--junitxml",
+        str(tmp_path / "junit.xml"),
+        environment={**plain(), "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md")},
+    )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"certificate: {tmp_path}/it.json, {tmp_path}/it.html (PARTIAL: not certified)" in done.stdout
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["badge.json", "it.html", "it.json", "junit.xml", "summary.md"]
+    assert (
+        f"certificate: {tmp_path}/it.json, {tmp_path}/it.html (PARTIAL: not certified)"
+        in done.stdout
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "badge.json",
+        "it.html",
+        "it.json",
+        "junit.xml",
+        "summary.md",
+    ]
     rechecked = CliRunner().invoke(main, recheck[1:])
     assert (rechecked.exit_code, rechecked.output.startswith("PARTIAL")) == (2, True)
     certificate = verifying.read(tmp_path / "it.json")
     assert certificate == verifying.read(tmp_path / "it.html")
-    assert [one.rule for one in certificate.rules if one.verdict == "holds"] == ["SHARD-2", "SHARD-4"]
-    assert certificate.properties.executed == certificate.properties.reported == ("SHARD-2", "SHARD-4")
-    assert certificate.partial[0].startswith(f"{len(ALL_RULES) - 2} of {len(ALL_RULES)} properties did not run to their end")
+    assert [one.rule for one in certificate.rules if one.verdict == "holds"] == [
+        "SHARD-2",
+        "SHARD-4",
+    ]
+    assert (
+        certificate.properties.executed == certificate.properties.reported == ("SHARD-2", "SHARD-4")
+    )
+    assert certificate.partial[0].startswith(
+        f"{len(ALL_RULES) - 2} of {len(ALL_RULES)} properties did not run to their end"
+    )
     assert certificate.setting.seed == 1
     assert all(len(one.digest) == 64 and one.files == 1 for one in certificate.subjects)
     assert json.loads((tmp_path / "badge.json").read_text())["message"] == "partial"
-    assert (tmp_path / "summary.md").read_text().startswith("said before\n## PARTIAL: not certified\n")
+    assert (
+        (tmp_path / "summary.md").read_text().startswith("said before\n## PARTIAL: not certified\n")
+    )
     suite = ET.parse(tmp_path / "junit.xml").getroot().find("testsuite")
     assert suite is not None
     whole = {one.get("name"): one.get("value") for one in suite.findall("properties/property")}
     assert (whole["SHARD-2"], whole["GRAD-1"], whole["seed"]) == ("holds", "not tested", "1")
-    per_test = [{one.get("name"): one.get("value") for one in case.findall("properties/property")}
-                for case in suite.findall("testcase")]
+    per_test = [
+        {one.get("name"): one.get("value") for one in case.findall("properties/property")}
+        for case in suite.findall("testcase")
+    ]
     said = sorted((one["ddp-invariants rule"], one["verdict"]) for one in per_test)
     assert said == [("SHARD-2", "holds"), ("SHARD-4", "holds")]
 
 
 def test_what_cannot_be_written_is_refused_before_anything_runs(tmp_path: Path) -> None:
     """No folder, another suffix, a folder in its place; by the option's name."""
-    for wanted, words in ((Wanted(certificate=tmp_path / "no" / "it.json"), f"there is no folder {tmp_path / 'no'}"),
-                          (Wanted(certificate=tmp_path / "it.pdf"), "expected FILE.json or FILE.html"),
-                          (Wanted(badge=tmp_path), f"--badge {tmp_path}: it cannot be written")):
+    for wanted, words in (
+        (Wanted(certificate=tmp_path / "no" / "it.json"), f"there is no folder {tmp_path / 'no'}"),
+        (Wanted(certificate=tmp_path / "it.pdf"), "expected FILE.json or FILE.html"),
+        (Wanted(badge=tmp_path), f"--badge {tmp_path}: it cannot be written"),
+    ):
         with pytest.raises(CaseError, match=re.escape(words)):
             wanted.check()
     Wanted(certificate=tmp_path / "it.json", badge=tmp_path / "badge.json").check()
@@ -121,8 +176,20 @@ def test_what_cannot_be_written_is_refused_before_anything_runs(tmp_path: Path) 
 
 def test_an_interrupt_prints_what_is_known_and_leaves_a_partial_certificate(tmp_path: Path) -> None:
     """On a terminal where the progress was drawn, with two workers, by the key: the table, a certificate, and no process."""
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", "2", "properties/", "--cases", "5000",
-               "--certificate", str(tmp_path / "it.json")]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "-n",
+        "2",
+        "properties/",
+        "--cases",
+        "5000",
+        "--certificate",
+        str(tmp_path / "it.json"),
+    ]
     pid, terminal = pty.fork()
     if not pid:
         os.chdir(ROOT)
@@ -147,7 +214,8 @@ def test_an_interrupt_prints_what_is_known_and_leaves_a_partial_certificate(tmp_
             process.send_signal(signal.SIGKILL)
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", said.decode())
     assert status == 2, text
-    # A third of a second where there is a core for it (`benchmarks/interrupting.py`); here others are at work.
+    # A third of a second where there is a core for it (`benchmarks/interrupting.py`); here others
+    # are at work.
     assert seconds < 3 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
     assert re.search(r"[\d,]+ cases judged\r\nrule +verdict", text), text
     assert "not finished" in text
@@ -158,18 +226,39 @@ def test_an_interrupt_prints_what_is_known_and_leaves_a_partial_certificate(tmp_
     assert certificate.cases > 0
     assert verifying.read(tmp_path / "it.html") == certificate
     assert len(below) > 3
-    assert _until(lambda: not [one for one in below if one.is_running() and one.status() != psutil.STATUS_ZOMBIE], 5)
+    assert _until(
+        lambda: (
+            not [one for one in below if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+        ),
+        5,
+    )
 
 
 @pytest.mark.parametrize("heeded", [True, False])
 def test_an_interrupt_that_python_ignores_is_made_again(*, heeded: bool) -> None:
     """One that comes in a finalizer, or a callback of the garbage collector: without it the program goes on."""
-    lines = ["import os, signal, time", "from ddp_invariants.sessions.ending import heed_interrupts", "class Last:",
-             "    def __del__(self):", "        os.kill(os.getpid(), signal.SIGINT)",
-             "signal.signal(signal.SIGINT, signal.default_int_handler)", *(["heed_interrupts()"] * 2 if heeded else []),
-             "try:", "    Last()", "    time.sleep(0.5)", "except KeyboardInterrupt:", "    print('heard')"]
-    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], env={**plain(), "PYTHONPATH": str(ROOT)}, timeout=60,
-                          capture_output=True, text=True, check=False)
+    lines = [
+        "import os, signal, time",
+        "from ddp_invariants.sessions.ending import heed_interrupts",
+        "class Last:",
+        "    def __del__(self):",
+        "        os.kill(os.getpid(), signal.SIGINT)",
+        "signal.signal(signal.SIGINT, signal.default_int_handler)",
+        *(["heed_interrupts()"] * 2 if heeded else []),
+        "try:",
+        "    Last()",
+        "    time.sleep(0.5)",
+        "except KeyboardInterrupt:",
+        "    print('heard')",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)],
+        env={**plain(), "PYTHONPATH": str(ROOT)},
+        timeout=60,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.stdout == ("heard\n" if heeded else ""), done.stderr
     assert ("Exception ignored" in done.stderr) != heeded
 
@@ -186,14 +275,19 @@ def test_whoever_cuts_a_session_short_ends_its_workers_but_those_that_came_back(
     watch.listener.close()
 
 
-def test_in_a_ci_job_a_line_tells_now_and_then_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_ci_job_a_line_tells_now_and_then_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Not before its time, and not twice at once."""
     watch = Watch(Held("pytest", 1, 10, 4, "pooled", "gloo"), Wanted(), lambda: None)
     try:
         assert watch.line() == ""
         monkeypatch.setattr("ddp_invariants.sessions.watch.LINE_EVERY", 0.05)
         time.sleep(0.06)
-        assert watch.line() == f"ddp-invariants: 0/{len(ALL_RULES)} properties, 0 cases, 0/s, {len(ALL_RULES)} open"
+        assert (
+            watch.line()
+            == f"ddp-invariants: 0/{len(ALL_RULES)} properties, 0 cases, 0/s, {len(ALL_RULES)} open"
+        )
         assert watch.line() == ""
     finally:
         watch.listener.close()

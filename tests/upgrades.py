@@ -2,7 +2,8 @@
 
     python tests/upgrades.py [NAME…]
 
-runs `ddp-invariants compare` for each, and this interpreter against itself, and prints what was found. Ten minutes.
+runs `ddp-invariants compare` for each, and this interpreter against itself, and prints what was
+found. Ten minutes.
 """
 
 import json
@@ -54,15 +55,20 @@ def alter():
 '''
 
 ALTERATIONS = {
-    "shuffle seed": ("discrete: indices", """
+    "shuffle seed": (
+        "discrete: indices",
+        """
         plain = DistributedSampler.__init__
         @functools.wraps(plain)
         def init(self, *args, **kwargs):
             plain(self, *args, **kwargs)
             self.seed += 1
         DistributedSampler.__init__ = init
-    """),
-    "padding rule": ("discrete: indices", """
+    """,
+    ),
+    "padding rule": (
+        "discrete: indices",
+        """
         plain = DistributedSampler.__iter__
         @functools.wraps(plain)
         def iterate(self):
@@ -72,15 +78,21 @@ ALTERATIONS = {
                 indices[-1] = len(self.dataset) - 1
             return iter(indices)
         DistributedSampler.__iter__ = iterate
-    """),
-    "cap unit": ("discrete: collectives", """
+    """,
+    ),
+    "cap unit": (
+        "discrete: collectives",
+        """
         plain = DDP.__init__
         @functools.wraps(plain)
         def init(self, *args, bucket_cap_mb=None, **kwargs):
             plain(self, *args, bucket_cap_mb=bucket_cap_mb and bucket_cap_mb / 4, **kwargs)
         DDP.__init__ = init
-    """),
-    "mean by a constant": ("rule: GRAD-2", """
+    """,
+    ),
+    "mean by a constant": (
+        "rule: GRAD-2",
+        """
         plain = DDP.__init__
         @functools.wraps(plain)
         def init(self, *args, **kwargs):
@@ -89,32 +101,44 @@ ALTERATIONS = {
                 if parameter.requires_grad:
                     parameter.register_hook(lambda gradient: gradient * 2)
         DDP.__init__ = init
-    """),
-    "buffers no longer broadcast": ("rule: BUF-1", """
+    """,
+    ),
+    "buffers no longer broadcast": (
+        "rule: BUF-1",
+        """
         plain = DDP.__init__
         @functools.wraps(plain)
         def init(self, *args, **kwargs):
             plain(self, *args, **kwargs)
             self.broadcast_buffers = False
         DDP.__init__ = init
-    """),
-    "another default": ("discrete: argument find_unused_parameters", """
+    """,
+    ),
+    "another default": (
+        "discrete: argument find_unused_parameters",
+        """
         plain = DDP.__init__
         def init(self, module, device_ids=None, output_device=None, dim=0, broadcast_buffers=True, init_sync=True,
                  process_group=None, bucket_cap_mb=None, find_unused_parameters=True, **kwargs):
             plain(self, module, process_group=process_group, bucket_cap_mb=bucket_cap_mb,
                   find_unused_parameters=find_unused_parameters, **kwargs)
         DDP.__init__ = init
-    """),
-    "a new warning": ("discrete: warning", """
+    """,
+    ),
+    "a new warning": (
+        "discrete: warning",
+        """
         plain = DDP.forward
         @functools.wraps(plain)
         def forward(self, *args, **kwargs):
             warnings.warn("this will change", FutureWarning)
             return plain(self, *args, **kwargs)
         DDP.forward = forward
-    """),
-    "another exception": ("discrete: capability scalar", """
+    """,
+    ),
+    "another exception": (
+        "discrete: capability scalar",
+        """
         plain = DDP.__init__
         @functools.wraps(plain)
         def init(self, module, *args, **kwargs):
@@ -122,8 +146,11 @@ ALTERATIONS = {
                 raise ValueError("0-d parameters are not supported any more")
             plain(self, module, *args, **kwargs)
         DDP.__init__ = init
-    """),
-    "a gradient where none was": ("discrete: gradients that are None", """
+    """,
+    ),
+    "a gradient where none was": (
+        "discrete: gradients that are None",
+        """
         plain = DDP.forward
         @functools.wraps(plain)
         def forward(self, *args, **kwargs):
@@ -133,8 +160,11 @@ ALTERATIONS = {
                     parameter.grad = torch.zeros_like(parameter)
             return result
         DDP.forward = forward
-    """),
-    "another prefix": ("discrete: names in a saved state", """
+    """,
+    ),
+    "another prefix": (
+        "discrete: names in a saved state",
+        """
         plain, load = DDP.state_dict, DDP.load_state_dict
         @functools.wraps(plain)
         def state_dict(self, *args, **kwargs):
@@ -143,37 +173,53 @@ ALTERATIONS = {
         def load_state_dict(self, state, *args, **kwargs):
             return load(self, {f"module.{name}": value for name, value in state.items()}, *args, **kwargs)
         DDP.state_dict, DDP.load_state_dict = state_dict, load_state_dict
-    """),
-    "another order in an op": ("rounding: ", """
+    """,
+    ),
+    "another order in an op": (
+        "rounding: ",
+        """
         plain = torch.nn.functional.linear
         def linear(x, weight, bias=None):
             return plain(x.flip(-1), weight.flip(-1), bias)
         torch.nn.functional.linear = linear
-    """),
-    "one ulp in an op": ("rule: LOSS-3", """
+    """,
+    ),
+    "one ulp in an op": (
+        "rule: LOSS-3",
+        """
         plain = torch.nn.functional.linear
         def linear(x, weight, bias=None):
             y = plain(x, weight, bias)
             return y + (torch.nextafter(y.detach(), y.detach() + 1) - y.detach()) if y.dtype is torch.float32 else y
         torch.nn.functional.linear = linear
-    """),
-    "an op off by a thousandth": ("number: forward", """
+    """,
+    ),
+    "an op off by a thousandth": (
+        "number: forward",
+        """
         plain = torch.nn.functional.linear
         torch.nn.functional.linear = lambda x, weight, bias=None: plain(x, weight, bias) * 1.001
-    """),
-    "momentum dampened": ("rule: PARAM-3", """
+    """,
+    ),
+    "momentum dampened": (
+        "rule: PARAM-3",
+        """
         plain = torch.optim.SGD.__init__
         @functools.wraps(plain)
         def init(self, *args, momentum=0.0, **kwargs):
             plain(self, *args, momentum=momentum, dampening=0.5 if momentum else 0.0, **kwargs)
         torch.optim.SGD.__init__ = init
-    """),
-    "an argument gone": ("discrete: argument drop_last", """
+    """,
+    ),
+    "an argument gone": (
+        "discrete: argument drop_last",
+        """
         class Sampler(DistributedSampler):
             def __init__(self, dataset, num_replicas=None, rank=None, shuffle=True, seed=0):
                 super().__init__(dataset, num_replicas, rank, shuffle, seed)
         torch.utils.data.DistributedSampler = Sampler
-    """),
+    """,
+    ),
 }
 """What is altered: the difference that must be found, and how."""
 
@@ -191,15 +237,38 @@ def interpreter(folder: Path, alteration: str = "") -> str:
 
 def given(*words: str) -> subprocess.CompletedProcess[str]:
     """A command, in a process of its own."""
-    return subprocess.run([sys.executable, "-m", "ddp_invariants", *words], capture_output=True, text=True, timeout=900,
-                          check=False)
+    return subprocess.run(
+        [sys.executable, "-m", "ddp_invariants", *words],
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
 
 
-def compared(old: str, new: str, cases: int, *options: str, command: Callable[..., subprocess.CompletedProcess[str]] = given,
-             ) -> tuple[int, dict[str, dict[str, str]]]:
+def compared(
+    old: str,
+    new: str,
+    cases: int,
+    *options: str,
+    command: Callable[..., subprocess.CompletedProcess[str]] = given,
+) -> tuple[int, dict[str, dict[str, str]]]:
     """What `ddp-invariants compare` says of torch's DDP and sampler: its exit status, and the differences by name."""
-    done = command("compare", "--old", old, "--new", new, "--ddp", "torch", "--sampler", "torch", "--cases", str(cases),
-                   "--json", *options)
+    done = command(
+        "compare",
+        "--old",
+        old,
+        "--new",
+        new,
+        "--ddp",
+        "torch",
+        "--sampler",
+        "torch",
+        "--cases",
+        str(cases),
+        "--json",
+        *options,
+    )
     if not done.stdout:
         raise RuntimeError(done.stderr)
     return done.returncode, {one["name"]: one for one in json.loads(done.stdout)["found"]}
@@ -211,15 +280,19 @@ def main() -> None:
         old = interpreter(Path(folder) / "old")
         if not sys.argv[1:]:
             status, found = compared(old, old, 2000)
-            sys.stdout.write(f"identical sides, 2,000 cases: exit status {status}, {len(found)} differences\n")
+            sys.stdout.write(
+                f"identical sides, 2,000 cases: exit status {status}, {len(found)} differences\n"
+            )
         for number, name in enumerate(sys.argv[1:] or ALTERATIONS):
             status, found = compared(old, interpreter(Path(folder) / str(number), name), 150)
             wanted = ALTERATIONS[name][0]
             said = "found" if any(one.startswith(wanted) for one in found) else "MISSED"
             others = [one for one in found if not one.startswith(wanted)]
             more = f", and {len(others) - 6} more" if len(others) > 6 else ""
-            sys.stdout.write(f"{name}: exit status {status}, {said} {wanted!r}; with it "
-                             f"{', '.join(others[:6]) or 'nothing else'}{more}\n")
+            sys.stdout.write(
+                f"{name}: exit status {status}, {said} {wanted!r}; with it "
+                f"{', '.join(others[:6]) or 'nothing else'}{more}\n"
+            )
             sys.stdout.flush()
 
 

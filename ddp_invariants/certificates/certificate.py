@@ -1,7 +1,8 @@
 """The certificate of a session: who was judged, by what, and what came of it. Plain data with one JSON form.
 
-Made of what the ledger, the discovery and pytest know of a whole session; a page for people is made of nothing else. Its digest
-says that nobody changed it since; it is no signature, and does not say who wrote it.
+Made of what the ledger, the discovery and pytest know of a whole session; a page for people is made
+of nothing else. Its digest says that nobody changed it since; it is no signature, and does not say
+who wrote it.
 """
 
 import hashlib
@@ -30,7 +31,16 @@ INTERRUPTED = "the session was interrupted"
 FORM = 2
 """Of the file. A file of another form is refused."""
 
-Said = Literal["holds", "violated", "inconclusive", "not claimed", "not tested", "not finished", "not run", "observed"]
+Said = Literal[
+    "holds",
+    "violated",
+    "inconclusive",
+    "not claimed",
+    "not tested",
+    "not finished",
+    "not run",
+    "observed",
+]
 Result = Literal["certified", "violated", "inconclusive"]
 
 
@@ -160,7 +170,9 @@ class CapabilityAccount:
     @property
     def said(self) -> str:
         """How it stands, with what excuses it."""
-        excuse = ", expected" if self.expected else ", declared unsupported" if self.declared else ""
+        excuse = (
+            ", expected" if self.expected else ", declared unsupported" if self.declared else ""
+        )
         return self.standing + excuse
 
 
@@ -243,8 +255,11 @@ class Certificate:
     @property
     def exceptions(self) -> list[str]:
         """What it does not vouch for, because it is declared or expected to be wrong."""
-        wrong = [f"{one.name} ({one.meaning}), {one.said}" for one in self.capabilities
-                 if one.standing == "silently wrong" and (one.declared or one.expected)]
+        wrong = [
+            f"{one.name} ({one.meaning}), {one.said}"
+            for one in self.capabilities
+            if one.standing == "silently wrong" and (one.declared or one.expected)
+        ]
         return wrong + [f"{rule}, {why}" for rule, why in self.deviations.items()]
 
     def count(self, verdict: Said) -> int:
@@ -257,16 +272,25 @@ def outcome(rules: Iterable[RuleAccount]) -> Result:
     verdicts = {one.verdict for one in rules}
     if "violated" in verdicts:
         return "violated"
-    return "certified" if verdicts <= {"holds", "observed", "not claimed"} and "holds" in verdicts else "inconclusive"
+    return (
+        "certified"
+        if verdicts <= {"holds", "observed", "not claimed"} and "holds" in verdicts
+        else "inconclusive"
+    )
 
 
 def shortfall(properties: Properties) -> tuple[str, ...]:
     """Why not all that was planned was heard of, a reason each; empty where it was."""
     told = []
-    for verb, there in (("did not run to their end", properties.executed), ("were not reported", properties.reported)):
+    for verb, there in (
+        ("did not run to their end", properties.executed),
+        ("were not reported", properties.reported),
+    ):
         missing = [rule for rule in properties.planned if rule not in there]
         if missing:
-            listed = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
+            listed = ", ".join(missing[:8]) + (
+                f" and {len(missing) - 8} more" if len(missing) > 8 else ""
+            )
             told.append(f"{len(missing)} of {len(properties.planned)} properties {verb}: {listed}")
     return tuple(told)
 
@@ -287,7 +311,9 @@ class Run:
     interrupted: bool = False
 
 
-def make(ledger: Ledger, found: Discovery, run: Run, violations: Mapping[str, StoredViolation]) -> Certificate:
+def make(
+    ledger: Ledger, found: Discovery, run: Run, violations: Mapping[str, StoredViolation]
+) -> Certificate:
     """The certificate of a session.
 
     Args:
@@ -298,22 +324,52 @@ def make(ledger: Ledger, found: Discovery, run: Run, violations: Mapping[str, St
     """
     scope = found.scope(run.max_world_size)
     rules = tuple(_rule(rule, ledger, scope.unclaimed) for rule in ALL_RULES)
-    properties = Properties(tuple(ALL_RULES), *(tuple(rule for rule in ALL_RULES if rule in some)
-                                                for some in (ledger.ended, run.reported)))
+    properties = Properties(
+        tuple(ALL_RULES),
+        *(
+            tuple(rule for rule in ALL_RULES if rule in some)
+            for some in (ledger.ended, run.reported)
+        ),
+    )
     partial = (*((INTERRUPTED,) if run.interrupted else ()), *shortfall(properties))
     order = list(ALL_RULES)
     examples, shown = (_examples(some) for some in (ledger.examples, ledger.stored))
     accounts = [_violation(stored, shown[path]) for path, stored in violations.items()]
     setting = Setting(
-        __version__, found.torch, importlib.metadata.version("numpy"), importlib.metadata.version("hypothesis"),
-        platform.python_version(), run.backend, f"{platform.system()} {platform.release()} {platform.machine()}", _processor(),
-        len(os.sched_getaffinity(0)), run.command, run.seed, run.cases, run.max_world_size, run.isolation, run.began,
-        run.seconds)
-    return sealed(Certificate(
-        outcome(rules), partial, (_subject("ddp", found), _subject("sampler", found)), setting, ledger.cases, rules,
-        tuple(_capabilities(found)), tuple(sorted(accounts, key=lambda one: order.index(one.breach.rule))),
-        dict(found.deviating), properties, dict(ledger.drawn.sizes),
-        {name: dict(counts) for name, counts in ledger.drawn.dimensions.items()}, examples))
+        __version__,
+        found.torch,
+        importlib.metadata.version("numpy"),
+        importlib.metadata.version("hypothesis"),
+        platform.python_version(),
+        run.backend,
+        f"{platform.system()} {platform.release()} {platform.machine()}",
+        _processor(),
+        len(os.sched_getaffinity(0)),
+        run.command,
+        run.seed,
+        run.cases,
+        run.max_world_size,
+        run.isolation,
+        run.began,
+        run.seconds,
+    )
+    return sealed(
+        Certificate(
+            outcome(rules),
+            partial,
+            (_subject("ddp", found), _subject("sampler", found)),
+            setting,
+            ledger.cases,
+            rules,
+            tuple(_capabilities(found)),
+            tuple(sorted(accounts, key=lambda one: order.index(one.breach.rule))),
+            dict(found.deviating),
+            properties,
+            dict(ledger.drawn.sizes),
+            {name: dict(counts) for name, counts in ledger.drawn.dimensions.items()},
+            examples,
+        )
+    )
 
 
 def _processor() -> str:
@@ -322,7 +378,10 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         lines = []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+        platform.machine(),
+    )
 
 
 def _rule(rule: str, ledger: Ledger, unclaimed: frozenset[str]) -> RuleAccount:
@@ -330,34 +389,71 @@ def _rule(rule: str, ledger: Ledger, unclaimed: frozenset[str]) -> RuleAccount:
     said: Any = ledger.said(rule)
     without = sorted(unclaimed.intersection(known.needs))
     return RuleAccount(
-        rule, known.requirement, said, entry.judged, entry.compared,
-        {need: entry.met[need] for need in known.needs if need not in without}, tuple(without),
-        entry.worst if math.isfinite(entry.worst) else None, tuple(entry.errors),
-        tuple(value for value in entry.observed if math.isfinite(value)), entry.seen, entry.confirmed,
+        rule,
+        known.requirement,
+        said,
+        entry.judged,
+        entry.compared,
+        {need: entry.met[need] for need in known.needs if need not in without},
+        tuple(without),
+        entry.worst if math.isfinite(entry.worst) else None,
+        tuple(entry.errors),
+        tuple(value for value in entry.observed if math.isfinite(value)),
+        entry.seen,
+        entry.confirmed,
         "; ".join(why for why in (entry.not_claimed, entry.not_run) if why),
-        dict(entry.unjudged.most_common(5)), entry.breaches)
+        dict(entry.unjudged.most_common(5)),
+        entry.breaches,
+    )
 
 
 def _subject(side: Literal["ddp", "sampler"], found: Discovery) -> Subject:
-    described, declared = (found.ddp, found.declared) if side == "ddp" else (found.sampler, found.declared_sampler)
+    described, declared = (
+        (found.ddp, found.declared) if side == "ddp" else (found.sampler, found.declared_sampler)
+    )
     made_of = described.get("made_of") or {}
     driven = found.driven if side == "ddp" else described["driven"]
-    return Subject(side, described["name"], described["target"], described["version"], made_of.get("digest", ""),
-                   made_of.get("files", 0), tuple(made_of.get("first", ())), tuple(to_toml(side, declared).splitlines()[1:]),
-                   tuple(driven))
+    return Subject(
+        side,
+        described["name"],
+        described["target"],
+        described["version"],
+        made_of.get("digest", ""),
+        made_of.get("files", 0),
+        tuple(made_of.get("first", ())),
+        tuple(to_toml(side, declared).splitlines()[1:]),
+        tuple(driven),
+    )
 
 
 def _capabilities(found: Discovery) -> Iterable[CapabilityAccount]:
-    sides: tuple[tuple[Literal["ddp", "sampler"], Any], ...] = (("ddp", found.probed), ("sampler", found.dealt))
+    sides: tuple[tuple[Literal["ddp", "sampler"], Any], ...] = (
+        ("ddp", found.probed),
+        ("sampler", found.dealt),
+    )
     for side, probed in sides:
         for one in probed:
-            yield CapabilityAccount(side, one.capability, CAPABILITIES[one.capability], one.standing.value, one.words,
-                                    one.declared, one.expected if one.standing is Standing.WRONG else "")
+            yield CapabilityAccount(
+                side,
+                one.capability,
+                CAPABILITIES[one.capability],
+                one.standing.value,
+                one.words,
+                one.declared,
+                one.expected if one.standing is Standing.WRONG else "",
+            )
 
 
 def _violation(stored: StoredViolation, shown: Example) -> ViolationAccount:
-    return ViolationAccount(stored.id, stored.on_trial, replace(stored.breach, notes=""), stored.case, stored.confirmed,
-                            stored.repeat, shown)
+    return ViolationAccount(
+        stored.id,
+        stored.on_trial,
+        replace(stored.breach, notes=""),
+        stored.case,
+        stored.confirmed,
+        stored.repeat,
+        shown,
+    )
 
 
 def _examples(plain: Mapping[str, Mapping[str, Any]]) -> dict[str, Example]:
@@ -391,4 +487,7 @@ def schema() -> str:
     import pydantic
 
     made = pydantic.TypeAdapter(Certificate).json_schema()
-    return json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **made}, indent=1) + "\n"
+    return (
+        json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **made}, indent=1)
+        + "\n"
+    )

@@ -1,6 +1,7 @@
 """A certificate as one page that opens anywhere: no network, no other file, a few lines of script that sort tables.
 
-It holds the certificate's JSON, and a digest of itself in its last line, so that `verify` finds what was changed in either.
+It holds the certificate's JSON, and a digest of itself in its last line, so that `verify` finds
+what was changed in either.
 """
 
 import hashlib
@@ -31,19 +32,33 @@ def render(certificate: Certificate, *, drawn: bool = True) -> str:
     """The page of a certificate; without its pictures where nobody has time to wait for them."""
     template = _environment().get_template("certificate.html.j2")
     text = template.render(
-        certificate=certificate, text=certificate_text, describe=describe, drawn=drawn,
+        certificate=certificate,
+        text=certificate_text,
+        describe=describe,
+        drawn=drawn,
         pictures=list(_pictures(certificate)) if drawn else [],
-        violations=[(one, list(_of_case(f"violation-{number}", one.shown)) if drawn else [])
-                    for number, one in enumerate(certificate.violations)],
+        violations=[
+            (one, list(_of_case(f"violation-{number}", one.shown)) if drawn else [])
+            for number, one in enumerate(certificate.violations)
+        ],
         # Escaped for where it stands, and compared with what it says when it is read.
-        json=Markup(escaped(to_json(certificate))))
+        json=Markup(escaped(to_json(certificate))),
+    )
     text = text.encode("utf-8", "replace").decode()  # As the JSON in it.
-    return f"{text}<!-- sha256 of all lines above: {hashlib.sha256(text.encode()).hexdigest()} -->\n"
+    return (
+        f"{text}<!-- sha256 of all lines above: {hashlib.sha256(text.encode()).hexdigest()} -->\n"
+    )
 
 
 def _environment() -> Environment:
-    environment = Environment(loader=PackageLoader("ddp_invariants"), autoescape=True, undefined=StrictUndefined,
-                              trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    environment = Environment(
+        loader=PackageLoader("ddp_invariants"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
     environment.filters["number"] = lambda number: f"{number:,}"
     return environment
 
@@ -59,13 +74,19 @@ def _pictures(certificate: Certificate) -> Iterator[Picture]:
 
     bounded = [one for one in certificate.rules if sum(one.errors[1:])]
     if bounded:
-        yield _picture("Errors, in tenths of their bounds",
-                       "How many cases of each rule had a largest error in each tenth of what rounding explains. Rules that "
-                       "compare bits, and allow nothing, are not here.", pictures.errors("errors", bounded))
+        yield _picture(
+            "Errors, in tenths of their bounds",
+            "How many cases of each rule had a largest error in each tenth of what rounding explains. Rules that "
+            "compare bits, and allow nothing, are not here.",
+            pictures.errors("errors", bounded),
+        )
     for kind, what in (("training", "training"), ("shard", "samplers")):
         if any(key.startswith(f"{kind} ") for key in certificate.sizes):
-            yield _picture(f"What was drawn: {what}", "Cases by world size and dataset length.",
-                           pictures.sizes(f"sizes-{kind}", certificate.sizes, kind))
+            yield _picture(
+                f"What was drawn: {what}",
+                "Cases by world size and dataset length.",
+                pictures.sizes(f"sizes-{kind}", certificate.sizes, kind),
+            )
     for kind, shown in certificate.examples.items():
         for one in _of_case(f"example-{kind}", shown):
             told = next(view.case for view in (shown.shards, shown.timeline) if view is not None)
@@ -79,32 +100,74 @@ def _of_case(name: str, shown: Example) -> Iterator[Picture]:
 
     if shown.shards is not None:
         cut = " What goes beyond is left out." if shown.shards.cut else ""
-        told = ("The number in a cell is the rank that got the sample. Hatched, it was dealt out before: padding, where due. "
-                f"What nobody got is empty.{cut}")
-        yield _picture("Who got which sample", told, pictures.shard_map(f"{name}-shards", shown.shards))
+        told = (
+            "The number in a cell is the rank that got the sample. Hatched, it was dealt out before: padding, where due. "
+            f"What nobody got is empty.{cut}"
+        )
+        yield _picture(
+            "Who got which sample", told, pictures.shard_map(f"{name}-shards", shown.shards)
+        )
     if shown.mismatch is not None:
         more = f" {shown.mismatch.cut} parameters more are left out." if shown.mismatch.cut else ""
-        yield _picture("How far each rank is off", f"{shown.mismatch.what}, step {shown.mismatch.step}: the largest "
-                       f"difference of an element, in units of the largest one expected.{more}",
-                       pictures.mismatch(f"{name}-mismatch", shown.mismatch))
+        yield _picture(
+            "How far each rank is off",
+            f"{shown.mismatch.what}, step {shown.mismatch.step}: the largest "
+            f"difference of an element, in units of the largest one expected.{more}",
+            pictures.mismatch(f"{name}-mismatch", shown.mismatch),
+        )
     if shown.timeline is not None:
         disturbed = f" On purpose, {shown.timeline.disturbed}." if shown.timeline.disturbed else ""
         hatched = " Hatched: withheld." if shown.timeline.withheld else ""
-        yield _picture("A step on every rank", "A tick in a backward is a gradient that is computed, upon which hooks run; a "
-                       "bar below is a collective, from its start to when somebody waits for it, with a thick end where that "
-                       f"was asked for. Those that reduce gradients are numbered.{disturbed}{hatched}",
-                       pictures.timeline(f"{name}-timeline", shown.timeline))
+        yield _picture(
+            "A step on every rank",
+            "A tick in a backward is a gradient that is computed, upon which hooks run; a "
+            "bar below is a collective, from its start to when somebody waits for it, with a thick end where that "
+            f"was asked for. Those that reduce gradients are numbered.{disturbed}{hatched}",
+            pictures.timeline(f"{name}-timeline", shown.timeline),
+        )
         if shown.timeline.buckets:
-            yield _picture("What each reduction carried", "The same step, on rank 0.",
-                           pictures.buckets(f"{name}-buckets", shown.timeline))
+            yield _picture(
+                "What each reduction carried",
+                "The same step, on rank 0.",
+                pictures.buckets(f"{name}-buckets", shown.timeline),
+            )
 
 
 def side_by_side(certificates: Sequence[Certificate]) -> str:
     """A page that compares several implementations: rules and capabilities, a column each."""
     template = _environment().get_template("comparison.html.j2")
-    rules = [(one.rule, one.requirement, [next((other.verdict for other in each.rules if other.rule == one.rule), "not tested")
-                                          for each in certificates]) for one in certificates[0].rules]
-    names = list(dict.fromkeys((one.side, one.name, one.meaning) for each in certificates for one in each.capabilities))
-    capabilities = [(name, meaning, [next((one.said for one in each.capabilities if (one.side, one.name) == (side, name)),
-                                          "not probed") for each in certificates]) for side, name, meaning in names]
-    return template.render(certificates=certificates, rules=rules, capabilities=capabilities, text=certificate_text)
+    rules = [
+        (
+            one.rule,
+            one.requirement,
+            [
+                next(
+                    (other.verdict for other in each.rules if other.rule == one.rule), "not tested"
+                )
+                for each in certificates
+            ],
+        )
+        for one in certificates[0].rules
+    ]
+    names = list(
+        dict.fromkeys(
+            (one.side, one.name, one.meaning) for each in certificates for one in each.capabilities
+        )
+    )
+    capabilities = [
+        (
+            name,
+            meaning,
+            [
+                next(
+                    (one.said for one in each.capabilities if (one.side, one.name) == (side, name)),
+                    "not probed",
+                )
+                for each in certificates
+            ],
+        )
+        for side, name, meaning in names
+    ]
+    return template.render(
+        certificates=certificates, rules=rules, capabilities=capabilities, text=certificate_text
+    )

@@ -1,7 +1,7 @@
 """Read a certificate somebody else may have written, and find out whether it holds together. Nothing in it is executed.
 
-Whoever wants to can write a false one, with a digest that is right: this finds what was changed, cut off, left out, or cannot
-be.
+Whoever wants to can write a false one, with a digest that is right: this finds what was changed,
+cut off, left out, or cannot be.
 """
 
 import hashlib
@@ -24,7 +24,9 @@ from ddp_invariants.record import identifier
 
 MOST_READ = 32 << 20
 """Bytes of the largest file that is read: a page with all its pictures has some two MiB."""
-EMBEDDED = re.compile(r'<script type="application/json" id="certificate">\n(?P<json>.*?)</script>', re.DOTALL)
+EMBEDDED = re.compile(
+    r'<script type="application/json" id="certificate">\n(?P<json>.*?)</script>', re.DOTALL
+)
 FOOT = re.compile(r"<!-- sha256 of all lines above: (?P<digest>[0-9a-f]{64}) -->\n\Z")
 
 
@@ -36,7 +38,8 @@ def read(path: Path) -> Certificate:
     """The certificate in a file, JSON or page.
 
     Raises:
-        CertificateError: It cannot be read, was changed after it was written, or contradicts itself.
+        CertificateError: It cannot be read, was changed after it was written, or contradicts
+            itself.
     """
     text = _text(path)
     if text.lstrip()[:15].lower() == "<!doctype html>":
@@ -47,22 +50,32 @@ def read(path: Path) -> Certificate:
     try:
         plain = pydantic.TypeAdapter(dict[str, object]).validate_json(text)
     except pydantic.ValidationError as error:
-        raise CertificateError(f"{path}: not a JSON object, or not all of one: {error.errors()[0]['msg']}") from error
+        raise CertificateError(
+            f"{path}: not a JSON object, or not all of one: {error.errors()[0]['msg']}"
+        ) from error
     if plain.get("kind") != "certificate":
-        raise CertificateError(f"{path}: kind is {_brief(plain.get('kind'))}, expected 'certificate'")
+        raise CertificateError(
+            f"{path}: kind is {_brief(plain.get('kind'))}, expected 'certificate'"
+        )
     if plain.get("form") != FORM:
-        raise CertificateError(f"{path}: it is of form {_brief(plain.get('form'))}; this version reads form {FORM} alone")
+        raise CertificateError(
+            f"{path}: it is of form {_brief(plain.get('form'))}; this version reads form {FORM} alone"
+        )
     try:
         certificate = pydantic.TypeAdapter(Certificate).validate_json(text)
         written = to_json(certificate)
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"])) or "the certificate"
-        raise CertificateError(f"{path}: {printable(place)}: {first['msg'].removeprefix('Value error, ')}") from error
+        raise CertificateError(
+            f"{path}: {printable(place)}: {first['msg'].removeprefix('Value error, ')}"
+        ) from error
     except ValueError as error:
         raise CertificateError(f"{path}: it holds a number that is none") from error
     if certificate.digest != digest(certificate) or written != text:
-        raise CertificateError(f"{path}: it was changed after it was written: its digest is of something else")
+        raise CertificateError(
+            f"{path}: it was changed after it was written: its digest is of something else"
+        )
     contradiction = next(contradictions(certificate), "")
     if contradiction:
         raise CertificateError(f"{path}: it contradicts itself: {printable(contradiction)}")
@@ -85,7 +98,9 @@ def _text(path: Path) -> str:
     except OSError as error:
         raise CertificateError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise CertificateError(f"{path}: not a text file ({error.reason} at byte {error.start})") from error
+        raise CertificateError(
+            f"{path}: not a text file ({error.reason} at byte {error.start})"
+        ) from error
 
 
 def _embedded(path: Path, text: str) -> str:
@@ -96,10 +111,14 @@ def _embedded(path: Path, text: str) -> str:
     """
     foot = FOOT.search(text)
     if foot is None:
-        raise CertificateError(f"{path}: its last line, which has the page's digest, is not there: it was cut off, or is of "
-                               "something else")
+        raise CertificateError(
+            f"{path}: its last line, which has the page's digest, is not there: it was cut off, or is of "
+            "something else"
+        )
     if hashlib.sha256(text[: foot.start()].encode()).hexdigest() != foot["digest"]:
-        raise CertificateError(f"{path}: the page was changed after it was written: its digest is of something else")
+        raise CertificateError(
+            f"{path}: the page was changed after it was written: its digest is of something else"
+        )
     found = EMBEDDED.findall(text)
     if len(found) != 1:
         raise CertificateError(f"{path}: the page holds {len(found)} certificates, expected one")
@@ -118,9 +137,11 @@ def escaped(text: str) -> str:
 
 def unescaped(text: str) -> str:
     """What `escaped` was given. A backslash of its own before such a sequence is doubled in JSON, and stays."""
+
     def plain(match: re.Match[str]) -> str:
         of_its_own = len(match[1]) % 2 == 0
         return match[1] + (chr(int(match[2], 16)) if of_its_own else f"\\u{match[2]}")
+
     return re.sub(r"(\\*)\\u(0026|003c|003e)", plain, text)
 
 
@@ -150,15 +171,28 @@ def contradictions(certificate: Certificate) -> Iterator[str]:
             yield f"{one.breach.rule} is violated in {one.confirmed[0]} of {one.confirmed[1]} runs"
         if one.id != identifier(one.case, one.breach.rule, one.by):
             yield f"the violation {one.id} of {one.breach.rule} is not of the case it shows"
-        if one.breach.rule not in {rule.rule for rule in certificate.rules if rule.verdict == "violated"}:
+        if one.breach.rule not in {
+            rule.rule for rule in certificate.rules if rule.verdict == "violated"
+        }:
             yield f"{one.breach.rule} has a violation, and its verdict is another"
 
 
 def _of_a_rule(certificate: Certificate, account: RuleAccount) -> Iterator[str]:
     """What cannot be of one rule."""
     verdict, executed = account.verdict, account.rule in certificate.properties.executed
-    counts = (account.judged, account.compared, account.seen, account.confirmed, *account.errors, *account.needs.values())
-    if min(counts) < 0 or account.judged > certificate.cases or max(account.needs.values(), default=0) > account.judged:
+    counts = (
+        account.judged,
+        account.compared,
+        account.seen,
+        account.confirmed,
+        *account.errors,
+        *account.needs.values(),
+    )
+    if (
+        min(counts) < 0
+        or account.judged > certificate.cases
+        or max(account.needs.values(), default=0) > account.judged
+    ):
         yield f"counts what cannot be: {account.judged} cases of {certificate.cases}, situations {account.needs}"
     if sum(account.errors) != account.judged:
         yield f"was judged on {account.judged} cases, and has the errors of {sum(account.errors)}"
@@ -172,8 +206,10 @@ def _of_a_rule(certificate: Certificate, account: RuleAccount) -> Iterator[str]:
         yield "is not claimed, and was judged, or nothing says why"
     if verdict == "not run" and not account.why:
         yield "was not run, and nothing says why"
-    if verdict == "violated" and (not account.confirmed or account.rule not in {
-            one.breach.rule for one in certificate.violations}):
+    if verdict == "violated" and (
+        not account.confirmed
+        or account.rule not in {one.breach.rule for one in certificate.violations}
+    ):
         yield "is violated, and no violation of it is there"
     if verdict in ("not tested", "not finished") and executed:
         yield f"is {verdict}, and its property ran"

@@ -10,7 +10,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ddp_invariants.case import describe
-from ddp_invariants.evidence import EvidenceError, FloatArray, Moment, ShardEvidence, TrainingEvidence
+from ddp_invariants.evidence import (
+    EvidenceError,
+    FloatArray,
+    Moment,
+    ShardEvidence,
+    TrainingEvidence,
+)
 from ddp_invariants.invariants.diagnosis.events import carried_by
 from ddp_invariants.invariants.hearing import Hearing
 from ddp_invariants.invariants.rule import Unjudged
@@ -121,8 +127,8 @@ class Mismatch:
         what: Compared with what, in words.
         step: At which step.
         names: The parameters, those that are furthest off first.
-        largest: By parameter and rank, the largest difference of an element in units of the largest expected value; None where
-            there is nothing to compare, or what there is is no number.
+        largest: By parameter and rank, the largest difference of an element in units of the largest
+            expected value; None where there is nothing to compare, or what there is is no number.
         cut: Parameters that are left out.
     """
 
@@ -163,14 +169,27 @@ def example(evidence: TrainingEvidence | ShardEvidence) -> Example | None:
 def _example(evidence: TrainingEvidence | ShardEvidence) -> Example | None:
     if isinstance(evidence, ShardEvidence):
         case, data = evidence.case, evidence.case.data
-        if case.world_size in (3, 4) and 8 <= data.samples <= 20 and data.samples % case.world_size and data.shuffle \
-                and not data.drop_last and len(case.epochs) > 1:
+        if (
+            case.world_size in (3, 4)
+            and 8 <= data.samples <= 20
+            and data.samples % case.world_size
+            and data.shuffle
+            and not data.drop_last
+            and len(case.epochs) > 1
+        ):
             shards = shard_map(evidence)
             return None if shards is None else Example(shards)
         return None
     trained = evidence.case
-    if trained.world_size not in (2, 3) or trained.steps < 2 or trained.bucket_cap is None or trained.accumulation > 1 \
-            or trained.perturbation.kind != "withheld" or trained.mishap is not None or trained.interludes:
+    if (
+        trained.world_size not in (2, 3)
+        or trained.steps < 2
+        or trained.bucket_cap is None
+        or trained.accumulation > 1
+        or trained.perturbation.kind != "withheld"
+        or trained.mishap is not None
+        or trained.interludes
+    ):
         return None
     shown = timeline(evidence)
     return Example(timeline=shown) if shown is not None and 2 <= len(shown.buckets) <= 6 else None
@@ -193,8 +212,10 @@ def shard_map(evidence: ShardEvidence) -> ShardMap | None:
     if "shards" not in answer:
         return None
     epochs, ranks = case.epochs[:MOST_EPOCHS], min(case.world_size, MOST_RANKS)
-    shards = tuple(tuple(tuple(shard[:MOST_INDICES]) for shard in of_epoch[:ranks])
-                   for of_epoch in answer["shards"][: len(epochs)])
+    shards = tuple(
+        tuple(tuple(shard[:MOST_INDICES]) for shard in of_epoch[:ranks])
+        for of_epoch in answer["shards"][: len(epochs)]
+    )
     longest = max((len(shard) for of_epoch in answer["shards"] for shard in of_epoch), default=0)
     cut = len(epochs) < len(case.epochs) or ranks < case.world_size or longest > MOST_INDICES
     return ShardMap(describe(case), case.world_size, case.data.samples, epochs, shards, cut)
@@ -211,9 +232,19 @@ def timeline(evidence: TrainingEvidence) -> Timeline | None:
         return None
     hearing = Hearing(evidence)
     try:
-        step, carried = max(((step, [carried_by(hearing, step, rank) for rank in range(len(ranks))])
-                             for step in range(max(0, reached - 2), reached)), key=lambda one: len(one[1][0]))
-    except (Unjudged, EvidenceError, KeyError, IndexError):  # Of a run that was cut short there may be less.
+        step, carried = max(
+            (
+                (step, [carried_by(hearing, step, rank) for rank in range(len(ranks))])
+                for step in range(max(0, reached - 2), reached)
+            ),
+            key=lambda one: len(one[1][0]),
+        )
+    except (
+        Unjudged,
+        EvidenceError,
+        KeyError,
+        IndexError,
+    ):  # Of a run that was cut short there may be less.
         return None
     start = min(rank.backwards[step][0] for rank in ranks)
 
@@ -226,21 +257,41 @@ def timeline(evidence: TrainingEvidence) -> Timeline | None:
         reduced = [call for call, _ in found]
         starts, ends = rank.marks[step] if step < len(rank.marks) else ([], [])
         others = [call for call in rank.sent_between(starts, ends) if call not in reduced]
-        sent = tuple(Sent(call.at, since(call.launched), None if call.waited is None else since(call.waited), call.asynchronous,
-                          call in reduced)
-                     for call in sorted([*reduced, *others], key=lambda call: call.launched)[:MOST_CALLS])
-        lanes.append(Lane(since(began), since(ended), tuple((name, since(at)) for name, at in ready[:MOST_NAMES]), sent))
-    buckets = tuple(Bucket(call.elements, call.dtype, tuple(names[:MOST_NAMES])) for call, names in carried[0][:MOST_CALLS])
+        sent = tuple(
+            Sent(
+                call.at,
+                since(call.launched),
+                None if call.waited is None else since(call.waited),
+                call.asynchronous,
+                call in reduced,
+            )
+            for call in sorted([*reduced, *others], key=lambda call: call.launched)[:MOST_CALLS]
+        )
+        lanes.append(
+            Lane(
+                since(began),
+                since(ended),
+                tuple((name, since(at)) for name, at in ready[:MOST_NAMES]),
+                sent,
+            )
+        )
+    buckets = tuple(
+        Bucket(call.elements, call.dtype, tuple(names[:MOST_NAMES]))
+        for call, names in carried[0][:MOST_CALLS]
+    )
     plan = case.perturbation
     late = {"late": (plan.rank,), "delays": tuple(range(case.world_size))}.get(plan.kind, ())
-    return Timeline(describe(case), step, tuple(lanes), buckets, plan.words, late, plan.kind == "withheld")
+    return Timeline(
+        describe(case), step, tuple(lanes), buckets, plan.words, late, plan.kind == "withheld"
+    )
 
 
 _AGREEING: tuple[tuple[str, Moment, str], ...] = (
     ("INIT", "wrapped", "parameters when training starts, against rank 0's"),
     ("PARAM", "updated", "parameters after the step, against rank 0's"),
     ("BUF-1", "left buffers", "buffers after the step, against rank 0's"),
-    ("STATE", "restored", "parameters after they were loaded, against rank 0's"))
+    ("STATE", "restored", "parameters after they were loaded, against rank 0's"),
+)
 """What ranks must agree on, by invariant: where nothing parts there, gradients are looked at."""
 
 
@@ -263,13 +314,30 @@ def _from_the_mean(evidence: TrainingEvidence) -> Mismatch | None:
     case = evidence.case
     for step in range(case.steps):
         reduced = evidence.moment("reduced", step)
-        local = [evidence.moment("local", step * case.accumulation + number) for number in range(case.accumulation)]
+        local = [
+            evidence.moment("local", step * case.accumulation + number)
+            for number in range(case.accumulation)
+        ]
         if reduced is None or None in local:
             return None
         names = {name for one in reduced for name in one.by_name}
-        mean = {name: sum((np.mean([rank.by_name[name] for rank in micro], axis=0) for micro in local if micro is not None
-                           and all(name in rank.by_name for rank in micro)), start=np.zeros(())) for name in sorted(names)}
-        found = _mismatch("gradients, against the mean of the ranks' local ones", step, mean, [one.by_name for one in reduced])
+        mean = {
+            name: sum(
+                (
+                    np.mean([rank.by_name[name] for rank in micro], axis=0)
+                    for micro in local
+                    if micro is not None and all(name in rank.by_name for rank in micro)
+                ),
+                start=np.zeros(()),
+            )
+            for name in sorted(names)
+        }
+        found = _mismatch(
+            "gradients, against the mean of the ranks' local ones",
+            step,
+            mean,
+            [one.by_name for one in reduced],
+        )
         if found is not None:
             return found
     return None
@@ -279,13 +347,19 @@ SMALL = 1e-5
 """Differences below are what rounding may explain: a picture of them would show nothing."""
 
 
-def _mismatch(what: str, step: int, expected: dict[str, FloatArray], by_rank: Sequence[dict[str, FloatArray]]
-              ) -> Mismatch | None:
-    rows = {name: tuple(_largest(rank.get(name), expected[name]) for rank in by_rank[:MOST_RANKS]) for name in expected}
+def _mismatch(
+    what: str, step: int, expected: dict[str, FloatArray], by_rank: Sequence[dict[str, FloatArray]]
+) -> Mismatch | None:
+    rows = {
+        name: tuple(_largest(rank.get(name), expected[name]) for rank in by_rank[:MOST_RANKS])
+        for name in expected
+    }
     if not any(value is None or value > SMALL for row in rows.values() for value in row):
         return None
     names = sorted(rows, key=lambda name: -_furthest(rows[name]))[:MOST_NAMES]
-    return Mismatch(what, step, tuple(names), tuple(rows[name] for name in names), len(rows) - len(names))
+    return Mismatch(
+        what, step, tuple(names), tuple(rows[name] for name in names), len(rows) - len(names)
+    )
 
 
 def _furthest(row: Iterable[float | None]) -> float:
@@ -294,7 +368,12 @@ def _furthest(row: Iterable[float | None]) -> float:
 
 def _largest(got: FloatArray | None, expected: FloatArray) -> float | None:
     """The largest difference in units of the largest expected value, or as it is where that is zero."""
-    if got is None or got.shape != expected.shape or not np.isfinite(got).all() or not np.isfinite(expected).all():
+    if (
+        got is None
+        or got.shape != expected.shape
+        or not np.isfinite(got).all()
+        or not np.isfinite(expected).all()
+    ):
         return None
     if not expected.size:
         return 0.0

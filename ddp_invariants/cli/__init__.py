@@ -10,9 +10,18 @@ import click
 from ddp_invariants.status import INTERRUPTED, USAGE
 
 _COMMANDS = {
-    "certify": "certifying", "replay": "violations", "export": "violations", "discover": "probing", "compare": "upgrading",
-    "record": "upgrading", "verify": "verifying", "faults": "measuring", "rules": "explaining", "doctor": "looking",
-    "demo": "showing", "init": "starting",
+    "certify": "certifying",
+    "replay": "violations",
+    "export": "violations",
+    "discover": "probing",
+    "compare": "upgrading",
+    "record": "upgrading",
+    "verify": "verifying",
+    "faults": "measuring",
+    "rules": "explaining",
+    "doctor": "looking",
+    "demo": "showing",
+    "init": "starting",
 }
 """Each command's module, imported when it is asked for; in the order of the help."""
 
@@ -30,11 +39,19 @@ class Commands(click.Group):
         del ctx
         if cmd_name not in _COMMANDS:
             return None
-        command: click.Command = getattr(importlib.import_module(f"ddp_invariants.cli.{_COMMANDS[cmd_name]}"), cmd_name)
+        command: click.Command = getattr(
+            importlib.import_module(f"ddp_invariants.cli.{_COMMANDS[cmd_name]}"), cmd_name
+        )
         return command
 
-    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, complete_var: str | None = None,
-             standalone_mode: bool = True, **extra: Any) -> Any:  # noqa: FBT001, FBT002 - the signature is click's
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,  # noqa: FBT001, FBT002 - the signature is click's
+        **extra: Any,
+    ) -> Any:
         """Run, and end with an exit status: of a mistake in what was asked USAGE, which click calls 2, as others a verdict."""
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
@@ -43,20 +60,26 @@ class Commands(click.Group):
         except click.ClickException as mistake:
             mistake.show()
             sys.exit(USAGE)
-        except (click.Abort, KeyboardInterrupt):  # click turns one into the other only once it has read the command line.
+        except (
+            click.Abort,
+            KeyboardInterrupt,
+        ):  # click turns one into the other only once it has read the command line.
             click.echo("ddp-invariants: interrupted", err=True)
             sys.exit(INTERRUPTED)
         sys.exit(status)
 
 
-@click.group(cls=Commands, epilog="""Exit status: 0 certified (of any command: all well), 1 violated, 2 inconclusive, 64 nothing
+@click.group(
+    cls=Commands,
+    epilog="""Exit status: 0 certified (of any command: all well), 1 violated, 2 inconclusive, 64 nothing
              was judged because of what was asked (an option, a name, a file), 130 interrupted.
 
              Completion, in bash (likewise in zsh and fish):
 
              \b
              eval "$(_DDP_INVARIANTS_COMPLETE=bash_source ddp-invariants)"
-             """)
+             """,
+)
 @click.version_option(package_name="ddp-invariants")
 def main() -> None:
     """Find out whether data-parallel training is right."""

@@ -34,10 +34,23 @@ class _Registry:
 
     def addoption(self, *names: str, **told: Any) -> None:
         flag = told.get("action") == "store_true"
-        kind: Any = click.Choice(told["choices"]) if "choices" in told else int if told.get("type") is int else str
-        self.found.append(click.Option(
-            names, metavar=None if "choices" in told else told.get("metavar"), help=told.get("help"), is_flag=flag,
-            multiple=told.get("action") == "append", type=None if flag else kind))
+        kind: Any = (
+            click.Choice(told["choices"])
+            if "choices" in told
+            else int
+            if told.get("type") is int
+            else str
+        )
+        self.found.append(
+            click.Option(
+                names,
+                metavar=None if "choices" in told else told.get("metavar"),
+                help=told.get("help"),
+                is_flag=flag,
+                multiple=told.get("action") == "append",
+                type=None if flag else kind,
+            )
+        )
 
 
 @cache
@@ -61,37 +74,74 @@ class _Certify(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """What stands behind `--` is no NAME."""
-        own, behind = (args[: args.index("--")], args[args.index("--") + 1 :]) if "--" in args else (args, [])
+        own, behind = (
+            (args[: args.index("--")], args[args.index("--") + 1 :]) if "--" in args else (args, [])
+        )
         ctx.meta["behind"] = behind
         return super().parse_args(ctx, own)
 
 
 @click.command(cls=_Certify, short_help="Judge implementations by all properties.")
 @click.argument("names", metavar="[NAME]...", nargs=-1)
-@click.option("-n", "--workers", default="auto", show_default=True, metavar="N", help="processes that judge; 0 for this one")
-@click.option("-k", "--only", metavar="EXPRESSION", help="properties by name, as pytest takes it: -k 'grad2 or live'")
-@click.option("-v", "--verbose", count=True, help="show how what is on trial is driven, and every property's name")
+@click.option(
+    "-n",
+    "--workers",
+    default="auto",
+    show_default=True,
+    metavar="N",
+    help="processes that judge; 0 for this one",
+)
+@click.option(
+    "-k",
+    "--only",
+    metavar="EXPRESSION",
+    help="properties by name, as pytest takes it: -k 'grad2 or live'",
+)
+@click.option(
+    "-v",
+    "--verbose",
+    count=True,
+    help="show how what is on trial is driven, and every property's name",
+)
 @click.option("-x", "--exitfirst", is_flag=True, help="end with the first violation")
 @click.option("--junitxml", metavar="FILE", help="write a JUnit report")
 @with_json
 @click.pass_context
-def certify(context: click.Context, /, names: tuple[str, ...], workers: str, only: str | None, verbose: int, *,
-            exitfirst: bool, junitxml: str | None, as_json: bool, **_: Any) -> None:
+def certify(
+    context: click.Context,
+    /,
+    names: tuple[str, ...],
+    workers: str,
+    only: str | None,
+    verbose: int,
+    *,
+    exitfirst: bool,
+    junitxml: str | None,
+    as_json: bool,
+    **_: Any,
+) -> None:
     """Judge implementations by all properties, wherever you are.
 
-    A NAME is a DDP as --ddp takes it, or sampler:NAME; without one, what --ddp and --sampler name. Several are judged one
-    after another, each with the options given, and compared. Violations are stored in .ddp-invariants/ of this folder. No
-    settings of pytest found here are used; options of pytest's own stand behind "--". Under torchrun or srun the job's
-    processes are the ranks.
+    A NAME is a DDP as --ddp takes it, or sampler:NAME; without one, what --ddp and --sampler name.
+    Several are judged one after another, each with the options given, and compared. Violations are
+    stored in .ddp-invariants/ of this folder. No settings of pytest found here are used; options of
+    pytest's own stand behind "--". Under torchrun or srun the job's processes are the ranks.
 
-    Exit status: 0 certified, 1 violated, 2 inconclusive, 64 nothing was judged because of what was asked, 130 interrupted.
+    Exit status: 0 certified, 1 violated, 2 inconclusive, 64 nothing was judged because of what was
+    asked, 130 interrupted.
     """
     # Imported here: they import pytest and Hypothesis.
     from ddp_invariants import answers, cluster
 
-    given = [one for one in _of_plugin() if context.get_parameter_source(str(one.name)) is not ParameterSource.DEFAULT]
+    given = [
+        one
+        for one in _of_plugin()
+        if context.get_parameter_source(str(one.name)) is not ParameterSource.DEFAULT
+    ]
     for option in ("ddp", "sampler"):
-        if option in {one.name for one in given} and any(name.startswith(_SAMPLER) == (option == "sampler") for name in names):
+        if option in {one.name for one in given} and any(
+            name.startswith(_SAMPLER) == (option == "sampler") for name in names
+        ):
             raise click.UsageError(f"either NAME or --{option} says what is on trial, not both")
     certificate = context.params["certificate"] if len(set(names)) > 1 else None
     if certificate is not None and Path(certificate).suffix not in (".html", ".json"):
@@ -101,11 +151,20 @@ def certify(context: click.Context, /, names: tuple[str, ...], workers: str, onl
     status = cluster.enter()
     if status is not None:  # It was one of a job's other processes.
         context.exit(status)
-    # One case is judged at once, and a job has one process that judges: no worker is worth its start.
+    # One case is judged at once, and a job has one process that judges: no worker is worth its
+    # start.
     usual = context.get_parameter_source("workers") is ParameterSource.DEFAULT
     alone = workers == "0" or (usual and (context.params["replay"] or cluster.led() is not None))
-    words += [*([] if alone else ["-n", workers]), *(["-k", only] if only else []), *["-v"] * verbose]
-    words += [*(["-x"] if exitfirst else []), *([f"--junitxml={junitxml}"] if junitxml else []), *context.meta["behind"]]
+    words += [
+        *([] if alone else ["-n", workers]),
+        *(["-k", only] if only else []),
+        *["-v"] * verbose,
+    ]
+    words += [
+        *(["-x"] if exitfirst else []),
+        *([f"--junitxml={junitxml}"] if junitxml else []),
+        *context.meta["behind"],
+    ]
     status = INCONCLUSIVE
     try:
         with text_aside() if as_json else nullcontext():
@@ -124,7 +183,8 @@ def _judged(names: tuple[str, ...], words: list[str], compared: Path | None) -> 
     Args:
         names: What is on trial.
         words: Options of pytest and of its plugin.
-        compared: The page that compares their certificates, which are written beside it; None for none.
+        compared: The page that compares their certificates, which are written beside it; None for
+            none.
     """
     # Imported here, as above.
     from ddp_invariants import answers
@@ -133,7 +193,9 @@ def _judged(names: tuple[str, ...], words: list[str], compared: Path | None) -> 
     sat: dict[str, Sat] = {}
     for name in dict.fromkeys(names or ("",)):
         sampler = name.startswith(_SAMPLER)
-        on_trial = [f"--{'sampler' if sampler else 'ddp'}={name.removeprefix(_SAMPLER)}"] if name else []
+        on_trial = (
+            [f"--{'sampler' if sampler else 'ddp'}={name.removeprefix(_SAMPLER)}"] if name else []
+        )
         of_its_own = [f"--certificate={_beside(compared, name)}"] if compared is not None else []
         sat[name] = sit([*words, *of_its_own, *on_trial], of_sampler=sampler)
         if sat[name].status == INTERRUPTED:
@@ -141,7 +203,11 @@ def _judged(names: tuple[str, ...], words: list[str], compared: Path | None) -> 
     if len(names) > 1:
         click.echo(answers.side_by_side(sat))
     if compared is not None:
-        click.echo(_compared(compared, [_beside(compared, name) for name, one in sat.items() if one.ledger]))
+        click.echo(
+            _compared(
+                compared, [_beside(compared, name) for name, one in sat.items() if one.ledger]
+            )
+        )
     return sat
 
 
@@ -173,4 +239,8 @@ def _compared(page: Path, written: list[Path]) -> str:
 def _words(option: click.Option, value: Any) -> list[str]:
     """An option that was given, as words of pytest's command line."""
     name = option.opts[0]
-    return [name] if option.is_flag else [f"{name}={one}" for one in (value if option.multiple else [value])]
+    return (
+        [name]
+        if option.is_flag
+        else [f"{name}={one}" for one in (value if option.multiple else [value])]
+    )

@@ -9,12 +9,18 @@ from ddp_invariants.cli.machine import print_json, with_json
 from ddp_invariants.status import USAGE
 
 
-def _ids(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def _ids(
+    _context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
     """Rules to complete to."""
     # Imported here: only completion needs it.
     from ddp_invariants.invariants import ALL_RULES
 
-    return [CompletionItem(one.id, help=one.requirement) for one in ALL_RULES.values() if one.id.startswith(incomplete.upper())]
+    return [
+        CompletionItem(one.id, help=one.requirement)
+        for one in ALL_RULES.values()
+        if one.id.startswith(incomplete.upper())
+    ]
 
 
 @click.command(short_help="List the rules, or explain one.")

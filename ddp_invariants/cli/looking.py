@@ -11,7 +11,8 @@ from ddp_invariants.cli.machine import print_json, with_json
 def doctor(context: click.Context, /, *, as_json: bool) -> None:
     """Look at Python, torch, its backends and GPUs, fork, loopback, limits and memory, and train two ranks.
 
-    Exit status 0 where this machine can judge (warnings say what makes it slow), 1 where something keeps it from that.
+    Exit status 0 where this machine can judge (warnings say what makes it slow), 1 where something
+    keeps it from that.
     """
     # Imported here: they import numpy, which the help does without.
     from ddp_invariants import answers

@@ -15,22 +15,51 @@ from ddp_invariants.status import INCONCLUSIVE, INTERRUPTED
 
 
 @click.command(short_help="Measure the judge on planted faults and controls.")
-@click.option("--only", metavar="NAME", multiple=True, help="a fault, a control, a module of them or a rule; may be repeated")
-@click.option("--seeds", type=click.IntRange(1), default=1, show_default=True, help="searches for each fault")
-@click.option("--control-cases", type=click.IntRange(0), default=2000, show_default=True, help="cases of all controls together")
-@click.option("--workers", type=click.IntRange(1), default=os.cpu_count() or 1, show_default="one per core",
-              help="processes that search")
+@click.option(
+    "--only",
+    metavar="NAME",
+    multiple=True,
+    help="a fault, a control, a module of them or a rule; may be repeated",
+)
+@click.option(
+    "--seeds", type=click.IntRange(1), default=1, show_default=True, help="searches for each fault"
+)
+@click.option(
+    "--control-cases",
+    type=click.IntRange(0),
+    default=2000,
+    show_default=True,
+    help="cases of all controls together",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    default=os.cpu_count() or 1,
+    show_default="one per core",
+    help="processes that search",
+)
 @placing
 @with_json
 @click.pass_context
-def faults(context: click.Context, /, only: tuple[str, ...], seeds: int, control_cases: int, workers: int, *,
-           backend: Backend, device: Device | None, as_json: bool) -> None:
+def faults(
+    context: click.Context,
+    /,
+    only: tuple[str, ...],
+    seeds: int,
+    control_cases: int,
+    workers: int,
+    *,
+    backend: Backend,
+    device: Device | None,
+    as_json: bool,
+) -> None:
     """Measure the judge: search for every planted fault, by all rules at once, and judge controls, which none may accuse.
 
-    What is wrong on a device alone is searched for where --backend has tensors there, and named as not run elsewhere.
+    What is wrong on a device alone is searched for where --backend has tensors there, and named as
+    not run elsewhere.
 
-    Exit status 0 where all faults are caught, none with a wrong cause, and no control is accused; else 1; 2 where nothing was
-    run. An interrupt prints what was found until then.
+    Exit status 0 where all faults are caught, none with a wrong cause, and no control is accused;
+    else 1; 2 where nothing was run. An interrupt prints what was found until then.
     """
     # Imported here: they import Hypothesis and rich, which the other commands do without.
     from rich.console import Console
@@ -47,7 +76,9 @@ def faults(context: click.Context, /, only: tuple[str, ...], seeds: int, control
     try:
         entries, way = chosen(only), wanted(backend, device)
         beyond = [one.name for one in entries if one.needs_device and way.device == "cpu"]
-        jobs = measure.jobs([one for one in entries if one.name not in beyond], seeds, control_cases)
+        jobs = measure.jobs(
+            [one for one in entries if one.name not in beyond], seeds, control_cases
+        )
         if way.device != "cpu":
             with ranks(backend, device, measure.MAX_WORLD_SIZE):
                 pass  # They can be had.
@@ -61,13 +92,18 @@ def faults(context: click.Context, /, only: tuple[str, ...], seeds: int, control
         click.echo(f"ddp-invariants: {error}", err=True)
         context.exit(unusable(error))
     except KeyboardInterrupt:
-        click.echo(f"ddp-invariants: interrupted after {len(found)} of {len(jobs)} searches", err=True)
+        click.echo(
+            f"ddp-invariants: interrupted after {len(found)} of {len(jobs)} searches", err=True
+        )
     if as_json:
         print_json(answers.detected(found))
     else:
         click.echo(report.detections(found))
     if beyond:
-        click.echo(f"not run: {', '.join(beyond)}: wrong on a device alone, and the tensors are on the CPU", err=True)
+        click.echo(
+            f"not run: {', '.join(beyond)}: wrong on a device alone, and the tensors are on the CPU",
+            err=True,
+        )
         if not jobs:
             context.exit(INCONCLUSIVE)
     total = totals(found)

@@ -17,16 +17,40 @@ from ddp_invariants.implementation import named
 @click.command(short_help="Probe what an implementation takes.")
 @naming
 @placing
-@click.option("--max-world-size", type=click.IntRange(1, LARGEST_WORLD_SIZE), default=4, show_default=True,
-              help="most ranks a probe may need")
-@click.option("--deviations", type=click.Path(dir_okay=False, path_type=Path), multiple=True, metavar="FILE",
-              help="deviations that are expected, beside those shipped")
-@click.option("--pin", type=click.Path(dir_okay=False, path_type=Path), default=None,
-              help="write the declarations found to this TOML file, for --declare")
+@click.option(
+    "--max-world-size",
+    type=click.IntRange(1, LARGEST_WORLD_SIZE),
+    default=4,
+    show_default=True,
+    help="most ranks a probe may need",
+)
+@click.option(
+    "--deviations",
+    type=click.Path(dir_okay=False, path_type=Path),
+    multiple=True,
+    metavar="FILE",
+    help="deviations that are expected, beside those shipped",
+)
+@click.option(
+    "--pin",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=None,
+    help="write the declarations found to this TOML file, for --declare",
+)
 @with_json
 @click.pass_context
-def discover(context: click.Context, /, max_world_size: int, deviations: tuple[Path, ...], pin: Path | None, *,
-             backend: Backend, device: Device | None, as_json: bool, **options: Any) -> None:
+def discover(
+    context: click.Context,
+    /,
+    max_world_size: int,
+    deviations: tuple[Path, ...],
+    pin: Path | None,
+    *,
+    backend: Backend,
+    device: Device | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
     """Probe what an implementation takes: each capability right, refused, silently wrong or not offered.
 
     Under torchrun or srun the job's processes are the ranks.
@@ -40,6 +64,10 @@ def discover(context: click.Context, /, max_world_size: int, deviations: tuple[P
         if as_json:
             print_json(answers.discovered(found))
             return
-        click.echo("\n".join([*report.on_trial(found, verbose=True), report.capabilities(found), *found.stale()]))
+        click.echo(
+            "\n".join(
+                [*report.on_trial(found, verbose=True), report.capabilities(found), *found.stale()]
+            )
+        )
         if pin is not None:
             click.echo(report.pinned(found, pin))

@@ -48,7 +48,8 @@ def ranks(backend: Backend, device: Device | None, least: int) -> Iterator[Pool]
         least: How many there must be.
 
     Raises:
-        CaseError: There are not so many; or they cannot be had over that backend, or on that device.
+        CaseError: There are not so many; or they cannot be had over that backend, or on that
+            device.
         HarnessError: The harness failed.
     """
     way, ours = backends.wanted(backend, device), cluster.led()

@@ -22,23 +22,38 @@ def demo(context: click.Context, /, *, as_json: bool) -> None:
     from ddp_invariants.ranks.hosts import HASH_SEEDS, Hosts
 
     told = for_people(as_json=as_json)
-    told("Each case is a whole training run on real processes, which talk over gloo: how many ranks, which model, which\n"
-         "batches, is drawn. What the ranks saw is judged by rules (`ddp-invariants rules`).\n\n"
-         f"1. The reference, by {', '.join(_RULES)}:\n")
+    told(
+        "Each case is a whole training run on real processes, which talk over gloo: how many ranks, which model, which\n"
+        "batches, is drawn. What the ranks saw is judged by rules (`ddp-invariants rules`).\n\n"
+        f"1. The reference, by {', '.join(_RULES)}:\n"
+    )
     try:
-        with Hosts(hash_seeds=HASH_SEEDS[:1]) as hosts:  # Two would tell what depends on the order of sets: nothing here does.
-            # Imported here, while the host imports torch: Hypothesis, which the other commands do without.
+        with Hosts(
+            hash_seeds=HASH_SEEDS[:1]
+        ) as hosts:  # Two would tell what depends on the order of sets: nothing here does.
+            # Imported here, while the host imports torch: Hypothesis, which the other commands do
+            # without.
             from ddp_invariants import answers, report
             from ddp_invariants.sessions.certification import Implementation, certify
             from ddp_invariants.verdict import Violation
 
-            ledger = certify(Implementation(), _RULES, examples=_CASES, max_world_size=_WORLD_SIZE, hosts=hosts)
+            ledger = certify(
+                Implementation(), _RULES, examples=_CASES, max_world_size=_WORLD_SIZE, hosts=hosts
+            )
             told(report.summary(ledger, list(_RULES)))
-            told("\nIt is certified: every rule holds in each of these cases, in which it met what it is about.\n\n"
-                 f"2. The same wrapper, but it never divides by the number of ranks ({_FAULTY}):\n")
+            told(
+                "\nIt is certified: every rule holds in each of these cases, in which it met what it is about.\n\n"
+                f"2. The same wrapper, but it never divides by the number of ranks ({_FAULTY}):\n"
+            )
             found = None
             try:
-                certify(Implementation(ddp=_FAULTY), "GRAD-2", examples=_CASES, max_world_size=_WORLD_SIZE, hosts=hosts)
+                certify(
+                    Implementation(ddp=_FAULTY),
+                    "GRAD-2",
+                    examples=_CASES,
+                    max_world_size=_WORLD_SIZE,
+                    hosts=hosts,
+                )
             except Violation as violation:
                 found = violation
     except UNUSABLE_INPUT as error:
@@ -50,6 +65,8 @@ def demo(context: click.Context, /, *, as_json: bool) -> None:
         click.echo("ddp-invariants: nothing was found, and should have been", err=True)
         context.exit(VIOLATED)
     told(found.report)
-    told("\nAll ranks agree, and the gradient is wrong. Of the cases that show it this is the smallest; what its line\n"
-         "`repeat` says runs it again. The rule is explained by `ddp-invariants rules GRAD-2`.\n\n"
-         "Your own: ddp-invariants certify my_package.ddp:MyDDP, or ddp-invariants init for a start.")
+    told(
+        "\nAll ranks agree, and the gradient is wrong. Of the cases that show it this is the smallest; what its line\n"
+        "`repeat` says runs it again. The rule is explained by `ddp-invariants rules GRAD-2`.\n\n"
+        "Your own: ddp-invariants certify my_package.ddp:MyDDP, or ddp-invariants init for a start."
+    )

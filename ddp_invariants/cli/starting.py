@@ -13,7 +13,12 @@ _FILES = {_ADAPTER: "adapter.py.j2", ".github/workflows/ddp-invariants.yml": "jo
 
 
 @click.command(short_help="Write an adapter to start from, and a CI job.")
-@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path), default=".", metavar="[FOLDER]")
+@click.argument(
+    "folder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=".",
+    metavar="[FOLDER]",
+)
 @with_json
 @click.pass_context
 def init(context: click.Context, /, folder: Path, *, as_json: bool) -> None:
@@ -26,8 +31,12 @@ def init(context: click.Context, /, folder: Path, *, as_json: bool) -> None:
 
     from ddp_invariants import __version__, answers
 
-    environment = Environment(loader=PackageLoader("ddp_invariants"), undefined=StrictUndefined, keep_trailing_newline=True,
-                              autoescape=False)
+    environment = Environment(
+        loader=PackageLoader("ddp_invariants"),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
     written: list[Path] = []
     left: list[Path] = []
     told = for_people(as_json=as_json)
@@ -50,5 +59,7 @@ def init(context: click.Context, /, folder: Path, *, as_json: bool) -> None:
         print_json(answers.begun(written, left))
     if not written:
         context.exit(USAGE)
-    told(f"\nNext: put your wrapper into {folder / _ADAPTER}, and then, there,\n"
-               f"  ddp-invariants certify --ddp {_ADAPTER}:Adapter")
+    told(
+        f"\nNext: put your wrapper into {folder / _ADAPTER}, and then, there,\n"
+        f"  ddp-invariants certify --ddp {_ADAPTER}:Adapter"
+    )

@@ -17,8 +17,9 @@ from ddp_invariants.cli.machine import print_json, with_json
 def verify(context: click.Context, /, file: Path, *, as_json: bool) -> None:
     """Recheck a certificate, JSON or page: its form, its digest, its arithmetic, and that nothing planned is missing.
 
-    Exit status 0 where it is whole and certifies, 1 where it is whole and tells of a violation, 2 where it is inconclusive,
-    partial, or refused. A digest is no signature: it shows what was changed, not who wrote it.
+    Exit status 0 where it is whole and certifies, 1 where it is whole and tells of a violation, 2
+    where it is inconclusive, partial, or refused. A digest is no signature: it shows what was
+    changed, not who wrote it.
     """
     try:
         certificate = read(file)

@@ -27,16 +27,31 @@ from ddp_invariants.status import INCONCLUSIVE
 @click.argument("violation", metavar="ID")
 @naming
 @placing
-@click.option("--rules", "own", multiple=True, metavar="FILE", help="a file of Python that adds rules of your own; repeatable")
+@click.option(
+    "--rules",
+    "own",
+    multiple=True,
+    metavar="FILE",
+    help="a file of Python that adds rules of your own; repeatable",
+)
 @with_json
 @click.pass_context
-def replay(context: click.Context, /, violation: str, *, own: tuple[str, ...], backend: Backend, device: Device | None,
-           as_json: bool, **options: Any) -> None:
+def replay(
+    context: click.Context,
+    /,
+    violation: str,
+    *,
+    own: tuple[str, ...],
+    backend: Backend,
+    device: Device | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
     """Run a stored violation again: FIXED (exit status 0), STILL VIOLATED (1) or INCONCLUSIVE (2).
 
-    ID is what a report calls it (.ddp-invariants/ID.json), or the path of a file with a violation or a bare case. It is
-    run on what was on trial when it was stored, as far as the options name nothing else. Under torchrun or srun the job's
-    processes are the ranks.
+    ID is what a report calls it (.ddp-invariants/ID.json), or the path of a file with a violation
+    or a bare case. It is run on what was on trial when it was stored, as far as the options name
+    nothing else. Under torchrun or srun the job's processes are the ranks.
     """
     # Imported here: it imports Hypothesis, which the other commands do without.
     from ddp_invariants.invariants import ALL_RULES
@@ -46,14 +61,24 @@ def replay(context: click.Context, /, violation: str, *, own: tuple[str, ...], b
         for file in own:
             _add_rules(file)
         stored, ddp, sampler = _found(context, violation, options)
-        case, rule = (stored.case, stored.breach.rule) if isinstance(stored, records.StoredViolation) else (stored, "")
+        case, rule = (
+            (stored.case, stored.breach.rule)
+            if isinstance(stored, records.StoredViolation)
+            else (stored, "")
+        )
         if rule and rule not in ALL_RULES:
-            raise CaseError(f"{violation}: {rule} is none of the rules here, but of somebody's own: --rules FILE names the "
-                            "file of Python that adds it")
-        with ranks(backend, device, case.ranks_needed if isinstance(case, TrainingCase) else 1) as pool:
+            raise CaseError(
+                f"{violation}: {rule} is none of the rules here, but of somebody's own: --rules FILE names the "
+                "file of Python that adds it"
+            )
+        with ranks(
+            backend, device, case.ranks_needed if isinstance(case, TrainingCase) else 1
+        ) as pool:
             found = replayed(pool, case, ddp, sampler, rule)
         added = [word for file in own for word in ("--rules", file)] + pool.way.options.split()
-        repeat = shlex.join(["ddp-invariants", "replay", violation, *_given(context, options), *added])
+        repeat = shlex.join(
+            ["ddp-invariants", "replay", violation, *_given(context, options), *added]
+        )
         if as_json:
             print_json(answers.replayed(found, repeat))
         else:
@@ -79,8 +104,15 @@ def _add_rules(file: str) -> None:
         raise CaseError(f"--rules {file}: it adds no rule (rules.own)")
 
 
-_FIELDS = {"ddp": "name", "ddp_arg": "arguments", "opt": "optimizer", "opt_arg": "optimizer_arguments", "declare": "declares",
-           "sampler": "name", "sampler_arg": "arguments"}
+_FIELDS = {
+    "ddp": "name",
+    "ddp_arg": "arguments",
+    "opt": "optimizer",
+    "opt_arg": "optimizer_arguments",
+    "declare": "declares",
+    "sampler": "name",
+    "sampler_arg": "arguments",
+}
 """The field an option fills, where it is called otherwise."""
 
 
@@ -95,9 +127,15 @@ def _is_given(context: click.Context, option: str) -> bool:
 
 def _given(context: click.Context, options: dict[str, Any]) -> list[str]:
     """The options that were given, as words of a command line."""
-    values = {option: options[_parameter(option)] for option in OPTIONS if _is_given(context, option)}
-    return [word for option, value in values.items() for one in ([value] if isinstance(value, str) else value)
-            for word in (option, one)]
+    values = {
+        option: options[_parameter(option)] for option in OPTIONS if _is_given(context, option)
+    }
+    return [
+        word
+        for option, value in values.items()
+        for one in ([value] if isinstance(value, str) else value)
+        for word in (option, one)
+    ]
 
 
 def _found(context: click.Context, name: str, options: dict[str, Any]) -> tuple[Any, Ddp, Sampler]:
@@ -114,8 +152,11 @@ def _found(context: click.Context, name: str, options: dict[str, Any]) -> tuple[
         return stored, ddp, sampler
     given = {_parameter(option) for option in OPTIONS if _is_given(context, option)}
     of_a_sampler = {option for option in given if option.startswith("sampler")}
-    return (stored, _merged(stored.ddp, ddp, given - of_a_sampler, "ddp"),
-            _merged(stored.sampler, sampler, of_a_sampler | (given & {"declare"}), "sampler"))
+    return (
+        stored,
+        _merged(stored.ddp, ddp, given - of_a_sampler, "ddp"),
+        _merged(stored.sampler, sampler, of_a_sampler | (given & {"declare"}), "sampler"),
+    )
 
 
 Named = TypeVar("Named", Ddp, Sampler)
@@ -126,7 +167,9 @@ def _merged(stored: Named, named: Named, given: set[str], name: str) -> Named:
     if name in given:
         return named
     changed = {_FIELDS.get(option, option) for option in given}
-    changes: dict[str, Any] = {one.name: getattr(named, one.name) for one in fields(named) if one.name in changed}
+    changes: dict[str, Any] = {
+        one.name: getattr(named, one.name) for one in fields(named) if one.name in changed
+    }
     return replace(stored, **changes)
 
 
@@ -138,8 +181,8 @@ def _merged(stored: Named, named: Named, given: set[str], name: str) -> Named:
 def export(context: click.Context, /, violation: str, *, unchecked: bool, as_json: bool) -> None:
     """Write a stored violation as a script of plain torch: ddp-invariants export ID > repro.py.
 
-    The script needs neither this package nor pytest. It is run once before it is printed, and not printed where it does not
-    show the violation. It loads what the file names, as --ddp does.
+    The script needs neither this package nor pytest. It is run once before it is printed, and not
+    printed where it does not show the violation. It loads what the file names, as --ddp does.
     """
     # Imported here: the other commands do without.
     from ddp_invariants import export as exporting
@@ -147,7 +190,9 @@ def export(context: click.Context, /, violation: str, *, unchecked: bool, as_jso
     try:
         stored = casefile.read_any(records.find(violation))
         if not isinstance(stored, records.StoredViolation):
-            raise CaseError(f"{violation} holds a bare case, which nothing is said to violate; replay it first")
+            raise CaseError(
+                f"{violation} holds a bare case, which nothing is said to violate; replay it first"
+            )
         with Hosts() as hosts, Pool(hosts.addresses) as pool:
             text = exporting.script(pool, stored)
         unseen = "" if unchecked else exporting.not_shown(text, stored)

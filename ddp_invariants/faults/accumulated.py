@@ -1,6 +1,7 @@
 """Several backwards a step, of which the last alone is to communicate: who decides that, and what is sent in the end.
 
-`EachLayer` is the shape of trainers that wrap a model's parts one by one; the others change the reference.
+`EachLayer` is the shape of trainers that wrap a model's parts one by one; the others change the
+reference.
 """
 
 from collections.abc import Iterator
@@ -36,14 +37,19 @@ class _Switched:
 class EachLayer(nn.Module):
     """Right: each layer is wrapped by itself, and no_sync goes through all of them."""
 
-    declares: ClassVar[dict[str, Any]] = {"unsupported": ("unused", "crossed", "unfreeze", "in_parts", "few", "assign")}
+    declares: ClassVar[dict[str, Any]] = {
+        "unsupported": ("unused", "crossed", "unfreeze", "in_parts", "few", "assign")
+    }
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
         broadcast([*module.parameters(), *module.buffers()])
-        self.parts = [_Switched(part) if self._trains(part) else None for part in module.modules()
-                      if part is not module and not isinstance(part, nn.ModuleList)]
+        self.parts = [
+            _Switched(part) if self._trains(part) else None
+            for part in module.modules()
+            if part is not module and not isinstance(part, nn.ModuleList)
+        ]
 
     def _trains(self, part: nn.Module) -> bool:
         return any(parameter.requires_grad for parameter in part.parameters(recurse=False))
@@ -115,7 +121,11 @@ class SendsWhatTheLastUsed(_Reference):
         super()._gradient_ready(parameter)
 
     def _packed(self, bucket: Bucket) -> Tensor:
-        kept = {parameter: parameter.grad for parameter in bucket.parameters if parameter not in self._used}
+        kept = {
+            parameter: parameter.grad
+            for parameter in bucket.parameters
+            if parameter not in self._used
+        }
         for parameter in kept:
             parameter.grad = None
         try:

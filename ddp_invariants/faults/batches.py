@@ -29,8 +29,10 @@ class DealtBatches(BatchSampler):
         indices = [index for batch in self.batch_sampler for index in batch]
         unit = self.world_size * self.batch_size
         total = unit * ceil(len(indices) / unit)
-        return [[indices[place % len(indices)] for place in range(start, start + self.batch_size)]
-                for start in range(0, total, self.batch_size)]
+        return [
+            [indices[place % len(indices)] for place in range(start, start + self.batch_size)]
+            for start in range(0, total, self.batch_size)
+        ]
 
     def mine(self) -> list[list[int]]:
         """This rank's batches."""
@@ -46,8 +48,16 @@ class DealtBatches(BatchSampler):
 class BatchedShard(BatchSampler):
     """Right: batches of what a distributed sampler deals to the rank, to which the epoch and a saved state are passed on."""
 
-    def __init__(self, dataset: Sized, batch_size: int, num_replicas: int, rank: int, shuffle: bool = True, seed: int = 0,
-                 drop_last: bool = False) -> None:
+    def __init__(
+        self,
+        dataset: Sized,
+        batch_size: int,
+        num_replicas: int,
+        rank: int,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+    ) -> None:
         self.inner = DistributedSampler(dataset, num_replicas, rank, shuffle, seed, drop_last)
         super().__init__(self.inner, batch_size, drop_last=False)
 
@@ -89,7 +99,10 @@ class LosesTheShortBatch(DealtBatches):
 
     def filled(self) -> list[list[int]]:
         whole = [batch for batch in self.batch_sampler if len(batch) == self.batch_size]
-        return [whole[number % len(whole)] for number in range(self.world_size * ceil(len(whole) / self.world_size))]
+        return [
+            whole[number % len(whole)]
+            for number in range(self.world_size * ceil(len(whole) / self.world_size))
+        ]
 
 
 class LosesTheLastRound(DealtBatches):
@@ -182,9 +195,20 @@ class EpochStopsHere(BatchedShard):
 class EpochOfTheInner(BatchSampler):
     """set_epoch is offered by the sampler within alone (modelscope/ms-swift#9658). SHARD-5: the epoch is ignored."""
 
-    def __init__(self, dataset: Sized, batch_size: int, num_replicas: int, rank: int, shuffle: bool = True,
-                 seed: int = 0) -> None:
-        super().__init__(DistributedSampler(dataset, num_replicas, rank, shuffle, seed), batch_size, drop_last=False)
+    def __init__(
+        self,
+        dataset: Sized,
+        batch_size: int,
+        num_replicas: int,
+        rank: int,
+        shuffle: bool = True,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(
+            DistributedSampler(dataset, num_replicas, rank, shuffle, seed),
+            batch_size,
+            drop_last=False,
+        )
 
 
 class ShardsTwice(BatchedShard):
@@ -206,8 +230,15 @@ class DropsItsTail(BatchedShard):
     SHARD-2: each rank's last batch, a short one, is lost.
     """
 
-    def __init__(self, dataset: Sized, batch_size: int, num_replicas: int, rank: int, shuffle: bool = True,
-                 seed: int = 0) -> None:
+    def __init__(
+        self,
+        dataset: Sized,
+        batch_size: int,
+        num_replicas: int,
+        rank: int,
+        shuffle: bool = True,
+        seed: int = 0,
+    ) -> None:
         super().__init__(dataset, batch_size, num_replicas, rank, shuffle, seed)
         self.drop_last = True
 

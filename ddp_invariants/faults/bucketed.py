@@ -34,8 +34,12 @@ class _DividesBy(Reference):
 
     divisor: ClassVar[float]
 
-    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None,
-                 bucket_cap_mb: float = 25.0) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        process_group: dist.ProcessGroup | None = None,
+        bucket_cap_mb: float = 25.0,
+    ) -> None:
         super().__init__(module, process_group, bucket_cap_mb)
         self.world_size = self._divisor(self.world_size)
 
@@ -85,7 +89,11 @@ class LargeParameterSkipped(Reference):
 
     def _plan(self) -> None:
         super()._plan()
-        self._buckets = [b for b in self._buckets if sum(p.numel() * p.element_size() for p in b.parameters) <= self.bucket_cap]
+        self._buckets = [
+            b
+            for b in self._buckets
+            if sum(p.numel() * p.element_size() for p in b.parameters) <= self.bucket_cap
+        ]
 
 
 class SkipsScalars(Reference):
@@ -108,7 +116,10 @@ class StopsAtTheEmpty(Reference):
     """
 
     def _write_back(self, bucket: Bucket) -> None:
-        ends = next((n for n, parameter in enumerate(bucket.parameters) if not parameter.numel()), len(bucket.parameters))
+        ends = next(
+            (n for n, parameter in enumerate(bucket.parameters) if not parameter.numel()),
+            len(bucket.parameters),
+        )
         local = [(p, p.grad.clone()) for p in bucket.parameters[ends:] if p.grad is not None]
         super()._write_back(bucket)
         for parameter, gradient in local:
@@ -125,7 +136,9 @@ class FlattensByStorage(Reference):
         if bucket.work is None:
             for parameter in bucket.parameters:
                 if parameter.grad is not None and parameter.grad.dim() == 4:
-                    storage_order = parameter.grad.permute(0, 2, 3, 1).reshape(parameter.shape).clone()
+                    storage_order = (
+                        parameter.grad.permute(0, 2, 3, 1).reshape(parameter.shape).clone()
+                    )
                     parameter.grad.copy_(storage_order)
         super()._launch(bucket)
 
@@ -161,8 +174,12 @@ class LeftoverBuffer(Reference):
     GRAD-5: it is the mean plus step 0's gradient.
     """
 
-    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None,
-                 bucket_cap_mb: float = 25.0) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        process_group: dist.ProcessGroup | None = None,
+        bucket_cap_mb: float = 25.0,
+    ) -> None:
         super().__init__(module, process_group, bucket_cap_mb)
         self._left: dict[int, Tensor] = {}
 
@@ -245,7 +262,9 @@ class ForgetsTheTail(_ReducesByAnother):
         sent = flat[: count - count % self.world_size].clone()
         work = _SUM(sent, group=self.group, async_op=True)
         work.wait()
-        flat[len(sent) : count] *= self.world_size  # It stays what it is, divided at the end like the rest.
+        flat[len(sent) : count] *= (
+            self.world_size
+        )  # It stays what it is, divided at the end like the rest.
         flat[: len(sent)] = sent
         return work
 
@@ -295,8 +314,12 @@ class OneStepLate(_WritesBack):
     GRAD-5: it equals step 0's gradient: stale.
     """
 
-    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None,
-                 bucket_cap_mb: float = 25.0) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        process_group: dist.ProcessGroup | None = None,
+        bucket_cap_mb: float = 25.0,
+    ) -> None:
         super().__init__(module, process_group, bucket_cap_mb)
         self._before: dict[nn.Parameter, Tensor] = {}
 
@@ -385,7 +408,9 @@ class _TwoSteps(torch.optim.Optimizer):
         return self.optimizer.step(closure)
 
 
-def updates_twice(module: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, torch.optim.Optimizer]:
+def updates_twice(
+    module: nn.Module, optimizer: torch.optim.Optimizer
+) -> tuple[nn.Module, torch.optim.Optimizer]:
     """The update is made twice, by a hook and by the loop (huggingface/accelerate#2926 for the scheduler).
 
     PARAM-3: the update was made twice.
@@ -443,8 +468,12 @@ class CapInMillions(Reference):
     COMM-4: buckets are not filled to their capacity.
     """
 
-    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None,
-                 bucket_cap_mb: float = 25.0) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        process_group: dist.ProcessGroup | None = None,
+        bucket_cap_mb: float = 25.0,
+    ) -> None:
         super().__init__(module, process_group, bucket_cap_mb * 1e6 / 2**20)
 
 
@@ -455,6 +484,7 @@ class TiedHoldsUpAll(Reference):
     """
 
     def _gradient_ready(self, parameter: nn.Parameter) -> None:
-        if len(list(self.module.named_parameters(remove_duplicate=False))) == len(list(self.module.parameters())):
+        if len(list(self.module.named_parameters(remove_duplicate=False))) == len(
+            list(self.module.parameters())
+        ):
             super()._gradient_ready(parameter)
-

@@ -32,14 +32,18 @@ class Explicit(nn.Module):
     def sync_gradients(self) -> None:
         """To be called after backward."""
         trainable = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
-        wanted = self._wanted(torch.tensor([parameter.grad is not None for parameter in trainable], dtype=torch.int32))
+        wanted = self._wanted(
+            torch.tensor([parameter.grad is not None for parameter in trainable], dtype=torch.int32)
+        )
         for parameter, is_wanted in zip(trainable, wanted.tolist(), strict=True):
             if is_wanted:
                 own = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
                 mean = own.clone(memory_format=torch.contiguous_format)
                 dist.all_reduce(mean, group=self.group)
                 mean /= dist.get_world_size(self.group)
-                parameter.grad = torch.empty_like(parameter) if parameter.grad is None else parameter.grad
+                parameter.grad = (
+                    torch.empty_like(parameter) if parameter.grad is None else parameter.grad
+                )
                 parameter.grad.copy_(mean)
 
     def _wanted(self, has_one: Tensor) -> Tensor:
@@ -55,7 +59,9 @@ class ReadyCountersSurvive(_Reference):
     """
 
     def _backward_begins(self, gradient: Tensor) -> None:
-        missing = {parameter for bucket in self._buckets for parameter in getattr(bucket, "missing", ())}
+        missing = {
+            parameter for bucket in self._buckets for parameter in getattr(bucket, "missing", ())
+        }
         if not self._reducing:
             super()._backward_begins(gradient)
             for bucket in self._buckets:
@@ -66,7 +72,10 @@ class ReadyCountersSurvive(_Reference):
         flags = bucket.flat[-len(bucket.parameters) :].tolist()
         super()._write_back(bucket)
         bucket.missing = [  # type: ignore[attr-defined]  # what is to be forgotten
-            parameter for parameter, users in zip(bucket.parameters, flags, strict=True) if not users]
+            parameter
+            for parameter, users in zip(bucket.parameters, flags, strict=True)
+            if not users
+        ]
 
 
 class GhostInTheBuffer(_Reference):
@@ -120,7 +129,9 @@ class DividesByUsers(_Reference):
     def _write_back(self, bucket: Bucket) -> None:
         super()._write_back(bucket)
         assert bucket.flat is not None
-        for parameter, users in zip(bucket.parameters, bucket.flat[-len(bucket.parameters) :].tolist(), strict=True):
+        for parameter, users in zip(
+            bucket.parameters, bucket.flat[-len(bucket.parameters) :].tolist(), strict=True
+        ):
             if users:
                 assert parameter.grad is not None
                 parameter.grad *= self.world_size / users
@@ -145,7 +156,11 @@ class UsageOfTheFirstStep(_Reference):
     """What no rank uses in the first step is left out for ever (no public incident found). GRAD-9: never reduced."""
 
     def _trainable(self) -> list[nn.Parameter]:
-        return [parameter for parameter in super()._trainable() if not getattr(parameter, "left_out", False)]
+        return [
+            parameter
+            for parameter in super()._trainable()
+            if not getattr(parameter, "left_out", False)
+        ]
 
     def _write_back(self, bucket: Bucket) -> None:
         assert bucket.flat is not None
@@ -208,7 +223,11 @@ class EachItsOwnOrder(_Reference):
 
     def _trainable(self) -> list[nn.Parameter]:
         trainable, order = super()._trainable(), getattr(self, "order", [])
-        return [one for one in order if any(one is other for other in trainable)] if len(order) == len(trainable) else trainable
+        return (
+            [one for one in order if any(one is other for other in trainable)]
+            if len(order) == len(trainable)
+            else trainable
+        )
 
     def _backward_begins(self, gradient: Tensor) -> None:
         if not self._reducing:
@@ -236,7 +255,10 @@ class BucketsInFiringOrder(_Reference):
     def _trainable(self) -> list[nn.Parameter]:
         trainable = super()._trainable()
         came = getattr(self, "came", [])
-        return sorted(trainable, key=lambda one: next((i for i, other in enumerate(came) if other is one), len(came)))
+        return sorted(
+            trainable,
+            key=lambda one: next((i for i, other in enumerate(came) if other is one), len(came)),
+        )
 
     def _gradient_ready(self, parameter: nn.Parameter) -> None:
         super()._gradient_ready(parameter)

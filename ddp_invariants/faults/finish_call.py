@@ -16,14 +16,23 @@ class FinishCall(nn.Module):
     """Right: a bucket is sent once its gradients are there, and the loop's call awaits all and writes the means back."""
 
     # The plan is that of the start.
-    declares: ClassVar[dict[str, Any]] = {"unsupported": ("assign", "freeze", "unfreeze", "in_parts")}
+    declares: ClassVar[dict[str, Any]] = {
+        "unsupported": ("assign", "freeze", "unfreeze", "in_parts")
+    }
 
-    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None, bucket_cap_mb: float = 25.0) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        process_group: dist.ProcessGroup | None = None,
+        bucket_cap_mb: float = 25.0,
+    ) -> None:
         super().__init__()
         self.module, self.group, self.cap = module, process_group, int(bucket_cap_mb * 2**20)
         self.world_size = dist.get_world_size(process_group)
         broadcast([*module.parameters(), *module.buffers()], process_group)
-        self.buckets = self._plan([p for p in reversed(list(module.parameters())) if p.requires_grad])
+        self.buckets = self._plan(
+            [p for p in reversed(list(module.parameters())) if p.requires_grad]
+        )
         self._arrived: set[Tensor] = set()
         self._sent: dict[Bucket, tuple[Tensor, Any]] = {}
         for bucket in self.buckets:
@@ -68,7 +77,9 @@ class FinishCall(nn.Module):
             self._sent[bucket] = flat, self._reduce(flat)
 
     def _packed(self, bucket: Bucket) -> Tensor:
-        return torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in bucket])
+        return torch.cat(
+            [(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in bucket]
+        )
 
     def _reduce(self, flat: Tensor) -> Any:
         return dist.all_reduce(flat, group=self.group, async_op=True)
@@ -117,7 +128,9 @@ class PoolsBuffersByShape(FinishCall):
     """
 
     def _send(self, bucket: Bucket) -> None:
-        alike = [sent for sent in self._sent if [p.shape for p in sent] == [p.shape for p in bucket]]
+        alike = [
+            sent for sent in self._sent if [p.shape for p in sent] == [p.shape for p in bucket]
+        ]
         if bucket in self._sent or not alike:
             super()._send(bucket)
             return

@@ -15,8 +15,9 @@ from ddp_invariants.faults._start import broadcast
 class Flattened(nn.Module):
     """Right: a callback at the end of backward lays the gradients of a dtype end to end, averages and hands them back."""
 
-    declares: ClassVar[dict[str, Any]] = {"unsupported": (
-        "unused", "assign", "unfreeze", "in_parts")}  # All ranks have all gradients, those of the start, each at once.
+    declares: ClassVar[dict[str, Any]] = {
+        "unsupported": ("unused", "assign", "unfreeze", "in_parts")
+    }  # All ranks have all gradients, those of the start, each at once.
 
     def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
         super().__init__()
@@ -26,7 +27,9 @@ class Flattened(nn.Module):
         self._prepare()
         broadcast([*module.parameters(), *module.buffers()], process_group)
         # Later layers first, as backward reaches them.
-        self.parameters_of = self._by_dtype([p for p in reversed(list(module.parameters())) if p.requires_grad])
+        self.parameters_of = self._by_dtype(
+            [p for p in reversed(list(module.parameters())) if p.requires_grad]
+        )
         for parameters in self.parameters_of.values():
             for parameter in parameters:
                 parameter.register_post_accumulate_grad_hook(self._ready)
@@ -35,7 +38,10 @@ class Flattened(nn.Module):
         """What else is done to the module first: nothing."""
 
     def _by_dtype(self, parameters: list[nn.Parameter]) -> dict[torch.dtype, list[nn.Parameter]]:
-        return {dtype: [p for p in parameters if p.dtype == dtype] for dtype in dict.fromkeys(p.dtype for p in parameters)}
+        return {
+            dtype: [p for p in parameters if p.dtype == dtype]
+            for dtype in dict.fromkeys(p.dtype for p in parameters)
+        }
 
     def forward(self, *inputs: Any) -> Any:
         self._queued = False  # A backward that raised never came to its callback.
@@ -71,7 +77,9 @@ class Flattened(nn.Module):
         flat /= self.world_size
 
     def _unflatten(self, flat: Tensor, parameters: list[nn.Parameter]) -> None:
-        for parameter, piece in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+        for parameter, piece in zip(
+            parameters, flat.split([p.numel() for p in parameters]), strict=True
+        ):
             assert parameter.grad is not None
             parameter.grad.copy_(piece.view(parameter.shape))
 
@@ -147,10 +155,16 @@ class ReducesItsOwnViews(Flattened):
 
     def forward(self, *inputs: Any) -> Any:
         if not hasattr(self, "_buffers_of"):
-            self._buffers_of = {dtype: torch.zeros(sum(p.numel() for p in parameters), dtype=dtype)
-                                for dtype, parameters in self.parameters_of.items()}
+            self._buffers_of = {
+                dtype: torch.zeros(sum(p.numel() for p in parameters), dtype=dtype)
+                for dtype, parameters in self.parameters_of.items()
+            }
             for dtype, parameters in self.parameters_of.items():
-                for p, piece in zip(parameters, self._buffers_of[dtype].split([p.numel() for p in parameters]), strict=True):
+                for p, piece in zip(
+                    parameters,
+                    self._buffers_of[dtype].split([p.numel() for p in parameters]),
+                    strict=True,
+                ):
                     p.grad = piece.view(p.shape)
         return super().forward(*inputs)
 
@@ -193,4 +207,6 @@ class PartsTiedParameters(Flattened):
     def _prepare(self) -> None:
         for layer in self.module.modules():
             for name, parameter in list(layer.named_parameters(recurse=False)):
-                setattr(layer, name, nn.Parameter(parameter.detach().clone(), parameter.requires_grad))
+                setattr(
+                    layer, name, nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
+                )

@@ -38,6 +38,7 @@ def _start(module: nn.Module) -> None:
 
 def _hook(module: nn.Module, reduced: Callable[[Tensor], Tensor]) -> None:
     """Have every gradient replaced, once autograd has added to it, by what a function makes of a contiguous copy."""
+
     def replace(parameter: Tensor) -> None:
         assert parameter.grad is not None
         parameter.grad.copy_(reduced(parameter.grad.clone(memory_format=torch.contiguous_format)))
@@ -60,7 +61,9 @@ def _mean(gradient: Tensor) -> Tensor:
 def _apply(parameters: list[Any], function: Callable[[Tensor], Tensor]) -> None:
     for parameter in parameters:
         if parameter.grad is not None:
-            parameter.grad.copy_(function(parameter.grad.clone(memory_format=torch.contiguous_format)))
+            parameter.grad.copy_(
+                function(parameter.grad.clone(memory_format=torch.contiguous_format))
+            )
 
 
 @_as_they_come
@@ -88,7 +91,9 @@ class Loop:
         self.weights = list(module.parameters())
         self.optimizer = context.optimizer(self.weights)
 
-    def train_step(self, parameters: dict[str, Tensor], inputs: Tensor, targets: Tensor, context: Any) -> Tensor:
+    def train_step(
+        self, parameters: dict[str, Tensor], inputs: Tensor, targets: Tensor, context: Any
+    ) -> Tensor:
         del parameters, context
         self._clear()
         y = inputs
@@ -110,6 +115,7 @@ class Loop:
 @_as_they_come
 def reduces_a_copy(module: nn.Module) -> None:
     """The sum goes to a copy that nobody reads (NVIDIA/Megatron-LM#5337). GRAD-1: never reduced."""
+
     def reduce(gradient: Tensor) -> Tensor:
         _mean(gradient.clone())
         return gradient
@@ -135,7 +141,10 @@ def reduces_in_pairs(module: nn.Module) -> None:
     GRAD-1: reduced in a part of the group.
     """
     size = dist.get_world_size()
-    pairs = [dist.new_group([rank for rank in (first, first + 1) if rank < size]) for first in range(0, size, 2)]
+    pairs = [
+        dist.new_group([rank for rank in (first, first + 1) if rank < size])
+        for first in range(0, size, 2)
+    ]
     mine = pairs[dist.get_rank() // 2]
 
     def mean(gradient: Tensor) -> Tensor:
@@ -152,6 +161,7 @@ def broadcasts_gradients(module: nn.Module) -> None:
 
     GRAD-2: broadcast instead of reduced.
     """
+
     def first(gradient: Tensor) -> Tensor:
         dist.broadcast(gradient, src=0)
         return gradient
@@ -166,6 +176,7 @@ def forgets_the_server(module: nn.Module) -> None:
 
     GRAD-2: it is the mean with rank 0's gradient left out.
     """
+
     def by_server(gradient: Tensor) -> Tensor:
         serves, size = dist.get_rank() == 0, dist.get_world_size()
         received = [torch.empty_like(gradient) for _ in range(size)] if serves else None
@@ -242,7 +253,10 @@ def sums_at_every_backward(module: nn.Module, optimizer: Optimizer) -> tuple[nn.
     _start(module)
     _hook(module, _sum)
     optimizer.register_step_pre_hook(
-        lambda *_: _apply(list(module.parameters()), lambda gradient: gradient / dist.get_world_size()))
+        lambda *_: _apply(
+            list(module.parameters()), lambda gradient: gradient / dist.get_world_size()
+        )
+    )
     return module, optimizer
 
 
@@ -252,9 +266,12 @@ def averages_parameters(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Mod
 
     PARAM-2: the optimizer's state differs between ranks.
     """
+
     def average(*_: Any) -> None:
         for parameter in module.parameters():
-            parameter.data.copy_(_mean(parameter.detach().clone(memory_format=torch.contiguous_format)))
+            parameter.data.copy_(
+                _mean(parameter.detach().clone(memory_format=torch.contiguous_format))
+            )
 
     _start(module)
     optimizer.register_step_post_hook(average)
@@ -262,7 +279,9 @@ def averages_parameters(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Mod
 
 
 @_hidden
-def averages_before_backward(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+def averages_before_backward(
+    module: nn.Module, optimizer: Optimizer
+) -> tuple[nn.Module, Optimizer]:
     """Gradients are averaged when the forward has ended, before backward has made them (no public incident found).
 
     PARAM-1: own local gradient.
@@ -340,7 +359,11 @@ def replaces_parameters(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Mod
     fresh: dict[nn.Parameter, nn.Parameter] = {}
     for layer in module.modules():
         for name, old in list(layer.named_parameters(recurse=False)):
-            setattr(layer, name, fresh.setdefault(old, nn.Parameter(old.detach().clone(), old.requires_grad)))
+            setattr(
+                layer,
+                name,
+                fresh.setdefault(old, nn.Parameter(old.detach().clone(), old.requires_grad)),
+            )
     hooked(module)
     return module, optimizer
 

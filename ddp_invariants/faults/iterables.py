@@ -60,7 +60,11 @@ class Filled:
 class PerWorker:
     """Right: each worker of a rank's DataLoader takes every W * workers-th item, from one of its own on."""
 
-    declares: ClassVar[dict[str, Any]] = {"padding": "none", "layout": "strided", "supports": ("workers",)}
+    declares: ClassVar[dict[str, Any]] = {
+        "padding": "none",
+        "layout": "strided",
+        "supports": ("workers",),
+    }
 
     def __init__(self, iterable: Iterable[int], rank: int, world_size: int) -> None:
         if not 0 <= rank < world_size:
@@ -74,7 +78,9 @@ class PerWorker:
 
     def __iter__(self) -> Iterator[int]:
         worker, workers = self.place()
-        return islice(self.iterable, self.rank + worker * self.world_size, None, self.world_size * workers)
+        return islice(
+            self.iterable, self.rank + worker * self.world_size, None, self.world_size * workers
+        )
 
 
 class WorkersRepeat(PerWorker):
@@ -92,7 +98,11 @@ class WorkersSplitAlone(PerWorker):
 
     def __iter__(self) -> Iterator[int]:
         worker, workers = self.place()
-        return super().__iter__() if get_worker_info() is None else islice(self.iterable, worker, None, workers)
+        return (
+            super().__iter__()
+            if get_worker_info() is None
+            else islice(self.iterable, worker, None, workers)
+        )
 
 
 class WorkersStartTogether(PerWorker):

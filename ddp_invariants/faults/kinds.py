@@ -15,11 +15,17 @@ from ddp_invariants.faults._start import broadcast
 class StaysSparse(nn.Module):
     """Right: of sparse gradients the rows and values of all ranks are gathered, and the mean is sparse, too."""
 
-    declares: ClassVar[dict[str, Any]] = {"unsupported": ("unused",)}  # All ranks have all gradients.
+    declares: ClassVar[dict[str, Any]] = {
+        "unsupported": ("unused",)
+    }  # All ranks have all gradients.
 
     def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
         super().__init__()
-        self.module, self.group, self.world_size = module, process_group, dist.get_world_size(process_group)
+        self.module, self.group, self.world_size = (
+            module,
+            process_group,
+            dist.get_world_size(process_group),
+        )
         broadcast(self._at_first([*module.parameters(), *module.buffers()]), process_group)
 
     def _at_first(self, tensors: list[Tensor]) -> list[Tensor]:
@@ -33,7 +39,11 @@ class StaysSparse(nn.Module):
     def sync_gradients(self) -> None:
         for parameter in self.module.parameters():
             if parameter.grad is not None:
-                parameter.grad = self._sparse(parameter.grad) if parameter.grad.is_sparse else self._dense(parameter.grad)
+                parameter.grad = (
+                    self._sparse(parameter.grad)
+                    if parameter.grad.is_sparse
+                    else self._dense(parameter.grad)
+                )
 
     def _dense(self, gradient: Tensor) -> Tensor:
         flat = gradient.contiguous()
@@ -51,10 +61,18 @@ class StaysSparse(nn.Module):
         counts[dist.get_rank(self.group)] = rows.shape[1]
         dist.all_reduce(counts, group=self.group)
         most = int(counts.max())
-        padded = [torch.cat([one, one.new_zeros(most - len(one), *one.shape[1:])]) for one in (rows[0], values)]
+        padded = [
+            torch.cat([one, one.new_zeros(most - len(one), *one.shape[1:])])
+            for one in (rows[0], values)
+        ]
         everyones = [self._gathered(one) for one in padded]
-        found = [torch.cat([one[:count] for one, count in zip(ones, counts.tolist(), strict=True)]) for ones in everyones]
-        return torch.sparse_coo_tensor(found[0][None], self._averaged(found[1]), gradient.shape, check_invariants=False)
+        found = [
+            torch.cat([one[:count] for one, count in zip(ones, counts.tolist(), strict=True)])
+            for ones in everyones
+        ]
+        return torch.sparse_coo_tensor(
+            found[0][None], self._averaged(found[1]), gradient.shape, check_invariants=False
+        )
 
     def _merged(self, gradient: Tensor) -> Tensor:
         """With a row once, however often it was chosen."""
@@ -111,7 +129,9 @@ class SameRowsEverywhere(StaysSparse):
     def _sparse(self, gradient: Tensor) -> Tensor:
         values = gradient._values().clone()
         dist.all_reduce(values, group=self.group)
-        return torch.sparse_coo_tensor(gradient._indices(), values / self.world_size, gradient.shape, check_invariants=False)
+        return torch.sparse_coo_tensor(
+            gradient._indices(), values / self.world_size, gradient.shape, check_invariants=False
+        )
 
 
 class AsParts(StaysSparse):

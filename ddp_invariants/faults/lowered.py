@@ -26,7 +26,10 @@ class _Beside(Reference):
 
         def run() -> None:
             try:
-                with torch.set_grad_enabled(grad), torch.autocast("cpu", torch.bfloat16, enabled=lowered):
+                with (
+                    torch.set_grad_enabled(grad),
+                    torch.autocast("cpu", torch.bfloat16, enabled=lowered),
+                ):
                     found.append(Reference.forward(self, *args, **kwargs))
             except BaseException as error:  # noqa: BLE001 - raised again below, by the thread that called
                 found.append(error)
@@ -45,7 +48,8 @@ class _Beside(Reference):
 class TakesItAlong(_Beside):
     """Right: the module runs in a thread, which enters the autocast of the one that called."""
 
-    # Each thread numbers its operations, and backward goes by the numbers: of two forwards it adds up parts in another order.
+    # Each thread numbers its operations, and backward goes by the numbers: of two forwards it adds
+    # up parts in another order.
     declares: ClassVar[dict[str, Any]] = {"unsupported": ("joint",)}
 
 

@@ -1,7 +1,8 @@
 """Gradients live in `.main_grad`, of float32 at least, to which hooks add; `.grad` is a way station.
 
-Shoeybi et al. 2019, arXiv:1909.08053. The loop calls `zero_grad_buffer` before a step's first batch and `finish_grad_sync`
-after its last backward; accumulation is local by itself, so `no_sync` has nothing to do.
+Shoeybi et al. 2019, arXiv:1909.08053. The loop calls `zero_grad_buffer` before a step's first batch
+and `finish_grad_sync` after its last backward; accumulation is local by itself, so `no_sync` has
+nothing to do.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -17,7 +18,9 @@ from ddp_invariants.faults._start import broadcast
 class MainGrad(nn.Module):
     """Right: hooks add each gradient to a main gradient, the call after backward averages those."""
 
-    declares: ClassVar[dict[str, Any]] = {"unsupported": ["never_zeroed", "assign", "freeze", "unfreeze"]}
+    declares: ClassVar[dict[str, Any]] = {
+        "unsupported": ["never_zeroed", "assign", "freeze", "unfreeze"]
+    }
 
     def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
         super().__init__()

@@ -20,8 +20,9 @@ from ddp_invariants.faults._start import broadcast
 class PerParameter(nn.Module):
     """Right: a hook averages each gradient, blocking, once autograd has added to it."""
 
-    declares: ClassVar[dict[str, Any]] = {"unsupported": (
-        "unused", "crossed", "unfreeze", "assign", "in_parts")}  # All have all gradients, those of the start, each at once.
+    declares: ClassVar[dict[str, Any]] = {
+        "unsupported": ("unused", "crossed", "unfreeze", "assign", "in_parts")
+    }  # All have all gradients, those of the start, each at once.
 
     def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
         super().__init__()
@@ -89,7 +90,9 @@ class Overlapped(PerParameter):
         if not self._pending:
             Variable._execution_engine.queue_callback(self._finish)
         total = parameter.grad.clone(memory_format=torch.contiguous_format)
-        self._pending.append((parameter, total, dist.all_reduce(total, group=self.group, async_op=True)))
+        self._pending.append(
+            (parameter, total, dist.all_reduce(total, group=self.group, async_op=True))
+        )
 
     def _finish(self) -> None:
         for parameter, total, work in self._pending:
@@ -157,7 +160,11 @@ class SumsTiedTwice(PerParameter):
     """
 
     def _hook(self, parameter: nn.Parameter) -> None:
-        names = [name for name, one in self.module.named_parameters(remove_duplicate=False) if one is parameter]
+        names = [
+            name
+            for name, one in self.module.named_parameters(remove_duplicate=False)
+            if one is parameter
+        ]
         for _ in names:
             parameter.register_post_accumulate_grad_hook(self._ready)
         parameter.register_post_accumulate_grad_hook(self._divide)
@@ -182,7 +189,9 @@ class BroadcastsWithoutWaiting(PerParameter):
 
     def _start(self) -> None:
         for tensor in (*self.module.parameters(), *self.module.buffers()):
-            dist.broadcast(tensor.detach().contiguous(), group_src=0, group=self.group, async_op=True)
+            dist.broadcast(
+                tensor.detach().contiguous(), group_src=0, group=self.group, async_op=True
+            )
 
 
 class BroadcastsFloatsOnly(PerParameter):

@@ -74,20 +74,35 @@ class CountsForwardsOfLayers(_Reference):
     GRAD-13: own local gradient: never reduced.
     """
 
-    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None, bucket_cap_mb: float = 25.0) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        process_group: dist.ProcessGroup | None = None,
+        bucket_cap_mb: float = 25.0,
+    ) -> None:
         super().__init__(module, process_group, bucket_cap_mb)
         self.uses: dict[nn.Module, int] = {}
         for layer in module.modules():
-            layer.register_forward_pre_hook(lambda layer, _: self.uses.__setitem__(layer, self.uses.get(layer, 0) + 1))
+            layer.register_forward_pre_hook(
+                lambda layer, _: self.uses.__setitem__(layer, self.uses.get(layer, 0) + 1)
+            )
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         self.uses.clear()
         return super().forward(*args, **kwargs)
 
     def _write_back(self, bucket: Bucket) -> None:
-        twice = {parameter for layer, uses in self.uses.items() if uses > 1 for parameter in layer.parameters(recurse=False)}
-        kept = {parameter: parameter.grad.clone() for parameter in bucket.parameters
-                if parameter in twice and parameter.grad is not None}
+        twice = {
+            parameter
+            for layer, uses in self.uses.items()
+            if uses > 1
+            for parameter in layer.parameters(recurse=False)
+        }
+        kept = {
+            parameter: parameter.grad.clone()
+            for parameter in bucket.parameters
+            if parameter in twice and parameter.grad is not None
+        }
         super()._write_back(bucket)
         for parameter, own in kept.items():
             parameter.grad = own
@@ -117,7 +132,10 @@ class TakesAPartForTheWhole(_Reference):
     """
 
     def _gradient_ready(self, parameter: nn.Parameter) -> None:
-        if all(bucket.work is None or all(parameter is not one for one in bucket.parameters) for bucket in self._buckets):
+        if all(
+            bucket.work is None or all(parameter is not one for one in bucket.parameters)
+            for bucket in self._buckets
+        ):
             super()._gradient_ready(parameter)
 
 
@@ -139,7 +157,9 @@ class WaitsForEveryForward(_Reference):
     LIVE-5: own local gradient: never reduced.
     """
 
-    declares: ClassVar[dict[str, Any]] = {"unsupported": ("backward_error",)}  # After which it would say the same.
+    declares: ClassVar[dict[str, Any]] = {
+        "unsupported": ("backward_error",)
+    }  # After which it would say the same.
     _pending = 0
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -228,7 +248,9 @@ class HooksTheAccumulators(nn.Module):
     LIVE-5: own local gradient: never reduced.
     """
 
-    declares: ClassVar[dict[str, Any]] = {"unsupported": ("unused", "crossed", "unfreeze", "in_parts")}
+    declares: ClassVar[dict[str, Any]] = {
+        "unsupported": ("unused", "crossed", "unfreeze", "in_parts")
+    }
 
     def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
         super().__init__()
@@ -258,8 +280,14 @@ class LoadsOnRankZero(_Reference):
     STATE-1: and loaded is another; or STATE-2: is another when it is loaded.
     """
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        return super().load_state_dict(state_dict, strict, assign) if dist.get_rank(self.group) == 0 else None
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        return (
+            super().load_state_dict(state_dict, strict, assign)
+            if dist.get_rank(self.group) == 0
+            else None
+        )
 
 
 class SavesParametersAlone(_Reference):
@@ -267,9 +295,13 @@ class SavesParametersAlone(_Reference):
 
     def state_dict(self, **kwargs: Any) -> Any:
         names = {name for name, _ in self.named_parameters(remove_duplicate=False)}
-        return {name: value for name, value in super().state_dict(**kwargs).items() if name in names}
+        return {
+            name: value for name, value in super().state_dict(**kwargs).items() if name in names
+        }
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
         del strict
         return super().load_state_dict(state_dict, strict=False, assign=assign)
 
@@ -283,7 +315,9 @@ class PrefixesTwice(_Reference):
     def state_dict(self, **kwargs: Any) -> Any:
         return {f"module.{name}": value for name, value in super().state_dict(**kwargs).items()}
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
         own = {name.removeprefix("module."): value for name, value in state_dict.items()}
         return super().load_state_dict(own, strict, assign)
 
@@ -316,7 +350,9 @@ class LoadsWhereItWasSaved(_Reference):
     def set_extra_state(self, state: int) -> None:
         """Nothing is taken over."""
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
         there = dist.get_rank(self.group) < state_dict["_extra_state"]
         return super().load_state_dict(state_dict, strict, assign) if there else None
 
@@ -329,7 +365,9 @@ class SumsNormsOverRanks(_Reference):
 
     def clip_grad_norm_(self, largest: float) -> None:
         """Scale gradients down to a norm."""
-        gradients = [parameter.grad for parameter in self.module.parameters() if parameter.grad is not None]
+        gradients = [
+            parameter.grad for parameter in self.module.parameters() if parameter.grad is not None
+        ]
         squares = torch.stack([gradient.double().square().sum() for gradient in gradients]).sum()
         dist.all_reduce(squares, group=self.group)
         for gradient in gradients:

@@ -14,13 +14,25 @@ class Slices:
 
     declares: ClassVar[dict[str, str]] = {"layout": "contiguous"}
 
-    def __init__(self, dataset: Sized, world_size: int, rank: int, shuffle: bool = True, seed: int = 0,
-                 batch_size: int = 1) -> None:
+    def __init__(
+        self,
+        dataset: Sized,
+        world_size: int,
+        rank: int,
+        shuffle: bool = True,
+        seed: int = 0,
+        batch_size: int = 1,
+    ) -> None:
         if not 0 <= rank < world_size:
             raise ValueError(f"rank {rank} of {world_size}")
         if not len(dataset):
             raise ValueError("an empty dataset")
-        self.samples, self.world_size, self.rank, self.batch_size = len(dataset), world_size, rank, batch_size
+        self.samples, self.world_size, self.rank, self.batch_size = (
+            len(dataset),
+            world_size,
+            rank,
+            batch_size,
+        )
         self.shuffle, self.seed, self.epoch = shuffle, seed, 0
         self.taken, self.start = 0, 0
 
@@ -32,7 +44,10 @@ class Slices:
         order = list(range(self.samples))
         if self.shuffle:
             random.Random(f"{self.seed}/{self.epoch}").shuffle(order)
-        return [order[place % self.samples] for place in range(self.rank * len(self), (self.rank + 1) * len(self))]
+        return [
+            order[place % self.samples]
+            for place in range(self.rank * len(self), (self.rank + 1) * len(self))
+        ]
 
     def __iter__(self) -> Iterator[int]:
         self.taken, self.start = self.start, 0
@@ -58,7 +73,9 @@ class Slices:
 class KeepsTheRest:
     """Right: strided shards, and a state that is the list of what is left, the seed and the epoch."""
 
-    def __init__(self, dataset: Sized, num_replicas: int, rank: int, shuffle: bool = True, seed: int = 0) -> None:
+    def __init__(
+        self, dataset: Sized, num_replicas: int, rank: int, shuffle: bool = True, seed: int = 0
+    ) -> None:
         if not 0 <= rank < num_replicas:
             raise ValueError(f"rank {rank} of {num_replicas}")
         self.samples, self.world_size, self.rank = len(dataset), num_replicas, rank
@@ -74,10 +91,16 @@ class KeepsTheRest:
         order = list(range(self.samples))
         if self.shuffle:
             random.Random(f"{self.seed}/{self.epoch}").shuffle(order)
-        return [order[place % self.samples] for place in range(self.rank, self.world_size * len(self), self.world_size)]
+        return [
+            order[place % self.samples]
+            for place in range(self.rank, self.world_size * len(self), self.world_size)
+        ]
 
     def __iter__(self) -> Iterator[int]:
-        self.left, self.resumes = self.left if self.resumes and self.left is not None else self.mine(), False
+        self.left, self.resumes = (
+            self.left if self.resumes and self.left is not None else self.mine(),
+            False,
+        )
         while self.left:
             yield self.left.pop(0)
 
@@ -303,7 +326,9 @@ class Elastic:
 
     declares: ClassVar[dict[str, Any]] = {"supports": ("elastic",)}
 
-    def __init__(self, dataset: Sized, num_replicas: int, rank: int, shuffle: bool = True, seed: int = 0) -> None:
+    def __init__(
+        self, dataset: Sized, num_replicas: int, rank: int, shuffle: bool = True, seed: int = 0
+    ) -> None:
         if not 0 <= rank < num_replicas:
             raise ValueError(f"rank {rank} of {num_replicas}")
         if not len(dataset):

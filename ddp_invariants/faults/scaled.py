@@ -1,7 +1,8 @@
 """An optimizer or a wrapper beside a loss scaler, which skips the steps whose gradients overflow.
 
-torch's GradScaler unscales and skips itself, or leaves both to an optimizer that says it supports that: it hands it the scale,
-or None where the program has unscaled already, and whether a gradient of this rank is not finite.
+torch's GradScaler unscales and skips itself, or leaves both to an optimizer that says it supports
+that: it hands it the scale, or None where the program has unscaled already, and whether a gradient
+of this rank is not finite.
 """
 
 from typing import Any
@@ -51,7 +52,12 @@ class _SeesToIt:
         self.optimizer.step()
 
     def _gradients(self) -> list[Tensor]:
-        return [parameter.grad for group in self.param_groups for parameter in group["params"] if parameter.grad is not None]
+        return [
+            parameter.grad
+            for group in self.param_groups
+            for parameter in group["params"]
+            if parameter.grad is not None
+        ]
 
     def _overflows(self, found: Tensor) -> bool:
         return bool(found)
@@ -65,8 +71,9 @@ class _SeesToIt:
                 gradient.mul_(1 / scale.item())
 
 
-def unscales_and_skips(module: nn.Module, optimizer: Optimizer, process_group: dist.ProcessGroup | None = None) -> tuple[
-        nn.Module, _SeesToIt]:
+def unscales_and_skips(
+    module: nn.Module, optimizer: Optimizer, process_group: dist.ProcessGroup | None = None
+) -> tuple[nn.Module, _SeesToIt]:
     """Right: the optimizer unscales gradients and skips steps by itself, as torch's fused ones do."""
     return Reference(module, process_group), _SeesToIt(optimizer)
 
@@ -85,8 +92,9 @@ class _Sharded(_SeesToIt):
         return bool(overflows)
 
 
-def shares_what_it_finds(module: nn.Module, optimizer: Optimizer, process_group: dist.ProcessGroup | None = None) -> tuple[
-        nn.Module, _SeesToIt]:
+def shares_what_it_finds(
+    module: nn.Module, optimizer: Optimizer, process_group: dist.ProcessGroup | None = None
+) -> tuple[nn.Module, _SeesToIt]:
     """Right: each rank looks for an overflow in its shard of the parameters, and all tell one another."""
     return Reference(module, process_group), _Sharded(optimizer, process_group)
 
@@ -141,7 +149,11 @@ def never_unscales(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, 
 
 class _Advances(_SeesToIt):
     def _skip(self) -> None:
-        kept = [(parameter, parameter.detach().clone()) for group in self.param_groups for parameter in group["params"]]
+        kept = [
+            (parameter, parameter.detach().clone())
+            for group in self.param_groups
+            for parameter in group["params"]
+        ]
         self.optimizer.step()
         with torch.no_grad():
             for parameter, value in kept:
@@ -178,7 +190,9 @@ class ClearedByTheStep(nn.Module):
         """To be called after every backward."""
         for parameter in self.module.parameters():
             if parameter.grad is not None:
-                collected = self.buffers_of.setdefault(parameter, torch.zeros(parameter.shape, dtype=parameter.dtype))
+                collected = self.buffers_of.setdefault(
+                    parameter, torch.zeros(parameter.shape, dtype=parameter.dtype)
+                )
                 collected.add_(parameter.grad)
                 total = collected.clone()
                 dist.all_reduce(total)
@@ -208,4 +222,6 @@ class OverflowsAlone(nn.Module):
                 mine = parameter.grad.clone(memory_format=torch.contiguous_format)
                 total = mine.nan_to_num(0.0, 0.0, 0.0)
                 dist.all_reduce(total)
-                parameter.grad.copy_(torch.where(mine.isfinite(), total / dist.get_world_size(), mine))
+                parameter.grad.copy_(
+                    torch.where(mine.isfinite(), total / dist.get_world_size(), mine)
+                )

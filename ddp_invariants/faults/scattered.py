@@ -22,8 +22,12 @@ class Scatters:
     def part(self, dataset: Tensor) -> Tensor:
         """Shape (N // W,)."""
         if len(dataset) % self.world_size:
-            raise ValueError(f"{len(dataset)} samples are no equal parts for {self.world_size} ranks")
-        return self.scattered(list(dataset.chunk(self.world_size)) if len(dataset) else [dataset] * self.world_size)
+            raise ValueError(
+                f"{len(dataset)} samples are no equal parts for {self.world_size} ranks"
+            )
+        return self.scattered(
+            list(dataset.chunk(self.world_size)) if len(dataset) else [dataset] * self.world_size
+        )
 
     def scattered(self, parts: list[Tensor]) -> Tensor:
         """What the first rank sends to this one, of parts of one shape."""
@@ -91,7 +95,9 @@ class LosesTheRest(Scatters):
 
     def part(self, dataset: Tensor) -> Tensor:
         share = len(dataset) // self.world_size
-        return self.scattered([dataset[rank * share : (rank + 1) * share] for rank in range(self.world_size)])
+        return self.scattered(
+            [dataset[rank * share : (rank + 1) * share] for rank in range(self.world_size)]
+        )
 
 
 class BroadcastsAll(ScattersPadded):
@@ -110,7 +116,11 @@ class RefusesOnTheFirst(Scatters):
     """Only the first rank looks whether the parts are equal, and the others wait for ever (a classic). LIVE-1."""
 
     def part(self, dataset: Tensor) -> Tensor:
-        return super().part(dataset) if self.rank == 0 else self.scattered([dataset[: len(dataset) // self.world_size]])
+        return (
+            super().part(dataset)
+            if self.rank == 0
+            else self.scattered([dataset[: len(dataset) // self.world_size]])
+        )
 
 
 class ShufflesOnEveryRank(ScattersPadded):

@@ -14,7 +14,12 @@ from ddp_invariants.reference.ddp import DistributedDataParallel as _Reference
 class SeedsEachRank(_Reference):
     """Right: seeds every rank differently, whatever the user did."""
 
-    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None, bucket_cap_mb: float = 25.0) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        process_group: dist.ProcessGroup | None = None,
+        bucket_cap_mb: float = 25.0,
+    ) -> None:
         super().__init__(module, process_group, bucket_cap_mb)
         torch.manual_seed(1000 + dist.get_rank())
 
@@ -46,7 +51,12 @@ class SeedsAllAlike(_Reference):
     RNG-1: every rank is seeded alike.
     """
 
-    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None, bucket_cap_mb: float = 25.0) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        process_group: dist.ProcessGroup | None = None,
+        bucket_cap_mb: float = 25.0,
+    ) -> None:
         super().__init__(module, process_group, bucket_cap_mb)
         torch.manual_seed(42)
 
@@ -57,7 +67,12 @@ class BroadcastsTheGenerator(_Reference):
     RNG-1: all ranks were given the state of rank 0's generator.
     """
 
-    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None, bucket_cap_mb: float = 25.0) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        process_group: dist.ProcessGroup | None = None,
+        bucket_cap_mb: float = 25.0,
+    ) -> None:
         super().__init__(module, process_group, bucket_cap_mb)
         state = torch.get_rng_state()
         dist.broadcast(state, group_src=0, group=process_group)

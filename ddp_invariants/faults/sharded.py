@@ -1,6 +1,7 @@
 """ZeRO's first stage: every rank holds every parameter, and the optimizer's state for its share of them alone.
 
-Rajbhandari et al. 2020, arXiv:1910.02054. Adapters, since the optimizer is made over shares. They know the default group alone.
+Rajbhandari et al. 2020, arXiv:1910.02054. Adapters, since the optimizer is made over shares. They
+know the default group alone.
 Suffixes: W ranks, P elements of the trained parameters of one dtype.
 """
 
@@ -41,9 +42,14 @@ class _Share:
     @torch.no_grad()
     def hand_out(self) -> None:
         """Give the parameters what the slices hold."""
-        flat_P, gathered = self.flat(self.parameters), self.slices.view(-1)[: sum(p.numel() for p in self.parameters)]
+        flat_P, gathered = (
+            self.flat(self.parameters),
+            self.slices.view(-1)[: sum(p.numel() for p in self.parameters)],
+        )
         flat_P[: gathered.numel()] = gathered
-        for parameter, piece in zip(self.parameters, flat_P.split([p.numel() for p in self.parameters]), strict=True):
+        for parameter, piece in zip(
+            self.parameters, flat_P.split([p.numel() for p in self.parameters]), strict=True
+        ):
             parameter.copy_(piece.view(parameter.shape))
 
 
@@ -58,14 +64,24 @@ class Sliced:
     """Right: gradients are averaged, a slice of the parameters laid end to end is updated, and all slices are gathered."""
 
     # Slices are copies.
-    declares: ClassVar[dict[str, Any]] = {"zero": 1, "gradients": "hidden", "unsupported": ("state", "assign")}
+    declares: ClassVar[dict[str, Any]] = {
+        "zero": 1,
+        "gradients": "hidden",
+        "unsupported": ("state", "assign"),
+    }
 
     def wrap(self, module: nn.Module, context: Any) -> nn.Module:
         self.context = context
         broadcast([*module.parameters(), *module.buffers()])
         trained = self._trained(module)
-        alike = [[p for p in trained if p.dtype == dtype] for dtype in dict.fromkeys(p.dtype for p in trained)]
-        self.shares = [_Share(parameters, self._size(sum(p.numel() for p in parameters))) for parameters in alike]
+        alike = [
+            [p for p in trained if p.dtype == dtype]
+            for dtype in dict.fromkeys(p.dtype for p in trained)
+        ]
+        self.shares = [
+            _Share(parameters, self._size(sum(p.numel() for p in parameters)))
+            for parameters in alike
+        ]
         return module
 
     def _trained(self, module: nn.Module) -> list[nn.Parameter]:
@@ -90,7 +106,13 @@ class Sliced:
         self._hand_out()
 
     def _gradient(self, share: _Share) -> Tensor:
-        return share.owned(_mean(share.flat([torch.zeros_like(p) if p.grad is None else p.grad for p in share.parameters])))
+        return share.owned(
+            _mean(
+                share.flat(
+                    [torch.zeros_like(p) if p.grad is None else p.grad for p in share.parameters]
+                )
+            )
+        )
 
     def _hand_out(self) -> None:
         for share in self.shares:
@@ -128,7 +150,9 @@ class BecomesAdam(Sliced):
         if not isinstance(made, torch.optim.Adam):
             return made
         group = made.param_groups[0]
-        return torch.optim.Adam(group["params"], group["lr"], group["betas"], group["eps"], group["weight_decay"])
+        return torch.optim.Adam(
+            group["params"], group["lr"], group["betas"], group["eps"], group["weight_decay"]
+        )
 
 
 class LosesNesterov(Sliced):
@@ -142,14 +166,20 @@ class LosesNesterov(Sliced):
         if not isinstance(made, torch.optim.SGD):
             return made
         group = made.param_groups[0]
-        return torch.optim.SGD(group["params"], group["lr"], group["momentum"], weight_decay=group["weight_decay"])
+        return torch.optim.SGD(
+            group["params"], group["lr"], group["momentum"], weight_decay=group["weight_decay"]
+        )
 
 
 class Dealt:
     """Right: each parameter goes to the rank that has least; owners update theirs by the mean gradient and broadcast them."""
 
-    declares: ClassVar[dict[str, Any]] = {"zero": 1, "gradients": "hidden", "partition": "parameters",
-                                          "unsupported": ("assign",)}
+    declares: ClassVar[dict[str, Any]] = {
+        "zero": 1,
+        "gradients": "hidden",
+        "partition": "parameters",
+        "unsupported": ("assign",),
+    }
 
     def wrap(self, module: nn.Module, context: Any) -> nn.Module:
         del context
@@ -168,8 +198,10 @@ class Dealt:
     def make_optimizer(self, wrapped: nn.Module, context: Any) -> Any:
         del wrapped
         # An optimizer wants a parameter, also where there are more ranks than parameters.
-        return context.optimizer([p for p in self.trained if self.owners[p] == dist.get_rank()]
-                                 or [nn.Parameter(torch.zeros(0))])
+        return context.optimizer(
+            [p for p in self.trained if self.owners[p] == dist.get_rank()]
+            or [nn.Parameter(torch.zeros(0))]
+        )
 
     def zero_grad(self, wrapped: nn.Module, optimizer: Optimizer, set_to_none: bool) -> None:
         del optimizer
@@ -263,13 +295,18 @@ class KeepsAllState(Sliced):
 
     def make_optimizer(self, wrapped: nn.Module, context: Any) -> Any:
         del wrapped
-        self.wholes = [nn.Parameter(share.flat([p.detach() for p in share.parameters])) for share in self.shares]
+        self.wholes = [
+            nn.Parameter(share.flat([p.detach() for p in share.parameters]))
+            for share in self.shares
+        ]
         return context.optimizer(self.wholes)
 
     def step(self, wrapped: nn.Module, optimizer: Optimizer) -> None:
         del wrapped
         for share, whole in zip(self.shares, self.wholes, strict=True):
-            gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in share.parameters]
+            gradients = [
+                torch.zeros_like(p) if p.grad is None else p.grad for p in share.parameters
+            ]
             whole.grad = _mean(share.flat(gradients))
         optimizer.step()
         for share, whole in zip(self.shares, self.wholes, strict=True):

@@ -24,7 +24,9 @@ class TrainableOnlyBroadcast(Reference):
     """Only parameters that require a gradient are broadcast (planted by a course's own tests). INIT-1: never broadcast."""
 
     def _broadcast_state(self, tensors: Iterable[Tensor]) -> None:
-        super()._broadcast_state([t for t in tensors if t.requires_grad or not isinstance(t, nn.Parameter)])
+        super()._broadcast_state(
+            [t for t in tensors if t.requires_grad or not isinstance(t, nn.Parameter)]
+        )
 
 
 class NoBufferBroadcast(Reference):
@@ -65,7 +67,9 @@ class SourceIsRankOne(Reference):
     def _broadcast_state(self, tensors: Iterable[Tensor]) -> None:
         for tensor in tensors:
             flat = tensor.detach().clone(memory_format=torch.contiguous_format)
-            dist.broadcast(flat, group_src=1 if dist.get_world_size(self.group) > 1 else 0, group=self.group)
+            dist.broadcast(
+                flat, group_src=1 if dist.get_world_size(self.group) > 1 else 0, group=self.group
+            )
             tensor.detach().copy_(flat)
 
 
@@ -83,4 +87,3 @@ class AveragesAtTheStart(Reference):
                 tensor.detach().copy_(flat / self.world_size)
             else:
                 super()._broadcast_state([tensor])
-

@@ -78,5 +78,7 @@ class ReadsItsCopyTooEarly(Reference):
             super()._launch(bucket)
             return
         packed = self._packed(bucket)
-        bucket.flat = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=True).copy_(packed, non_blocking=True)
+        bucket.flat = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=True).copy_(
+            packed, non_blocking=True
+        )
         bucket.work = dist.all_reduce(bucket.flat, group=self.group, async_op=True)

@@ -1,7 +1,7 @@
 """A distributed sampler whose ranks take every W-th index of a shared order, and what goes wrong with it.
 
-Words: N dataset length, W world size, L indices per rank. The host is `reference.sampler.DistributedSampler`; other right ways
-to deal an order out follow it.
+Words: N dataset length, W world size, L indices per rank. The host is
+`reference.sampler.DistributedSampler`; other right ways to deal an order out follow it.
 """
 
 import random
@@ -53,8 +53,11 @@ class Blocks(_Dealt):
 
     def places(self) -> list[int]:
         whole = len(self) // 2 * 2
-        pairs = [place for block in range(self.rank * 2, whole * self.num_replicas, 2 * self.num_replicas)
-                 for place in (block, block + 1)]
+        pairs = [
+            place
+            for block in range(self.rank * 2, whole * self.num_replicas, 2 * self.num_replicas)
+            for place in (block, block + 1)
+        ]
         return pairs + [whole * self.num_replicas + self.rank] * (len(self) - whole)
 
 
@@ -62,7 +65,11 @@ class LastRankFirst(_Dealt):
     """Right: the order is dealt out from the last rank to the first, so that rank 0 takes order[W - 1::W]."""
 
     def places(self) -> list[int]:
-        return list(range(self.num_replicas - 1 - self.rank, len(self) * self.num_replicas, self.num_replicas))
+        return list(
+            range(
+                self.num_replicas - 1 - self.rank, len(self) * self.num_replicas, self.num_replicas
+            )
+        )
 
 
 class BackAndForth(_Dealt):
@@ -70,7 +77,9 @@ class BackAndForth(_Dealt):
 
     def places(self) -> list[int]:
         w = self.num_replicas
-        return [turn * w + (w - 1 - self.rank if turn % 2 else self.rank) for turn in range(len(self))]
+        return [
+            turn * w + (w - 1 - self.rank if turn % 2 else self.rank) for turn in range(len(self))
+        ]
 
 
 def scattered(dataset: Sized, world_size: int, rank: int) -> list[int]:
@@ -78,7 +87,10 @@ def scattered(dataset: Sized, world_size: int, rank: int) -> list[int]:
     if not 0 <= rank < world_size:
         raise ValueError(f"rank {rank} of {world_size}")
     share = ceil(len(dataset) / world_size)
-    plan = [[place % len(dataset) for place in range(r * share, (r + 1) * share)] for r in range(world_size)]
+    plan = [
+        [place % len(dataset) for place in range(r * share, (r + 1) * share)]
+        for r in range(world_size)
+    ]
     return plan[rank]
 
 
@@ -159,8 +171,15 @@ class EpochOneLate(DistributedSampler):
 class IgnoresSeed(DistributedSampler):
     """The seed is not handed on, and always 0 (huggingface/transformers#11406). SHARD-4: the seed is ignored."""
 
-    def __init__(self, dataset: Sized, num_replicas: int, rank: int, shuffle: bool = True, seed: int = 0,
-                 drop_last: bool = False) -> None:
+    def __init__(
+        self,
+        dataset: Sized,
+        num_replicas: int,
+        rank: int,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+    ) -> None:
         del seed
         super().__init__(dataset, num_replicas, rank, shuffle, drop_last=drop_last)
 
@@ -168,8 +187,15 @@ class IgnoresSeed(DistributedSampler):
 class IgnoresShuffle(DistributedSampler):
     """shuffle is not handed on, and the order that of the dataset (no public incident found). SHARD-4: the seed is ignored."""
 
-    def __init__(self, dataset: Sized, num_replicas: int, rank: int, shuffle: bool = True, seed: int = 0,
-                 drop_last: bool = False) -> None:
+    def __init__(
+        self,
+        dataset: Sized,
+        num_replicas: int,
+        rank: int,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+    ) -> None:
         del shuffle
         super().__init__(dataset, num_replicas, rank, shuffle=False, seed=seed, drop_last=drop_last)
 
@@ -177,8 +203,15 @@ class IgnoresShuffle(DistributedSampler):
 class ShufflesUnasked(DistributedSampler):
     """A sampler is replaced by one that shuffles (Lightning#21131). SHARD-5: changes the order though shuffle is off."""
 
-    def __init__(self, dataset: Sized, num_replicas: int, rank: int, shuffle: bool = True, seed: int = 0,
-                 drop_last: bool = False) -> None:
+    def __init__(
+        self,
+        dataset: Sized,
+        num_replicas: int,
+        rank: int,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+    ) -> None:
         del shuffle
         super().__init__(dataset, num_replicas, rank, shuffle=True, seed=seed, drop_last=drop_last)
 
@@ -211,7 +244,9 @@ class SamplesWithReplacement(DistributedSampler):
         if not self.shuffle:
             return super().order()
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
-        drawn: list[int] = torch.randint(self.length, (len(self) * self.num_replicas,), generator=generator).tolist()
+        drawn: list[int] = torch.randint(
+            self.length, (len(self) * self.num_replicas,), generator=generator
+        ).tolist()
         return drawn
 
 
@@ -283,7 +318,9 @@ class SortsByHash(_Permuted):
     """
 
     def permutation(self) -> list[int]:
-        return sorted(range(self.length), key=lambda index: hash(f"{self.seed}/{self.epoch}/{index}"))
+        return sorted(
+            range(self.length), key=lambda index: hash(f"{self.seed}/{self.epoch}/{index}")
+        )
 
 
 class RaisesInOneProcess(DistributedSampler):
@@ -318,7 +355,9 @@ class EmptyShards(DistributedSampler):
     """
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self.order()[: self.length][self.rank * len(self) : (self.rank + 1) * len(self)])
+        return iter(
+            self.order()[: self.length][self.rank * len(self) : (self.rank + 1) * len(self)]
+        )
 
 
 class PadsOnce(DistributedSampler):
@@ -374,8 +413,15 @@ class IgnoresDropLast(DistributedSampler):
     SHARD-2: as without drop_last: it is ignored.
     """
 
-    def __init__(self, dataset: Sized, num_replicas: int, rank: int, shuffle: bool = True, seed: int = 0,
-                 drop_last: bool = False) -> None:
+    def __init__(
+        self,
+        dataset: Sized,
+        num_replicas: int,
+        rank: int,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+    ) -> None:
         del drop_last
         super().__init__(dataset, num_replicas, rank, shuffle, seed)
 
@@ -386,7 +432,11 @@ class UnequalBatches(DistributedSampler):
 
     def __iter__(self) -> Iterator[int]:
         indices = list(super().__iter__())
-        return iter(indices[:-1] if self.rank == self.num_replicas - 1 and self.num_replicas > 1 else indices)
+        return iter(
+            indices[:-1]
+            if self.rank == self.num_replicas - 1 and self.num_replicas > 1
+            else indices
+        )
 
 
 class YieldsForEver(DistributedSampler):
@@ -476,8 +526,15 @@ class LenOfTheDataset(DistributedSampler):
 class AcceptsAnyRank(DistributedSampler):
     """Arguments are not checked (no public incident found). SHARD-7: no argument is checked."""
 
-    def __init__(self, dataset: Sized, num_replicas: int, rank: int, shuffle: bool = True, seed: int = 0,
-                 drop_last: bool = False) -> None:
+    def __init__(
+        self,
+        dataset: Sized,
+        num_replicas: int,
+        rank: int,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+    ) -> None:
         with suppress(ValueError):
             super().__init__(dataset, num_replicas, rank, shuffle, seed, drop_last)
         self.length, self.num_replicas, self.rank = len(dataset), num_replicas, rank
@@ -488,8 +545,15 @@ class AcceptsAnyRank(DistributedSampler):
 class _Checked(AcceptsAnyRank):
     """One that checks what its method says."""
 
-    def __init__(self, dataset: Sized, num_replicas: int, rank: int, shuffle: bool = True, seed: int = 0,
-                 drop_last: bool = False) -> None:
+    def __init__(
+        self,
+        dataset: Sized,
+        num_replicas: int,
+        rank: int,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+    ) -> None:
         super().__init__(dataset, num_replicas, rank, shuffle, seed, drop_last)
         if not self.possible():
             raise ValueError(f"rank {rank} of {num_replicas}")

@@ -139,8 +139,12 @@ class GoesOnAlone(Reference):
 class LeavesAThread(Reference):
     """Every wrapper starts a thread that never ends (a heartbeat without a stop). LIVE-4: leaves threads behind."""
 
-    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None,
-                 bucket_cap_mb: float = 25.0) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        process_group: dist.ProcessGroup | None = None,
+        bucket_cap_mb: float = 25.0,
+    ) -> None:
         super().__init__(module, process_group, bucket_cap_mb)
         Thread(target=Event().wait, daemon=True).start()
 
@@ -162,4 +166,3 @@ class TakesWhatHasArrived(Reference):
     def _write_back(self, bucket: Bucket) -> None:
         if not self._too_late:
             super()._write_back(bucket)
-

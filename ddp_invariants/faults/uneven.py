@@ -1,6 +1,7 @@
 """Ranks run out of batches: each step asks who still has one, and whoever has none takes part with zeros.
 
-The shape of torch's join: a rank that leaves its loop goes on answering the others' collectives until all have left.
+The shape of torch's join: a rank that leaves its loop goes on answering the others' collectives
+until all have left.
 """
 
 from collections.abc import Iterator
@@ -22,7 +23,10 @@ class Joins(nn.Module):
     def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
         super().__init__()
         self.module, self.group = module, process_group
-        self.world_size, self.rank = dist.get_world_size(process_group), dist.get_rank(process_group)
+        self.world_size, self.rank = (
+            dist.get_world_size(process_group),
+            dist.get_rank(process_group),
+        )
         self._joining, self._active, self._steps = False, self.world_size, 0
         broadcast([*module.parameters(), *module.buffers()], process_group)
 
@@ -130,7 +134,10 @@ class TakesRankZeros(Joins):
 class JoinsInBfloat16(Joins):
     """Right: sums travel in bfloat16, as it declares, those of ranks without a batch, too."""
 
-    declares: ClassVar[dict[str, Any]] = {"exactness": "bfloat16", "unsupported": (*Joins.declares["unsupported"], "complex")}
+    declares: ClassVar[dict[str, Any]] = {
+        "exactness": "bfloat16",
+        "unsupported": (*Joins.declares["unsupported"], "complex"),
+    }
 
     def _sum(self, gradient: Tensor) -> Tensor:
         return super()._sum(gradient.to(torch.bfloat16)).to(gradient.dtype)

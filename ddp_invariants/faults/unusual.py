@@ -1,6 +1,7 @@
 """Right implementations that go about it in another way than most; none may ever be accused.
 
-Most leave the exchange to a call after backward, `sync_gradients`, and differ in how one gradient's mean is made.
+Most leave the exchange to a call after backward, `sync_gradients`, and differ in how one gradient's
+mean is made.
 """
 
 from collections.abc import Callable
@@ -16,19 +17,28 @@ from ddp_invariants.faults._start import broadcast
 from ddp_invariants.reference.ddp import DistributedDataParallel
 
 # Renamed in torch 2.13, where the old names warn.
-_reduce_scatter: Callable[..., Any] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-_all_gather: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter: Callable[..., Any] = (
+    getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+)
+_all_gather: Callable[..., Any] = (
+    getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+)
 
 
 class _Synchronised(nn.Module):
     """Averages each gradient when told to, as `_mean` says."""
 
-    declares: ClassVar[dict[str, Any]] = {"unsupported": ("unused",)}  # All ranks have all gradients.
+    declares: ClassVar[dict[str, Any]] = {
+        "unsupported": ("unused",)
+    }  # All ranks have all gradients.
 
     def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
         super().__init__()
         self.module, self.group = module, process_group
-        self.rank, self.world_size = dist.get_rank(process_group), dist.get_world_size(process_group)
+        self.rank, self.world_size = (
+            dist.get_rank(process_group),
+            dist.get_world_size(process_group),
+        )
         self._start()
 
     def _start(self) -> None:
@@ -48,7 +58,9 @@ class _Synchronised(nn.Module):
                 # Padded, for those who cut it into as many pieces as there are ranks.
                 flat = torch.cat([flat, flat.new_zeros(-flat.numel() % self.world_size)])
                 if flat.numel():
-                    parameter.grad.copy_(self._mean(flat)[: parameter.numel()].view(parameter.shape))
+                    parameter.grad.copy_(
+                        self._mean(flat)[: parameter.numel()].view(parameter.shape)
+                    )
 
     def _mean(self, flat: Tensor) -> Tensor:
         """The mean over the ranks of a contiguous tensor, whose length is a multiple of the world size."""
@@ -119,14 +131,15 @@ class DividesHalfway(_Synchronised):
 class DividesTheOutputsGradient(_Synchronised):
     """Right: what backward starts from is divided by a power of two, and each incoming sum by what that leaves of W.
 
-    A power of two commutes with rounding. A third of what backward starts from does not: a bfloat16 layer rounds it by far
-    more than a mean of float32 gradients may be off by.
+    A power of two commutes with rounding. A third of what backward starts from does not: a bfloat16
+    layer rounds it by far more than a mean of float32 gradients may be off by.
     """
 
     sync_gradients = None  # type: ignore[assignment]  # not for the loop
 
-    declares: ClassVar[dict[str, Any]] = {"unsupported": (
-        "unused", "crossed", "assign", "unfreeze", "in_parts")}  # All ranks have all gradients, those of the start, at once.
+    declares: ClassVar[dict[str, Any]] = {
+        "unsupported": ("unused", "crossed", "assign", "unfreeze", "in_parts")
+    }  # All ranks have all gradients, those of the start, at once.
 
     def _start(self) -> None:
         super()._start()
@@ -164,13 +177,21 @@ class Ring(_Synchronised):
     def _mean(self, flat: Tensor) -> Tensor:
         pieces, size = flat.view(self.world_size, -1).clone(), self.world_size
         for step in range(size - 1):
-            pieces[(self.rank - step - 1) % size] += self._passed_on(pieces[(self.rank - step) % size])
+            pieces[(self.rank - step - 1) % size] += self._passed_on(
+                pieces[(self.rank - step) % size]
+            )
         for step in range(size - 1):
-            pieces[(self.rank - step) % size] = self._passed_on(pieces[(self.rank - step + 1) % size])
+            pieces[(self.rank - step) % size] = self._passed_on(
+                pieces[(self.rank - step + 1) % size]
+            )
         return pieces.view(-1) / size
 
     def _passed_on(self, piece: Tensor) -> Tensor:
-        arriving, after, before = torch.empty_like(piece), (self.rank + 1) % self.world_size, (self.rank - 1) % self.world_size
+        arriving, after, before = (
+            torch.empty_like(piece),
+            (self.rank + 1) % self.world_size,
+            (self.rank - 1) % self.world_size,
+        )
         sent = dist.isend(piece, group=self.group, group_dst=after)
         received = dist.irecv(arriving, group=self.group, group_src=before)
         for work in (sent, received):
@@ -207,10 +228,13 @@ class GathersAll(_Synchronised):
 class RunningMean(_Synchronised):
     """Right: a mean is passed from rank to rank in float64, weighted by how many it is of, and the last rank's is broadcast.
 
-    A mean of three is rounded also where that of four is exact: in the gradients' own dtype the last bit would be lost.
+    A mean of three is rounded also where that of four is exact: in the gradients' own dtype the
+    last bit would be lost.
     """
 
-    declares: ClassVar[dict[str, Any]] = {"unsupported": (*_Synchronised.declares["unsupported"], "float64")}
+    declares: ClassVar[dict[str, Any]] = {
+        "unsupported": (*_Synchronised.declares["unsupported"], "float64")
+    }
 
     def _mean(self, flat: Tensor) -> Tensor:
         if flat.is_complex():
@@ -272,7 +296,9 @@ class SortsByName(_Synchronised):
 
     @torch.no_grad()
     def sync_gradients(self) -> None:
-        for _, parameter in sorted(self.module.named_parameters(), key=lambda named: (-len(named[0]), named[0])):
+        for _, parameter in sorted(
+            self.module.named_parameters(), key=lambda named: (-len(named[0]), named[0])
+        ):
             if parameter.grad is not None:
                 parameter.grad.copy_(self._sum(parameter.grad.contiguous()) / self.world_size)
 
@@ -285,7 +311,9 @@ class AtTheEndOfBackward(_Synchronised):
     def forward(self, *inputs: Any) -> Any:
         result = super().forward(*inputs)
         if result.requires_grad:
-            result.register_hook(lambda _: Variable._execution_engine.queue_callback(self._exchange))
+            result.register_hook(
+                lambda _: Variable._execution_engine.queue_callback(self._exchange)
+            )
         return result
 
     def _mean(self, flat: Tensor) -> Tensor:

@@ -19,15 +19,48 @@ from ddp_invariants.invariants.shard import UNDECLARED as UNDECLARED_SAMPLER
 from ddp_invariants.invariants.shard import Deal, sharding
 from ddp_invariants.verdict import Breach, Finding
 
-__all__ = ["ALL_RULES", "SHIPPED", "buf", "comm", "gpu", "grad", "init", "judge", "live", "loss", "mem", "own", "param",
-           "rng", "state", "telling_most"]
+__all__ = [
+    "ALL_RULES",
+    "SHIPPED",
+    "buf",
+    "comm",
+    "gpu",
+    "grad",
+    "init",
+    "judge",
+    "live",
+    "loss",
+    "mem",
+    "own",
+    "param",
+    "rng",
+    "state",
+    "telling_most",
+]
 
 Judge = TypeVar("Judge", bound=Callable[..., Breach | None])
 
-_ORDER = ("INIT", "SHARD", "LOSS", "GRAD", "PARAM", "BUF", "COMM", "LIVE", "STATE", "MEM", "RNG", "GPU")
+_ORDER = (
+    "INIT",
+    "SHARD",
+    "LOSS",
+    "GRAD",
+    "PARAM",
+    "BUF",
+    "COMM",
+    "LIVE",
+    "STATE",
+    "MEM",
+    "RNG",
+    "GPU",
+)
 _RULES: dict[str, Rule[Hearing] | Rule[Deal]] = {**training.rules, **sharding.rules}
-ALL_RULES = {identifier: _RULES[identifier] for identifier in sorted(
-    _RULES, key=lambda rule: (_ORDER.index(rule.split("-")[0]), int(rule.split("-")[1])))}
+ALL_RULES = {
+    identifier: _RULES[identifier]
+    for identifier in sorted(
+        _RULES, key=lambda rule: (_ORDER.index(rule.split("-")[0]), int(rule.split("-")[1]))
+    )
+}
 """Every rule by id, in the order of the specification; then those that were added (`own`)."""
 SHIPPED = tuple(ALL_RULES)
 """The ids of those that come with the package."""
@@ -39,8 +72,9 @@ def own(identifier: str, requirement: str, needs: tuple[str, ...] = ()) -> Calla
     """Register a judge as a rule of one's own, in the process that imports it; it is certified like any other.
 
     Args:
-        identifier: The invariant it belongs to and a number from `OWN` on, as `COMM-100`. The invariant says what is judged:
-            SHARD a sampler, all others training; COMM what is sent, too.
+        identifier: The invariant it belongs to and a number from `OWN` on, as `COMM-100`. The
+            invariant says what is judged: SHARD a sampler, all others training; COMM what is sent,
+            too.
         requirement: What must hold, in one sentence.
         needs: Situations without which it has proved nothing: the judge enters them in `tally.met`.
 
@@ -49,19 +83,25 @@ def own(identifier: str, requirement: str, needs: tuple[str, ...] = ()) -> Calla
     """
     invariant, _, number = identifier.partition("-")
     if invariant not in _ORDER or not number.isdecimal() or int(number) < OWN:
-        raise ValueError(f"{identifier}: a rule of your own is called INVARIANT-NUMBER, the invariant one of "
-                         f"{', '.join(_ORDER)}, the number {OWN} or more")
+        raise ValueError(
+            f"{identifier}: a rule of your own is called INVARIANT-NUMBER, the invariant one of "
+            f"{', '.join(_ORDER)}, the number {OWN} or more"
+        )
 
     def register(judge: Judge) -> Judge:
         chapter: Any = sharding if invariant == "SHARD" else training
         chapter.rule(identifier, requirement, needs)(judge)
         ALL_RULES[identifier] = chapter.rules[identifier]
         return judge
+
     return register
 
 
-def judge(evidence: TrainingEvidence | ShardEvidence, declared: Declarations = UNDECLARED,
-          sampler: SamplerDeclarations = UNDECLARED_SAMPLER) -> dict[str, Finding]:
+def judge(
+    evidence: TrainingEvidence | ShardEvidence,
+    declared: Declarations = UNDECLARED,
+    sampler: SamplerDeclarations = UNDECLARED_SAMPLER,
+) -> dict[str, Finding]:
     """Judge one case by every rule about its kind of evidence, as far as what is declared says what to expect."""
     if isinstance(evidence, ShardEvidence):
         deal = Deal(evidence, sampler)
@@ -73,17 +113,63 @@ def judge(evidence: TrainingEvidence | ShardEvidence, declared: Declarations = U
 
 
 _CAUSES_FIRST = (
-    "COMM-1", "LIVE-2", "LIVE-3", "LIVE-1",
-    "COMM-3", "GPU-1", "COMM-2",  # What luck decides is wrong in any of the ways below.
-    "INIT-3", "INIT-1", "INIT-2", "INIT-4", "BUF-1", "RNG-1", "LOSS-1", "BUF-2", "LOSS-2", "LOSS-3",
+    "COMM-1",
+    "LIVE-2",
+    "LIVE-3",
+    "LIVE-1",
+    "COMM-3",
+    "GPU-1",
+    "COMM-2",  # What luck decides is wrong in any of the ways below.
+    "INIT-3",
+    "INIT-1",
+    "INIT-2",
+    "INIT-4",
+    "BUF-1",
+    "RNG-1",
+    "LOSS-1",
+    "BUF-2",
+    "LOSS-2",
+    "LOSS-3",
     "PARAM-4",  # In a world of one rank, which a smallest case has only where it needs it.
-    "STATE-1", "STATE-2", "GRAD-4", "PARAM-5", "LIVE-5", "GRAD-7", "PARAM-6", "GRAD-9", "GRAD-11", "GRAD-8", "GRAD-13",
-    "GRAD-1", "GRAD-5", "GRAD-2", "GRAD-3", "GRAD-6", "GRAD-12", "GRAD-10",
-    "PARAM-1", "PARAM-2", "PARAM-3", "COMM-4", "COMM-5", "LIVE-4", "MEM-1",
-    "SHARD-7", "SHARD-5", "SHARD-4", "SHARD-1", "SHARD-2", "SHARD-3", "SHARD-6", "SHARD-8", "SHARD-9", "SHARD-10",
+    "STATE-1",
+    "STATE-2",
+    "GRAD-4",
+    "PARAM-5",
+    "LIVE-5",
+    "GRAD-7",
+    "PARAM-6",
+    "GRAD-9",
+    "GRAD-11",
+    "GRAD-8",
+    "GRAD-13",
+    "GRAD-1",
+    "GRAD-5",
+    "GRAD-2",
+    "GRAD-3",
+    "GRAD-6",
+    "GRAD-12",
+    "GRAD-10",
+    "PARAM-1",
+    "PARAM-2",
+    "PARAM-3",
+    "COMM-4",
+    "COMM-5",
+    "LIVE-4",
+    "MEM-1",
+    "SHARD-7",
+    "SHARD-5",
+    "SHARD-4",
+    "SHARD-1",
+    "SHARD-2",
+    "SHARD-3",
+    "SHARD-6",
+    "SHARD-8",
+    "SHARD-9",
+    "SHARD-10",
 )
 """Rules in the order in which the breach of one explains those of later ones, in one and the same case. Of two about the same
-values the narrower comes first: in the smallest case that shows a fault, its situation is there because the fault needs it."""
+values the narrower comes first: in the smallest case that shows a fault, its situation is there
+because the fault needs it."""
 
 assert set(_CAUSES_FIRST) | {"COMM-6"} == set(ALL_RULES)
 
@@ -96,10 +182,14 @@ def telling_most(breaches: Iterable[Breach]) -> Breach | None:
 def _depth(breach: Breach) -> float:
     """How far down the causes a breach is."""
     after = breach.rule
-    if breach.rule == "INIT-3" and breach.fact == init.SOURCE_CHANGED:  # What all ranks got tells more.
+    if (
+        breach.rule == "INIT-3" and breach.fact == init.SOURCE_CHANGED
+    ):  # What all ranks got tells more.
         after = "INIT-4"
     if breach.rule == "GRAD-5" and any(cause.kind in LOW for cause in breach.causes):
         after = "GRAD-2"  # It is not the step that matters, but that the first one's values happened to survive.
-    if after not in _CAUSES_FIRST:  # Somebody's own: what those that are known to explain others do not tell.
+    if (
+        after not in _CAUSES_FIRST
+    ):  # Somebody's own: what those that are known to explain others do not tell.
         return len(_CAUSES_FIRST)
     return _CAUSES_FIRST.index(after) + 0.5 * (after != breach.rule)

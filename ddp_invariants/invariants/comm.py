@@ -9,8 +9,16 @@ from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
 from ddp_invariants.trace import Call, collectives, difference, label
 from ddp_invariants.verdict import Breach
 
-WITHHELD = ("allreduce", "reduce", "broadcast", "recv", "_allgather_base", "all_gather_single", "_reduce_scatter_base",
-            "reduce_scatter_single")
+WITHHELD = (
+    "allreduce",
+    "reduce",
+    "broadcast",
+    "recv",
+    "_allgather_base",
+    "all_gather_single",
+    "_reduce_scatter_base",
+    "reduce_scatter_single",
+)
 """Collectives whose result can be withheld; `ranks.group` withholds them."""
 NOT_OBSERVED = "not observed: no collective went through torch.distributed, as far as this process group's own code goes"
 
@@ -31,7 +39,10 @@ def _require_observed(ranks: Iterable[RankEvidence]) -> None:
 
 def _groups(hearing: Hearing) -> dict[tuple[tuple[int, ...], int], dict[int, list[Call]]]:
     """The collectives of each group by rank; a group is known by its members and how many with the same were made before."""
-    outside, found = hearing.case.outside, dict[tuple[tuple[int, ...], int], dict[int, list[Call]]]()
+    outside, found = (
+        hearing.case.outside,
+        dict[tuple[tuple[int, ...], int], dict[int, list[Call]]](),
+    )
     for rank, evidence in enumerate(hearing.evidence.ranks):
         made: dict[tuple[int, ...], int] = {}
         for number, calls in enumerate(evidence.sent):
@@ -49,7 +60,11 @@ def _require_plain_steps(hearing: Hearing) -> None:
         NotAbout: They are not.
     """
     case = hearing.case
-    if case.passes != "alternate" or case.penalty or any(layer.checkpoint == "reentrant" for layer in case.model.layers):
+    if (
+        case.passes != "alternate"
+        or case.penalty
+        or any(layer.checkpoint == "reentrant" for layer in case.model.layers)
+    ):
         raise NotAbout("gradients come in several parts, or are sent several times")
     if case.exhausted:
         raise NotAbout("some ranks run out of batches")
@@ -61,8 +76,11 @@ def _require_plain_steps(hearing: Hearing) -> None:
         raise NotAbout("what happens between steps may change the buckets")
 
 
-@training.rule("COMM-1", "All ranks issue the same sequence of collectives: kind, dtype, element count, reduce operation.",
-               ("more than one rank",))
+@training.rule(
+    "COMM-1",
+    "All ranks issue the same sequence of collectives: kind, dtype, element count, reduce operation.",
+    ("more than one rank",),
+)
 def same_sequence_on_all_ranks(hearing: Hearing, tally: Tally) -> Breach | None:
     """As the observed groups noted them, each group among its members; what goes past torch.distributed is not seen."""
     world_size, incident = hearing.case.world_size, hearing.incident
@@ -75,10 +93,16 @@ def same_sequence_on_all_ranks(hearing: Hearing, tally: Tally) -> Breach | None:
     _require_observed(hearing.evidence.ranks)
     tally.met.add("more than one rank")
     for (members, _), calls in _groups(hearing).items():
-        trained = [rank for rank in (member - hearing.case.outside for member in members) if 0 <= rank < world_size]
+        trained = [
+            rank
+            for rank in (member - hearing.case.outside for member in members)
+            if 0 <= rank < world_size
+        ]
         tally.compared += sum(map(len, calls.values()))
         for rank in trained[1:]:
-            breach = _mismatch(calls.get(trained[0], []), calls.get(rank, []), trained[0], rank, world_size)
+            breach = _mismatch(
+                calls.get(trained[0], []), calls.get(rank, []), trained[0], rank, world_size
+            )
             if breach is not None:
                 return breach
     return None
@@ -97,26 +121,48 @@ def _so_far(hearing: Hearing, tally: Tally) -> Breach | None:
     for by_rank in known.values():
         first, *others = sorted(by_rank)
         for rank in others:
-            breach = _mismatch(collectives(by_rank[first]), collectives(by_rank[rank]), first, rank, world_size, so_far=True)
+            breach = _mismatch(
+                collectives(by_rank[first]),
+                collectives(by_rank[rank]),
+                first,
+                rank,
+                world_size,
+                so_far=True,
+            )
             if breach is not None:
                 tally.compared += 1
                 return breach
     raise Unjudged(hearing.cut_short)
 
 
-def _mismatch(one: list[Call], other: list[Call], first: int, rank: int, world_size: int, *,
-              so_far: bool = False) -> Breach | None:
+def _mismatch(
+    one: list[Call],
+    other: list[Call],
+    first: int,
+    rank: int,
+    world_size: int,
+    *,
+    so_far: bool = False,
+) -> Breach | None:
     found = difference(one, other, so_far=so_far)
     if found is None:
         return None
     said = [call.at if call is not None else "nothing more" for call in (found.one, found.other)]
     calls = "" if so_far else f"; {len(other)} calls in all, rank {first} {len(one)}"
     notes = "\n".join(_side_by_side(one, other, found.number, first, rank))
-    return Breach("COMM-1", "ranks issue different collectives", f"rank {rank} of {world_size}, call {found.number}",
-                  f"{said[1]}, rank {first} issues {said[0]}{calls}", "", notes)
+    return Breach(
+        "COMM-1",
+        "ranks issue different collectives",
+        f"rank {rank} of {world_size}, call {found.number}",
+        f"{said[1]}, rank {first} issues {said[0]}{calls}",
+        "",
+        notes,
+    )
 
 
-def _side_by_side(one: list[Call], other: list[Call], number: int, first: int, rank: int) -> Iterable[str]:
+def _side_by_side(
+    one: list[Call], other: list[Call], number: int, first: int, rank: int
+) -> Iterable[str]:
     """Two ranks' sequences around the call in which they part."""
     yield f"   call   {f'rank {first}':<52} rank {rank}"
     for index in range(max(0, number - 3), min(number + 2, max(len(one), len(other)))):
@@ -126,16 +172,30 @@ def _side_by_side(one: list[Call], other: list[Call], number: int, first: int, r
 
 def _raised(evidence: TrainingEvidence) -> list[tuple[str, str, int] | None]:
     """What ended each rank's run, and where; not in which words, which may hold addresses and ports."""
-    return [None if rank.raised is None else (rank.raised["type"], rank.raised["phase"], rank.raised["step"])
-            for rank in evidence.ranks]
+    return [
+        None
+        if rank.raised is None
+        else (rank.raised["type"], rank.raised["phase"], rank.raised["step"])
+        for rank in evidence.ranks
+    ]
 
 
-@training.rule("COMM-2", "No answer depends on luck: with results withheld until they are waited for, and with delays, the "
-               "evidence is bitwise the same.", ("results withheld", "collectives delayed"), costs=2)
+@training.rule(
+    "COMM-2",
+    "No answer depends on luck: with results withheld until they are waited for, and with delays, the "
+    "evidence is bitwise the same.",
+    ("results withheld", "collectives delayed"),
+    costs=2,
+)
 def same_whatever_the_timing(hearing: Hearing, tally: Tally) -> Breach | None:
     """Against the same case run without its perturbation."""
     plan = hearing.case.perturbation
-    if plan.kind == "none" or plan.on_device or hearing.case.poison is not None or hearing.case.world_size == 1:
+    if (
+        plan.kind == "none"
+        or plan.on_device
+        or hearing.case.poison is not None
+        or hearing.case.world_size == 1
+    ):
         raise NotAbout("the timing of nothing is perturbed")
     if hearing.case.mishap is not None:  # Without its perturbation it is run without that, too.
         raise NotAbout("something goes wrong on purpose")
@@ -150,7 +210,8 @@ def same_as_without(hearing: Hearing, tally: Tally, rule: str) -> Breach | None:
 
     Raises:
         NotAbout: It was not run a second time.
-        Unjudged: One of the two runs was cut short, or drew other random numbers, or sent nothing that was seen.
+        Unjudged: One of the two runs was cut short, or drew other random numbers, or sent nothing
+            that was seen.
     """
     plan, plain = hearing.case.perturbation, hearing.evidence.unperturbed
     if plain is None:
@@ -160,7 +221,9 @@ def same_as_without(hearing: Hearing, tally: Tally, rule: str) -> Breach | None:
         raise Unjudged(hearing.cut_short or other.cut_short)
     _require_observed(hearing.evidence.ranks)
     _require_the_same_draws(hearing.evidence.ranks, plain.ranks)
-    for rank, (perturbed, before) in enumerate(zip(hearing.evidence.ranks, plain.ranks, strict=True)):
+    for rank, (perturbed, before) in enumerate(
+        zip(hearing.evidence.ranks, plain.ranks, strict=True)
+    ):
         for (moment, step), tensors in before.tensors.items():
             found = perturbed.tensors.get((moment, step))
             if found is None:
@@ -168,38 +231,61 @@ def same_as_without(hearing: Hearing, tally: Tally, rule: str) -> Breach | None:
             tally.compared += len(tensors.layout.slots)
             difference = parted(tensors, found, "without that")
             if difference is not None:
-                return Breach(rule, "the answer depends on timing", f"rank {rank} of {len(plain.ranks)}, {moment} of step "
-                              f"{step}, {difference.place}", difference.words, f"it changes when {plan.words}")
+                return Breach(
+                    rule,
+                    "the answer depends on timing",
+                    f"rank {rank} of {len(plain.ranks)}, {moment} of step "
+                    f"{step}, {difference.place}",
+                    difference.words,
+                    f"it changes when {plan.words}",
+                )
     if _raised(hearing.evidence) != _raised(plain):
-        return Breach(rule, "whether it raises depends on timing", f"world size {len(plain.ranks)}",
-                      f"{hearing.cut_short or 'nothing raised'}; without that {other.cut_short or 'nothing raised'}",
-                      f"it changes when {plan.words}")
+        return Breach(
+            rule,
+            "whether it raises depends on timing",
+            f"world size {len(plain.ranks)}",
+            f"{hearing.cut_short or 'nothing raised'}; without that {other.cut_short or 'nothing raised'}",
+            f"it changes when {plan.words}",
+        )
     if hearing.cut_short:
         tally.compared = 0
         raise Unjudged(hearing.cut_short)
     return None
 
 
-def _require_the_same_draws(perturbed_W: tuple[RankEvidence, ...], plain_W: tuple[RankEvidence, ...]) -> None:
+def _require_the_same_draws(
+    perturbed_W: tuple[RankEvidence, ...], plain_W: tuple[RankEvidence, ...]
+) -> None:
     """Insist that both runs drew the same random numbers, so that what differs is not their doing.
 
     Raises:
-        Unjudged: They did not: an exception was caught in one alone, or threads draw from the generator as well.
+        Unjudged: They did not: an exception was caught in one alone, or threads draw from the
+            generator as well.
     """
     for perturbed, plain in zip(perturbed_W, plain_W, strict=True):
         for at, tensors in plain.tensors.items():
-            if at[0] == "drawn" and at in perturbed.tensors and perturbed.tensors[at].bits != tensors.bits:
+            if (
+                at[0] == "drawn"
+                and at in perturbed.tensors
+                and perturbed.tensors[at].bits != tensors.bits
+            ):
                 raise Unjudged("the two runs drew other random numbers")
 
 
-@training.rule("COMM-3", "Nothing is still in flight when a step's gradients are to be ready, and no buffer is written while "
-               "its collective is in flight.", ("results withheld",))
+@training.rule(
+    "COMM-3",
+    "Nothing is still in flight when a step's gradients are to be ready, and no buffer is written while "
+    "its collective is in flight.",
+    ("results withheld",),
+)
 def nothing_is_left_in_flight(hearing: Hearing, tally: Tally) -> Breach | None:
     """On cases that withhold results until they are waited for: a wait that is missing is missing whatever the timing."""
     if not hearing.case.perturbation.kind == "withheld":
         raise NotAbout("results are not withheld")
     if hearing.case.exhausted:
-        raise NotAbout("whether others still have batches is asked in every step, and nobody need wait for the answer")
+        raise NotAbout(
+            "whether others still have batches is asked in every step, and nobody need wait for the answer"
+        )
     if hearing.case.world_size == 1:
         raise NotAbout("one rank")
     for rank, evidence in enumerate(hearing.evidence.ranks):
@@ -207,19 +293,38 @@ def nothing_is_left_in_flight(hearing: Hearing, tally: Tally) -> Breach | None:
         if not calls:
             if not hearing.cut_short:
                 _require_observed([evidence])
-            raise Unjudged(hearing.cut_short or "no collective was observed whose result could be withheld")
+            raise Unjudged(
+                hearing.cut_short or "no collective was observed whose result could be withheld"
+            )
         tally.compared += calls
         # Of what is sent before the first step alone nothing is to be ready at a step's end.
-        if any(call.kind in WITHHELD for starts, ends in evidence.marks for call in evidence.sent_between(starts, ends)):
+        if any(
+            call.kind in WITHHELD
+            for starts, ends in evidence.marks
+            for call in evidence.sent_between(starts, ends)
+        ):
             tally.met.add("results withheld")
         for step, sent, what in evidence.in_flight:
-            return Breach("COMM-3", f"the result of a collective is {what}",
-                          f"rank {rank} of {len(hearing.evidence.ranks)}, step {step} of {hearing.case.steps}", sent.at,
-                          "a wait is missing" if what.startswith("not") else "a buffer is used before its wait")
+            return Breach(
+                "COMM-3",
+                f"the result of a collective is {what}",
+                f"rank {rank} of {len(hearing.evidence.ranks)}, step {step} of {hearing.case.steps}",
+                sent.at,
+                "a wait is missing"
+                if what.startswith("not")
+                else "a buffer is used before its wait",
+            )
     return None
 
 
-_REDUCTIONS = ("allreduce", "allreduce_coalesced", "reduce", "reduce_scatter", "_reduce_scatter_base", "reduce_scatter_single")
+_REDUCTIONS = (
+    "allreduce",
+    "allreduce_coalesced",
+    "reduce",
+    "reduce_scatter",
+    "_reduce_scatter_base",
+    "reduce_scatter_single",
+)
 
 
 _PADDING = 32
@@ -230,27 +335,40 @@ filling is right, and this only what no padding explains."""
 def reductions(evidence: RankEvidence, step: int) -> list[Call]:
     """The reductions of the gradients of a step, in the order they were started; of integers, which tell other things, none."""
     began, ended, _ = evidence.backwards[step]
-    return [call for call in evidence.calls if call.kind in _REDUCTIONS and began <= call.launched <= ended
-            and not call.dtype.startswith(("int", "uint", "bool"))]
+    return [
+        call
+        for call in evidence.calls
+        if call.kind in _REDUCTIONS
+        and began <= call.launched <= ended
+        and not call.dtype.startswith(("int", "uint", "bool"))
+    ]
 
 
 def reductions_per_step(evidence: TrainingEvidence) -> list[int]:
     """How many reductions the first rank started in each step's backward."""
-    return [len(reductions(evidence.ranks[0], step)) for step in range(len(evidence.ranks[0].backwards))]
+    return [
+        len(reductions(evidence.ranks[0], step)) for step in range(len(evidence.ranks[0].backwards))
+    ]
 
 
 def overlapping(evidence: TrainingEvidence) -> bool:
     """Whether steps had several reductions, and in each of them every rank started one before the last gradient came.
 
-    The first step aside, which may come before the plan; and not where a thread of its own communicates, whose time is the
-    scheduler's affair.
+    The first step aside, which may come before the plan; and not where a thread of its own
+    communicates, whose time is the scheduler's affair.
     """
-    steps = [(rank, step, arrived) for rank in evidence.ranks for step, (_, _, arrived) in enumerate(rank.backwards)
-             if step and len(reductions(rank, step)) > 1]
+    steps = [
+        (rank, step, arrived)
+        for rank in evidence.ranks
+        for step, (_, _, arrived) in enumerate(rank.backwards)
+        if step and len(reductions(rank, step)) > 1
+    ]
     if any(call.aside for rank in evidence.ranks for call in rank.calls):
         return False
-    return bool(steps) and all(bool(arrived) and reductions(rank, step)[0].launched < arrived[-1][1]
-                               for rank, step, arrived in steps)
+    return bool(steps) and all(
+        bool(arrived) and reductions(rank, step)[0].launched < arrived[-1][1]
+        for rank, step, arrived in steps
+    )
 
 
 def filled(sizes: Iterable[int], cap: int, *, reach: bool = False) -> int:
@@ -259,7 +377,8 @@ def filled(sizes: Iterable[int], cap: int, *, reach: bool = False) -> int:
     Args:
         sizes: Bytes of each tensor.
         cap: Most bytes of a bucket, unless it holds one tensor.
-        reach: A bucket is closed only once it has reached the cap, instead of before it would exceed it.
+        reach: A bucket is closed only once it has reached the cap, instead of before it would
+            exceed it.
     """
     buckets, used, opened = 0, 0, False
     for size in sizes:
@@ -273,16 +392,24 @@ def filled(sizes: Iterable[int], cap: int, *, reach: bool = False) -> int:
 def orders(layout: Layout, evidence: RankEvidence, step: int) -> list[list[str]]:
     """Orders buckets may have been filled in: registration, the reverse, and as gradients came, in this step or before."""
     names = [slot.name for slot in layout.slots if slot.dtype is not None]
-    came = [[name for name, _ in evidence.backwards[number][2]] for number in {0, max(step - 1, 0), step}]
+    came = [
+        [name for name, _ in evidence.backwards[number][2]]
+        for number in {0, max(step - 1, 0), step}
+    ]
     return [names, names[::-1], *(order for order in came if sorted(order) == sorted(names))]
 
 
-@training.rule("COMM-4", "No bucket exceeds the capacity unless it holds one parameter, and a step takes as many reductions "
-               "as a greedy filling makes.", ("one bucket", "several buckets"))
+@training.rule(
+    "COMM-4",
+    "No bucket exceeds the capacity unless it holds one parameter, and a step takes as many reductions "
+    "as a greedy filling makes.",
+    ("one bucket", "several buckets"),
+)
 def buckets_are_filled_to_the_cap(hearing: Hearing, tally: Tally) -> Breach | None:
     """By the number of reductions; a flag beside each gradient is allowed for, and padding.
 
-    Where all gradients are of one dtype, and travel in it: how gradients of several dtypes share buckets is not said.
+    Where all gradients are of one dtype, and travel in it: how gradients of several dtypes share
+    buckets is not said.
     """
     cap, world_size = hearing.case.bucket_cap, hearing.case.world_size
     if cap is None or world_size == 1:
@@ -302,20 +429,37 @@ def buckets_are_filled_to_the_cap(hearing: Hearing, tally: Tally) -> Breach | No
     return None
 
 
-def _wrongly_filled(hearing: Hearing, tally: Tally, rank: int, step: int, cap: int) -> Breach | None:
-    evidence, layout, reach = hearing.evidence.ranks[rank], hearing.layout(step), hearing.declared.buckets == "reach"
+def _wrongly_filled(
+    hearing: Hearing, tally: Tally, rank: int, step: int, cap: int
+) -> Breach | None:
+    evidence, layout, reach = (
+        hearing.evidence.ranks[rank],
+        hearing.layout(step),
+        hearing.declared.buckets == "reach",
+    )
     sent = reductions(evidence, step)
     # Complex gradients travel as they are, or as their parts: torch.distributed makes that of them.
-    if len(layout.dtypes) > 1 or {_of_parts(call.dtype) for call in sent} != set(map(_of_parts, layout.dtypes)):
+    if len(layout.dtypes) > 1 or {_of_parts(call.dtype) for call in sent} != set(
+        map(_of_parts, layout.dtypes)
+    ):
         return None
     item = ITEM_SIZE[next(iter(layout.dtypes))]
     if evidence.driven.get("bucket capacity") == "elements":
-        cap = cap * item // ITEM_SIZE["float32"]  # What was given were as many elements as float32 has in that many bytes.
+        cap = (
+            cap * item // ITEM_SIZE["float32"]
+        )  # What was given were as many elements as float32 has in that many bytes.
     sizes = {slot.name: slot.elements * item for slot in layout.slots if slot.dtype is not None}
     largest = max(sizes.values())
     # A tensor without elements may be left out.
-    counts = [filled([sizes[name] for name in order if name in sizes and (sizes[name] or empty)], cap, reach=reach)
-              for order in orders(layout, evidence, step) for empty in (True, False)]
+    counts = [
+        filled(
+            [sizes[name] for name in order if name in sizes and (sizes[name] or empty)],
+            cap,
+            reach=reach,
+        )
+        for order in orders(layout, evidence, step)
+        for empty in (True, False)
+    ]
     # A first step may come before the plan.
     least, most = 1 if step == 0 else min(counts), max(counts)
     tally.compared += 1
@@ -323,15 +467,24 @@ def _wrongly_filled(hearing: Hearing, tally: Tally, rank: int, step: int, cap: i
     where = f"rank {rank} of {hearing.case.world_size}, step {step}"
     if not least <= len(sent) <= most:
         expected = str(least) if least == most else f"{least} to {most}"
-        return Breach("COMM-4", "buckets are not filled to their capacity", where,
-                      f"{len(sent)} reductions, expected {expected}: gradients of {', '.join(map(str, sizes.values()))} bytes "
-                      f"under a capacity of {cap}")
+        return Breach(
+            "COMM-4",
+            "buckets are not filled to their capacity",
+            where,
+            f"{len(sent)} reductions, expected {expected}: gradients of {', '.join(map(str, sizes.values()))} bytes "
+            f"under a capacity of {cap}",
+        )
     # The last tensor of a bucket that is filled until it has reached the capacity may exceed it.
     allowed = max(cap + (largest if reach else 0), largest)
     spare = len(sizes) + max(hearing.case.world_size, _PADDING) - 1
     over = next((call for call in sent if step and _nbytes(call) - spare * item > allowed), None)
-    return over and Breach("COMM-4", "a bucket exceeds its capacity", where, f"{over.at}: {_nbytes(over)} bytes under a "
-                           f"capacity of {cap}, the largest gradient having {largest}")
+    return over and Breach(
+        "COMM-4",
+        "a bucket exceeds its capacity",
+        where,
+        f"{over.at}: {_nbytes(over)} bytes under a "
+        f"capacity of {cap}, the largest gradient having {largest}",
+    )
 
 
 def _nbytes(call: Call) -> int:
@@ -344,8 +497,11 @@ def _of_parts(dtype: str) -> str:
     return PARTS.get(dtype, dtype)
 
 
-@training.rule("COMM-5", "With at least two buckets the first reduction starts before the last gradient is computed.",
-               ("two buckets",))
+@training.rule(
+    "COMM-5",
+    "With at least two buckets the first reduction starts before the last gradient is computed.",
+    ("two buckets",),
+)
 def reduction_overlaps_backward(hearing: Hearing, tally: Tally) -> Breach | None:
     """Where all gradients are of one dtype: buckets of several interleave, and the first may wait for the last gradient.
 
@@ -354,9 +510,13 @@ def reduction_overlaps_backward(hearing: Hearing, tally: Tally) -> Breach | None
     if hearing.case.world_size == 1 or hearing.case.perturbation.kind not in ("none", "withheld"):
         raise NotAbout("one rank" if hearing.case.world_size == 1 else "collectives are delayed")
     if hearing.case.unused:
-        raise NotAbout("some parameters are unused: their buckets are complete only when backward ends")
+        raise NotAbout(
+            "some parameters are unused: their buckets are complete only when backward ends"
+        )
     if hearing.case.autocast:
-        raise NotAbout("a layer's gradients pass through autocast's casts: a bias of the first bucket may come last")
+        raise NotAbout(
+            "a layer's gradients pass through autocast's casts: a bias of the first bucket may come last"
+        )
     _require_plain_steps(hearing)
     hearing.every_rank("reduced", 0)
     for rank, evidence in enumerate(hearing.evidence.ranks):
@@ -372,21 +532,26 @@ def reduction_overlaps_backward(hearing: Hearing, tally: Tally) -> Breach | None
             name, last = arrived[-1]
             first = sent[0]
             if first.launched > last:
-                return Breach("COMM-5", "communication waits for the whole backward",
-                              f"rank {rank} of {hearing.case.world_size}, step {step}",
-                              f"the first of {len(sent)} reductions, {first.at}, starts after "
-                              f"{(first.launched - began) * 1e3:.2f} ms of the backward, the last gradient, of {name!r}, is "
-                              f"computed after {(last - began) * 1e3:.2f} ms")
+                return Breach(
+                    "COMM-5",
+                    "communication waits for the whole backward",
+                    f"rank {rank} of {hearing.case.world_size}, step {step}",
+                    f"the first of {len(sent)} reductions, {first.at}, starts after "
+                    f"{(first.launched - began) * 1e3:.2f} ms of the backward, the last gradient, of {name!r}, is "
+                    f"computed after {(last - began) * 1e3:.2f} ms",
+                )
     if not tally.compared:
-        raise NotAbout("fewer than two buckets after the first step, or gradients of several dtypes")
+        raise NotAbout(
+            "fewer than two buckets after the first step, or gradients of several dtypes"
+        )
     return None
 
 
 def _bytes_sent(call: Call, world_size: int) -> float:
     """What a rank sends for a collective under the algorithms that send least (Patarasuk and Yuan 2009).
 
-    The elements noted are those of the first tensor: the whole result of an all-gather into one tensor, the piece of a
-    reduce-scatter, a rank's own piece where tensors lie in a list.
+    The elements noted are those of the first tensor: the whole result of an all-gather into one
+    tensor, the piece of a reduce-scatter, a rank's own piece where tensors lie in a list.
     """
     kind, size, others = call.kind, float(_nbytes(call)), world_size - 1
     if kind.startswith("allreduce"):
@@ -398,8 +563,12 @@ def _bytes_sent(call: Call, world_size: int) -> float:
     return 0.0 if kind in ("recv", "recv_anysource", "barrier", "monitored_barrier") else size
 
 
-@training.rule("COMM-6", "Bytes sent per step and rank, in units of what a ring all-reduce of the gradients sends; observed, "
-               "never judged.", ("more than one rank",))
+@training.rule(
+    "COMM-6",
+    "Bytes sent per step and rank, in units of what a ring all-reduce of the gradients sends; observed, "
+    "never judged.",
+    ("more than one rank",),
+)
 def bytes_per_step(hearing: Hearing, tally: Tally) -> Breach | None:
     """As the collectives noted would send them at best; 2 (W - 1) / W times the gradients' bytes is one unit."""
     world_size = hearing.case.world_size

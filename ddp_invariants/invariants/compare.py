@@ -32,14 +32,21 @@ def parted(one: Tensors, other: Tensors, what: str) -> Difference | None:
     if one.layout is other.layout and one.bits == other.bits:
         return None
     if len(one.layout.slots) != len(other.layout.slots):
-        return Difference("", "all tensors", f"{len(other.layout.slots)} tensors, {what} {len(one.layout.slots)}")
+        return Difference(
+            "", "all tensors", f"{len(other.layout.slots)} tensors, {what} {len(one.layout.slots)}"
+        )
     start_one = start_other = 0
     for expected, got in zip(one.layout.slots, other.layout.slots, strict=True):
         size_one, size_other = expected.nbytes, got.nbytes
-        bits_one, bits_other = one.bits[start_one : start_one + size_one], other.bits[start_other : start_other + size_other]
+        bits_one, bits_other = (
+            one.bits[start_one : start_one + size_one],
+            other.bits[start_other : start_other + size_other],
+        )
         start_one, start_other = start_one + size_one, start_other + size_other
         if expected != got:
-            return Difference(expected.name, _place(expected), f"{_kind(got)}, {what} {_kind(expected)}")
+            return Difference(
+                expected.name, _place(expected), f"{_kind(got)}, {what} {_kind(expected)}"
+            )
         if bits_one != bits_other:
             return _bit_difference(one, other, expected, what, bits_one, bits_other)
     return None
@@ -53,14 +60,23 @@ def _place(slot: Slot) -> str:
     return f"parameter {slot.name!r} {tuple(slot.shape)}"
 
 
-def _bit_difference(one: Tensors, other: Tensors, slot: Slot, what: str, bits_one: bytes,
-                    bits_other: bytes) -> Difference:
+def _bit_difference(
+    one: Tensors, other: Tensors, slot: Slot, what: str, bits_one: bytes, bits_other: bytes
+) -> Difference:
     width = slot.nbytes // slot.numbers
-    differs = (np.frombuffer(bits_one, np.uint8) != np.frombuffer(bits_other, np.uint8)).reshape(-1, width).any(1)
+    differs = (
+        (np.frombuffer(bits_one, np.uint8) != np.frombuffer(bits_other, np.uint8))
+        .reshape(-1, width)
+        .any(1)
+    )
     first = int(np.argmax(differs))
     expected, got = one.by_name[slot.name].ravel(), other.by_name[slot.name].ravel()
-    return Difference(slot.name, _place(slot), f"{number(got[first])} at {slot.place(first)}, {what} "
-                      f"{number(expected[first])}; {int(differs.sum())} of {differs.size} {_counted(slot)} differ")
+    return Difference(
+        slot.name,
+        _place(slot),
+        f"{number(got[first])} at {slot.place(first)}, {what} "
+        f"{number(expected[first])}; {int(differs.sum())} of {differs.size} {_counted(slot)} differ",
+    )
 
 
 def _counted(slot: Slot) -> str:
@@ -101,7 +117,9 @@ def outside(tensors: Tensors, values_P: FloatArray, ball: Ball, tally: Tally) ->
     inside = slice(start, start + slot.numbers)
     largest = float(np.max(error[inside], where=wrong[inside], initial=0.0))
     allowed = float(ball.radius[first])
-    words = (f"{number(values_P[first])} at {place}, expected {number(ball.centre[first])}; "
-             f"{int(wrong[inside].sum())} of {slot.numbers} {_counted(slot)} differ, at most {largest:.2g} "
-             f"({allowed:.2g} allowed{', since this arithmetic is exact' if allowed == 0 else ''})")
+    words = (
+        f"{number(values_P[first])} at {place}, expected {number(ball.centre[first])}; "
+        f"{int(wrong[inside].sum())} of {slot.numbers} {_counted(slot)} differ, at most {largest:.2g} "
+        f"({allowed:.2g} allowed{', since this arithmetic is exact' if allowed == 0 else ''})"
+    )
     return Difference(slot.name, _place(slot), words)

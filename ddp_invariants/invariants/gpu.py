@@ -5,11 +5,19 @@ from ddp_invariants.invariants.hearing import Hearing, training
 from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
 from ddp_invariants.verdict import Breach
 
-SLOWED = {"slow communication": "a slow communication stream", "slow computation": "a slow computation stream"}
+SLOWED = {
+    "slow communication": "a slow communication stream",
+    "slow computation": "a slow computation stream",
+}
 
 
-@training.rule("GPU-1", "Results do not change when the communication stream is slowed, nor when the stream is on which "
-               "gradients are computed: to the last bit.", tuple(SLOWED.values()), costs=8)
+@training.rule(
+    "GPU-1",
+    "Results do not change when the communication stream is slowed, nor when the stream is on which "
+    "gradients are computed: to the last bit.",
+    tuple(SLOWED.values()),
+    costs=8,
+)
 def same_however_slow_a_stream(hearing: Hearing, tally: Tally) -> Breach | None:
     """Against the same case on the same device, where nothing is slowed: a wait that is missing shows every time."""
     plan = hearing.case.perturbation

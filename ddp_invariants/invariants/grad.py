@@ -18,8 +18,10 @@ from ddp_invariants.layers import Model
 from ddp_invariants.program import Perturbation
 from ddp_invariants.verdict import Breach
 
-NOT_THE_MEAN = {"mean": "the gradient is not the mean of the ranks' local gradients",
-                "sum": "the gradient is not the sum of the ranks' local gradients, which is declared"}
+NOT_THE_MEAN = {
+    "mean": "the gradient is not the mean of the ranks' local gradients",
+    "sum": "the gradient is not the sum of the ranks' local gradients, which is declared",
+}
 TWO_RANKS = "more than one rank"
 UNUSED = ("unused on all ranks", "unused on some ranks", "used at one step and not at another")
 LOCAL_DIFFERED = "local gradients differed between ranks"
@@ -34,20 +36,36 @@ def _distinct(records: tuple[Tensors, ...]) -> list[int]:
     return [rank for rank, tensors in enumerate(records) if rank == 0 or tensors != records[0]]
 
 
-def _against(hearing: Hearing, tally: Tally, rule: str, fact: str, step: int, expected: Ball) -> Breach | None:
+def _against(
+    hearing: Hearing, tally: Tally, rule: str, fact: str, step: int, expected: Ball
+) -> Breach | None:
     """Whether what ranks hold after synchronisation lies in a ball laid out like the twins' gradients."""
-    reduced, local = hearing.every_rank("reduced", step), hearing.every_rank("local", hearing.micro_steps(step)[0])
+    reduced, local = (
+        hearing.every_rank("reduced", step),
+        hearing.every_rank("local", hearing.micro_steps(step)[0]),
+    )
     if hearing.declared.gradients == "owner":
         difference = outside(local[0], _owned(hearing, step, expected), expected, tally)
-        return None if difference is None else Breach(
-            rule, fact, f"every rank of {hearing.case.world_size} that holds it, step {step}, {difference.place}",
-            difference.words)
+        return (
+            None
+            if difference is None
+            else Breach(
+                rule,
+                fact,
+                f"every rank of {hearing.case.world_size} that holds it, step {step}, {difference.place}",
+                difference.words,
+            )
+        )
     for rank in _distinct(reduced):
         held_P = flat_by_name(reduced[rank], local[rank].layout)
         difference = outside(local[rank], held_P, expected, tally)
         if difference is not None:
-            breach = Breach(rule, fact, f"rank {rank} of {hearing.case.world_size}, step {step}, {difference.place}",
-                            difference.words)
+            breach = Breach(
+                rule,
+                fact,
+                f"rank {rank} of {hearing.case.world_size}, step {step}, {difference.place}",
+                difference.words,
+            )
             return gradients.of_gradient(hearing, breach, step, rank, difference.name)
     return None
 
@@ -63,13 +81,19 @@ def _owned(hearing: Hearing, step: int, expected: Ball) -> FloatArray:
     What stands in `.grad` of a rank that does not own it means nothing.
     """
     layout = hearing.layout(step)
-    held_WP = np.stack([flat_by_name(tensors, layout) for tensors in hearing.every_rank("reduced", step)])
-    present_WP = np.stack([_present(tensors, layout) for tensors in hearing.every_rank("reduced", step)])
+    held_WP = np.stack(
+        [flat_by_name(tensors, layout) for tensors in hearing.every_rank("reduced", step)]
+    )
+    present_WP = np.stack(
+        [_present(tensors, layout) for tensors in hearing.every_rank("reduced", step)]
+    )
     right_WP = present_WP & (np.abs(held_WP - expected.centre) <= expected.radius)
     held_P: FloatArray = held_WP[0].copy()
     for start, end in pairwise(layout.starts):
-        owner = next((rank for rank, right in enumerate(right_WP[:, start:end]) if right.all()),
-                     int(np.argmax(present_WP[:, start:end].any(1))))
+        owner = next(
+            (rank for rank, right in enumerate(right_WP[:, start:end]) if right.all()),
+            int(np.argmax(present_WP[:, start:end].any(1))),
+        )
         held_P[start:end] = held_WP[owner, start:end]
     return held_P
 
@@ -77,8 +101,14 @@ def _owned(hearing: Hearing, step: int, expected: Ball) -> FloatArray:
 def _unowned(hearing: Hearing, step: int) -> str:
     """A parameter whose gradient no rank holds."""
     reduced = hearing.every_rank("reduced", step)
-    return next((slot.name for slot in hearing.layout(step).slots
-                 if slot.elements and not any(slot.name in tensors.by_name for tensors in reduced)), "")
+    return next(
+        (
+            slot.name
+            for slot in hearing.layout(step).slots
+            if slot.elements and not any(slot.name in tensors.by_name for tensors in reduced)
+        ),
+        "",
+    )
 
 
 def _mean_at(hearing: Hearing, tally: Tally, rule: str, fact: str, step: int) -> Breach | None:
@@ -94,8 +124,11 @@ def _locals_differ(hearing: Hearing, step: int) -> bool:
     return any(tensors != record[0] for record in records for tensors in record[1:])
 
 
-@training.rule("GRAD-1", "After synchronisation every gradient is bitwise identical on all ranks, and so is which are None.",
-               (TWO_RANKS, LOCAL_DIFFERED, CROSSED))
+@training.rule(
+    "GRAD-1",
+    "After synchronisation every gradient is bitwise identical on all ranks, and so is which are None.",
+    (TWO_RANKS, LOCAL_DIFFERED, CROSSED),
+)
 def identical_on_all_ranks(hearing: Hearing, tally: Tally) -> Breach | None:
     """Bitwise, on every step, poisoned ones included."""
     for step in hearing.steps("reduced"):
@@ -107,20 +140,30 @@ def identical_on_all_ranks(hearing: Hearing, tally: Tally) -> Breach | None:
             tally.compared += sum(tensors.layout.sizes)
             difference = parted(reduced[0], tensors, "rank 0 holds")
             if difference is not None:
-                breach = Breach("GRAD-1", "gradients differ between ranks after synchronisation",
-                                f"rank {rank} of {len(reduced)}, step {step}, {difference.place}", difference.words)
+                breach = Breach(
+                    "GRAD-1",
+                    "gradients differ between ranks after synchronisation",
+                    f"rank {rank} of {len(reduced)}, step {step}, {difference.place}",
+                    difference.words,
+                )
                 return gradients.of_gradient(hearing, breach, step, rank, difference.name)
     return None
 
 
 def _permuted(model: Model) -> bool:
     """Whether a trained parameter lies in another order than it is read in: one channel lies as it is read."""
-    return any(layer.layout == "channels_last" and width > 4 and not layer.frozen
-               for width, layer in zip(model.widths(), model.layers, strict=False))
+    return any(
+        layer.layout == "channels_last" and width > 4 and not layer.frozen
+        for width, layer in zip(model.widths(), model.layers, strict=False)
+    )
 
 
-@training.rule("GRAD-2", "The gradient is the mean of the ranks' local gradients: to the last bit where that is exact, "
-               "otherwise within the rounding bound for W terms.", (TWO_RANKS, LOCAL_DIFFERED, "three ranks", CHANNELS_LAST))
+@training.rule(
+    "GRAD-2",
+    "The gradient is the mean of the ranks' local gradients: to the last bit where that is exact, "
+    "otherwise within the rounding bound for W terms.",
+    (TWO_RANKS, LOCAL_DIFFERED, "three ranks", CHANNELS_LAST),
+)
 def mean_of_the_local_gradients(hearing: Hearing, tally: Tally) -> Breach | None:
     """Against the exact mean of what unwrapped twins computed on the same batches."""
     tally.met |= {TWO_RANKS} if hearing.case.world_size > 1 else set()
@@ -130,22 +173,35 @@ def mean_of_the_local_gradients(hearing: Hearing, tally: Tally) -> Breach | None
         if step >= hearing.clean_steps:
             break
         if hearing.declared.gradients == "owner" and (name := _unowned(hearing, step)):
-            return Breach("GRAD-2", "no rank holds the gradient of a parameter", f"step {step}, parameter {name!r}",
-                          "None on every rank, expected on the rank that owns it")
+            return Breach(
+                "GRAD-2",
+                "no rank holds the gradient of a parameter",
+                f"step {step}, parameter {name!r}",
+                "None on every rank, expected on the rank that owns it",
+            )
         breach = _mean_at(hearing, tally, "GRAD-2", NOT_THE_MEAN[hearing.declared.reduction], step)
         if breach is not None:
             return breach
     return None
 
 
-@training.rule("GRAD-3", "The gradient is that of single-process training on the global batch, computed in float64.",
-               (TWO_RANKS,))
+@training.rule(
+    "GRAD-3",
+    "The gradient is that of single-process training on the global batch, computed in float64.",
+    (TWO_RANKS,),
+)
 def gradient_of_the_global_batch(hearing: Hearing, tally: Tally) -> Breach | None:
     """Against the oracle, which shares no code with torch."""
     tally.met |= {TWO_RANKS} if hearing.case.world_size > 1 else set()
     for step in hearing.steps("reduced"):
-        breach = _against(hearing, tally, "GRAD-3", "the gradient is not the global batch's", step,
-                          _full(hearing, step, hearing.truth(step).gradient))
+        breach = _against(
+            hearing,
+            tally,
+            "GRAD-3",
+            "the gradient is not the global batch's",
+            step,
+            _full(hearing, step, hearing.truth(step).gradient),
+        )
         if breach is not None:
             return breach
     return None
@@ -158,8 +214,12 @@ def _full(hearing: Hearing, step: int, ball: Ball) -> Ball:
     return ball
 
 
-@training.rule("GRAD-4", "A gradient has its parameter's dtype and shape; frozen parameters get none; tied, 0-d and "
-               "zero-element ones work.", ("frozen parameter", "tied parameter", "0-d parameter", "zero-element parameter"))
+@training.rule(
+    "GRAD-4",
+    "A gradient has its parameter's dtype and shape; frozen parameters get none; tied, 0-d and "
+    "zero-element ones work.",
+    ("frozen parameter", "tied parameter", "0-d parameter", "zero-element parameter"),
+)
 def gradients_fit_their_parameters(hearing: Hearing, tally: Tally) -> Breach | None:
     """By the structure noted before wrapping."""
     rows = {row[0]: row for row in hearing.evidence.ranks[0].structure_before}
@@ -177,23 +237,42 @@ def gradients_fit_their_parameters(hearing: Hearing, tally: Tally) -> Breach | N
                 if not trainable:
                     tally.met.add("frozen parameter")
                     if slot.dtype is not None:
-                        return Breach("GRAD-4", "a frozen parameter has a gradient", where, f"{slot.dtype} {slot.shape}")
+                        return Breach(
+                            "GRAD-4",
+                            "a frozen parameter has a gradient",
+                            where,
+                            f"{slot.dtype} {slot.shape}",
+                        )
                     continue
                 tally.met |= {"0-d parameter"} if not shape else set()
                 tally.met |= {"zero-element parameter"} if 0 in shape else set()
                 if slot.dtype is None:
-                    return Breach("GRAD-4", "a parameter that was used has no gradient", where, "None")
+                    return Breach(
+                        "GRAD-4", "a parameter that was used has no gradient", where, "None"
+                    )
                 if (slot.dtype, list(slot.shape)) != (dtype, list(shape)):
-                    return Breach("GRAD-4", "a gradient does not fit its parameter", where,
-                                  f"{slot.dtype} {slot.shape}, expected {dtype} {tuple(shape)}")
+                    return Breach(
+                        "GRAD-4",
+                        "a gradient does not fit its parameter",
+                        where,
+                        f"{slot.dtype} {slot.shape}, expected {dtype} {tuple(shape)}",
+                    )
     return None
 
 
-_KEPT = {"set_to_none": "zero_grad(set_to_none=True)", "zero": "zero_grad(set_to_none=False)", "never": "no zero_grad"}
+_KEPT = {
+    "set_to_none": "zero_grad(set_to_none=True)",
+    "zero": "zero_grad(set_to_none=False)",
+    "never": "no zero_grad",
+}
 
 
-@training.rule("GRAD-5", "Step t's gradient depends on step t alone, however gradients were cleared (or on what was left "
-               "in place on purpose).", tuple(_KEPT.values()))
+@training.rule(
+    "GRAD-5",
+    "Step t's gradient depends on step t alone, however gradients were cleared (or on what was left "
+    "in place on purpose).",
+    tuple(_KEPT.values()),
+)
 def no_leftovers(hearing: Hearing, tally: Tally) -> Breach | None:
     """The mean at every later step, where the first step's was right: what differs then was left over."""
     steps = [step for step in hearing.steps("reduced") if step < hearing.clean_steps]
@@ -203,15 +282,24 @@ def no_leftovers(hearing: Hearing, tally: Tally) -> Breach | None:
         raise Unjudged("the first step's gradient is already wrong (GRAD-2)")
     for step in steps[1:]:
         tally.met.add(_KEPT[hearing.case.zero_grad])
-        breach = _mean_at(hearing, tally, "GRAD-5", f"after {_KEPT[hearing.case.zero_grad]} a later step's gradient is wrong "
-                          "though the first step's was right", step)
+        breach = _mean_at(
+            hearing,
+            tally,
+            "GRAD-5",
+            f"after {_KEPT[hearing.case.zero_grad]} a later step's gradient is wrong "
+            "though the first step's was right",
+            step,
+        )
         if breach is not None:
             return breach
     return None
 
 
-@training.rule("GRAD-6", "Whatever the bucket cap, the gradient stays within the bound of GRAD-2.",
-               ("every parameter above the cap", "cap between", "cap above the model"))
+@training.rule(
+    "GRAD-6",
+    "Whatever the bucket cap, the gradient stays within the bound of GRAD-2.",
+    ("every parameter above the cap", "cap between", "cap above the model"),
+)
 def any_bucket_cap(hearing: Hearing, tally: Tally) -> Breach | None:
     """The mean again, on cases that set a cap."""
     cap = hearing.case.bucket_cap
@@ -219,30 +307,46 @@ def any_bucket_cap(hearing: Hearing, tally: Tally) -> Breach | None:
         raise NotAbout("no bucket cap drawn")
     layout = hearing.layout(0)
     sizes = [slot.nbytes for slot in layout.slots if slot.nbytes]
-    situation = ("every parameter above the cap" if cap < min(sizes)
-                 else "cap between" if cap < sum(sizes) else "cap above the model")
+    situation = (
+        "every parameter above the cap"
+        if cap < min(sizes)
+        else "cap between"
+        if cap < sum(sizes)
+        else "cap above the model"
+    )
     for step in hearing.steps("reduced"):
         if step >= hearing.clean_steps:
             break
-        breach = _mean_at(hearing, tally, "GRAD-6", f"with a bucket cap of {cap} bytes ({situation}) the gradient is not the "
-                          "mean of the ranks' local gradients", step)
+        breach = _mean_at(
+            hearing,
+            tally,
+            "GRAD-6",
+            f"with a bucket cap of {cap} bytes ({situation}) the gradient is not the "
+            "mean of the ranks' local gradients",
+            step,
+        )
         tally.met.add(situation)
         if breach is not None:
             return breach
     return None
 
 
-@training.rule("GRAD-7", "NaN or infinity on one rank reaches every rank.", ("a NaN", "an infinity"))
+@training.rule(
+    "GRAD-7", "NaN or infinity on one rank reaches every rank.", ("a NaN", "an infinity")
+)
 def what_is_not_finite_spreads(hearing: Hearing, tally: Tally) -> Breach | None:
     """Elementwise: the reduced value must be what IEEE arithmetic makes of the sum."""
     poison = hearing.case.poison
     if poison is None:
         raise NotAbout("no poison drawn")
-    local = hearing.every_rank("local", poison.step)  # Where there is poison, a step has one micro-step.
+    local = hearing.every_rank(
+        "local", poison.step
+    )  # Where there is poison, a step has one micro-step.
     local_WP = np.stack([tensors.values_P for tensors in local])
     summed_P = local_WP.sum(0)
     finite_P = np.abs(np.where(np.isfinite(local_WP), local_WP, 0)).sum(0)
-    # Where the finite terms might overflow by themselves, which infinity comes first is a matter of order.
+    # Where the finite terms might overflow by themselves, which infinity comes first is a matter of
+    # order.
     poisoned = ~np.isfinite(summed_P) & (finite_P <= hearing.form(local[0].layout).largest)
     tally.met |= {"a NaN"} if np.isnan(summed_P).any() else set()
     tally.met |= {"an infinity"} if np.isinf(summed_P).any() else set()
@@ -257,42 +361,73 @@ def what_is_not_finite_spreads(hearing: Hearing, tally: Tally) -> Breach | None:
             first = int(np.argmax(wrong))
             slot, place = local[0].layout.locate(first)
             where = f"rank {rank} of {hearing.case.world_size}, step {poison.step}, parameter {slot.name!r} {slot.shape}"
-            breach = Breach("GRAD-7", "a value that is not finite did not reach every rank", where,
-                            f"{number(held_P[first])} at {place}, expected {number(summed_P[first])}; "
-                            f"{int(wrong.sum())} of {int(poisoned.sum())} such elements differ")
-            return caused(breach, gradients.of_scrubbing(hearing, rank, summed_P, local_WP, held_P, wrong))
+            breach = Breach(
+                "GRAD-7",
+                "a value that is not finite did not reach every rank",
+                where,
+                f"{number(held_P[first])} at {place}, expected {number(summed_P[first])}; "
+                f"{int(wrong.sum())} of {int(poisoned.sum())} such elements differ",
+            )
+            return caused(
+                breach, gradients.of_scrubbing(hearing, rank, summed_P, local_WP, held_P, wrong)
+            )
     return None
 
 
-@training.rule("GRAD-8", "Inside no_sync gradients accumulate locally and nothing is reduced; the next synchronised backward "
-               "yields the mean of the ranks' accumulated gradients, nested or left by an exception, too.",
-               (TWO_RANKS, "several micro-steps", SOME_MICRO_STEPS, *NO_SYNC.values()))
+@training.rule(
+    "GRAD-8",
+    "Inside no_sync gradients accumulate locally and nothing is reduced; the next synchronised backward "
+    "yields the mean of the ranks' accumulated gradients, nested or left by an exception, too.",
+    (TWO_RANKS, "several micro-steps", SOME_MICRO_STEPS, *NO_SYNC.values()),
+)
 def accumulation_without_communication(hearing: Hearing, tally: Tally) -> Breach | None:
     """On cases with several micro-steps, all but the last under no_sync."""
-    if hearing.case.accumulation == 1 or hearing.synchronised_each or hearing.case.passes != "alternate":
+    if (
+        hearing.case.accumulation == 1
+        or hearing.synchronised_each
+        or hearing.case.passes != "alternate"
+    ):
         raise NotAbout("no backward ran under no_sync")
     tally.met |= {TWO_RANKS} if hearing.case.world_size > 1 else set()
-    tally.met |= {SOME_MICRO_STEPS} if any(one.micro_step is not None for one in hearing.case.unused) else set()
+    tally.met |= (
+        {SOME_MICRO_STEPS}
+        if any(one.micro_step is not None for one in hearing.case.unused)
+        else set()
+    )
     for step in hearing.steps("reduced"):
-        tally.met |= {"several micro-steps"} | {NO_SYNC[how] for how in NO_SYNC if how == hearing.case.no_sync}
+        tally.met |= {"several micro-steps"} | {
+            NO_SYNC[how] for how in NO_SYNC if how == hearing.case.no_sync
+        }
         for rank, evidence in enumerate(hearing.evidence.ranks):
             spans = evidence.quiet[step] if step < len(evidence.quiet) else []
             # Forwards may send: buffers are refreshed, a lazy wrapper starts.
             sent = [call for starts, ends in spans for call in evidence.sent_between(starts, ends)]
             tally.compared += 1
             if sent:
-                return Breach("GRAD-8", "a backward inside no_sync communicates",
-                              f"rank {rank} of {hearing.case.world_size}, step {step}",
-                              f"{len(sent)} collectives, expected none; the first is {sent[0][0]} {sent[0][1]} x {sent[0][2]}")
-        breach = _mean_at(hearing, tally, "GRAD-8", "after no_sync the gradient is not the mean of the ranks' accumulated "
-                          "gradients", step)
+                return Breach(
+                    "GRAD-8",
+                    "a backward inside no_sync communicates",
+                    f"rank {rank} of {hearing.case.world_size}, step {step}",
+                    f"{len(sent)} collectives, expected none; the first is {sent[0][0]} {sent[0][1]} x {sent[0][2]}",
+                )
+        breach = _mean_at(
+            hearing,
+            tally,
+            "GRAD-8",
+            "after no_sync the gradient is not the mean of the ranks' accumulated gradients",
+            step,
+        )
         if breach is not None:
             return breach
     return None
 
 
-@training.rule("GRAD-9", "A rank that does not use a parameter counts as zero in the mean, which every rank gets; where no "
-               "rank uses it, all hold None or all zero.", (TWO_RANKS, *UNUSED))
+@training.rule(
+    "GRAD-9",
+    "A rank that does not use a parameter counts as zero in the mean, which every rank gets; where no "
+    "rank uses it, all hold None or all zero.",
+    (TWO_RANKS, *UNUSED),
+)
 def unused_counts_as_zero(hearing: Hearing, tally: Tally) -> Breach | None:
     """On cases in which forwards pass layers by; of which layers is the case's affair, and another at every step."""
     if not hearing.case.unused:
@@ -308,15 +443,27 @@ def unused_counts_as_zero(hearing: Hearing, tally: Tally) -> Breach | None:
         used_before = unused
         if step >= hearing.clean_steps:
             break
-        breach = None if hearing.declared.gradients == "owner" else _wrongly_none(hearing, tally, step, unused)
-        breach = breach or _mean_at(hearing, tally, "GRAD-9", "the gradient is not the mean over all ranks, those that do not "
-                                    "use the parameter counted as zero", step)
+        breach = (
+            None
+            if hearing.declared.gradients == "owner"
+            else _wrongly_none(hearing, tally, step, unused)
+        )
+        breach = breach or _mean_at(
+            hearing,
+            tally,
+            "GRAD-9",
+            "the gradient is not the mean over all ranks, those that do not "
+            "use the parameter counted as zero",
+            step,
+        )
         if breach is not None:
             return breach
     return None
 
 
-def _wrongly_none(hearing: Hearing, tally: Tally, step: int, unused: tuple[frozenset[str], ...]) -> Breach | None:
+def _wrongly_none(
+    hearing: Hearing, tally: Tally, step: int, unused: tuple[frozenset[str], ...]
+) -> Breach | None:
     """Whether a parameter has a gradient on some ranks only, or on none though one uses it."""
     reduced, world_size = hearing.every_rank("reduced", step), hearing.case.world_size
     for slot in hearing.layout(step).slots:
@@ -324,13 +471,25 @@ def _wrongly_none(hearing: Hearing, tally: Tally, step: int, unused: tuple[froze
         without = [rank for rank, tensors in enumerate(reduced) if name not in tensors.by_name]
         users = [rank for rank, names in enumerate(unused) if name not in names]
         tally.compared += world_size if len(users) < world_size else 0
-        if slot.dtype is None or len(users) == world_size or not without or (not users and len(without) == world_size):
+        if (
+            slot.dtype is None
+            or len(users) == world_size
+            or not without
+            or (not users and len(without) == world_size)
+        ):
             continue
-        fact = "a parameter that some ranks use has no gradient on all" if users else \
-            "a parameter that no rank uses has no gradient on some ranks and one on others"
-        breach = Breach("GRAD-9", fact, f"rank {without[0]} of {world_size}, step {step}, parameter {name!r} {slot.shape}",
-                        f"None on rank{'s' if len(without) > 1 else ''} {', '.join(map(str, without))}; used on "
-                        f"{'rank ' + ', '.join(map(str, users)) if users else 'none'}")
+        fact = (
+            "a parameter that some ranks use has no gradient on all"
+            if users
+            else "a parameter that no rank uses has no gradient on some ranks and one on others"
+        )
+        breach = Breach(
+            "GRAD-9",
+            fact,
+            f"rank {without[0]} of {world_size}, step {step}, parameter {name!r} {slot.shape}",
+            f"None on rank{'s' if len(without) > 1 else ''} {', '.join(map(str, without))}; used on "
+            f"{'rank ' + ', '.join(map(str, users)) if users else 'none'}",
+        )
         return caused(breach, missing.causes(hearing, step, name, without, users))
     return None
 
@@ -341,25 +500,44 @@ def _mean_with(hearing: Hearing, tally: Tally, rule: str, met: set[str]) -> Brea
     for step in hearing.steps("reduced"):
         if step >= hearing.clean_steps:
             break
-        breach = _mean_at(hearing, tally, rule, f"with {' and '.join(sorted(met))} the gradient is not the mean of the "
-                          "ranks' local gradients", step)
+        breach = _mean_at(
+            hearing,
+            tally,
+            rule,
+            f"with {' and '.join(sorted(met))} the gradient is not the mean of the "
+            "ranks' local gradients",
+            step,
+        )
         tally.met |= met
         if breach is not None:
             return breach
     return None
 
 
-OF_A_KIND = ("a sparse gradient", "a gradient of low precision", "gradients of several dtypes", "a complex gradient")
+OF_A_KIND = (
+    "a sparse gradient",
+    "a gradient of low precision",
+    "gradients of several dtypes",
+    "a complex gradient",
+)
 
 
-@training.rule("GRAD-10", "Gradients of every kind are the mean of the ranks' local gradients: sparse ones, as sparse or "
-               "dense, complex ones in both parts, those of low precision, and those of several dtypes beside one another.",
-               (TWO_RANKS, *OF_A_KIND))
+@training.rule(
+    "GRAD-10",
+    "Gradients of every kind are the mean of the ranks' local gradients: sparse ones, as sparse or "
+    "dense, complex ones in both parts, those of low precision, and those of several dtypes beside one another.",
+    (TWO_RANKS, *OF_A_KIND),
+)
 def gradients_of_every_kind(hearing: Hearing, tally: Tally) -> Breach | None:
     """The mean again, on cases whose gradients are not all of float32, or of float64, and dense."""
     case = hearing.case
     dtypes = {layer.dtype for layer in case.model.layers if layer.parameters and not layer.frozen}
-    are = case.sparse and not case.model.layers[0].frozen, "bfloat16" in dtypes, len(dtypes) > 1, "complex64" in dtypes
+    are = (
+        case.sparse and not case.model.layers[0].frozen,
+        "bfloat16" in dtypes,
+        len(dtypes) > 1,
+        "complex64" in dtypes,
+    )
     met = {name for name, is_met in zip(OF_A_KIND, are, strict=True) if is_met}
     if not met:
         raise NotAbout("all gradients are dense and of one dtype, float32 or float64")
@@ -369,8 +547,12 @@ def gradients_of_every_kind(hearing: Hearing, tally: Tally) -> Breach | None:
 ONE_OUT, TWO_OUT = "a rank without batches", "two ranks left at different steps"
 
 
-@training.rule("GRAD-11", "Ranks with different numbers of batches finish; a step's gradient is the mean over the ranks, those "
-               "without a batch counted as is declared, and all ranks end with one set of parameters.", (ONE_OUT, TWO_OUT))
+@training.rule(
+    "GRAD-11",
+    "Ranks with different numbers of batches finish; a step's gradient is the mean over the ranks, those "
+    "without a batch counted as is declared, and all ranks end with one set of parameters.",
+    (ONE_OUT, TWO_OUT),
+)
 def uneven_batches(hearing: Hearing, tally: Tally) -> Breach | None:
     """On cases in which ranks run out of batches, step by step among those that still have one."""
     case = hearing.case
@@ -386,9 +568,13 @@ def uneven_batches(hearing: Hearing, tally: Tally) -> Breach | None:
             difference = outside(local, flat_by_name(reduced, layout), expected, tally)
             if difference is not None:
                 whose = "what they" if hearing.declared.divisor == "active" else "what all"
-                breach = Breach("GRAD-11", f"with {len(active)} of {case.world_size} ranks left the gradient is not the mean "
-                                f"of {whose} computed", f"rank {rank} of {case.world_size}, step {step}, {difference.place}",
-                                difference.words)
+                breach = Breach(
+                    "GRAD-11",
+                    f"with {len(active)} of {case.world_size} ranks left the gradient is not the mean "
+                    f"of {whose} computed",
+                    f"rank {rank} of {case.world_size}, step {step}, {difference.place}",
+                    difference.words,
+                )
                 return caused(breach, uneven.causes(hearing, step, rank, active, layout))
         tally.met |= {ONE_OUT} if len(active) < case.world_size else set()
     tally.met |= {TWO_OUT} if len({one.steps for one in case.exhausted}) > 1 else set()
@@ -397,13 +583,20 @@ def uneven_batches(hearing: Hearing, tally: Tally) -> Breach | None:
         tally.compared += sum(tensors.layout.sizes)
         difference = parted(left, tensors, f"rank {last} held after the last step")
         if difference is not None:
-            return Breach("GRAD-11", "the ranks do not end with one set of parameters",
-                          f"rank {rank} of {case.world_size}, {difference.place}", difference.words)
+            return Breach(
+                "GRAD-11",
+                "the ranks do not end with one set of parameters",
+                f"rank {rank} of {case.world_size}, {difference.place}",
+                difference.words,
+            )
     return None
 
 
-@training.rule("GRAD-12", "A step of K micro-steps is one step on a global batch of K * W * B samples.",
-               (TWO_RANKS, "several micro-steps"))
+@training.rule(
+    "GRAD-12",
+    "A step of K micro-steps is one step on a global batch of K * W * B samples.",
+    (TWO_RANKS, "several micro-steps"),
+)
 def batch_arithmetic(hearing: Hearing, tally: Tally) -> Breach | None:
     """Against the oracle on all samples as one batch of one rank, where all batches of the step have equal sizes."""
     case = hearing.case
@@ -414,26 +607,50 @@ def batch_arithmetic(hearing: Hearing, tally: Tally) -> Breach | None:
     if case.passes == "retained":
         raise NotAbout("all micro-steps see one batch")
     if case.model.norms_batches:
-        raise NotAbout("each micro-step's samples on a rank are normed by themselves, and not with those of all")
-    plain = replace(case, world_size=1, accumulation=1, no_sync="plain", passes="alternate", crossed=None,
-                    perturbation=Perturbation(), mishap=None)
+        raise NotAbout(
+            "each micro-step's samples on a rank are normed by themselves, and not with those of all"
+        )
+    plain = replace(
+        case,
+        world_size=1,
+        accumulation=1,
+        no_sync="plain",
+        passes="alternate",
+        crossed=None,
+        perturbation=Perturbation(),
+        mishap=None,
+    )
     for step in hearing.steps("reduced"):
         parts = [hearing.batch(number) for number in hearing.micro_steps(step)]
-        if len({part.inputs_WBI.shape for part in parts}) > 1 or (case.zero_grad == "never" and step):
+        if len({part.inputs_WBI.shape for part in parts}) > 1 or (
+            case.zero_grad == "never" and step
+        ):
             continue
         tally.met |= {"several micro-steps"} | ({TWO_RANKS} if case.world_size > 1 else set())
         truth = hearing.truth(step).gradient
         joined = oracle.joined(parts)
         held = hearing.every_rank("forward", step)[0].by_name
         found = oracle.gradients(plain.at(step), held, joined, hearing.scale(step)).by_name
-        balls = [found[slot.name] if slot.name in found else oracle.nothing(held[slot.name], 1)
-                 for slot in hearing.layout(step).slots if slot.dtype is not None]
+        balls = [
+            found[slot.name] if slot.name in found else oracle.nothing(held[slot.name], 1)
+            for slot in hearing.layout(step).slots
+            if slot.dtype is not None
+        ]
         centre_P = np.concatenate([ball.centre[0].ravel() for ball in balls])
         factor = case.world_size if hearing.declared.reduction == "sum" else 1
-        radius_P = factor * np.concatenate([ball.radius[0].ravel() for ball in balls]) + truth.radius
+        radius_P = (
+            factor * np.concatenate([ball.radius[0].ravel() for ball in balls]) + truth.radius
+        )
         samples = joined.inputs_WBI.shape[1]
-        breach = _against(hearing, tally, "GRAD-12", f"{case.accumulation} micro-steps on {case.world_size} ranks are not one "
-                          f"step on their {samples} samples", step, Ball(factor * centre_P, radius_P, truth.quantum))
+        breach = _against(
+            hearing,
+            tally,
+            "GRAD-12",
+            f"{case.accumulation} micro-steps on {case.world_size} ranks are not one "
+            f"step on their {samples} samples",
+            step,
+            Ball(factor * centre_P, radius_P, truth.quantum),
+        )
         if breach is not None:
             return breach
     if not tally.compared:
@@ -441,22 +658,35 @@ def batch_arithmetic(hearing: Hearing, tally: Tally) -> Breach | None:
     return None
 
 
-PASSES = {"joint": "all forwards before one backward", "retained": "several backwards through one forward"}
+PASSES = {
+    "joint": "all forwards before one backward",
+    "retained": "several backwards through one forward",
+}
 TWICE = "a layer called twice"
 PENALTY = "a penalty on gradients by the inputs"
-CHECKPOINTS = {"plain": "a layer computed again in backward", "reentrant": "a backward within backward"}
+CHECKPOINTS = {
+    "plain": "a layer computed again in backward",
+    "reentrant": "a backward within backward",
+}
 
 
-@training.rule("GRAD-13", "However a step's forwards and backwards follow one another, whatever of a forward backward "
-               "computes again, however often a layer is called, and whatever gradients are part of the loss, the gradient is "
-               "the mean of the ranks' local gradients.",
-               (TWO_RANKS, *PASSES.values(), *CHECKPOINTS.values(), TWICE, PENALTY))
+@training.rule(
+    "GRAD-13",
+    "However a step's forwards and backwards follow one another, whatever of a forward backward "
+    "computes again, however often a layer is called, and whatever gradients are part of the loss, the gradient is "
+    "the mean of the ranks' local gradients.",
+    (TWO_RANKS, *PASSES.values(), *CHECKPOINTS.values(), TWICE, PENALTY),
+)
 def any_order_of_passes(hearing: Hearing, tally: Tally) -> Breach | None:
     """The mean again, on cases whose passes do not alternate, or with layers that are computed again."""
     case = hearing.case
     met = {PASSES[case.passes]} if case.passes != "alternate" else set()
-    met |= {CHECKPOINTS[layer.checkpoint] for layer in case.model.layers if layer.checkpoint != "none"}
-    met |= {TWICE for layer in case.model.layers if layer.twice} | ({PENALTY} if case.penalty else set())
+    met |= {
+        CHECKPOINTS[layer.checkpoint] for layer in case.model.layers if layer.checkpoint != "none"
+    }
+    met |= {TWICE for layer in case.model.layers if layer.twice} | (
+        {PENALTY} if case.penalty else set()
+    )
     if not met:
         raise NotAbout("every forward is followed by its backward, which computes nothing again")
     return _mean_with(hearing, tally, "GRAD-13", met)

@@ -12,7 +12,9 @@ _COLUMNS = ("name", "dtype", "shape", "requires_grad", "tied to", "kind")
 DIFFERED = "ranks differed before wrapping"
 
 
-def _like_the_source(hearing: Hearing, tally: Tally, rule: str, what: str, before: Moment, after: Moment) -> Breach | None:
+def _like_the_source(
+    hearing: Hearing, tally: Tally, rule: str, what: str, before: Moment, after: Moment
+) -> Breach | None:
     if hearing.case.saved_by is not None:
         raise NotAbout("the first forward starts from a state that is loaded")
     built, started = hearing.every_rank(before), hearing.every_rank(after)
@@ -24,15 +26,26 @@ def _like_the_source(hearing: Hearing, tally: Tally, rule: str, what: str, befor
         tally.compared += sum(tensors.layout.sizes)
         difference = parted(built[0], tensors, "rank 0 built")
         if difference is not None:
-            place = difference.place if what == "parameters" else difference.place.replace("parameter", "buffer", 1)
-            breach = Breach(rule, f"{what} differ from rank 0's when the first forward starts",
-                            f"rank {rank} of {len(started)}, step 0, {place}", difference.words)
+            place = (
+                difference.place
+                if what == "parameters"
+                else difference.place.replace("parameter", "buffer", 1)
+            )
+            breach = Breach(
+                rule,
+                f"{what} differ from rank 0's when the first forward starts",
+                f"rank {rank} of {len(started)}, step 0, {place}",
+                difference.words,
+            )
             return starts.of_start(hearing, breach, rank, difference.name, built, started)
     return None
 
 
-@training.rule("INIT-1", "When the first forward starts, every parameter on every rank is what rank 0 built.",
-               (DIFFERED, "a group without rank 0"))
+@training.rule(
+    "INIT-1",
+    "When the first forward starts, every parameter on every rank is what rank 0 built.",
+    (DIFFERED, "a group without rank 0"),
+)
 def parameters_are_the_sources(hearing: Hearing, tally: Tally) -> Breach | None:
     """Bitwise, from ranks that were built differently on purpose."""
     if hearing.case.init == "equal":
@@ -54,8 +67,11 @@ SOURCE_CHANGED = "wrapping changed a value on the source rank"
 """What INIT-3 says where a value and nothing of the structure changed."""
 
 
-@training.rule("INIT-3", "Wrapping changes no name, shape, dtype, requires_grad flag or tying, and on rank 0 no value.",
-               ("tied parameter", "frozen parameter"))
+@training.rule(
+    "INIT-3",
+    "Wrapping changes no name, shape, dtype, requires_grad flag or tying, and on rank 0 no value.",
+    ("tied parameter", "frozen parameter"),
+)
 def wrapping_changes_nothing_else(hearing: Hearing, tally: Tally) -> Breach | None:
     """The structure on every rank, the bits on the source rank."""
     sharded = hearing.declared.zero == SHARDED
@@ -71,33 +87,55 @@ def wrapping_changes_nothing_else(hearing: Hearing, tally: Tally) -> Breach | No
         tally.compared += len(before)
         rows = rank.structure_before
         tally.met |= {"tied parameter"} if any(row[0] != row[4] for row in rows) else set()
-        tally.met |= {"frozen parameter"} if any(not row[3] and row[5] == "parameter" for row in rows) else set()
+        tally.met |= (
+            {"frozen parameter"}
+            if any(not row[3] and row[5] == "parameter" for row in rows)
+            else set()
+        )
         if before == after:
             continue
         names = [row[0] for row in before], [row[0] for row in after]
         if names[0] != names[1]:
-            return Breach("INIT-3", "wrapping changed the names of parameters or buffers", f"rank {number} of {len(ranks)}",
-                          f"{names[1]}, expected {names[0]}")
+            return Breach(
+                "INIT-3",
+                "wrapping changed the names of parameters or buffers",
+                f"rank {number} of {len(ranks)}",
+                f"{names[1]}, expected {names[0]}",
+            )
         was, became = next((b, a) for b, a in zip(before, after, strict=True) if b != a)
-        said = [f"{label} {a!r}, expected {b!r}" for label, b, a in
-                zip(("name", "requires_grad", "kind") if sharded else _COLUMNS, was, became, strict=True) if a != b]
-        return Breach("INIT-3", "wrapping changed a parameter's structure",
-                      f"rank {number} of {len(ranks)}, parameter {was[0]!r}", "; ".join(said))
-    for before_moment, after_moment in () if sharded else (("built", "wrapped"), ("built buffers", "wrapped buffers")):
+        said = [
+            f"{label} {a!r}, expected {b!r}"
+            for label, b, a in zip(
+                ("name", "requires_grad", "kind") if sharded else _COLUMNS, was, became, strict=True
+            )
+            if a != b
+        ]
+        return Breach(
+            "INIT-3",
+            "wrapping changed a parameter's structure",
+            f"rank {number} of {len(ranks)}, parameter {was[0]!r}",
+            "; ".join(said),
+        )
+    for before_moment, after_moment in (
+        () if sharded else (("built", "wrapped"), ("built buffers", "wrapped buffers"))
+    ):
         built, wrapped = ranks[0].at(before_moment), ranks[0].at(after_moment)  # type: ignore[arg-type]  # both are moments
         assert built is not None
         assert wrapped is not None
         difference = parted(built, wrapped, "it built")
         if difference is not None:
-            return Breach("INIT-3", SOURCE_CHANGED, f"rank 0, {difference.place}",
-                          difference.words)
+            return Breach("INIT-3", SOURCE_CHANGED, f"rank 0, {difference.place}", difference.words)
     return None
 
 
-@training.rule("INIT-4", "An implementation that relies on equal seeds instead of a broadcast still starts identical.")
+@training.rule(
+    "INIT-4",
+    "An implementation that relies on equal seeds instead of a broadcast still starts identical.",
+)
 def equal_seeds_start_identical(hearing: Hearing, tally: Tally) -> Breach | None:
     """Judged only where the implementation declares init = seed."""
     if hearing.case.init != "equal":
         raise NotAbout("not declared: the implementation is expected to synchronise")
-    return (_like_the_source(hearing, tally, "INIT-4", "parameters", "built", "forward")
-            or _like_the_source(hearing, tally, "INIT-4", "buffers", "built buffers", "forward buffers"))
+    return _like_the_source(
+        hearing, tally, "INIT-4", "parameters", "built", "forward"
+    ) or _like_the_source(hearing, tally, "INIT-4", "buffers", "built buffers", "forward buffers")

@@ -34,22 +34,50 @@ def every_case_ends(hearing: Hearing, tally: Tally) -> Breach | None:
         raise NotAbout("a rank is killed on purpose")
     tally.compared += len(hearing.evidence.ranks)
     ranks = hearing.evidence.ranks
-    raised = [f"rank {rank} raised {e.raised['type']} in {e.raised['phase']} of step {e.raised['step']}: {e.raised['message']}"
-              for rank, e in enumerate(ranks) if e.raised is not None]
-    overfull = [f"rank {rank}: {e.raised['message']}" for rank, e in enumerate(ranks)
-                if e.raised is not None and e.raised["phase"] == "evidence"]
-    if overfull:  # The harness ended that run, and what others then did for want of it is nobody's fault.
+    raised = [
+        f"rank {rank} raised {e.raised['type']} in {e.raised['phase']} of step {e.raised['step']}: {e.raised['message']}"
+        for rank, e in enumerate(ranks)
+        if e.raised is not None
+    ]
+    overfull = [
+        f"rank {rank}: {e.raised['message']}"
+        for rank, e in enumerate(ranks)
+        if e.raised is not None and e.raised["phase"] == "evidence"
+    ]
+    if (
+        overfull
+    ):  # The harness ended that run, and what others then did for want of it is nobody's fault.
         tally.compared = 0
         raise Unjudged("; ".join(overfull))
     if hearing.incident is not None or not raised:
-        return _told(hearing.incident, hearing.case.world_size, "; ".join(raised), ranks, hearing.case.outside)
+        return _told(
+            hearing.incident,
+            hearing.case.world_size,
+            "; ".join(raised),
+            ranks,
+            hearing.case.outside,
+        )
     if len(raised) < len(ranks):
-        return Breach("LIVE-1", "some ranks raise and others do not", f"world size {len(ranks)}", "; ".join(raised))
-    if hearing.noted("updated", 0) is not None and hearing.case.poison is None \
-            and hearing.case.mishap is None:
-        return Breach("LIVE-1", "training ends with an exception after a step that went well", f"world size {len(ranks)}",
-                      "; ".join(raised))
-    tally.compared = 0  # Raised on every rank at the start, or at a value that is not finite: a refusal.
+        return Breach(
+            "LIVE-1",
+            "some ranks raise and others do not",
+            f"world size {len(ranks)}",
+            "; ".join(raised),
+        )
+    if (
+        hearing.noted("updated", 0) is not None
+        and hearing.case.poison is None
+        and hearing.case.mishap is None
+    ):
+        return Breach(
+            "LIVE-1",
+            "training ends with an exception after a step that went well",
+            f"world size {len(ranks)}",
+            "; ".join(raised),
+        )
+    tally.compared = (
+        0  # Raised on every rank at the start, or at a value that is not finite: a refusal.
+    )
     raise Unjudged(hearing.cut_short)
 
 
@@ -60,29 +88,55 @@ def every_sampler_answers(deal: Deal, tally: Tally) -> Breach | None:
     return _told(deal.evidence.incident, deal.case.world_size, "")
 
 
-def _told(incident: Incident | None, world_size: int, perhaps: str, ranks: tuple[RankEvidence, ...] = (),
-          outside: int = 0) -> Breach | None:
+def _told(
+    incident: Incident | None,
+    world_size: int,
+    perhaps: str,
+    ranks: tuple[RankEvidence, ...] = (),
+    outside: int = 0,
+) -> Breach | None:
     if incident is None:
         return None
-    notes = "\n".join(f"rank {rank} printed:\n{_of_the_implementation(text)}" for rank, text in incident.stacks.items() if text)
+    notes = "\n".join(
+        f"rank {rank} printed:\n{_of_the_implementation(text)}"
+        for rank, text in incident.stacks.items()
+        if text
+    )
     verb = "hung" if incident.kind == "hung" else "died"
     another = " while another raised" if perhaps else ""
     told = [_whereabouts(incident, rank) for rank in sorted(incident.ranks)]
-    told += [f"rank {number + outside} went on to the end{f', having issued {len(rank.calls)}' if rank.sent else ''}"
-             for number, rank in enumerate(ranks) if rank.tensors and rank.raised is None]
-    if verb == "died" and perhaps:  # That others get an error then is as it should be, and no cause.
+    told += [
+        f"rank {number + outside} went on to the end{f', having issued {len(rank.calls)}' if rank.sent else ''}"
+        for number, rank in enumerate(ranks)
+        if rank.tensors and rank.raised is None
+    ]
+    if (
+        verb == "died" and perhaps
+    ):  # That others get an error then is as it should be, and no cause.
         told, perhaps = [*told, perhaps], ""
-    return Breach("LIVE-1", f"a rank {verb}{another}", f"world size {world_size}, after {incident.seconds:.1f} s",
-                  "; ".join(told), perhaps, notes)
+    return Breach(
+        "LIVE-1",
+        f"a rank {verb}{another}",
+        f"world size {world_size}, after {incident.seconds:.1f} s",
+        "; ".join(told),
+        perhaps,
+        notes,
+    )
 
 
 def _whereabouts(incident: Incident, rank: int) -> str:
     """Where a rank that gave no answer was, by what it had issued and by its stack."""
     how, said = incident.ranks[rank], incident.calls.get(rank)
     if rank in incident.statuses:
-        return f"rank {rank} {how}" + (f" after {said.issued} collectives" if said is not None else "")
+        return f"rank {rank} {how}" + (
+            f" after {said.issued} collectives" if said is not None else ""
+        )
     place = _place(incident.stacks.get(rank, ""))
-    at = f"{'and ' if said is not None else ''}is at {place}" if place else f"{'and ' if said is not None else ''}{how}"
+    at = (
+        f"{'and ' if said is not None else ''}is at {place}"
+        if place
+        else f"{'and ' if said is not None else ''}{how}"
+    )
     if said is None:
         return f"rank {rank} {at}"
     waiting, last = said.call(said.waiting), said.call(said.issued)
@@ -102,7 +156,11 @@ def _place(stacks: str) -> str:
             continue
         for frame in frames:
             path = frame["path"]
-            ours = "/torch/" in path or "ddp_invariants/ranks/" in path or ("/lib/python" in path and "-packages" not in path)
+            ours = (
+                "/torch/" in path
+                or "ddp_invariants/ranks/" in path
+                or ("/lib/python" in path and "-packages" not in path)
+            )
             if not ours:
                 return f"{path.rpartition('/')[2]}:{frame['line']}"
     return ""
@@ -111,8 +169,13 @@ def _place(stacks: str) -> str:
 FORWARD_ERROR, BACKWARD_ERROR = "an exception in forward", "an exception in backward"
 
 
-@training.rule("LIVE-2", "An exception in the user's forward or backward reaches the user, and after it has been caught on all "
-               "ranks the next step is right.", (FORWARD_ERROR, BACKWARD_ERROR), costs=2)
+@training.rule(
+    "LIVE-2",
+    "An exception in the user's forward or backward reaches the user, and after it has been caught on all "
+    "ranks the next step is right.",
+    (FORWARD_ERROR, BACKWARD_ERROR),
+    costs=2,
+)
 def a_caught_exception_does_no_harm(hearing: Hearing, tally: Tally) -> Breach | None:
     """On cases with such an exception: that it surfaced, and that every step is what it must be, as it is without."""
     plan = hearing.case.mishap
@@ -123,27 +186,45 @@ def a_caught_exception_does_no_harm(hearing: Hearing, tally: Tally) -> Breach | 
             raise Unjudged(hearing.cut_short or "the case did not get to the exception")
         tally.compared += 1
         if not evidence.surfaced:
-            return Breach("LIVE-2", "an exception does not reach the user", f"rank {rank} of {hearing.case.world_size}, step "
-                          f"{plan.step}", f"the {plan.kind.split()[0]} raised, and the call returned")
+            return Breach(
+                "LIVE-2",
+                "an exception does not reach the user",
+                f"rank {rank} of {hearing.case.world_size}, step {plan.step}",
+                f"the {plan.kind.split()[0]} raised, and the call returned",
+            )
     tally.met.add(FORWARD_ERROR if plan.kind == "forward error" else BACKWARD_ERROR)
     hidden = hearing.declared.gradients == "hidden" or hearing.declared.exactness == "lossy"
-    judge = param.trajectory_of_single_process_training if hidden else grad.mean_of_the_local_gradients
+    judge = (
+        param.trajectory_of_single_process_training if hidden else grad.mean_of_the_local_gradients
+    )
     breach, without = judge(hearing, tally), hearing.evidence.unperturbed
-    if breach is not None and without is not None and judge(Hearing(without, hearing.declared), Tally()) is not None:
+    if (
+        breach is not None
+        and without is not None
+        and judge(Hearing(without, hearing.declared), Tally()) is not None
+    ):
         tally.compared = 0
         raise Unjudged(f"wrong without the exception, too ({breach.rule})")
     if breach is None and hearing.cut_short:
         tally.compared = 0
         raise Unjudged(hearing.cut_short)
-    return breach and replace(breach, rule="LIVE-2", fact=f"after an exception was caught, {breach.fact}")
+    return breach and replace(
+        breach, rule="LIVE-2", fact=f"after an exception was caught, {breach.fact}"
+    )
 
 
-@training.rule("LIVE-3", "A rank that dies makes the others fail with an error, never hang, never finish with wrong "
-               "parameters.", ("a rank died",), costs=4)
+@training.rule(
+    "LIVE-3",
+    "A rank that dies makes the others fail with an error, never hang, never finish with wrong "
+    "parameters.",
+    ("a rank died",),
+    costs=4,
+)
 def a_death_is_told_to_the_others(hearing: Hearing, tally: Tally) -> Breach | None:
     """On cases in which a rank is killed as a step starts: nobody else can have that step's mean.
 
-    A rank that fails with an error is ended too, as it would be by the exception; the next one waits for it, not for the first.
+    A rank that fails with an error is ended too, as it would be by the exception; the next one
+    waits for it, not for the first.
     """
     plan, incident, world_size = hearing.case.mishap, hearing.incident, hearing.case.world_size
     if plan is None or plan.kind != "death" or world_size == 1:
@@ -157,18 +238,32 @@ def a_death_is_told_to_the_others(hearing: Hearing, tally: Tally) -> Breach | No
         tally.compared += 1
         number = rank + hearing.case.outside
         if number in incident.ranks and number not in incident.statuses:
-            return Breach("LIVE-3", "a rank does not notice that another died", where, _whereabouts(incident, number), "",
-                          incident.stacks.get(number, ""))
+            return Breach(
+                "LIVE-3",
+                "a rank does not notice that another died",
+                where,
+                _whereabouts(incident, number),
+                "",
+                incident.stacks.get(number, ""),
+            )
         if incident.statuses.get(number):
             continue  # It ended its process with an error: that is to fail, too.
         if evidence.raised is None:
-            return Breach("LIVE-3", "a rank finishes without one that died", where,
-                          f"rank {rank} went on to the end and raised nothing")
+            return Breach(
+                "LIVE-3",
+                "a rank finishes without one that died",
+                where,
+                f"rank {rank} went on to the end and raised nothing",
+            )
         if evidence.raised["step"] < plan.step:
             raise Unjudged(f"rank {rank} raised {evidence.raised['type']} before that")
         if evidence.at("updated", plan.step) is not None:
-            return Breach("LIVE-3", "a rank makes a step without one that died", where,
-                          f"rank {rank} updated its parameters at step {plan.step} and raised {evidence.raised['type']} later")
+            return Breach(
+                "LIVE-3",
+                "a rank makes a step without one that died",
+                where,
+                f"rank {rank} updated its parameters at step {plan.step} and raised {evidence.raised['type']} later",
+            )
     tally.met.add("a rank died")
     return None
 
@@ -178,8 +273,12 @@ ENOUGH_ROUNDS = 4
 """Repetitions after which what grew every time is said to grow for ever; the first is not counted, nor is what grew once."""
 
 
-@training.rule("LIVE-4", "Nothing is left behind: no thread, file descriptor or process more than before.", ("repeated",),
-               costs=4)
+@training.rule(
+    "LIVE-4",
+    "Nothing is left behind: no thread, file descriptor or process more than before.",
+    ("repeated",),
+    costs=4,
+)
 def nothing_is_left_behind(hearing: Hearing, tally: Tally) -> Breach | None:
     """On cases that repeat the whole run in the same processes: what is more after every single round is left behind."""
     if hearing.case.rounds < ENOUGH_ROUNDS:
@@ -191,8 +290,12 @@ def nothing_is_left_behind(hearing: Hearing, tally: Tally) -> Breach | None:
         for kind, counts in zip(_KINDS, zip(*evidence.left, strict=True), strict=False):
             tally.compared += 1
             if all(before < after for before, after in pairwise(counts)):
-                return Breach("LIVE-4", f"every run leaves {kind} behind", f"rank {rank} of {hearing.case.world_size}",
-                              f"{' then '.join(map(str, counts))} {kind} after each of {len(counts)} runs in one process")
+                return Breach(
+                    "LIVE-4",
+                    f"every run leaves {kind} behind",
+                    f"rank {rank} of {hearing.case.world_size}",
+                    f"{' then '.join(map(str, counts))} {kind} after each of {len(counts)} runs in one process",
+                )
     if hearing.cut_short:
         tally.compared = 0
         raise Unjudged(hearing.cut_short)
@@ -200,16 +303,26 @@ def nothing_is_left_behind(hearing: Hearing, tally: Tally) -> Breach | None:
 
 
 INTERLUDES: dict[InterludeKind, str] = {
-    "evaluation": "an evaluation", "evaluation with gradients": "an evaluation with gradients",
-    "forward only": "a forward without a backward", "learning rate": "a new learning rate",
-    "decay": "less momentum and weight decay", "freeze": "a layer frozen", "unfreeze": "a layer trained from then on",
-    "cast": "parameters cast and cast back", "copy": "a deep copy", "assign": "parameters assigned"}
+    "evaluation": "an evaluation",
+    "evaluation with gradients": "an evaluation with gradients",
+    "forward only": "a forward without a backward",
+    "learning rate": "a new learning rate",
+    "decay": "less momentum and weight decay",
+    "freeze": "a layer frozen",
+    "unfreeze": "a layer trained from then on",
+    "cast": "parameters cast and cast back",
+    "copy": "a deep copy",
+    "assign": "parameters assigned",
+}
 
 
-@training.rule("LIVE-5", "What a program does between two steps on all ranks (it evaluates, runs a forward of which nothing "
-               "comes, lowers the learning rate, momentum or weight decay, freezes or unfreezes a layer, casts parameters and "
-               "casts them back, takes a deep copy, assigns a state as new tensors) leaves the steps after it right.",
-               tuple(INTERLUDES.values()))
+@training.rule(
+    "LIVE-5",
+    "What a program does between two steps on all ranks (it evaluates, runs a forward of which nothing "
+    "comes, lowers the learning rate, momentum or weight decay, freezes or unfreezes a layer, casts parameters and "
+    "casts them back, takes a deep copy, assigns a state as new tensors) leaves the steps after it right.",
+    tuple(INTERLUDES.values()),
+)
 def interludes_do_no_harm(hearing: Hearing, tally: Tally) -> Breach | None:
     """On cases with such interludes: every step's gradients and update are what they must be."""
     case = hearing.case
@@ -220,7 +333,15 @@ def interludes_do_no_harm(hearing: Hearing, tally: Tally) -> Breach | None:
     breach = param.every_step(hearing, tally)
     if breach is not None:
         past = [INTERLUDES[one.kind] for one in case.interludes if one.kind in INTERLUDES]
-        return replace(breach, rule="LIVE-5", fact=f"with {', '.join(dict.fromkeys(past))} between steps, {breach.fact}")
+        return replace(
+            breach,
+            rule="LIVE-5",
+            fact=f"with {', '.join(dict.fromkeys(past))} between steps, {breach.fact}",
+        )
     done = hearing.steps("updated")
-    tally.met |= {INTERLUDES[one.kind] for one in case.interludes if one.kind in INTERLUDES and one.step in done}
+    tally.met |= {
+        INTERLUDES[one.kind]
+        for one in case.interludes
+        if one.kind in INTERLUDES and one.step in done
+    }
     return None

@@ -15,7 +15,9 @@ from ddp_invariants.verdict import Breach
 CAST = "a forward under autocast"
 
 
-@training.rule("LOSS-1", "Each rank's loss is bitwise its unwrapped twin's on its own batch.", (CAST,))
+@training.rule(
+    "LOSS-1", "Each rank's loss is bitwise its unwrapped twin's on its own batch.", (CAST,)
+)
 def loss_is_the_twins(hearing: Hearing, tally: Tally) -> Breach | None:
     """The wrapper neither mixes ranks nor changes the forward."""
     tally.met |= {CAST} if hearing.case.autocast else set()
@@ -25,15 +27,21 @@ def loss_is_the_twins(hearing: Hearing, tally: Tally) -> Breach | None:
             half = len(tensors.bits) // 2
             if tensors.bits[:half] != tensors.bits[half:]:
                 wrapped, twin = tensors.values_P
-                breach = Breach("LOSS-1", "a rank's loss is not its own forward's",
-                                f"rank {rank} of {hearing.case.world_size}, {hearing.at(micro)}",
-                                f"{number(wrapped)}, the unwrapped twin's is {number(twin)}")
+                breach = Breach(
+                    "LOSS-1",
+                    "a rank's loss is not its own forward's",
+                    f"rank {rank} of {hearing.case.world_size}, {hearing.at(micro)}",
+                    f"{number(wrapped)}, the unwrapped twin's is {number(twin)}",
+                )
                 return losses.of_loss(hearing, breach, micro, tensors.layout.slots[0].dtype)
     return None
 
 
-@training.rule("LOSS-2", "Ranks whose batches differ report different losses, ranks with the same batch the same.",
-               ("batches differed", "ranks shared a batch"))
+@training.rule(
+    "LOSS-2",
+    "Ranks whose batches differ report different losses, ranks with the same batch the same.",
+    ("batches differed", "ranks shared a batch"),
+)
 def losses_differ_as_batches_do(hearing: Hearing, tally: Tally) -> Breach | None:
     """By the samples' tags (draws.Dataset) two batches' losses are equal with a chance below 1e-9.
 
@@ -55,21 +63,37 @@ def losses_differ_as_batches_do(hearing: Hearing, tally: Tally) -> Breach | None
                 tally.met.add("batches differed")
                 # A tag is a multiple of 2**-40: far larger losses swallow it.
                 if losses[one] == losses[other] and abs(losses[one]) < 2.0**12:
-                    return Breach("LOSS-2", "ranks with different batches report the same loss", where,
-                                  f"{number(losses[one])} on both; samples {indices[one].tolist()} and "
-                                  f"{indices[other].tolist()}", "the loss was averaged over the ranks, or all ranks were "
-                                  "given one rank's batch")
-            elif not hearing.case.model.draws and hearing.case.passed_by(one, *at) == hearing.case.passed_by(other, *at) and (
-                    indices[one] == indices[other]).all() and held[one] == held[other]:
+                    return Breach(
+                        "LOSS-2",
+                        "ranks with different batches report the same loss",
+                        where,
+                        f"{number(losses[one])} on both; samples {indices[one].tolist()} and "
+                        f"{indices[other].tolist()}",
+                        "the loss was averaged over the ranks, or all ranks were "
+                        "given one rank's batch",
+                    )
+            elif (
+                not hearing.case.model.draws
+                and hearing.case.passed_by(one, *at) == hearing.case.passed_by(other, *at)
+                and (indices[one] == indices[other]).all()
+                and held[one] == held[other]
+            ):
                 tally.compared += 1
                 tally.met.add("ranks shared a batch")
                 if losses[one] != losses[other]:
-                    return Breach("LOSS-2", "ranks with the same batch and parameters report different losses", where,
-                                  f"{number(losses[one])} and {number(losses[other])} on samples {indices[one].tolist()}")
+                    return Breach(
+                        "LOSS-2",
+                        "ranks with the same batch and parameters report different losses",
+                        where,
+                        f"{number(losses[one])} and {number(losses[other])} on samples {indices[one].tolist()}",
+                    )
     return None
 
 
-@training.rule("LOSS-3", "With equal batch sizes the mean of the ranks' losses is the loss of the global batch.")
+@training.rule(
+    "LOSS-3",
+    "With equal batch sizes the mean of the ranks' losses is the loss of the global batch.",
+)
 def mean_loss_is_the_global_batchs(hearing: Hearing, tally: Tally) -> Breach | None:
     """Against float64 on the global batch, within the forward's derived bound."""
     for micro in hearing.all_micro_steps("loss"):
@@ -84,18 +108,22 @@ def mean_loss_is_the_global_batchs(hearing: Hearing, tally: Tally) -> Breach | N
         if radius > 0:
             tally.worst = max(tally.worst, error / radius)
         if not error <= radius:
-            return Breach("LOSS-3", "the mean of the ranks' losses is not the loss of the global batch",
-                          f"all {hearing.case.world_size} ranks, {hearing.at(micro)}",
-                          f"{number(mean)}, expected {number(float(truth.centre))}; off by {error:.2g} "
-                          f"({radius:.2g} allowed)")
+            return Breach(
+                "LOSS-3",
+                "the mean of the ranks' losses is not the loss of the global batch",
+                f"all {hearing.case.world_size} ranks, {hearing.at(micro)}",
+                f"{number(mean)}, expected {number(float(truth.centre))}; off by {error:.2g} "
+                f"({radius:.2g} allowed)",
+            )
     return None
 
 
 def _own_rounding(hearing: Hearing, dtype: str | None, micro: int) -> float:
     """What a loss that the implementation computes by itself may be off by, if that is in a dtype lower than float64.
 
-    Targets t are cast down, then differences d squared, summed over batch and outputs and divided: to first order
-    u (terms d**2 + 2 |d| |t|) in the mean, and by Cauchy and Schwarz mean |d| <= sqrt(loss); to second order (u t)**2.
+    Targets t are cast down, then differences d squared, summed over batch and outputs and divided:
+    to first order u (terms d**2 + 2 |d| |t|) in the mean, and by Cauchy and Schwarz mean |d| <=
+    sqrt(loss); to second order (u t)**2.
     """
     if dtype in (None, "float64"):
         return 0.0

@@ -9,12 +9,17 @@ _MOMENTS = {"sgd": 1, "adam": 2, "adamw": 2}
 """Tensors of a parameter's size an optimizer keeps; SGD keeps one only with momentum."""
 
 
-@training.rule("MEM-1", "Each rank's parameter, gradient and optimizer-state bytes are at most the claimed share, plus the "
-               "stated padding.", ("more than one rank", "optimizer with state"))
+@training.rule(
+    "MEM-1",
+    "Each rank's parameter, gradient and optimizer-state bytes are at most the claimed share, plus the "
+    "stated padding.",
+    ("more than one rank", "optimizer with state"),
+)
 def at_most_the_claimed_share(hearing: Hearing, tally: Tally) -> Breach | None:
     """Storages, each counted once, at the end of each step; gradients when they are to be ready.
 
-    Stage 1 shards optimizer state (and the copies of parameters an optimizer updates), 2 gradients too, 3 parameters too.
+    Stage 1 shards optimizer state (and the copies of parameters an optimizer updates), 2 gradients
+    too, 3 parameters too.
     """
     stage, case = hearing.declared.zero, hearing.case
     if not stage:
@@ -26,7 +31,11 @@ def at_most_the_claimed_share(hearing: Hearing, tally: Tally) -> Breach | None:
         raise Unjudged(hearing.cut_short or "a rank noted no bytes")
     layout = hearing.layout(0)
     trained = layout.nbytes
-    moments = 0 if case.optimizer.kind == "sgd" and not case.optimizer.momentum else _MOMENTS[case.optimizer.kind]
+    moments = (
+        0
+        if case.optimizer.kind == "sgd" and not case.optimizer.momentum
+        else _MOMENTS[case.optimizer.kind]
+    )
     padding = _padding(hearing)
     # An fp32 copy of lower parameters is what is promised, with state and gradients to match.
     wide = sum(slot.elements * _size(slot) for slot in layout.slots)
@@ -36,15 +45,22 @@ def at_most_the_claimed_share(hearing: Hearing, tally: Tally) -> Breach | None:
         tally.met |= {"more than one rank"} | ({"optimizer with state"} if moments else set())
     for number, rank in enumerate(ranks):
         for step, (module, own, state, gradients) in enumerate(rank.held):
-            claims = [("optimizer state", state, moments * share), ("an optimizer's own copies of parameters", own, share)]
+            claims = [
+                ("optimizer state", state, moments * share),
+                ("an optimizer's own copies of parameters", own, share),
+            ]
             claims += [("gradients", gradients, share)] if stage > 1 else []
             claims += [("parameters", module + own, share)] if stage > 2 else []
             for what, held, allowed in claims:
                 tally.compared += 1
                 if held > allowed:
-                    return Breach("MEM-1", f"a rank holds more {what} than its share", f"rank {number} of {len(ranks)}, "
-                                  f"step {step}", f"{held} bytes, expected at most {allowed:.0f}: {wide} bytes of trained "
-                                  f"parameters over {case.world_size} ranks, and {padding:.0f} of padding")
+                    return Breach(
+                        "MEM-1",
+                        f"a rank holds more {what} than its share",
+                        f"rank {number} of {len(ranks)}, step {step}",
+                        f"{held} bytes, expected at most {allowed:.0f}: {wide} bytes of trained "
+                        f"parameters over {case.world_size} ranks, and {padding:.0f} of padding",
+                    )
     return None
 
 
@@ -60,8 +76,10 @@ def _require_all_seen(held_W: list[list[int]], stage: int, trained: int, moments
     wanted += [("parameters", module + own, trained)] if stage > 2 else []
     for what, seen, whole in wanted:
         if seen < whole:
-            raise Unjudged(f"the ranks together were seen to hold {seen} bytes of {what}, where there must be {whole}: the "
-                           "optimizer shows no `state` or `param_groups`")
+            raise Unjudged(
+                f"the ranks together were seen to hold {seen} bytes of {what}, where there must be {whole}: the "
+                "optimizer shows no `state` or `param_groups`"
+            )
 
 
 def _padding(hearing: Hearing) -> float:
@@ -70,7 +88,9 @@ def _padding(hearing: Hearing) -> float:
     if hearing.declared.partition == "elements":
         return sum(size for _, size in slots)
     if hearing.declared.partition == "rows":
-        return sum(size * slot.elements // (slot.shape[0] if slot.shape else 1) for slot, size in slots)
+        return sum(
+            size * slot.elements // (slot.shape[0] if slot.shape else 1) for slot, size in slots
+        )
     return max((size * slot.elements for slot, size in slots), default=0)
 
 

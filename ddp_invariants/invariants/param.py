@@ -14,7 +14,9 @@ from ddp_invariants.program import LossScale
 from ddp_invariants.verdict import Breach
 
 
-def _identical(hearing: Hearing, tally: Tally, rule: str, fact: str, moment: Moment) -> Breach | None:
+def _identical(
+    hearing: Hearing, tally: Tally, rule: str, fact: str, moment: Moment
+) -> Breach | None:
     for step in hearing.steps(moment):
         records = hearing.every_rank(moment, step)
         tally.met |= {TWO_RANKS} if len(records) > 1 else set()
@@ -22,16 +24,30 @@ def _identical(hearing: Hearing, tally: Tally, rule: str, fact: str, moment: Mom
             tally.compared += sum(tensors.layout.sizes)
             difference = parted(records[0], tensors, "rank 0 holds")
             if difference is not None:
-                breach = Breach(rule, fact, f"rank {rank} of {len(records)}, after step {step}, {difference.place}",
-                                difference.words)
+                breach = Breach(
+                    rule,
+                    fact,
+                    f"rank {rank} of {len(records)}, after step {step}, {difference.place}",
+                    difference.words,
+                )
                 return updates.of_difference(hearing, breach, step, rank, difference.name)
     return None
 
 
-@training.rule("PARAM-1", "After every optimizer step all parameters are bitwise identical on all ranks.", (TWO_RANKS,))
+@training.rule(
+    "PARAM-1",
+    "After every optimizer step all parameters are bitwise identical on all ranks.",
+    (TWO_RANKS,),
+)
 def identical_on_all_ranks(hearing: Hearing, tally: Tally) -> Breach | None:
     """Bitwise, on every step."""
-    return _identical(hearing, tally, "PARAM-1", "parameters differ between ranks after an optimizer step", "updated")
+    return _identical(
+        hearing,
+        tally,
+        "PARAM-1",
+        "parameters differ between ranks after an optimizer step",
+        "updated",
+    )
 
 
 @training.rule("PARAM-2", "So is the optimizer's state.", (TWO_RANKS, "optimizer with state"))
@@ -39,36 +55,67 @@ def optimizer_state_is_identical(hearing: Hearing, tally: Tally) -> Breach | Non
     """Bitwise: momentum, moments and step counts."""
     if any(tensors.layout.slots for tensors in hearing.every_rank("state")):
         tally.met.add("optimizer with state")
-    return _identical(hearing, tally, "PARAM-2", "the optimizer's state differs between ranks", "state")
+    return _identical(
+        hearing, tally, "PARAM-2", "the optimizer's state differs between ranks", "state"
+    )
 
 
 def _moved_between(hearing: Hearing, tally: Tally, step: int) -> Breach | None:
     """Whether a step's forward starts from anything but what the step before left: each step is judged from its start.
 
-    What is cast to another dtype and back keeps its value, but not which NaN it was: bfloat16 knows one alone on the way back.
+    What is cast to another dtype and back keeps its value, but not which NaN it was: bfloat16 knows
+    one alone on the way back.
     """
     cast = any(one.kind == "cast" and one.step == step for one in hearing.case.interludes)
-    for rank, (left, started) in enumerate(zip(hearing.every_rank("updated", step - 1), hearing.every_rank("forward", step),
-                                               strict=True)):
+    for rank, (left, started) in enumerate(
+        zip(
+            hearing.every_rank("updated", step - 1),
+            hearing.every_rank("forward", step),
+            strict=True,
+        )
+    ):
         tally.compared += sum(started.layout.sizes)
         difference = parted(left, started, f"step {step - 1} left")
-        if difference is not None and not (cast and np.array_equal(left.values_P, started.values_P, equal_nan=True)):
-            breach = Breach("PARAM-3", "parameters change between one step's update and the next step's forward",
-                            f"rank {rank} of {hearing.case.world_size}, step {step}, {difference.place}", difference.words)
+        if difference is not None and not (
+            cast and np.array_equal(left.values_P, started.values_P, equal_nan=True)
+        ):
+            breach = Breach(
+                "PARAM-3",
+                "parameters change between one step's update and the next step's forward",
+                f"rank {rank} of {hearing.case.world_size}, step {step}, {difference.place}",
+                difference.words,
+            )
             return updates.of_a_move(hearing, breach, difference.name)
     return None
 
 
-@training.rule("PARAM-3", "Every step moves the parameters as single-process training on the global batch does.",
-               (TWO_RANKS, "momentum", "weight decay", "AdamW", "Adam", "Nesterov momentum", "a fused step",
-                "gradients clipped"))
+@training.rule(
+    "PARAM-3",
+    "Every step moves the parameters as single-process training on the global batch does.",
+    (
+        TWO_RANKS,
+        "momentum",
+        "weight decay",
+        "AdamW",
+        "Adam",
+        "Nesterov momentum",
+        "a fused step",
+        "gradients clipped",
+    ),
+)
 def trajectory_of_single_process_training(hearing: Hearing, tally: Tally) -> Breach | None:
     """Against the oracle: bitwise where the arithmetic is exact, within the derived bound elsewhere."""
     plan = hearing.case.optimizer
-    met = {"AdamW": plan.kind == "adamw", "Adam": plan.kind == "adam", "Nesterov momentum": plan.nesterov,
-           "a fused step": plan.way == "fused", "momentum": plan.kind == "sgd" and plan.momentum > 0,
-           "weight decay": plan.weight_decay > 0, "gradients clipped": hearing.case.clip is not None,
-           TWO_RANKS: hearing.case.world_size > 1}
+    met = {
+        "AdamW": plan.kind == "adamw",
+        "Adam": plan.kind == "adam",
+        "Nesterov momentum": plan.nesterov,
+        "a fused step": plan.way == "fused",
+        "momentum": plan.kind == "sgd" and plan.momentum > 0,
+        "weight decay": plan.weight_decay > 0,
+        "gradients clipped": hearing.case.clip is not None,
+        TWO_RANKS: hearing.case.world_size > 1,
+    }
     for step in hearing.steps("updated"):
         if step and (breach := _moved_between(hearing, tally, step)) is not None:
             return breach
@@ -76,14 +123,19 @@ def trajectory_of_single_process_training(hearing: Hearing, tally: Tally) -> Bre
         local = hearing.every_rank("local", hearing.micro_steps(step)[0])[0]
         names = [slot.name for slot in local.layout.slots if slot.dtype is not None]
         for rank, tensors in enumerate(hearing.every_rank("updated", step)):
-            held_P = np.concatenate([tensors.by_name[name].ravel() for name in names if name in tensors.by_name])
+            held_P = np.concatenate(
+                [tensors.by_name[name].ravel() for name in names if name in tensors.by_name]
+            )
             if held_P.shape != truth.centre.shape:
                 raise Unjudged("the parameters after the step are not those before it")
             difference = outside(local, held_P, truth, tally)
             if difference is not None:
-                breach = Breach("PARAM-3", "parameters do not move as in single-process training on the global batch",
-                                f"rank {rank} of {hearing.case.world_size}, after step {step}, {difference.place}",
-                                difference.words)
+                breach = Breach(
+                    "PARAM-3",
+                    "parameters do not move as in single-process training on the global batch",
+                    f"rank {rank} of {hearing.case.world_size}, after step {step}, {difference.place}",
+                    difference.words,
+                )
                 return updates.of_update(hearing, breach, step, rank, difference.name)
         tally.met |= {name for name, is_met in met.items() if is_met}
     return None
@@ -91,7 +143,11 @@ def trajectory_of_single_process_training(hearing: Hearing, tally: Tally) -> Bre
 
 def every_step(hearing: Hearing, tally: Tally) -> Breach | None:
     """Whether every step's gradients, where they are seen, and update are what they must be."""
-    breach = None if hearing.declared.gradients == "hidden" else mean_of_the_local_gradients(hearing, tally)
+    breach = (
+        None
+        if hearing.declared.gradients == "hidden"
+        else mean_of_the_local_gradients(hearing, tally)
+    )
     return breach or trajectory_of_single_process_training(hearing, tally)
 
 
@@ -105,61 +161,101 @@ def one_rank_is_plain_training(hearing: Hearing, tally: Tally) -> Breach | None:
     if hearing.case.saved_by is not None:
         raise NotAbout("it starts from a state that is loaded")
     if any(one.kind in ("cast", "assign") for one in hearing.case.interludes):
-        raise NotAbout("parameters are made anew and lie otherwise from then on, and so are added up otherwise")
+        raise NotAbout(
+            "parameters are made anew and lie otherwise from then on, and so are added up otherwise"
+        )
     if hearing.case.unused:
-        raise NotAbout("what is not used may have a gradient of zero, which moves it where weights decay")
+        raise NotAbout(
+            "what is not used may have a gradient of zero, which moves it where weights decay"
+        )
     if hearing.case.recast:
-        raise NotAbout("autocast may cast a weight for each of its uses, whose gradients are then added up otherwise")
+        raise NotAbout(
+            "autocast may cast a weight for each of its uses, whose gradients are then added up otherwise"
+        )
     if hearing.case.sparse:
         raise NotAbout("a sparse gradient may be taken off in parts, or their sum at once")
     for step in hearing.steps("updated"):
         tally.met.add("one rank")
-        plain, wrapped = hearing.every_rank("plain", step)[0], hearing.every_rank("updated", step)[0]
+        plain, wrapped = (
+            hearing.every_rank("plain", step)[0],
+            hearing.every_rank("updated", step)[0],
+        )
         tally.compared += sum(wrapped.layout.sizes)
         difference = parted(plain, wrapped, "plain training gives")
         if difference is not None:
-            return Breach("PARAM-4", "a world of one rank is not plain training", f"rank 0 of 1, after step {step}, "
-                          f"{difference.place}", difference.words)
+            return Breach(
+                "PARAM-4",
+                "a world of one rank is not plain training",
+                f"rank 0 of 1, after step {step}, {difference.place}",
+                difference.words,
+            )
     return None
 
 
-@training.rule("PARAM-5", "Frozen parameters do not move, nor those frozen for a while.",
-               ("frozen parameter", "frozen for a while"))
+@training.rule(
+    "PARAM-5",
+    "Frozen parameters do not move, nor those frozen for a while.",
+    ("frozen parameter", "frozen for a while"),
+)
 def frozen_parameters_stay(hearing: Hearing, tally: Tally) -> Breach | None:
     """Bitwise, from the first forward on, or over each step at which they are frozen."""
-    always = {row[0] for row in hearing.evidence.ranks[0].structure_before if not row[3]} - hearing.case.sometimes_frozen
+    always = {
+        row[0] for row in hearing.evidence.ranks[0].structure_before if not row[3]
+    } - hearing.case.sometimes_frozen
     start = hearing.every_rank("forward")
     for step in hearing.steps("updated"):
         for_now, now = hearing.left_frozen(step), hearing.every_rank("forward", step)
         for rank, tensors in enumerate(hearing.every_rank("updated", step)):
             for name in sorted((always | for_now) & tensors.by_name.keys()):
                 tally.met.add("frozen for a while" if name in for_now else "frozen parameter")
-                before, after = (now if name in for_now else start)[rank].by_name[name], tensors.by_name[name]
+                before, after = (
+                    (now if name in for_now else start)[rank].by_name[name],
+                    tensors.by_name[name],
+                )
                 tally.compared += after.size
                 if before.shape != after.shape or not np.array_equal(before, after, equal_nan=True):
                     where = f"rank {rank} of {hearing.case.world_size}, after step {step}, parameter {name!r} {after.shape}"
-                    return Breach("PARAM-5", "a frozen parameter moved", where,
-                                  f"{after.ravel()[:4]}, expected {before.ravel()[:4]}")
+                    return Breach(
+                        "PARAM-5",
+                        "a frozen parameter moved",
+                        where,
+                        f"{after.ravel()[:4]}, expected {before.ravel()[:4]}",
+                    )
     return None
 
 
 SKIPPED, UNSCALED = "a step skipped", "gradients unscaled before the step"
-SCALED = (TWO_RANKS, SKIPPED, "a step made after one that was skipped", "a scale that grew", UNSCALED)
+SCALED = (
+    TWO_RANKS,
+    SKIPPED,
+    "a step made after one that was skipped",
+    "a scale that grew",
+    UNSCALED,
+)
 
 
-@training.rule("PARAM-6", "With a loss scaler every rank skips the same steps, those whose gradients are not finite and no "
-               "other, and moves nothing in them; the other steps are those of training without one; and all ranks have one "
-               "scale.", SCALED)
+@training.rule(
+    "PARAM-6",
+    "With a loss scaler every rank skips the same steps, those whose gradients are not finite and no "
+    "other, and moves nothing in them; the other steps are those of training without one; and all ranks have one "
+    "scale.",
+    SCALED,
+)
 def every_rank_skips_the_same_steps(hearing: Hearing, tally: Tally) -> Breach | None:
     """By what each rank's scale does, by whether anything moved, and for the steps that are made against the oracle.
 
-    What is not finite on any rank is not finite in the sum, whatever the order; where the magnitudes of finite gradients add up
-    to more than their format holds, whether they overflow is a matter of order, and all that is asked is that ranks agree.
+    What is not finite on any rank is not finite in the sum, whatever the order; where the
+    magnitudes of finite gradients add up to more than their format holds, whether they overflow is
+    a matter of order, and all that is asked is that ranks agree.
     """
     plan = hearing.case.scaler
     if plan is None:
         raise NotAbout("no loss scaler")
-    scale, made_in_a_row, met = hearing.scale(0), 0, {TWO_RANKS} if hearing.case.world_size > 1 else set()
+    scale, made_in_a_row, met = (
+        hearing.scale(0),
+        0,
+        {TWO_RANKS} if hearing.case.world_size > 1 else set(),
+    )
     met |= {UNSCALED} if plan.unscaled or hearing.case.clip is not None else set()
     for step in hearing.steps("updated"):
         skips, overflows = hearing.skips(step), hearing.overflows(step)
@@ -169,7 +265,9 @@ def every_rank_skips_the_same_steps(hearing: Hearing, tally: Tally) -> Breach | 
             return breach
         made_in_a_row = 0 if skips[0] else made_in_a_row + 1
         scale, made_in_a_row = _next(plan, scale, made_in_a_row)
-        breach = _another_scale(hearing, step, scale) or (_moved(hearing, tally, step) if skips[0] else None)
+        breach = _another_scale(hearing, step, scale) or (
+            _moved(hearing, tally, step) if skips[0] else None
+        )
         if breach is not None:
             return breach
         grew = not skips[0] and not made_in_a_row
@@ -184,29 +282,54 @@ def _next(plan: LossScale, scale: float, made_in_a_row: int) -> tuple[float, int
     """The scale after a step, and how many steps count towards its growth from then on."""
     if made_in_a_row == 0:
         return scale * 2.0**-plan.log2_backoff, 0
-    return (scale, made_in_a_row) if made_in_a_row < plan.interval else (scale * 2.0**plan.log2_growth, 0)
+    return (
+        (scale, made_in_a_row)
+        if made_in_a_row < plan.interval
+        else (scale * 2.0**plan.log2_growth, 0)
+    )
 
 
-def _wrongly_skipped(hearing: Hearing, step: int, skips: list[bool], *, overflows: bool | None) -> Breach | None:
+def _wrongly_skipped(
+    hearing: Hearing, step: int, skips: list[bool], *, overflows: bool | None
+) -> Breach | None:
     """Whether ranks do not agree on a step, or agree on what is wrong."""
     world_size = len(skips)
     if len(set(skips)) == 1 and overflows in (None, skips[0]):
         return None
     rank = skips.index(not overflows) if overflows is not None else skips.index(not skips[0])
     others = [str(one) for one, skipped in enumerate(skips) if skipped != skips[rank]]
-    whose = "all gradients are finite" if overflows is False else "gradients may be finite, or not" if overflows is None else \
-        f"a gradient is not finite on rank {', '.join(map(str, _overflowing(hearing, step)))}"
-    fact = "ranks skip different steps" if others else \
-        f"a step is {'skipped' if skips[rank] else 'made'} although {'no' if skips[rank] else 'a'} gradient overflows"
-    got = f"it {'skips' if skips[rank] else 'makes'} the step" + (
-        f", rank {', '.join(others)} {'makes' if skips[rank] else 'skips'} it" if others else "") + f"; {whose}"
-    return _with_what_it_held(hearing, Breach("PARAM-6", fact, f"rank {rank} of {world_size}, step {step}", got), step)
+    whose = (
+        "all gradients are finite"
+        if overflows is False
+        else "gradients may be finite, or not"
+        if overflows is None
+        else f"a gradient is not finite on rank {', '.join(map(str, _overflowing(hearing, step)))}"
+    )
+    fact = (
+        "ranks skip different steps"
+        if others
+        else f"a step is {'skipped' if skips[rank] else 'made'} although {'no' if skips[rank] else 'a'} gradient overflows"
+    )
+    got = (
+        f"it {'skips' if skips[rank] else 'makes'} the step"
+        + (f", rank {', '.join(others)} {'makes' if skips[rank] else 'skips'} it" if others else "")
+        + f"; {whose}"
+    )
+    return _with_what_it_held(
+        hearing, Breach("PARAM-6", fact, f"rank {rank} of {world_size}, step {step}", got), step
+    )
 
 
 def _overflowing(hearing: Hearing, step: int) -> list[int]:
     """The ranks that computed a gradient which is not finite."""
-    return [rank for rank in range(hearing.case.world_size) if not all(np.isfinite(hearing.every_rank("local", micro)[
-        rank].values_P).all() for micro in hearing.micro_steps(step))]
+    return [
+        rank
+        for rank in range(hearing.case.world_size)
+        if not all(
+            np.isfinite(hearing.every_rank("local", micro)[rank].values_P).all()
+            for micro in hearing.micro_steps(step)
+        )
+    ]
 
 
 def _with_what_it_held(hearing: Hearing, breach: Breach, step: int) -> Breach:
@@ -214,9 +337,16 @@ def _with_what_it_held(hearing: Hearing, breach: Breach, step: int) -> Breach:
     reduced = hearing.noted("reduced", step)
     if reduced is None:
         return breach
-    not_finite = [str(rank) for rank, tensors in enumerate(reduced) if not np.isfinite(tensors.values_P).all()]
-    held = f"not finite on rank {', '.join(not_finite)} alone" if 0 < len(not_finite) < len(reduced) else \
-        "not finite on any rank" if not_finite else "finite on all ranks"
+    not_finite = [
+        str(rank) for rank, tensors in enumerate(reduced) if not np.isfinite(tensors.values_P).all()
+    ]
+    held = (
+        f"not finite on rank {', '.join(not_finite)} alone"
+        if 0 < len(not_finite) < len(reduced)
+        else "not finite on any rank"
+        if not_finite
+        else "finite on all ranks"
+    )
     return replace(breach, got=f"{breach.got}; synchronised, they are {held}")
 
 
@@ -224,22 +354,30 @@ def _another_scale(hearing: Hearing, step: int, expected: float) -> Breach | Non
     """Whether a rank's scale is another after a step than its factors make it."""
     for rank, evidence in enumerate(hearing.evidence.ranks):
         if evidence.scales[step] != expected:
-            return Breach("PARAM-6", "the loss scale is another than its growth and its backoff make it",
-                          f"rank {rank} of {hearing.case.world_size}, after step {step}",
-                          f"{evidence.scales[step]:g}, expected {expected:g}")
+            return Breach(
+                "PARAM-6",
+                "the loss scale is another than its growth and its backoff make it",
+                f"rank {rank} of {hearing.case.world_size}, after step {step}",
+                f"{evidence.scales[step]:g}, expected {expected:g}",
+            )
     return None
 
 
 def _moved(hearing: Hearing, tally: Tally, step: int) -> Breach | None:
     """Whether a skipped step moves a parameter, or the optimizer's state; what first comes to be then must be zero."""
     where = f"of {hearing.case.world_size}, step {step}"
-    for rank, (started, left) in enumerate(zip(hearing.every_rank("forward", step), hearing.every_rank("updated", step),
-                                               strict=True)):
+    for rank, (started, left) in enumerate(
+        zip(hearing.every_rank("forward", step), hearing.every_rank("updated", step), strict=True)
+    ):
         tally.compared += sum(left.layout.sizes)
         difference = parted(started, left, "the step started from")
         if difference is not None:
-            return Breach("PARAM-6", "a skipped step moves parameters", f"rank {rank} {where}, {difference.place}",
-                          difference.words)
+            return Breach(
+                "PARAM-6",
+                "a skipped step moves parameters",
+                f"rank {rank} {where}, {difference.place}",
+                difference.words,
+            )
     states = hearing.noted("state", step)
     if states is None or (step and hearing.noted("state", step - 1) is None):
         return None
@@ -248,6 +386,10 @@ def _moved(hearing: Hearing, tally: Tally, step: int) -> Breach | None:
         for name, value in after.by_name.items():
             tally.compared += value.size
             if not np.array_equal(value, before.get(name, np.zeros_like(value)), equal_nan=True):
-                return Breach("PARAM-6", "a skipped step changes the optimizer's state", f"rank {rank} {where}, {name!r}",
-                              f"{value.ravel()[:4]}, expected {before.get(name, np.zeros_like(value)).ravel()[:4]}")
+                return Breach(
+                    "PARAM-6",
+                    "a skipped step changes the optimizer's state",
+                    f"rank {rank} {where}, {name!r}",
+                    f"{value.ravel()[:4]}, expected {before.get(name, np.zeros_like(value)).ravel()[:4]}",
+                )
     return None

@@ -1,9 +1,11 @@
 """RNG: random numbers. What a model draws on one rank is that rank's own, as its user seeded it.
 
-[Note: chance] A layer that draws makes each number of its input zero or twice itself, by a bit of its own of torch's default
-generator. Two forwards that draw n of them from streams that have nothing to do with one another draw the same with a chance
-of 2**-n. A case compares some pairs of forwards, so that the chance of any being equal is at most pairs * 2**-n: only forwards
-of at least `CHANCE_FREE` + log2(pairs) bits are compared, which keeps it below 2**-64 in a case. One on a shorter batch is not.
+[Note: chance] A layer that draws makes each number of its input zero or twice itself, by a bit of
+its own of torch's default generator. Two forwards that draw n of them from streams that have
+nothing to do with one another draw the same with a chance of 2**-n. A case compares some pairs of
+forwards, so that the chance of any being equal is at most pairs * 2**-n: only forwards of at least
+`CHANCE_FREE` + log2(pairs) bits are compared, which keeps it below 2**-64 in a case. One on a
+shorter batch is not.
 """
 
 from itertools import combinations
@@ -22,9 +24,12 @@ CHANCE_FREE = 64
 RANKS, FORWARDS = "several ranks drew", "a rank drew in several forwards"
 
 
-@training.rule("RNG-1", "Ranks that were seeded differently draw random numbers of their own: in training no forward draws "
-               "what another rank's does, or an earlier one of its rank; in evaluation nothing is drawn.",
-               (RANKS, FORWARDS))
+@training.rule(
+    "RNG-1",
+    "Ranks that were seeded differently draw random numbers of their own: in training no forward draws "
+    "what another rank's does, or an earlier one of its rank; in evaluation nothing is drawn.",
+    (RANKS, FORWARDS),
+)
 def random_numbers_are_each_ranks_own(hearing: Hearing, tally: Tally) -> Breach | None:
     """On cases with layers that draw: the bits of each forward against those of the other ranks, and of its rank's other ones.
 
@@ -34,7 +39,10 @@ def random_numbers_are_each_ranks_own(hearing: Hearing, tally: Tally) -> Breach 
         raise NotAbout("no layer draws random numbers")
     drawn = _drawn(hearing)
     if not any(drawn):
-        raise Unjudged(hearing.cut_short or "what the forwards drew is not known: a layer was not called once in each")
+        raise Unjudged(
+            hearing.cut_short
+            or "what the forwards drew is not known: a layer was not called once in each"
+        )
     breach = _in_training(hearing, drawn) or _in_evaluation(hearing)
     if breach is not None:
         return breach
@@ -43,7 +51,11 @@ def random_numbers_are_each_ranks_own(hearing: Hearing, tally: Tally) -> Breach 
     tally.compared += len(compared)
     tally.met |= {RANKS if pair.of_two_ranks else FORWARDS for pair in compared}
     alike = next((pair for pair in compared if pair.alike), None)
-    return None if alike is None else streams.of_the_generator(hearing, _told(hearing, alike), compared)
+    return (
+        None
+        if alike is None
+        else streams.of_the_generator(hearing, _told(hearing, alike), compared)
+    )
 
 
 def _drawn(hearing: Hearing) -> list[dict[int, Tensors]]:
@@ -51,26 +63,47 @@ def _drawn(hearing: Hearing) -> list[dict[int, Tensors]]:
     case = hearing.case
     apart = case.accumulation if case.passes == "retained" else 1
     numbers = range(0, case.steps * case.accumulation, apart)
-    found = [{number: tensors for number in numbers if (tensors := rank.at("drawn", number)) is not None}
-             for rank in hearing.evidence.ranks]
-    return [{number: one for number, one in by_number.items() if all(slot.dtype is not None for slot in one.layout.slots)}
-            for by_number in found]
+    found = [
+        {number: tensors for number in numbers if (tensors := rank.at("drawn", number)) is not None}
+        for rank in hearing.evidence.ranks
+    ]
+    return [
+        {
+            number: one
+            for number, one in by_number.items()
+            if all(slot.dtype is not None for slot in one.layout.slots)
+        }
+        for by_number in found
+    ]
 
 
 def _pairs(case: TrainingCase, drawn: list[dict[int, Tensors]]) -> list[Pair]:
     """Every two forwards that are compared, those of two ranks first, each as a run goes.
 
-    A rank's own only by one and the same wrapper: one that seeds each rank where it is made does so again when it is made anew.
+    A rank's own only by one and the same wrapper: one that seeds each rank where it is made does so
+    again when it is made anew.
     """
+
     def made(number: int) -> int:
         """How often a wrapper was made before a micro-step."""
-        return sum(one.kind == "reload" and one.step * case.accumulation <= number for one in case.interludes)
+        return sum(
+            one.kind == "reload" and one.step * case.accumulation <= number
+            for one in case.interludes
+        )
 
     numbers = sorted({number for found in drawn for number in found})
-    pairs = [Pair(one, number, other, number, drawn[one][number], drawn[other][number]) for number in numbers
-             for one, other in combinations(range(len(drawn)), 2) if number in drawn[one] and number in drawn[other]]
-    pairs += [Pair(rank, one, rank, other, found[one], found[other]) for rank, found in enumerate(drawn)
-              for one, other in combinations(sorted(found), 2) if made(one) == made(other)]
+    pairs = [
+        Pair(one, number, other, number, drawn[one][number], drawn[other][number])
+        for number in numbers
+        for one, other in combinations(range(len(drawn)), 2)
+        if number in drawn[one] and number in drawn[other]
+    ]
+    pairs += [
+        Pair(rank, one, rank, other, found[one], found[other])
+        for rank, found in enumerate(drawn)
+        for one, other in combinations(sorted(found), 2)
+        if made(one) == made(other)
+    ]
     return [pair for pair in pairs if len(pair.one.bits) == len(pair.other.bits)]
 
 
@@ -79,9 +112,18 @@ def _told(hearing: Hearing, pair: Pair) -> Breach:
     got = f"{pair.bits} of {pair.bits} random bits are the same, where chance makes them so once in 2**{pair.bits}"
     of = f"of {hearing.case.world_size}, {hearing.at(pair.micro)}"
     if pair.of_two_ranks:
-        return Breach("RNG-1", "two ranks draw the same random numbers", f"ranks {pair.rank} and {pair.other_rank} {of}", got)
-    return Breach("RNG-1", "a rank draws the same random numbers again",
-                  f"rank {pair.rank} {of} and {hearing.at(pair.other_micro)}", got)
+        return Breach(
+            "RNG-1",
+            "two ranks draw the same random numbers",
+            f"ranks {pair.rank} and {pair.other_rank} {of}",
+            got,
+        )
+    return Breach(
+        "RNG-1",
+        "a rank draws the same random numbers again",
+        f"rank {pair.rank} {of} and {hearing.at(pair.other_micro)}",
+        got,
+    )
 
 
 def _in_training(hearing: Hearing, drawn: list[dict[int, Tensors]]) -> Breach | None:
@@ -89,9 +131,13 @@ def _in_training(hearing: Hearing, drawn: list[dict[int, Tensors]]) -> Breach | 
     for rank, found in enumerate(drawn):
         for number, tensors in found.items():
             if (tensors.values_P == 1).any():
-                return Breach("RNG-1", "a forward in training draws no random numbers", f"rank {rank} of "
-                              f"{hearing.case.world_size}, {hearing.at(number)}", "what is to make a random half of its input "
-                              "zero passes all of it on", "the module was left in evaluation")
+                return Breach(
+                    "RNG-1",
+                    "a forward in training draws no random numbers",
+                    f"rank {rank} of {hearing.case.world_size}, {hearing.at(number)}",
+                    "what is to make a random half of its input zero passes all of it on",
+                    "the module was left in evaluation",
+                )
     return None
 
 
@@ -101,7 +147,11 @@ def _in_evaluation(hearing: Hearing) -> Breach | None:
         for step in range(hearing.case.steps):
             tensors = evidence.at("evaluated", step)
             if tensors is not None and (tensors.values_P != 1).any():
-                return Breach("RNG-1", "a forward in evaluation draws random numbers", f"rank {rank} of "
-                              f"{hearing.case.world_size}, before step {step}", "what is to pass all of its input on makes a "
-                              "random half of it zero", "the module was put back into training")
+                return Breach(
+                    "RNG-1",
+                    "a forward in evaluation draws random numbers",
+                    f"rank {rank} of {hearing.case.world_size}, before step {step}",
+                    "what is to pass all of its input on makes a random half of it zero",
+                    "the module was put back into training",
+                )
     return None

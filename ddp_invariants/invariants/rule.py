@@ -43,7 +43,8 @@ class Rule(Generic[Subject]):
         requirement: What must hold, in one sentence.
         needs: Situations without which the rule has proved nothing in a run.
         judge: Looks at one case's evidence, counts into a tally and returns the first breach.
-        costs: How many ordinary cases one of its own takes as long as; its property draws so many fewer.
+        costs: How many ordinary cases one of its own takes as long as; its property draws so many
+            fewer.
     """
 
     id: str
@@ -60,14 +61,31 @@ class Rule(Generic[Subject]):
         except Unjudged as reason:
             # What was compared before the evidence ended was compared.
             why = "" if tally.compared else str(reason)
-            return Finding(self.id, tally.compared, frozenset(tally.met), None, why, tally.worst,
-                           about=not isinstance(reason, NotAbout))
+            return Finding(
+                self.id,
+                tally.compared,
+                frozenset(tally.met),
+                None,
+                why,
+                tally.worst,
+                about=not isinstance(reason, NotAbout),
+            )
         except Exception as crash:  # noqa: BLE001 - a judge that crashes has judged nothing, and must not hide other rules
             why = f"the rule itself crashed: {type(crash).__name__}: {crash}"
-            return Finding(self.id, tally.compared, frozenset(tally.met), None, why, tally.worst, crashed=True)
+            return Finding(
+                self.id, tally.compared, frozenset(tally.met), None, why, tally.worst, crashed=True
+            )
         unjudged = "" if breach or tally.compared else "nothing to compare"
-        return Finding(self.id, tally.compared, frozenset(tally.met), breach, unjudged, tally.worst, about=not unjudged,
-                       observed=tuple(tally.observed))
+        return Finding(
+            self.id,
+            tally.compared,
+            frozenset(tally.met),
+            breach,
+            unjudged,
+            tally.worst,
+            about=not unjudged,
+            observed=tuple(tally.observed),
+        )
 
 
 class Chapter(Generic[Subject]):
@@ -76,10 +94,17 @@ class Chapter(Generic[Subject]):
     def __init__(self) -> None:
         self.rules: dict[str, Rule[Subject]] = {}
 
-    def rule(self, identifier: str, requirement: str, needs: tuple[str, ...] = (), *, costs: int = 1) -> Callable[
-            [Callable[[Subject, Tally], Breach | None]], Callable[[Subject, Tally], Breach | None]]:
+    def rule(
+        self, identifier: str, requirement: str, needs: tuple[str, ...] = (), *, costs: int = 1
+    ) -> Callable[
+        [Callable[[Subject, Tally], Breach | None]], Callable[[Subject, Tally], Breach | None]
+    ]:
         """Register a judge as a rule."""
-        def register(judge: Callable[[Subject, Tally], Breach | None]) -> Callable[[Subject, Tally], Breach | None]:
+
+        def register(
+            judge: Callable[[Subject, Tally], Breach | None],
+        ) -> Callable[[Subject, Tally], Breach | None]:
             self.rules[identifier] = Rule(identifier, requirement, needs, judge, costs)
             return judge
+
         return register

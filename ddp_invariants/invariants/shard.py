@@ -1,6 +1,7 @@
 """SHARD: ranks get disjoint shards that cover the dataset, but for padding, and are fixed by their arguments alone.
 
-Words: N dataset length, W world size, L indices per rank; total = W * ceil(N / W), or W * floor(N / W) with drop_last.
+Words: N dataset length, W world size, L indices per rank; total = W * ceil(N / W), or W * floor(N /
+W) with drop_last.
 """
 
 from collections import Counter
@@ -43,7 +44,9 @@ class Deal:
         if raised is not None and self.case.data.samples == 0 and raised["phase"] == "construction":
             raise NotAbout("it refuses an empty dataset, as it may")
         if raised is not None:
-            raise Unjudged(f"the sampler raised {raised['type']} in {raised['phase']}: {raised['message']}")
+            raise Unjudged(
+                f"the sampler raised {raised['type']} in {raised['phase']}: {raised['message']}"
+            )
         return self.evidence.answers[0]
 
     @property
@@ -54,8 +57,9 @@ class Deal:
             Unjudged: What a rank was sent is no sample of the first one's data.
         """
         found = self.held
-        if self.declared.layout == "scatter" and any(index in (OWN, FOREIGN) for _, ranks in found for shard in ranks
-                                                     for index in shard):
+        if self.declared.layout == "scatter" and any(
+            index in (OWN, FOREIGN) for _, ranks in found for shard in ranks for index in shard
+        ):
             raise Unjudged("a rank holds what the first one has not sent (SHARD-8)")
         return found
 
@@ -89,8 +93,12 @@ sharding = Chapter[Deal]()
 """All rules about samplers."""
 
 
-@sharding.rule("SHARD-1", "All ranks yield the same number of indices, len(sampler) says that number, and every index is "
-               "in [0, N).", ("N not divisible by W", "N < W"))
+@sharding.rule(
+    "SHARD-1",
+    "All ranks yield the same number of indices, len(sampler) says that number, and every index is "
+    "in [0, N).",
+    ("N not divisible by W", "N < W"),
+)
 def equal_lengths_in_range(deal: Deal, tally: Tally) -> Breach | None:
     """Counted, not asked for."""
     data, w = deal.case.data, deal.case.world_size
@@ -100,40 +108,86 @@ def equal_lengths_in_range(deal: Deal, tally: Tally) -> Breach | None:
         tally.met |= {"N < W"} if data.samples < w else set()
         counts = [len(shard) for shard in shards]
         if len(set(counts)) > 1 and deal.declared.padding != "none":
-            breach = Breach("SHARD-1", "ranks yield different numbers of indices", deal.where(epoch), f"{counts}")
+            breach = Breach(
+                "SHARD-1",
+                "ranks yield different numbers of indices",
+                deal.where(epoch),
+                f"{counts}",
+            )
             return caused(breach, shards_of.of_lengths(deal.dealt, shards))
         if max(counts) > ceil(data.samples / w) and deal.declared.padding == "none":
-            breach = Breach("SHARD-1", "a rank yields more than its share", deal.where(epoch),
-                            f"{counts}, expected at most {ceil(data.samples / w)}")
-            return caused(breach, shards_of.of_length(deal.dealt, shards, shards[counts.index(max(counts))]))
+            breach = Breach(
+                "SHARD-1",
+                "a rank yields more than its share",
+                deal.where(epoch),
+                f"{counts}, expected at most {ceil(data.samples / w)}",
+            )
+            return caused(
+                breach, shards_of.of_length(deal.dealt, shards, shards[counts.index(max(counts))])
+            )
         for rank, (shard, said) in enumerate(zip(shards, deal.answer["lengths"], strict=True)):
-            if said not in (None, len(shard)) or len(shard) >= deal.dealt.endless:  # What is iterated need have no len.
-                fact = "len(sampler) is not the number of indices it yields" if said is not None else "iterating does not end"
-                breach = Breach("SHARD-1", fact, f"rank {rank}, {deal.where(epoch)}", f"len {said}, yields {len(shard)}")
+            if (
+                said not in (None, len(shard)) or len(shard) >= deal.dealt.endless
+            ):  # What is iterated need have no len.
+                fact = (
+                    "len(sampler) is not the number of indices it yields"
+                    if said is not None
+                    else "iterating does not end"
+                )
+                breach = Breach(
+                    "SHARD-1",
+                    fact,
+                    f"rank {rank}, {deal.where(epoch)}",
+                    f"len {said}, yields {len(shard)}",
+                )
                 return caused(breach, shards_of.of_length(deal.dealt, shards, shard, said))
             bad = [index for index in shard if not 0 <= index < data.samples]
             if bad:
-                return Breach("SHARD-1", "an index lies outside the dataset", f"rank {rank}, {deal.where(epoch)}", f"{bad[:5]}")
+                return Breach(
+                    "SHARD-1",
+                    "an index lies outside the dataset",
+                    f"rank {rank}, {deal.where(epoch)}",
+                    f"{bad[:5]}",
+                )
     return None
 
 
-@sharding.rule("SHARD-2", "Without drop_last the union of the shards covers all N indices; with it, exactly total distinct "
-               "ones.", ("drop_last", "padding"))
+@sharding.rule(
+    "SHARD-2",
+    "Without drop_last the union of the shards covers all N indices; with it, exactly total distinct "
+    "ones.",
+    ("drop_last", "padding"),
+)
 def shards_cover_the_dataset(deal: Deal, tally: Tally) -> Breach | None:
     """As sets."""
     data = deal.case.data
     for epoch, shards in deal.epochs:
         union = {index for shard in shards for index in shard}
         tally.compared += len(union)
-        tally.met.add("drop_last" if data.drop_last else "padding" if data.samples % deal.case.world_size else "even")
+        tally.met.add(
+            "drop_last"
+            if data.drop_last
+            else "padding"
+            if data.samples % deal.case.world_size
+            else "even"
+        )
         if data.drop_last and len(union) != deal.total:
-            breach = Breach("SHARD-2", "with drop_last the shards do not hold W * floor(N / W) distinct indices",
-                            deal.where(epoch), f"{len(union)} distinct, expected {deal.total}; shards {_brief(shards)}")
+            breach = Breach(
+                "SHARD-2",
+                "with drop_last the shards do not hold W * floor(N / W) distinct indices",
+                deal.where(epoch),
+                f"{len(union)} distinct, expected {deal.total}; shards {_brief(shards)}",
+            )
             return caused(breach, shards_of.of_overlap_or_loss(deal.dealt, epoch, shards))
         missing = sorted(set(range(data.samples)) - union)
         if not data.drop_last and missing:
-            breach = Breach("SHARD-2", "samples are lost", deal.where(epoch), f"indices {missing[:8]} are in no shard "
-                            f"({len(missing)} of {data.samples}); shards {_brief(shards)}")
+            breach = Breach(
+                "SHARD-2",
+                "samples are lost",
+                deal.where(epoch),
+                f"indices {missing[:8]} are in no shard "
+                f"({len(missing)} of {data.samples}); shards {_brief(shards)}",
+            )
             return caused(breach, shards_of.of_overlap_or_loss(deal.dealt, epoch, shards))
     return None
 
@@ -143,8 +197,12 @@ def _brief(shards: list[list[int]]) -> str:
     return text if len(text) < 200 else text[:200] + "…"
 
 
-@sharding.rule("SHARD-3", "Shards are disjoint but for padding: total - N repetitions, none of an index more often than "
-               "ceil(total / N); with drop_last nothing repeats.", ("padding", "N divisible by W", "drop_last", "shuffle"))
+@sharding.rule(
+    "SHARD-3",
+    "Shards are disjoint but for padding: total - N repetitions, none of an index more often than "
+    "ceil(total / N); with drop_last nothing repeats.",
+    ("padding", "N divisible by W", "drop_last", "shuffle"),
+)
 def shards_are_disjoint(deal: Deal, tally: Tally) -> Breach | None:
     """Counted over all ranks."""
     data, w = deal.case.data, deal.case.world_size
@@ -152,7 +210,9 @@ def shards_are_disjoint(deal: Deal, tally: Tally) -> Breach | None:
         counts = Counter(index for shard in shards for index in shard)
         tally.compared += sum(counts.values())
         tally.met |= {"shuffle"} if data.shuffle else set()
-        tally.met.add("drop_last" if data.drop_last else "padding" if data.samples % w else "N divisible by W")
+        tally.met.add(
+            "drop_last" if data.drop_last else "padding" if data.samples % w else "N divisible by W"
+        )
         if not counts:
             continue
         repeated = sum(counts.values()) - len(counts)
@@ -161,51 +221,92 @@ def shards_are_disjoint(deal: Deal, tally: Tally) -> Breach | None:
         most_allowed = 1 if data.drop_last or data.samples == 0 else ceil(deal.total / data.samples)
         owners = [rank for rank, shard in enumerate(shards) if index in shard]
         if repeated > allowed or most > most_allowed:
-            breach = Breach("SHARD-3", "shards overlap beyond padding", deal.where(epoch),
-                            f"{repeated} repetitions, {allowed} allowed; index {index} occurs {most} times on ranks {owners}; "
-                            f"shards {_brief(shards)}")
+            breach = Breach(
+                "SHARD-3",
+                "shards overlap beyond padding",
+                deal.where(epoch),
+                f"{repeated} repetitions, {allowed} allowed; index {index} occurs {most} times on ranks {owners}; "
+                f"shards {_brief(shards)}",
+            )
             return caused(breach, shards_of.of_overlap_or_loss(deal.dealt, epoch, shards))
     return None
 
 
-@sharding.rule("SHARD-4", "Shards are fixed by the arguments alone: the same in every process, on re-iteration and whatever "
-               "the global generators hold, which iterating leaves untouched.", ("shuffle", "two processes"))
+@sharding.rule(
+    "SHARD-4",
+    "Shards are fixed by the arguments alone: the same in every process, on re-iteration and whatever "
+    "the global generators hold, which iterating leaves untouched.",
+    ("shuffle", "two processes"),
+)
 def shards_are_determined(deal: Deal, tally: Tally) -> Breach | None:
     """Two processes with different hash seeds and global random states are asked."""
     answers = deal.evidence.answers
     last = deal.case.epochs[-1]
     raised = [answer["raised"] for answer in answers if "raised" in answer]
     if len(raised) == 1 and len(answers) == 2:
-        return Breach("SHARD-4", "one process answers and another raises on the same arguments", deal.where(last),
-                      f"{raised[0]['type']} in {raised[0]['phase']}: {raised[0]['message']}",
-                      "it depends on the hash seed or on a global random generator")
+        return Breach(
+            "SHARD-4",
+            "one process answers and another raises on the same arguments",
+            deal.where(last),
+            f"{raised[0]['type']} in {raised[0]['phase']}: {raised[0]['message']}",
+            "it depends on the hash seed or on a global random generator",
+        )
     tally.met |= {"shuffle"} if deal.case.data.shuffle else set()
-    for rank, (again, before) in enumerate(zip(deal.answer["again"], deal.answer["shards"][-1], strict=True)):
+    for rank, (again, before) in enumerate(
+        zip(deal.answer["again"], deal.answer["shards"][-1], strict=True)
+    ):
         tally.compared += len(before)
         if again != before:
-            breach = Breach("SHARD-4", "iterating again in the same epoch gives other indices",
-                            f"rank {rank}, {deal.where(last)}", f"{again[:8]}, before {before[:8]}")
+            breach = Breach(
+                "SHARD-4",
+                "iterating again in the same epoch gives other indices",
+                f"rank {rank}, {deal.where(last)}",
+                f"{again[:8]}, before {before[:8]}",
+            )
             return caused(breach, _of_generators(deal))
     if deal.answer["touched"]:
-        breach = Breach("SHARD-4", "iterating advances a global random generator", deal.where(last),
-                        ", ".join(deal.answer["touched"]))
+        breach = Breach(
+            "SHARD-4",
+            "iterating advances a global random generator",
+            deal.where(last),
+            ", ".join(deal.answer["touched"]),
+        )
         return caused(breach, _of_generators(deal))
-    for rank, (afresh, before) in enumerate(zip(deal.answer["afresh"], deal.answer["shards"][-1], strict=True)):
+    for rank, (afresh, before) in enumerate(
+        zip(deal.answer["afresh"], deal.answer["shards"][-1], strict=True)
+    ):
         if afresh != before:
-            return Breach("SHARD-4", "a new sampler gives other indices of the same epoch", f"rank {rank}, {deal.where(last)}",
-                          f"{afresh[:8]}, the one that was asked for epochs {list(deal.case.epochs)} {before[:8]}",
-                          "" if len(deal.case.epochs) == 1 else "an epoch's order depends on those before it")
+            return Breach(
+                "SHARD-4",
+                "a new sampler gives other indices of the same epoch",
+                f"rank {rank}, {deal.where(last)}",
+                f"{afresh[:8]}, the one that was asked for epochs {list(deal.case.epochs)} {before[:8]}",
+                "" if len(deal.case.epochs) == 1 else "an epoch's order depends on those before it",
+            )
     reseeded = deal.answer["reseeded"]
-    if deal.case.data.shuffle and deal.case.data.samples >= CHANCE_FREE and reseeded == deal.answer["shards"][-1]:
-        return Breach("SHARD-4", "another seed gives the same order", deal.where(last), f"{_brief(reseeded)} with seeds "
-                      f"{deal.case.data.seed} and {deal.case.data.seed + 1}", "the seed is ignored")
+    if (
+        deal.case.data.shuffle
+        and deal.case.data.samples >= CHANCE_FREE
+        and reseeded == deal.answer["shards"][-1]
+    ):
+        return Breach(
+            "SHARD-4",
+            "another seed gives the same order",
+            deal.where(last),
+            f"{_brief(reseeded)} with seeds {deal.case.data.seed} and {deal.case.data.seed + 1}",
+            "the seed is ignored",
+        )
     tally.met.add("two processes")
     for (epoch, ours), theirs in zip(deal.epochs, answers[1]["shards"], strict=True):
         for rank, (one, other) in enumerate(zip(ours, theirs, strict=True)):
             if one != other:
-                return Breach("SHARD-4", "another process gets other indices from the same arguments",
-                              f"rank {rank}, {deal.where(epoch)}", f"{other[:8]}, the first process {one[:8]}",
-                              "the order depends on the hash seed or on a global random generator")
+                return Breach(
+                    "SHARD-4",
+                    "another process gets other indices from the same arguments",
+                    f"rank {rank}, {deal.where(epoch)}",
+                    f"{other[:8]}, the first process {one[:8]}",
+                    "the order depends on the hash seed or on a global random generator",
+                )
     return None
 
 
@@ -214,15 +315,29 @@ def _of_generators(deal: Deal) -> list[Cause]:
     touched, answer = " and ".join(deal.answer["touched"]), deal.answer
     if not touched:
         return []
-    fixed = answer["again"] == answer["afresh"] == answer["shards"][-1] == deal.evidence.answers[1]["shards"][-1]
-    drawn = Cause("draws", f"it draws from the global generator of {touched} instead of one of its own")
-    seeded = Cause("seeds", f"it seeds the global generator of {touched}, which is everybody's, instead of one of its own")
+    fixed = (
+        answer["again"]
+        == answer["afresh"]
+        == answer["shards"][-1]
+        == deal.evidence.answers[1]["shards"][-1]
+    )
+    drawn = Cause(
+        "draws", f"it draws from the global generator of {touched} instead of one of its own"
+    )
+    seeded = Cause(
+        "seeds",
+        f"it seeds the global generator of {touched}, which is everybody's, instead of one of its own",
+    )
     if not fixed:
         return [drawn]
     return [seeded] if deal.case.data.samples >= CHANCE_FREE else [drawn, seeded]
 
 
-@sharding.rule("SHARD-5", "With shuffle, set_epoch changes the order; without, it does not.", ("shuffle", "no shuffle"))
+@sharding.rule(
+    "SHARD-5",
+    "With shuffle, set_epoch changes the order; without, it does not.",
+    ("shuffle", "no shuffle"),
+)
 def epochs_change_the_order(deal: Deal, tally: Tally) -> Breach | None:
     """Judged where a chance repeat is below 1e-9; that the ranks agree on the permutation shows in SHARD-2 and SHARD-3."""
     data = deal.case.data
@@ -234,12 +349,20 @@ def epochs_change_the_order(deal: Deal, tally: Tally) -> Breach | None:
         tally.compared += 1
         tally.met.add("shuffle" if data.shuffle else "no shuffle")
         if data.shuffle and shards == others:
-            breach = Breach("SHARD-5", "set_epoch does not change the order", f"epochs {one} and {other}, {deal.where(other)}",
-                            f"both {_brief(shards)}")
+            breach = Breach(
+                "SHARD-5",
+                "set_epoch does not change the order",
+                f"epochs {one} and {other}, {deal.where(other)}",
+                f"both {_brief(shards)}",
+            )
             return caused(breach, _of_the_same_order(deal, shards))
         if not data.shuffle and shards != others:
-            return Breach("SHARD-5", "set_epoch changes the order though shuffle is off",
-                          f"epochs {one} and {other}, {deal.where(other)}", f"{_brief(others)}, before {_brief(shards)}")
+            return Breach(
+                "SHARD-5",
+                "set_epoch changes the order though shuffle is off",
+                f"epochs {one} and {other}, {deal.where(other)}",
+                f"{_brief(others)}, before {_brief(shards)}",
+            )
     return None
 
 
@@ -255,8 +378,11 @@ def _of_the_same_order(deal: Deal, shards: list[list[int]]) -> list[Cause]:
     return [Cause("epoch ignored", "the epoch is ignored")]
 
 
-@sharding.rule("SHARD-6", "A DataLoader over the sampler yields the same number of batches on every rank.",
-               ("last batch short",))
+@sharding.rule(
+    "SHARD-6",
+    "A DataLoader over the sampler yields the same number of batches on every rank.",
+    ("last batch short",),
+)
 def equal_numbers_of_batches(deal: Deal, tally: Tally) -> Breach | None:
     """Torch's own DataLoader, run."""
     batches = deal.answer["batches"]
@@ -268,18 +394,28 @@ def equal_numbers_of_batches(deal: Deal, tally: Tally) -> Breach | None:
     expected = ceil(per_rank / size)
     if set(batches) != {expected}:
         where = f"batch size {size}, {deal.where(deal.case.epochs[-1])}"
-        breach = Breach("SHARD-6", "ranks get different numbers of batches, or a wrong one", where,
-                        f"{batches}, expected {expected} on every rank")
+        breach = Breach(
+            "SHARD-6",
+            "ranks get different numbers of batches, or a wrong one",
+            where,
+            f"{batches}, expected {expected} on every rank",
+        )
         return caused(breach, shards_of.of_batches(deal.dealt, batches))
     promised = deal.answer["promised"]
     if promised != batches and None not in promised:
-        breach = Breach("SHARD-6", "a DataLoader's len is not the number of its batches",
-                        f"batch size {size}, {deal.where(deal.case.epochs[-1])}", f"{promised}, it yields {batches}")
+        breach = Breach(
+            "SHARD-6",
+            "a DataLoader's len is not the number of its batches",
+            f"batch size {size}, {deal.where(deal.case.epochs[-1])}",
+            f"{promised}, it yields {batches}",
+        )
         return caused(breach, shards_of.of_promised_batches(deal.dealt, promised))
     return None
 
 
-@sharding.rule("SHARD-7", "Impossible arguments raise an error on construction; none is silently accepted.")
+@sharding.rule(
+    "SHARD-7", "Impossible arguments raise an error on construction; none is silently accepted."
+)
 def impossible_arguments_are_refused(deal: Deal, tally: Tally) -> Breach | None:
     """Rank below 0, rank from W on, world size below 1."""
     if deal.evidence.incident is not None:
@@ -289,14 +425,23 @@ def impossible_arguments_are_refused(deal: Deal, tally: Tally) -> Breach | None:
     for situation, error in deal.evidence.answers[0]["refused"].items():
         tally.compared += 1
         if error is None:
-            breach = Breach("SHARD-7", "impossible arguments are silently accepted", situation, "no exception was raised")
+            breach = Breach(
+                "SHARD-7",
+                "impossible arguments are silently accepted",
+                situation,
+                "no exception was raised",
+            )
             return caused(breach, shards_of.of_acceptance(deal.evidence.answers[0]["refused"]))
     return None
 
 
-@sharding.rule("SHARD-8", "Each rank holds the declared part of the order: order[r::W] where strided, "
-               "order[r * L : (r + 1) * L] where contiguous; where scattered, the data that the first rank has sent, and no "
-               "index.", ("more than one rank", "shuffle"))
+@sharding.rule(
+    "SHARD-8",
+    "Each rank holds the declared part of the order: order[r::W] where strided, "
+    "order[r * L : (r + 1) * L] where contiguous; where scattered, the data that the first rank has sent, and no "
+    "index.",
+    ("more than one rank", "shuffle"),
+)
 def declared_layout(deal: Deal, tally: Tally) -> Breach | None:
     """The order is what a world of one rank gets for the same epoch; what follows its end is padding, judged elsewhere."""
     layout, w = deal.declared.layout, deal.case.world_size
@@ -314,9 +459,12 @@ def declared_layout(deal: Deal, tally: Tally) -> Breach | None:
             for index, place in zip(shard, places, strict=True):
                 tally.compared += 1
                 if place < len(order) and index != order[place]:
-                    return Breach("SHARD-8", f"a shard is not the {layout} part of the order",
-                                  f"rank {rank}, {deal.where(epoch)}",
-                                  f"{shard[:8]}, expected {[order[p] for p in places[:8] if p < len(order)]}")
+                    return Breach(
+                        "SHARD-8",
+                        f"a shard is not the {layout} part of the order",
+                        f"rank {rank}, {deal.where(epoch)}",
+                        f"{shard[:8]}, expected {[order[p] for p in places[:8] if p < len(order)]}",
+                    )
     return None
 
 
@@ -327,31 +475,60 @@ def _sent_by_the_first(deal: Deal, tally: Tally) -> Breach | None:
         tally.met |= {"shuffle"} if deal.case.data.shuffle else set()
         for rank, shard in enumerate(shards):
             tally.compared += len(shard)
-            wrong = {OWN: "a rank holds its own data, not what the first rank has sent",
-                     FOREIGN: "a rank holds what is nobody's data: an index, or data that were altered on the way"}
+            wrong = {
+                OWN: "a rank holds its own data, not what the first rank has sent",
+                FOREIGN: "a rank holds what is nobody's data: an index, or data that were altered on the way",
+            }
             for index, fact in wrong.items():
                 if index in shard:
-                    return Breach("SHARD-8", fact, f"rank {rank}, {deal.where(epoch)}",
-                                  f"{shard.count(index)} of its {len(shard)} samples")
+                    return Breach(
+                        "SHARD-8",
+                        fact,
+                        f"rank {rank}, {deal.where(epoch)}",
+                        f"{shard.count(index)} of its {len(shard)} samples",
+                    )
     return None
 
 
-@sharding.rule("SHARD-9", "State saved after k batches and loaded into a new sampler goes on with exactly the rest of the "
-               "epoch, on every rank; the epoch after it is whole again. So do ranks of another number, "
-               "where claimed.",
-               ("resumed in the middle", "more than one rank", "shuffle", "a later epoch", "another world size"))
+@sharding.rule(
+    "SHARD-9",
+    "State saved after k batches and loaded into a new sampler goes on with exactly the rest of the "
+    "epoch, on every rank; the epoch after it is whole again. So do ranks of another number, "
+    "where claimed.",
+    (
+        "resumed in the middle",
+        "more than one rank",
+        "shuffle",
+        "a later epoch",
+        "another world size",
+    ),
+)
 def resumed_with_the_rest(deal: Deal, tally: Tally) -> Breach | None:
     """A state saved after a resumption counts alike."""
     raised = deal.evidence.answers[0].get("raised") if deal.evidence.answers else None
-    if deal.case.saved_after is not None and raised is not None and raised["phase"].startswith("resuming"):
-        return Breach("SHARD-9", "saving or loading a state raises", deal.where(deal.case.epochs[-1]),
-                      f"{raised['type']}: {raised['message']}")
+    if (
+        deal.case.saved_after is not None
+        and raised is not None
+        and raised["phase"].startswith("resuming")
+    ):
+        return Breach(
+            "SHARD-9",
+            "saving or loading a state raises",
+            deal.where(deal.case.epochs[-1]),
+            f"{raised['type']}: {raised['message']}",
+        )
     if deal.case.saved_after is None or deal.answer["resumed"] is None:
-        raise NotAbout("no state is saved" if deal.case.saved_after is None else "it offers no state")
-    for rank, (plain, whole) in enumerate(zip(deal.answer["resumed"], deal.answer["shards"][-1], strict=True)):
+        raise NotAbout(
+            "no state is saved" if deal.case.saved_after is None else "it offers no state"
+        )
+    for rank, (plain, whole) in enumerate(
+        zip(deal.answer["resumed"], deal.answer["shards"][-1], strict=True)
+    ):
         seen = resumption.Resumed(**plain, whole=whole, rank=rank)
         if deal.answer["again"][rank] != whole:
-            raise Unjudged("it yields other indices whenever it is iterated (SHARD-4): there is no rest to go on with")
+            raise Unjudged(
+                "it yields other indices whenever it is iterated (SHARD-4): there is no rest to go on with"
+            )
         if len(seen.taken) >= len(whole):
             continue  # Whether a state saved at the end is that epoch's or the next one's, nobody says.
         tally.compared += len(whole) - len(seen.taken)
@@ -369,8 +546,10 @@ def _resumed_elsewhere(deal: Deal, tally: Tally) -> Breach | None:
     seen, data, w = deal.answer["elsewhere"], deal.case.data, deal.case.resumed_by
     if data.drop_last or deal.declared.padding != "wrap":
         return None  # Which of the rest is dropped or repeated, each may decide otherwise.
-    where = (f"{deal.where(deal.case.epochs[-1])}, saved after {len(seen['taken'][0])} indices of each, loaded by {w} "
-             f"rank{'s' if w != 1 else ''}")
+    where = (
+        f"{deal.where(deal.case.epochs[-1])}, saved after {len(seen['taken'][0])} indices of each, loaded by {w} "
+        f"rank{'s' if w != 1 else ''}"
+    )
     taken, rest = set(chain.from_iterable(seen["taken"])), list(chain.from_iterable(seen["rest"]))
     left = set(range(data.samples)) - taken
     tally.compared += len(left)
@@ -378,20 +557,34 @@ def _resumed_elsewhere(deal: Deal, tally: Tally) -> Breach | None:
     lost, most = left - set(rest), len(seen["rest"]) * ceil(len(left) / len(seen["rest"]))
     if lost or len(rest) > most or len({len(part) for part in seen["rest"]}) > 1:
         again = len([index for index in rest if index in taken])
-        breach = Breach("SHARD-9", "ranks of another number do not go on with the rest of the epoch", where,
-                        f"{_brief(seen['rest'])}; {len(lost)} of the {len(left)} left are lost, {again} of those taken before "
-                        f"come again, {len(rest)} indices in all, expected {most} at most")
-        return caused(breach, resumption.of_another_world(seen, deal.case, deal.answer["shards"][-1]))
+        breach = Breach(
+            "SHARD-9",
+            "ranks of another number do not go on with the rest of the epoch",
+            where,
+            f"{_brief(seen['rest'])}; {len(lost)} of the {len(left)} left are lost, {again} of those taken before "
+            f"come again, {len(rest)} indices in all, expected {most} at most",
+        )
+        return caused(
+            breach, resumption.of_another_world(seen, deal.case, deal.answer["shards"][-1])
+        )
     if seen["following"] != seen["fresh"]:
-        return Breach("SHARD-9", "the epoch after one that ranks of another number resumed is not theirs", where,
-                      f"{_brief(seen['following'])}, without a resumption {_brief(seen['fresh'])}")
+        return Breach(
+            "SHARD-9",
+            "the epoch after one that ranks of another number resumed is not theirs",
+            where,
+            f"{_brief(seen['following'])}, without a resumption {_brief(seen['fresh'])}",
+        )
     return None
 
 
 def _met(deal: Deal) -> set[str]:
     """The situations of a resumption."""
-    met = {"more than one rank": deal.case.world_size > 1, "shuffle": deal.case.data.shuffle,
-           "a later epoch": deal.case.epochs[-1] > 0, "resumed in the middle": True}
+    met = {
+        "more than one rank": deal.case.world_size > 1,
+        "shuffle": deal.case.data.shuffle,
+        "a later epoch": deal.case.epochs[-1] > 0,
+        "resumed in the middle": True,
+    }
     return {situation for situation, there in met.items() if there}
 
 
@@ -399,33 +592,54 @@ def _resumption(deal: Deal, seen: resumption.Resumed) -> Breach | None:
     """What is wrong with one rank's resumption: the earliest of what depends on one another."""
     where = f"rank {seen.rank}, {deal.where(deal.case.epochs[-1])}, saved after {len(seen.taken)} of {len(seen.whole)} indices"
     if seen.taken + seen.rest != seen.whole:
-        return Breach("SHARD-9", "saving the state changes what is yielded in the same epoch", where,
-                      f"{_brief([seen.taken, seen.rest])} before and after it, unsaved {_brief([seen.whole])}")
+        return Breach(
+            "SHARD-9",
+            "saving the state changes what is yielded in the same epoch",
+            where,
+            f"{_brief([seen.taken, seen.rest])} before and after it, unsaved {_brief([seen.whole])}",
+        )
     if seen.loaded != seen.rest:
-        breach = Breach("SHARD-9", "a saved state does not go on with the rest of the epoch", where,
-                        f"{_brief([seen.loaded])}, expected {_brief([seen.rest])}{_off(seen.loaded, seen)}")
+        breach = Breach(
+            "SHARD-9",
+            "a saved state does not go on with the rest of the epoch",
+            where,
+            f"{_brief([seen.loaded])}, expected {_brief([seen.rest])}{_off(seen.loaded, seen)}",
+        )
         return caused(breach, resumption.of_the_rest(seen, deal.answer["shards"][-1], deal.case))
-    left = seen.rest[len(seen.taken_again):]
+    left = seen.rest[len(seen.taken_again) :]
     if left and seen.twice != left:
-        breach = Breach("SHARD-9", "a state saved after a resumption does not go on with the rest of the epoch",
-                        f"{where}, and once more after {len(seen.taken_again)}",
-                        f"{_brief([seen.twice])}, expected {_brief([left])}")
+        breach = Breach(
+            "SHARD-9",
+            "a state saved after a resumption does not go on with the rest of the epoch",
+            f"{where}, and once more after {len(seen.taken_again)}",
+            f"{_brief([seen.twice])}, expected {_brief([left])}",
+        )
         return caused(breach, resumption.of_the_second(seen))
     if seen.following[1] != seen.following[0]:
-        breach = Breach("SHARD-9", "the epoch after a resumed one is not that of an uninterrupted run", where,
-                        f"{_brief([seen.following[1]])}, uninterrupted {_brief([seen.following[0]])}")
+        breach = Breach(
+            "SHARD-9",
+            "the epoch after a resumed one is not that of an uninterrupted run",
+            where,
+            f"{_brief([seen.following[1]])}, uninterrupted {_brief([seen.following[0]])}",
+        )
         return caused(breach, resumption.of_the_next_epoch(seen, deal.case))
     return None
 
 
 def _off(loaded: list[int], seen: resumption.Resumed) -> str:
     """How many of the indices were yielded before the state was saved, and how many never are."""
-    before, after = (Counter(loaded) & Counter(seen.taken)).total(), (Counter(seen.rest) - Counter(loaded)).total()
+    before, after = (
+        (Counter(loaded) & Counter(seen.taken)).total(),
+        (Counter(seen.rest) - Counter(loaded)).total(),
+    )
     return f"; {before} of the {len(seen.taken)} taken before come again, {after} of the {len(seen.rest)} left are lost"
 
 
-@sharding.rule("SHARD-10", "Iterated by the workers of a DataLoader, each a copy, it yields a rank's samples once in all.",
-               ("several workers", "more than one rank", "fewer samples than workers"))
+@sharding.rule(
+    "SHARD-10",
+    "Iterated by the workers of a DataLoader, each a copy, it yields a rank's samples once in all.",
+    ("several workers", "more than one rank", "fewer samples than workers"),
+)
 def each_sample_by_one_worker(deal: Deal, tally: Tally) -> Breach | None:
     """Where an iterable claims to; what one worker yields must be nobody else's."""
     worked = deal.answer["worked"]
@@ -439,8 +653,13 @@ def each_sample_by_one_worker(deal: Deal, tally: Tally) -> Breach | None:
         got, expected = Counter(index for part in parts for index in part), Counter(whole)
         if got != expected:
             more, less = got - expected, expected - got
-            breach = Breach("SHARD-10", "the workers of a rank do not yield its samples once in all",
-                            f"rank {rank}, {len(parts)} workers, {deal.where(deal.case.epochs[-1])}",
-                            f"{more.total()} too many, {less.total()} lost of {len(whole)}; worker by worker {_brief(parts)}")
-            return caused(breach, shards_of.of_workers(parts, whole, rank, deal.answer["shards"][-1]))
+            breach = Breach(
+                "SHARD-10",
+                "the workers of a rank do not yield its samples once in all",
+                f"rank {rank}, {len(parts)} workers, {deal.where(deal.case.epochs[-1])}",
+                f"{more.total()} too many, {less.total()} lost of {len(whole)}; worker by worker {_brief(parts)}",
+            )
+            return caused(
+                breach, shards_of.of_workers(parts, whole, rank, deal.answer["shards"][-1])
+            )
     return None

@@ -13,14 +13,19 @@ from ddp_invariants.verdict import Breach
 _FORWARDS = ("evaluation", "evaluation with gradients", "forward only")
 RELOADED, STATEFUL = "saved and loaded", "optimizer with state"
 _KEPT: tuple[tuple[str, Moment, Moment], ...] = (
-    ("a parameter", "updated", "restored"), ("a buffer", "left buffers", "restored buffers"),
-    ("the optimizer's state", "state", "restored state"))
+    ("a parameter", "updated", "restored"),
+    ("a buffer", "left buffers", "restored buffers"),
+    ("the optimizer's state", "state", "restored state"),
+)
 """What is kept: when it was noted before it was saved, and after it was loaded."""
 
 
-@training.rule("STATE-1", "What is trained, saved and loaded into a wrapper made anew, with its optimizer, is bitwise what was "
-               "saved, under the module's names or those with one prefix, and training goes on from there.",
-               (RELOADED, STATEFUL))
+@training.rule(
+    "STATE-1",
+    "What is trained, saved and loaded into a wrapper made anew, with its optimizer, is bitwise what was "
+    "saved, under the module's names or those with one prefix, and training goes on from there.",
+    (RELOADED, STATEFUL),
+)
 def what_is_loaded_is_what_was_saved(hearing: Hearing, tally: Tally) -> Breach | None:
     """On cases that save and load: parameters, buffers and the optimizer's state. The steps after it PARAM-3 judges.
 
@@ -28,7 +33,9 @@ def what_is_loaded_is_what_was_saved(hearing: Hearing, tally: Tally) -> Breach |
     """
     if hearing.case.saved_by is not None:
         return _of_names(hearing, tally)
-    steps = sorted({one.step for one in hearing.case.interludes if one.kind == "reload" and one.step > 0})
+    steps = sorted(
+        {one.step for one in hearing.case.interludes if one.kind == "reload" and one.step > 0}
+    )
     if not steps:
         raise NotAbout("nothing is saved")
     for step in steps:
@@ -49,9 +56,13 @@ def _of_names(hearing: Hearing, tally: Tally) -> Breach | None:
             prefix = next((name[: -len(first)] for name in saved if name.endswith(first)), None)
             missing = sorted(names - {name.removeprefix(prefix or "") for name in saved})
             if prefix is None or missing or _repeats(prefix):
-                return Breach("STATE-1", "a saved state has other names than the module's", f"rank {rank} of "
-                              f"{hearing.case.world_size}", f"{saved[:4]}, expected such as {first!r} or 'module.{first}', "
-                              "one prefix for every parameter and buffer")
+                return Breach(
+                    "STATE-1",
+                    "a saved state has other names than the module's",
+                    f"rank {rank} of {hearing.case.world_size}",
+                    f"{saved[:4]}, expected such as {first!r} or 'module.{first}', "
+                    "one prefix for every parameter and buffer",
+                )
     return None
 
 
@@ -66,29 +77,45 @@ def _of_values(hearing: Hearing, tally: Tally, step: int) -> Breach | None:
     hearing.every_rank("restored", step)
     forwards = any(one.step == step and one.kind in _FORWARDS for one in hearing.case.interludes)
     for what, left, loaded in _KEPT:
-        if left == "left buffers" and forwards:  # Which move them, or broadcast them, before they are saved.
+        if (
+            left == "left buffers" and forwards
+        ):  # Which move them, or broadcast them, before they are saved.
             continue
         before, after = hearing.noted(left, step - 1), hearing.noted(loaded, step)
-        if before is None or after is None:  # It has none, or the optimizer's state is its own affair.
+        if (
+            before is None or after is None
+        ):  # It has none, or the optimizer's state is its own affair.
             continue
         for rank in range(hearing.case.world_size):
             tally.met |= {STATEFUL} if left == "state" and before[rank].layout.slots else set()
             tally.compared += sum(before[rank].layout.sizes)
             difference = parted(before[rank], after[rank], "it was")
             if difference is not None:
-                return Breach("STATE-1", f"{what} that was saved and loaded is another", f"rank {rank} of "
-                              f"{hearing.case.world_size}, before step {step}, {difference.place}", difference.words)
+                return Breach(
+                    "STATE-1",
+                    f"{what} that was saved and loaded is another",
+                    f"rank {rank} of "
+                    f"{hearing.case.world_size}, before step {step}, {difference.place}",
+                    difference.words,
+                )
     return None
 
 
 FEWER, MORE = "fewer ranks saved", "more ranks saved"
 _LOADED: tuple[tuple[str, Moment, Moment], ...] = (
-    ("a parameter", "saved", "restored"), ("the optimizer's state", "saved state", "restored state"))
+    ("a parameter", "saved", "restored"),
+    ("the optimizer's state", "saved state", "restored state"),
+)
 """What is loaded by ranks of another number; buffers may have been each rank's own."""
 
 
-@training.rule("STATE-2", "What ranks of one number have trained and saved, those of another load bitwise, and go on from "
-               "there as training does.", (FEWER, MORE, STATEFUL), costs=4)
+@training.rule(
+    "STATE-2",
+    "What ranks of one number have trained and saved, those of another load bitwise, and go on from "
+    "there as training does.",
+    (FEWER, MORE, STATEFUL),
+    costs=4,
+)
 def another_number_of_ranks_goes_on(hearing: Hearing, tally: Tally) -> Breach | None:
     """On cases that start from what others saved: what is loaded, and every step after it."""
     case = hearing.case
@@ -101,18 +128,35 @@ def another_number_of_ranks_goes_on(hearing: Hearing, tally: Tally) -> Breach | 
         return breach
     breach = param.every_step(hearing, tally)
     if breach is not None:
-        return replace(breach, rule="STATE-2", fact=f"after {case.saved_by} ranks saved and {case.world_size} loaded it, "
-                       f"{breach.fact}")
-    tally.met |= {FEWER} if case.saved_by < case.world_size else {MORE} if case.saved_by > case.world_size else set()
+        return replace(
+            breach,
+            rule="STATE-2",
+            fact=f"after {case.saved_by} ranks saved and {case.world_size} loaded it, "
+            f"{breach.fact}",
+        )
+    tally.met |= (
+        {FEWER}
+        if case.saved_by < case.world_size
+        else {MORE}
+        if case.saved_by > case.world_size
+        else set()
+    )
     return None
 
 
 def _of_what_others_saved(hearing: Hearing, tally: Tally) -> Breach | None:
     """Whether what was loaded is what those that trained before held, as far as a rank was one of them."""
-    loaded_by = {moment: hearing.every_rank(moment) for _, _, moment in _LOADED if hearing.noted(moment) is not None}
+    loaded_by = {
+        moment: hearing.every_rank(moment)
+        for _, _, moment in _LOADED
+        if hearing.noted(moment) is not None
+    }
     hearing.every_rank("restored")
     for what, left, loaded in _LOADED:
-        held = next((tensors for rank in hearing.evidence.ranks if (tensors := rank.at(left)) is not None), None)
+        held = next(
+            (tensors for rank in hearing.evidence.ranks if (tensors := rank.at(left)) is not None),
+            None,
+        )
         if held is None or loaded not in loaded_by:
             continue
         for rank, tensors in enumerate(loaded_by[loaded]):
@@ -120,6 +164,10 @@ def _of_what_others_saved(hearing: Hearing, tally: Tally) -> Breach | None:
             tally.compared += sum(held.layout.sizes)
             difference = parted(held, tensors, "it was")
             if difference is not None:
-                return Breach("STATE-2", f"{what} that other ranks saved is another when it is loaded",
-                              f"rank {rank} of {hearing.case.world_size}, {difference.place}", difference.words)
+                return Breach(
+                    "STATE-2",
+                    f"{what} that other ranks saved is another when it is loaded",
+                    f"rank {rank} of {hearing.case.world_size}, {difference.place}",
+                    difference.words,
+                )
     return None

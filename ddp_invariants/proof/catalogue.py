@@ -1,7 +1,7 @@
 """The catalogue of planted faults and controls, read from the docstrings of `faults/` without importing anything.
 
-The controller imports no torch, and what is planted needs it: the record of a fault is therefore its docstring, whose form
-is fixed (`faults/__init__.py`) and checked here.
+The controller imports no torch, and what is planted needs it: the record of a fault is therefore
+its docstring, whose form is fixed (`faults/__init__.py`) and checked here.
 """
 
 import ast
@@ -18,8 +18,10 @@ from ddp_invariants.invariants import ALL_RULES
 PACKAGE = "ddp_invariants.faults"
 _FOLDER = Path(__file__).parents[1] / "faults"
 _CONTROL = re.compile(r"Right: (?P<what>.+)\.")
-_FAULT = re.compile(r"(?P<what>.+) \((?P<where>(?:[^()]|\([^()]*\))+)\)\. (?P<rule>[A-Z]+-\d+)(?:: (?P<cause>[^;]+))?"
-                    r"(?:; or (?P<other_rule>[A-Z]+-\d+): (?P<other_cause>[^;]+))?\.")
+_FAULT = re.compile(
+    r"(?P<what>.+) \((?P<where>(?:[^()]|\([^()]*\))+)\)\. (?P<rule>[A-Z]+-\d+)(?:: (?P<cause>[^;]+))?"
+    r"(?:; or (?P<other_rule>[A-Z]+-\d+): (?P<other_cause>[^;]+))?\."
+)
 _ISSUE = re.compile(r"(?:(?P<owner>[\w.-]+)/)?(?P<repository>[\w.-]+)#(?P<number>\d+)")
 
 
@@ -40,7 +42,8 @@ class Planted:
         rule: The rule that must notice; empty for a control, which none may accuse.
         cause: Words of the cause that must be named; empty where the evidence shows none.
         is_sampler: Whether it is a sampler.
-        other_rule, other_cause: The same, where it shows in two ways that have nothing to do with one another.
+        other_rule, other_cause: The same, where it shows in two ways that have nothing to do with
+            one another.
     """
 
     host: str
@@ -83,8 +86,17 @@ class Planted:
         return f"https://github.com/{found['owner'] or found['repository']}/{found['repository']}/issues/{found['number']}"
 
 
-SHIPPED = tuple(Planted("shipped", "what is judged by a short name", name, f"the {what} of {name}", is_sampler=is_sampler)
-                for name in ("reference", "torch") for what, is_sampler in (("DDP", False), ("sampler", True)))
+SHIPPED = tuple(
+    Planted(
+        "shipped",
+        "what is judged by a short name",
+        name,
+        f"the {what} of {name}",
+        is_sampler=is_sampler,
+    )
+    for name in ("reference", "torch")
+    for what, is_sampler in (("DDP", False), ("sampler", True))
+)
 """Controls that are not planted."""
 
 
@@ -99,9 +111,15 @@ def chosen(names: Iterable[str]) -> list[Planted]:
     for name in names:
         if not any(name in about for about in known):
             close = difflib.get_close_matches(name, {word for about in known for word in about}, 1)
-            raise CatalogueError(f"--only {name}: no fault or control, no module and no rule of the catalogue is called so"
-                                 + (f"; did you mean {close[0]}?" if close else ""))
-    return [one for one, about in zip(entries, known, strict=True) if not names or set(names).intersection(about)]
+            raise CatalogueError(
+                f"--only {name}: no fault or control, no module and no rule of the catalogue is called so"
+                + (f"; did you mean {close[0]}?" if close else "")
+            )
+    return [
+        one
+        for one, about in zip(entries, known, strict=True)
+        if not names or set(names).intersection(about)
+    ]
 
 
 @cache
@@ -118,8 +136,11 @@ def planted() -> tuple[Planted, ...]:
 def _of_module(path: Path) -> list[Planted]:
     module = ast.parse(path.read_text(encoding="utf-8"))
     style = (ast.get_docstring(module) or "").partition("\n")[0].rstrip(".")
-    entries = [_entry(path, node, style) for node in module.body
-               if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_")]
+    entries = [
+        _entry(path, node, style)
+        for node in module.body
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_")
+    ]
     # What is right says nothing of rules: it is what the faults beside it are.
     of_samplers = any(one.rule.startswith("SHARD") for one in entries)
     return [replace(one, is_sampler=of_samplers) for one in entries]
@@ -131,9 +152,20 @@ def _entry(path: Path, node: ast.ClassDef | ast.FunctionDef, style: str) -> Plan
     if control is not None:
         return Planted(path.stem, style, node.name, control["what"])
     if fault is None:
-        raise CatalogueError(f"{path.name}:{node.name}: its docstring is {text!r}, expected 'Right: what it is.' or 'What is "
-                             "wrong (where it happened). RULE: words of the cause.'")
+        raise CatalogueError(
+            f"{path.name}:{node.name}: its docstring is {text!r}, expected 'Right: what it is.' or 'What is "
+            "wrong (where it happened). RULE: words of the cause.'"
+        )
     if fault["rule"] not in ALL_RULES:
         raise CatalogueError(f"{path.name}:{node.name}: no rule is called {fault['rule']}")
-    return Planted(path.stem, style, node.name, fault["what"], fault["where"], fault["rule"], fault["cause"] or "",
-                   other_rule=fault["other_rule"] or "", other_cause=fault["other_cause"] or "")
+    return Planted(
+        path.stem,
+        style,
+        node.name,
+        fault["what"],
+        fault["where"],
+        fault["rule"],
+        fault["cause"] or "",
+        other_rule=fault["other_rule"] or "",
+        other_cause=fault["other_cause"] or "",
+    )

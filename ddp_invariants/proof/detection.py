@@ -22,13 +22,17 @@ class Detection:
         planted: What was on trial.
         seed: Of the search.
         cases: Drawn until the first breach, its own included; all where there was none.
-        of_its_kind: Of these, those drawn as the first breach's was: what a property of their own would have drawn.
+        of_its_kind: Of these, those drawn as the first breach's was: what a property of their own
+            would have drawn.
         seconds: Until then; 0 where there was none.
-        sighted: The rule that explains the first breach, before it was shrunk; empty where there was none.
-        rule: The one of the smallest case, confirmed in fresh processes; empty where nothing was confirmed.
+        sighted: The rule that explains the first breach, before it was shrunk; empty where there
+            was none.
+        rule: The one of the smallest case, confirmed in fresh processes; empty where nothing was
+            confirmed.
         breached: All rules that the smallest case breaches.
         cause: What is named; empty where nothing is, or two causes cannot be told apart.
-        told: What the report says is the case, and what was got: where no cause is named, this may say enough.
+        told: What the report says is the case, and what was got: where no cause is named, this may
+            say enough.
         case: The smallest case in words.
         size: What it takes: ranks, layers and steps, or ranks and samples.
         needs: What a case can contain that this one does (`contents`).
@@ -63,7 +67,10 @@ class Detection:
     @property
     def diagnosis(self) -> Diagnosis:
         """Whether the cause is the one that was planted."""
-        if any(words and words in (self.cause or self.told) for words in (self.planted.cause, self.planted.other_cause)):
+        if any(
+            words and words in (self.cause or self.told)
+            for words in (self.planted.cause, self.planted.other_cause)
+        ):
             return "right"
         return "wrong" if self.cause else "unknown"
 
@@ -71,8 +78,14 @@ class Detection:
 def from_plain(plain: dict[str, Any]) -> Detection:
     """A search as `answers.detected` writes it."""
     stored = {one.name: plain[one.name] for one in fields(Detection)}
-    return Detection(**{**stored, "planted": Planted(**plain["planted"]), "breached": tuple(plain["breached"]),
-                        "needs": tuple(plain["needs"])})
+    return Detection(
+        **{
+            **stored,
+            "planted": Planted(**plain["planted"]),
+            "breached": tuple(plain["breached"]),
+            "needs": tuple(plain["needs"]),
+        }
+    )
 
 
 @dataclass(frozen=True)
@@ -80,7 +93,8 @@ class Summary:
     """The searches for one fault together.
 
     Attributes:
-        named: The rules named for the smallest cases, the most frequent first, with how often where there are several.
+        named: The rules named for the smallest cases, the most frequent first, with how often where
+            there are several.
         sighted: The same of the first breaches.
         cases, own, seconds: Medians, of all cases until the first breach and of those of its kind.
         smallest: The search with the smallest case.
@@ -100,15 +114,24 @@ def summary(searches: Sequence[Detection]) -> Summary:
     """Add up the searches for one fault."""
     caught = [one for one in searches if one.is_caught] or searches
     causes = Counter(one.diagnosis for one in searches if one.is_caught)
-    return Summary(_counted(one.rule for one in searches), _counted(one.sighted for one in searches),
-                   f"{median(one.cases for one in caught):.0f}", f"{median(one.of_its_kind for one in caught):.0f}",
-                   f"{median(one.seconds for one in caught):.2f}", min(caught, key=lambda one: len(one.case)),
-                   ", ".join(f"{causes[one]} {one}" for one in DIAGNOSES if causes[one]))
+    return Summary(
+        _counted(one.rule for one in searches),
+        _counted(one.sighted for one in searches),
+        f"{median(one.cases for one in caught):.0f}",
+        f"{median(one.of_its_kind for one in caught):.0f}",
+        f"{median(one.seconds for one in caught):.2f}",
+        min(caught, key=lambda one: len(one.case)),
+        ", ".join(f"{causes[one]} {one}" for one in DIAGNOSES if causes[one]),
+    )
 
 
 def _counted(rules: Iterable[str]) -> str:
     counts = Counter(rule or "nothing" for rule in rules).most_common()
-    return counts[0][0] if len(counts) == 1 else ", ".join(f"{rule} {times}×" for rule, times in counts)
+    return (
+        counts[0][0]
+        if len(counts) == 1
+        else ", ".join(f"{rule} {times}×" for rule, times in counts)
+    )
 
 
 def size(case: Case) -> str:
@@ -124,7 +147,11 @@ def _several(count: int, noun: str) -> str:
 
 _CONTENTS: dict[str, Callable[[TrainingCase], bool]] = {
     "three ranks or more": lambda case: case.world_size > 2,
-    **{name: capability.present for name, capability in TRAINING.items() if name not in ("sgd", "few")},
+    **{
+        name: capability.present
+        for name, capability in TRAINING.items()
+        if name not in ("sgd", "few")
+    },
     "two layers or more": lambda case: len(case.model.layers) > 1,
     "two steps or more": lambda case: case.steps > 1,
     "activation": lambda case: any(layer.activation != "none" for layer in case.model.layers),
@@ -199,6 +226,14 @@ def totals(detections: Iterable[Detection]) -> Totals:
     caught = [one for one in faults if one.is_caught]
     causes = Counter(one.diagnosis for one in caught)
     return Totals(
-        len(faults), len(caught), sum(one.is_right_rule for one in caught), causes["right"], causes["wrong"], causes["unknown"],
-        median(one.cases for one in caught) if caught else 0.0, median(one.seconds for one in caught) if caught else 0.0,
-        sum(one.cases for one in controls), sum(one.is_caught for one in controls))
+        len(faults),
+        len(caught),
+        sum(one.is_right_rule for one in caught),
+        causes["right"],
+        causes["wrong"],
+        causes["unknown"],
+        median(one.cases for one in caught) if caught else 0.0,
+        median(one.seconds for one in caught) if caught else 0.0,
+        sum(one.cases for one in controls),
+        sum(one.is_caught for one in controls),
+    )

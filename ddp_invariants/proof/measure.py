@@ -1,6 +1,7 @@
 """The judge, measured: which planted faults it catches, by which rule, how soon, with which cause; and whom it accuses falsely.
 
-Each fault is searched for as a whole session would find it: cases of all rules' properties in turn, each judged by all rules.
+Each fault is searched for as a whole session would find it: cases of all rules' properties in turn,
+each judged by all rules.
 """
 
 import signal
@@ -50,20 +51,39 @@ def search(pool: Pool, job: Job, store: Path) -> Detection:
     # What is known to be wrong need not be waited for as long as what may be right.
     pool.deadline = HUNG_DEADLINE if planted.is_fault else DEADLINE
     ddp, sampler = planted.on_trial
-    trial = Trial(pool, OnTrial(ddp, sampler, _scope(pool, planted)), Options(seed=seed, store=store))
-    rules = [rule for rule in ALL_RULES if rule.startswith("SHARD") == planted.is_sampler and rule != "COMM-6"]
+    trial = Trial(
+        pool, OnTrial(ddp, sampler, _scope(pool, planted)), Options(seed=seed, store=store)
+    )
+    rules = [
+        rule
+        for rule in ALL_RULES
+        if rule.startswith("SHARD") == planted.is_sampler and rule != "COMM-6"
+    ]
     found = trial.survey(rules, job.cases or CASES * len(rules))
     if found.sighting is None:
         return Detection(planted, seed, found.cases)
-    seen = partial(Detection, planted, seed, found.cases, found.sighting.of_its_kind, found.sighting.seconds,
-                   found.sighting.breach.rule)
+    seen = partial(
+        Detection,
+        planted,
+        seed,
+        found.cases,
+        found.sighting.of_its_kind,
+        found.sighting.seconds,
+        found.sighting.breach.rule,
+    )
     if found.violation is None:
         return seen(case=describe(found.sighting.case), reason=found.reason)
     breach, case = found.violation.breach, found.violation.case
     named = "" if len({cause.words for cause in breach.causes}) > 1 else breach.perhaps
-    return seen(rule=breach.rule, breached=found.breached, cause=named,
-                told="" if breach.causes else f"{breach.fact}; {breach.got}", case=describe(case), size=size(case),
-                needs=contents(case))
+    return seen(
+        rule=breach.rule,
+        breached=found.breached,
+        cause=named,
+        told="" if breach.causes else f"{breach.fact}; {breach.got}",
+        case=describe(case),
+        size=size(case),
+        needs=contents(case),
+    )
 
 
 @cache
@@ -71,7 +91,9 @@ def _scope(pool: Pool, planted: Planted) -> Scope:
     """What cases for it may contain; the same for all seeds."""
     ddp, sampler = planted.on_trial
     dealing = pool.describe(sampler)
-    found = replace(_found(pool, ddp), sampler=dealing, dealt=of_sampler(pool, sampler, dealing, MAX_WORLD_SIZE))
+    found = replace(
+        _found(pool, ddp), sampler=dealing, dealt=of_sampler(pool, sampler, dealing, MAX_WORLD_SIZE)
+    )
     return found.scope(MAX_WORLD_SIZE)
 
 
@@ -87,13 +109,16 @@ def jobs(entries: Sequence[Planted], seeds: int, control_cases: int) -> list[Job
     Args:
         entries: Of the catalogue.
         seeds: Searches for each fault, each with a seed of its own.
-        control_cases: Cases of all controls together, each control's of one search: none is drawn twice.
+        control_cases: Cases of all controls together, each control's of one search: none is drawn
+            twice.
     """
     controls = [one for one in entries if not one.is_fault]
     share = -(-control_cases // max(len(controls), 1))
     # Seed by seed, so that what an interrupt leaves is of all of them.
-    return [*(Job(one, seed) for seed in range(seeds) for one in entries if one.is_fault),
-            *(Job(one, 0, share) for one in controls if share)]
+    return [
+        *(Job(one, seed) for seed in range(seeds) for one in entries if one.is_fault),
+        *(Job(one, 0, share) for one in controls if share),
+    ]
 
 
 class _Searcher:
@@ -112,14 +137,18 @@ _searcher: list[_Searcher] = []
 def _open(addresses: list[str], way: Way, store: Path) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # The process that started this one ends it.
     _searcher.append(_Searcher(addresses, way, store))
-    Finalize(None, _searcher[0].pool.close, exitpriority=10)  # Such a process ends without what `atexit` would do.
+    Finalize(
+        None, _searcher[0].pool.close, exitpriority=10
+    )  # Such a process ends without what `atexit` would do.
 
 
 def _search(job: Job) -> Detection:
     return _searcher[0](job)
 
 
-def measure(addresses: list[str], jobs: Iterable[Job], workers: int, way: Way = ON_THE_CPU) -> Iterator[Detection]:
+def measure(
+    addresses: list[str], jobs: Iterable[Job], workers: int, way: Way = ON_THE_CPU
+) -> Iterator[Detection]:
     """Make many searches at once, in processes of their own; what each came to, in the order they end.
 
     Args:
@@ -129,12 +158,18 @@ def measure(addresses: list[str], jobs: Iterable[Job], workers: int, way: Way = 
         way: Over what ranks communicate, and where their tensors are.
     """
     with TemporaryDirectory() as folder:
-        executor = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_open,
-                                       initargs=(addresses, way, Path(folder)))
+        executor = ProcessPoolExecutor(
+            workers,
+            mp_context=get_context("spawn"),
+            initializer=_open,
+            initargs=(addresses, way, Path(folder)),
+        )
         try:
             for done in as_completed([executor.submit(_search, job) for job in jobs]):
                 yield done.result()
-        except BaseException:  # An interrupt, mostly: nobody waits for what is still being searched.
+        except (
+            BaseException
+        ):  # An interrupt, mostly: nobody waits for what is still being searched.
             for process in active_children():
                 process.terminate()
             raise

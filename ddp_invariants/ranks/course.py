@@ -9,11 +9,25 @@ from ddp_invariants.adapter import Context
 from ddp_invariants.ranks.calling import Call
 
 COURSE: dict[str, dict[str, str]] = {
-    "individual": {"wrap": "get_ddp_individual_parameters", "after_backward": "ddp_individual_parameters_on_after_backward"},
-    "bucketed": {"wrap": "get_ddp_bucketed", "after_backward": "ddp_bucketed_on_after_backward",
-                 "before_batch": "ddp_bucketed_on_train_batch_start"},
-    "ddp": {"wrap": "get_ddp", "after_backward": "ddp_on_after_backward", "before_batch": "ddp_on_train_batch_start"},
-    "fsdp": {"wrap": "get_fsdp", "after_backward": "fsdp_on_after_backward", "before_batch": "fsdp_on_train_batch_start"},
+    "individual": {
+        "wrap": "get_ddp_individual_parameters",
+        "after_backward": "ddp_individual_parameters_on_after_backward",
+    },
+    "bucketed": {
+        "wrap": "get_ddp_bucketed",
+        "after_backward": "ddp_bucketed_on_after_backward",
+        "before_batch": "ddp_bucketed_on_train_batch_start",
+    },
+    "ddp": {
+        "wrap": "get_ddp",
+        "after_backward": "ddp_on_after_backward",
+        "before_batch": "ddp_on_train_batch_start",
+    },
+    "fsdp": {
+        "wrap": "get_fsdp",
+        "after_backward": "fsdp_on_after_backward",
+        "before_batch": "fsdp_on_train_batch_start",
+    },
     "sharded": {"make_optimizer": "get_sharded_optimizer"},
 }
 """A course's functions, by kind and the adapter method each one stands for."""
@@ -21,8 +35,16 @@ COURSE: dict[str, dict[str, str]] = {
 
 def kinds_of(module: Any) -> str:
     """What a course module offers instead."""
-    kinds = [kind for kind, roles in COURSE.items() if any(hasattr(module, name) for name in list(roles.values())[:1])]
-    return f"it has what #{', #'.join(kinds)} needs" if kinds else "it has none of the functions looked for"
+    kinds = [
+        kind
+        for kind, roles in COURSE.items()
+        if any(hasattr(module, name) for name in list(roles.values())[:1])
+    ]
+    return (
+        f"it has what #{', #'.join(kinds)} needs"
+        if kinds
+        else "it has none of the functions looked for"
+    )
 
 
 class CourseAdapter:
@@ -40,5 +62,6 @@ class CourseAdapter:
 
     def make_optimizer(self, wrapped: nn.Module, context: Context) -> Any:
         """The course's sharded optimizer."""
-        return self.functions["make_optimizer"](list(wrapped.parameters()), context.optimizer_class,
-                                                **context.optimizer_arguments)
+        return self.functions["make_optimizer"](
+            list(wrapped.parameters()), context.optimizer_class, **context.optimizer_arguments
+        )

@@ -34,13 +34,33 @@ from ddp_invariants.ranks.naming import (
 from ddp_invariants.targets import target_of
 
 FINISHERS = (
-    "finish_gradient_synchronization", "finish_gradient_sync", "finish_grad_sync", "sync_gradients", "sync_grads", "sync_grad",
-    "synchronize_gradients", "synchronise_gradients", "all_reduce_grads", "allreduce_grads", "all_reduce_gradients",
-    "allreduce_gradients", "reduce_gradients", "average_gradients", "wait_for_gradients", "on_after_backward", "synchronize",
+    "finish_gradient_synchronization",
+    "finish_gradient_sync",
+    "finish_grad_sync",
+    "sync_gradients",
+    "sync_grads",
+    "sync_grad",
+    "synchronize_gradients",
+    "synchronise_gradients",
+    "all_reduce_grads",
+    "allreduce_grads",
+    "all_reduce_gradients",
+    "allreduce_gradients",
+    "reduce_gradients",
+    "average_gradients",
+    "wait_for_gradients",
+    "on_after_backward",
+    "synchronize",
 )
 """Calls made after backward where the wrapper has one; names that exist on nn.Module are not among them."""
-STARTERS = ("on_train_batch_start", "start_gradient_synchronization", "zero_grad_buffer", "reset_buckets", "reset_gradient",
-            "reset")
+STARTERS = (
+    "on_train_batch_start",
+    "start_gradient_synchronization",
+    "zero_grad_buffer",
+    "reset_buckets",
+    "reset_gradient",
+    "reset",
+)
 """Calls made before a step's batch where the wrapper has one."""
 BROADCASTS = ("broadcast_params", "broadcast_parameters", "sync_params", "sync_parameters")
 """Calls made once after wrapping where the wrapper has one."""
@@ -48,7 +68,11 @@ BROADCASTS = ("broadcast_params", "broadcast_parameters", "sync_params", "sync_p
 QUIET = ("no_sync", "set_requires_gradient_sync", "require_backward_grad_sync")
 """How a wrapper is told to run a backward without communication, the first of these it has."""
 
-METHODS = {name: member for name, member in vars(Adapter).items() if inspect.isfunction(member) and not name.startswith("_")}
+METHODS = {
+    name: member
+    for name, member in vars(Adapter).items()
+    if inspect.isfunction(member) and not name.startswith("_")
+}
 """The methods an adapter may bring, by name."""
 
 WHAT_MADE_IT = "what {} made of the module cannot be called like a model; expected a module, or an adapter with wrap"
@@ -65,7 +89,8 @@ class Description:
         declares: Its declarations, as plain data.
         lacks: Capabilities its arguments show that it does not have.
         driven: How it is driven, a line each.
-        source: How it is called, for an exported script: plain data with pieces of source text (export.py).
+        source: How it is called, for an exported script: plain data with pieces of source text
+            (export.py).
         defaults: The arguments it takes and their defaults, as text.
     """
 
@@ -111,18 +136,34 @@ class Driver:
         else:
             self.thing = resolve(ddp.name, "ddp")
             brought = self._declares(self.thing)
-            if isinstance(self.thing, type) and not issubclass(self.thing, nn.Module) and \
-                    any(callable(getattr(self.thing, name, None)) for name in ("wrap", "train_step")):
+            if (
+                isinstance(self.thing, type)
+                and not issubclass(self.thing, nn.Module)
+                and any(
+                    callable(getattr(self.thing, name, None)) for name in ("wrap", "train_step")
+                )
+            ):
                 brought = {**self._adapt(self.thing), **brought}
             else:
                 self.call = Call(self.thing, self.option, ddp.arguments)
                 self.lines += self.call.explained()
         self.setup = [setup_call(text) for text in ddp.setup]
-        self.after = Call(resolve(ddp.after, "after"), f"--after {ddp.after}") if ddp.after else None
-        self.optimizer = Call(resolve(ddp.optimizer, "opt"), f"--opt {ddp.optimizer}", ddp.optimizer_arguments,
-                              "parameters, a module or an optimizer") if ddp.optimizer else None
+        self.after = (
+            Call(resolve(ddp.after, "after"), f"--after {ddp.after}") if ddp.after else None
+        )
+        self.optimizer = (
+            Call(
+                resolve(ddp.optimizer, "opt"),
+                f"--opt {ddp.optimizer}",
+                ddp.optimizer_arguments,
+                "parameters, a module or an optimizer",
+            )
+            if ddp.optimizer
+            else None
+        )
         if self.optimizer is not None:
-            # An optimizer that synchronises in its step leaves gradients local, where no wrapper reduces them.
+            # An optimizer that synchronises in its step leaves gradients local, where no wrapper
+            # reduces them.
             usual = {"optimizer": "own", **({"gradients": "hidden"} if ddp.name == "none" else {})}
             brought = {**usual, **brought, **self._declares(self.optimizer.thing)}
             self.lines += [f"--opt {line}" for line in self.optimizer.explained()]
@@ -141,101 +182,211 @@ class Driver:
         values = values_of(self.ddp.arguments, parameters, self.option)
         missing = [name for name in required(parameters.values()) if name not in values]
         if missing:
-            raise LoadError(f"{self.option}: {adapter.__name__} is made without arguments, but requires {', '.join(missing)}; "
-                            f"give it with --ddp-arg {missing[0]}=VALUE")
+            raise LoadError(
+                f"{self.option}: {adapter.__name__} is made without arguments, but requires {', '.join(missing)}; "
+                f"give it with --ddp-arg {missing[0]}=VALUE"
+            )
         _check_adapter(adapter, self.option)
-        replaced = {"start": "before_batch", "finish": "after_backward", "after": "after_backward", "setup": "setup",
-                    "optimizer": "make_optimizer"}
+        replaced = {
+            "start": "before_batch",
+            "finish": "after_backward",
+            "after": "after_backward",
+            "setup": "setup",
+            "optimizer": "make_optimizer",
+        }
         for option, method in replaced.items():
             if getattr(self.ddp, option) and callable(getattr(adapter, method, None)):
-                raise LoadError(f"{self.option}: --{option.replace('optimizer', 'opt')} would have no effect, since "
-                                f"{adapter.__name__} has {method}")
+                raise LoadError(
+                    f"{self.option}: --{option.replace('optimizer', 'opt')} would have no effect, since "
+                    f"{adapter.__name__} has {method}"
+                )
         self.adapter = lambda: adapter(**values)
         self.methods = {name for name in METHODS if callable(getattr(adapter, name, None))}
-        self.lines.append(f"adapter with {', '.join(name for name in METHODS if name in self.methods)}")
+        self.lines.append(
+            f"adapter with {', '.join(name for name in METHODS if name in self.methods)}"
+        )
         if "train_step" not in self.methods:
             return {}
         if "stack" not in self._declares(adapter):
-            raise LoadError(f"{self.option}: {adapter.__name__} has train_step, so it must declare the model it computes, such "
-                            'as declares = {"stack": {"layers": 2, "activation": "relu"}}')
+            raise LoadError(
+                f"{self.option}: {adapter.__name__} has train_step, so it must declare the model it computes, such "
+                'as declares = {"stack": {"layers": 2, "activation": "relu"}}'
+            )
         if self._declares(adapter).get("loss", "mse") != "mse":
-            raise LoadError(f"{self.option}: {adapter.__name__} has train_step, which is told no tags: its loss is \"mse\"")
+            raise LoadError(
+                f'{self.option}: {adapter.__name__} has train_step, which is told no tags: its loss is "mse"'
+            )
         return {"optimizer": "own", "gradients": "hidden", "accumulation": "none", "loss": "mse"}
 
     def _course(self, named: str) -> Mapping[str, Any]:
         """Take in a course's module of adapter functions."""
         path, _, kind = named.partition("#")
         if kind not in COURSE:
-            raise LoadError(f"{self.option}: expected course:path/to/adapters.py#KIND, KIND one of {', '.join(COURSE)}")
+            raise LoadError(
+                f"{self.option}: expected course:path/to/adapters.py#KIND, KIND one of {', '.join(COURSE)}"
+            )
         module = import_module(path, self.option)
         functions = {role: getattr(module, name, None) for role, name in COURSE[kind].items()}
-        missing = [COURSE[kind][role] for role in ("wrap", "make_optimizer") if role in functions and functions[role] is None]
+        missing = [
+            COURSE[kind][role]
+            for role in ("wrap", "make_optimizer")
+            if role in functions and functions[role] is None
+        ]
         if missing:
             raise LoadError(f"{self.option}: {path} has no {missing[0]!r}; {kinds_of(module)}")
-        adapter = CourseAdapter({role: function for role, function in functions.items() if function is not None})
+        adapter = CourseAdapter(
+            {role: function for role, function in functions.items() if function is not None}
+        )
         self.adapter, self.methods = lambda: adapter, set(adapter.functions)
         self.thing = next(iter(adapter.functions.values()))
         self.functions = tuple(adapter.functions.values())
-        self.lines.append(f"course functions {', '.join(COURSE[kind][role] for role in adapter.functions)}")
+        self.lines.append(
+            f"course functions {', '.join(COURSE[kind][role] for role in adapter.functions)}"
+        )
         if kind == "sharded":
             self.call = Call(nn.parallel.DistributedDataParallel, "--ddp torch")
-            self.lines.append("its optimizer synchronises no gradients: under torch.nn.parallel.DistributedDataParallel")
-        declared: dict[str, dict[str, Any]] = {"fsdp": {"zero": 3, "gradients": "hidden"},
-                                               "sharded": {"zero": 1, "partition": "parameters"}}
+            self.lines.append(
+                "its optimizer synchronises no gradients: under torch.nn.parallel.DistributedDataParallel"
+            )
+        declared: dict[str, dict[str, Any]] = {
+            "fsdp": {"zero": 3, "gradients": "hidden"},
+            "sharded": {"zero": 1, "partition": "parameters"},
+        }
         # Whether its call at a batch's start belongs before a step or a micro-step, nothing tells.
-        return {**declared.get(kind, {}), **({"accumulation": "none"} if "before_batch" in adapter.functions else {})}
+        return {
+            **declared.get(kind, {}),
+            **({"accumulation": "none"} if "before_batch" in adapter.functions else {}),
+        }
 
     def describe(self) -> Description:
         """What the controller may draw for it, and what it prints."""
         lacks = []
         if "wrap" not in self.methods and "train_step" not in self.methods:
-            lacks += ["bucket_cap"] if self.call is None or self.call.cap in (None, *self.call.given) else []
+            lacks += (
+                ["bucket_cap"]
+                if self.call is None or self.call.cap in (None, *self.call.given)
+                else []
+            )
             calls = [call for call in (self.call, self.optimizer, self.after) if call is not None]
             lacks += ["subgroup"] if not calls or any(call.group is None for call in calls) else []
         if self.declared.zero or self.declared.optimizer == "own":
-            lacks += ["resized", "join"]  # Each rank has a part of the state; and it would have to join, too.
+            lacks += [
+                "resized",
+                "join",
+            ]  # Each rank has a part of the state; and it would have to join, too.
         if self.declared.zero or self.declared.gradients != "all" or "gradients" in self.methods:
-            lacks += ["clipping", "scaler"]  # What is to be scaled is not what lies in `.grad`, or not all of it.
-        if self.declared.optimizer == "own" or self.declared.main or {"backward", "step"} & self.methods \
-                or "nonfinite" in self.declared.unsupported:
-            lacks += ["scaler"]  # Who is asked to skip a step, and by what, is its own affair; or no step is to be skipped.
+            lacks += [
+                "clipping",
+                "scaler",
+            ]  # What is to be scaled is not what lies in `.grad`, or not all of it.
+        if (
+            self.declared.optimizer == "own"
+            or self.declared.main
+            or {"backward", "step"} & self.methods
+            or "nonfinite" in self.declared.unsupported
+        ):
+            lacks += [
+                "scaler"
+            ]  # Who is asked to skip a step, and by what, is its own affair; or no step is to be skipped.
         if "wrap" in self.methods:  # Whether it looks at the context's is for the adapter to say.
-            lacks += [name for name in ("bucket_cap", "subgroup") if name not in self.declared.supports]
+            lacks += [
+                name for name in ("bucket_cap", "subgroup") if name not in self.declared.supports
+            ]
         if "train_step" in self.methods:
-            lacks += ["no_sync", "bucket_cap", "zero_in_place", "never_zeroed", "forward_error", "backward_error", "joint",
-                      "twice", "in_parts", "evaluation", "evaluation_with_gradients", "forward_only", "forward_only_quiet",
-                      "learning_rate", "decay", "freeze", "unfreeze", "cast", "copy", "assign", "state", "resized", "join",
-                      "clipping", "scaler"]
-        lacks += ["retained"] if {"backward", "train_step"} & self.methods else []  # It is not told that another follows.
-        about = self.optimizer.thing if self.thing is None and self.optimizer is not None else self.thing
+            lacks += [
+                "no_sync",
+                "bucket_cap",
+                "zero_in_place",
+                "never_zeroed",
+                "forward_error",
+                "backward_error",
+                "joint",
+                "twice",
+                "in_parts",
+                "evaluation",
+                "evaluation_with_gradients",
+                "forward_only",
+                "forward_only_quiet",
+                "learning_rate",
+                "decay",
+                "freeze",
+                "unfreeze",
+                "cast",
+                "copy",
+                "assign",
+                "state",
+                "resized",
+                "join",
+                "clipping",
+                "scaler",
+            ]
+        lacks += (
+            ["retained"] if {"backward", "train_step"} & self.methods else []
+        )  # It is not told that another follows.
+        about = (
+            self.optimizer.thing
+            if self.thing is None and self.optimizer is not None
+            else self.thing
+        )
         target = "no wrapper" if self.ddp.name == "none" else target_of(self.ddp.name, "ddp")
-        return Description(str(self.ddp), target, version(about), vars(self.declared), tuple(lacks), tuple(self.lines),
-                           self._source(), defaults(self.thing) if self.thing is not None else {})
+        return Description(
+            str(self.ddp),
+            target,
+            version(about),
+            vars(self.declared),
+            tuple(lacks),
+            tuple(self.lines),
+            self._source(),
+            defaults(self.thing) if self.thing is not None else {},
+        )
 
     @property
     def made_of(self) -> Source:
         """The files of what is on trial."""
         calls = [call.thing for call in (self.optimizer, self.after) if call is not None]
-        return source_of(*(thing for thing in (self.thing, *self.functions, *calls) if thing is not None))
+        return source_of(
+            *(thing for thing in (self.thing, *self.functions, *calls) if thing is not None)
+        )
 
     def _source(self) -> dict[str, Any]:
         """How it is called, as source text in the names of an exported script."""
-        setup = [[text.partition("(")[0], {name: {"WORLD": "WORLD_SIZE", "RANK": "rank"}[value] if isinstance(value, str)
-                                          else repr(value[0]) for name, value in values.items()}]
-                 for text, (_, values) in zip(self.ddp.setup, self.setup, strict=True)]
+        setup = [
+            [
+                text.partition("(")[0],
+                {
+                    name: {"WORLD": "WORLD_SIZE", "RANK": "rank"}[value]
+                    if isinstance(value, str)
+                    else repr(value[0])
+                    for name, value in values.items()
+                },
+            ]
+            for text, (_, values) in zip(self.ddp.setup, self.setup, strict=True)
+        ]
         optimizer = None
         if self.optimizer is not None:
             first = self.optimizer.first
-            optimizer = {"target": self.ddp.optimizer, "rows": self.optimizer.source("wrapped"),
-                         "needs": first in OPTIMIZERS or self.optimizer.takes_optimizer,
-                         "first": "wrapped" if first in ("model", "module") else "optimizer" if first in OPTIMIZERS else
-                         "list(model.parameters())"}
-        return {"wrap": None if self.call is None else self.call.source(),
-                "module": isinstance(self.thing, type) and issubclass(self.thing, nn.Module),
-                "takes_optimizer": self.call is not None and self.call.takes_optimizer,
-                "methods": sorted(self.methods), "adapter": {name: spelled(text) for name, text in self.ddp.arguments},
-                "setup": setup, "optimizer": optimizer,
-                "after": None if self.after is None else {"target": self.ddp.after, "rows": self.after.source("wrapped")}}
+            optimizer = {
+                "target": self.ddp.optimizer,
+                "rows": self.optimizer.source("wrapped"),
+                "needs": first in OPTIMIZERS or self.optimizer.takes_optimizer,
+                "first": "wrapped"
+                if first in ("model", "module")
+                else "optimizer"
+                if first in OPTIMIZERS
+                else "list(model.parameters())",
+            }
+        return {
+            "wrap": None if self.call is None else self.call.source(),
+            "module": isinstance(self.thing, type) and issubclass(self.thing, nn.Module),
+            "takes_optimizer": self.call is not None and self.call.takes_optimizer,
+            "methods": sorted(self.methods),
+            "adapter": {name: spelled(text) for name, text in self.ddp.arguments},
+            "setup": setup,
+            "optimizer": optimizer,
+            "after": None
+            if self.after is None
+            else {"target": self.ddp.after, "rows": self.after.source("wrapped")},
+        }
 
     def start(self, context: Context, replica: nn.Module) -> "Drive":
         """What drives one case."""
@@ -264,7 +415,12 @@ class Drive:
     def setup(self, context: Context) -> object:
         for function, values in self.driver.setup:
             here = {"WORLD": context.world_size, "RANK": context.rank}
-            function(**{name: here[value] if isinstance(value, str) else value[0] for name, value in values.items()})
+            function(
+                **{
+                    name: here[value] if isinstance(value, str) else value[0]
+                    for name, value in values.items()
+                }
+            )
         return None
 
     def wrap(self, module: nn.Module, context: Context) -> object:
@@ -273,7 +429,11 @@ class Drive:
             return module
         optimizer = self._optimizer(module, context) if call.takes_optimizer else None
         made = call(module, context, module, optimizer)
-        return made if optimizer is None or isinstance(made, tuple) else (module if made is None else made, optimizer)
+        return (
+            made
+            if optimizer is None or isinstance(made, tuple)
+            else (module if made is None else made, optimizer)
+        )
 
     def make_optimizer(self, wrapped: Any, context: Context) -> Any:
         if self.brought is not None:
@@ -287,7 +447,12 @@ class Drive:
         if call is None:
             return context.optimizer(trained)
         if call.first in ("model", "module"):
-            return call(wrapped, context, wrapped, context.optimizer(trained) if call.takes_optimizer else None)
+            return call(
+                wrapped,
+                context,
+                wrapped,
+                context.optimizer(trained) if call.takes_optimizer else None,
+            )
         if call.first in OPTIMIZERS:
             return call(context.optimizer(trained), context, wrapped)
         return call(trained, context, wrapped)
@@ -336,12 +501,20 @@ class Drive:
     def clip(self, wrapped: Any, optimizer: Any, norm: float) -> object:
         del optimizer
         own = getattr(wrapped, "clip_grad_norm_", None)
-        return own(norm) if callable(own) else nn.utils.clip_grad_norm_(list(self.replica.parameters()), norm)
+        return (
+            own(norm)
+            if callable(own)
+            else nn.utils.clip_grad_norm_(list(self.replica.parameters()), norm)
+        )
 
     def step(self, wrapped: Any, optimizer: Any) -> object:
         if self._engine("step", wrapped):
             return wrapped.step()
-        lent = [p for p in self.replica.parameters() if p.grad is None and getattr(p, "main_grad", None) is not None]
+        lent = [
+            p
+            for p in self.replica.parameters()
+            if p.grad is None and getattr(p, "main_grad", None) is not None
+        ]
         for parameter in lent:
             self.found["gradients"] = "in .main_grad"
             gradient = _gradient(parameter)
@@ -358,7 +531,9 @@ class Drive:
         self.found[method] = f"{method}() of the wrapper"
         return True
 
-    def train_step(self, parameters: Mapping[str, Any], inputs: Tensor, targets: Tensor, context: Context) -> object:
+    def train_step(
+        self, parameters: Mapping[str, Any], inputs: Tensor, targets: Tensor, context: Context
+    ) -> object:
         raise NotImplementedError  # Only asked of an adapter that has it.
 
     def teardown(self, context: Context) -> object:
@@ -377,9 +552,13 @@ class Drive:
         made: Any = self.wrap(self.replica, self.context)
         if isinstance(made, tuple) and len(made) >= 2:
             made, self.brought = made[0], made[1]
-            if self.driver.optimizer is not None and not (self.driver.call and self.driver.call.takes_optimizer):
+            if self.driver.optimizer is not None and not (
+                self.driver.call and self.driver.call.takes_optimizer
+            ):
                 raise TypeError("wrapping returned an optimizer of its own, so --opt has no effect")
-        wrapped = self.replica if made is None else made  # `is None`, since a wrapper's len() may raise.
+        wrapped = (
+            self.replica if made is None else made
+        )  # `is None`, since a wrapper's len() may raise.
         if not callable(wrapped) and "forward" not in self.driver.methods:
             raise TypeError(WHAT_MADE_IT.format(self.driver.ddp.name))
         broadcast = _method_of(wrapped, BROADCASTS)
@@ -397,7 +576,9 @@ class Drive:
         if self.found["accumulation"] == "no_sync" and "accumulate" not in self.driver.methods:
             holders = wrapped, getattr(wrapped, "_orig_mod", None)
             self.found["without communication"] = next(
-                (name for name in QUIET if any(hasattr(holder, name) for holder in holders)), QUIET[0])
+                (name for name in QUIET if any(hasattr(holder, name) for holder in holders)),
+                QUIET[0],
+            )
         return wrapped, self.make_optimizer(wrapped, self.context)
 
     def _named(self, what: str, wrapped: Any, given: str, usual: tuple[str, ...]) -> str | None:
@@ -410,8 +591,10 @@ class Drive:
             return None
         if given and not callable(getattr(type(wrapped), given, None)):
             close = difflib.get_close_matches(given, dir(type(wrapped)), 1)
-            raise AttributeError(f"--{what} {given}: {type(wrapped).__name__} has no such method"
-                                 + (f"; did you mean {close[0]!r}?" if close else ""))
+            raise AttributeError(
+                f"--{what} {given}: {type(wrapped).__name__} has no such method"
+                + (f"; did you mean {close[0]!r}?" if close else "")
+            )
         name = given or _method_of(wrapped, usual)
         if name:
             self.found["before each batch" if what == "start" else "after backward"] = f"{name}()"
@@ -422,13 +605,19 @@ class Drive:
         declared = self.driver.declared.accumulation
         if declared or "no_sync" in self.driver.declared.unsupported:
             return declared or "each"
-        return "no_sync" if "accumulate" in self.driver.methods or _quiet(wrapped) is not None else "each"
+        return (
+            "no_sync"
+            if "accumulate" in self.driver.methods or _quiet(wrapped) is not None
+            else "each"
+        )
 
 
 def _quiet(wrapped: Any) -> Callable[[], AbstractContextManager[object]] | None:
     """How a wrapper runs a backward without communication, if it can; a compiled one through what was compiled."""
     for holder in (wrapped, getattr(wrapped, "_orig_mod", None)):
-        no_sync: Callable[[], AbstractContextManager[object]] | None = getattr(holder, "no_sync", None)
+        no_sync: Callable[[], AbstractContextManager[object]] | None = getattr(
+            holder, "no_sync", None
+        )
         if callable(no_sync):
             return no_sync
     if callable(getattr(wrapped, "set_requires_gradient_sync", None)):
@@ -440,8 +629,15 @@ def _quiet(wrapped: Any) -> Callable[[], AbstractContextManager[object]] | None:
 
 def _method_of(wrapped: Any, usual: tuple[str, ...]) -> str | None:
     """The first of some usual names that a wrapper has as a method."""
-    return next((name for name in usual if callable(getattr(type(wrapped), name, None))
-                 and not _required(getattr(type(wrapped), name))), None)
+    return next(
+        (
+            name
+            for name in usual
+            if callable(getattr(type(wrapped), name, None))
+            and not _required(getattr(type(wrapped), name))
+        ),
+        None,
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -490,14 +686,25 @@ def _check_adapter(adapter: type, option: str) -> None:
     """Compare an adapter's methods with those that are called.
 
     Raises:
-        LoadError: One is misspelt, or does not take what it will be given; the message shows the line as it should be.
+        LoadError: One is misspelt, or does not take what it will be given; the message shows the
+            line as it should be.
     """
-    own = [name for name, member in inspect.getmembers(adapter) if callable(member) and not name.startswith("_")]
+    own = [
+        name
+        for name, member in inspect.getmembers(adapter)
+        if callable(member) and not name.startswith("_")
+    ]
     for name in own:
-        close = [] if name in METHODS else difflib.get_close_matches(name, [m for m in METHODS if m not in own], 1, 0.8)
+        close = (
+            []
+            if name in METHODS
+            else difflib.get_close_matches(name, [m for m in METHODS if m not in own], 1, 0.8)
+        )
         if close:
-            raise LoadError(f"{option}: {adapter.__name__} has a method {name!r}, which is never called; did you mean\n"
-                            f"    {_line(close[0])}")
+            raise LoadError(
+                f"{option}: {adapter.__name__} has a method {name!r}, which is never called; did you mean\n"
+                f"    {_line(close[0])}"
+            )
     for name in (name for name in own if name in METHODS):
         wanted = list(inspect.signature(METHODS[name]).parameters)
         method = inspect.signature(getattr(adapter, name))
@@ -505,8 +712,10 @@ def _check_adapter(adapter: type, option: str) -> None:
         try:
             method.bind(*wanted[1:] if static else wanted)
         except TypeError as error:
-            raise LoadError(f"{option}: {adapter.__name__}.{name}{method} cannot be called as it will be ({error}); expected\n"
-                            f"    {_line(name)}") from error
+            raise LoadError(
+                f"{option}: {adapter.__name__}.{name}{method} cannot be called as it will be ({error}); expected\n"
+                f"    {_line(name)}"
+            ) from error
 
 
 def _line(name: str) -> str:

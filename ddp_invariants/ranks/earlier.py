@@ -44,7 +44,11 @@ def train(case: TrainingCase, number: int, driver: Driver, session: Session) -> 
     if saved.error is not None:
         return saved
     if not states:
-        return Saved(({}, {}), {}, RuntimeError("nothing was saved: rank 0 of those that train before raised"))
+        return Saved(
+            ({}, {}),
+            {},
+            RuntimeError("nothing was saved: rank 0 of those that train before raised"),
+        )
     here = {"cuda:0": str(session.place.device)}  # What was saved is the first rank's.
     return Saved(torch.load(io.BytesIO(states), weights_only=False, map_location=here), saved.own)
 

@@ -47,15 +47,30 @@ def _subreaper() -> str:
 def examined() -> dict[str, Any]:
     """All of it, as `doctor.Torch` takes it."""
     offered = dist.is_available()
-    built_for = [f"{name} {found}" for name in ("cuda", "hip") if (found := getattr(torch.version, name, None))]
-    asked = {name: getattr(dist, f"is_{name}_available", None) for name in ("gloo", "nccl", "mpi", "ucc", "xccl")}
+    built_for = [
+        f"{name} {found}"
+        for name in ("cuda", "hip")
+        if (found := getattr(torch.version, name, None))
+    ]
+    asked = {
+        name: getattr(dist, f"is_{name}_available", None)
+        for name in ("gloo", "nccl", "mpi", "ucc", "xccl")
+    }
     return {
-        "version": torch.__version__, "numpy": np.__version__, "debug": bool(torch.version.debug),
+        "version": torch.__version__,
+        "numpy": np.__version__,
+        "debug": bool(torch.version.debug),
         "built_for": " ".join(built_for) or "CPU",
-        "backends": [name for name, available in asked.items() if offered and available is not None and available()],
+        "backends": [
+            name
+            for name, available in asked.items()
+            if offered and available is not None and available()
+        ],
         "gpus": [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())],
         "threads": len(os.listdir("/proc/self/task")),  # noqa: PTH208 - names alone are counted
-        "forked": _forked(), "subreaper": _subreaper(), "batch_scheduling": _batch_scheduling(),
+        "forked": _forked(),
+        "subreaper": _subreaper(),
+        "batch_scheduling": _batch_scheduling(),
     }
 
 

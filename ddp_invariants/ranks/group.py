@@ -27,7 +27,9 @@ from ddp_invariants.program import SENTINEL
 from ddp_invariants.ranks.place import Place
 from ddp_invariants.trace import ASYNCHRONOUS, UNEVEN, WAITED, LastWords
 
-_c10d: Any = torch._C._distributed_c10d  # Its classes are public names of torch.distributed without type stubs.
+_c10d: Any = (
+    torch._C._distributed_c10d
+)  # Its classes are public names of torch.distributed without type stubs.
 
 Row = list[Any]
 """A `trace.Call` while it is being noted."""
@@ -40,7 +42,8 @@ class Connections:
         store: Where the ranks meet.
         rank: This process's rank in the group.
         world_size: Ranks in the group.
-        timeout: After which the backend gives up on a collective by itself. The harness's deadline comes first.
+        timeout: After which the backend gives up on a collective by itself. The harness's deadline
+            comes first.
         place: Where this process's tensors are.
         carrier: What torch calls the backend; empty for the place's own.
 
@@ -49,7 +52,15 @@ class Connections:
         kind: The backend among torch's.
     """
 
-    def __init__(self, store: Any, rank: int, world_size: int, timeout: dt.timedelta, place: Place, carrier: str = "") -> None:
+    def __init__(
+        self,
+        store: Any,
+        rank: int,
+        world_size: int,
+        timeout: dt.timedelta,
+        place: Place,
+        carrier: str = "",
+    ) -> None:
         self.rank, self.world_size, self.timeout, self.store = rank, world_size, timeout, store
         self.place, self.carrier = place, carrier or place.carrier
         own = _c10d.PrefixStore(self.carrier, store)
@@ -86,7 +97,8 @@ class Timing:
         withhold: Whether a result is handed over only when it is waited for.
         sentinel: What a buffer holds until then.
         delays: Seconds to wait before each call, taken in turn; none where calls start at once.
-        slowed: Seconds for which the device works on nothing before each collective, on the stream that it is sent from.
+        slowed: Seconds for which the device works on nothing before each collective, on the stream
+            that it is sent from.
     """
 
     withhold: bool = False
@@ -178,16 +190,23 @@ class ObservedWork(_c10d.Work):  # type: ignore[misc]  # the base class has no t
 class WithheldWork(ObservedWork):
     """A collective whose result reaches the caller's buffers only when the caller waits for it.
 
-    The contents of a buffer between the start of a collective and its completion are undefined, so a right program
-    cannot tell.
+    The contents of a buffer between the start of a collective and its completion are undefined, so
+    a right program cannot tell.
 
     Attributes:
         done: Whether the result has been handed over.
         overwritten: Whether the caller wrote to a buffer while it was in flight.
     """
 
-    def __init__(self, begun: ObservedWork, tensors: list[torch.Tensor], results: list[torch.Tensor],
-                 others: "list[WithheldWork]", sentinel: float, place: Place) -> None:
+    def __init__(
+        self,
+        begun: ObservedWork,
+        tensors: list[torch.Tensor],
+        results: list[torch.Tensor],
+        others: "list[WithheldWork]",
+        sentinel: float,
+        place: Place,
+    ) -> None:
         super().__init__(begun.inner, begun.row, begun._number, begun._log)
         self._others, self._place = others, place
         self.done = self.overwritten = False
@@ -196,7 +215,9 @@ class WithheldWork(ObservedWork):
         self._future: Any = None
         with torch.no_grad():
             for tensor in tensors:
-                tensor.detach().fill_(sentinel if tensor.is_floating_point() or tensor.is_complex() else 77)
+                tensor.detach().fill_(
+                    sentinel if tensor.is_floating_point() or tensor.is_complex() else 77
+                )
         self._take_snapshots()
 
     def _take_snapshots(self) -> None:
@@ -211,18 +232,23 @@ class WithheldWork(ObservedWork):
             _ = self.inner.wait(timeout) if timeout else self.inner.wait()
             self._place.wait_for(self._taken)
             with torch.no_grad():
-                for tensor, snapshot, result in zip(self._tensors, self._snapshots, self._results, strict=True):
+                for tensor, snapshot, result in zip(
+                    self._tensors, self._snapshots, self._results, strict=True
+                ):
                     self.overwritten |= not _same(tensor.detach(), snapshot)
                     tensor.detach().copy_(result)
             self.done = True
-            # Two collectives into one buffer (a tied parameter) are in order: what the first hands over is no foreign write.
+            # Two collectives into one buffer (a tied parameter) are in order: what the first hands
+            # over is no foreign write.
             for other in self._others:
                 other.look_again(self._tensors)
 
     def look_again(self, handed_over: list[torch.Tensor]) -> None:
         """Take what another collective has just put into a buffer of this one as what the buffer holds."""
         addresses = {tensor.untyped_storage().data_ptr() for tensor in handed_over}
-        if not self.done and any(tensor.untyped_storage().data_ptr() in addresses for tensor in self._tensors):
+        if not self.done and any(
+            tensor.untyped_storage().data_ptr() in addresses for tensor in self._tensors
+        ):
             self._take_snapshots()
 
     def wait(self, timeout: Any = None) -> bool:
@@ -257,7 +283,9 @@ class WithheldWork(ObservedWork):
         self._waited()
         if self._future is None:
             place = self._place
-            future = self._future = torch.futures.Future(devices=[place.device] if place.on_device else None)
+            future = self._future = torch.futures.Future(
+                devices=[place.device] if place.on_device else None
+            )
 
             def hand_over() -> None:
                 time.sleep(FUTURE_DELAY)
@@ -296,20 +324,28 @@ class ObservedGroup(_c10d.ProcessGroup):  # type: ignore[misc]  # the base class
 
     def in_flight(self) -> list[tuple[Row, str]]:
         """Withheld collectives that are not as they should be now: nobody waited for them, or their buffer was written."""
-        found = [(work.row, "written to while in flight" if work.overwritten else "not waited for")
-                 for work in self._withheld if work.overwritten or not work.done]
+        found = [
+            (work.row, "written to while in flight" if work.overwritten else "not waited for")
+            for work in self._withheld
+            if work.overwritten or not work.done
+        ]
         # Of those whose results are not withheld: nobody has asked for them.
         fresh, self._looked_at = self.calls[self._looked_at :], len(self.calls)
-        found += [(row, "not waited for") for row in fresh if row[ASYNCHRONOUS] and row[WAITED] is None
-                  and row[0] in (*UNEVEN, "allreduce_coalesced", "gather", "scatter")]
+        found += [
+            (row, "not waited for")
+            for row in fresh
+            if row[ASYNCHRONOUS]
+            and row[WAITED] is None
+            and row[0] in (*UNEVEN, "allreduce_coalesced", "gather", "scatter")
+        ]
         self._withheld = [work for work in self._withheld if not work.done]
         return found
 
     def finished(self, patience: float) -> bool:
         """Whether every collective started has completed, within `patience` seconds.
 
-        Patience, because gloo completes a Work's future first and the Work a moment later: who waited for the future
-        may be here in between.
+        Patience, because gloo completes a Work's future first and the Work a moment later: who
+        waited for the future may be here in between.
         """
         until = time.monotonic() + patience
         while not all(work.is_completed() for work in self._works):
@@ -325,7 +361,8 @@ class ObservedGroup(_c10d.ProcessGroup):  # type: ignore[misc]  # the base class
             time.sleep(self._timing.delays[len(self.calls) % len(self._timing.delays)])
         # A gather's outputs are empty on all ranks but one: its input tells.
         tensor = _first_tensor(arguments[1] if kind == "gather" else arguments)
-        # Whose caller names no operation gets torch's own default; a joined rank's shadow of a reduction does so.
+        # Whose caller names no operation gets torch's own default; a joined rank's shadow of a
+        # reduction does so.
         operation, asynchronous = "SUM" if "reduce" in kind else "", True
         for argument in arguments[1:]:
             if hasattr(argument, "reduceOp"):
@@ -334,9 +371,11 @@ class ObservedGroup(_c10d.ProcessGroup):  # type: ignore[misc]  # the base class
                 operation = f"from {argument.rootRank}"
             asynchronous = getattr(argument, "asyncOp", asynchronous)
         dtype, elements = ("", 0) if tensor is None else (str(tensor.dtype)[6:], tensor.numel())
-        # What is computed on a device autograd computes in a thread of its own, for which backward waits.
+        # What is computed on a device autograd computes in a thread of its own, for which backward
+        # waits.
         aside = threading.get_ident() != threading.main_thread().ident and not (
-            self._connections.place.on_device and torch._C._current_graph_task_id() != -1)
+            self._connections.place.on_device and torch._C._current_graph_task_id() != -1
+        )
         row = [kind, dtype, elements, operation, asynchronous, _site(), asked, None, aside]
         self.calls.append(row)
         return row, self._log.words.issue(self.label, row)
@@ -384,7 +423,9 @@ def _waited(work: Any, patience: float) -> bool:
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors are equal, where NaN equals NaN: it may be the sentinel."""
-    return bool(torch.equal(one, other) or ((one == other) | ((one != one) & (other != other))).all())
+    return bool(
+        torch.equal(one, other) or ((one == other) | ((one != one) & (other != other))).all()
+    )
 
 
 def _first_tensor(value: Any) -> torch.Tensor | None:
@@ -428,15 +469,25 @@ def _forwarded(kind: str) -> Callable[..., Any]:
 
     def withheld(self: ObservedGroup, target: Any, *arguments: Any, **options: Any) -> Any:
         tensors: list[torch.Tensor] = [target] if kind in IN_ONE else target
-        roots = [getattr(argument, "rootRank", None) for argument in (*arguments, *options.values())]
+        roots = [
+            getattr(argument, "rootRank", None) for argument in (*arguments, *options.values())
+        ]
         sends = kind == "broadcast" and self.rank() in roots
-        if not self._timing.withhold or sends or any(tensor.layout != torch.strided for tensor in tensors):
+        if (
+            not self._timing.withhold
+            or sends
+            or any(tensor.layout != torch.strided for tensor in tensors)
+        ):
             return forward(self, target, *arguments, **options)
         results = [tensor.detach().clone() for tensor in tensors]
-        if kind in IN_ONE:  # What is sent may be part of what takes the result, which is about to be overwritten.
+        if (
+            kind in IN_ONE
+        ):  # What is sent may be part of what takes the result, which is about to be overwritten.
             arguments = (arguments[0].detach().clone(), *arguments[1:])
         begun = forward(self, results[0] if kind in IN_ONE else results, *arguments, **options)
-        work = WithheldWork(begun, tensors, results, self._withheld, self._timing.sentinel, self._connections.place)
+        work = WithheldWork(
+            begun, tensors, results, self._withheld, self._timing.sentinel, self._connections.place
+        )
         self._withheld.append(work)
         return work
 
@@ -446,8 +497,19 @@ def _forwarded(kind: str) -> Callable[..., Any]:
 
 
 # The names of collectives change between torch versions: forward what this one has.
-_COLLECTIVES = ("all", "broadcast", "reduce", "gather", "scatter", "send", "recv", "barrier", "monitored_barrier",
-                "_all", "_reduce")
+_COLLECTIVES = (
+    "all",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "send",
+    "recv",
+    "barrier",
+    "monitored_barrier",
+    "_all",
+    "_reduce",
+)
 for _name in dir(_c10d.ProcessGroup):
     if _name.startswith(_COLLECTIVES) and callable(getattr(_c10d.ProcessGroup, _name)):
         setattr(ObservedGroup, _name, _forwarded(_name))

@@ -26,7 +26,9 @@ def _owned(optimizer: Any) -> list[Tensor]:
 
 def _states(optimizer: Any) -> list[Tensor]:
     states = getattr(optimizer, "state", {})
-    values = [value for state in states.values() if isinstance(state, dict) for value in state.values()]
+    values = [
+        value for state in states.values() if isinstance(state, dict) for value in state.values()
+    ]
     # A step count is no part of what grows with the model.
     return [value for value in values if isinstance(value, Tensor) and value.dim() > 0]
 
@@ -43,5 +45,9 @@ def parameters_and_state(replica: nn.Module, optimizer: Any) -> tuple[int, int, 
     Frozen ones may stay whole: only what is trained is sharded by every scheme.
     """
     module = _storages(p for p in replica.parameters() if p.requires_grad)
-    own = {address: size for address, size in _storages(_owned(optimizer)).items() if address not in module}
+    own = {
+        address: size
+        for address, size in _storages(_owned(optimizer)).items()
+        if address not in module
+    }
     return sum(module.values()), sum(own.values()), sum(_storages(_states(optimizer)).values())

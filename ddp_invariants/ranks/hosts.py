@@ -32,20 +32,29 @@ class Hosts:
     """The fork servers of a session, shared by all its pytest workers.
 
     Args:
-        python: The interpreter they and all ranks run under; empty for this one. Another is handed this package, and needs
-            torch and numpy of its own.
+        python: The interpreter they and all ranks run under; empty for this one. Another is handed
+            this package, and needs torch and numpy of its own.
         hash_seeds: Of the hosts, one each.
-        interface: The network interface over which ranks reach one another; empty to leave that to gloo.
+        interface: The network interface over which ranks reach one another; empty to leave that to
+            gloo.
 
     Attributes:
         addresses: Where pools connect to; plain strings, to be handed to other processes.
     """
 
-    def __init__(self, python: str = "", *, hash_seeds: tuple[str, ...] = HASH_SEEDS, interface: str = LOOPBACK) -> None:
+    def __init__(
+        self,
+        python: str = "",
+        *,
+        hash_seeds: tuple[str, ...] = HASH_SEEDS,
+        interface: str = LOOPBACK,
+    ) -> None:
         self.addresses: list[str] = []
         self._handed = tempfile.TemporaryDirectory(prefix="ddp-invariants-") if python else None
         root = _ROOT if self._handed is None else Path(self._handed.name)
-        if self._handed is not None:  # The package alone: what lies beside it here belongs to this interpreter.
+        if (
+            self._handed is not None
+        ):  # The package alone: what lies beside it here belongs to this interpreter.
             (root / "ddp_invariants").symlink_to(_ROOT / "ddp_invariants")
         self._processes: list[subprocess.Popen[bytes]] = []
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the hosts; closed by close()
@@ -56,10 +65,23 @@ class Hosts:
                 listener.bind("\0" + address)
                 listener.listen(64)
                 descriptor = listener.fileno()
-                command = [python or sys.executable, "-m", "ddp_invariants.ranks.host", str(descriptor), str(os.getpid())]
-                self._processes.append(subprocess.Popen(
-                    command, pass_fds=[descriptor], env=environment(hash_seed, root, interface), stdin=subprocess.DEVNULL,
-                    stdout=self._errors, stderr=self._errors))
+                command = [
+                    python or sys.executable,
+                    "-m",
+                    "ddp_invariants.ranks.host",
+                    str(descriptor),
+                    str(os.getpid()),
+                ]
+                self._processes.append(
+                    subprocess.Popen(
+                        command,
+                        pass_fds=[descriptor],
+                        env=environment(hash_seed, root, interface),
+                        stdin=subprocess.DEVNULL,
+                        stdout=self._errors,
+                        stderr=self._errors,
+                    )
+                )
             self.addresses.append(address)
 
     def close(self) -> None:
@@ -89,7 +111,9 @@ _ROOT = Path(__file__).resolve().parents[2]
 """Where this package lies."""
 
 
-def environment(hash_seed: str = HASH_SEEDS[0], root: Path = _ROOT, interface: str = LOOPBACK) -> dict[str, str]:
+def environment(
+    hash_seed: str = HASH_SEEDS[0], root: Path = _ROOT, interface: str = LOOPBACK
+) -> dict[str, str]:
     """What a host is started with, for what is to see what it sees."""
     inherited = os.environ.get("PYTHONPATH")
     return {
@@ -97,6 +121,7 @@ def environment(hash_seed: str = HASH_SEEDS[0], root: Path = _ROOT, interface: s
         "PYTHONHASHSEED": hash_seed,
         "PYTHONPATH": str(root) + (os.pathsep + inherited if inherited else ""),
         # One thread per rank: there are more ranks than cores.
-        "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
         **({"GLOO_SOCKET_IFNAME": interface} if interface else {}),
     }

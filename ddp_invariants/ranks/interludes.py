@@ -13,7 +13,9 @@ from ddp_invariants.ranks.model import Replica
 
 def stateful(wrapped: Any, replica: nn.Module) -> Any:
     """What a state is saved of and loaded into: the wrapper where it has one, or the module."""
-    has_state = all(callable(getattr(wrapped, name, None)) for name in ("state_dict", "load_state_dict"))
+    has_state = all(
+        callable(getattr(wrapped, name, None)) for name in ("state_dict", "load_state_dict")
+    )
     return wrapped if has_state else replica
 
 
@@ -24,7 +26,9 @@ def cast_and_back(module: nn.Module) -> None:
         dtype = parameter.dtype
         wider = torch.complex128 if dtype.is_complex or dtype == torch.float64 else torch.float64
         parameter.data = parameter.data.to(wider)
-        parameter.data = parameter.data.to(dtype) if dtype != torch.float64 else parameter.data.real.contiguous()
+        parameter.data = (
+            parameter.data.to(dtype) if dtype != torch.float64 else parameter.data.real.contiguous()
+        )
 
 
 @torch.no_grad()
@@ -43,7 +47,9 @@ def lower(kind: InterludeKind, optimizer: Any) -> None:
     """A quarter of the learning rate, or half of momentum and weight decay, from now on."""
     factors = {"lr": 4} if kind == "learning rate" else {"momentum": 2, "weight_decay": 2}
     for group in optimizer.param_groups:
-        group.update({name: group[name] / factor for name, factor in factors.items() if name in group})
+        group.update(
+            {name: group[name] / factor for name, factor in factors.items() if name in group}
+        )
 
 
 def plainly(interlude: Interlude, module: Replica, optimizer: torch.optim.Optimizer) -> None:

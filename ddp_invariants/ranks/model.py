@@ -31,14 +31,18 @@ class Values:
     def of(self, dtype: Dtype, *shape: int) -> Tensor:
         """The next numbers as a tensor of that dtype and shape; a complex element takes two."""
         kind: torch.dtype = getattr(torch, dtype)
-        return (torch.view_as_complex(self.take(*shape, 2)) if kind.is_complex else self.take(*shape)).to(kind)
+        return (
+            torch.view_as_complex(self.take(*shape, 2)) if kind.is_complex else self.take(*shape)
+        ).to(kind)
 
 
 def _entering(x: Tensor, dtype: torch.dtype) -> Tensor:
     """A layer's input in its dtype: with its own reverse as the imaginary part where that is complex. Shape (B, D)."""
     if not dtype.is_complex:
         return x.to(dtype)
-    x = x.to(dtype.to_real())  # Once: what two casts pass back would be rounded before it is added up.
+    x = x.to(
+        dtype.to_real()
+    )  # Once: what two casts pass back would be rounded before it is added up.
     return torch.complex(x, x.flip(1))
 
 
@@ -53,9 +57,13 @@ def _laid_out(values: Tensor, layer: Layer) -> Tensor:
     if layer.layout == "transposed":
         return values.t().contiguous().t()
     if layer.layout == "strided":
-        return torch.stack([values, torch.zeros_like(values)], dim=2).reshape(rows, 2 * columns)[:, ::2]
+        return torch.stack([values, torch.zeros_like(values)], dim=2).reshape(rows, 2 * columns)[
+            :, ::2
+        ]
     if layer.layout == "channels_last":
-        return values.reshape(rows, columns // 4, 2, 2).contiguous(memory_format=torch.channels_last)
+        return values.reshape(rows, columns // 4, 2, 2).contiguous(
+            memory_format=torch.channels_last
+        )
     return values
 
 
@@ -63,7 +71,8 @@ class _Layer(nn.Module):
     """What all layers share.
 
     Attributes:
-        at_forward: Called with the layer first thing in its forward, when whoever shards parameters must have them whole.
+        at_forward: Called with the layer first thing in its forward, when whoever shards parameters
+            must have them whole.
     """
 
     at_forward: Callable[[nn.Module], None] | None = None
@@ -81,8 +90,12 @@ class Linear(_Layer):
         super().__init__()
         trainable = not layer.frozen
         drawn = values.of(layer.dtype, layer.outputs, inputs)
-        self.weight: nn.Parameter = nn.Parameter(_laid_out(drawn, layer), trainable) if owner is None else owner.weight
-        self.bias = nn.Parameter(values.of(layer.dtype, layer.outputs), trainable) if layer.bias else None
+        self.weight: nn.Parameter = (
+            nn.Parameter(_laid_out(drawn, layer), trainable) if owner is None else owner.weight
+        )
+        self.bias = (
+            nn.Parameter(values.of(layer.dtype, layer.outputs), trainable) if layer.bias else None
+        )
         self.outputs = layer.outputs
 
     def forward(self, x: Tensor) -> Tensor:
@@ -150,12 +163,15 @@ class Embedding(_Layer, nn.Embedding):
 
     def __init__(self, layer: Layer, inputs: int, values: Values) -> None:
         drawn = values.take(ROWS, inputs).to(getattr(torch, layer.dtype))
-        nn.Embedding.__init__(self, ROWS, inputs, sparse=layer.sparse, _weight=drawn, _freeze=layer.frozen)
+        nn.Embedding.__init__(
+            self, ROWS, inputs, sparse=layer.sparse, _weight=drawn, _freeze=layer.frozen
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape (B, D) to (B, D)."""
         self.begin()
-        # Whether the exponent is odd is the same in every format that holds the input, and changes with its magnitude.
+        # Whether the exponent is odd is the same in every format that holds the input, and changes
+        # with its magnitude.
         first = x.detach()[:, 0].double()
         rows = 2 * (first < 0) + (torch.frexp(first).exponent & 1)
         return x.to(self.weight.dtype) + nn.Embedding.forward(self, rows)
@@ -169,15 +185,25 @@ class Convolution(_Layer):
         dtype, trainable = getattr(torch, layer.dtype), not layer.frozen
         channels_last = layer.layout == "channels_last"
         self.format = torch.channels_last if channels_last else torch.contiguous_format
-        kernel = values.take(layer.outputs, inputs // 4, 2, 2).to(dtype).contiguous(memory_format=self.format)
+        kernel = (
+            values.take(layer.outputs, inputs // 4, 2, 2)
+            .to(dtype)
+            .contiguous(memory_format=self.format)
+        )
         self.kernel = nn.Parameter(kernel, trainable)
-        self.bias = nn.Parameter(values.take(layer.outputs).to(dtype), trainable) if layer.bias else None
+        self.bias = (
+            nn.Parameter(values.take(layer.outputs).to(dtype), trainable) if layer.bias else None
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape (B, 4 C) to (B, 4 O)."""
         self.begin()
-        images = x.to(self.kernel.dtype).reshape(len(x), -1, 2, 2).contiguous(memory_format=self.format)
-        return nn.functional.conv2d(nn.functional.pad(images, (1, 0, 1, 0)), self.kernel, self.bias).reshape(len(x), -1)
+        images = (
+            x.to(self.kernel.dtype).reshape(len(x), -1, 2, 2).contiguous(memory_format=self.format)
+        )
+        return nn.functional.conv2d(
+            nn.functional.pad(images, (1, 0, 1, 0)), self.kernel, self.bias
+        ).reshape(len(x), -1)
 
 
 class Norm(_Layer):
@@ -192,7 +218,9 @@ class Norm(_Layer):
     def forward(self, x: Tensor) -> Tensor:
         """Shape (B, D) to (B, D)."""
         self.begin()
-        return nn.functional.layer_norm(x.to(self.gain.dtype), self.gain.shape, self.gain, self.shift)
+        return nn.functional.layer_norm(
+            x.to(self.gain.dtype), self.gain.shape, self.gain, self.shift
+        )
 
 
 class BatchNorm(_Layer, nn.BatchNorm2d):
@@ -205,7 +233,8 @@ class BatchNorm(_Layer, nn.BatchNorm2d):
         dtype, trainable = getattr(torch, layer.dtype), not layer.frozen
         nn.BatchNorm2d.__init__(self, inputs // 4)
         self.weight = nn.Parameter(values.take(inputs // 4).to(dtype), trainable)
-        self.bias = nn.Parameter(values.take(inputs // 4).to(dtype), trainable) if layer.bias else None  # type: ignore[assignment]  # torch types it as always there
+        bias = nn.Parameter(values.take(inputs // 4).to(dtype), trainable) if layer.bias else None
+        self.bias = bias  # type: ignore[assignment]  # torch types it as always there
         self.running_mean = values.take(inputs // 4).to(dtype)
         self.running_var = values.take(inputs // 4).abs().to(dtype)
         self.num_batches_tracked = values.take().abs().mul(8).long()
@@ -213,7 +242,9 @@ class BatchNorm(_Layer, nn.BatchNorm2d):
     def forward(self, x: Tensor) -> Tensor:
         """Shape (B, 4 C) to (B, 4 C); updates the buffers in training."""
         self.begin()
-        return nn.BatchNorm2d.forward(self, x.to(self.weight.dtype).reshape(len(x), -1, 2, 2)).reshape(len(x), -1)
+        return nn.BatchNorm2d.forward(
+            self, x.to(self.weight.dtype).reshape(len(x), -1, 2, 2)
+        ).reshape(len(x), -1)
 
 
 class Attention(_Layer):
@@ -230,7 +261,9 @@ class Attention(_Layer):
         """Shape (B, D) to (B, D)."""
         self.begin()
         tokens = x.to(self.query.dtype).reshape(len(x), 2, -1)
-        queries, keys, values = (nn.functional.linear(tokens, weight) for weight in (self.query, self.key, self.value))
+        queries, keys, values = (
+            nn.functional.linear(tokens, weight) for weight in (self.query, self.key, self.value)
+        )
         shares = torch.softmax(queries @ keys.transpose(1, 2) * tokens.shape[2] ** -0.5, 2)
         return (tokens + shares @ values).reshape(len(x), -1)
 
@@ -275,12 +308,15 @@ class Statistics(_Layer):
 class Dropout(_Layer):
     """Makes each number of its input zero or twice itself: both exact, so that nothing of it is rounding.
 
-    By torch.rand, which takes a number of the generator for each that it gives: how many random bits torch's own dropout
-    spends on a mask is the affair of its build, and what all ranks draw alike is to be told from chance by them.
+    By torch.rand, which takes a number of the generator for each that it gives: how many random
+    bits torch's own dropout spends on a mask is the affair of its build, and what all ranks draw
+    alike is to be told from chance by them.
 
     Attributes:
-        given: What it multiplies by in the next forwards, instead of what it draws: what another drew. 0, 1 and 2.
-        at_draw: Called in every forward that draws by itself with what it multiplies by, float32 in the shape of its input.
+        given: What it multiplies by in the next forwards, instead of what it draws: what another
+            drew. 0, 1 and 2.
+        at_draw: Called in every forward that draws by itself with what it multiplies by, float32 in
+            the shape of its input.
     """
 
     given: Tensor | None = None
@@ -291,7 +327,11 @@ class Dropout(_Layer):
         self.begin()
         if self.given is not None:
             return x * self.given.to(x)
-        factors = (torch.rand(x.shape, device=x.device) < 0.5).float() * 2 if self.training else torch.ones_like(x).float()
+        factors = (
+            (torch.rand(x.shape, device=x.device) < 0.5).float() * 2
+            if self.training
+            else torch.ones_like(x).float()
+        )
         if self.at_draw is not None:
             self.at_draw(factors)
         return x * factors.to(x.dtype)
@@ -305,7 +345,11 @@ def _fail(_gradient: Tensor) -> None:
     raise UserError("the user's backward failed, on purpose")
 
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor] | None] = {"none": None, "relu": torch.relu, "gelu": nn.functional.gelu}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor] | None] = {
+    "none": None,
+    "relu": torch.relu,
+    "gelu": nn.functional.gelu,
+}
 
 
 class Replica(nn.Module):
@@ -319,10 +363,13 @@ class Replica(nn.Module):
     Attributes:
         at_forward: Called first thing in every forward: the one moment no wrapper can delay.
         passed_by: Indices of layers that forwards pass by.
-        failing: Where the next pass raises `UserError`: in the middle of its `forward` or `backward`; empty for nowhere.
+        failing: Where the next pass raises `UserError`: in the middle of its `forward` or
+            `backward`; empty for nowhere.
     """
 
-    def __init__(self, model: Model, values_P: NDArray[np.float64], device: torch.device = _CPU) -> None:
+    def __init__(
+        self, model: Model, values_P: NDArray[np.float64], device: torch.device = _CPU
+    ) -> None:
         super().__init__()
         self.at_forward: Callable[[], None] | None = None
         self.passed_by: frozenset[int] = frozenset()
@@ -346,8 +393,13 @@ class Replica(nn.Module):
         if layer.kind == "empty":
             return Empty(layer, inputs, values)
         kinds: dict[str, Callable[[Layer, int, Values], nn.Module]] = {
-            "embedding": Embedding, "convolution": Convolution, "norm": Norm, "attention": Attention,
-            "batch_norm": BatchNorm, "dropout": lambda *_: Dropout()}
+            "embedding": Embedding,
+            "convolution": Convolution,
+            "norm": Norm,
+            "attention": Attention,
+            "batch_norm": BatchNorm,
+            "dropout": lambda *_: Dropout(),
+        }
         if layer.kind in kinds:
             return kinds[layer.kind](layer, inputs, values)
         return Statistics(inputs, values)
@@ -366,10 +418,16 @@ class Replica(nn.Module):
         """Shape (B, D in), float32, to (B, D out) in the last layer's dtype."""
         if self.at_forward is not None:
             self.at_forward()
-        for index, (layer, activation) in enumerate(zip(self.layers, self._activations, strict=True)):
+        for index, (layer, activation) in enumerate(
+            zip(self.layers, self._activations, strict=True)
+        ):
             if index not in self.passed_by:
                 for _ in range(self._calls[index]):
-                    x = layer(x) if self._checkpoints[index] == "none" else self._checkpointed(index, layer, x)
+                    x = (
+                        layer(x)
+                        if self._checkpoints[index] == "none"
+                        else self._checkpointed(index, layer, x)
+                    )
                     if activation is not None:
                         x = activation(x)
             if self.failing and layer is self.layers[(len(self.layers) - 1) // 2]:
@@ -379,7 +437,9 @@ class Replica(nn.Module):
     def _checkpointed(self, index: int, layer: nn.Module, x: Tensor) -> Tensor:
         """A layer whose forward backward runs again. Shape (B, in) to (B, out)."""
         reentrant = self._checkpoints[index] == "reentrant"
-        if reentrant and not x.requires_grad:  # Or nothing within would get a gradient: whoever uses it knows.
+        if (
+            reentrant and not x.requires_grad
+        ):  # Or nothing within would get a gradient: whoever uses it knows.
             x = x.detach().requires_grad_()
         result: Tensor = checkpoint(layer, x, use_reentrant=reentrant)
         return result
@@ -401,7 +461,8 @@ class Replica(nn.Module):
 def loss_of(kind: Loss, outputs: Tensor, targets: Tensor, tags: Tensor) -> Tensor:
     """The case's loss (`TrainingCase.loss`). Shape (B, D), (B, D), (B,) to 0-d, float64.
 
-    In float64, so that the tags (draws.Dataset) survive beside large errors and the mean adds no rounding of its own.
+    In float64, so that the tags (draws.Dataset) survive beside large errors and the mean adds no
+    rounding of its own.
     """
     if kind == "mse":
         return (outputs.double() - targets).square().mean()

@@ -21,6 +21,7 @@ from ddp_invariants.targets import misnamed, target_of
 
 Side = Literal["ddp", "sampler", "opt", "after", "setup"]
 
+
 class LoadError(Exception):
     """The implementation cannot be put on trial: one sentence that names it, what is wrong and what to do."""
 
@@ -29,8 +30,8 @@ def resolve(name: str, side: Side) -> Any:
     """Import what a name stands for.
 
     Raises:
-        LoadError: The name has no such form, its module or file does not exist or does not import, or it has no such
-            attribute.
+        LoadError: The name has no such form, its module or file does not exist or does not import,
+            or it has no such attribute.
     """
     option = f"--{side} {name}"
     wrong = misnamed(name, side)
@@ -43,7 +44,9 @@ def resolve(name: str, side: Side) -> Any:
         for part in attribute.split("."):
             found = getattr(found, part)
     except AttributeError:
-        raise LoadError(f"{option}: {module_name} has no {attribute!r}; {_instead(module, module_name, attribute)}") from None
+        raise LoadError(
+            f"{option}: {module_name} has no {attribute!r}; {_instead(module, module_name, attribute)}"
+        ) from None
     return found
 
 
@@ -54,32 +57,51 @@ def import_module(module_name: str, option: str) -> Any:
         LoadError: There is none, or it does not import.
     """
     try:
-        return _from_file(Path(module_name)) if module_name.endswith(".py") else importlib.import_module(module_name)
+        return (
+            _from_file(Path(module_name))
+            if module_name.endswith(".py")
+            else importlib.import_module(module_name)
+        )
     except LoadError as error:
         raise LoadError(f"{option}: {error}") from error
     except ModuleNotFoundError as error:
         if error.name and (module_name + ".").startswith(error.name + "."):
-            raise LoadError(f"{option}: there is no module {error.name!r}; install it, or give the path of a .py file"
-                            ) from error
-        raise LoadError(f"{option}: importing it needs the module {error.name!r}, which is missing") from error
+            raise LoadError(
+                f"{option}: there is no module {error.name!r}; install it, or give the path of a .py file"
+            ) from error
+        raise LoadError(
+            f"{option}: importing it needs the module {error.name!r}, which is missing"
+        ) from error
     except BaseException as error:  # SystemExit included: a module may do anything when imported.
-        raise LoadError(f"{option}: importing {module_name} raised {type(error).__name__}: {error}{_no_gpu(error)}") from error
+        raise LoadError(
+            f"{option}: importing {module_name} raised {type(error).__name__}: {error}{_no_gpu(error)}"
+        ) from error
 
 
 def _no_gpu(error: BaseException) -> str:
     text = str(error).lower()
-    return "; it needs CUDA, and this machine offers none" if "cuda" in text or "nvidia" in text else ""
+    return (
+        "; it needs CUDA, and this machine offers none"
+        if "cuda" in text or "nvidia" in text
+        else ""
+    )
 
 
 def _instead(module: Any, module_name: str, attribute: str) -> str:
     """What to name instead: a close name there, or the module below or beside it that has this one."""
-    offered = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+    offered = [
+        name for name, value in vars(module).items() if callable(value) and not name.startswith("_")
+    ]
     close = difflib.get_close_matches(attribute, offered, 1)
     if close:
         return f"did you mean {close[0]!r}?"
     package = module_name.partition(".")[0]
     for name, other in list(sys.modules.items()):
-        if name.partition(".")[0] == package and name != module_name and callable(vars(other).get(attribute)):
+        if (
+            name.partition(".")[0] == package
+            and name != module_name
+            and callable(vars(other).get(attribute))
+        ):
             return f"{name}:{attribute} exists"
     beside = _beside(module, module_name, attribute)
     return beside or f"it has {', '.join(offered[:12]) or 'nothing that can be called'}"
@@ -95,9 +117,16 @@ def _beside(module: Any, module_name: str, attribute: str) -> str:
             tree = ast.parse(path.read_text(encoding="utf-8"))
         except (OSError, SyntaxError, ValueError):
             continue
-        if any(isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == attribute for node in tree.body):
+        if any(
+            isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == attribute
+            for node in tree.body
+        ):
             as_file = module_name.endswith(".py")
-            other = str(Path(module_name).parent / path.name) if as_file else f"{module.__package__}.{path.stem}"
+            other = (
+                str(Path(module_name).parent / path.name)
+                if as_file
+                else f"{module.__package__}.{path.stem}"
+            )
             return f"{other}:{attribute} exists"
     return ""
 
@@ -111,7 +140,11 @@ def _from_file(path: Path) -> Any:
     while (root / "__init__.py").is_file():
         root = root.parent
     packaged = root != resolved.parent
-    name = ".".join(resolved.with_suffix("").relative_to(root).parts) if packaged else f"_on_trial_{path.stem}"
+    name = (
+        ".".join(resolved.with_suffix("").relative_to(root).parts)
+        if packaged
+        else f"_on_trial_{path.stem}"
+    )
     for known in (name, f"_on_trial_{path.stem}"):
         if getattr(sys.modules.get(known), "__file__", None) == str(resolved):
             return sys.modules[known]
@@ -164,7 +197,8 @@ class Source:
     """The source files something is made of.
 
     Attributes:
-        digest: SHA-256 of their names and contents, in the order of their names; empty where one of them cannot be read.
+        digest: SHA-256 of their names and contents, in the order of their names; empty where one of
+            them cannot be read.
         files: How many.
         first: The names of the first ones, seen from the folder of the package.
     """
@@ -180,30 +214,53 @@ _MOST_NAMED = 12
 def source_of(*things: Any) -> Source:
     """The file each of some classes or functions is defined in, and those of the same package, or folder, that it refers to.
 
-    What a module refers to is what its names stand for once it is imported: what a function imports when it is called is not
-    followed, nor what is compiled. A later session finds the same files whatever else it imported.
+    What a module refers to is what its names stand for once it is imported: what a function imports
+    when it is called is not followed, nor what is compiled. A later session finds the same files
+    whatever else it imported.
     """
     found: dict[str, Path] = {}
-    wanting = sorted({part.__module__ for thing in things for part in getattr(thing, "__mro__", (thing,))
-                      if hasattr(part, "__module__")})
-    roots = {_folder(sys.modules.get(thing.__module__)) for thing in things if hasattr(thing, "__module__")} - {None}
+    wanting = sorted(
+        {
+            part.__module__
+            for thing in things
+            for part in getattr(thing, "__mro__", (thing,))
+            if hasattr(part, "__module__")
+        }
+    )
+    roots = {
+        _folder(sys.modules.get(thing.__module__))
+        for thing in things
+        if hasattr(thing, "__module__")
+    } - {None}
     seen = set(wanting)
     while wanting:
         module = sys.modules.get(wanting.pop())
         file, folder = getattr(module, "__file__", None), _folder(module)
-        if module is None or file is None or folder is None or folder not in roots or not file.endswith(".py"):
+        if (
+            module is None
+            or file is None
+            or folder is None
+            or folder not in roots
+            or not file.endswith(".py")
+        ):
             continue
         path = Path(file).resolve()
         found[str(path.relative_to(folder.parent))] = path
-        # By their type: what stands in for something deprecated warns when it is asked for its class.
-        referred = {value.__name__ if issubclass(type(value), ModuleType) else value.__module__
-                    for value in list(vars(module).values()) if issubclass(type(value), ModuleType | type | FunctionType)}
+        # By their type: what stands in for something deprecated warns when it is asked for its
+        # class.
+        referred = {
+            value.__name__ if issubclass(type(value), ModuleType) else value.__module__
+            for value in list(vars(module).values())
+            if issubclass(type(value), ModuleType | type | FunctionType)
+        }
         wanting += sorted(referred - seen)
         seen |= referred
     digest, first = hashlib.sha256(), tuple(sorted(found)[:_MOST_NAMED])
     try:
         for name in sorted(found):
-            digest.update(f"{name}\0{hashlib.sha256(found[name].read_bytes()).hexdigest()}\n".encode())
+            digest.update(
+                f"{name}\0{hashlib.sha256(found[name].read_bytes()).hexdigest()}\n".encode()
+            )
     except OSError:
         return Source(files=len(found), first=first)
     return Source(digest.hexdigest() if found else "", len(found), first)
@@ -232,7 +289,9 @@ def signature(thing: Any, option: str) -> dict[str, inspect.Parameter]:
         parameters = dict(inspect.signature(thing).parameters)
     except (TypeError, ValueError) as error:
         raise LoadError(f"{option}: its arguments cannot be read: {error}") from error
-    if isinstance(thing, type) and all(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters.values()):
+    if isinstance(thing, type) and all(
+        p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters.values()
+    ):
         # What hands everything on to its base takes what that takes.
         for base in thing.__mro__[1:]:
             inherited = vars(base).get("__init__")
@@ -245,7 +304,11 @@ def signature(thing: Any, option: str) -> dict[str, inspect.Parameter]:
 
 def required(parameters: Iterable[inspect.Parameter]) -> list[str]:
     """The names of parameters without which a call fails."""
-    return [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    return [
+        p.name
+        for p in parameters
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
 
 
 def first(names: Iterable[str], among: Mapping[str, object]) -> str | None:
@@ -253,7 +316,9 @@ def first(names: Iterable[str], among: Mapping[str, object]) -> str | None:
     return next((name for name in names if name in among), None)
 
 
-def values_of(given: Arguments, parameters: Mapping[str, inspect.Parameter], option: str) -> dict[str, Any]:
+def values_of(
+    given: Arguments, parameters: Mapping[str, inspect.Parameter], option: str
+) -> dict[str, Any]:
     """The values of arguments given as text: a Python literal where it reads as one, text otherwise.
 
     Raises:
@@ -276,7 +341,11 @@ def _value(text: str) -> Any:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
         name = text.removeprefix("torch.")
-        return getattr(torch, name) if text.startswith("torch.") and name.isidentifier() and hasattr(torch, name) else text
+        return (
+            getattr(torch, name)
+            if text.startswith("torch.") and name.isidentifier() and hasattr(torch, name)
+            else text
+        )
 
 
 def spelled(text: str) -> str:
@@ -300,8 +369,14 @@ def setup_call(text: str) -> tuple[Any, dict[str, str | tuple[Any]]]:
         assert isinstance(call, ast.Call)
         if call.args:
             raise ValueError("arguments are given by name")
-        values = {str(one.arg): one.value.id if isinstance(one.value, ast.Name) and one.value.id in ("WORLD", "RANK")
-                  else (ast.literal_eval(one.value),) for one in call.keywords}
+        values = {
+            str(one.arg): one.value.id
+            if isinstance(one.value, ast.Name) and one.value.id in ("WORLD", "RANK")
+            else (ast.literal_eval(one.value),)
+            for one in call.keywords
+        }
     except (SyntaxError, ValueError, AssertionError) as error:
-        raise LoadError(f"--setup {text}: expected pkg.mod:name(key=value, …) with literals, WORLD or RANK: {error}") from error
+        raise LoadError(
+            f"--setup {text}: expected pkg.mod:name(key=value, …) with literals, WORLD or RANK: {error}"
+        ) from error
     return function, values

@@ -24,8 +24,9 @@ class TooMuchEvidence(Exception):
 class Record:
     """What one rank saw: tensors as raw bits by moment and step, everything else as plain data.
 
-    A record of tensors is [moment, step, layout, offset, size]; layouts (names, dtypes, shapes) repeat and are
-    stored once. A missing tensor (a parameter without a gradient) is a slot without dtype.
+    A record of tensors is [moment, step, layout, offset, size]; layouts (names, dtypes, shapes)
+    repeat and are stored once. A missing tensor (a parameter without a gradient) is a slot without
+    dtype.
     """
 
     def __init__(self) -> None:
@@ -45,8 +46,10 @@ class Record:
             slots.append((name, tensor.dtype, tensor.shape))
             # Counted before it is taken: an expanded tensor has a few bytes until it is copied.
             if len(self.blob) + tensor.numel() * tensor.element_size() > MOST_EVIDENCE:
-                raise TooMuchEvidence(f"{moment} {name!r} of shape {tuple(tensor.shape)} makes what this rank noted larger "
-                                      f"than {MOST_EVIDENCE >> 20} MiB")
+                raise TooMuchEvidence(
+                    f"{moment} {name!r} of shape {tuple(tensor.shape)} makes what this rank noted larger "
+                    f"than {MOST_EVIDENCE >> 20} MiB"
+                )
             self.blob += _bits(tensor)
         layout = self.layouts.setdefault(tuple(slots), len(self.layouts))
         self.records.append((moment, step, layout, start, len(self.blob) - start))
@@ -54,7 +57,10 @@ class Record:
     def header(self) -> dict[str, Any]:
         """Everything but the bits, ready for JSON."""
         layouts: list[list[_Slot]] = [
-            [(name, None, None) if dtype is None else (name, str(dtype)[6:], list(shape)) for name, dtype, shape in slots]
+            [
+                (name, None, None) if dtype is None else (name, str(dtype)[6:], list(shape))
+                for name, dtype, shape in slots
+            ]
             for slots in self.layouts
         ]
         return {"records": self.records, "layouts": layouts, "facts": self.facts}
@@ -67,7 +73,9 @@ def _bits(tensor: Tensor) -> bytes:
     tensor = tensor.contiguous()
     if tensor.dtype == torch.bfloat16:
         tensor = tensor.view(torch.int16)  # numpy has no bfloat16; the bits are what is asked for.
-    bits: bytes = tensor.numpy(force=True).tobytes()  # What is kept as the conjugate of another is written out.
+    bits: bytes = tensor.numpy(
+        force=True
+    ).tobytes()  # What is kept as the conjugate of another is written out.
     return bits
 
 
@@ -75,17 +83,32 @@ def structure(module: nn.Module) -> list[list[Any]]:
     """Every name's [name, dtype, shape, requires_grad, first name of the same tensor, "parameter" or "buffer"]."""
     first: dict[Tensor, str] = {}
     rows = []
-    for kind, named in (("parameter", module.named_parameters(remove_duplicate=False)),
-                        ("buffer", module.named_buffers(remove_duplicate=False))):
+    for kind, named in (
+        ("parameter", module.named_parameters(remove_duplicate=False)),
+        ("buffer", module.named_buffers(remove_duplicate=False)),
+    ):
         for name, tensor in named:
-            rows.append([name, str(tensor.dtype)[6:], list(tensor.shape), tensor.requires_grad,
-                         first.setdefault(tensor, name), kind])
+            rows.append(
+                [
+                    name,
+                    str(tensor.dtype)[6:],
+                    list(tensor.shape),
+                    tensor.requires_grad,
+                    first.setdefault(tensor, name),
+                    kind,
+                ]
+            )
     return rows
 
 
 def warned(caught: Iterable[warnings.WarningMessage]) -> list[str]:
     """Warnings as plain data: each with its category and first line, once."""
-    return sorted({f"{one.category.__name__}: {str(one.message).partition(chr(10))[0][:200]}" for one in caught})
+    return sorted(
+        {
+            f"{one.category.__name__}: {str(one.message).partition(chr(10))[0][:200]}"
+            for one in caught
+        }
+    )
 
 
 def told(error: BaseException, phase: str, step: int) -> dict[str, Any]:
@@ -96,5 +119,10 @@ def told(error: BaseException, phase: str, step: int) -> dict[str, Any]:
         message = f"(its message raised {type(unprintable).__name__})"
     if isinstance(error, MemoryError) or "can't allocate memory" in message:
         message = f"{message[:1900]} (a rank may take {MEMORY >> 30} GiB)".lstrip()
-    return {"phase": phase, "step": step, "type": type(error).__name__, "message": message[:2000],
-            "traceback": "".join(traceback.format_tb(error.__traceback__))[-4000:]}
+    return {
+        "phase": phase,
+        "step": step,
+        "type": type(error).__name__,
+        "message": message[:2000],
+        "traceback": "".join(traceback.format_tb(error.__traceback__))[-4000:],
+    }

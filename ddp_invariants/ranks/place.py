@@ -1,6 +1,7 @@
 """Where a rank's tensors are, and over what it sends them: the one module that knows of devices.
 
-The host never initialises CUDA, which a fork does not survive; a rank does, once, when it first connects.
+The host never initialises CUDA, which a fork does not survive; a rank does, once, when it first
+connects.
 """
 
 import os
@@ -16,15 +17,25 @@ import torch
 from torch import Tensor, nn
 
 _SETTINGS = {
-    # The harness ends what hangs, with its stacks; torch's own watchdog would end the process without them.
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_BLOCKING_WAIT": "0", "TORCH_NCCL_ENABLE_MONITORING": "0",
-    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0", "TORCH_NCCL_PROPAGATE_ERROR": "0",
-    # All connections are made at the start: what is made in a case looks like what the case has left behind.
+    # The harness ends what hangs, with its stacks; torch's own watchdog would end the process
+    # without them.
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    "TORCH_NCCL_BLOCKING_WAIT": "0",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+    "TORCH_NCCL_PROPAGATE_ERROR": "0",
+    # All connections are made at the start: what is made in a case looks like what the case has
+    # left behind.
     "NCCL_RUNTIME_CONNECT": "0",
     # cuBLAS gives the same bits in every run only with a workspace of its own for each stream.
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
 }
-_SHARED = {"NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo", "NCCL_NVLS_ENABLE": "0", "NCCL_MAX_CTAS": "2"}
+_SHARED = {
+    "NCCL_NET": "Socket",
+    "NCCL_SOCKET_IFNAME": "lo",
+    "NCCL_NVLS_ENABLE": "0",
+    "NCCL_MAX_CTAS": "2",
+}
 """For ranks that share a device: both must fit on it, and what connects them is this machine's loopback."""
 _CYCLES = 10_000_000
 """Some milliseconds of any device's clock."""
@@ -81,12 +92,13 @@ class Place:
     def slowed(self, seconds: float, *, waited_for: bool) -> Iterator[None]:
         """Queue what is sent within on a stream of its own, behind so many seconds of nothing.
 
-        What was queued before comes first, as it does without this. Who waits for what is sent waits for all of it; who does
-        not finds it undone.
+        What was queued before comes first, as it does without this. Who waits for what is sent
+        waits for all of it; who does not finds it undone.
 
         Args:
             seconds: How long nothing is done.
-            waited_for: Whether it is done, as far as the caller's stream can tell, when the call returns.
+            waited_for: Whether it is done, as far as the caller's stream can tell, when the call
+                returns.
         """
         if not self.on_device:
             yield
@@ -122,7 +134,8 @@ def taken(backend: str, local: int) -> Place:
         local: Which of this machine's ranks it is.
     """
     if backend == "gloo":
-        # Adam asks any device there is whether it captures a graph, and initialises it, at gigabytes a rank.
+        # Adam asks any device there is whether it captures a graph, and initialises it, at
+        # gigabytes a rank.
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
         return Place()
     os.environ.update(_SETTINGS)
@@ -132,13 +145,15 @@ def taken(backend: str, local: int) -> Place:
         if torch.cuda.nccl.version() >= _MULTI_RANK:
             os.environ["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"
         else:
-            # It refuses two ranks of one machine on a device; which machine it is on it is told by this.
+            # It refuses two ranks of one machine on a device; which machine it is on it is told by
+            # this.
             os.environ["NCCL_HOSTID"] = f"{os.uname().nodename}-{local // count}"
     # A context takes gigabytes of addresses, which are none of the implementation's doing.
     resource.setrlimit(resource.RLIMIT_DATA, (resource.getrlimit(resource.RLIMIT_DATA)[1],) * 2)
     place = Place(backend.partition("-")[0], torch.device("cuda", local % count))
     place.enter()
-    # The bounds hold for sums in any order of products in the numbers' own format: not for TF32, nor for transforms.
+    # The bounds hold for sums in any order of products in the numbers' own format: not for TF32,
+    # nor for transforms.
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cudnn.enabled = False

@@ -72,12 +72,15 @@ class Pool:
     """The ranks of one pytest worker.
 
     Args:
-        addresses: Of the hosts (`Hosts.addresses`, or a job's, `cluster.Cluster.addresses`), which ranks are dealt to in turn.
+        addresses: Of the hosts (`Hosts.addresses`, or a job's, `cluster.Cluster.addresses`), which
+            ranks are dealt to in turn.
         deadline: Seconds a case may take before its ranks are declared hung.
         way: Over what ranks communicate, and where their tensors are.
     """
 
-    def __init__(self, addresses: list[str], deadline: float = DEADLINE, way: Way = ON_THE_CPU) -> None:
+    def __init__(
+        self, addresses: list[str], deadline: float = DEADLINE, way: Way = ON_THE_CPU
+    ) -> None:
         self._hosts = [connected(address) for address in addresses]
         self._ranks: dict[int, Process | RemoteProcess] = {}
         self._meetings: dict[tuple[int, ...], _Meeting] = {}
@@ -107,7 +110,8 @@ class Pool:
         """Load an implementation in a rank and say what it is.
 
         Returns:
-            `driving.Description` as plain data, torch's version, and `made_of`: its files (`naming.Source`).
+            `driving.Description` as plain data, torch's version, and `made_of`: its files
+            (`naming.Source`).
 
         Raises:
             LoadFailure: It cannot be put on trial.
@@ -120,19 +124,31 @@ class Pool:
         Raises:
             HarnessError: One gives no answer.
         """
-        seen = self._asked("say what they see", {rank: {"do": "look"} for rank in range(ranks)}, CONNECTING)
+        seen = self._asked(
+            "say what they see", {rank: {"do": "look"} for rank in range(ranks)}, CONNECTING
+        )
         names = [one.name for one in fields(Sight) if one.name != "node"]
-        return [Sight(**{name: seen[rank][name] for name in names}, node=self._host(rank).node) for rank in range(ranks)]
+        return [
+            Sight(**{name: seen[rank][name] for name in names}, node=self._host(rank).node)
+            for rank in range(ranks)
+        ]
 
-    def _load(self, implementation: Ddp | Sampler, ranks: list[int], *, made_of: bool = False) -> dict[str, Any]:
+    def _load(
+        self, implementation: Ddp | Sampler, ranks: list[int], *, made_of: bool = False
+    ) -> dict[str, Any]:
         """Have ranks import an implementation, outside any case's deadline; the first rank's description of it."""
         side = "ddp" if isinstance(implementation, Ddp) else "sampler"
         request = {"do": "describe", side: implementation.to_plain(), "made_of": made_of}
-        outcome = self._ask({rank: {**request, "place": self._place(rank)} for rank in ranks}, self.patience_for_loading)
+        outcome = self._ask(
+            {rank: {**request, "place": self._place(rank)} for rank in ranks},
+            self.patience_for_loading,
+        )
         if outcome.incident is not None:
             self._retire()
             how = "; ".join(outcome.incident.ranks.values())
-            raise LoadFailure(f"--{side} {implementation}: importing it ended or hung the process, which {how}")
+            raise LoadFailure(
+                f"--{side} {implementation}: importing it ended or hung the process, which {how}"
+            )
         for rank in ranks:
             self._ranks[rank].loaded.add(implementation)
             if outcome.frames[rank][0]["changed"]:
@@ -142,21 +158,31 @@ class Pool:
         return outcome.frames[ranks[0]][0]
 
     def _require_loaded(self, implementation: Ddp | Sampler, ranks: list[int]) -> None:
-        if any(process.altered_by not in (None, implementation) for process in self._ranks.values()):
+        if any(
+            process.altered_by not in (None, implementation) for process in self._ranks.values()
+        ):
             self._retire()  # Importing another one has changed the world it would run in: patched torch, as some do.
         missing = [rank for rank in ranks if implementation not in self._process(rank).loaded]
         if missing:
             self._load(implementation, missing)
 
-    def train(self, case: TrainingCase, ddp: Ddp, *, fresh: bool = False, observed: bool = True,
-              patience: float | None = None) -> TrainingEvidence:
+    def train(
+        self,
+        case: TrainingCase,
+        ddp: Ddp,
+        *,
+        fresh: bool = False,
+        observed: bool = True,
+        patience: float | None = None,
+    ) -> TrainingEvidence:
         """Run a training case.
 
         Args:
             case: The case.
             ddp: The implementation on trial.
             fresh: Use new processes, made for this case and ended after it.
-            observed: Observe the groups; otherwise they are plain gloo groups, which are good for one case.
+            observed: Observe the groups; otherwise they are plain gloo groups, which are good for
+                one case.
             patience: Seconds to wait, instead of the pool's deadline.
 
         Raises:
@@ -169,12 +195,28 @@ class Pool:
         self._require_loaded(ddp, ranks)
         everyone = self._meet(tuple(ranks))
         training = self._meet(tuple(ranks[case.outside :])) if case.outside else everyone
-        request = {"do": "train", "case": case, "ddp": ddp.to_plain(), "everyone": everyone.name, "training": training.name,
-                   "number": self._number + 1, "plain": not observed}
+        request = {
+            "do": "train",
+            "case": case,
+            "ddp": ddp.to_plain(),
+            "everyone": everyone.name,
+            "training": training.name,
+            "number": self._number + 1,
+            "plain": not observed,
+        }
         nodes = [self._host(rank).node for rank in ranks]
         patience = patience or self.deadline * (SLOWED if case.perturbation.on_device else 1)
-        outcome = self._ask({rank: {**request, "local": (nodes[:rank].count(nodes[rank]), nodes.count(nodes[rank]))}
-                             for rank in ranks}, patience, mortal=case.kills)
+        outcome = self._ask(
+            {
+                rank: {
+                    **request,
+                    "local": (nodes[:rank].count(nodes[rank]), nodes.count(nodes[rank])),
+                }
+                for rank in ranks
+            },
+            patience,
+            mortal=case.kills,
+        )
         evidence = self._evidence(case, outcome)
         if fresh or not _quiescent(ranks, outcome, kept=2 if case.outside else 1):
             self._retire()
@@ -182,7 +224,14 @@ class Pool:
             self._renew()
         return evidence
 
-    def shards(self, case: ShardCase, sampler: Sampler, *, fresh: bool = False, patience: float | None = None) -> ShardEvidence:
+    def shards(
+        self,
+        case: ShardCase,
+        sampler: Sampler,
+        *,
+        fresh: bool = False,
+        patience: float | None = None,
+    ) -> ShardEvidence:
         """Ask a sampler for all shards, in two processes with different hash seeds, or in twice as many as there are ranks.
 
         Args:
@@ -201,22 +250,37 @@ class Pool:
         if sampler in self._scattering:
             return self._scattered(case, sampler, patience or self.deadline, fresh=fresh)
         request = {"do": "shards", "case": case, "sampler": sampler.to_plain()}
-        outcome = self._ask({0: {**request, "disturb": 1}, 1: {**request, "disturb": 1001}}, patience or self.deadline)
-        if fresh or outcome.incident is not None or any(header.get("changed") for header, _ in outcome.frames.values()):
+        outcome = self._ask(
+            {0: {**request, "disturb": 1}, 1: {**request, "disturb": 1001}},
+            patience or self.deadline,
+        )
+        if (
+            fresh
+            or outcome.incident is not None
+            or any(header.get("changed") for header, _ in outcome.frames.values())
+        ):
             self._retire()
         else:
             self._renew()
         answers = tuple(outcome.frames[rank][0] for rank in sorted(outcome.frames))
         return ShardEvidence(case, answers, outcome.incident)
 
-    def _scattered(self, case: ShardCase, sampler: Sampler, patience: float, *, fresh: bool) -> ShardEvidence:
+    def _scattered(
+        self, case: ShardCase, sampler: Sampler, patience: float, *, fresh: bool
+    ) -> ShardEvidence:
         """Ask for shards that the ranks of a group are dealt together, twice, each rank in another process."""
         answers, incident, quiet = [], None, True
         for turn in (0, 1):
             ranks = list(range(turn, turn + case.world_size))
             self._require_loaded(sampler, ranks)
-            request = {"do": "hold", "case": case, "sampler": sampler.to_plain(), "group": self._meet(tuple(ranks)).name,
-                       "number": self._number + 1, "disturb": 1 + 1000 * turn}
+            request = {
+                "do": "hold",
+                "case": case,
+                "sampler": sampler.to_plain(),
+                "group": self._meet(tuple(ranks)).name,
+                "number": self._number + 1,
+                "disturb": 1 + 1000 * turn,
+            }
             outcome = self._ask(dict.fromkeys(ranks, request), patience)
             incident, quiet = outcome.incident, quiet and _quiescent(ranks, outcome, kept=1)
             if incident is not None:
@@ -230,14 +294,18 @@ class Pool:
 
     # Asking.
 
-    def _ask(self, requests: dict[int, dict[str, Any]], patience: float, *, mortal: bool = False) -> Outcome:
+    def _ask(
+        self, requests: dict[int, dict[str, Any]], patience: float, *, mortal: bool = False
+    ) -> Outcome:
         """Send every rank its request and collect the answers, until all have answered or patience (seconds) ends.
 
-        Mortal ranks end when they raise, as a program does that does not catch it: others may wait for them, not for the rank
+        Mortal ranks end when they raise, as a program does that does not catch it: others may wait
+            for them, not for the rank
         that ended first.
 
         Raises:
-            HarnessError: A process cannot be started, or nothing can be found out about a silent one.
+            HarnessError: A process cannot be started, or nothing can be found out about a silent
+                one.
         """
         try:
             return self._exchange(requests, patience, mortal=mortal)
@@ -245,7 +313,9 @@ class Pool:
             self._retire()
             raise
 
-    def _exchange(self, requests: dict[int, dict[str, Any]], patience: float, *, mortal: bool) -> Outcome:
+    def _exchange(
+        self, requests: dict[int, dict[str, Any]], patience: float, *, mortal: bool
+    ) -> Outcome:
         self._number += 1
         outcome = Outcome()
         waiting: dict[socket.socket, int] = {}
@@ -282,12 +352,18 @@ class Pool:
                 until = min(until, time.monotonic() + GRACE)
         self._reject_failures(outcome)
         if waiting or dead:
-            outcome.incident = self._incident(set(waiting.values()), dead, time.monotonic() - started)
+            outcome.incident = self._incident(
+                set(waiting.values()), dead, time.monotonic() - started
+            )
         return outcome
 
     def _ready(self, waiting: dict[socket.socket, int], seconds: float) -> list[socket.socket]:
         """The sockets that have something to say, after at most so many seconds; what ranks print is read on the way."""
-        printing = {self._ranks[rank].output: rank for rank in waiting.values() if not self._ranks[rank].ended}
+        printing = {
+            self._ranks[rank].output: rank
+            for rank in waiting.values()
+            if not self._ranks[rank].ended
+        }
         sources: list[Any] = [*waiting, *printing]
         ready, _, _ = select.select(sources, [], [], seconds)
         for descriptor in printing.keys() & set(ready):
@@ -302,7 +378,9 @@ class Pool:
             if "failed" in header:
                 told = header["failed"]
                 self._retire()
-                raise HarnessError(f"a rank's serve loop raised {told['type']}: {told['message']}\n{told['traceback']}")
+                raise HarnessError(
+                    f"a rank's serve loop raised {told['type']}: {told['message']}\n{told['traceback']}"
+                )
 
     def _incident(self, hung: set[int], dead: set[int], seconds: float) -> Incident:
         """What is known of ranks that gave no answer: their stacks, or how they ended."""
@@ -311,13 +389,25 @@ class Pool:
         if hung:
             time.sleep(0.1)  # faulthandler writes the stacks from a signal handler, in under 50 ms.
         statuses = {rank: self._ranks[rank].status(1.0) for rank in dead}
-        ended = {rank: "closed its connection or sent what is no evidence" if status is None else _how(status)
-                 for rank, status in statuses.items()}
-        stacks = {rank: self._ranks[rank].printed() + self._ranks[rank].waits() for rank in hung | dead}
+        ended = {
+            rank: "closed its connection or sent what is no evidence"
+            if status is None
+            else _how(status)
+            for rank, status in statuses.items()
+        }
+        stacks = {
+            rank: self._ranks[rank].printed() + self._ranks[rank].waits() for rank in hung | dead
+        }
         waiting = dict.fromkeys(hung, f"gave no answer within {seconds:.1f} s")
         said = {rank: self._ranks[rank].last_calls(self._number) for rank in hung | dead}
-        return Incident("died" if dead else "hung", {**waiting, **ended}, stacks, seconds,
-                        {rank: calls for rank, calls in said.items() if calls is not None}, statuses)
+        return Incident(
+            "died" if dead else "hung",
+            {**waiting, **ended},
+            stacks,
+            seconds,
+            {rank: calls for rank, calls in said.items() if calls is not None},
+            statuses,
+        )
 
     def _evidence(self, case: TrainingCase, outcome: Outcome) -> TrainingEvidence:
         ranks, incident = [], outcome.incident
@@ -328,7 +418,9 @@ class Pool:
                 try:
                     evidence = rank_evidence(*outcome.frames[rank], layouts)
                 except EvidenceError as error:
-                    incident = outcome.incident = Incident("died", {rank: str(error)}, {rank: self._ranks[rank].printed()}, 0.0)
+                    incident = outcome.incident = Incident(
+                        "died", {rank: str(error)}, {rank: self._ranks[rank].printed()}, 0.0
+                    )
             ranks.append(evidence)
         return TrainingEvidence(case, tuple(ranks), incident)
 
@@ -355,10 +447,21 @@ class Pool:
             return self._meetings[ranks]
         store, file = self._store(ranks)
         meeting = self._meetings[ranks] = _Meeting(f"{ranks[0]}-{ranks[-1]}", file)
-        self._asked("connect to one another", {
-            rank: {"do": "connect", "name": meeting.name, "store": store, "rank": number, "world_size": len(ranks),
-                   "place": self._place(rank)}
-            for number, rank in enumerate(ranks)}, CONNECTING)
+        self._asked(
+            "connect to one another",
+            {
+                rank: {
+                    "do": "connect",
+                    "name": meeting.name,
+                    "store": store,
+                    "rank": number,
+                    "world_size": len(ranks),
+                    "place": self._place(rank),
+                }
+                for number, rank in enumerate(ranks)
+            },
+            CONNECTING,
+        )
         return meeting
 
     def _store(self, ranks: tuple[int, ...]) -> tuple[str, int | None]:
@@ -367,8 +470,12 @@ class Pool:
         if not heres:
             file = os.memfd_create("store")
             return f"/proc/{os.getpid()}/fd/{file}", file
-        address = next((here for here in heres if not ipaddress.ip_address(here).is_loopback), heres[0])
-        return self._asked("keep a store", {_KEEPER: {"do": "keep", "address": address}}, CONNECTING)[_KEEPER]["store"], None
+        address = next(
+            (here for here in heres if not ipaddress.ip_address(here).is_loopback), heres[0]
+        )
+        return self._asked(
+            "keep a store", {_KEEPER: {"do": "keep", "address": address}}, CONNECTING
+        )[_KEEPER]["store"], None
 
     def introduce(self, request: dict[str, Any]) -> list[str | None]:
         """Have a process of its own say what it is to say to the other processes of a job (`stores.introduced`).
@@ -376,14 +483,22 @@ class Pool:
         Raises:
             HarnessError: The launcher's store is not to be reached.
         """
-        answer = self._asked("reach the job's store", {0: {"do": "introduce", **request}}, 2 * request["patience"] + GRACE)[0]
+        answer = self._asked(
+            "reach the job's store",
+            {0: {"do": "introduce", **request}},
+            2 * request["patience"] + GRACE,
+        )[0]
         if "unreachable" in answer:
-            raise HarnessError(f"the job's store at {request['host']}:{request['port']} is not to be reached: "
-                               f"{answer['unreachable']}")
+            raise HarnessError(
+                f"the job's store at {request['host']}:{request['port']} is not to be reached: "
+                f"{answer['unreachable']}"
+            )
         said: list[str | None] = answer["said"]
         return said
 
-    def _asked(self, what: str, requests: dict[int, dict[str, Any]], patience: float) -> dict[int, dict[str, Any]]:
+    def _asked(
+        self, what: str, requests: dict[int, dict[str, Any]], patience: float
+    ) -> dict[int, dict[str, Any]]:
         """The answers of all processes asked to do something that is no part of a case.
 
         Raises:
@@ -392,14 +507,16 @@ class Pool:
         outcome = self._ask(requests, patience)
         if outcome.incident is not None:
             self._retire()
-            raise HarnessError(f"ranks could not {what}: {outcome.incident.ranks} {outcome.incident.stacks}")
+            raise HarnessError(
+                f"ranks could not {what}: {outcome.incident.ranks} {outcome.incident.stacks}"
+            )
         return {rank: header for rank, (header, _) in outcome.frames.items()}
 
     def _retire(self) -> None:
         """End all ranks.
 
-        All, because a store's file may be closed only when nobody has it open: the FileStore of a rank that lived on would
-        write its farewell into whatever file got the descriptor next.
+        All, because a store's file may be closed only when nobody has it open: the FileStore of a
+        rank that lived on would write its farewell into whatever file got the descriptor next.
         """
         for process in self._ranks.values():
             process.retire()
@@ -422,8 +539,10 @@ def _quiescent(ranks: list[int], outcome: Outcome, kept: int) -> bool:
         return False
     headers = [outcome.frames[rank][0] for rank in ranks]
     trained = [header for header in headers if header["records"]]
-    return (all(header["quiescent"] and not header["changed"] and not header["facts"].get("raised") for header in headers)
-            and all(_agreed(header, kept) == _agreed(trained[0], kept) for header in trained))
+    return all(
+        header["quiescent"] and not header["changed"] and not header["facts"].get("raised")
+        for header in headers
+    ) and all(_agreed(header, kept) == _agreed(trained[0], kept) for header in trained)
 
 
 def _agreed(header: dict[str, Any], groups: int) -> list[list[list[Any]]]:

@@ -16,7 +16,9 @@ from ddp_invariants.trace import WORDS_SIZE, LastCalls, LastWords
 _OUTPUT_KEPT = 8000
 """Bytes kept of what a rank prints, and of its stacks."""
 _PIPE = 1 << 16
-_GONE = "the host of this session is gone ({}); was it killed, or does `python -c 'import torch'` fail?"
+_GONE = (
+    "the host of this session is gone ({}); was it killed, or does `python -c 'import torch'` fail?"
+)
 
 
 def this_node() -> str:
@@ -55,7 +57,8 @@ class HostClient:
             Its pid.
 
         Raises:
-            HarnessError: The host is gone or gives no answer, or the system allows no more processes.
+            HarnessError: The host is gone or gives no answer, or the system allows no more
+                processes.
         """
         self._say(f"fork {rank}", [control.fileno(), output, stacks, words])
         verb, pid = "", 0
@@ -63,7 +66,9 @@ class HostClient:
             try:
                 verb, pid = self._hear(STARTING)
             except TimeoutError:
-                raise HarnessError(f"the host of this session started no rank within {STARTING:.0f} s") from None
+                raise HarnessError(
+                    f"the host of this session started no rank within {STARTING:.0f} s"
+                ) from None
         if not pid:
             raise HarnessError("the system refuses to start more processes (ulimit -u?)")
         self.ended.pop(pid, None)  # Of an earlier process with the same number.
@@ -75,7 +80,8 @@ class HostClient:
         One that the kernel holds on to (in a system call that no signal interrupts) is left to it.
 
         Returns:
-            Its exit status, negative for the signal that ended it; None when it had to be killed here.
+            Its exit status, negative for the signal that ended it; None when it had to be killed
+            here.
         """
         status = self.status(pid, 0.0)
         if status is None:
@@ -125,8 +131,9 @@ class HostClient:
 class Process:
     """One rank: its process, the socket it serves, the pipe it prints to and the anonymous file that takes its stacks.
 
-    What it prints is read while it is waited for, and only the end is kept: a rank that floods its output takes time, never
-    memory. Its stacks have a place of their own, so that no flood washes them away.
+    What it prints is read while it is waited for, and only the end is kept: a rank that floods its
+    output takes time, never memory. Its stacks have a place of their own, so that no flood washes
+    them away.
     """
 
     host: HostClient
@@ -155,8 +162,14 @@ class Process:
         words = os.memfd_create(f"words{rank}")
         os.ftruncate(words, WORDS_SIZE)
         try:
-            return cls(host, host.fork(rank, theirs, printing, stacks, words), ours, output, stacks,
-                       LastWords(words))
+            return cls(
+                host,
+                host.fork(rank, theirs, printing, stacks, words),
+                ours,
+                output,
+                stacks,
+                LastWords(words),
+            )
         except HarnessError:
             ours.close()
             os.close(output)
@@ -184,7 +197,9 @@ class Process:
             piece = os.read(self.output, _PIPE)
         except BlockingIOError:
             return False
-        self.ended = not piece  # It has closed its stdout and stderr, or is gone with all who had inherited them.
+        self.ended = (
+            not piece
+        )  # It has closed its stdout and stderr, or is gone with all who had inherited them.
         self.tail = (self.tail + piece)[-_OUTPUT_KEPT:]
         return bool(piece)
 
@@ -201,14 +216,20 @@ class Process:
         """Its stacks, where it was asked for them or crashed, and the end of what it has printed since it was last asked."""
         self.drain()
         stacks = os.pread(self.stacks, _OUTPUT_KEPT, 0)
-        return "\n".join(text for piece in (stacks, self.tail) if (text := piece.decode(errors="replace").strip("\0\n ")))
+        return "\n".join(
+            text
+            for piece in (stacks, self.tail)
+            if (text := piece.decode(errors="replace").strip("\0\n "))
+        )
 
     def waits(self) -> str:
         """Where its native threads wait, as the kernel sees it; empty when it is gone."""
         lines = []
         for task in sorted(Path(f"/proc/{self.pid}/task").glob("*")):
             with contextlib.suppress(OSError):
-                lines.append(f"\nthread {task.name} {(task / 'comm').read_text().strip()}: {(task / 'wchan').read_text()}")
+                lines.append(
+                    f"\nthread {task.name} {(task / 'comm').read_text().strip()}: {(task / 'wchan').read_text()}"
+                )
         return "".join(lines)
 
     def last_calls(self, case: int) -> LastCalls | None:

@@ -66,7 +66,9 @@ class Rank:
     def answer(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """The answer to one request."""
         verb = request["do"]
-        if self.place is None and "place" in request:  # Before anything is imported, which may look for devices.
+        if (
+            self.place is None and "place" in request
+        ):  # Before anything is imported, which may look for devices.
             self.place = taken(*request["place"])
         if verb == "train":
             return self._train(request)
@@ -81,8 +83,13 @@ class Rank:
             return stores.introduced(request), b""
         if verb == "look":
             # Counting them initialises nothing.
-            return {"torch": torch.__version__, "cuda": torch.version.cuda, "nccl": torch.distributed.is_nccl_available(),
-                    "devices": torch.cuda.device_count(), "visible": os.environ.get("CUDA_VISIBLE_DEVICES", "")}, b""
+            return {
+                "torch": torch.__version__,
+                "cuda": torch.version.cuda,
+                "nccl": torch.distributed.is_nccl_available(),
+                "devices": torch.cuda.device_count(),
+                "visible": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
+            }, b""
         if verb == "describe":
             return self._describe(request), b""
         return self._shards(request) if verb == "shards" else self._held(request), b""
@@ -91,7 +98,11 @@ class Rank:
         """What an implementation is, loaded on first use; and what importing it changed, which is its own affair."""
         before, self.surroundings = Surroundings(), None
         try:
-            loaded = self.driver(request["ddp"]) if "ddp" in request else self.sampler(request["sampler"])
+            loaded = (
+                self.driver(request["ddp"])
+                if "ddp" in request
+                else self.sampler(request["sampler"])
+            )
             described = asdict(loaded.describe())
             described["made_of"] = asdict(loaded.made_of) if request.get("made_of") else None
         except LoadError:
@@ -105,7 +116,9 @@ class Rank:
         assert self.place is not None
         timeout = dt.timedelta(seconds=GLOO_TIMEOUT)
         store = stores.reached(request["store"], request["world_size"], timeout)
-        connections = Connections(store, request["rank"], request["world_size"], timeout, self.place)
+        connections = Connections(
+            store, request["rank"], request["world_size"], timeout, self.place
+        )
         if self.place.on_device:
             connections.meet()
         self.connections[request["name"]] = connections
@@ -124,14 +137,29 @@ class Rank:
         assert isinstance(case, cases.ShardCase)
         sampler = self.sampler(request["sampler"])
         self.surroundings, counts = self.surroundings or Surroundings(), kernel_counts()
-        session = Session(group, None, list(range(case.world_size)), str(request["number"]), Log(self.words, request["number"]),
-                          Timing(), plain=False)
+        session = Session(
+            group,
+            None,
+            list(range(case.world_size)),
+            str(request["number"]),
+            Log(self.words, request["number"]),
+            Timing(),
+            plain=False,
+        )
         with environment(group.rank, case.world_size):
-            answer = sharding.shards(case, sampler, disturb=request["disturb"] + group.rank, ranks=[group.rank])
+            answer = sharding.shards(
+                case, sampler, disturb=request["disturb"] + group.rank, ranks=[group.rank]
+            )
         session.end()
         quiescent = _closed(session)
-        return {**answer, "records": ["a shard"], "facts": {"raised": answer.get("raised")}, "sent": session.sent(),
-                "quiescent": quiescent, "changed": _changed(self.surroundings, counts)}
+        return {
+            **answer,
+            "records": ["a shard"],
+            "facts": {"raised": answer.get("raised")},
+            "sent": session.sent(),
+            "quiescent": quiescent,
+            "changed": _changed(self.surroundings, counts),
+        }
 
     def _train(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         case = cases.from_plain(request["case"])
@@ -139,10 +167,16 @@ class Rank:
         driver = self.driver(request["ddp"])
         everyone = self.connections[request["everyone"]]
         local_rank, local_size = request["local"]
-        os.environ.update(WORLD_SIZE=str(case.ranks_needed), LOCAL_WORLD_SIZE=str(local_size), LOCAL_RANK=str(local_rank))
+        os.environ.update(
+            WORLD_SIZE=str(case.ranks_needed),
+            LOCAL_WORLD_SIZE=str(local_size),
+            LOCAL_RANK=str(local_rank),
+        )
         log = Log(self.words, request["number"])
         self.surroundings = self.surroundings or Surroundings()
-        counts = kernel_counts()  # Taken here: connections made since the last case have brought theirs.
+        counts = (
+            kernel_counts()
+        )  # Taken here: connections made since the last case have brought theirs.
         left: list[list[int]] = []
         for number in range(case.rounds):
             record, session, quiescent = self._round(case, request, driver, log, number)
@@ -151,26 +185,49 @@ class Rank:
                     _meet(session.store, everyone)
                 gc.collect()
                 left.append([*kernel_counts().values(), child_processes()])
-        header = {**record.header(), "sent": session.sent(), "groups": session.members, "quiescent": quiescent, "left": left,
-                  "changed": _changed(self.surroundings, counts)}
+        header = {
+            **record.header(),
+            "sent": session.sent(),
+            "groups": session.members,
+            "quiescent": quiescent,
+            "left": left,
+            "changed": _changed(self.surroundings, counts),
+        }
         return header, bytes(record.blob)
 
-    def _round(self, case: cases.TrainingCase, request: dict[str, Any], driver: Driver, log: Log,
-               number: int) -> tuple[noting.Record, Session, bool]:
+    def _round(
+        self,
+        case: cases.TrainingCase,
+        request: dict[str, Any],
+        driver: Driver,
+        log: Log,
+        number: int,
+    ) -> tuple[noting.Record, Session, bool]:
         """Train once; what was noted, and whether the connections may be used again."""
         everyone = self.connections[request["everyone"]]
         training_group = self.connections.get(request["training"]) if case.outside else None
         members = list(range(case.outside, case.ranks_needed))
         _seed(draws.seed(case, everyone.rank), everyone.place)
-        session = Session(everyone, training_group, members, f"{request['number']}.{number}", log,
-                          _timing(case, everyone.rank), plain=request["plain"])
+        session = Session(
+            everyone,
+            training_group,
+            members,
+            f"{request['number']}.{number}",
+            log,
+            _timing(case, everyone.rank),
+            plain=request["plain"],
+        )
         record = noting.Record()
-        saved = earlier.train(case, everyone.rank, driver, session) if case.saved_by is not None else None
+        saved = (
+            earlier.train(case, everyone.rank, driver, session)
+            if case.saved_by is not None
+            else None
+        )
         if everyone.rank >= case.outside:
             record = training.train(case, everyone.rank - case.outside, driver, session, saved)
         session.end()
-        # Plain groups close their connections when destroyed, which would end another rank's wait with an error; their
-        # processes are ended by the controller once all ranks have answered.
+        # Plain groups close their connections when destroyed, which would end another rank's wait
+        # with an error; their processes are ended by the controller once all ranks have answered.
         return record, session, not request["plain"] and _closed(session)
 
 
@@ -178,22 +235,30 @@ def _meet(store: Any, connections: Connections) -> None:
     """Wait until all ranks have got here, or for some seconds: the next round drops the last one's own connections."""
     store.set(f"over/{connections.rank}", "")
     with contextlib.suppress(RuntimeError):  # A rank that is late shows by itself.
-        store.wait([f"over/{rank}" for rank in range(connections.world_size)], dt.timedelta(seconds=5))
+        store.wait(
+            [f"over/{rank}" for rank in range(connections.world_size)], dt.timedelta(seconds=5)
+        )
 
 
 def _timing(case: cases.TrainingCase, rank: int) -> Timing:
     """What the case does to the timing of a rank's collectives, in the default group's numbering."""
     plan = case.perturbation
     sentinel = float("nan") if plan.sentinel == "nan" else SENTINEL
-    return Timing(plan.kind == "withheld", sentinel, draws.delays(case, rank - case.outside),
-                  plan.milliseconds / 1000 if plan.kind == "slow communication" else 0.0)
+    return Timing(
+        plan.kind == "withheld",
+        sentinel,
+        draws.delays(case, rank - case.outside),
+        plan.milliseconds / 1000 if plan.kind == "slow communication" else 0.0,
+    )
 
 
 def _seed(number: int, place: Place) -> None:
     """Give the global generators a state that the case and the rank fix, so that whoever draws from them replays."""
     random.seed(number)
     np.random.seed(number % 2**32)  # noqa: NPY002 - the global generator is what implementations use
-    torch.default_generator.manual_seed(number)  # For each device that is absent torch.manual_seed formats a stack.
+    torch.default_generator.manual_seed(
+        number
+    )  # For each device that is absent torch.manual_seed formats a stack.
     if place.on_device:
         torch.cuda.manual_seed(number)
 
@@ -209,7 +274,9 @@ def _closed(session: Session) -> bool:
 def _changed(surroundings: Surroundings, counts: dict[str, int]) -> list[str]:
     """What the case left changed; an implementation may have broken what finding out needs."""
     try:
-        return surroundings.changed() + [name for name, count in kernel_counts().items() if count != counts[name]]
+        return surroundings.changed() + [
+            name for name, count in kernel_counts().items() if count != counts[name]
+        ]
     except Exception as error:  # noqa: BLE001 - as above
         return [f"what tells ({type(error).__name__})"]
 
@@ -217,7 +284,8 @@ def _changed(surroundings: Surroundings, counts: dict[str, int]) -> list[str]:
 def _bound_memory() -> None:
     """Let this process take so much memory more than it has: a larger demand raises here and takes nobody else's.
 
-    RLIMIT_DATA rather than RLIMIT_AS, which also counts libraries that are mapped and addresses that are only reserved.
+    RLIMIT_DATA rather than RLIMIT_AS, which also counts libraries that are mapped and addresses
+    that are only reserved.
     """
     pages = int(_statm()[5])
     most = pages * resource.getpagesize() + noting.MEMORY
@@ -261,5 +329,9 @@ def serve(control: socket.socket, rank: int, stacks: int, words: int) -> int:
             header, blob = {"unusable": str(error)}, b""
         except Exception as error:  # noqa: BLE001 - the harness's own failure: told to the controller, which says so
             header, blob = {"failed": noting.told(error, request["do"], 0)}, b""
-        cost = [time.perf_counter() - began, resident, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]
+        cost = [
+            time.perf_counter() - began,
+            resident,
+            resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        ]
         wire.send(control, {**header, "to": request["to"], "cost": cost}, blob)

@@ -1,8 +1,9 @@
 """Ranks in other processes of a job, on this machine or another: the end that asks for them.
 
-The other end is `serving.py`. Every connection begins with the token of the process it is to; then it is for one
-thing: `session` lives as long as rank 0 does, `host` asks for ranks and about them, `rank` carries what a rank is asked
-and answers. Frames as everywhere (wire.py): JSON and raw bits.
+The other end is `serving.py`. Every connection begins with the token of the process it is to; then
+it is for one
+thing: `session` lives as long as rank 0 does, `host` asks for ranks and about them, `rank` carries
+what a rank is asked and answers. Frames as everywhere (wire.py): JSON and raw bits.
 """
 
 import contextlib
@@ -62,8 +63,12 @@ def steady(connection: socket.socket) -> socket.socket:
     """A TCP connection that says within a minute that nothing comes through any more, and delays nothing."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, seconds in ((socket.TCP_KEEPIDLE, _LOST // 6), (socket.TCP_KEEPINTVL, _LOST // 6), (socket.TCP_KEEPCNT, 5),
-                            (socket.TCP_USER_TIMEOUT, 1000 * _LOST)):
+    for option, seconds in (
+        (socket.TCP_KEEPIDLE, _LOST // 6),
+        (socket.TCP_KEEPINTVL, _LOST // 6),
+        (socket.TCP_KEEPCNT, 5),
+        (socket.TCP_USER_TIMEOUT, 1000 * _LOST),
+    ):
         connection.setsockopt(socket.IPPROTO_TCP, option, seconds)
     return connection
 
@@ -77,8 +82,9 @@ def connect(place: Place, purpose: str, **more: Any) -> socket.socket:
     try:
         connection = steady(socket.create_connection((place.address, place.port), REACHING))
     except OSError as error:
-        raise HarnessError(f"{place} is not to be reached ({error}): its process, its machine or the link to it is gone"
-                           ) from error
+        raise HarnessError(
+            f"{place} is not to be reached ({error}): its process, its machine or the link to it is gone"
+        ) from error
     try:
         connection.settimeout(PATIENCE)
         wire.send(connection, {"token": place.token, "for": purpose, **more})
@@ -130,7 +136,8 @@ class RemoteHost:
         """The answer to a request that takes so many seconds at most.
 
         Raises:
-            HarnessError: There is none; or the connection was lost before, and with it the ranks that were asked for over it.
+            HarnessError: There is none; or the connection was lost before, and with it the ranks
+                that were asked for over it.
         """
         connection = self._connection
         if connection is None:
@@ -141,8 +148,9 @@ class RemoteHost:
             answer = wire.receive(connection)
         except (OSError, wire.WireError) as error:
             self.close()
-            raise HarnessError(f"{self.place} gives no answer ({error}): its process, its machine or the link to it is gone"
-                               ) from error
+            raise HarnessError(
+                f"{self.place} gives no answer ({error}): its process, its machine or the link to it is gone"
+            ) from error
         if answer is None:
             self.close()
             raise HarnessError(f"{self.place} is gone: its process has ended")
@@ -190,7 +198,9 @@ class RemoteProcess:
 
     def status(self, patience: float) -> int | None:
         """How it ended, if it did within `patience` seconds."""
-        status: int | None = self.host.ask(patience, do="status", pid=self.pid, within=patience)["status"]
+        status: int | None = self.host.ask(patience, do="status", pid=self.pid, within=patience)[
+            "status"
+        ]
         return status
 
     def printed(self) -> str:
@@ -209,7 +219,9 @@ class RemoteProcess:
         if said is None:
             return None
         issued, waiting, calls = said
-        return LastCalls(issued, waiting, tuple((number, group, Call(*call)) for number, group, call in calls))
+        return LastCalls(
+            issued, waiting, tuple((number, group, Call(*call)) for number, group, call in calls)
+        )
 
     def retire(self) -> int | None:
         """End it for good. Returns its exit status if it had ended by itself and that is known."""

@@ -10,9 +10,17 @@ from ddp_invariants.case import TrainingCase
 def scaler_of(case: TrainingCase, device: torch.device) -> torch.amp.GradScaler | None:
     """The case's scaler of gradients on a device before its first step; None where it has none."""
     plan = case.scaler
-    return None if plan is None else torch.amp.GradScaler(
-        device.type, init_scale=2.0**plan.log2_scale, growth_factor=2.0**plan.log2_growth,
-        backoff_factor=2.0**-plan.log2_backoff, growth_interval=plan.interval)
+    return (
+        None
+        if plan is None
+        else torch.amp.GradScaler(
+            device.type,
+            init_scale=2.0**plan.log2_scale,
+            growth_factor=2.0**plan.log2_growth,
+            backoff_factor=2.0**-plan.log2_backoff,
+            growth_interval=plan.interval,
+        )
+    )
 
 
 def unscale(case: TrainingCase, scaler: torch.amp.GradScaler, optimizer: Any) -> None:

@@ -1,6 +1,7 @@
 """What every process of a job but rank 0 does: keep ranks for rank 0's pools, until rank 0 says that it is over or is gone.
 
-The other end is `remote.py`. Single-threaded on purpose, like the host: nobody's message is half done when another's comes.
+The other end is `remote.py`. Single-threaded on purpose, like the host: nobody's message is half
+done when another's comes.
 """
 
 import hmac
@@ -84,12 +85,21 @@ class Server:
 
     def serve(self) -> int:
         """Serve until rank 0 is over or gone; the exit status: rank 0's own, where it has said one."""
-        before = {number: signal.signal(number, act) for number, act in (
-            (signal.SIGINT, self._interrupted), (signal.SIGTERM, self._terminated))}
+        before = {
+            number: signal.signal(number, act)
+            for number, act in (
+                (signal.SIGINT, self._interrupted),
+                (signal.SIGTERM, self._terminated),
+            )
+        }
         try:
             while self._over is None:
-                for key, _ in self._selector.select(min(1.0, max(self._until - time.monotonic(), 0.0))):
-                    if self._selector.get_map().get(key.fd) == key:  # Not dropped on behalf of another one's message.
+                for key, _ in self._selector.select(
+                    min(1.0, max(self._until - time.monotonic(), 0.0))
+                ):
+                    if (
+                        self._selector.get_map().get(key.fd) == key
+                    ):  # Not dropped on behalf of another one's message.
                         key.data(key.fileobj)
                 self._look_at_the_clock()
         except _Terminated:
@@ -97,7 +107,11 @@ class Server:
         finally:
             for pool in list(self._pools):
                 self._drop_pool(pool)
-            for connection in [*self._newcomers, *self._lines, *([self._session] if self._session else [])]:
+            for connection in [
+                *self._newcomers,
+                *self._lines,
+                *([self._session] if self._session else []),
+            ]:
                 connection.close()
             self._selector.close()
             for number, handler in before.items():
@@ -165,11 +179,26 @@ class Server:
         if greeting.get("for") == "host":
             self._pools[connection] = _Pool(HostClient(self._host))
             return self._hear_pool
-        rank = next((pool.ranks[greeting["pid"]] for pool in self._pools.values() if greeting.get("pid") in pool.ranks), None)
-        if greeting.get("for") == "rank" and rank is not None and not any(line.rank is rank for line in self._lines.values()):
+        rank = next(
+            (
+                pool.ranks[greeting["pid"]]
+                for pool in self._pools.values()
+                if greeting.get("pid") in pool.ranks
+            ),
+            None,
+        )
+        if (
+            greeting.get("for") == "rank"
+            and rank is not None
+            and not any(line.rank is rank for line in self._lines.values())
+        ):
             self._lines[connection] = _Line(rank)
-            self._selector.register(rank.control, selectors.EVENT_READ, lambda _: self._hear_rank(connection))
-            self._selector.register(rank.output, selectors.EVENT_READ, lambda _: self._hear_output(rank))
+            self._selector.register(
+                rank.control, selectors.EVENT_READ, lambda _: self._hear_rank(connection)
+            )
+            self._selector.register(
+                rank.output, selectors.EVENT_READ, lambda _: self._hear_output(rank)
+            )
             return self._hear_request
         raise wire.WireError("it is for nothing there is")
 
@@ -226,7 +255,9 @@ class Server:
 
     def _retire(self, pool: _Pool, rank: Process) -> int | None:
         del pool.ranks[rank.pid]
-        for connection in [connection for connection, line in self._lines.items() if line.rank is rank]:
+        for connection in [
+            connection for connection, line in self._lines.items() if line.rank is rank
+        ]:
             self._drop_line(connection)
         return rank.retire()
 

@@ -1,6 +1,7 @@
 """torch.distributed as a case finds it: initialised, its groups observed, and as it was before once the case is over.
 
-What implementations call to make groups themselves finds the case's groups, and makes observed ones.
+What implementations call to make groups themselves finds the case's groups, and makes observed
+ones.
 """
 
 import datetime as dt
@@ -15,7 +16,9 @@ from torch.distributed import device_mesh
 from ddp_invariants.ranks.group import Connections, Log, ObservedGroup, Row, Timing
 from ddp_invariants.trace import label
 
-_c10d: Any = torch._C._distributed_c10d  # Its classes are public names of torch.distributed without type stubs.
+_c10d: Any = (
+    torch._C._distributed_c10d
+)  # Its classes are public names of torch.distributed without type stubs.
 
 _pending: list[Any] = []
 """The group torch's next call for one shall get: its creators are not told for whom they create."""
@@ -25,7 +28,9 @@ def _create(store: Any, rank: int, world_size: int, timeout: dt.timedelta) -> An
     if _pending:
         return _pending.pop()
     session = _active[0]
-    return session.observe(Connections(store, rank, world_size, timeout, session.place, *_branching))
+    return session.observe(
+        Connections(store, rank, world_size, timeout, session.place, *_branching)
+    )
 
 
 def lone_rank(rank: int, world_size: int) -> None:
@@ -54,7 +59,9 @@ def _join(*arguments: Any, **options: Any) -> None:
         return
     for name, ours in (("rank", dist.get_rank()), ("world_size", dist.get_world_size())):
         if options.get(name, -1) not in (-1, ours):
-            raise ValueError(f"init_process_group was called with {name}={options[name]}, but this process has {name} {ours}")
+            raise ValueError(
+                f"init_process_group was called with {name}={options[name]}, but this process has {name} {ours}"
+            )
     _joined += 1
 
 
@@ -68,7 +75,9 @@ def _leave(group: Any = None) -> None:
 
 
 @wraps(dist.new_group)
-def _branch(ranks: Any = None, timeout: Any = None, backend: Any = None, *arguments: Any, **options: Any) -> Any:
+def _branch(
+    ranks: Any = None, timeout: Any = None, backend: Any = None, *arguments: Any, **options: Any
+) -> Any:
     """`new_group`: during a case whose groups are observed the new one is so too."""
     if not _active or not _active[0].groups or (carrier := _active[0].carrier_of(backend)) is None:
         return _new_group(ranks, timeout, backend, *arguments, **options)
@@ -90,8 +99,13 @@ _active: list["Session"] = []
 _kept: list["Session"] = []
 """The last case's session, where an implementation made groups: their connections end when the next case begins, by when all
 ranks have answered; before, they could end another rank's wait."""
-# Replaced for good and before any implementation is imported, since `from torch.distributed import …` keeps what it finds.
-for _name, _ours in (("init_process_group", _join), ("destroy_process_group", _leave), ("new_group", _branch)):
+# Replaced for good and before any implementation is imported, since `from torch.distributed import
+# …` keeps what it finds.
+for _name, _ours in (
+    ("init_process_group", _join),
+    ("destroy_process_group", _leave),
+    ("new_group", _branch),
+):
     for _module in (dist, dist.distributed_c10d, device_mesh):
         if hasattr(_module, _name):
             setattr(_module, _name, _ours)
@@ -102,12 +116,14 @@ class Session:
 
     Args:
         connections: Of all ranks of the case.
-        training: Connections of the ranks that train, where they are not all (`TrainingCase.outside`).
+        training: Connections of the ranks that train, where they are not all
+            (`TrainingCase.outside`).
         members: Their ranks in the default group.
         name: Of the run, so that no two share keys of the store.
         log: What the groups note in.
         timing: What is done to the timing of this rank's collectives.
-        plain: Make plain groups instead of observed ones: a counterexample must not depend on the observer.
+        plain: Make plain groups instead of observed ones: a counterexample must not depend on the
+            observer.
 
     Attributes:
         store: Where the ranks of the run meet.
@@ -116,8 +132,17 @@ class Session:
         members: Each one's ranks in the default group.
     """
 
-    def __init__(self, connections: Connections, training: Connections | None, members: list[int], name: str,
-                 log: Log, timing: Timing, *, plain: bool) -> None:
+    def __init__(
+        self,
+        connections: Connections,
+        training: Connections | None,
+        members: list[int],
+        name: str,
+        log: Log,
+        timing: Timing,
+        *,
+        plain: bool,
+    ) -> None:
         _kept.clear()
         self.groups: list[ObservedGroup] = []
         self.members: list[list[int]] = []
@@ -129,8 +154,13 @@ class Session:
         self.store = store = _c10d.PrefixStore(name, connections.store)
         backend = connections.carrier if plain else "observed"
         _pending[:] = [] if plain else [self.observe(connections)]
-        _init_process_group(backend, store=store, rank=connections.rank, world_size=connections.world_size,
-                            timeout=connections.timeout)
+        _init_process_group(
+            backend,
+            store=store,
+            rank=connections.rank,
+            world_size=connections.world_size,
+            timeout=connections.timeout,
+        )
         self._world = dist.group.WORLD
         self.adopt(self._world)
         self.subgroup: Any = None

@@ -21,29 +21,68 @@ SIZES = ("WORLD_SIZE", "LOCAL_WORLD_SIZE")
 _SIZES = frozenset(name.encode() for name in SIZES)
 
 _MODULES: tuple[Any, ...] = (
-    torch, dist, dist.distributed_c10d, torch.autograd, nn.functional, nn.init, nn.utils, nn.modules.module, builtins, os,
-    random, np.random, threading)
+    torch,
+    dist,
+    dist.distributed_c10d,
+    torch.autograd,
+    nn.functional,
+    nn.init,
+    nn.utils,
+    nn.modules.module,
+    builtins,
+    os,
+    random,
+    np.random,
+    threading,
+)
 """Adding a name to a module is importing, as a rule, and changes nothing for others; replacing one does."""
 _CLASSES: tuple[Any, ...] = (
-    torch.Tensor, nn.Parameter, nn.Module, nn.Linear, nn.ModuleList, nn.Sequential, torch.optim.Optimizer, torch.optim.SGD,
-    torch.optim.Adam, torch.optim.AdamW, dist.ProcessGroup)
+    torch.Tensor,
+    nn.Parameter,
+    nn.Module,
+    nn.Linear,
+    nn.ModuleList,
+    nn.Sequential,
+    torch.optim.Optimizer,
+    torch.optim.SGD,
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    dist.ProcessGroup,
+)
 """Adding a name to a class may replace what it inherits."""
-_WATCHED: tuple[tuple[str, Any], ...] = tuple((thing.__name__, thing) for thing in (*_MODULES, *_CLASSES))
+_WATCHED: tuple[tuple[str, Any], ...] = tuple(
+    (thing.__name__, thing) for thing in (*_MODULES, *_CLASSES)
+)
 _HOOKS: tuple[Mapping[Any, Any], ...] = tuple(
-    value for thing in (nn.Module, torch.optim.Optimizer) for name, value in vars(sys.modules[thing.__module__]).items()
-    if name.startswith("_global_") and isinstance(value, dict))
+    value
+    for thing in (nn.Module, torch.optim.Optimizer)
+    for name, value in vars(sys.modules[thing.__module__]).items()
+    if name.startswith("_global_") and isinstance(value, dict)
+)
 """Hooks for all modules and all optimizers."""
-_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGABRT, signal.SIGFPE, signal.SIGUSR1, signal.SIGSEGV,
-            signal.SIGUSR2, signal.SIGPIPE, signal.SIGALRM, signal.SIGTERM, signal.SIGCHLD)
+_SIGNALS = (
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGABRT,
+    signal.SIGFPE,
+    signal.SIGUSR1,
+    signal.SIGSEGV,
+    signal.SIGUSR2,
+    signal.SIGPIPE,
+    signal.SIGALRM,
+    signal.SIGTERM,
+    signal.SIGCHLD,
+)
 _SMALLEST = sys.float_info.min
 
 
 class Surroundings:
     """The process's global state, as it was when this was made.
 
-    Names are compared by identity, at the speed of comparing two lists of the same objects: this is on every case's way.
-    A case cannot be kept from what no list contains; what is listed is what the harness, the reference and the
-    implementations known so far stand on.
+    Names are compared by identity, at the speed of comparing two lists of the same objects: this is
+    on every case's way. A case cannot be kept from what no list contains; what is listed is what
+    the harness, the reference and the implementations known so far stand on.
     """
 
     def __init__(self) -> None:
@@ -76,7 +115,10 @@ def _replaced(old: dict[str, Any], new: dict[str, Any], *, of_class: bool) -> bo
     if of_class and len(new) > len(old):
         return True
     missing = object()  # Of a module's plain values some are torch.distributed's own book-keeping.
-    return any(new.get(name, missing) is not value and (of_class or callable(value)) for name, value in old.items())
+    return any(
+        new.get(name, missing) is not value and (of_class or callable(value))
+        for name, value in old.items()
+    )
 
 
 def _settings() -> dict[str, Any]:
@@ -91,7 +133,10 @@ def _settings() -> dict[str, Any]:
         "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
         "precision of matrix products": torch.get_float32_matmul_precision(),
         "flushing of subnormal numbers": _SMALLEST / 2 == 0.0,
-        "modes of torch": (torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()),
+        "modes of torch": (
+            torch._C._len_torch_function_stack(),
+            torch._C._len_torch_dispatch_stack(),
+        ),
         "global hooks": [list(hooks) for hooks in _HOOKS],
         "working directory": _working_directory(),
         "environment": _environment(),
@@ -104,7 +149,9 @@ def _settings() -> dict[str, Any]:
         "session": os.getsid(0),
         "child processes": _has_children(),
         # Those of torch's own that have called Python are counted for good.
-        "Python threads": sum(not isinstance(one, threading._DummyThread) for one in threading.enumerate()),
+        "Python threads": sum(
+            not isinstance(one, threading._DummyThread) for one in threading.enumerate()
+        ),
     }
 
 
@@ -140,7 +187,9 @@ def kernel_counts() -> dict[str, int]:
 
 def child_processes() -> int:
     """Children of any thread, ended ones that were not waited for included."""
-    return sum(len(path.read_bytes().split()) for path in Path("/proc/self/task").glob("*/children"))
+    return sum(
+        len(path.read_bytes().split()) for path in Path("/proc/self/task").glob("*/children")
+    )
 
 
 def _entries(folder: str) -> int:

@@ -41,10 +41,13 @@ class Saved:
     error: BaseException | None = None
 
 
-def train(case: TrainingCase, rank: int, driver: Driver, session: Session, saved: Saved | None = None) -> Record:
+def train(
+    case: TrainingCase, rank: int, driver: Driver, session: Session, saved: Saved | None = None
+) -> Record:
     """Run the case on this rank.
 
-    Whatever the implementation raises is noted in `facts["raised"]` and ends the run; what was seen before is kept.
+    Whatever the implementation raises is noted in `facts["raised"]` and ends the run; what was seen
+    before is kept.
 
     Args:
         case: The case.
@@ -85,8 +88,17 @@ class Run:
         self.thawed = case.sometimes_frozen
         self.dataset = draws.Dataset(case)
         kind, arguments = optimizer_plan(case)
-        self.context = Context(rank, case.world_size, session.subgroup, case.bucket_cap, case.seed, case.optimizer.lr, kind,
-                               arguments, self.place.device)
+        self.context = Context(
+            rank,
+            case.world_size,
+            session.subgroup,
+            case.bucket_cap,
+            case.seed,
+            case.optimizer.lr,
+            kind,
+            arguments,
+            self.place.device,
+        )
         self.driver, self.moved = driver, True
         self.scaler = scaling.scaler_of(case, self.place.device)
         self.watching = False
@@ -129,9 +141,13 @@ class Run:
     def _wrapped(self) -> None:
         """Note what wrapping made of the replica."""
         record, replica = self.record, self.replica
-        if self.declared.zero < SHARDED and any(hasattr(parameter, "to_local") for parameter in replica.parameters()):
-            raise TypeError("wrapping turned parameters into DTensors, so it shards them: declare zero = 3 and gradients = "
-                            '"hidden", and init = "seed" if it broadcasts nothing')
+        if self.declared.zero < SHARDED and any(
+            hasattr(parameter, "to_local") for parameter in replica.parameters()
+        ):
+            raise TypeError(
+                "wrapping turned parameters into DTensors, so it shards them: declare zero = 3 and gradients = "
+                '"hidden", and init = "seed" if it broadcasts nothing'
+            )
         record.facts["structure_after"] = structure(replica)
         if self.declared.zero < SHARDED:
             record.tensors("wrapped", 0, replica.named_parameters())
@@ -152,8 +168,8 @@ class Run:
         if case.exhausted:
             self.record.tensors("joined", 0, self.named)
         self.phase, self.step = "last forward", case.steps
-        # One forward more: torch DDP reports an unused parameter of the last backward only then, and sharded parameters
-        # are seen whole only in a forward.
+        # One forward more: torch DDP reports an unused parameter of the last backward only then,
+        # and sharded parameters are seen whole only in a forward.
         self.watching = self.declared.zero == SHARDED
         self._forward(wrapped, self._batch(dealt[-1][self.rank], 0)[0])
         if self.declared.zero == SHARDED:
@@ -165,12 +181,22 @@ class Run:
         """Train and save, for ranks of another number to go on from."""
         self.drive = driver.start(self.context, self.replica)
         wrapped, optimizer = self._steps(*self._begin(), draws.batches(self.case))
-        states = deepcopy((interludes.stateful(wrapped, self.replica).state_dict(), optimizer.state_dict()))
-        own: dict[str, Any] = {"saved": self.named, "saved buffers": list(self.replica.named_buffers()),
-                                "saved state": list(self._optimizer_state(optimizer))}
+        states = deepcopy(
+            (interludes.stateful(wrapped, self.replica).state_dict(), optimizer.state_dict())
+        )
+        own: dict[str, Any] = {
+            "saved": self.named,
+            "saved buffers": list(self.replica.named_buffers()),
+            "saved state": list(self._optimizer_state(optimizer)),
+        }
         self.drive.teardown(self.context)
-        return Saved(states, {moment: [(name, tensor.detach().clone()) for name, tensor in tensors]
-                              for moment, tensors in own.items()})
+        return Saved(
+            states,
+            {
+                moment: [(name, tensor.detach().clone()) for name, tensor in tensors]
+                for moment, tensors in own.items()
+            },
+        )
 
     def _begin(self) -> tuple[Any, Any]:
         """What is trained, and its optimizer."""
@@ -236,13 +262,23 @@ class Run:
         noticed, self.noticed = self.noticed, []
         found: list[Tensor] | None = None
         if [place for place, _ in noticed] == list(range(len(layers))):
-            with suppress(RuntimeError):  # Of a transformation's own tensor nothing is left when that is over.
-                found = [torch.from_numpy(factors.numpy(force=True).copy()) for _, factors in noticed]
+            with suppress(
+                RuntimeError
+            ):  # Of a transformation's own tensor nothing is left when that is over.
+                found = [
+                    torch.from_numpy(factors.numpy(force=True).copy()) for _, factors in noticed
+                ]
         for number in numbers:
             self.drawn[moment, number] = found
             if layers:
-                kept = [None] * len(layers) if found is None else [factors.to(torch.uint8) for factors in found]
-                self.record.tensors(moment, number, zip([f"layers.{index}" for index in layers], kept, strict=True))
+                kept = (
+                    [None] * len(layers)
+                    if found is None
+                    else [factors.to(torch.uint8) for factors in found]
+                )
+                self.record.tensors(
+                    moment, number, zip([f"layers.{index}" for index in layers], kept, strict=True)
+                )
 
     def _given(self, replica: Replica, number: int, inputs: Tensor) -> bool:
         """Have the next forward of a replica draw what the micro-step's drew; whether that is known, of just these samples.
@@ -256,7 +292,9 @@ class Run:
             layer.given = factors
         return True
 
-    def _interlude(self, interlude: Interlude, wrapped: Any, optimizer: Any, indices: Any) -> tuple[Any, Any]:
+    def _interlude(
+        self, interlude: Interlude, wrapped: Any, optimizer: Any, indices: Any
+    ) -> tuple[Any, Any]:
         """What the program does before a step, besides training. Returns what is trained from then on, and its optimizer."""
         drive, kind = self.drive, interlude.kind
         if kind in ("learning rate", "decay"):
@@ -294,10 +332,13 @@ class Run:
         """Give what is trained its own values as new tensors; returns an optimizer of these, in the state of the old one.
 
         Raises:
-            NotImplementedError: Wrapping brought the optimizer, which would go on with the tensors it knows.
+            NotImplementedError: Wrapping brought the optimizer, which would go on with the tensors
+                it knows.
         """
         if self.drive.brought is not None:
-            raise NotImplementedError("wrapping returned an optimizer of its own, which nothing makes anew")
+            raise NotImplementedError(
+                "wrapping returned an optimizer of its own, which nothing makes anew"
+            )
         interludes.assign(interludes.stateful(wrapped, self.replica))
         state = deepcopy(optimizer.state_dict())
         self._watch_replica()
@@ -308,17 +349,27 @@ class Run:
 
     def _list_tensors(self) -> None:
         """Take note of parameters and buffers that are new ones."""
-        self.named, self.buffers = list(self.replica.named_parameters()), list(self.replica.named_buffers())
+        self.named, self.buffers = (
+            list(self.replica.named_parameters()),
+            list(self.replica.named_buffers()),
+        )
         self.moved = True
 
     def _reloaded(self, wrapped: Any, optimizer: Any) -> tuple[Any, Any]:
         """What is trained and its optimizer made anew, as in another process, and given the saved state of those there were."""
-        saved = deepcopy((interludes.stateful(wrapped, self.replica).state_dict(), optimizer.state_dict()))
+        saved = deepcopy(
+            (interludes.stateful(wrapped, self.replica).state_dict(), optimizer.state_dict())
+        )
         self.record.facts.setdefault("saved", []).append(sorted(saved[0]))
         self.drive.teardown(self.context)
-        other = self.rank + self.case.world_size  # Whose values nobody has: what is not loaded shows.
-        self.replica = Replica(self.case.at(self.step).model, draws.parameters(self.case, other, self.case.model.numbers),
-                               self.place.device)
+        other = (
+            self.rank + self.case.world_size
+        )  # Whose values nobody has: what is not loaded shows.
+        self.replica = Replica(
+            self.case.at(self.step).model,
+            draws.parameters(self.case, other, self.case.model.numbers),
+            self.place.device,
+        )
         if self.case.crossed == self.rank:
             self.replica.cross()
         self._pass_by(self.replica)
@@ -375,7 +426,11 @@ class Run:
 
     def _die_in_time(self) -> None:
         plan = self.case.mishap
-        if plan is not None and self.case.kills and (plan.step, plan.rank) == (self.step, self.rank):
+        if (
+            plan is not None
+            and self.case.kills
+            and (plan.step, plan.rank) == (self.step, self.rank)
+        ):
             os.kill(os.getpid(), signal.SIGKILL)
 
     def _require_own_parameters(self, wrapped: Any) -> None:
@@ -387,13 +442,17 @@ class Run:
         parameters = getattr(wrapped, "parameters", None)
         theirs = {id(p) for p in parameters()} if callable(parameters) else set()
         if theirs and not theirs & {id(p) for p in self.replica.parameters()}:
-            raise TypeError("the wrapper's parameters() are not those of the module it was given, so nothing it does can be "
-                            "seen: it trains a copy, or hides them; an adapter is needed")
+            raise TypeError(
+                "the wrapper's parameters() are not those of the module it was given, so nothing it does can be "
+                "seen: it trains a copy, or hides them; an adapter is needed"
+            )
 
     def _plain_training(self) -> None:
         """The same steps without any wrapper, for the world of one rank, in which a wrapper may change nothing."""
         case = self.case
-        plain = Replica(case.model, draws.parameters(case, self.rank, case.model.numbers), self.place.device)
+        plain = Replica(
+            case.model, draws.parameters(case, self.rank, case.model.numbers), self.place.device
+        )
         _lay_out(plain, self.layouts)
         optimizer = self.context.optimizer(plain.parameters())
         self.scaler = scaling.scaler_of(case, self.place.device)
@@ -426,10 +485,16 @@ class Run:
 
     def _cast(self, forward: Callable[[Tensor], Any], inputs: Tensor) -> Any:
         """A forward, under autocast where the case says so."""
-        with torch.autocast(self.place.device.type, torch.bfloat16) if self.case.autocast else nullcontext():
+        with (
+            torch.autocast(self.place.device.type, torch.bfloat16)
+            if self.case.autocast
+            else nullcontext()
+        ):
             return forward(inputs)
 
-    def _loss(self, outputs: Any, targets: Tensor, tags: Tensor, inputs: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def _loss(
+        self, outputs: Any, targets: Tensor, tags: Tensor, inputs: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """A micro-step's loss, and what its backward starts from: that divided by the micro-steps of a step, and scaled."""
         loss = loss_of(self.case.loss, outputs, targets, tags)
         if self.case.penalty and inputs is not None:
@@ -470,7 +535,9 @@ class Run:
         if self.declared.gradients != "hidden":
             self._note_in_flight()
             gradients = drive.gradients(wrapped)
-            self.record.tensors("reduced", self.step, ((name, gradients.get(name)) for name, _ in self.named))
+            self.record.tensors(
+                "reduced", self.step, ((name, gradients.get(name)) for name, _ in self.named)
+            )
         self._ready(wrapped, optimizer)
         gradient_bytes = held.gradients(self.replica, optimizer) if self.declared.zero else 0
         self.phase = "optimizer step"
@@ -486,8 +553,9 @@ class Run:
         if self.buffers and self.followed:
             self.record.tensors("twin buffers", self.step, self.twin.named_buffers())
         if self.declared.zero:
-            self.record.facts.setdefault("held", []).append([*held.parameters_and_state(self.replica, optimizer),
-                                                             gradient_bytes])
+            self.record.facts.setdefault("held", []).append(
+                [*held.parameters_and_state(self.replica, optimizer), gradient_bytes]
+            )
         elif self.declared.optimizer == "replicated":
             self.record.tensors("state", self.step, self._optimizer_state(optimizer))
 
@@ -517,7 +585,9 @@ class Run:
             in_flight = self.record.facts.setdefault("in_flight", [])
             in_flight += [[self.step, *found] for found in self.session.in_flight()]
 
-    def _micro_step(self, wrapped: Any, optimizer: Any, number: int, indices: Any) -> tuple[list[int], list[int]]:
+    def _micro_step(
+        self, wrapped: Any, optimizer: Any, number: int, indices: Any
+    ) -> tuple[list[int], list[int]]:
         """One forward and backward, and the unwrapped twin's. Returns what was sent before and after the backward."""
         inputs, targets, tags = self._batch(indices, self.step)
         self._pass_by(self.replica, self.twin, micro_step=number)
@@ -546,7 +616,9 @@ class Run:
             self._pass_by(self.replica, self.twin, micro_step=number)
             self.noticed = []
             losses.append(self._loss(self._forward(wrapped, inputs), targets, tags))
-            self._note_drawn("drawn", *(range(first, first + len(batches)) if retained else [first + number]))
+            self._note_drawn(
+                "drawn", *(range(first, first + len(batches)) if retained else [first + number])
+            )
         self.phase = "backward"
         self.arrived, self.backward_began = [], self.session.log.now()
         self._slow_down()
@@ -555,7 +627,9 @@ class Run:
                 losses[0][1].backward(retain_graph=number < len(dealt) - 1)
                 self.drive.after_backward(wrapped, optimizer)
         else:
-            self.drive.backward(wrapped, optimizer, torch.stack([scaled for _, scaled in losses]).sum())
+            self.drive.backward(
+                wrapped, optimizer, torch.stack([scaled for _, scaled in losses]).sum()
+            )
             self.phase = "synchronisation"
             self.drive.after_backward(wrapped, optimizer)
         self.phase = "twin"
@@ -565,7 +639,8 @@ class Run:
             for number, batch in enumerate(batches):
                 self._twin_step(number, *batch, losses[0][0])
             return
-        # One backward of all, for autograd adds up what it meets in an order of its own: a sum of parts may round otherwise.
+        # One backward of all, for autograd adds up what it meets in an order of its own: a sum of
+        # parts may round otherwise.
         found = []
         for number, (inputs, targets, tags) in enumerate(batches):
             self._pass_by(self.twin, micro_step=number)
@@ -573,11 +648,15 @@ class Run:
                 self.followed = False
                 return
             found.append(self._loss(self._cast(self.twin, inputs), targets, tags))
-        self._note_twin(0, torch.stack([scaled for _, scaled in found]).sum(), found[0][0], losses[0][0])
+        self._note_twin(
+            0, torch.stack([scaled for _, scaled in found]).sum(), found[0][0], losses[0][0]
+        )
         for number in range(1, len(batches)):
             self._note_twin(number, None, found[number][0], losses[number][0])
 
-    def _twin_step(self, number: int, inputs: Tensor, targets: Tensor, tags: Tensor, loss: Tensor) -> None:
+    def _twin_step(
+        self, number: int, inputs: Tensor, targets: Tensor, tags: Tensor, loss: Tensor
+    ) -> None:
         """What an unwrapped module makes of the same batch and the same random numbers, where these are known."""
         if not self._given(self.twin, self.step * self.case.accumulation + number, inputs):
             self.followed = False
@@ -585,20 +664,30 @@ class Run:
         twin_loss, scaled = self._loss(self._cast(self.twin, inputs), targets, tags, inputs)
         self._note_twin(number, scaled, twin_loss, loss)
 
-    def _note_twin(self, number: int, scaled: Tensor | None, twin_loss: Tensor, loss: Tensor) -> None:
+    def _note_twin(
+        self, number: int, scaled: Tensor | None, twin_loss: Tensor, loss: Tensor
+    ) -> None:
         """Note a micro-step's losses, and the gradients that backward gives the twin; zeros where another's has given all."""
         self.twin.zero_grad(set_to_none=True)
         if scaled is not None:
             scaled.backward()
-        if scaled is None or self.case.unused or self.thawed:  # So counts what is unused, or frozen at this step alone.
+        if (
+            scaled is None or self.case.unused or self.thawed
+        ):  # So counts what is unused, or frozen at this step alone.
             for name, parameter in self.twin_named:
                 if parameter.grad is None and (parameter.requires_grad or name in self.thawed):
                     parameter.grad = torch.zeros_like(parameter)
         micro = self.step * self.case.accumulation + number
         self.record.tensors("local", micro, ((name, p.grad) for name, p in self.twin_named))
         if self.case.sparse:
-            self.record.tensors("entries", micro, ((name, p.grad if p.grad is None else entries(p.grad))
-                                                   for name, p in self.twin_named))
+            self.record.tensors(
+                "entries",
+                micro,
+                (
+                    (name, p.grad if p.grad is None else entries(p.grad))
+                    for name, p in self.twin_named
+                ),
+            )
         self.record.tensors("loss", micro, (("loss", loss), ("twin", twin_loss)))
 
     def _train_by_itself(self) -> None:
@@ -619,7 +708,11 @@ class Run:
             self.record.tensors("updated", self.step, self.named)
             self._note_drawn("drawn", self.step)
             self.phase = "twin"
-            reported = loss.detach() if isinstance(loss, Tensor) else torch.tensor(loss, dtype=torch.float64)
+            reported = (
+                loss.detach()
+                if isinstance(loss, Tensor)
+                else torch.tensor(loss, dtype=torch.float64)
+            )
             self._twin_step(0, inputs, targets, tags, reported)
 
     def _at_forward(self) -> None:
@@ -658,14 +751,19 @@ class Run:
         """Note what the forward computed with, which is also what the step before left."""
         self.watching, gathered = False, self.gathered
         self.gathered = {}
-        names, buffers = [name for name, _ in self.twin_named], [name for name, _ in self.twin.named_buffers()]
+        names, buffers = (
+            [name for name, _ in self.twin_named],
+            [name for name, _ in self.twin.named_buffers()],
+        )
         parameters = [(name, gathered.get(name)) for name in names]
         if self.step:
             self.record.tensors("updated", self.step - 1, parameters)
         if self.step == self.case.steps:
             return
         self.record.tensors("forward", self.step, parameters)
-        self.record.tensors("forward buffers", self.step, ((name, gathered.get(name)) for name in buffers))
+        self.record.tensors(
+            "forward buffers", self.step, ((name, gathered.get(name)) for name in buffers)
+        )
         if self.step == 0 and self.laid_out.keys() >= set(names):
             self.layouts = [self.laid_out[name] for name in names]
             _lay_out(self.twin, self.layouts)
@@ -683,8 +781,15 @@ class Run:
         inputs = torch.from_numpy(inputs_BD)
         if self.case.model.layers[0].dtype != "float64":
             inputs = inputs.float()
-        targets, tags = (torch.from_numpy(values[indices]) for values in (self.dataset.targets_ND, self.dataset.tags_N))
-        inputs, targets, tags = self.place.put(inputs), self.place.put(targets), self.place.put(tags)
+        targets, tags = (
+            torch.from_numpy(values[indices])
+            for values in (self.dataset.targets_ND, self.dataset.tags_N)
+        )
+        inputs, targets, tags = (
+            self.place.put(inputs),
+            self.place.put(targets),
+            self.place.put(tags),
+        )
         return inputs.requires_grad_(self.case.penalty), targets, tags
 
     def _optimizer_state(self, optimizer: Any) -> Iterator[tuple[str, Tensor | None]]:
@@ -710,30 +815,39 @@ def _layout_of(tensor: Tensor) -> _Layout:
 def _lay_out(module: nn.Module, layouts: list[_Layout]) -> None:
     """Give a replica's parameters the strides and alignment another's have, values unchanged.
 
-    Kernels add up in another order for other strides or alignment, so a wrapper that keeps parameters in one flat buffer
-    is bitwise comparable only with a twin whose tensors lie alike.
+    Kernels add up in another order for other strides or alignment, so a wrapper that keeps
+    parameters in one flat buffer is bitwise comparable only with a twin whose tensors lie alike.
     """
     for (shape, stride, offset), ours in zip(layouts, module.parameters(), strict=True):
         if ours.shape != shape or _layout_of(ours) == (shape, stride, offset) or not ours.numel():
             continue
         extent = 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
         start = offset // ours.element_size()
-        laid_out = torch.zeros(start + extent, dtype=ours.dtype, device=ours.device).as_strided(shape, stride, start)
+        laid_out = torch.zeros(start + extent, dtype=ours.dtype, device=ours.device).as_strided(
+            shape, stride, start
+        )
         ours.data = laid_out.copy_(ours.detach())
 
 
 def optimizer_plan(case: TrainingCase) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
     """The case's optimizer class and its keyword arguments."""
     plan = case.optimizer
-    kinds: dict[str, type[torch.optim.Optimizer]] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam,
-                                                     "adamw": torch.optim.AdamW}
+    kinds: dict[str, type[torch.optim.Optimizer]] = {
+        "sgd": torch.optim.SGD,
+        "adam": torch.optim.Adam,
+        "adamw": torch.optim.AdamW,
+    }
     return kinds[plan.kind], plan.arguments
 
 
 @contextmanager
 def _asking_no_device() -> Iterator[None]:
     """Have optimizers not ask whether a device captures a graph: to answer, torch initialises it, which no fork survives."""
-    kept = {name: vars(torch.optim.Optimizer)[name] for name in _ASKING if name in vars(torch.optim.Optimizer)}
+    kept = {
+        name: vars(torch.optim.Optimizer)[name]
+        for name in _ASKING
+        if name in vars(torch.optim.Optimizer)
+    }
     for name in kept:
         setattr(torch.optim.Optimizer, name, lambda _optimizer: None)
     try:
@@ -752,7 +866,8 @@ def warm_up() -> None:
     """Pay in the host, once, what torch and numpy import or build on first use."""
     parameter = nn.Parameter(torch.zeros(2))
     parameter.grad = torch.ones(2)
-    # The first of each kind alters its class, and a rank whose classes a case has altered is not used again.
+    # The first of each kind alters its class, and a rank whose classes a case has altered is not
+    # used again.
     for kind in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
         for way in ({}, {"foreach": True}, {"fused": True}):
             optimizer = kind([parameter], lr=1.0, **way)  # type: ignore[arg-type]  # all three take them

@@ -55,11 +55,17 @@ class DistributedDataParallel(nn.Module):
 
     Raises:
         ValueError: The module has nothing to train.
-        RuntimeError: The ranks' modules differ in names, shapes, dtypes or requires_grad; raised on every rank.
+        RuntimeError: The ranks' modules differ in names, shapes, dtypes or requires_grad; raised on
+            every rank.
     """
 
-    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None,
-                 bucket_cap_mb: float = 25.0, broadcast_buffers: bool = True) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        process_group: dist.ProcessGroup | None = None,
+        bucket_cap_mb: float = 25.0,
+        broadcast_buffers: bool = True,
+    ) -> None:
         super().__init__()
         self.module = module
         self.group = process_group
@@ -71,7 +77,9 @@ class DistributedDataParallel(nn.Module):
         self._buckets: list[Bucket] = []
         self._hooks: list[Any] = []
         if not self._trainable():
-            raise ValueError("the module has no parameter that requires a gradient: there is nothing to synchronise")
+            raise ValueError(
+                "the module has no parameter that requires a gradient: there is nothing to synchronise"
+            )
         self._check_replicas_match()
         self._broadcast_state([*self.module.parameters(), *self.module.buffers()])
         self._plan()
@@ -83,22 +91,29 @@ class DistributedDataParallel(nn.Module):
         tensors = [*self.module.named_parameters(), *self.module.named_buffers()]
         structure = repr([(name, tuple(t.shape), t.dtype, t.requires_grad) for name, t in tensors])
         digest = int.from_bytes(hashlib.blake2b(structure.encode(), digest_size=4).digest(), "big")
-        extremes = torch.tensor([digest, -digest], device=tensors[0][1].device)  # The backend may take no other device's.
+        extremes = torch.tensor(
+            [digest, -digest], device=tensors[0][1].device
+        )  # The backend may take no other device's.
         dist.all_reduce(extremes, dist.ReduceOp.MAX, group=self.group)
         if extremes[0] != -extremes[1]:
-            raise RuntimeError("the ranks' modules differ in a parameter's or buffer's name, shape, dtype or requires_grad")
+            raise RuntimeError(
+                "the ranks' modules differ in a parameter's or buffer's name, shape, dtype or requires_grad"
+            )
 
     def _broadcast_state(self, tensors: Iterable[Tensor]) -> None:
         """Copy the first rank's values into the given tensors, by one broadcast of their bytes.
 
-        Bytes, because then one collective serves all dtypes; through contiguous copies, because a broadcast of a
-        strided tensor writes to the wrong elements on gloo (pytorch#192920).
+        Bytes, because then one collective serves all dtypes; through contiguous copies, because a
+        broadcast of a strided tensor writes to the wrong elements on gloo (pytorch#192920).
         """
         state = [t.detach() for t in tensors]
         if not state:
             return
-        # A clone even where the tensor calls itself contiguous: one element with an odd stride does, and has no bytes view.
-        pieces = [t.clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8) for t in state]
+        # A clone even where the tensor calls itself contiguous: one element with an odd stride
+        # does, and has no bytes view.
+        pieces = [
+            t.clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8) for t in state
+        ]
         flat = torch.cat(pieces)
         dist.broadcast(flat, group_src=0, group=self.group)
         with torch.no_grad():
@@ -118,7 +133,10 @@ class DistributedDataParallel(nn.Module):
         self._buckets = []
         filling: dict[tuple[torch.dtype, torch.device], tuple[Bucket, int]] = {}
         for parameter in trainable:
-            kind, size = (parameter.dtype, parameter.device), parameter.numel() * parameter.element_size()
+            kind, size = (
+                (parameter.dtype, parameter.device),
+                parameter.numel() * parameter.element_size(),
+            )
             bucket, used = filling.get(kind, (None, 0))
             if bucket is None or used + size > self.bucket_cap:
                 bucket, used = Bucket([]), 0
@@ -127,9 +145,13 @@ class DistributedDataParallel(nn.Module):
             filling[kind] = (bucket, used + size)
         for handle in self._hooks:
             handle.remove()
-        # Hooks live in C++, where Python's collector sees no cycle: one that held the wrapper would keep it for ever.
+        # Hooks live in C++, where Python's collector sees no cycle: one that held the wrapper would
+        # keep it for ever.
         wrapper = weakref.ref(self)
-        self._hooks = [p.register_post_accumulate_grad_hook(partial(_gradient_ready, wrapper)) for p in trainable]
+        self._hooks = [
+            p.register_post_accumulate_grad_hook(partial(_gradient_ready, wrapper))
+            for p in trainable
+        ]
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy takes along: it plans for its own parameters when it first runs."""
@@ -139,9 +161,13 @@ class DistributedDataParallel(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's forward; arms the reduction of the backward that follows, unless inside `no_sync`."""
-        if self._reducing:  # The last backward raised half way. Others may wait for its collectives.
+        if (
+            self._reducing
+        ):  # The last backward raised half way. Others may wait for its collectives.
             self._send_and_wait()
-        if {id(p) for p in self._trainable()} != {id(p) for b in self._buckets for p in b.parameters}:
+        if {id(p) for p in self._trainable()} != {
+            id(p) for b in self._buckets for p in b.parameters
+        }:
             # Frozen, unfrozen or replaced since.
             self._plan()
         syncing = torch.is_grad_enabled() and self._no_sync_depth == 0
@@ -151,8 +177,10 @@ class DistributedDataParallel(nn.Module):
         if syncing:
             tensors = list(_tensors(result))
             if not tensors:
-                raise TypeError(f"no tensor found in the module's result, a {type(result).__name__}: its backward could not be "
-                                "synchronised; return tensors, or tuples, lists, dicts or dataclasses of them")
+                raise TypeError(
+                    f"no tensor found in the module's result, a {type(result).__name__}: its backward could not be "
+                    "synchronised; return tensors, or tuples, lists, dicts or dataclasses of them"
+                )
             for tensor in tensors:
                 if tensor.requires_grad:
                     tensor.register_hook(self._backward_begins)
@@ -175,8 +203,10 @@ class DistributedDataParallel(nn.Module):
             return
         for bucket in self._buckets:
             if bucket.work is not None and any(parameter is one for one in bucket.parameters):
-                raise RuntimeError("a parameter got another gradient after what it had was sent: a backward within backward, "
-                                   "as of reentrant checkpoints, computes it in parts; use_reentrant=False does not")
+                raise RuntimeError(
+                    "a parameter got another gradient after what it had was sent: a backward within backward, "
+                    "as of reentrant checkpoints, computes it in parts; use_reentrant=False does not"
+                )
             bucket.waiting.discard(parameter)
         for bucket in self._buckets:
             if bucket.waiting:
@@ -191,8 +221,12 @@ class DistributedDataParallel(nn.Module):
 
     def _packed(self, bucket: Bucket) -> Tensor:
         """What is sent: all gradients, made dense, then flags. A parameter without a gradient counts as zero, with flag 0."""
-        gradients = [torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for p in bucket.parameters]
-        flags = gradients[0].new_ones(len(gradients))  # Made where it is sent from: a copy from the CPU would be waited for.
+        gradients = [
+            torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for p in bucket.parameters
+        ]
+        flags = gradients[0].new_ones(
+            len(gradients)
+        )  # Made where it is sent from: a copy from the CPU would be waited for.
         for flag, parameter in zip(flags, bucket.parameters, strict=True):
             if parameter.grad is None:
                 flag.zero_()
@@ -218,8 +252,12 @@ class DistributedDataParallel(nn.Module):
     def _write_back(self, bucket: Bucket) -> None:
         """Put the means into the gradients; a parameter unused on all ranks keeps what it has."""
         assert bucket.flat is not None
-        *sums, flags = bucket.flat.split([*(p.numel() for p in bucket.parameters), len(bucket.parameters)])
-        for parameter, total, ranks_with_one in zip(bucket.parameters, sums, flags.tolist(), strict=True):
+        *sums, flags = bucket.flat.split(
+            [*(p.numel() for p in bucket.parameters), len(bucket.parameters)]
+        )
+        for parameter, total, ranks_with_one in zip(
+            bucket.parameters, sums, flags.tolist(), strict=True
+        ):
             if ranks_with_one == 0:
                 continue
             if parameter.grad is None or parameter.grad.is_sparse:
@@ -238,7 +276,9 @@ class DistributedDataParallel(nn.Module):
             self._no_sync_depth -= 1
 
 
-def _gradient_ready(wrapper: "weakref.ref[DistributedDataParallel]", parameter: nn.Parameter) -> None:
+def _gradient_ready(
+    wrapper: "weakref.ref[DistributedDataParallel]", parameter: nn.Parameter
+) -> None:
     """The hook of every parameter; does nothing once the wrapper is gone."""
     alive = wrapper()
     if alive is not None:

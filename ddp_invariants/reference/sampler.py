@@ -11,8 +11,9 @@ import torch
 class DistributedSampler:
     """Deal the indices of a dataset to W ranks: equal numbers, disjoint but for padding, the same on every machine.
 
-    The order of an epoch is fixed by (dataset length, seed, epoch) alone. It is made divisible by W either by
-    repeating it cyclically from its start (padding) or by dropping its tail. Rank r takes order[r::W].
+    The order of an epoch is fixed by (dataset length, seed, epoch) alone. It is made divisible by W
+    either by repeating it cyclically from its start (padding) or by dropping its tail. Rank r takes
+    order[r::W].
 
     Args:
         dataset: Anything with a length N.
@@ -23,11 +24,19 @@ class DistributedSampler:
         drop_last: Drop the tail instead of padding.
 
     Raises:
-        ValueError: W < 1, the rank is not one of the W, or the dataset is empty and would have to be padded.
+        ValueError: W < 1, the rank is not one of the W, or the dataset is empty and would have to
+            be padded.
     """
 
-    def __init__(self, dataset: Sized, num_replicas: int, rank: int, shuffle: bool = True, seed: int = 0,
-                 drop_last: bool = False) -> None:
+    def __init__(
+        self,
+        dataset: Sized,
+        num_replicas: int,
+        rank: int,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+    ) -> None:
         if num_replicas < 1:
             raise ValueError(f"num_replicas is {num_replicas}, expected at least 1")
         if not 0 <= rank < num_replicas:
@@ -42,12 +51,17 @@ class DistributedSampler:
 
     def __len__(self) -> int:
         """Indices per rank and epoch: floor(N / W) when dropping, ceil(N / W) when padding."""
-        return self.length // self.num_replicas if self.drop_last else -(-self.length // self.num_replicas)
+        return (
+            self.length // self.num_replicas
+            if self.drop_last
+            else -(-self.length // self.num_replicas)
+        )
 
     def order(self) -> list[int]:
         """The epoch's indices of all ranks, W * len(self) of them, the same on every rank."""
         if self.shuffle:
-            # A generator of its own: the global one differs between ranks and is not ours to advance.
+            # A generator of its own: the global one differs between ranks and is not ours to
+            # advance.
             generator = torch.Generator().manual_seed(self.seed + self.epoch)
             order = torch.randperm(self.length, generator=generator).tolist()
         else:
@@ -59,7 +73,9 @@ class DistributedSampler:
     def __iter__(self) -> Iterator[int]:
         """This rank's indices: all of them, or after `load_state_dict` the rest of what was saved."""
         skip, self._resume_at = self._resume_at, 0
-        for position, index in enumerate(self.order()[self.rank :: self.num_replicas][skip:], start=skip + 1):
+        for position, index in enumerate(
+            self.order()[self.rank :: self.num_replicas][skip:], start=skip + 1
+        ):
             self.consumed = position
             yield index
         self.consumed = 0

@@ -29,7 +29,8 @@ class Implementation:
     """A DDP and a sampler on trial, each named as the option of the command line that is called so names it.
 
     Attributes:
-        ddp: `reference`, `torch`, `none`, `package.module:Name`, `path/to/file.py:Name`, `course:FILE#KIND`, or an entry point.
+        ddp: `reference`, `torch`, `none`, `package.module:Name`, `path/to/file.py:Name`,
+            `course:FILE#KIND`, or an entry point.
         ddp_arg: Arguments passed to it, each `name=value`.
         setup: Calls made first in every rank.
         start: Its method called before each step's batch.
@@ -65,10 +66,18 @@ class Implementation:
         return named({one.name: getattr(self, one.name) for one in fields(self)})
 
 
-def certify(implementation: Implementation, rules: str | Sequence[str] = (),
-            cases: SearchStrategy[TrainingCase] | SearchStrategy[ShardCase] | None = None, *, examples: int = 100,
-            seed: int = 0, max_world_size: int = 4, replay: str | Path = "", store: Path = record.FOLDER,
-            hosts: Hosts | None = None) -> Ledger:
+def certify(
+    implementation: Implementation,
+    rules: str | Sequence[str] = (),
+    cases: SearchStrategy[TrainingCase] | SearchStrategy[ShardCase] | None = None,
+    *,
+    examples: int = 100,
+    seed: int = 0,
+    max_world_size: int = 4,
+    replay: str | Path = "",
+    store: Path = record.FOLDER,
+    hosts: Hosts | None = None,
+) -> Ledger:
     """Judge an implementation by some rules on drawn cases.
 
     Args:
@@ -83,11 +92,12 @@ def certify(implementation: Implementation, rules: str | Sequence[str] = (),
         hosts: Fork servers to use; None for new ones, which take seconds to start.
 
     Returns:
-        Every rule's account: of those that were asked for, and of the others on the same evidence. A rule that is not about
-        what is on trial says so in it (`not_claimed`).
+        Every rule's account: of those that were asked for, and of the others on the same evidence.
+        A rule that is not about what is on trial says so in it (`not_claimed`).
 
     Raises:
-        Violation: Of the first rule that is breached, with the smallest case found, confirmed in fresh processes and stored.
+        Violation: Of the first rule that is breached, with the smallest case found, confirmed in
+            fresh processes and stored.
         Inconclusive: A rule lacks its evidence.
         CaseError: There is nothing to replay in the file.
         LoadFailure: The implementation cannot be put on trial.
@@ -105,8 +115,13 @@ def certify(implementation: Implementation, rules: str | Sequence[str] = (),
         wrong = [*found.claims_refused(), *found.stale()]
         if wrong:
             raise LoadFailure(f"{ddp}: {wrong[0]}")
-        options = Options(cases=examples, seed=seed, store=store, command="",
-                          replay=casefile.read(Path(replay)) if replay else None)
+        options = Options(
+            cases=examples,
+            seed=seed,
+            store=store,
+            command="",
+            replay=casefile.read(Path(replay)) if replay else None,
+        )
         trial = Trial(pool, OnTrial(ddp, sampler, found.scope(max_world_size)), options)
         for rule in asked:
             try:

@@ -21,9 +21,10 @@ AGAIN = 0.01
 def heed_interrupts() -> None:
     """Have no interrupt be lost, from here on, as long as nobody else sets `sys.unraisablehook`.
 
-    [Note: lost interrupts] Python raises KeyboardInterrupt wherever the main thread is, and ignores what is raised in a
-    callback of the garbage collector, of a weak reference, or in a finalizer. Hypothesis has a callback for each collection,
-    and a signal that comes while one runs, which takes up to a tenth of a second, is handled there, as soon as it is over.
+    [Note: lost interrupts] Python raises KeyboardInterrupt wherever the main thread is, and ignores
+    what is raised in a callback of the garbage collector, of a weak reference, or in a finalizer.
+    Hypothesis has a callback for each collection, and a signal that comes while one runs, which
+    takes up to a tenth of a second, is handled there, as soon as it is over.
     """
     hook = sys.unraisablehook
     if getattr(hook, "func", None) is not _ignored:
@@ -69,7 +70,11 @@ def judged(status: int, ledger: Ledger, *, others_failed: bool) -> int:
         ledger: What the properties found.
         others_failed: Whether a test failed that is no property.
     """
-    if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED):
+    if status not in (
+        pytest.ExitCode.OK,
+        pytest.ExitCode.TESTS_FAILED,
+        pytest.ExitCode.INTERRUPTED,
+    ):
         return status
     if any(entry.confirmed for entry in ledger.entries.values()):
         return VIOLATED

@@ -1,7 +1,8 @@
 """What a job had judged before its elastic launcher started it anew: it is known, and not run again.
 
-The seed is the same, so that the same cases are drawn in the same order; those in the journal pass at once, and the search goes
-on with the case in which the job was lost. One line a case, one file a process; a line that was cut off is no line.
+The seed is the same, so that the same cases are drawn in the same order; those in the journal pass
+at once, and the search goes on with the case in which the job was lost. One line a case, one file a
+process; a line that was cut off is no line.
 """
 
 import hashlib
@@ -41,7 +42,11 @@ class Journal:
     """
 
     def __init__(self, folder: Path, process: str) -> None:
-        self._before = {key: findings for path in sorted(folder.glob("*.jsonl")) for key, findings in _lines(path)}
+        self._before = {
+            key: findings
+            for path in sorted(folder.glob("*.jsonl"))
+            for key, findings in _lines(path)
+        }
         self._file = folder / f"{process}.jsonl"
         self.known = len(self._before)
 
@@ -52,7 +57,9 @@ class Journal:
     def note(self, rule: str, name: str, case: Case, findings: Mapping[str, Finding]) -> None:
         """Keep what was found in a case, unless anything is wrong: that is to be seen again."""
         if all(finding.breach is None for finding in findings.values()):
-            plain = [{**asdict(finding), "met": sorted(finding.met)} for finding in findings.values()]
+            plain = [
+                {**asdict(finding), "met": sorted(finding.met)} for finding in findings.values()
+            ]
             with self._file.open("a", encoding="utf-8") as file:
                 file.write(json.dumps([_key(rule, name, case), plain]) + "\n")
 
@@ -65,7 +72,10 @@ def _lines(path: Path) -> Iterator[tuple[str, dict[str, Finding]]]:
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             key, plain = json.loads(line)
-            found = [Finding(**{**one, "met": frozenset(one["met"]), "observed": tuple(one["observed"])}) for one in plain]
+            found = [
+                Finding(**{**one, "met": frozenset(one["met"]), "observed": tuple(one["observed"])})
+                for one in plain
+            ]
         except (ValueError, TypeError, KeyError):
             continue
         yield str(key), {one.rule: one for one in found}

@@ -1,6 +1,7 @@
 """While a session runs: workers tell the main process what they know, and it shows that on a terminal.
 
-What was told last also stands in for the ledger of a worker that ends without one: interrupted, or killed.
+What was told last also stands in for the ledger of a worker that ends without one: interrupted, or
+killed.
 """
 
 import contextlib
@@ -49,7 +50,9 @@ class Teller:
         """Tell of a ledger now."""
         self._told = time.monotonic()
         with contextlib.suppress(OSError):
-            self._socket.send(zlib.compress(json.dumps([self._name, ledger.to_plain()]).encode(), 1))
+            self._socket.send(
+                zlib.compress(json.dumps([self._name, ledger.to_plain()]).encode(), 1)
+            )
 
     def close(self) -> None:
         """End it."""
@@ -70,7 +73,11 @@ class Listener:
 
     def ledgers(self, without: Collection[str] = ()) -> dict[str, Ledger]:
         """What each worker told last, but those."""
-        return {name: Ledger.from_plain(plain) for name, plain in list(self._plain.items()) if name not in without}
+        return {
+            name: Ledger.from_plain(plain)
+            for name, plain in list(self._plain.items())
+            if name not in without
+        }
 
     def close(self) -> None:
         """Stop listening."""
@@ -82,13 +89,19 @@ class Listener:
     def _listen(self) -> None:
         while True:
             try:
-                data, extra, _, _ = self._socket.recvmsg(1 << 20, socket.CMSG_SPACE(_CREDENTIALS.size))
+                data, extra, _, _ = self._socket.recvmsg(
+                    1 << 20, socket.CMSG_SPACE(_CREDENTIALS.size)
+                )
             except OSError:
                 return
             if not data:
                 return
             for _, kind, credentials in extra:
-                _, user, _ = _CREDENTIALS.unpack(credentials) if kind == socket.SCM_CREDENTIALS else (0, -1, 0)
+                _, user, _ = (
+                    _CREDENTIALS.unpack(credentials)
+                    if kind == socket.SCM_CREDENTIALS
+                    else (0, -1, 0)
+                )
                 if user == os.getuid():  # Anybody on this machine may write to it.
                     with contextlib.suppress(ValueError, zlib.error):
                         name, plain = json.loads(zlib.decompress(data))
@@ -128,9 +141,11 @@ class Progress:
         left = self.left(ledger.cases)
         counts = self.counts(ledger)
         rate = ledger.cases / max(passed, 1e-9)
-        return (f"{len(self.reported)}/{len(ALL_RULES)} properties, {ledger.cases:,} cases, {rate:.0f}/s, "
-                + ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
-                + (f", about {_spoken(left)} left" if left < float("inf") and left else ""))
+        return (
+            f"{len(self.reported)}/{len(ALL_RULES)} properties, {ledger.cases:,} cases, {rate:.0f}/s, "
+            + ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+            + (f", about {_spoken(left)} left" if left < float("inf") and left else "")
+        )
 
     def counts(self, ledger: Ledger) -> dict[str, int]:
         """Rules by what is known of them."""
@@ -138,14 +153,25 @@ class Progress:
         for rule in ALL_RULES:
             said = ledger.said(rule)
             kind = {"holds": "held", "observed": "held"}.get(said, said)
-            known = said in ("violated", "inconclusive") or rule in self.reported or rule in ledger.ended
+            known = (
+                said in ("violated", "inconclusive")
+                or rule in self.reported
+                or rule in ledger.ended
+            )
             found[kind if known and kind in found else "open"] += 1
         return found
 
     def vacuous(self, ledger: Ledger) -> Mapping[str, list[str]]:
         """Rules whose property runs now, with the situations they have not met yet."""
-        running = [rule for rule in ALL_RULES if rule in ledger.tested - ledger.ended and rule in ledger.entries]
-        missing = {rule: [need for need in ALL_RULES[rule].needs if not ledger.entries[rule].met[need]] for rule in running}
+        running = [
+            rule
+            for rule in ALL_RULES
+            if rule in ledger.tested - ledger.ended and rule in ledger.entries
+        ]
+        missing = {
+            rule: [need for need in ALL_RULES[rule].needs if not ledger.entries[rule].met[need]]
+            for rule in running
+        }
         return {rule: needs for rule, needs in missing.items() if needs}
 
 
@@ -169,8 +195,14 @@ class Screen:
 
         self._file, self._progress, self._known = file, progress, known
         # What pytest prints goes its own way: nothing is redirected.
-        self._live = Live(console=Console(file=file), get_renderable=self._rendered, transient=True, redirect_stdout=False,
-                          redirect_stderr=False, refresh_per_second=4)
+        self._live = Live(
+            console=Console(file=file),
+            get_renderable=self._rendered,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+            refresh_per_second=4,
+        )
 
     def start(self) -> None:
         """Begin to draw."""
@@ -193,13 +225,26 @@ class Screen:
         progress = self._progress
         if not ledger.cases:
             return Text("")
-        rows: list[Any] = [ProgressBar(total=len(ALL_RULES), completed=len(progress.reported), width=60),
-                           Text(progress.line(ledger), overflow="ellipsis", no_wrap=True)]
+        rows: list[Any] = [
+            ProgressBar(total=len(ALL_RULES), completed=len(progress.reported), width=60),
+            Text(progress.line(ledger), overflow="ellipsis", no_wrap=True),
+        ]
         bad = [rule for rule in ALL_RULES if ledger.said(rule) == "violated"]
         rows += [Text(f"violated: {', '.join(bad)}", style="bold red")] if bad else []
-        rows += [Text(f"{rule} has not met yet: {'; '.join(needs)}", style="dim", overflow="ellipsis", no_wrap=True)
-                 for rule, needs in list(progress.vacuous(ledger).items())[:4]]
-        rows += [Text(f"{progress.others} other tests reported", style="dim")] if progress.others else []
+        rows += [
+            Text(
+                f"{rule} has not met yet: {'; '.join(needs)}",
+                style="dim",
+                overflow="ellipsis",
+                no_wrap=True,
+            )
+            for rule, needs in list(progress.vacuous(ledger).items())[:4]
+        ]
+        rows += (
+            [Text(f"{progress.others} other tests reported", style="dim")]
+            if progress.others
+            else []
+        )
         drawn = Table.grid()
         for row in rows:
             drawn.add_row(row)

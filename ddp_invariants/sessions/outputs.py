@@ -46,7 +46,9 @@ class Wanted:
             if not path.parent.is_dir():
                 raise CaseError(f"{option} {path}: there is no folder {path.parent}")
             if option == "--certificate" and path.suffix not in (".json", ".html"):
-                raise CaseError(f"{option} {path}: expected FILE.json or FILE.html; the other is written beside it")
+                raise CaseError(
+                    f"{option} {path}: expected FILE.json or FILE.html; the other is written beside it"
+                )
             if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
                 raise CaseError(f"{option} {path}: it cannot be written")
 
@@ -64,7 +66,9 @@ def violations_of(ledger: Ledger) -> dict[str, StoredViolation]:
     return found
 
 
-def write(wanted: Wanted, ledger: Ledger, found: Discovery, run: Run) -> tuple[Certificate, Sequence[str]]:
+def write(
+    wanted: Wanted, ledger: Ledger, found: Discovery, run: Run
+) -> tuple[Certificate, Sequence[str]]:
     """Write all that is wanted.
 
     Returns:
@@ -72,7 +76,11 @@ def write(wanted: Wanted, ledger: Ledger, found: Discovery, run: Run) -> tuple[C
     """
     certificate = make(ledger, found, run, violations_of(ledger))
     said = []
-    for path, kind in ((wanted.certificate, "certificate"), (wanted.badge, "badge"), (wanted.summary, "summary")):
+    for path, kind in (
+        (wanted.certificate, "certificate"),
+        (wanted.badge, "badge"),
+        (wanted.summary, "summary"),
+    ):
         if path is None:
             continue
         try:
@@ -98,7 +106,9 @@ def _written(path: Path, kind: str, certificate: Certificate) -> str:
     page = render(certificate, drawn=INTERRUPTED not in certificate.partial)
     both = path.with_suffix(".json"), path.with_suffix(".html")
     for each, text in zip(both, (to_json(certificate), page), strict=True):
-        whole = each.with_name(each.name + ".part")  # Whoever looks while it is written sees the old one, or all of it.
+        whole = each.with_name(
+            each.name + ".part"
+        )  # Whoever looks while it is written sees the old one, or all of it.
         whole.write_text(text, encoding="utf-8")
         whole.replace(each)
     return f"certificate: {both[0]}, {both[1]} ({headline(certificate)})"

@@ -17,8 +17,12 @@ from ddp_invariants.status import CERTIFIED, INCONCLUSIVE, INTERRUPTED, USAGE, V
 PACKAGE = Path(__file__).parents[1]
 
 _STATUSES: dict[int, int] = {
-    pytest.ExitCode.OK: CERTIFIED, VIOLATED: VIOLATED, pytest.ExitCode.USAGE_ERROR: USAGE,
-    pytest.ExitCode.NO_TESTS_COLLECTED: USAGE, USAGE: USAGE}
+    pytest.ExitCode.OK: CERTIFIED,
+    VIOLATED: VIOLATED,
+    pytest.ExitCode.USAGE_ERROR: USAGE,
+    pytest.ExitCode.NO_TESTS_COLLECTED: USAGE,
+    USAGE: USAGE,
+}
 """By pytest's exit status, which the plugin has told apart already; of all others nothing follows."""
 
 
@@ -66,13 +70,31 @@ def sit(words: Sequence[str], *, of_sampler: bool = False) -> Sat:
     """
     clerk = _Clerk()
     where = PROPERTIES / "test_shard.py" if of_sampler else PROPERTIES
-    settings = ["-c", str(PACKAGE / "certify.ini"), "--rootdir", str(PACKAGE), "--noconftest", "--assert", "plain",
-                "-p", "no:cacheprovider", "-p", "xdist.plugin", "-p", "ddp_invariants.plugin"]
+    settings = [
+        "-c",
+        str(PACKAGE / "certify.ini"),
+        "--rootdir",
+        str(PACKAGE),
+        "--noconftest",
+        "--assert",
+        "plain",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "xdist.plugin",
+        "-p",
+        "ddp_invariants.plugin",
+    ]
     with _alone():
         status = pytest.main([*settings, str(where), *words], plugins=[clerk])
     found = plugin.found(clerk.config) if clerk.config is not None else None
     ledger, discovery = found or (None, None)
-    return Sat(_status(status, began=found is not None, interrupted=clerk.interrupted), ledger, discovery, of_sampler)
+    return Sat(
+        _status(status, began=found is not None, interrupted=clerk.interrupted),
+        ledger,
+        discovery,
+        of_sampler,
+    )
 
 
 def _status(status: int, *, began: bool, interrupted: bool) -> int:
@@ -85,8 +107,14 @@ def _status(status: int, *, began: bool, interrupted: bool) -> int:
 @contextmanager
 def _alone() -> Iterator[None]:
     """Without what the environment adds to every session of pytest, in this process and in workers."""
-    kept = {name: os.environ.pop(name) for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS") if name in os.environ}
-    kept |= {name: os.environ[name] for name in ("PYTEST_DISABLE_PLUGIN_AUTOLOAD",) if name in os.environ}
+    kept = {
+        name: os.environ.pop(name)
+        for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS")
+        if name in os.environ
+    }
+    kept |= {
+        name: os.environ[name] for name in ("PYTEST_DISABLE_PLUGIN_AUTOLOAD",) if name in os.environ
+    }
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     try:
         yield

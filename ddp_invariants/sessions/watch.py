@@ -1,7 +1,8 @@
 """The main process's account of a session: what each worker told, which properties reported, what is left behind at the end.
 
-Three things have to agree before anything is certified: which properties are planned, which ran to their end by the word of
-the workers' ledgers, and of which pytest heard an outcome; xdist can lose a worker with its tests.
+Three things have to agree before anything is certified: which properties are planned, which ran to
+their end by the word of the workers' ledgers, and of which pytest heard an outcome; xdist can lose
+a worker with its tests.
 """
 
 import contextlib
@@ -61,7 +62,11 @@ class Watch:
         self.interrupted = self.others_failed = False
         self._ended = Ledger()
         self._came: set[str] = set()
-        self._began, self._at, self._line_at = dt.datetime.now(dt.UTC), time.monotonic(), time.monotonic()
+        self._began, self._at, self._line_at = (
+            dt.datetime.now(dt.UTC),
+            time.monotonic(),
+            time.monotonic(),
+        )
 
     def take(self, worker: str, ledger: Ledger) -> None:
         """A worker ended, and handed over its ledger."""
@@ -78,7 +83,8 @@ class Watch:
 
     def draw(self) -> None:
         """Begin to draw on the terminal."""
-        # Of its own: while a test runs in this process, pytest takes whatever is written to the usual one.
+        # Of its own: while a test runs in this process, pytest takes whatever is written to the
+        # usual one.
         self.screen = Screen(os.fdopen(os.dup(1), "w", encoding="utf-8"), self.progress, self.known)
         self.screen.start()
 
@@ -86,13 +92,18 @@ class Watch:
         """A test reported."""
         rules = [rule for name, rule in report.user_properties if name == RULE]
         # One whose worker is lost has no properties.
-        self.others_failed |= report.outcome == "failed" and not rules and not rule_of(report.nodeid)
+        self.others_failed |= (
+            report.outcome == "failed" and not rules and not rule_of(report.nodeid)
+        )
         if report.when == "call" or report.outcome != "passed":
             self.progress.report(rules, report.outcome)
 
     def line(self) -> str:
         """How far it is, where nothing said so for a while, and properties are left; else empty."""
-        if time.monotonic() - self._line_at < LINE_EVERY or not set(ALL_RULES) - self.progress.reported.keys():
+        if (
+            time.monotonic() - self._line_at < LINE_EVERY
+            or not set(ALL_RULES) - self.progress.reported.keys()
+        ):
             return ""
         self._line_at = time.monotonic()
         return f"ddp-invariants: {self.progress.line(self.known())}"
@@ -122,9 +133,18 @@ class Watch:
         self.listener.close()
         held, wanted = self.held, self.wanted
         if wanted.certificate or wanted.badge or (wanted.summary and ledger.cases):
-            run = Run(held.command, held.seed, held.cases, held.max_world_size, held.isolation, held.backend,
-                      self._began.isoformat(timespec="seconds"), round(time.monotonic() - self._at, 1),
-                      frozenset(self.progress.reported), self.interrupted)
+            run = Run(
+                held.command,
+                held.seed,
+                held.cases,
+                held.max_world_size,
+                held.isolation,
+                held.backend,
+                self._began.isoformat(timespec="seconds"),
+                round(time.monotonic() - self._at, 1),
+                frozenset(self.progress.reported),
+                self.interrupted,
+            )
             _, self.lines = write(wanted, ledger, found, run)
         return ledger
 

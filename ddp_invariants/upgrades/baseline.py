@@ -1,7 +1,9 @@
 """What one side answered, kept in a file for the other to be compared with: a fixed corpus of cases and all the ranks saw.
 
-A gzip file of JSON lines: a head, a line for each case, and a foot with their number and a digest of all before it. Whoever
-reads one need not trust who wrote it: sizes are bounded, every mistake becomes one sentence, nothing of it is executed.
+A gzip file of JSON lines: a head, a line for each case, and a foot with their number and a digest
+of all before it. Whoever
+reads one need not trust who wrote it: sizes are bounded, every mistake becomes one sentence,
+nothing of it is executed.
 """
 
 import base64
@@ -110,7 +112,9 @@ def write(path: Path, head: Head, answers: Iterable[Answer]) -> None:
                 digest.update(line)
                 file.write(line + b"\n")
                 count += 1
-            file.write(f"{json.dumps({'cases': count - 1, 'digest': digest.hexdigest()})}\n".encode())
+            file.write(
+                f"{json.dumps({'cases': count - 1, 'digest': digest.hexdigest()})}\n".encode()
+            )
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
@@ -118,7 +122,9 @@ def write(path: Path, head: Head, answers: Iterable[Answer]) -> None:
 
 def _plain(answer: Answer) -> dict[str, Any]:
     plain: dict[str, Any] = {"case": json.loads(to_json(answer.case)), "incident": None}
-    if answer.incident is not None:  # How it looked in the one process or the other need not be kept.
+    if (
+        answer.incident is not None
+    ):  # How it looked in the one process or the other need not be kept.
         ranks = {str(rank): how for rank, how in answer.incident.ranks.items()}
         plain["incident"] = {"kind": answer.incident.kind, "ranks": ranks}
     if isinstance(answer, ShardEvidence):
@@ -134,15 +140,32 @@ def _framed(rank: RankEvidence) -> list[Any]:
         number = layouts.setdefault(tensors.layout.slots, len(layouts))
         records.append([moment, step, number, len(blob), len(tensors.bits)])
         blob += tensors.bits
-    facts = {"structure_before": rank.structure_before, "structure_after": rank.structure_after, "raised": rank.raised,
-             "in_flight": [[step, list(call), what] for step, call, what in rank.in_flight], "marks": rank.marks,
-             "quiet": rank.quiet, "backwards": rank.backwards, "surfaced": rank.surfaced, "held": rank.held,
-             "driven": dict(rank.driven), "saved": rank.saved, "scales": rank.scales,
-             "warned": rank.warned}
+    facts = {
+        "structure_before": rank.structure_before,
+        "structure_after": rank.structure_after,
+        "raised": rank.raised,
+        "in_flight": [[step, list(call), what] for step, call, what in rank.in_flight],
+        "marks": rank.marks,
+        "quiet": rank.quiet,
+        "backwards": rank.backwards,
+        "surfaced": rank.surfaced,
+        "held": rank.held,
+        "driven": dict(rank.driven),
+        "saved": rank.saved,
+        "scales": rank.scales,
+        "warned": rank.warned,
+    }
     rows = [[[slot.name, slot.dtype, list(slot.shape)] for slot in slots] for slots in layouts]
     sent = [[list(call) for call in group] for group in rank.sent]
-    header = {"records": records, "layouts": rows, "facts": facts, "sent": sent,
-              "groups": rank.groups, "changed": rank.changed, "left": rank.left}
+    header = {
+        "records": records,
+        "layouts": rows,
+        "facts": facts,
+        "sent": sent,
+        "groups": rank.groups,
+        "changed": rank.changed,
+        "left": rank.left,
+    }
     return [header, base64.b64encode(bytes(blob)).decode()]
 
 
@@ -150,7 +173,8 @@ def read(path: Path) -> tuple[Head, list[Answer]]:
     """What a baseline holds.
 
     Raises:
-        BaselineError: It is none, of another form, damaged, cut short, altered, or larger than any that is written.
+        BaselineError: It is none, of another form, damaged, cut short, altered, or larger than any
+            that is written.
     """
     # Imported here: only a comparison with a file needs it.
     import pydantic
@@ -168,8 +192,10 @@ def read(path: Path) -> tuple[Head, list[Answer]]:
     if plain[0].get("kind") != "baseline":
         raise BaselineError(f"{path}: kind is {plain[0].get('kind')!r}, expected 'baseline'")
     if plain[0].get("form") != FORM:
-        raise BaselineError(f"{path}: its form is {plain[0].get('form')!r}, this version ({__version__}) reads {FORM}: record "
-                            "it anew")
+        raise BaselineError(
+            f"{path}: its form is {plain[0].get('form')!r}, this version ({__version__}) reads {FORM}: record "
+            "it anew"
+        )
     foot, told = plain[-1], hashlib.sha256(b"".join(lines[:-1])).hexdigest()
     if set(foot) != {"cases", "digest"}:
         raise BaselineError(f"{path}: it is cut short: the last line is no foot")
@@ -179,11 +205,17 @@ def read(path: Path) -> tuple[Head, list[Answer]]:
         head = pydantic.TypeAdapter(Head).validate_json(lines[0])
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
-        raise BaselineError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        raise BaselineError(
+            f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+        ) from error
     if not head.cases == foot["cases"] == len(plain) - 2 > 0:
-        raise BaselineError(f"{path}: it holds {len(plain) - 2} cases, its head says {head.cases} and its foot {foot['cases']}")
+        raise BaselineError(
+            f"{path}: it holds {len(plain) - 2} cases, its head says {head.cases} and its foot {foot['cases']}"
+        )
     for described in (head.offer.ddp, head.offer.sampler):
-        if not isinstance(described.get("defaults"), dict) or not isinstance(described.get("target"), str):
+        if not isinstance(described.get("defaults"), dict) or not isinstance(
+            described.get("target"), str
+        ):
             raise BaselineError(f"{path}: what was on trial has no name, or no arguments")
     return head, [_answer(one, number, path) for number, one in enumerate(plain[1:-1], start=2)]
 
@@ -194,7 +226,11 @@ def _lines(file: gzip.GzipFile, path: Path) -> Iterator[bytes]:
     while line := file.readline(LONGEST):
         total += len(line)
         if not line.endswith(b"\n"):
-            why = "a line is longer than any that is written" if len(line) >= LONGEST else "it is cut short"
+            why = (
+                "a line is longer than any that is written"
+                if len(line) >= LONGEST
+                else "it is cut short"
+            )
             raise BaselineError(f"{path}: {why}")
         if total > MOST:
             raise BaselineError(f"{path}: unpacked it is larger than {MOST >> 20:,} MiB")
@@ -226,17 +262,24 @@ def _answer(plain: Mapping[str, Any], number: int, path: Path) -> Answer:
         incident = None
         if plain["incident"] is not None:
             told = plain["incident"]
-            incident = Incident(told["kind"], {int(rank): str(how) for rank, how in told["ranks"].items()}, {}, 0.0)
+            incident = Incident(
+                told["kind"], {int(rank): str(how) for rank, how in told["ranks"].items()}, {}, 0.0
+            )
         if isinstance(case, ShardCase):
             answers = plain["answers"]
             if not isinstance(answers, list) or not all(isinstance(one, dict) for one in answers):
                 raise EvidenceError("its answers are none")
             return ShardEvidence(case, tuple(answers), incident)
         known: dict[tuple[Slot, ...], Layout] = {}
-        ranks = tuple(rank_evidence(header, base64.b64decode(blob, validate=True), known) for header, blob in plain["ranks"])
+        ranks = tuple(
+            rank_evidence(header, base64.b64decode(blob, validate=True), known)
+            for header, blob in plain["ranks"]
+        )
         if len(ranks) != case.world_size:
             raise EvidenceError(f"{len(ranks)} ranks answered, expected {case.world_size}")
         return TrainingEvidence(case, ranks, incident)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         first = str(error).partition("\n")[0]
-        raise BaselineError(f"{path}: line {number} is no answer to a case: {type(error).__name__}: {first}") from error
+        raise BaselineError(
+            f"{path}: line {number} is no answer to a case: {type(error).__name__}: {first}"
+        ) from error

@@ -30,7 +30,8 @@ class Difference:
 
     Attributes:
         kind: Which of the classes.
-        what: What differs: a rule, `collectives`, `gradients that are None`, or the stage at which numbers part.
+        what: What differs: a rule, `collectives`, `gradients that are None`, or the stage at which
+            numbers part.
         where: Rank, step, tensor.
         old: The old side's, in words.
         new: The new side's.
@@ -54,17 +55,30 @@ class Difference:
 
 
 STAGES: tuple[tuple[Moment, str], ...] = (
-    ("built", "construction"), ("built buffers", "construction"), ("wrapped", "initialisation"),
-    ("wrapped buffers", "initialisation"), ("forward", "forward"), ("forward buffers", "forward"), ("drawn", "random numbers"),
+    ("built", "construction"),
+    ("built buffers", "construction"),
+    ("wrapped", "initialisation"),
+    ("wrapped buffers", "initialisation"),
+    ("forward", "forward"),
+    ("forward buffers", "forward"),
+    ("drawn", "random numbers"),
     ("loss", "forward"),
-    ("local", "local gradient"), ("reduced", "reduced gradient"), ("updated", "optimizer"), ("left buffers", "forward"),
-    ("state", "optimizer"), ("restored", "saving and loading"), ("restored buffers", "saving and loading"),
-    ("restored state", "saving and loading"))
+    ("local", "local gradient"),
+    ("reduced", "reduced gradient"),
+    ("updated", "optimizer"),
+    ("left buffers", "forward"),
+    ("state", "optimizer"),
+    ("restored", "saving and loading"),
+    ("restored buffers", "saving and loading"),
+    ("restored state", "saving and loading"),
+)
 """Moments in the order of a step, and the stage that made what was noted then."""
 _OF_MICRO_STEPS = ("drawn", "loss", "local")
 
 
-_UNSTEADY = re.compile(r" at 0x[0-9a-f]+| \(Triggered internally at .*|\[[^\]\s]*\]:\d+|[\w./-]+\.(?:cc|cpp|h|cu|py):\d+")
+_UNSTEADY = re.compile(
+    r" at 0x[0-9a-f]+| \(Triggered internally at .*|\[[^\]\s]*\]:\d+|[\w./-]+\.(?:cc|cpp|h|cu|py):\d+"
+)
 
 
 def steady(text: str) -> str:
@@ -94,23 +108,42 @@ def before_any_case(old: Offer, new: Offer) -> list[Difference]:
     for name in dict.fromkeys([*old.capabilities, *new.capabilities]):
         told = [one.capabilities.get(name, ("not known", "")) for one in (old, new)]
         if told[0][0] != told[1][0]:
-            found.append(Difference("discrete", f"capability {name}", "probed by a small case",
-                                    *(" ".join(one).strip() for one in told)))
+            found.append(
+                Difference(
+                    "discrete",
+                    f"capability {name}",
+                    "probed by a small case",
+                    *(" ".join(one).strip() for one in told),
+                )
+            )
     return found
 
 
 def described(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Difference]:
     """What differs in how what is on trial is called."""
-    ours, theirs = ({name: steady(str(text)) for name, text in side["defaults"].items()} for side in (old, new))
+    ours, theirs = (
+        {name: steady(str(text)) for name, text in side["defaults"].items()} for side in (old, new)
+    )
     for name in dict.fromkeys([*ours, *theirs]):
         if ours.get(name) != theirs.get(name):
             told = [side.get(name) for side in (ours, theirs)]
-            yield Difference("discrete", f"argument {name}", f"{old['target']}({name})", *(
-                "not taken" if one is None else f"default {one}" if one else "required" for one in told))
+            yield Difference(
+                "discrete",
+                f"argument {name}",
+                f"{old['target']}({name})",
+                *(
+                    "not taken" if one is None else f"default {one}" if one else "required"
+                    for one in told
+                ),
+            )
 
 
-def compared(old: TrainingEvidence | ShardEvidence, new: TrainingEvidence | ShardEvidence, declared: Declarations,
-             sampler: SamplerDeclarations) -> list[Difference]:
+def compared(
+    old: TrainingEvidence | ShardEvidence,
+    new: TrainingEvidence | ShardEvidence,
+    declared: Declarations,
+    sampler: SamplerDeclarations,
+) -> list[Difference]:
     """Everything in which two sides' answers to the same case differ, rules first, then as a run goes."""
     found = [*_by_rule(old, new, declared, sampler), *_warned(old, new)]
     if isinstance(old, ShardEvidence) or isinstance(new, ShardEvidence):
@@ -121,15 +154,21 @@ def compared(old: TrainingEvidence | ShardEvidence, new: TrainingEvidence | Shar
     return [*found, *_exactly(old, new), *_numbers(old, new, declared, broken=broken)]
 
 
-def _by_rule(old: TrainingEvidence | ShardEvidence, new: TrainingEvidence | ShardEvidence, declared: Declarations,
-             sampler: SamplerDeclarations) -> Iterator[Difference]:
+def _by_rule(
+    old: TrainingEvidence | ShardEvidence,
+    new: TrainingEvidence | ShardEvidence,
+    declared: Declarations,
+    sampler: SamplerDeclarations,
+) -> Iterator[Difference]:
     before, after = judge(old, declared, sampler), judge(new, declared, sampler)
     for rule in before:
         breaches = before[rule].breach, after[rule].breach
         if (breaches[0] is None) != (breaches[1] is None):
             breach = breaches[0] or breaches[1]
             assert breach is not None
-            words = ["holds" if one is None else f"violated: {one.fact}; {one.got}" for one in breaches]
+            words = [
+                "holds" if one is None else f"violated: {one.fact}; {one.got}" for one in breaches
+            ]
             yield Difference("rule", rule, breach.where, *words)
 
 
@@ -139,8 +178,11 @@ _WARNING = "warning "
 
 def warnings_of(side: TrainingEvidence | ShardEvidence) -> dict[str, tuple[str, list[int]]]:
     """What was warned of: by its first sentence without numbers, the whole text, and which ranks or processes gave it."""
-    texts = [rank.warned for rank in side.ranks] if isinstance(side, TrainingEvidence) else \
-        [answer.get("warned", []) for answer in side.answers]
+    texts = (
+        [rank.warned for rank in side.ranks]
+        if isinstance(side, TrainingEvidence)
+        else [answer.get("warned", []) for answer in side.answers]
+    )
     found: dict[str, tuple[str, list[int]]] = {}
     for number, given in enumerate(texts):
         for text in map(steady, given):
@@ -149,14 +191,27 @@ def warnings_of(side: TrainingEvidence | ShardEvidence) -> dict[str, tuple[str, 
     return found
 
 
-def _warned(old: TrainingEvidence | ShardEvidence, new: TrainingEvidence | ShardEvidence) -> Iterator[Difference]:
+def _warned(
+    old: TrainingEvidence | ShardEvidence, new: TrainingEvidence | ShardEvidence
+) -> Iterator[Difference]:
     before, after = warnings_of(old), warnings_of(new)
-    whose = f"ranks, of {old.case.world_size}," if isinstance(old, TrainingEvidence) else "processes, of two,"
+    whose = (
+        f"ranks, of {old.case.world_size},"
+        if isinstance(old, TrainingEvidence)
+        else "processes, of two,"
+    )
     for what in dict.fromkeys([*before, *after]):
         found = [side.get(what, ("", [])) for side in (before, after)]
         if found[0][1] != found[1][1]:
-            yield Difference("discrete", what, f"{whose} that give it", *(
-                f"{', '.join(map(str, given))}: {text}" if given else "none" for text, given in found))
+            yield Difference(
+                "discrete",
+                what,
+                f"{whose} that give it",
+                *(
+                    f"{', '.join(map(str, given))}: {text}" if given else "none"
+                    for text, given in found
+                ),
+            )
 
 
 def _exactly(old: TrainingEvidence, new: TrainingEvidence) -> Iterator[Difference]:
@@ -169,9 +224,18 @@ def _exactly(old: TrainingEvidence, new: TrainingEvidence) -> Iterator[Differenc
         for what, read in _READ.items():
             first, second = read(ours), read(theirs)
             if first != second:
-                number = next((at for at, (one, other) in enumerate(zip(first, second, strict=False)) if one != other),
-                              min(len(first), len(second)))
-                told = [side[number] if number < len(side) else f"none: {len(side)} in all" for side in (first, second)]
+                number = next(
+                    (
+                        at
+                        for at, (one, other) in enumerate(zip(first, second, strict=False))
+                        if one != other
+                    ),
+                    min(len(first), len(second)),
+                )
+                told = [
+                    side[number] if number < len(side) else f"none: {len(side)} in all"
+                    for side in (first, second)
+                ]
                 yield Difference("discrete", what, f"{where}, number {number}", *told)
                 break  # What comes later follows from it.
 
@@ -183,52 +247,78 @@ def _end(side: TrainingEvidence) -> str:
     if not raised:
         return "by itself"
     first = raised[0]
-    return (f"{first['type']} in {first['phase']} of step {first['step']} on {len(raised)} of {len(side.ranks)} ranks: "
-            f"{steady(str(first['message']).partition(chr(10))[0])[:200]}")
+    return (
+        f"{first['type']} in {first['phase']} of step {first['step']} on {len(raised)} of {len(side.ranks)} ranks: "
+        f"{steady(str(first['message']).partition(chr(10))[0])[:200]}"
+    )
 
 
 def _called(rank: RankEvidence) -> list[str]:
-    return [f"{call.kind} {call.dtype} x {call.elements} {call.operation}".rstrip() for group in rank.sent for call in group
-            if call.kind not in POINT_TO_POINT]
+    return [
+        f"{call.kind} {call.dtype} x {call.elements} {call.operation}".rstrip()
+        for group in rank.sent
+        for call in group
+        if call.kind not in POINT_TO_POINT
+    ]
 
 
 def _none(rank: RankEvidence) -> list[str]:
-    return [f"step {step}: {', '.join(slot.name for slot in tensors.layout.slots if slot.dtype is None) or 'none'}"
-            for (moment, step), tensors in rank.tensors.items() if moment == "reduced"]
+    return [
+        f"step {step}: {', '.join(slot.name for slot in tensors.layout.slots if slot.dtype is None) or 'none'}"
+        for (moment, step), tensors in rank.tensors.items()
+        if moment == "reduced"
+    ]
 
 
 def _typed(rank: RankEvidence) -> list[str]:
-    return [f"step {step}: {slot.name} {slot.dtype} {slot.shape}" for (moment, step), tensors in rank.tensors.items()
-            if moment == "reduced" for slot in tensors.layout.slots if slot.dtype is not None]
+    return [
+        f"step {step}: {slot.name} {slot.dtype} {slot.shape}"
+        for (moment, step), tensors in rank.tensors.items()
+        if moment == "reduced"
+        for slot in tensors.layout.slots
+        if slot.dtype is not None
+    ]
 
 
 def _structured(rank: RankEvidence) -> list[str]:
-    return [f"{kind} {name} {dtype} {tuple(shape)}{' trained' if trained else ''}{f' is {first}' if first != name else ''}"
-            for name, dtype, shape, trained, first, kind in rank.structure_after]
+    return [
+        f"{kind} {name} {dtype} {tuple(shape)}{' trained' if trained else ''}{f' is {first}' if first != name else ''}"
+        for name, dtype, shape, trained, first, kind in rank.structure_after
+    ]
 
 
 _READ: dict[str, Callable[[RankEvidence], list[str]]] = {
-    "the wrapped module": _structured, "how it is driven": lambda rank: [f"{key}: {rank.driven[key]}" for key in
-                                                                         sorted(rank.driven)],
-    "collectives": _called, "gradients that are None": _none, "gradients' types": _typed,
-    "the loss scale": lambda rank: [f"after step {step}: {scale:g}" for step, scale in enumerate(rank.scales)],
+    "the wrapped module": _structured,
+    "how it is driven": lambda rank: [f"{key}: {rank.driven[key]}" for key in sorted(rank.driven)],
+    "collectives": _called,
+    "gradients that are None": _none,
+    "gradients' types": _typed,
+    "the loss scale": lambda rank: [
+        f"after step {step}: {scale:g}" for step, scale in enumerate(rank.scales)
+    ],
     "names in a saved state": lambda rank: [name for names in rank.saved for name in names],
 }
 """What must match exactly, as lists of lines, a rank's of each."""
 
 
-def _numbers(old: TrainingEvidence, new: TrainingEvidence, declared: Declarations, *, broken: bool) -> Iterator[Difference]:
+def _numbers(
+    old: TrainingEvidence, new: TrainingEvidence, declared: Declarations, *, broken: bool
+) -> Iterator[Difference]:
     """The first tensors whose bits differ, in the order of a run.
 
-    Where no bound is known (what is not finite, what ranks disagree on before), it is the rules that say whether numbers may
-    differ: `broken`, if one holds on one side alone. A rounding is told once a stage, and what comes after it is
-    looked at, too.
+    Where no bound is known (what is not finite, what ranks disagree on before), it is the rules
+    that say whether numbers may
+    differ: `broken`, if one holds on one side alone. A rounding is told once a stage, and what
+    comes after it is looked at, too.
     """
     rounded: set[str] = set()
     for step in range(old.case.steps):
         for moment, stage in STAGES:
-            numbers = range(step * old.case.accumulation, (step + 1) * old.case.accumulation) if moment in _OF_MICRO_STEPS \
+            numbers = (
+                range(step * old.case.accumulation, (step + 1) * old.case.accumulation)
+                if moment in _OF_MICRO_STEPS
                 else (step,)
+            )
             for number in numbers:
                 first, second = old.moment(moment, number), new.moment(moment, number)
                 if first is None or second is None:
@@ -237,7 +327,9 @@ def _numbers(old: TrainingEvidence, new: TrainingEvidence, declared: Declaration
                     difference = parted(ours, theirs, "the old side has")
                     if difference is None:
                         continue
-                    if [slot.dtype for slot in ours.layout.slots] != [slot.dtype for slot in theirs.layout.slots]:
+                    if [slot.dtype for slot in ours.layout.slots] != [
+                        slot.dtype for slot in theirs.layout.slots
+                    ]:
                         continue  # What is there at all is told above.
                     within = _both_within(old, new, declared, moment, step)
                     within = not broken if within is None else within
@@ -245,32 +337,44 @@ def _numbers(old: TrainingEvidence, new: TrainingEvidence, declared: Declaration
                         continue
                     rounded.add(stage)
                     words = difference.words.partition(", the old side has ")
-                    yield Difference("rounding" if within else "number", stage,
-                                     f"rank {rank} of {len(old.ranks)}, step {step}, {difference.place}",
-                                     words[2].partition(";")[0] or "other bits", words[0])
+                    yield Difference(
+                        "rounding" if within else "number",
+                        stage,
+                        f"rank {rank} of {len(old.ranks)}, step {step}, {difference.place}",
+                        words[2].partition(";")[0] or "other bits",
+                        words[0],
+                    )
                     if not within:
                         return
 
 
 _OF_NO_NUMBERS = ("COMM", "LIVE", "MEM", "RNG", "GPU")
 """Rules that say nothing of values: where one holds on one side alone, roundings are roundings still."""
-_LEFT: dict[Moment, Moment] = {"forward": "updated", "forward buffers": "left buffers", "restored": "updated",
-                               "restored buffers": "left buffers", "restored state": "state"}
+_LEFT: dict[Moment, Moment] = {
+    "forward": "updated",
+    "forward buffers": "left buffers",
+    "restored": "updated",
+    "restored buffers": "left buffers",
+    "restored state": "state",
+}
 """What the step before left, by where it is seen again."""
 
 
-def _both_within(old: TrainingEvidence, new: TrainingEvidence, declared: Declarations, moment: Moment,
-                 step: int) -> bool | None:
+def _both_within(
+    old: TrainingEvidence, new: TrainingEvidence, declared: Declarations, moment: Moment, step: int
+) -> bool | None:
     """Whether both sides' values lie within what the oracle allows for that step, which makes it a matter of rounding.
 
-    None where that is not known. A loss or local gradient is taken for one where the gradients that come of it are. What a step
-    starts from, or is loaded before it, is what the step before left; before the first nothing is computed, so nothing can
-    be rounded.
+    None where that is not known. A loss or local gradient is taken for one where the gradients that
+    come of it are. What a step starts from, or is loaded before it, is what the step before left;
+    before the first nothing is computed, so nothing can be rounded.
     """
     if step > 0 and moment in _LEFT:
         moment, step = _LEFT[moment], step - 1
     if moment == "left buffers":
-        return None  # Computed from what a forward makes of its inputs, for which no bound is derived.
+        return (
+            None  # Computed from what a forward makes of its inputs, for which no bound is derived.
+        )
     if moment not in ("loss", "local", "reduced", "updated", "state"):
         return False
     for side in (old, new):
@@ -279,33 +383,52 @@ def _both_within(old: TrainingEvidence, new: TrainingEvidence, declared: Declara
             with np.errstate(all="ignore"):
                 truth, layout = hearing.truth(step), hearing.layout(step)
                 ball = truth.updated if moment in ("updated", "state") else truth.gradient
-                held = hearing.every_rank("updated" if moment in ("updated", "state") else "reduced", step)
+                held = hearing.every_rank(
+                    "updated" if moment in ("updated", "state") else "reduced", step
+                )
                 values = [flat_by_name(tensors, layout) for tensors in held]
         except (Unjudged, KeyError, ValueError):
             return None
         if not all(np.isfinite(one).all() for one in values):
             return None  # Of a run that overflows; whether it may is for the rules.
-        if any(one.shape != ball.centre.shape or not (np.abs(one - ball.centre) <= ball.radius).all() for one in values):
+        if any(
+            one.shape != ball.centre.shape or not (np.abs(one - ball.centre) <= ball.radius).all()
+            for one in values
+        ):
             return False
     return True
 
 
 def _dealt(old: ShardEvidence, new: ShardEvidence) -> Iterator[Difference]:
     """A sampler's answers, all of which must match exactly."""
-    ends = [f"it {side.incident.kind}" if side.incident is not None else "by itself" for side in (old, new)]
+    ends = [
+        f"it {side.incident.kind}" if side.incident is not None else "by itself"
+        for side in (old, new)
+    ]
     if ends[0] != ends[1]:
         yield Difference("discrete", "how the sampler ends", "", *ends)
         return
     if old.incident is not None:
         return
     for ours, theirs in zip(old.answers, new.answers, strict=False):
-        for what, key in (("an exception", "raised"), ("arguments refused", "refused"), ("indices", "shards"),
-                          ("lengths", "lengths"), ("batches of a DataLoader", "batches"), ("what workers yield", "worked"),
-                          ("what follows a saved state", "resumed")):
+        for what, key in (
+            ("an exception", "raised"),
+            ("arguments refused", "refused"),
+            ("indices", "shards"),
+            ("lengths", "lengths"),
+            ("batches of a DataLoader", "batches"),
+            ("what workers yield", "worked"),
+            ("what follows a saved state", "resumed"),
+        ):
             first, second = ours.get(key), theirs.get(key)
             if _short(first) != _short(second) or (key != "raised" and first != second):
-                yield Difference("discrete", what, f"W={old.case.world_size}, N={old.case.data.samples}", _short(first),
-                                 _short(second))
+                yield Difference(
+                    "discrete",
+                    what,
+                    f"W={old.case.world_size}, N={old.case.data.samples}",
+                    _short(first),
+                    _short(second),
+                )
                 return
 
 

@@ -26,7 +26,13 @@ from ddp_invariants.search import Asked, independent
 from ddp_invariants.simpler import simpler
 from ddp_invariants.strategies import cases_for, unlike
 from ddp_invariants.upgrades.baseline import FORM, Answer, BaselineError, Environment, Head
-from ddp_invariants.upgrades.comparison import Difference, Offer, before_any_case, compared, warnings_of
+from ddp_invariants.upgrades.comparison import (
+    Difference,
+    Offer,
+    before_any_case,
+    compared,
+    warnings_of,
+)
 from ddp_invariants.upgrades.pace import Cost, Ratio, cost, ratios
 
 SHRINK_RUNS = 150
@@ -55,9 +61,13 @@ def side(python: str) -> Environment:
     """
     try:
         # From its own folder, or what lies here would be imported.
-        told = subprocess.run([python, "-I", "-c", NEEDED], capture_output=True, text=True, timeout=120, check=False)
+        told = subprocess.run(
+            [python, "-I", "-c", NEEDED], capture_output=True, text=True, timeout=120, check=False
+        )
     except OSError as error:
-        raise HarnessError(f"{python} is no interpreter that can be run: {error.strerror}") from error
+        raise HarnessError(
+            f"{python} is no interpreter that can be run: {error.strerror}"
+        ) from error
     except subprocess.TimeoutExpired as error:
         raise HarnessError(f"{python} did not import torch within {error.timeout:.0f} s") from error
     try:
@@ -171,11 +181,18 @@ class Gate:
         max_world_size: Largest W.
     """
 
-    def __init__(self, old: Pool, new: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int) -> None:
+    def __init__(
+        self, old: Pool, new: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int
+    ) -> None:
         self.pools, self.ddp, self.sampler = (old, new), ddp, sampler
         sides = [_discovered(pool, ddp, sampler, max_world_size) for pool in self.pools]
         scopes = [one.scope(max_world_size) for one in sides]
-        self.scope = Scope(max_world_size, scopes[0].without | scopes[1].without, scopes[0].declared, scopes[0].sampler)
+        self.scope = Scope(
+            max_world_size,
+            scopes[0].without | scopes[1].without,
+            scopes[0].declared,
+            scopes[0].sampler,
+        )
         self.at_once = before_any_case(*(_offered(one) for one in sides))
         self._turn = 0
         self._warned: tuple[dict[str, Case], dict[str, Case]] = {}, {}
@@ -183,8 +200,10 @@ class Gate:
     def answers(self, case: Case, *, fresh: bool = False) -> tuple[Answer, Answer]:
         """Run a case on both sides, the one first and the other in turn, so that neither always finds the machine warm."""
         self._turn ^= 1
-        found = {side: _answered(self.pools[side], case, self.ddp, self.sampler, fresh=fresh)
-                 for side in (self._turn, 1 - self._turn)}
+        found = {
+            side: _answered(self.pools[side], case, self.ddp, self.sampler, fresh=fresh)
+            for side in (self._turn, 1 - self._turn)
+        }
         for side, answer in found.items():
             for what in warnings_of(answer):
                 self._warned[side].setdefault(what, case)
@@ -214,8 +233,12 @@ class Gate:
                 seen += 1
                 answers = self.answers(case)
                 spent = [cost(one) for one in answers]
-                costs += [(spent[0], spent[1])] if spent[0] is not None and spent[1] is not None else []
-                another = self._another(case, compared(*answers, self.scope.declared, self.scope.sampler), known)
+                costs += (
+                    [(spent[0], spent[1])] if spent[0] is not None and spent[1] is not None else []
+                )
+                another = self._another(
+                    case, compared(*answers, self.scope.declared, self.scope.sampler), known
+                )
                 if another:
                     found += [self._shrunk(case, one, why) for one in another]
                     break
@@ -223,12 +246,18 @@ class Gate:
         found += self._only_warned({one.difference.name for one in found}, why)
         return replace(_gated(found, min(drawn, count), allowed), pace=tuple(ratios(costs)))
 
-    def _another(self, case: Case, found: Sequence[Difference], known: Container[str]) -> list[Difference]:
+    def _another(
+        self, case: Case, found: Sequence[Difference], known: Container[str]
+    ) -> list[Difference]:
         """The differences of sorts that are not known yet; of those that move only what new processes show, too."""
         fresh = {one.name: one for one in found[::-1] if one.name not in known}
         if any(one.moves for one in fresh.values()):
             alone = {one.name: one for one in self.differences(case, fresh=True)}
-            fresh = {name: alone.get(name, one) for name, one in fresh.items() if not one.moves or name in alone}
+            fresh = {
+                name: alone.get(name, one)
+                for name, one in fresh.items()
+                if not one.moves or name in alone
+            }
         return list(fresh.values())
 
     def _only_warned(self, known: Container[str], why: dict[str, str]) -> list[Found]:
@@ -248,15 +277,24 @@ class Gate:
             smaller = False
             for one in simpler(case):
                 runs += 1
-                if any(found.name == name for found in self.differences(one, fresh=difference.moves)):
+                if any(
+                    found.name == name for found in self.differences(one, fresh=difference.moves)
+                ):
                     case, smaller = one, True
                     break
                 if runs >= SHRINK_RUNS:
                     break
-        again = [next((one for one in self.differences(case, fresh=difference.moves) if one.name == name), None)
-                 for _ in range(REPEATS)]
+        again = [
+            next(
+                (one for one in self.differences(case, fresh=difference.moves) if one.name == name),
+                None,
+            )
+            for _ in range(REPEATS)
+        ]
         repeated = [one for one in again if one is not None]
-        return Found(repeated[0] if repeated else difference, case, len(repeated), why.get(name, ""))
+        return Found(
+            repeated[0] if repeated else difference, case, len(repeated), why.get(name, "")
+        )
 
 
 def _discovered(pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int) -> Discovery:
@@ -268,23 +306,40 @@ def _discovered(pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int) -> 
 
 def _offered(found: Discovery) -> Offer:
     """What a side offers, as it was found out."""
-    return Offer(dict(found.ddp), dict(found.sampler),
-                 {one.capability: (one.standing.value, one.words[:300]) for one in (*found.probed, *found.dealt)})
+    return Offer(
+        dict(found.ddp),
+        dict(found.sampler),
+        {
+            one.capability: (one.standing.value, one.words[:300])
+            for one in (*found.probed, *found.dealt)
+        },
+    )
 
 
 def _drawn(scope: Scope, count: int, name: str) -> list[Case]:
     """Cases of all rules' properties in turn, fixed by a name: every third of a sampler's, which are few rules and cheap."""
     rules = [rule for rule in ALL_RULES if not scope.excluded(rule) and rule not in _COSTLY]
-    about = {of_sampler: unlike(rule for rule in rules if rule.startswith("SHARD") == of_sampler)
-             for of_sampler in (True, False)}
-    asked = st.sampled_from((True, False, False)).flatmap(lambda of_sampler: st.sampled_from(about[of_sampler])).flatmap(
-        lambda rule: cases_for(rule, scope).map(lambda case: Asked(rule, case)))
+    about = {
+        of_sampler: unlike(rule for rule in rules if rule.startswith("SHARD") == of_sampler)
+        for of_sampler in (True, False)
+    }
+    asked = (
+        st.sampled_from((True, False, False))
+        .flatmap(lambda of_sampler: st.sampled_from(about[of_sampler]))
+        .flatmap(lambda rule: cases_for(rule, scope).map(lambda case: Asked(rule, case)))
+    )
     drawn: list[Case] = []
     digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
 
     @seed(int.from_bytes(digest, "big"))
-    @settings(max_examples=count, database=None, deadline=None, phases=(Phase.generate,), print_blob=False,
-              suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=count,
+        database=None,
+        deadline=None,
+        phases=(Phase.generate,),
+        print_blob=False,
+        suppress_health_check=list(HealthCheck),
+    )
     @given(independent(asked))
     def property_(one: Asked) -> None:
         drawn.append(one.case)
@@ -301,8 +356,16 @@ def _gated(found: Sequence[Found], cases: int, allowed: Sequence[Accepted]) -> G
 # A side that is not at hand.
 
 
-def record(pool: Pool, ddp: Ddp, sampler: Sampler, here: Environment, *, cases: int, number: int,
-           max_world_size: int) -> tuple[Head, Iterator[Answer]]:
+def record(
+    pool: Pool,
+    ddp: Ddp,
+    sampler: Sampler,
+    here: Environment,
+    *,
+    cases: int,
+    number: int,
+    max_world_size: int,
+) -> tuple[Head, Iterator[Answer]]:
     """What a side answers to a corpus of cases: the head of a baseline, and the answers as they come.
 
     Args:
@@ -316,16 +379,31 @@ def record(pool: Pool, ddp: Ddp, sampler: Sampler, here: Environment, *, cases: 
     """
     found = _discovered(pool, ddp, sampler, max_world_size)
     corpus = _drawn(found.scope(max_world_size), cases, str(number))
-    head = Head(__version__, FORM, here, _offered(found), options(ddp, sampler), number, len(corpus))
+    head = Head(
+        __version__, FORM, here, _offered(found), options(ddp, sampler), number, len(corpus)
+    )
     return head, (_answered(pool, case, ddp, sampler) for case in corpus)
 
 
 def _answered(pool: Pool, case: Case, ddp: Ddp, sampler: Sampler, *, fresh: bool = False) -> Answer:
-    return pool.train(case, ddp, fresh=fresh) if isinstance(case, TrainingCase) else pool.shards(case, sampler, fresh=fresh)
+    return (
+        pool.train(case, ddp, fresh=fresh)
+        if isinstance(case, TrainingCase)
+        else pool.shards(case, sampler, fresh=fresh)
+    )
 
 
-def against(head: Head, answers: Sequence[Answer], pool: Pool, ddp: Ddp, sampler: Sampler, here: Environment, *,
-            max_world_size: int, allowed: Sequence[Accepted] = ()) -> Gated:
+def against(
+    head: Head,
+    answers: Sequence[Answer],
+    pool: Pool,
+    ddp: Ddp,
+    sampler: Sampler,
+    here: Environment,
+    *,
+    max_world_size: int,
+    allowed: Sequence[Accepted] = (),
+) -> Gated:
     """Compare a side with what another answered and is not at hand any more: nothing can be made smaller.
 
     Numbers are compared only where both were made by one model of processor.
@@ -359,8 +437,10 @@ def against(head: Head, answers: Sequence[Answer], pool: Pool, ddp: Ddp, sampler
                 texts.update(warnings_of(one))
             ours = compared(answer, here_answered, declared, declared_sampler)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            raise BaselineError(f"what the baseline holds of {describe(answer.case)} is no answer to it: "
-                                f"{type(error).__name__}: {error}") from error
+            raise BaselineError(
+                f"what the baseline holds of {describe(answer.case)} is no answer to it: "
+                f"{type(error).__name__}: {error}"
+            ) from error
         return [one for one in ours if comparable or one.kind not in ("rounding", "number")]
 
     smallest: dict[str, tuple[Answer, Difference]] = {}
@@ -371,9 +451,22 @@ def against(head: Head, answers: Sequence[Answer], pool: Pool, ddp: Ddp, sampler
                 smallest[one.name] = answer, one
     gated = [Found(one, None, accepted=why.get(one.name, "")) for one in at_once]
     for name, (answer, first) in smallest.items():
-        # What both sides warned of somewhere may have moved from one case to another: that of old cannot be asked again.
+        # What both sides warned of somewhere may have moved from one case to another: that of old
+        # cannot be asked again.
         if first.moves and first.what in warned[0] & warned[1]:
             continue
-        again = [one for _ in range(REPEATS) for one in differences(answer, fresh=first.moves)[::-1] if one.name == name]
-        gated.append(Found(again[0] if again else first, answer.case, min(len(again), REPEATS), why.get(name, "")))
+        again = [
+            one
+            for _ in range(REPEATS)
+            for one in differences(answer, fresh=first.moves)[::-1]
+            if one.name == name
+        ]
+        gated.append(
+            Found(
+                again[0] if again else first,
+                answer.case,
+                min(len(again), REPEATS),
+                why.get(name, ""),
+            )
+        )
     return _gated(gated, len(answers), allowed)

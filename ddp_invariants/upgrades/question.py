@@ -1,6 +1,7 @@
 """A difference between two sides as a question: one script of plain torch that prints what its interpreter answers.
 
-Nothing is judged in it. It is run under the interpreters at hand before it is handed out, and withheld where they answer alike.
+Nothing is judged in it. It is run under the interpreters at hand before it is handed out, and
+withheld where they answer alike.
 """
 
 import re
@@ -13,7 +14,16 @@ from ddp_invariants import __version__
 from ddp_invariants.case import Case, ShardCase, TrainingCase, describe
 from ddp_invariants.declarations import Declarations, SamplerDeclarations, declare
 from ddp_invariants.discovery import QUESTIONS
-from ddp_invariants.export import ExportError, beyond, called, filled, how_it_ended, quoted, ran, takes_ranks
+from ddp_invariants.export import (
+    ExportError,
+    beyond,
+    called,
+    filled,
+    how_it_ended,
+    quoted,
+    ran,
+    takes_ranks,
+)
 from ddp_invariants.implementation import Ddp, Sampler
 from ddp_invariants.ranks.hosts import HarnessError
 from ddp_invariants.ranks.pool import LoadFailure, Pool
@@ -24,27 +34,59 @@ from ddp_invariants.upgrades.gate import Gated
 
 _EVERYTHING = ("start", "loss", "reduced", "updated", "state", "buffers")
 _TOLD: dict[str, tuple[str, ...]] = {
-    "the wrapped module": ("structure",), "collectives": ("collectives",), "gradients that are None": ("reduced",),
-    "gradients' types": ("reduced",), "names in a saved state": ("saved",), "how the run ends": ("loss",),
-    "construction": ("start",), "initialisation": ("start",), "forward": ("start", "loss", "buffers"),
-    "local gradient": ("local",), "reduced gradient": ("reduced",), "optimizer": ("updated", "state"),
-    "INIT": ("start", "structure"), "LOSS": ("loss",), "GRAD": ("reduced",), "PARAM": ("updated", "state"), "BUF": ("buffers",),
-    "COMM": ("collectives",), "LIVE": _EVERYTHING, "STATE": ("saved",), "RNG": ("loss",), "GPU": _EVERYTHING,
-    "random numbers": ("loss",), "warning": ("warnings",), "capability": _EVERYTHING,
+    "the wrapped module": ("structure",),
+    "collectives": ("collectives",),
+    "gradients that are None": ("reduced",),
+    "gradients' types": ("reduced",),
+    "names in a saved state": ("saved",),
+    "how the run ends": ("loss",),
+    "construction": ("start",),
+    "initialisation": ("start",),
+    "forward": ("start", "loss", "buffers"),
+    "local gradient": ("local",),
+    "reduced gradient": ("reduced",),
+    "optimizer": ("updated", "state"),
+    "INIT": ("start", "structure"),
+    "LOSS": ("loss",),
+    "GRAD": ("reduced",),
+    "PARAM": ("updated", "state"),
+    "BUF": ("buffers",),
+    "COMM": ("collectives",),
+    "LIVE": _EVERYTHING,
+    "STATE": ("saved",),
+    "RNG": ("loss",),
+    "GPU": _EVERYTHING,
+    "random numbers": ("loss",),
+    "warning": ("warnings",),
+    "capability": _EVERYTHING,
 }
 """What a script of a training case prints, by what differs: its name, the first word of it, or the invariant of a rule."""
 _DEALT: dict[str, tuple[str, ...]] = {
-    "how the sampler ends": ("shards",), "an exception": ("shards", "lengths", "batches"), "arguments refused": ("refused",),
-    "indices": ("shards",), "lengths": ("lengths",), "batches of a DataLoader": ("batches",),
-    "what workers yield": ("workers",), "what follows a saved state": ("resumed",), "SHARD-1": ("shards", "lengths"),
-    "SHARD-6": ("batches",), "SHARD-7": ("refused",), "SHARD-9": ("resumed",), "SHARD-10": ("workers",), "SHARD": ("shards",),
-    "warning": ("shards", "batches", "warnings"), "resume": ("resumed",), "workers": ("workers",),
+    "how the sampler ends": ("shards",),
+    "an exception": ("shards", "lengths", "batches"),
+    "arguments refused": ("refused",),
+    "indices": ("shards",),
+    "lengths": ("lengths",),
+    "batches of a DataLoader": ("batches",),
+    "what workers yield": ("workers",),
+    "what follows a saved state": ("resumed",),
+    "SHARD-1": ("shards", "lengths"),
+    "SHARD-6": ("batches",),
+    "SHARD-7": ("refused",),
+    "SHARD-9": ("resumed",),
+    "SHARD-10": ("workers",),
+    "SHARD": ("shards",),
+    "warning": ("shards", "batches", "warnings"),
+    "resume": ("resumed",),
+    "workers": ("workers",),
     "capability": ("shards", "lengths"),
 }
 """The same of a question to a sampler, where a capability may have answers of its own."""
 
 
-def write(folder: Path, outcome: Gated, pool: Pool, ddp: Ddp, sampler: Sampler, pythons: Sequence[str]) -> Gated:
+def write(
+    folder: Path, outcome: Gated, pool: Pool, ddp: Ddp, sampler: Sampler, pythons: Sequence[str]
+) -> Gated:
     """Write a script of every difference that a script can show, and say why not of the others: nothing that was found is lost.
 
     Args:
@@ -76,7 +118,9 @@ def write(folder: Path, outcome: Gated, pool: Pool, ddp: Ddp, sampler: Sampler, 
     return replace(outcome, found=tuple(told))
 
 
-def script(pool: Pool, difference: Difference, case: Case | None, ddp: Ddp, sampler: Sampler, file: str) -> str:
+def script(
+    pool: Pool, difference: Difference, case: Case | None, ddp: Ddp, sampler: Sampler, file: str
+) -> str:
     """The script that prints what differs, whoever runs it.
 
     Args:
@@ -94,9 +138,12 @@ def script(pool: Pool, difference: Difference, case: Case | None, ddp: Ddp, samp
     lines = {"where": difference.where, "old": difference.old, "new": difference.new}
     lines |= {"case": describe(case)} if case is not None else {}
     values = {
-        "title": f"What an interpreter answers, of: {difference.name}", "file": file, "rule": "",
+        "title": f"What an interpreter answers, of: {difference.name}",
+        "file": file,
+        "rule": "",
         "story": "\n".join(f"    {label:<8} {text}" for label, text in lines.items() if text),
-        "versions": f"Written by ddp-invariants {__version__} compare, of {' '.join(filter(None, map(str, (ddp, sampler))))}."}
+        "versions": f"Written by ddp-invariants {__version__} compare, of {' '.join(filter(None, map(str, (ddp, sampler))))}.",
+    }
     values = {name: quoted(text) for name, text in values.items()}
     if word == "argument":
         # What is loaded is what is on trial here, whatever a baseline says it was there.
@@ -110,7 +157,9 @@ def script(pool: Pool, difference: Difference, case: Case | None, ddp: Ddp, samp
     if case is None:
         raise ExportError("it is seen by comparing several runs")
     if isinstance(case, ShardCase):
-        return filled("answer_sampler.py.j2", {**values, **_of_a_sampler(pool, difference, case, sampler)})
+        return filled(
+            "answer_sampler.py.j2", {**values, **_of_a_sampler(pool, difference, case, sampler)}
+        )
     return filled("answer_training.py.j2", {**values, **_of_training(pool, difference, case, ddp)})
 
 
@@ -124,13 +173,19 @@ def _shown(difference: Difference, known: dict[str, tuple[str, ...]]) -> tuple[s
     for name in (difference.what, rest, word, word.partition("-")[0]):
         if name in known:
             return known[name]
-    raise ExportError(f"what is asked of {difference.what!r} is the suite's own, and no matter of plain torch")
+    raise ExportError(
+        f"what is asked of {difference.what!r} is the suite's own, and no matter of plain torch"
+    )
 
 
-def _of_training(pool: Pool, difference: Difference, case: TrainingCase, ddp: Ddp) -> dict[str, Any]:
+def _of_training(
+    pool: Pool, difference: Difference, case: TrainingCase, ddp: Ddp
+) -> dict[str, Any]:
     shows, described = _shown(difference, _TOLD), pool.describe(ddp)
     declared, source = declare(Declarations, described["declares"]), described["source"]
-    if shows == ("saved",):  # Whether it is saved between steps or after wrapping, its names are those of the wrapper.
+    if shows == (
+        "saved",
+    ):  # Whether it is saved between steps or after wrapping, its names are those of the wrapper.
         case = replace(case, interludes=())
     reason = beyond(case, declared, source, ddp)
     calls = reason or called(pool, case, case, ddp, declared, source)
@@ -139,18 +194,36 @@ def _of_training(pool: Pool, difference: Difference, case: TrainingCase, ddp: Dd
     if case.perturbation.kind not in ("none", "late"):
         raise ExportError("results are withheld in it, which plain torch does not do")
     target = described["target"] if ddp.name != "none" else "none"
-    return {**pieces(case, calls, tagged=case.loss != "mse"), "target": target, "case": case, "shows": shows,
-            "patch": "", "checks": {"mean": False}, "reduction": declared.reduction, "last_forward": calls.forward()}
+    return {
+        **pieces(case, calls, tagged=case.loss != "mse"),
+        "target": target,
+        "case": case,
+        "shows": shows,
+        "patch": "",
+        "checks": {"mean": False},
+        "reduction": declared.reduction,
+        "last_forward": calls.forward(),
+    }
 
 
-def _of_a_sampler(pool: Pool, difference: Difference, case: ShardCase, sampler: Sampler) -> dict[str, Any]:
+def _of_a_sampler(
+    pool: Pool, difference: Difference, case: ShardCase, sampler: Sampler
+) -> dict[str, Any]:
     shows, described = _shown(difference, _DEALT), pool.describe(sampler)
     source, declared = described["source"], declare(SamplerDeclarations, described["declares"])
     if source["asks"]:
         raise ExportError(f"the sampler {takes_ranks(declared)}")
     rule = "SHARD-9" if "resumed" in shows else "SHARD-10" if "workers" in shows else ""
-    return {"target": described["target"], "case": case, "data": case.data, "shows": shows, "remade": source["remade"],
-            "saves": declared.saves, "rule": rule, "call": ", ".join(f"{name}={text}" for name, text in source["rows"])}
+    return {
+        "target": described["target"],
+        "case": case,
+        "data": case.data,
+        "shows": shows,
+        "remade": source["remade"],
+        "saves": declared.saves,
+        "rule": rule,
+        "call": ", ".join(f"{name}={text}" for name, text in source["rows"]),
+    }
 
 
 def _not_answered(text: str, pythons: Sequence[str]) -> str:

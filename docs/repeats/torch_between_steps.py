@@ -2,8 +2,9 @@
 
     python docs/repeats/torch_between_steps.py
 
-Nothing is raised, in this step or any later one. Plain torch, two ranks; every step's gradients must be equal on both, except
-under `no_sync`, where they must be each rank's own: with inputs of 1 and 2 that is 1 on rank 0 and 2 on rank 1.
+Nothing is raised, in this step or any later one. Plain torch, two ranks; every step's gradients
+must be equal on both, except under `no_sync`, where they must be each rank's own: with inputs of 1
+and 2 that is 1 on rank 0 and 2 on rank 1.
 """
 
 import sys

@@ -2,7 +2,8 @@
 
     python docs/repeats/torch_fsdp2_caught_error.py
 
-Nothing is raised. Plain torch, two ranks on the same batch, so that the parameters must be those of plain training.
+Nothing is raised. Plain torch, two ranks on the same batch, so that the parameters must be those of
+plain training.
 """
 
 import sys
@@ -39,7 +40,10 @@ def trained(*, sharded: bool, failing: bool) -> list[Tensor]:
         optimizer.step()
         optimizer.zero_grad()
     # After the exception they are no DTensors any more.
-    return [parameter.full_tensor() if isinstance(parameter, DTensor) else parameter for parameter in module.parameters()]
+    return [
+        parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
+        for parameter in module.parameters()
+    ]
 
 
 def rank_main(rank: int) -> None:
@@ -48,7 +52,9 @@ def rank_main(rank: int) -> None:
     for failing in (False, True):
         found = trained(sharded=True, failing=failing)
         off = max(float((one - other).abs().max()) for one, other in zip(plain, found, strict=True))
-        sys.stdout.write(f"rank {rank}, {'after an exception' if failing else 'undisturbed'}: off by {off:.2g}\n")
+        sys.stdout.write(
+            f"rank {rank}, {'after an exception' if failing else 'undisturbed'}: off by {off:.2g}\n"
+        )
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ def rank_main(rank: int) -> None:
     assert norm.running_mean is not None
     norm.running_mean.fill_(float(rank))
 
-
     def show(layer: nn.Module, _inputs: object) -> None:
         sys.stdout.write(f"rank {rank}: {layer.running_mean}\n")
 

@@ -2,7 +2,8 @@
 
     python docs/repeats/torch_static_graph.py
 
-Nothing is raised, in this step or any later one. Plain torch, two ranks; every step's gradients must be equal on both.
+Nothing is raised, in this step or any later one. Plain torch, two ranks; every step's gradients
+must be equal on both.
 """
 
 import sys
@@ -50,7 +51,9 @@ def rank_main(rank: int) -> None:
             sys.stdout.write(f"rank {rank}: caught {error}\n")
             optimizer.zero_grad()
             continue
-        sys.stdout.write(f"rank {rank}, step {step}: gradient {module.layer.weight.grad}, weight {module.layer.weight.data}\n")
+        sys.stdout.write(
+            f"rank {rank}, step {step}: gradient {module.layer.weight.grad}, weight {module.layer.weight.data}\n"
+        )
         optimizer.step()
         optimizer.zero_grad()
 

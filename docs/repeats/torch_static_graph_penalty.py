@@ -27,7 +27,9 @@ def rank_main(rank: int) -> None:
                 (gradient,) = torch.autograd.grad(outputs.sum(), inputs, create_graph=True)
                 loss = loss + gradient.square().sum()
             loss.backward()
-            sys.stdout.write(f"rank {rank}, {static_graph=}, {penalised=}: gradient {module.bias.grad}\n")
+            sys.stdout.write(
+                f"rank {rank}, {static_graph=}, {penalised=}: gradient {module.bias.grad}\n"
+            )
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
     python docs/repeats/torch_zero_strided.py
 
-After each step it broadcasts the owner's parameters as they lie, and gloo ignores strides (pytorch#192920).
+After each step it broadcasts the owner's parameters as they lie, and gloo ignores strides
+(pytorch#192920).
 """
 
 import sys
@@ -16,7 +17,9 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 def rank_main(rank: int) -> None:
     """One step of SGD with equal gradients: every rank must end with every element one lower."""
     strided = nn.Parameter(torch.arange(8.0).reshape(2, 4)[:, ::2])
-    optimizer = ZeroRedundancyOptimizer([strided, nn.Parameter(torch.ones(2))], torch.optim.SGD, lr=1.0)
+    optimizer = ZeroRedundancyOptimizer(
+        [strided, nn.Parameter(torch.ones(2))], torch.optim.SGD, lr=1.0
+    )
     expected = strided.detach() - 1
     strided.grad = torch.ones(2, 2)
     optimizer.step()

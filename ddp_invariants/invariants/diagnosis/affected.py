@@ -18,7 +18,13 @@ def _facts(hearing: Hearing) -> dict[str, _Facts]:
         if kind == "parameter" and name == first:
             number = name.split(".")[1] if name.startswith("layers.") else ""
             laid = number.isdigit() and int(number) < len(layers) and name.endswith(".weight")
-            known[name] = (name, dtype, tuple(shape), trained, layers[int(number)].layout if laid else "contiguous")
+            known[name] = (
+                name,
+                dtype,
+                tuple(shape),
+                trained,
+                layers[int(number)].layout if laid else "contiguous",
+            )
     return known
 
 
@@ -60,15 +66,25 @@ def only(hearing: Hearing, wrong: AbstractSet[str], right: AbstractSet[str]) -> 
     known = {name: facts for name, facts in _facts(hearing).items() if name in wrong | right}
     if not wrong or not right or not wrong <= known.keys():
         return ""
-    common = [words for words, holds in _classes(hearing, known).items()
-              if all(holds(facts) == (name in wrong) for name, facts in known.items())]
+    common = [
+        words
+        for words, holds in _classes(hearing, known).items()
+        if all(holds(facts) == (name in wrong) for name, facts in known.items())
+    ]
     # In what "not contiguous" says of one layout, the layout's own name says more.
-    common = [words for words in common if words != "not contiguous" or not any(w.endswith("in memory") for w in common)]
+    common = [
+        words
+        for words in common
+        if words != "not contiguous" or not any(w.endswith("in memory") for w in common)
+    ]
     names, count = list(known), len(wrong)
     for place, some in (("first", names[:count]), ("last", names[-count:])):
         if set(some) == wrong:
-            common.append(f"the {place} in registration order" if count == 1
-                          else f"the {place} {count} in registration order")
+            common.append(
+                f"the {place} in registration order"
+                if count == 1
+                else f"the {place} {count} in registration order"
+            )
     if not common:
         return ""
     told = ", ".join(repr(name) for name in names if name in wrong)

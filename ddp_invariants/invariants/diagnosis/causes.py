@@ -9,13 +9,18 @@ from ddp_invariants.verdict import Breach, Cause
 def words(causes: tuple[Cause, ...]) -> str:
     """The cause where there is one, both where there are two, and nothing where all is open.
 
-    Causes of one kind, such as one rank or another left out, are one cause of which it is open which.
+    Causes of one kind, such as one rank or another left out, are one cause of which it is open
+    which.
     """
     said = list(dict.fromkeys(cause.words for cause in causes))
     if not 0 < len(said) < 3:
         return ""
     told = f"either {said[0]}; or {said[1]}" if len(said) == 2 else said[0]
-    return told + (f"; {causes[0].affected}" if causes[0].affected and len({cause.affected for cause in causes}) == 1 else "")
+    return told + (
+        f"; {causes[0].affected}"
+        if causes[0].affected and len({cause.affected for cause in causes}) == 1
+        else ""
+    )
 
 
 def caused(breach: Breach, causes: Iterable[Cause]) -> Breach:
@@ -27,11 +32,15 @@ def caused(breach: Breach, causes: Iterable[Cause]) -> Breach:
 def narrowed(breach: Breach, others: Iterable[Breach]) -> Breach:
     """A breach with those of its causes that fit other breaches of its rule by the same implementation as well.
 
-    Where none fits them all, none is known: each fits by chance, or there is more than one thing wrong.
+    Where none fits them all, none is known: each fits by chance, or there is more than one thing
+    wrong.
     """
     left = breach.causes
     for other in others:
-        kinds, said = ({cause.kind for cause in other.causes}, {cause.words for cause in other.causes})
+        kinds, said = (
+            {cause.kind for cause in other.causes},
+            {cause.words for cause in other.causes},
+        )
         left = tuple(cause for cause in left if cause.kind in kinds)
         # Which rank, or which slice: what another case says word for word is it.
         repeated = {cause.kind for cause in left if cause.words in said}

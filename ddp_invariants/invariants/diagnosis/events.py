@@ -11,7 +11,8 @@ from ddp_invariants.trace import Call
 def of_gradient(hearing: Hearing, step: int, rank: int, name: str) -> str:
     """What a rank sent of a parameter's gradient in a step, and when; empty where nothing was observed.
 
-    Which reduction carried it is said only where every way to fill buckets that fits what was sent says the same.
+    Which reduction carried it is said only where every way to fill buckets that fits what was sent
+    says the same.
     """
     evidence = hearing.evidence.ranks[rank]
     if step >= len(evidence.backwards) or not any(evidence.sent):
@@ -23,28 +24,46 @@ def of_gradient(hearing: Hearing, step: int, rank: int, name: str) -> str:
     carried = [call for call in found if call.dtype == dtype]
     if not carried:
         return f"rank {rank} reduced nothing of {own} in step {step}'s backward or after it"
-    fillings = [tuple(map(tuple, buckets)) for order in orders(layout, evidence, step) for flags in (0, 1)
-                for buckets in _filled([one for one in order if one in sizes], sizes, carried, flags)]
-    places = {next((number for number, bucket in enumerate(buckets) if name in bucket), None) for buckets in fillings}
+    fillings = [
+        tuple(map(tuple, buckets))
+        for order in orders(layout, evidence, step)
+        for flags in (0, 1)
+        for buckets in _filled([one for one in order if one in sizes], sizes, carried, flags)
+    ]
+    places = {
+        next((number for number, bucket in enumerate(buckets) if name in bucket), None)
+        for buckets in fillings
+    }
     if len(places) == 1:
         return _told(evidence, step, rank, places.pop(), carried)
     listed = ", ".join(call.at for call in carried[:3]) + (" …" if len(carried) > 3 else "")
-    return (f"in step {step} rank {rank} sent {listed}; its {dtype} gradients have {sum(sizes.values())} elements"
-            + (", complex ones as their parts" if dtype != own else ""))
+    return (
+        f"in step {step} rank {rank} sent {listed}; its {dtype} gradients have {sum(sizes.values())} elements"
+        + (", complex ones as their parts" if dtype != own else "")
+    )
 
 
 def _sent_in(dtype: str | None, found: list[Call]) -> str | None:
     """The dtype in which gradients of a dtype travel: complex ones in that of their parts, where none is sent as it is."""
-    return dtype if dtype is None or any(call.dtype == dtype for call in found) else PARTS.get(dtype, dtype)
+    return (
+        dtype
+        if dtype is None or any(call.dtype == dtype for call in found)
+        else PARTS.get(dtype, dtype)
+    )
 
 
 def _sizes(layout: Layout, found: list[Call], dtype: str | None) -> dict[str, int]:
     """Elements that each gradient which travels in a dtype has there."""
-    return {slot.name: slot.elements if slot.dtype == dtype else slot.numbers for slot in layout.slots
-            if slot.dtype is not None and _sent_in(slot.dtype, found) == dtype}
+    return {
+        slot.name: slot.elements if slot.dtype == dtype else slot.numbers
+        for slot in layout.slots
+        if slot.dtype is not None and _sent_in(slot.dtype, found) == dtype
+    }
 
 
-def _filled(order: list[str], sizes: dict[str, int], carried: list[Call], flags: int) -> Iterator[list[list[str]]]:
+def _filled(
+    order: list[str], sizes: dict[str, int], carried: list[Call], flags: int
+) -> Iterator[list[list[str]]]:
     """The parameters each reduction carried, filled in an order with so many elements beside each; none where they misfit."""
     buckets: list[list[str]] = []
     rest = list(order)
@@ -60,14 +79,24 @@ def _filled(order: list[str], sizes: dict[str, int], carried: list[Call], flags:
     yield buckets
 
 
-def _told(evidence: RankEvidence, step: int, rank: int, number: int | None, carried: list[Call]) -> str:
+def _told(
+    evidence: RankEvidence, step: int, rank: int, number: int | None, carried: list[Call]
+) -> str:
     if number is None:
         return f"none of the {len(carried)} reductions of step {step} on rank {rank} carried it"
     call, began = carried[number], evidence.backwards[step][0]
-    place = "the one reduction" if len(carried) == 1 else f"reduction {number + 1} of {len(carried)}"
-    waited = "never waited for" if call.waited is None else f"waited for after {(call.waited - began) * 1e3:.1f} ms"
-    return (f"it travelled in {place} of step {step} on rank {rank}, {call.at}, started {(call.launched - began) * 1e3:.1f} ms "
-            f"into the backward and {waited}")
+    place = (
+        "the one reduction" if len(carried) == 1 else f"reduction {number + 1} of {len(carried)}"
+    )
+    waited = (
+        "never waited for"
+        if call.waited is None
+        else f"waited for after {(call.waited - began) * 1e3:.1f} ms"
+    )
+    return (
+        f"it travelled in {place} of step {step} on rank {rank}, {call.at}, started {(call.launched - began) * 1e3:.1f} ms "
+        f"into the backward and {waited}"
+    )
 
 
 def carried_by(hearing: Hearing, step: int, rank: int) -> list[tuple[Call, list[str]]]:
@@ -80,7 +109,13 @@ def carried_by(hearing: Hearing, step: int, rank: int) -> list[tuple[Call, list[
     for dtype in {call.dtype for call in found}:
         sizes = _sizes(layout, found, dtype)
         numbers = [number for number, call in enumerate(found) if call.dtype == dtype]
-        fillings = (buckets for order in orders(layout, evidence, step) for flags in (0, 1)
-                    for buckets in _filled([one for one in order if one in sizes], sizes, [found[n] for n in numbers], flags))
+        fillings = (
+            buckets
+            for order in orders(layout, evidence, step)
+            for flags in (0, 1)
+            for buckets in _filled(
+                [one for one in order if one in sizes], sizes, [found[n] for n in numbers], flags
+            )
+        )
         carried.update(zip(numbers, next(fillings, []), strict=False))
     return [(call, carried.get(number, [])) for number, call in enumerate(found)]

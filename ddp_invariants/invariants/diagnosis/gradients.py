@@ -27,8 +27,16 @@ def causes(hearing: Hearing, step: int, rank: int, name: str) -> list[Cause]:
     """What a parameter's gradient on a rank may be wrong by; empty where nothing fits, or it is right."""
     try:
         asked = _asked(hearing, step, name)
-        found = [] if asked is None else [prediction for prediction in predictions(asked) if asked.fits(prediction)]
-        return [Cause(one.kind, _told(asked, one, rank), _affected(hearing, step, one)) for one in found if asked is not None]
+        found = (
+            []
+            if asked is None
+            else [prediction for prediction in predictions(asked) if asked.fits(prediction)]
+        )
+        return [
+            Cause(one.kind, _told(asked, one, rank), _affected(hearing, step, one))
+            for one in found
+            if asked is not None
+        ]
     except (KeyError, ValueError, IndexError):
         return []  # The evidence is as odd as the gradient; the breach stands without a cause.
 
@@ -50,12 +58,20 @@ def _asked(hearing: Hearing, step: int, name: str) -> Asked | None:
     if None in local or reduced is None:
         return None
     held = [tensors.by_name.get(name) for tensors in reduced]
-    fresh = [tensors.by_name.get(name) for record in local if record is not None for tensors in record]
+    fresh = [
+        tensors.by_name.get(name) for record in local if record is not None for tensors in record
+    ]
     shapes = {None if one is None else one.shape for one in (*held, *fresh)}
-    if None in shapes or len(shapes) > 1 or not all(np.isfinite(one).all() for one in fresh if one is not None):
+    if (
+        None in shapes
+        or len(shapes) > 1
+        or not all(np.isfinite(one).all() for one in fresh if one is not None)
+    ):
         return None
     held_W = np.stack([one for one in held if one is not None])
-    fresh_KW = np.stack([one for one in fresh if one is not None]).reshape(len(local), *held_W.shape)
+    fresh_KW = np.stack([one for one in fresh if one is not None]).reshape(
+        len(local), *held_W.shape
+    )
     before = hearing.noted("reduced", step - 1) if step else None
     before_W = None
     if before is not None and all(name in tensors.by_name for tensors in before):
@@ -63,7 +79,17 @@ def _asked(hearing: Hearing, step: int, name: str) -> Asked | None:
     kept = hearing.case.zero_grad == "never" and before_W is not None
     left_W = before_W if kept and before_W is not None else np.zeros_like(held_W)
     slot = _slot(reduced[0], name)
-    return Asked(hearing, step, name, held_W, fresh_KW, left_W, before_W, ROUNDOFF.get(slot.dtype or "", np.nan), slot.complex)
+    return Asked(
+        hearing,
+        step,
+        name,
+        held_W,
+        fresh_KW,
+        left_W,
+        before_W,
+        ROUNDOFF.get(slot.dtype or "", np.nan),
+        slot.complex,
+    )
 
 
 def _told(asked: Asked, prediction: Prediction, rank: int) -> str:
@@ -88,8 +114,14 @@ def _affected(hearing: Hearing, step: int, cause: Prediction) -> str:
     return affected.only(hearing, wrong, right)
 
 
-def of_scrubbing(hearing: Hearing, rank: int, summed_P: FloatArray, local_WP: FloatArray, held_P: FloatArray,
-                 wrong: NDArray[np.bool_]) -> list[Cause]:
+def of_scrubbing(
+    hearing: Hearing,
+    rank: int,
+    summed_P: FloatArray,
+    local_WP: FloatArray,
+    held_P: FloatArray,
+    wrong: NDArray[np.bool_],
+) -> list[Cause]:
     """Why a value that is not finite did not arrive.
 
     Args:
@@ -107,14 +139,26 @@ def of_scrubbing(hearing: Hearing, rank: int, summed_P: FloatArray, local_WP: Fl
     zeroed = np.where(np.isfinite(local_WP), local_WP, 0.0).mean(0)
     limited = np.nan_to_num(local_WP, nan=0.0, posinf=largest, neginf=-largest)
     arose = f"{poison.value} arose on rank {poison.rank}"
-    scrubbed = "scrubbed", f"{arose} and was scrubbed: it counts as zero, or as the largest number, in the mean"
-    alone = "never reduced", f"it equals rank {rank}'s own local gradient: {arose} and was not reduced"
+    scrubbed = (
+        "scrubbed",
+        f"{arose} and was scrubbed: it counts as zero, or as the largest number, in the mean",
+    )
+    alone = (
+        "never reduced",
+        f"it equals rank {rank}'s own local gradient: {arose} and was not reduced",
+    )
     mean = limited.sum(0)
-    explained = [(scrubbed, zeroed), (scrubbed, limited.mean(0)),
-                 (scrubbed, np.where(np.abs(mean) > largest, np.copysign(np.inf, mean), mean / len(local_WP))),
-                 (alone, local_WP[rank]),
-                 (("cut off", CUT_OFF), local_WP.clip(-FLOAT16_MAX, FLOAT16_MAX).mean(0)),
-                 (("zero", "it is zero: the gradient was lost"), np.zeros_like(summed_P))]
+    explained = [
+        (scrubbed, zeroed),
+        (scrubbed, limited.mean(0)),
+        (
+            scrubbed,
+            np.where(np.abs(mean) > largest, np.copysign(np.inf, mean), mean / len(local_WP)),
+        ),
+        (alone, local_WP[rank]),
+        (("cut off", CUT_OFF), local_WP.clip(-FLOAT16_MAX, FLOAT16_MAX).mean(0)),
+        (("zero", "it is zero: the gradient was lost"), np.zeros_like(summed_P)),
+    ]
 
     def equals(value_P: FloatArray) -> bool:
         held, value = held_P[wrong], value_P[wrong]

@@ -13,36 +13,69 @@ def of_buffer(hearing: Hearing, breach: Breach, step: int, rank: int, name: str)
     """A breach about a buffer at a step's start, with what may have caused it."""
     own, synchronised = set[str](), set[str]()
     for number in hearing.steps("forward buffers")[1:]:
-        left, started = hearing.every_rank("left buffers", number - 1), hearing.every_rank("forward buffers", number)
+        left, started = (
+            hearing.every_rank("left buffers", number - 1),
+            hearing.every_rank("forward buffers", number),
+        )
         for one in left[0].by_name:
             if any(not _same(tensors, left[0], one) for tensors in left[1:]):
-                kept = all(_same(tensors, before, one) for tensors, before in zip(started, left, strict=True))
+                kept = all(
+                    _same(tensors, before, one)
+                    for tensors, before in zip(started, left, strict=True)
+                )
                 own |= {one} if kept else set()
                 equal = all(_same(tensors, started[0], one) for tensors in started[1:])
                 synchronised |= {one} if equal else set()
     if name not in own:
         return breach
-    return caused(breach, [Cause("not synchronised", f"it is what rank {rank} itself left after step {step - 1}: not "
-                                 "synchronised in forward", _only(hearing, own - synchronised, synchronised))])
+    return caused(
+        breach,
+        [
+            Cause(
+                "not synchronised",
+                f"it is what rank {rank} itself left after step {step - 1}: not "
+                "synchronised in forward",
+                _only(hearing, own - synchronised, synchronised),
+            )
+        ],
+    )
 
 
 def of_move(hearing: Hearing, breach: Breach, step: int, rank: int, name: str) -> Breach:
     """A breach about a buffer to which no forward moves it when a step starts, with what may have caused it."""
+
     def of_all(moment: Moment, number: int = 0) -> FloatArray:
         return np.stack([tensors.by_name[name] for tensors in hearing.every_rank(moment, number)])
 
     started, world_size = hearing.every_rank("forward buffers", step)[rank], hearing.case.world_size
-    held_P, dtype = started.by_name[name], next(slot.dtype for slot in started.layout.slots if slot.name == name)
+    held_P, dtype = (
+        started.by_name[name],
+        next(slot.dtype for slot in started.layout.slots if slot.name == name),
+    )
     began_WP, left_WP = of_all("forward buffers", step - 1), of_all("twin buffers", step - 1)
     rounding_P = gamma(2 * world_size, ROUNDOFF.get(dtype or "", 0.0)) * np.abs(left_WP).sum(0)
     guesses = [
-        ("not moved", f"it is what step {step - 1} started from: not moved, as in evaluation, or set back",
-         _among(held_P, began_WP)),
-        ("reset", "it is what a rank was built with: reset", step > 1 and _among(held_P, of_all("built buffers"))),
+        (
+            "not moved",
+            f"it is what step {step - 1} started from: not moved, as in evaluation, or set back",
+            _among(held_P, began_WP),
+        ),
+        (
+            "reset",
+            "it is what a rank was built with: reset",
+            step > 1 and _among(held_P, of_all("built buffers")),
+        ),
         ("zero", "it is zero", not held_P.any()),
-        ("summed", "it is the sum of what the ranks' forwards left: summed, never divided",
-         world_size > 1 and bool((np.abs(held_P - left_WP.sum(0)) <= rounding_P).all())),
-        ("moved twice", "counts moved twice as far as by one forward: the forward ran twice", _twice(hearing, step, started)),
+        (
+            "summed",
+            "it is the sum of what the ranks' forwards left: summed, never divided",
+            world_size > 1 and bool((np.abs(held_P - left_WP.sum(0)) <= rounding_P).all()),
+        ),
+        (
+            "moved twice",
+            "counts moved twice as far as by one forward: the forward ran twice",
+            _twice(hearing, step, started),
+        ),
     ]
     return caused(breach, [Cause(kind, words) for kind, words, fits in guesses if fits])
 
@@ -50,19 +83,32 @@ def of_move(hearing: Hearing, breach: Breach, step: int, rank: int, name: str) -
 def of_writing(hearing: Hearing, breach: Breach, step: int, rank: int, name: str) -> Breach:
     """A breach about a buffer that does not hold what the program wrote, with what may have caused it."""
     held_P = hearing.every_rank("forward buffers", step)[rank].by_name[name]
-    left_WP = np.stack([tensors.by_name[name] for tensors in hearing.every_rank("left buffers", step - 1)])
-    lost = Cause("writing lost", f"it is what step {step - 1} left: what the program wrote into it since is lost")
+    left_WP = np.stack(
+        [tensors.by_name[name] for tensors in hearing.every_rank("left buffers", step - 1)]
+    )
+    lost = Cause(
+        "writing lost",
+        f"it is what step {step - 1} left: what the program wrote into it since is lost",
+    )
     return caused(breach, [lost] if _among(held_P, left_WP) else [])
 
 
 def _twice(hearing: Hearing, step: int, started: Tensors) -> bool:
     """Whether every count that the forward before moved, on some rank, is now twice as far from where that rank's was."""
     counts = {slot.name for slot in started.layout.slots if slot.dtype == "int64"}
-    for began, left in zip(hearing.every_rank("forward buffers", step - 1), hearing.every_rank("twin buffers", step - 1),
-                           strict=True):
+    for began, left in zip(
+        hearing.every_rank("forward buffers", step - 1),
+        hearing.every_rank("twin buffers", step - 1),
+        strict=True,
+    ):
         moved = [name for name in counts if not _same(began, left, name)]
-        if moved and all(np.array_equal(started.by_name[name] - began.by_name[name],
-                                        2 * (left.by_name[name] - began.by_name[name])) for name in moved):
+        if moved and all(
+            np.array_equal(
+                started.by_name[name] - began.by_name[name],
+                2 * (left.by_name[name] - began.by_name[name]),
+            )
+            for name in moved
+        ):
             return True
     return False
 
@@ -72,16 +118,25 @@ def _among(held_P: FloatArray, found_WP: FloatArray) -> bool:
 
 
 def _same(one: Tensors, other: Tensors, name: str) -> bool:
-    return name in one.by_name and name in other.by_name and np.array_equal(one.by_name[name], other.by_name[name],
-                                                                            equal_nan=True)
+    return (
+        name in one.by_name
+        and name in other.by_name
+        and np.array_equal(one.by_name[name], other.by_name[name], equal_nan=True)
+    )
 
 
 def _only(hearing: Hearing, own: set[str], synchronised: set[str]) -> str:
     """What the buffers that are not synchronised have in common that no other has; empty where there is nothing."""
-    dtypes = {row[0]: row[1] for row in hearing.evidence.ranks[0].structure_before if row[5] == "buffer"}
+    dtypes = {
+        row[0]: row[1] for row in hearing.evidence.ranks[0].structure_before if row[5] == "buffer"
+    }
     if not own or not synchronised:
         return ""
-    if all(name.endswith(".running") for name in own) and not any(name.endswith(".running") for name in synchronised):
+    if all(name.endswith(".running") for name in own) and not any(
+        name.endswith(".running") for name in synchronised
+    ):
         return "only those that forward assigns anew: a list of buffers is older than they are"
-    floats = {name for name in own | synchronised if dtypes.get(name, "").startswith(("float", "bfloat"))}
+    floats = {
+        name for name in own | synchronised if dtypes.get(name, "").startswith(("float", "bfloat"))
+    }
     return "only those that are not floating-point" if floats == synchronised else ""

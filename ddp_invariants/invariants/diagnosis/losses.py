@@ -29,40 +29,82 @@ def of_loss(hearing: Hearing, breach: Breach, micro: int, dtype: str | None) -> 
     roundoff = 4 * len(held_W) * ROUNDOFF.get(dtype or "float64", 0.0) * np.abs(twins_W).sum()
     wrong_W = held_W != twins_W
     try:
-        guesses = [*_of_evaluation(hearing, micro, held_W, wrong_W), *_of_the_losses(twins_W, float(roundoff)),
-                   *_of_the_outputs(hearing, micro, float(roundoff))]
+        guesses = [
+            *_of_evaluation(hearing, micro, held_W, wrong_W),
+            *_of_the_losses(twins_W, float(roundoff)),
+            *_of_the_outputs(hearing, micro, float(roundoff)),
+        ]
     except (KeyError, ValueError, IndexError):
         return breach  # The evidence is as odd as the loss; the breach stands without a cause.
-    return caused(breach, [cause for cause, expected_W, slack in guesses
-                           if (np.abs(held_W - expected_W) <= slack)[wrong_W].all()
-                           and (np.abs(twins_W - expected_W) > slack)[wrong_W].any()])
+    return caused(
+        breach,
+        [
+            cause
+            for cause, expected_W, slack in guesses
+            if (np.abs(held_W - expected_W) <= slack)[wrong_W].all()
+            and (np.abs(twins_W - expected_W) > slack)[wrong_W].any()
+        ],
+    )
 
 
 def _of_the_losses(twins_W: FloatArray, roundoff: float) -> Iterator[_Guess]:
     world_size = len(twins_W)
     mean = np.full(world_size, twins_W.mean())
-    yield Cause("loss averaged", "it is the mean of the ranks' losses: averaged over the ranks"), mean, roundoff
+    yield (
+        Cause("loss averaged", "it is the mean of the ranks' losses: averaged over the ranks"),
+        mean,
+        roundoff,
+    )
     yield Cause("loss summed", "it is the sum of the ranks' losses"), mean * world_size, roundoff
-    yield (Cause("loss divided", f"got / expected = 1/{world_size} = 1 / world size: divided by the number of ranks"),
-           twins_W / world_size, roundoff)
-    yield (Cause("loss multiplied", f"got / expected = {world_size} = world size: multiplied by the number of ranks"),
-           twins_W * world_size, roundoff)
+    yield (
+        Cause(
+            "loss divided",
+            f"got / expected = 1/{world_size} = 1 / world size: divided by the number of ranks",
+        ),
+        twins_W / world_size,
+        roundoff,
+    )
+    yield (
+        Cause(
+            "loss multiplied",
+            f"got / expected = {world_size} = world size: multiplied by the number of ranks",
+        ),
+        twins_W * world_size,
+        roundoff,
+    )
     for source in range(world_size):
-        yield (Cause("loss of another", f"it is rank {source}'s loss: broadcast to all ranks, or all were given its batch"),
-               np.full(world_size, twins_W[source]), roundoff)
+        yield (
+            Cause(
+                "loss of another",
+                f"it is rank {source}'s loss: broadcast to all ranks, or all were given its batch",
+            ),
+            np.full(world_size, twins_W[source]),
+            roundoff,
+        )
     yield Cause("loss lost", "it is zero"), np.zeros(world_size), 0.0
 
 
-def _of_evaluation(hearing: Hearing, micro: int, held_W: FloatArray, wrong_W: NDArray[np.bool_]) -> Iterator[_Guess]:
+def _of_evaluation(
+    hearing: Hearing, micro: int, held_W: FloatArray, wrong_W: NDArray[np.bool_]
+) -> Iterator[_Guess]:
     """Whatever the losses are, where batches are normed and the running statistics of no rank that is wrong have moved."""
     step = micro // hearing.case.accumulation
     left = hearing.noted("left buffers", step)
     if left is None or not hearing.case.model.norms_batches:
         return
-    began, twins = hearing.every_rank("forward buffers", step), hearing.every_rank("twin buffers", step)
+    began, twins = (
+        hearing.every_rank("forward buffers", step),
+        hearing.every_rank("twin buffers", step),
+    )
     if all(began[rank] == left[rank] != twins[rank] for rank in np.flatnonzero(wrong_W)):
-        yield (Cause("evaluation", "running statistics did not move: the module was in evaluation, and normed by them"),
-               held_W, 0.0)
+        yield (
+            Cause(
+                "evaluation",
+                "running statistics did not move: the module was in evaluation, and normed by them",
+            ),
+            held_W,
+            0.0,
+        )
 
 
 def _of_the_outputs(hearing: Hearing, micro: int, roundoff: float) -> Iterator[_Guess]:
@@ -82,13 +124,33 @@ def _of_the_outputs(hearing: Hearing, micro: int, roundoff: float) -> Iterator[_
     if all(layer.kind != "attention" for layer in case.model.layers):
         other = oracle.outputs(replace(case, autocast=not case.autocast), held[0].by_name, batch)
         told = "that is not under autocast" if case.autocast else "under autocast to bfloat16"
-        yield Cause("autocast", f"it is the loss of a forward {told}"), *losses(other.centre, other.radius)
+        yield (
+            Cause("autocast", f"it is the loss of a forward {told}"),
+            *losses(other.centre, other.radius),
+        )
     # Both dtypes a result may have are covered by the lower one's rounding.
-    rounding = 2 * len(shape) * ROUNDOFF["float32" if "bfloat16" not in held[0].layout.dtypes else "bfloat16"]
-    mean, radius = own_WBO.centre.mean(0), own_WBO.radius.sum(0) + rounding * np.abs(own_WBO.centre).sum(0)
-    for kind, words, factor in (("outputs averaged", "the forward's results were averaged over the ranks", 1),
-                                ("outputs summed", "the forward's results were summed over the ranks", shape[0])):
-        yield Cause(kind, f"it is the loss of other results: {words}"), *losses(mean * factor, radius * factor)
+    rounding = (
+        2
+        * len(shape)
+        * ROUNDOFF["float32" if "bfloat16" not in held[0].layout.dtypes else "bfloat16"]
+    )
+    mean, radius = (
+        own_WBO.centre.mean(0),
+        own_WBO.radius.sum(0) + rounding * np.abs(own_WBO.centre).sum(0),
+    )
+    for kind, words, factor in (
+        ("outputs averaged", "the forward's results were averaged over the ranks", 1),
+        ("outputs summed", "the forward's results were summed over the ranks", shape[0]),
+    ):
+        yield (
+            Cause(kind, f"it is the loss of other results: {words}"),
+            *losses(mean * factor, radius * factor),
+        )
     for source in range(shape[0]):
-        yield (Cause("outputs of another", f"it is the loss of rank {source}'s results: broadcast to all ranks"),
-               *losses(own_WBO.centre[source], own_WBO.radius[source]))
+        yield (
+            Cause(
+                "outputs of another",
+                f"it is the loss of rank {source}'s results: broadcast to all ranks",
+            ),
+            *losses(own_WBO.centre[source], own_WBO.radius[source]),
+        )

@@ -6,7 +6,9 @@ from ddp_invariants.invariants.hearing import Hearing
 from ddp_invariants.verdict import Cause
 
 
-def causes(hearing: Hearing, step: int, name: str, without: list[int], users: list[int]) -> list[Cause]:
+def causes(
+    hearing: Hearing, step: int, name: str, without: list[int], users: list[int]
+) -> list[Cause]:
     """What ranks without a gradient, and those with one, tell together; empty where it is nothing known.
 
     Args:
@@ -17,11 +19,23 @@ def causes(hearing: Hearing, step: int, name: str, without: list[int], users: li
         users: Ranks that use it.
     """
     reduced = hearing.every_rank("reduced", step)
-    left = [hearing.every_rank("reduced", step - 1)] if step and hearing.case.zero_grad == "never" else []
-    if len(without) == len(reduced) or not users or any(name in tensors.by_name for record in left for tensors in record):
+    left = (
+        [hearing.every_rank("reduced", step - 1)]
+        if step and hearing.case.zero_grad == "never"
+        else []
+    )
+    if (
+        len(without) == len(reduced)
+        or not users
+        or any(name in tensors.by_name for record in left for tensors in record)
+    ):
         return []
-    local_KW = np.stack([[tensors.by_name[name] for tensors in hearing.every_rank("local", number)]
-                         for number in hearing.micro_steps(step)])
+    local_KW = np.stack(
+        [
+            [tensors.by_name[name] for tensors in hearing.every_rank("local", number)]
+            for number in hearing.micro_steps(step)
+        ]
+    )
     own_W = local_KW.sum(0)
     holders = [rank for rank in range(len(reduced)) if rank not in without]
     held = np.stack([reduced[rank].by_name[name] for rank in holders])
@@ -33,11 +47,24 @@ def causes(hearing: Hearing, step: int, name: str, without: list[int], users: li
     unless = f"where a rank has no gradient of its own, as rank {without[0]} here"
     guesses = [
         Cause("not written back", f"the others hold the mean: it is not written back {unless}"),
-        Cause("never reduced", f"the others hold their own local gradients: never reduced {unless}"),
-        Cause("divided by users", f"the others hold the mean over the {len(users)} that use it: the ranks without one take no "
-              "part")]
-    values = [np.broadcast_to(own_W.mean(0) * factor, held.shape), own_W[holders],
-              np.broadcast_to(own_W[users].mean(0) * factor, held.shape)]
-    fitting = [cause for cause, value in zip(guesses, values, strict=True) if (np.abs(held - value) <= slack).all()]
+        Cause(
+            "never reduced", f"the others hold their own local gradients: never reduced {unless}"
+        ),
+        Cause(
+            "divided by users",
+            f"the others hold the mean over the {len(users)} that use it: the ranks without one take no "
+            "part",
+        ),
+    ]
+    values = [
+        np.broadcast_to(own_W.mean(0) * factor, held.shape),
+        own_W[holders],
+        np.broadcast_to(own_W[users].mean(0) * factor, held.shape),
+    ]
+    fitting = [
+        cause
+        for cause, value in zip(guesses, values, strict=True)
+        if (np.abs(held - value) <= slack).all()
+    ]
     # One rank's own gradient is the mean over it alone.
     return fitting[:1] if len(users) == 1 and len(fitting) == 2 else fitting

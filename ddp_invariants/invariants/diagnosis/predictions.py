@@ -26,7 +26,8 @@ class Prediction:
         held_W: Shape (W, …).
         words: The cause in words, given the rank that is told about.
         others_W: Further values it allows, elementwise, such as those of other orders of summation.
-        slack: What it may be off by, where that is not what a sum of the ranks' gradients may be: 0 for a copy.
+        slack: What it may be off by, where that is not what a sum of the ranks' gradients may be: 0
+            for a copy.
         common: Whether no rank can hold anything else, not even the right value.
     """
 
@@ -43,19 +44,30 @@ class Prediction:
         close = np.zeros(held_W.shape, bool)
         for predicted_W in (self.held_W, *self.others_W):
             # What a lower precision overflows to has no distance, not even to itself.
-            close |= (np.abs(held_W - predicted_W) <= tolerance) | np.isclose(held_W, predicted_W, 0, 0, equal_nan=True)
+            close |= (np.abs(held_W - predicted_W) <= tolerance) | np.isclose(
+                held_W, predicted_W, 0, 0, equal_nan=True
+            )
         return close
 
 
-def everywhere(kind: str, value: FloatArray, world_size: int, words: str,
-               slack: FloatArray | float | None = None) -> Prediction:
+def everywhere(
+    kind: str,
+    value: FloatArray,
+    world_size: int,
+    words: str,
+    slack: FloatArray | float | None = None,
+) -> Prediction:
     """The same value on all ranks."""
-    return Prediction(kind, np.broadcast_to(value, (world_size, *value.shape)), lambda _: words, slack=slack)
+    return Prediction(
+        kind, np.broadcast_to(value, (world_size, *value.shape)), lambda _: words, slack=slack
+    )
 
 
 def copied(kind: str, value_W: FloatArray, source: int, words: str) -> Prediction:
     """One rank's value on all ranks."""
-    return Prediction(kind, np.broadcast_to(value_W[source], value_W.shape), lambda _: words, common=True)
+    return Prediction(
+        kind, np.broadcast_to(value_W[source], value_W.shape), lambda _: words, common=True
+    )
 
 
 def reordered(value: FloatArray, *, complex: bool = False) -> Iterator[tuple[FloatArray, str]]:  # noqa: A002 - what they are
@@ -63,7 +75,10 @@ def reordered(value: FloatArray, *, complex: bool = False) -> Iterator[tuple[Flo
     shape = value.shape
     if complex:
         yield value[..., ::-1], "real and imaginary parts swapped"
-        apart, order = (2, *shape[:-1]), "in the order of all real parts and then all imaginary ones"
+        apart, order = (
+            (2, *shape[:-1]),
+            "in the order of all real parts and then all imaginary ones",
+        )
         yield np.moveaxis(value, -1, 0).reshape(shape), order
         yield np.moveaxis(value.reshape(apart), 0, -1), order
         return
@@ -81,7 +96,9 @@ def lowered(values: FloatArray, dtype: str) -> FloatArray:
     if dtype != "bfloat16":  # Which numpy does not have.
         return values.astype(dtype).astype(np.float64)
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    kept = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)
+    kept = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(
+        0xFFFF0000
+    )
     return kept.view(np.float32).astype(np.float64).reshape(values.shape)
 
 

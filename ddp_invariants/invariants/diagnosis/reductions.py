@@ -67,7 +67,11 @@ class Asked:
     @cached_property
     def users(self) -> list[int]:
         """The ranks that use the parameter at this step."""
-        return [rank for rank, names in enumerate(self.hearing.unused(self.step)) if self.name not in names]
+        return [
+            rank
+            for rank, names in enumerate(self.hearing.unused(self.step))
+            if self.name not in names
+        ]
 
     @property
     def summed(self) -> bool:
@@ -95,7 +99,9 @@ class Asked:
     def fits(self, prediction: Prediction) -> bool:
         """Whether it predicts what every wrong rank holds."""
         close_W = prediction.close(self.held_W, self.tolerance)
-        return bool(self.wrong_W.any() and (close_W if prediction.common else close_W[self.wrong_W]).all())
+        return bool(
+            self.wrong_W.any() and (close_W if prediction.common else close_W[self.wrong_W]).all()
+        )
 
     def shows(self, prediction: Prediction) -> bool:
         """Whether what it predicts is not the right value."""
@@ -105,9 +111,16 @@ class Asked:
 def predictions(asked: Asked) -> Iterator[Prediction]:
     """All explanations known. The order does not decide."""
     if asked.users and asked.wrong_W.any() and not asked.wrong_W[asked.users].any():
-        yield Prediction("not written back", np.zeros_like(asked.g_W), lambda rank: (
-            f"it is zero, while those that use it hold the mean: not written back where a rank has no gradient of its own, as "
-            f"rank {rank}"), slack=0.0)
+        yield Prediction(
+            "not written back",
+            np.zeros_like(asked.g_W),
+            lambda rank: (
+                f"it is zero, while those that use it hold the mean: not written back where a rank "
+                f"has no gradient of its own, as "
+                f"rank {rank}"
+            ),
+            slack=0.0,
+        )
     else:
         yield from _of_one_rank(asked)
     yield from _of_another_divisor(asked)
@@ -128,43 +141,89 @@ def predictions(asked: Asked) -> Iterator[Prediction]:
 
 def _of_one_rank(asked: Asked) -> Iterator[Prediction]:
     g_W, world_size = asked.g_W, len(asked.g_W)
-    yield Prediction("never reduced", g_W, lambda rank: f"it equals rank {rank}'s own local gradient: never reduced")
-    yield Prediction("divided, not reduced", g_W / world_size, lambda rank: (
-        f"it equals rank {rank}'s own local gradient / {world_size}: divided, but not reduced or not waited for"))
-    yield everywhere("zero", np.zeros_like(asked.mean), world_size, "it is zero: the gradient was lost", 0.0)
+    yield Prediction(
+        "never reduced",
+        g_W,
+        lambda rank: f"it equals rank {rank}'s own local gradient: never reduced",
+    )
+    yield Prediction(
+        "divided, not reduced",
+        g_W / world_size,
+        lambda rank: (
+            f"it equals rank {rank}'s own local gradient / {world_size}: divided, but not reduced or not waited for"
+        ),
+    )
+    yield everywhere(
+        "zero", np.zeros_like(asked.mean), world_size, "it is zero: the gradient was lost", 0.0
+    )
     for source in range(world_size):
-        yield copied("broadcast", g_W, source, f"it equals rank {source}'s local gradient: broadcast instead of reduced")
+        yield copied(
+            "broadcast",
+            g_W,
+            source,
+            f"it equals rank {source}'s local gradient: broadcast instead of reduced",
+        )
 
 
 def _of_another_divisor(asked: Asked) -> Iterator[Prediction]:
     mean, world_size = asked.mean, len(asked.g_W)
     if asked.summed:
-        yield everywhere("divided", mean, world_size,
-                         f"got / expected = 1/{world_size} = 1 / world size: divided, though a sum is declared")
-        yield everywhere("summed twice", mean * world_size**2, world_size,
-                         f"got / expected = {world_size} = world size: summed twice")
+        yield everywhere(
+            "divided",
+            mean,
+            world_size,
+            f"got / expected = 1/{world_size} = 1 / world size: divided, though a sum is declared",
+        )
+        yield everywhere(
+            "summed twice",
+            mean * world_size**2,
+            world_size,
+            f"got / expected = {world_size} = world size: summed twice",
+        )
         return
-    yield everywhere("summed", mean * world_size, world_size,
-                     f"got / expected = {world_size} = world size: summed, never divided")
-    yield everywhere("divided twice", mean / world_size, world_size,
-                     f"got / expected = 1/{world_size} = 1 / world size: divided twice")
-    yield everywhere("doubled", 2 * mean, world_size, "got / expected = 2: accumulated once too often")
+    yield everywhere(
+        "summed",
+        mean * world_size,
+        world_size,
+        f"got / expected = {world_size} = world size: summed, never divided",
+    )
+    yield everywhere(
+        "divided twice",
+        mean / world_size,
+        world_size,
+        f"got / expected = 1/{world_size} = 1 / world size: divided twice",
+    )
+    yield everywhere(
+        "doubled", 2 * mean, world_size, "got / expected = 2: accumulated once too often"
+    )
     for divisor in range(2, 9):
         if divisor != world_size:
             factor = world_size / divisor
-            yield everywhere(f"divided by {divisor}", mean * factor, world_size,
-                             f"got / expected = {factor:.4g} = world size / {divisor}: the sum was divided by {divisor}, "
-                             f"not by {world_size}")
+            yield everywhere(
+                f"divided by {divisor}",
+                mean * factor,
+                world_size,
+                f"got / expected = {factor:.4g} = world size / {divisor}: the sum was divided by {divisor}, "
+                f"not by {world_size}",
+            )
     saved_by = asked.hearing.case.saved_by
     if saved_by is not None and saved_by != world_size:
-        yield everywhere("divided by those that saved", mean * world_size / saved_by, world_size,
-                         f"got / expected = {world_size} / {saved_by}: the sum was divided by the number of ranks that saved "
-                         "the state")
+        yield everywhere(
+            "divided by those that saved",
+            mean * world_size / saved_by,
+            world_size,
+            f"got / expected = {world_size} / {saved_by}: the sum was divided by the number of ranks that saved "
+            "the state",
+        )
     for more, told in ((-1, "one rank too few"), (1, "one rank too many")):
         if world_size + more > 1:
-            yield everywhere(f"divided by {told}", mean * world_size / (world_size + more), world_size,
-                             f"got / expected = {world_size} / {world_size + more}: the sum was divided by "
-                             f"{world_size + more}, {told}")
+            yield everywhere(
+                f"divided by {told}",
+                mean * world_size / (world_size + more),
+                world_size,
+                f"got / expected = {world_size} / {world_size + more}: the sum was divided by "
+                f"{world_size + more}, {told}",
+            )
 
 
 def _of_some_ranks(asked: Asked) -> Iterator[Prediction]:
@@ -172,15 +231,33 @@ def _of_some_ranks(asked: Asked) -> Iterator[Prediction]:
     g_W, world_size = asked.g_W, len(asked.g_W)
     for rank in range(world_size):
         rest = asked.mean - g_W[rank] / world_size
-        yield everywhere("left out", rest, world_size, f"it is the mean with rank {rank}'s gradient left out (counted as zero)")
+        yield everywhere(
+            "left out",
+            rest,
+            world_size,
+            f"it is the mean with rank {rank}'s gradient left out (counted as zero)",
+        )
         twice = asked.mean + g_W[rank] / world_size
-        yield everywhere("counted twice", twice, world_size, f"it is the mean with rank {rank}'s gradient counted twice")
-        yield everywhere("counted twice", twice * world_size / (world_size + 1), world_size,
-                         f"it is the mean with rank {rank}'s gradient counted twice")
+        yield everywhere(
+            "counted twice",
+            twice,
+            world_size,
+            f"it is the mean with rank {rank}'s gradient counted twice",
+        )
+        yield everywhere(
+            "counted twice",
+            twice * world_size / (world_size + 1),
+            world_size,
+            f"it is the mean with rank {rank}'s gradient counted twice",
+        )
         if world_size > 2 and rank in asked.users:
             others = [other for other in range(world_size) if other != rank]
-            yield everywhere("left out", g_W[others].mean(0), world_size,
-                             f"it is the mean over ranks {others} alone: rank {rank}'s gradient is left out")
+            yield everywhere(
+                "left out",
+                g_W[others].mean(0),
+                world_size,
+                f"it is the mean over ranks {others} alone: rank {rank}'s gradient is left out",
+            )
     for size in range(2, world_size) if world_size <= 6 else ():
         yield from _of_subgroups(asked, size)
 
@@ -191,43 +268,80 @@ def _of_unused(asked: Asked) -> Iterator[Prediction]:
     if len(users) == world_size or asked.left_W.any():
         return
     if users and not asked.summed:
-        yield everywhere("divided by users", summed / len(users), world_size,
-                         f"it is the sum divided by {len(users)}, the ranks that use it, not by {world_size}")
+        yield everywhere(
+            "divided by users",
+            summed / len(users),
+            world_size,
+            f"it is the sum divided by {len(users)}, the ranks that use it, not by {world_size}",
+        )
     hearing, others = asked.hearing, world_size - len(users)
     for step in range(asked.step):
         local = [hearing.every_rank("local", number) for number in hearing.micro_steps(step)]
-        own_W = np.sum([[tensors.by_name[asked.name] for tensors in record] for record in local], axis=0)
+        own_W = np.sum(
+            [[tensors.by_name[asked.name] for tensors in record] for record in local], axis=0
+        )
         reduced = hearing.every_rank("reduced", step)[0].by_name.get(asked.name)
         left_out = [rank for rank in range(world_size) if rank not in users]
         for kept in ([] if reduced is None else [others * reduced]) + [own_W[left_out].sum(0)]:
             value = (summed + kept) / (1 if asked.summed else world_size)
-            yield everywhere("ghost", value, world_size, f"where a rank does not use it, step {step}'s gradient counts instead "
-                             "of zero: left in a buffer that is not cleared", (world_size + 4) * asked.roundoff
-                             * (np.abs(asked.g_W).sum(0) + np.abs(kept)))
+            yield everywhere(
+                "ghost",
+                value,
+                world_size,
+                f"where a rank does not use it, step {step}'s gradient counts instead "
+                "of zero: left in a buffer that is not cleared",
+                (world_size + 4) * asked.roundoff * (np.abs(asked.g_W).sum(0) + np.abs(kept)),
+            )
 
 
 def _of_subgroups(asked: Asked, size: int) -> Iterator[Prediction]:
     """Neighbours in groups of a size, or every so many ranks; the rest alone."""
     g_W, world_size = asked.g_W, len(asked.g_W)
-    neighbours = [[rank // size == other // size for other in range(world_size)] for rank in range(world_size)]
-    every = [[rank % size == other % size for other in range(world_size)] for rank in range(world_size)]
+    neighbours = [
+        [rank // size == other // size for other in range(world_size)] for rank in range(world_size)
+    ]
+    every = [
+        [rank % size == other % size for other in range(world_size)] for rank in range(world_size)
+    ]
     for groups in (neighbours, every):
         means_W = np.stack([g_W[group].mean(0) for group in np.array(groups)])
-        yield Prediction("subgroup", means_W, lambda rank, groups=groups: (  # type: ignore[misc]  # bound by default
-            f"it is the mean over ranks {[other for other, same in enumerate(groups[rank]) if same]} alone: reduced in a part "
-            "of the group"), common=True)
+        yield Prediction(
+            "subgroup",
+            means_W,
+            lambda rank, groups=groups: (  # type: ignore[misc]  # bound by default
+                f"it is the mean over ranks "
+                f"{[other for other, same in enumerate(groups[rank]) if same]} alone: reduced in a part "
+                "of the group"
+            ),
+            common=True,
+        )
 
 
 def _of_another_operation(asked: Asked) -> Iterator[Prediction]:
     g_W, world_size = asked.g_W, len(asked.g_W)
     if world_size == 1:
         return
-    for kind, reduced in (("maximum", g_W.max(0)), ("minimum", g_W.min(0)), ("product", g_W.prod(0)),
-                          ("sum of squares", (g_W**2).sum(0))):
+    for kind, reduced in (
+        ("maximum", g_W.max(0)),
+        ("minimum", g_W.min(0)),
+        ("product", g_W.prod(0)),
+        ("sum of squares", (g_W**2).sum(0)),
+    ):
         slack = 2 * world_size * asked.roundoff * np.abs(reduced)
-        yield everywhere(kind, reduced, world_size, f"it is the {kind} over the ranks: reduced by another operation", slack)
-        yield everywhere(kind, reduced / world_size, world_size,
-                         f"it is the {kind} over the ranks / {world_size}: reduced by another operation, then divided", slack)
+        yield everywhere(
+            kind,
+            reduced,
+            world_size,
+            f"it is the {kind} over the ranks: reduced by another operation",
+            slack,
+        )
+        yield everywhere(
+            kind,
+            reduced / world_size,
+            world_size,
+            f"it is the {kind} over the ranks / {world_size}: reduced by another operation, then divided",
+            slack,
+        )
 
 
 def _of_accumulation(asked: Asked) -> Iterator[Prediction]:
@@ -235,66 +349,136 @@ def _of_accumulation(asked: Asked) -> Iterator[Prediction]:
     if count == 1:
         return
     means_K = fresh_KW.mean(1)
-    yield Prediction("last micro-step only", asked.left_W + fresh_KW[:-1].sum(0) + means_K[-1], lambda rank: (
-        f"only the last micro-step was reduced: what was accumulated before is still rank {rank}'s own"))
-    yield Prediction("first micro-step only", asked.left_W + means_K[0] + fresh_KW[1:].sum(0), lambda rank: (
-        f"only the first micro-step was reduced: what was accumulated after it is still rank {rank}'s own"))
+    yield Prediction(
+        "last micro-step only",
+        asked.left_W + fresh_KW[:-1].sum(0) + means_K[-1],
+        lambda rank: (
+            f"only the last micro-step was reduced: what was accumulated before is still rank {rank}'s own"
+        ),
+    )
+    yield Prediction(
+        "first micro-step only",
+        asked.left_W + means_K[0] + fresh_KW[1:].sum(0),
+        lambda rank: (
+            f"only the first micro-step was reduced: what was accumulated after it is still rank {rank}'s own"
+        ),
+    )
     left = asked.left_W.mean(0)
-    yield everywhere("micro-steps lost", left + means_K[-1], world_size,
-                     "it is the mean of the last micro-step alone: the earlier ones were lost")
-    yield everywhere("last micro-step lost", left + means_K[:-1].sum(0), world_size,
-                     "it is the mean of all micro-steps but the last, which is lost")
-    yield everywhere("micro-steps divided", asked.mean / count, world_size,
-                     f"got / expected = 1/{count} = 1 / micro-steps: divided by their number once more")
-    yield everywhere("micro-steps multiplied", asked.mean * count, world_size,
-                     f"got / expected = {count} = micro-steps: each counts in full, their number was not divided by")
-    sizes_K = np.array([asked.hearing.batches[number].inputs_WBI.shape[1] for number in asked.hearing.micro_steps(asked.step)])
+    yield everywhere(
+        "micro-steps lost",
+        left + means_K[-1],
+        world_size,
+        "it is the mean of the last micro-step alone: the earlier ones were lost",
+    )
+    yield everywhere(
+        "last micro-step lost",
+        left + means_K[:-1].sum(0),
+        world_size,
+        "it is the mean of all micro-steps but the last, which is lost",
+    )
+    yield everywhere(
+        "micro-steps divided",
+        asked.mean / count,
+        world_size,
+        f"got / expected = 1/{count} = 1 / micro-steps: divided by their number once more",
+    )
+    yield everywhere(
+        "micro-steps multiplied",
+        asked.mean * count,
+        world_size,
+        f"got / expected = {count} = micro-steps: each counts in full, their number was not divided by",
+    )
+    sizes_K = np.array(
+        [
+            asked.hearing.batches[number].inputs_WBI.shape[1]
+            for number in asked.hearing.micro_steps(asked.step)
+        ]
+    )
     if len(set(sizes_K.tolist())) > 1:
         shares_K = sizes_K / sizes_K.sum() * count
         weighted = np.tensordot(shares_K, means_K, 1)
-        yield everywhere("weighted by size", left + weighted, world_size,
-                         f"micro-steps are weighted by their batch sizes {sizes_K.tolist()}")
+        yield everywhere(
+            "weighted by size",
+            left + weighted,
+            world_size,
+            f"micro-steps are weighted by their batch sizes {sizes_K.tolist()}",
+        )
 
 
 def _of_the_step_before(asked: Asked) -> Iterator[Prediction]:
-    if asked.before_W is None or not asked.users:  # Of what no rank uses, nothing but what was left is to be told.
+    if (
+        asked.before_W is None or not asked.users
+    ):  # Of what no rank uses, nothing but what was left is to be told.
         return
     before = asked.step - 1
-    yield Prediction("stale", asked.before_W, lambda _: f"it equals step {before}'s gradient: stale", slack=0.0)
+    yield Prediction(
+        "stale", asked.before_W, lambda _: f"it equals step {before}'s gradient: stale", slack=0.0
+    )
     more = "once more than was left on purpose" if asked.left_W.any() else "not cleared"
-    yield Prediction("not cleared", asked.right + asked.before_W, lambda _: (
-        f"it is the mean plus step {before}'s gradient: {more}"))
+    yield Prediction(
+        "not cleared",
+        asked.right + asked.before_W,
+        lambda _: f"it is the mean plus step {before}'s gradient: {more}",
+    )
     if asked.left_W.any():
-        yield Prediction("cleared", asked.right - asked.left_W.mean(0), lambda _: (
-            f"it is the mean without what step {before} left in place on purpose: cleared or overwritten"))
+        yield Prediction(
+            "cleared",
+            asked.right - asked.left_W.mean(0),
+            lambda _: (
+                f"it is the mean without what step {before} left in place on purpose: cleared or overwritten"
+            ),
+        )
 
 
 def _of_the_element_order(asked: Asked) -> Iterator[Prediction]:
     world_size = len(asked.g_W)
-    known = [everywhere("reordered", value, world_size, f"it is the mean with its elements {order}: packed as they lie in "
-                        "memory and unpacked by index, or the reverse")
-             for value, order in reordered(asked.right, complex=asked.complex)]
+    known = [
+        everywhere(
+            "reordered",
+            value,
+            world_size,
+            f"it is the mean with its elements {order}: packed as they lie in "
+            "memory and unpacked by index, or the reverse",
+        )
+        for value, order in reordered(asked.right, complex=asked.complex)
+    ]
     yield from known
     if any(asked.fits(one) for one in known):
         return
     for wrong in np.flatnonzero(asked.wrong_W):
-        # Any order, where chance has no part in it: every value is another one, and there are at least four.
+        # Any order, where chance has no part in it: every value is another one, and there are at
+        # least four.
         held, right = np.sort(asked.held_W[wrong].ravel()), np.sort(asked.right.ravel())
         slack = float(asked.tolerance.max(initial=0.0))
-        if held.size < 4 or np.min(np.diff(right)) <= 2 * slack or not (np.abs(held - right) <= slack).all():
+        if (
+            held.size < 4
+            or np.min(np.diff(right)) <= 2 * slack
+            or not (np.abs(held - right) <= slack).all()
+        ):
             return
     if asked.wrong_W.any():
-        yield Prediction("reordered", asked.held_W, lambda _: "it holds the mean's elements in another order")
+        yield Prediction(
+            "reordered", asked.held_W, lambda _: "it holds the mean's elements in another order"
+        )
 
 
 def _of_low_precision(asked: Asked) -> Iterator[Prediction]:
     for dtype in LOW:
         if ROUNDOFF[dtype] > asked.roundoff and len(asked.g_W) > 1:
-            values = [value * (len(asked.g_W) if asked.summed else 1) for value in rounded_means(asked.g_W, asked.mean, dtype)]
+            values = [
+                value * (len(asked.g_W) if asked.summed else 1)
+                for value in rounded_means(asked.g_W, asked.mean, dtype)
+            ]
             stacked = [np.broadcast_to(value, asked.held_W.shape) for value in values]
             error = np.abs(asked.held_W - asked.right).max(initial=0.0)
-            yield Prediction(dtype, stacked[0], lambda _, dtype=dtype, error=error: (  # type: ignore[misc]  # bound by default
-                f"it is the mean rounded to {dtype} on the way: off by {error:.2g} at most"), tuple(stacked[1:]))
+            yield Prediction(
+                dtype,
+                stacked[0],
+                lambda _, dtype=dtype, error=error: (  # type: ignore[misc]  # bound by default
+                    f"it is the mean rounded to {dtype} on the way: off by {error:.2g} at most"
+                ),
+                tuple(stacked[1:]),
+            )
 
 
 def _of_a_limit(asked: Asked) -> Iterator[Prediction]:
@@ -312,7 +496,11 @@ def _of_a_part(asked: Asked) -> Iterator[Prediction]:
     if size < 2:
         return
     right_W = np.abs(asked.held_W - asked.right) <= asked.tolerance
-    wrong = np.flatnonzero((~right_W[asked.wrong_W]).any(0).reshape(size, -1).any(1)) if asked.wrong_W.any() else np.arange(0)
+    wrong = (
+        np.flatnonzero((~right_W[asked.wrong_W]).any(0).reshape(size, -1).any(1))
+        if asked.wrong_W.any()
+        else np.arange(0)
+    )
     if not 0 < wrong.size < size:
         return
     first, last = int(wrong[0]), int(wrong[-1])
@@ -320,13 +508,27 @@ def _of_a_part(asked: Asked) -> Iterator[Prediction]:
     inside[first : last + 1] = True
     mask = np.repeat(inside, asked.right.size // size).reshape(asked.right.shape)
     for kind, own_W, words in (
-            ("never reduced", asked.g_W, "equal rank {}'s own local gradient: never reduced"),
-            ("divided, not reduced", asked.g_W / world_size, "equal rank {}'s own local gradient / W: never reduced"),
-            ("zero", np.zeros_like(asked.g_W), "are zero: lost")):
-        # Outside the range it must show that what is inside did not happen there, or all of it might as well have.
-        if (np.abs(own_W - asked.right)[:, ~mask] > np.broadcast_to(asked.tolerance, mask.shape)[~mask]).any():
-            yield Prediction(kind, np.where(mask, own_W, asked.right), lambda rank, words=words: (  # type: ignore[misc]  # bound by default
-                f"it is right but for elements {first} to {last} of {size}, which {words.format(rank)}"))
+        ("never reduced", asked.g_W, "equal rank {}'s own local gradient: never reduced"),
+        (
+            "divided, not reduced",
+            asked.g_W / world_size,
+            "equal rank {}'s own local gradient / W: never reduced",
+        ),
+        ("zero", np.zeros_like(asked.g_W), "are zero: lost"),
+    ):
+        # Outside the range it must show that what is inside did not happen there, or all of it
+        # might as well have.
+        if (
+            np.abs(own_W - asked.right)[:, ~mask]
+            > np.broadcast_to(asked.tolerance, mask.shape)[~mask]
+        ).any():
+            yield Prediction(
+                kind,
+                np.where(mask, own_W, asked.right),
+                lambda rank, words=words: (  # type: ignore[misc]  # bound by default
+                    f"it is right but for elements {first} to {last} of {size}, which {words.format(rank)}"
+                ),
+            )
 
 
 def _of_complex_numbers(asked: Asked) -> Iterator[Prediction]:
@@ -337,12 +539,29 @@ def _of_complex_numbers(asked: Asked) -> Iterator[Prediction]:
     for part, mask, other in (("imaginary", imaginary, "real"), ("real", real, "imaginary")):
         kept = asked.right * (1 - mask)
         only = f"only the {other} ones were reduced"
-        yield everywhere(f"{part} zero", kept, world_size, f"its {part} parts are zero: {only}, or written back")
-        yield Prediction(f"{part} not reduced", kept + asked.g_W * mask, lambda rank, part=part, only=only: (  # type: ignore[misc]  # bound by default
-            f"its {part} parts are rank {rank}'s own: {only}"))
-        yield Prediction(f"{part} divided", kept + asked.g_W * mask / world_size, lambda rank, part=part, only=only: (  # type: ignore[misc]  # bound by default
-            f"its {part} parts are rank {rank}'s own / {len(asked.g_W)}: {only}"))
-    yield everywhere("conjugated", asked.right * (real - imaginary), world_size, "it is the mean's complex conjugate")
+        yield everywhere(
+            f"{part} zero", kept, world_size, f"its {part} parts are zero: {only}, or written back"
+        )
+        yield Prediction(
+            f"{part} not reduced",
+            kept + asked.g_W * mask,
+            lambda rank, part=part, only=only: (  # type: ignore[misc]  # bound by default
+                f"its {part} parts are rank {rank}'s own: {only}"
+            ),
+        )
+        yield Prediction(
+            f"{part} divided",
+            kept + asked.g_W * mask / world_size,
+            lambda rank, part=part, only=only: (  # type: ignore[misc]  # bound by default
+                f"its {part} parts are rank {rank}'s own / {len(asked.g_W)}: {only}"
+            ),
+        )
+    yield everywhere(
+        "conjugated",
+        asked.right * (real - imaginary),
+        world_size,
+        "it is the mean's complex conjugate",
+    )
 
 
 def _of_another_parameter(asked: Asked) -> Iterator[Prediction]:
@@ -351,11 +570,21 @@ def _of_another_parameter(asked: Asked) -> Iterator[Prediction]:
     for other in local[0][0].by_name:
         if other == asked.name or any(t.by_name[other].shape != asked.mean.shape for t in local[0]):
             continue
-        mean = np.sum([np.mean([t.by_name[other] for t in record], axis=0) for record in local], axis=0)
+        mean = np.sum(
+            [np.mean([t.by_name[other] for t in record], axis=0) for record in local], axis=0
+        )
         if np.any(mean):
-            most = np.sum([np.sum([np.abs(t.by_name[other]) for t in record], axis=0) for record in local], axis=0)
-            yield everywhere("swapped", mean, world_size, f"it equals the mean of {other!r}, of equal shape: swapped",
-                             (world_size + len(local) + 2) * asked.roundoff * most)
+            most = np.sum(
+                [np.sum([np.abs(t.by_name[other]) for t in record], axis=0) for record in local],
+                axis=0,
+            )
+            yield everywhere(
+                "swapped",
+                mean,
+                world_size,
+                f"it equals the mean of {other!r}, of equal shape: swapped",
+                (world_size + len(local) + 2) * asked.roundoff * most,
+            )
 
 
 def _of_crossing(asked: Asked) -> Iterator[Prediction]:
@@ -364,15 +593,35 @@ def _of_crossing(asked: Asked) -> Iterator[Prediction]:
     name = {f"{stem}.first": f"{stem}.second", f"{stem}.second": f"{stem}.first"}.get(asked.name)
     if crossed is None or name is None or asked.left_W.any():
         return
-    records = [asked.hearing.every_rank("local", number) for number in asked.hearing.micro_steps(asked.step)]
+    records = [
+        asked.hearing.every_rank("local", number)
+        for number in asked.hearing.micro_steps(asked.step)
+    ]
     other_W = np.sum([[tensors.by_name[name] for tensors in record] for record in records], axis=0)
-    mixed_W = np.stack([np.where(np.reshape((np.arange(len(asked.g_W)) == crossed) == (rank == crossed),
-                                            (-1, *[1] * asked.mean.ndim)), asked.g_W, other_W).sum(0)
-                        for rank in range(len(asked.g_W))])
+    mixed_W = np.stack(
+        [
+            np.where(
+                np.reshape(
+                    (np.arange(len(asked.g_W)) == crossed) == (rank == crossed),
+                    (-1, *[1] * asked.mean.ndim),
+                ),
+                asked.g_W,
+                other_W,
+            ).sum(0)
+            for rank in range(len(asked.g_W))
+        ]
+    )
     divisor = 1 if asked.summed else len(asked.g_W)
-    yield Prediction("crossed", mixed_W / divisor, lambda _: (
-        f"it mixes the gradient with that of {name!r}, of equal shape: both become ready in another order on rank {crossed}, "
-        "and are reduced as they do"), common=True)
+    yield Prediction(
+        "crossed",
+        mixed_W / divisor,
+        lambda _: (
+            f"it mixes the gradient with that of {name!r}, of equal shape: both become ready in "
+            f"another order on rank {crossed}, "
+            "and are reduced as they do"
+        ),
+        common=True,
+    )
 
 
 def _of_withholding(asked: Asked) -> Iterator[Prediction]:
@@ -380,5 +629,9 @@ def _of_withholding(asked: Asked) -> Iterator[Prediction]:
         return
     world_size = len(asked.g_W)
     for factor in (1, world_size, 1 / world_size):
-        yield everywhere("withheld", np.full_like(asked.mean, SENTINEL * factor), world_size,
-                         "it is what a buffer holds while its result is withheld: read before it was waited for")
+        yield everywhere(
+            "withheld",
+            np.full_like(asked.mean, SENTINEL * factor),
+            world_size,
+            "it is what a buffer holds while its result is withheld: read before it was waited for",
+        )

@@ -1,6 +1,7 @@
 """Why shards overlap, miss samples or are of unequal lengths.
 
-Words: N dataset length, W world size, L indices per rank; total = W * L. Unlike a gradient's, these causes need not predict
+Words: N dataset length, W world size, L indices per rank; total = W * L. Unlike a gradient's, these
+causes need not predict
 every index: one fits unless what was dealt is impossible under it, or a chance below 1e-9.
 """
 
@@ -55,23 +56,41 @@ def of_lengths(dealt: Dealt, shards: Shards) -> list[Cause]:
     repeated = sum(counts) - len({index for shard in shards for index in shard})
     found = []
     if sum(counts) == n and not repeated and not dealt.case.data.drop_last:
-        found.append(Cause("no padding", f"no padding: the {n} indices are dealt out once each, and the longer ranks would "
-                           "wait for ever"))
+        found.append(
+            Cause(
+                "no padding",
+                f"no padding: the {n} indices are dealt out once each, and the longer ranks would "
+                "wait for ever",
+            )
+        )
     if 2 * n < dealt.total and counts == [len(range(rank, 2 * n, w)) for rank in range(w)]:
-        found.append(Cause("padding short", f"the order is padded with one slice of itself, which holds N = {n} indices: "
-                           f"{2 * n} in all, where {dealt.total} are to be dealt out"))
+        found.append(
+            Cause(
+                "padding short",
+                f"the order is padded with one slice of itself, which holds N = {n} indices: "
+                f"{2 * n} in all, where {dealt.total} are to be dealt out",
+            )
+        )
     return [*found, *_of_slices(dealt, shards)]
 
 
-def of_length(dealt: Dealt, shards: Shards, shard: list[int], said: int | None = None) -> list[Cause]:
+def of_length(
+    dealt: Dealt, shards: Shards, shard: list[int], said: int | None = None
+) -> list[Cause]:
     """Why `len` does not say how many indices a rank's shard has, or it has more than its share."""
     if len(shard) >= dealt.endless:
-        return [Cause("endless", f"it yields without end: it was left alone after {len(shard)} indices")]
+        return [
+            Cause("endless", f"it yields without end: it was left alone after {len(shard)} indices")
+        ]
     found = [*_of_the_ranks(dealt, shards), *_of_slices(dealt, shards)]
     if said is not None and len(shard) == dealt.share:
-        found += [Cause("len of the dataset", f"len is that of the whole dataset, {said}")] * (said == dealt.samples)
+        found += [Cause("len of the dataset", f"len is that of the whole dataset, {said}")] * (
+            said == dealt.samples
+        )
         batches = ceil(dealt.total / dealt.case.data.batch_size)
-        found += [Cause("len of all batches", f"len is that of all ranks' batches, {said}")] * (said == batches)
+        found += [Cause("len of all batches", f"len is that of all ranks' batches, {said}")] * (
+            said == batches
+        )
     return found
 
 
@@ -80,45 +99,80 @@ def of_batches(dealt: Dealt, batches: list[int]) -> list[Cause]:
     size, counts = dealt.case.data.batch_size, [len(shard) for shard in dealt.epochs[-1][1]]
     if batches != [ceil(count / size) for count in counts]:
         return []
-    unlike = [f"rank {rank} yields {count}" for rank, count in enumerate(counts) if count != dealt.share]
-    return [Cause("uneven shards", f"{', '.join(unlike)} indices where a share is {dealt.share}, whatever len says")]
+    unlike = [
+        f"rank {rank} yields {count}" for rank, count in enumerate(counts) if count != dealt.share
+    ]
+    return [
+        Cause(
+            "uneven shards",
+            f"{', '.join(unlike)} indices where a share is {dealt.share}, whatever len says",
+        )
+    ]
 
 
 def of_promised_batches(dealt: Dealt, promised: list[int]) -> list[Cause]:
     """Why a DataLoader's len is another than the number of its batches."""
     counts = [len(shard) for shard in dealt.epochs[-1][1]]
-    return [Cause("len counts indices", "len of a sampler of batches counts indices, not batches")] * (promised == counts)
+    return [
+        Cause("len counts indices", "len of a sampler of batches counts indices, not batches")
+    ] * (promised == counts)
 
 
 def of_workers(parts: list[list[int]], whole: list[int], rank: int, shards: Shards) -> list[Cause]:
     """Why the workers of a rank yield too much, or not all."""
     everything = [shard for other, shard in enumerate(shards) if other != rank]
     causes = [
-        (Cause("worker ignored", "every worker yields the rank's whole share: which worker it is, is ignored"),
-         len(parts) > 1 and all(part == whole for part in parts)),
-        (Cause("first worker only", "the first worker yields everything, the others nothing"),
-         len(parts) > 1 and not any(parts[1:]) and Counter(parts[0]) != Counter(whole)),
-        (Cause("rank ignored", "workers split the dataset, not what is dealt to the rank"),
-         bool(everything) and Counter(index for part in parts for index in part) == Counter(
-             {index for shard in shards for index in shard})),
-        (Cause("whole rounds only", f"each worker yields {len(whole) // len(parts)} of the {len(whole)}: what is left over is "
-               "nobody's"), len(whole) % len(parts) != 0 and {len(part) for part in parts} == {len(whole) // len(parts)}),
+        (
+            Cause(
+                "worker ignored",
+                "every worker yields the rank's whole share: which worker it is, is ignored",
+            ),
+            len(parts) > 1 and all(part == whole for part in parts),
+        ),
+        (
+            Cause("first worker only", "the first worker yields everything, the others nothing"),
+            len(parts) > 1 and not any(parts[1:]) and Counter(parts[0]) != Counter(whole),
+        ),
+        (
+            Cause("rank ignored", "workers split the dataset, not what is dealt to the rank"),
+            bool(everything)
+            and Counter(index for part in parts for index in part)
+            == Counter({index for shard in shards for index in shard}),
+        ),
+        (
+            Cause(
+                "whole rounds only",
+                f"each worker yields {len(whole) // len(parts)} of the {len(whole)}: what is left over is "
+                "nobody's",
+            ),
+            len(whole) % len(parts) != 0
+            and {len(part) for part in parts} == {len(whole) // len(parts)},
+        ),
     ]
     return [cause for cause, fits in causes if fits]
 
 
 def of_overlap_or_loss(dealt: Dealt, epoch: int, shards: Shards) -> list[Cause]:
     """Why samples are lost or dealt out twice."""
-    return [*_of_the_ranks(dealt, shards), *_of_random_orders(dealt, epoch), *_of_slices(dealt, shards)]
+    return [
+        *_of_the_ranks(dealt, shards),
+        *_of_random_orders(dealt, epoch),
+        *_of_slices(dealt, shards),
+    ]
 
 
 def _of_the_ranks(dealt: Dealt, shards: Shards) -> Iterator[Cause]:
     n, w = dealt.samples, dealt.case.world_size
     if w > 1 and n and all(shard == shards[0] for shard in shards) and not _repeats(shards[0]):
         if len(shards[0]) == n:
-            yield Cause("not sharded", f"every rank yields the whole dataset of {n}: nothing is dealt out")
+            yield Cause(
+                "not sharded", f"every rank yields the whole dataset of {n}: nothing is dealt out"
+            )
         elif shards[0]:
-            yield Cause("rank ignored", f"every rank yields the same {len(shards[0])} indices: the rank is ignored")
+            yield Cause(
+                "rank ignored",
+                f"every rank yields the same {len(shards[0])} indices: the rank is ignored",
+            )
 
 
 def _repeats(indices: list[int]) -> bool:
@@ -128,7 +182,11 @@ def _repeats(indices: list[int]) -> bool:
 def _excess(dealt: Dealt, shards: Shards) -> int:
     """Repetitions beyond padding."""
     indices = [index for shard in shards for index in shard]
-    return len(indices) - len(set(indices)) - max(0, 0 if dealt.case.data.drop_last else dealt.total - dealt.samples)
+    return (
+        len(indices)
+        - len(set(indices))
+        - max(0, 0 if dealt.case.data.drop_last else dealt.total - dealt.samples)
+    )
 
 
 def _of_random_orders(dealt: Dealt, epoch: int) -> Iterator[Cause]:
@@ -138,25 +196,41 @@ def _of_random_orders(dealt: Dealt, epoch: int) -> Iterator[Cause]:
         return
     inside = [shard for shard in every if _repeats(shard)]
     if all(len(shard) <= n for shard in every):
-        # The chance that as many draws with replacement are all different; log1p(-k / N) summed over the draws.
+        # The chance that as many draws with replacement are all different; log1p(-k / N) summed
+        # over the draws.
         chance = sum(log1p(-k / n) for shard in every for k in range(len(shard)) if k < n)
         if inside:
             twice = Counter(inside[0]).most_common(1)[0]
-            yield Cause("with replacement", f"one rank's shard of {len(inside[0])} holds index {twice[0]} {twice[1]} times, "
-                        f"as no part of a permutation of {n} can: drawn with replacement")
+            yield Cause(
+                "with replacement",
+                f"one rank's shard of {len(inside[0])} holds index {twice[0]} {twice[1]} times, "
+                f"as no part of a permutation of {n} can: drawn with replacement",
+            )
         elif chance > _IMPOSSIBLE:
             yield Cause("with replacement", "indices are drawn with replacement")
     if inside or w == 1:
         return
-    constant = [rank for rank in range(w) if len({tuple(shards[rank]) for _, shards in dealt.epochs}) == 1]
+    constant = [
+        rank for rank in range(w) if len({tuple(shards[rank]) for _, shards in dealt.epochs}) == 1
+    ]
     agreed = [one for one, shards in dealt.epochs if _excess(dealt, shards) <= 0]
     if n < _MANY or not agreed:
-        yield Cause("shuffled differently", f"each rank's shard in epoch {epoch} is part of a permutation, but not of the same "
-                    "one: the ranks shuffle differently (a seed that contains the rank, or the global generator)")
-    if constant and (len(constant) < w if len(first) > 1 else 0 not in first) and (0 not in first or 0 in agreed):
+        yield Cause(
+            "shuffled differently",
+            f"each rank's shard in epoch {epoch} is part of a permutation, but not of the same "
+            "one: the ranks shuffle differently (a seed that contains the rank, or the global generator)",
+        )
+    if (
+        constant
+        and (len(constant) < w if len(first) > 1 else 0 not in first)
+        and (0 not in first or 0 in agreed)
+    ):
         moving = [rank for rank in range(w) if rank not in constant]
-        yield Cause("epoch on some ranks", f"the orders of ranks {moving} change with the epoch, those of ranks {constant} do "
-                    "not: set_epoch reaches only some ranks")
+        yield Cause(
+            "epoch on some ranks",
+            f"the orders of ranks {moving} change with the epoch, those of ranks {constant} do "
+            "not: set_epoch reaches only some ranks",
+        )
 
 
 def _of_slices(dealt: Dealt, shards: Shards) -> Iterator[Cause]:
@@ -165,39 +239,72 @@ def _of_slices(dealt: Dealt, shards: Shards) -> Iterator[Cause]:
     flat, data = [index for shard in shards for index in shard], dealt.case.data
     if n % w and counts == [n // w] * w and not _repeats(flat) and not data.drop_last:
         chunks = not data.shuffle and n // w > 1 and flat == list(range(len(flat)))
-        yield Cause("tail dropped", f"each rank yields N // W = {n // w} indices{', a contiguous chunk' * chunks}, none twice: "
-                    f"the last N mod W = {n % w} samples are dropped although drop_last is off")
+        yield Cause(
+            "tail dropped",
+            f"each rank yields N // W = {n // w} indices{', a contiguous chunk' * chunks}, none twice: "
+            f"the last N mod W = {n % w} samples are dropped although drop_last is off",
+        )
     cut = n - n % dealt.case.data.batch_size
     if cut < n and set(flat) == set(range(cut)) and not (data.drop_last or data.shuffle):
-        yield Cause("short batch lost", f"the last batch, a short one, is lost: {n} mod {data.batch_size} samples")
+        yield Cause(
+            "short batch lost",
+            f"the last batch, a short one, is lost: {n} mod {data.batch_size} samples",
+        )
     short = dealt.share % data.batch_size
     if short and counts == [dealt.share - short] * w and not _repeats(flat):
-        yield Cause("short batches lost", f"each rank's last batch, a short one, is lost: {short} of {dealt.share} indices")
+        yield Cause(
+            "short batches lost",
+            f"each rank's last batch, a short one, is lost: {short} of {dealt.share} indices",
+        )
     if data.drop_last and n % w and counts == [ceil(n / w)] * w and set(flat) == set(range(n)):
-        yield Cause("drop_last ignored", f"each rank yields {ceil(n / w)} indices, as without drop_last: it is ignored")
+        yield Cause(
+            "drop_last ignored",
+            f"each rank yields {ceil(n / w)} indices, as without drop_last: it is ignored",
+        )
     twice = [range(dealt.total)[rank::w][rank::w] for rank in range(w)]
-    if w > 1 and (shards == [[place % n for place in places] for places in twice] if n and not data.shuffle else
-                  counts == [len(places) for places in twice] and not _repeats(flat)):
-        yield Cause("sharded twice", f"rank r yields order[r::W][r::W], {counts} indices: sharded twice")
+    if w > 1 and (
+        shards == [[place % n for place in places] for places in twice]
+        if n and not data.shuffle
+        else counts == [len(places) for places in twice] and not _repeats(flat)
+    ):
+        yield Cause(
+            "sharded twice", f"rank r yields order[r::W][r::W], {counts} indices: sharded twice"
+        )
     if data.shuffle or not n:
         return
     order, size = [index % n for index in range(dealt.total)], dealt.share
-    wrong = {"order[r :: W][:-1]": [order[rank::w][:-1] for rank in range(w)],
-             "order[r + 1 :: W]": [order[rank + 1 :: w] for rank in range(w)],
-             "order[max(r - 1, 0) :: W]": [order[max(rank - 1, 0) :: w] for rank in range(w)],
-             "order[r * L + 1 : (r + 1) * L + 1]": [order[rank * size + 1 : (rank + 1) * size + 1] for rank in range(w)],
-             "order[r * L : (r + 1) * L - 1]": [order[rank * size : (rank + 1) * size - 1] for rank in range(w)],
-             "order[r * L : (r + 1) * L + 1]": [order[rank * size : (rank + 1) * size + 1] for rank in range(w)]}
+    wrong = {
+        "order[r :: W][:-1]": [order[rank::w][:-1] for rank in range(w)],
+        "order[r + 1 :: W]": [order[rank + 1 :: w] for rank in range(w)],
+        "order[max(r - 1, 0) :: W]": [order[max(rank - 1, 0) :: w] for rank in range(w)],
+        "order[r * L + 1 : (r + 1) * L + 1]": [
+            order[rank * size + 1 : (rank + 1) * size + 1] for rank in range(w)
+        ],
+        "order[r * L : (r + 1) * L - 1]": [
+            order[rank * size : (rank + 1) * size - 1] for rank in range(w)
+        ],
+        "order[r * L : (r + 1) * L + 1]": [
+            order[rank * size : (rank + 1) * size + 1] for rank in range(w)
+        ],
+    }
     for words, predicted in wrong.items():
         if shards == predicted:
             yield Cause("off by one", f"rank r yields {words}: off by one")
     extra = Counter(flat) - Counter(range(n))
-    if len(extra) == 1 and len(flat) == dealt.total and next(iter(extra.values())) > ceil(dealt.total / n) - 1:
+    if (
+        len(extra) == 1
+        and len(flat) == dealt.total
+        and next(iter(extra.values())) > ceil(dealt.total / n) - 1
+    ):
         yield Cause("padding repeats one", f"all padding is index {next(iter(extra))}")
 
 
 def of_acceptance(refused: dict[str, str | None]) -> list[Cause]:
     """Why impossible arguments are accepted."""
     accepted = [situation for situation, error in refused.items() if error is None]
-    words = "no argument is checked" if len(accepted) == len(refused) else f"not checked: {', '.join(accepted)}"
+    words = (
+        "no argument is checked"
+        if len(accepted) == len(refused)
+        else f"not checked: {', '.join(accepted)}"
+    )
     return [Cause("unchecked", words)]

@@ -69,30 +69,60 @@ class _Guess:
 
 def of_the_generator(hearing: Hearing, breach: Breach, compared: list[Pair]) -> Breach:
     """A breach with what predicts all that repeats, and nothing else."""
-    return caused(breach, [guess.cause for guess in _guesses(hearing.case, compared)
-                           if all(pair.alike == guess.repeats(pair) for pair in compared)])
+    return caused(
+        breach,
+        [
+            guess.cause
+            for guess in _guesses(hearing.case, compared)
+            if all(pair.alike == guess.repeats(pair) for pair in compared)
+        ],
+    )
 
 
 def _guesses(case: TrainingCase, compared: list[Pair]) -> Iterator[_Guess]:
     first = next((pair.one for pair in compared if (pair.rank, pair.micro) == (0, 0)), None)
     of_rank_0 = first is not None and _is_of(first, draws.seed(case, case.outside))
-    yield _Guess(Cause("state of rank 0", "all ranks were given the state of rank 0's generator") if of_rank_0 else
-                 Cause("seeded alike", "every rank is seeded alike"))
+    yield _Guess(
+        Cause("state of rank 0", "all ranks were given the state of rank 0's generator")
+        if of_rank_0
+        else Cause("seeded alike", "every rank is seeded alike")
+    )
     # Where a step is one micro-step, in every step says it.
-    for every, what in ((case.accumulation, "step"), *([(1, "forward")] if case.accumulation > 1 else [])):
-        yield _Guess(Cause(f"seeded alike in every {what}", f"every rank is seeded alike, and anew in every {what}"), 0, every)
-        yield _Guess(Cause(f"seeded anew in every {what}", f"each rank is seeded anew in every {what}"), None, every)
+    for every, what in (
+        (case.accumulation, "step"),
+        *([(1, "forward")] if case.accumulation > 1 else []),
+    ):
+        yield _Guess(
+            Cause(
+                f"seeded alike in every {what}",
+                f"every rank is seeded alike, and anew in every {what}",
+            ),
+            0,
+            every,
+        )
+        yield _Guess(
+            Cause(f"seeded anew in every {what}", f"each rank is seeded anew in every {what}"),
+            None,
+            every,
+        )
     for one in case.interludes:
-        yield _Guess(Cause(f"seeded alike after {one.kind}", f"every rank is seeded alike from step {one.step} on, after "
-                           f"this: {one.kind}"), one.step * case.accumulation)
+        yield _Guess(
+            Cause(
+                f"seeded alike after {one.kind}",
+                f"every rank is seeded alike from step {one.step} on, after this: {one.kind}",
+            ),
+            one.step * case.accumulation,
+        )
 
 
 def _is_of(drawn: Tensors, seed: int) -> bool:
     """Whether these are the first numbers of torch's default generator after that seed.
 
-    It is the Mersenne Twister of numpy's RandomState, of which torch.rand takes the last 24 bits; the first of these says
-    whether a number is below a half.
+    It is the Mersenne Twister of numpy's RandomState, of which torch.rand takes the last 24 bits;
+    the first of these says whether a number is below a half.
     """
-    words = np.random.RandomState(seed % 2**32).randint(0, 2**32, drawn.layout.starts[-1], np.uint32)
+    words = np.random.RandomState(seed % 2**32).randint(
+        0, 2**32, drawn.layout.starts[-1], np.uint32
+    )
     below_P = (words >> np.uint32(23)) & 1 == 0
     return bool((2 * below_P == drawn.values_P).all())

@@ -7,7 +7,9 @@ from ddp_invariants.invariants.hearing import Hearing, flat_by_name
 from ddp_invariants.verdict import Cause
 
 
-def causes(hearing: Hearing, step: int, rank: int, active: list[int], layout: Layout) -> list[Cause]:
+def causes(
+    hearing: Hearing, step: int, rank: int, active: list[int], layout: Layout
+) -> list[Cause]:
     """What a rank's gradients at a step may be wrong by, all parameters end to end; empty where nothing fits.
 
     Args:
@@ -19,20 +21,52 @@ def causes(hearing: Hearing, step: int, rank: int, active: list[int], layout: La
     """
     world_size, declared = hearing.case.world_size, hearing.declared.divisor
     local = {one: flat_by_name(hearing.of_rank(one, "local", step), layout) for one in active}
-    held_P, total_P = flat_by_name(hearing.of_rank(rank, "reduced", step), layout), np.sum(list(local.values()), axis=0)
+    held_P, total_P = (
+        flat_by_name(hearing.of_rank(rank, "reduced", step), layout),
+        np.sum(list(local.values()), axis=0),
+    )
     # What a rank without a batch computed last, or got for it, may still be there.
     out = [one for one in hearing.case.exhausted if one.rank not in active]
     moments: tuple[Moment, ...] = ("local", "reduced")
-    stale = [np.sum([flat_by_name(hearing.of_rank(one.rank, moment, one.steps - 1), layout) for one in out], axis=0)
-             for moment in moments if out]
+    stale = [
+        np.sum(
+            [flat_by_name(hearing.of_rank(one.rank, moment, one.steps - 1), layout) for one in out],
+            axis=0,
+        )
+        for moment in moments
+        if out
+    ]
     left, were = f"the {len(active)} ranks that are left", f"the {world_size} there were"
-    by, meant, divisor = (left, were, len(active)) if declared == "initial" else (were, left, world_size)
+    by, meant, divisor = (
+        (left, were, len(active)) if declared == "initial" else (were, left, world_size)
+    )
     kinds: list[tuple[str, str, FloatArray]] = [
-        ("never reduced", f"it equals rank {rank}'s own local gradient: never reduced", local[rank]),
-        ("never divided", "it is the sum: never divided", total_P)]
+        (
+            "never reduced",
+            f"it equals rank {rank}'s own local gradient: never reduced",
+            local[rank],
+        ),
+        ("never divided", "it is the sum: never divided", total_P),
+    ]
     if out:
-        kinds += [("another divisor", f"it is the sum divided by {by}, not by {meant}", total_P / divisor),
-                  *(("last gradient again", "a rank without batches sends its last gradient again and again",
-                     (total_P + stale_P) / world_size) for stale_P in stale)]
+        kinds += [
+            (
+                "another divisor",
+                f"it is the sum divided by {by}, not by {meant}",
+                total_P / divisor,
+            ),
+            *(
+                (
+                    "last gradient again",
+                    "a rank without batches sends its last gradient again and again",
+                    (total_P + stale_P) / world_size,
+                )
+                for stale_P in stale
+            ),
+        ]
     tolerance_P = (world_size + 3) * layout.roundoff_P * (np.abs([*local.values(), *stale]).sum(0))
-    return [Cause(kind, words) for kind, words, value_P in kinds if bool((np.abs(held_P - value_P) <= tolerance_P).all())]
+    return [
+        Cause(kind, words)
+        for kind, words, value_P in kinds
+        if bool((np.abs(held_P - value_P) <= tolerance_P).all())
+    ]

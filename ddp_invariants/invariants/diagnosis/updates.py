@@ -1,7 +1,7 @@
 """What a parameter that an optimizer step left wrong equals instead.
 
-The optimizers are computed again in float64, from what the ranks held when each step's forward started and from a gradient: the
-one they held, their own, or none.
+The optimizers are computed again in float64, from what the ranks held when each step's forward
+started and from a gradient: the one they held, their own, or none.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,7 +23,15 @@ def of_difference(hearing: Hearing, breach: Breach, step: int, rank: int, name: 
     names = [name] if started is not None and name in started[0].by_name else []
     if started is not None and any(_differs(started, one) for one in names or started[0].by_name):
         when = "INIT-1" if step == 0 else "PARAM-3: they moved after the step before"
-        return caused(breach, [Cause("started different", f"they differ already when step {step}'s forward starts ({when})")])
+        return caused(
+            breach,
+            [
+                Cause(
+                    "started different",
+                    f"they differ already when step {step}'s forward starts ({when})",
+                )
+            ],
+        )
     reduced = hearing.noted("reduced", step)
     if reduced is not None:
         held = names or sorted({one for tensors in reduced for one in tensors.by_name})
@@ -35,8 +43,15 @@ def of_difference(hearing: Hearing, breach: Breach, step: int, rank: int, name: 
 
 def _differs(records: tuple[Tensors, ...], name: str) -> bool:
     held = [tensors.by_name.get(name) for tensors in records]
-    return any((one is None) != (held[0] is None) or (one is not None and held[0] is not None and not np.array_equal(
-        one, held[0], equal_nan=True)) for one in held)
+    return any(
+        (one is None) != (held[0] is None)
+        or (
+            one is not None
+            and held[0] is not None
+            and not np.array_equal(one, held[0], equal_nan=True)
+        )
+        for one in held
+    )
 
 
 def _of_its_gradient(hearing: Hearing, step: int, rank: int, name: str, rule: str) -> Cause:
@@ -63,32 +78,69 @@ def of_a_move(hearing: Hearing, breach: Breach, name: str) -> Breach:
     except (KeyError, ValueError):
         return breach  # The evidence is as odd as the parameter; the breach stands without a cause.
     moved = [causes for causes in fits if causes is not None]
-    kinds = set.intersection(*({cause.kind for cause in causes} for causes in moved)) if moved else set()
+    kinds = (
+        set.intersection(*({cause.kind for cause in causes} for causes in moved))
+        if moved
+        else set()
+    )
     if {"update undone", "start restored"} <= kinds:
-        kinds.remove("update undone")  # Both are so where the first step's start is that of every step.
+        kinds.remove(
+            "update undone"
+        )  # Both are so where the first step's start is that of every step.
     return caused(breach, [cause for cause in (moved[0] if moved else ()) if cause.kind in kinds])
 
 
 def _of_one_move(hearing: Hearing, step: int, name: str) -> list[Cause] | None:
     """What explains a parameter's values at a step's start; None where they are what the step before left."""
+
     def held(moment: Moment, number: int) -> FloatArray:
         return np.stack([tensors.by_name[name] for tensors in hearing.every_rank(moment, number)])
 
     now_W, left_W = held("forward", step), held("updated", step - 1)
     then_W, first_W = held("forward", step - 1), held("forward", 0)
-    wrong = [one for one in range(len(now_W)) if not np.array_equal(now_W[one], left_W[one], equal_nan=True)]
+    wrong = [
+        one
+        for one in range(len(now_W))
+        if not np.array_equal(now_W[one], left_W[one], equal_nan=True)
+    ]
     if not wrong:
         return None
-    roundoff = ROUNDOFF["bfloat16" if "bfloat16" in hearing.every_rank("forward", 0)[0].layout.dtypes else "float32"]
+    roundoff = ROUNDOFF[
+        "bfloat16" if "bfloat16" in hearing.every_rank("forward", 0)[0].layout.dtypes else "float32"
+    ]
     slack, exact = 4 * len(now_W) * roundoff * np.abs(left_W).sum(0), np.zeros_like(now_W[0])
     guesses = [
-        ("update undone", f"it is what step {step - 1} started from: a step's update is undone", then_W, exact),
-        ("start restored", "it is what the first step started from: every update is undone", first_W, exact),
-        ("overwritten", f"it is what rank 0 held after step {step - 1}: overwritten by it", left_W[:1], exact),
-        ("averaged", f"it is the mean of what the ranks held after step {step - 1}: parameters were averaged",
-         left_W.mean(0, keepdims=True), slack)]
-    return [Cause(kind, told) for kind, told, value_W, off in guesses
-            if (np.abs(now_W - value_W) <= off)[wrong].all() and (np.abs(left_W - value_W) > off)[wrong].any()]
+        (
+            "update undone",
+            f"it is what step {step - 1} started from: a step's update is undone",
+            then_W,
+            exact,
+        ),
+        (
+            "start restored",
+            "it is what the first step started from: every update is undone",
+            first_W,
+            exact,
+        ),
+        (
+            "overwritten",
+            f"it is what rank 0 held after step {step - 1}: overwritten by it",
+            left_W[:1],
+            exact,
+        ),
+        (
+            "averaged",
+            f"it is the mean of what the ranks held after step {step - 1}: parameters were averaged",
+            left_W.mean(0, keepdims=True),
+            slack,
+        ),
+    ]
+    return [
+        Cause(kind, told)
+        for kind, told, value_W, off in guesses
+        if (np.abs(now_W - value_W) <= off)[wrong].all()
+        and (np.abs(left_W - value_W) > off)[wrong].any()
+    ]
 
 
 @dataclass(frozen=True)
@@ -114,7 +166,9 @@ class _Past:
         """
         state, steps = _State(np.zeros_like(self.starts_T[0]), np.zeros_like(self.starts_T[0])), 0
         p = most = self.starts_T[0]
-        for number, (plan, start, g) in enumerate(zip(self.plans_T, self.starts_T, self.gradients_T, strict=True)):
+        for number, (plan, start, g) in enumerate(
+            zip(self.plans_T, self.starts_T, self.gradients_T, strict=True)
+        ):
             final = number == len(self.starts_T) - 1
             if final and forgets:
                 state, steps = _State(np.zeros_like(start), np.zeros_like(start)), 0
@@ -123,7 +177,11 @@ class _Past:
                 steps += 1
                 before = p
                 p, state = (_sgd if plan.kind == "sgd" else _adam)(plan, p, g, state, steps)
-                most = most + np.abs(p - before) + plan.lr * (np.abs(g) + np.abs(state.first) if plan.kind == "sgd" else 1.0)
+                most = (
+                    most
+                    + np.abs(p - before)
+                    + plan.lr * (np.abs(g) + np.abs(state.first) if plan.kind == "sgd" else 1.0)
+                )
         return p, most
 
 
@@ -135,14 +193,20 @@ class _State:
     second: FloatArray
 
 
-def _sgd(plan: Optimizer, p: FloatArray, g: FloatArray, state: _State, steps: int) -> tuple[FloatArray, _State]:
+def _sgd(
+    plan: Optimizer, p: FloatArray, g: FloatArray, state: _State, steps: int
+) -> tuple[FloatArray, _State]:
     del steps
     g = g + plan.weight_decay * p
     first = plan.momentum * state.first + g
-    return p - plan.lr * (g + plan.momentum * first if plan.nesterov else first), _State(first, state.second)
+    return p - plan.lr * (g + plan.momentum * first if plan.nesterov else first), _State(
+        first, state.second
+    )
 
 
-def _adam(plan: Optimizer, p: FloatArray, g: FloatArray, state: _State, steps: int) -> tuple[FloatArray, _State]:
+def _adam(
+    plan: Optimizer, p: FloatArray, g: FloatArray, state: _State, steps: int
+) -> tuple[FloatArray, _State]:
     """With torch's defaults, as in `oracle.Optimization`."""
     g = g + plan.weight_decay * p if plan.kind == "adam" else g
     first, second = 0.9 * state.first + 0.1 * g, 0.999 * state.second + 0.001 * g * g
@@ -152,32 +216,59 @@ def _adam(plan: Optimizer, p: FloatArray, g: FloatArray, state: _State, steps: i
 
 
 def _of_update(hearing: Hearing, step: int, rank: int, name: str) -> list[Cause]:
-    numbers = [number for number in range(step + 1) if number == step or not hearing.is_skipped(number)]
+    numbers = [
+        number for number in range(step + 1) if number == step or not hearing.is_skipped(number)
+    ]
     scales_T = [hearing.scale(number) for number in numbers]
     records = [hearing.noted("reduced", number) for number in numbers]
     starts_T = [hearing.every_rank("forward", number)[rank].by_name[name] for number in numbers]
-    own_T = [np.sum([hearing.every_rank("local", micro)[rank].by_name[name] for micro in hearing.micro_steps(number)], axis=0)
-             / scale for number, scale in zip(numbers, scales_T, strict=True)]
+    own_T = [
+        np.sum(
+            [
+                hearing.every_rank("local", micro)[rank].by_name[name]
+                for micro in hearing.micro_steps(number)
+            ],
+            axis=0,
+        )
+        / scale
+        for number, scale in zip(numbers, scales_T, strict=True)
+    ]
     means_T = [hearing.local_means(number) for number in numbers]
-    right_T = [_part(hearing, number, name, mean.centre) / scale
-               for number, mean, scale in zip(numbers, means_T, scales_T, strict=True)]
+    right_T = [
+        _part(hearing, number, name, mean.centre) / scale
+        for number, mean, scale in zip(numbers, means_T, scales_T, strict=True)
+    ]
     known = all(record is not None and name in record[rank].by_name for record in records)
-    held_T = [record[rank].by_name[name] / scale for record, scale in zip(records, scales_T, strict=True)
-              if record is not None] if known else right_T
+    held_T = (
+        [
+            record[rank].by_name[name] / scale
+            for record, scale in zip(records, scales_T, strict=True)
+            if record is not None
+        ]
+        if known
+        else right_T
+    )
     after = hearing.every_rank("updated", step)[rank].by_name[name]
-    slot = next(slot for slot in hearing.every_rank("updated", step)[rank].layout.slots if slot.name == name)
+    slot = next(
+        slot for slot in hearing.every_rank("updated", step)[rank].layout.slots if slot.name == name
+    )
     roundings = 32 * ROUNDOFF.get(slot.dtype or "", np.nan)
     past = _Past([hearing.case.at(number).optimizer for number in numbers], starts_T, held_T)
     right, right_most = replace(past, gradients_T=right_T).updated()
 
     def equals(predicted: tuple[FloatArray, FloatArray]) -> bool:
         slack = roundings * predicted[1]
-        return bool((np.abs(after - predicted[0]) <= slack).all() and (
-            np.abs(right - predicted[0]) > slack + roundings * right_most).any())
+        return bool(
+            (np.abs(after - predicted[0]) <= slack).all()
+            and (np.abs(right - predicted[0]) > slack + roundings * right_most).any()
+        )
 
     if known and gradients.is_wrong(hearing, step, name) and equals(past.updated()):
         return [_of_its_gradient(hearing, step, rank, name, "GRAD-2")]
-    guesses = [*_guesses(past, own_T, rank, hearing.case.world_size), *(_scaled(past, scales_T) if hearing.case.scaler else ())]
+    guesses = [
+        *_guesses(past, own_T, rank, hearing.case.world_size),
+        *(_scaled(past, scales_T) if hearing.case.scaler else ()),
+    ]
     return [cause for cause, predicted in guesses if equals(predicted())]
 
 
@@ -185,21 +276,39 @@ def _part(hearing: Hearing, step: int, name: str, flat_P: FloatArray) -> FloatAr
     """One parameter's elements of a record's."""
     layout = hearing.layout(step)
     number = [slot.name for slot in layout.slots].index(name)
-    return flat_P[layout.starts[number] : layout.starts[number + 1]].reshape(layout.slots[number].shape_of_numbers)
+    return flat_P[layout.starts[number] : layout.starts[number + 1]].reshape(
+        layout.slots[number].shape_of_numbers
+    )
 
 
-def _scaled(past: _Past, scales_T: list[float]) -> Iterator[tuple[Cause, Callable[[], tuple[FloatArray, FloatArray]]]]:
+def _scaled(
+    past: _Past, scales_T: list[float]
+) -> Iterator[tuple[Cause, Callable[[], tuple[FloatArray, FloatArray]]]]:
     scaled = list(zip(past.gradients_T, scales_T, strict=True))
-    yield (Cause("unscaled twice", "it was updated with the gradient divided by the loss scale once more"),
-           replace(past, gradients_T=[g / scale for g, scale in scaled]).updated)
-    yield (Cause("old scale", "it was updated with the gradient divided by the first step's loss scale, not by its own"),
-           replace(past, gradients_T=[g * scale / scales_T[0] for g, scale in scaled]).updated)
-    yield (Cause("never unscaled", "it was updated with the gradient of the scaled loss: never unscaled"),
-           replace(past, gradients_T=[g * scale for g, scale in scaled]).updated)
+    yield (
+        Cause(
+            "unscaled twice", "it was updated with the gradient divided by the loss scale once more"
+        ),
+        replace(past, gradients_T=[g / scale for g, scale in scaled]).updated,
+    )
+    yield (
+        Cause(
+            "old scale",
+            "it was updated with the gradient divided by the first step's loss scale, not by its own",
+        ),
+        replace(past, gradients_T=[g * scale / scales_T[0] for g, scale in scaled]).updated,
+    )
+    yield (
+        Cause(
+            "never unscaled", "it was updated with the gradient of the scaled loss: never unscaled"
+        ),
+        replace(past, gradients_T=[g * scale for g, scale in scaled]).updated,
+    )
 
 
-def _guesses(past: _Past, own_T: list[FloatArray], rank: int, world_size: int) -> Iterator[tuple[
-        Cause, Callable[[], tuple[FloatArray, FloatArray]]]]:
+def _guesses(
+    past: _Past, own_T: list[FloatArray], rank: int, world_size: int
+) -> Iterator[tuple[Cause, Callable[[], tuple[FloatArray, FloatArray]]]]:
     plan, g_T = past.plans_T[-1], past.gradients_T
 
     def planned(**changes: object) -> list[Optimizer]:
@@ -211,31 +320,77 @@ def _guesses(past: _Past, own_T: list[FloatArray], rank: int, world_size: int) -
     def with_last(g: FloatArray) -> Callable[[], tuple[FloatArray, FloatArray]]:
         return replace(past, gradients_T=[*g_T[:-1], g]).updated
 
-    yield Cause("no update", "it is what the step started from: no update was made"), lambda: (start, np.zeros_like(start))
-    yield Cause("updated twice", "the update was made twice with the same gradient"), lambda: past.updated(last=2)
+    yield (
+        Cause("no update", "it is what the step started from: no update was made"),
+        lambda: (start, np.zeros_like(start)),
+    )
+    yield (
+        Cause("updated twice", "the update was made twice with the same gradient"),
+        lambda: past.updated(last=2),
+    )
     own = Cause("own gradient", f"it was updated with rank {rank}'s own local gradient")
     yield own, replace(past, gradients_T=own_T).updated
     yield own, with_last(own_T[-1])
     if world_size > 1:
-        yield (Cause("summed", f"it was updated with {world_size} times the gradient: summed, never divided"),
-               replace(past, gradients_T=[world_size * g for g in g_T]).updated)
-        yield (Cause("divided twice", f"it was updated with 1/{world_size} of the gradient: divided twice"),
-               replace(past, gradients_T=[g / world_size for g in g_T]).updated)
-    yield Cause("ascended", "the update has the wrong sign"), replace(past, gradients_T=[-g for g in g_T]).updated
+        yield (
+            Cause(
+                "summed",
+                f"it was updated with {world_size} times the gradient: summed, never divided",
+            ),
+            replace(past, gradients_T=[world_size * g for g in g_T]).updated,
+        )
+        yield (
+            Cause(
+                "divided twice",
+                f"it was updated with 1/{world_size} of the gradient: divided twice",
+            ),
+            replace(past, gradients_T=[g / world_size for g in g_T]).updated,
+        )
+    yield (
+        Cause("ascended", "the update has the wrong sign"),
+        replace(past, gradients_T=[-g for g in g_T]).updated,
+    )
     if plan.weight_decay and plan.kind == "adamw":
-        yield (Cause("decay in the gradient", f"weight decay {plan.weight_decay} was added to the gradient, as Adam does, "
-                     "instead of taken off the parameter"),
-               replace(past, plans_T=planned(weight_decay=0.0), gradients_T=[
-                   g + plan.weight_decay * start for g, start in zip(g_T, past.starts_T, strict=True)]).updated)
+        yield (
+            Cause(
+                "decay in the gradient",
+                f"weight decay {plan.weight_decay} was added to the gradient, as Adam does, "
+                "instead of taken off the parameter",
+            ),
+            replace(
+                past,
+                plans_T=planned(weight_decay=0.0),
+                gradients_T=[
+                    g + plan.weight_decay * start
+                    for g, start in zip(g_T, past.starts_T, strict=True)
+                ],
+            ).updated,
+        )
     if plan.weight_decay:
-        yield (Cause("weight decay twice", f"weight decay {plan.weight_decay} was applied twice"),
-               replace(past, plans_T=planned(weight_decay=2 * plan.weight_decay)).updated)
-        yield (Cause("weight decay lost", f"weight decay {plan.weight_decay} was not applied"),
-               replace(past, plans_T=planned(weight_decay=0.0)).updated)
+        yield (
+            Cause("weight decay twice", f"weight decay {plan.weight_decay} was applied twice"),
+            replace(past, plans_T=planned(weight_decay=2 * plan.weight_decay)).updated,
+        )
+        yield (
+            Cause("weight decay lost", f"weight decay {plan.weight_decay} was not applied"),
+            replace(past, plans_T=planned(weight_decay=0.0)).updated,
+        )
     if plan.lr != past.plans_T[0].lr:
         first = past.plans_T[0]
-        yield (Cause("old learning rate", f"it was updated with {first.lr:g}, the learning rate of the first step, not with "
-                     f"{plan.lr:g}"), replace(past, plans_T=planned(log2_lr=first.log2_lr)).updated)
+        yield (
+            Cause(
+                "old learning rate",
+                f"it was updated with {first.lr:g}, the learning rate of the first step, not with "
+                f"{plan.lr:g}",
+            ),
+            replace(past, plans_T=planned(log2_lr=first.log2_lr)).updated,
+        )
     if before >= 0:
-        yield Cause("stale gradient", f"it was updated with step {before}'s gradient: one step late"), with_last(g_T[before])
-        yield Cause("state lost", "the optimizer's state of the steps before was lost"), lambda: past.updated(forgets=True)
+        yield (
+            Cause("stale gradient", f"it was updated with step {before}'s gradient: one step late"),
+            with_last(g_T[before]),
+        )
+        yield (
+            Cause("state lost", "the optimizer's state of the steps before was lost"),
+            lambda: past.updated(forgets=True),
+        )
