@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from throughput import draw, pooled
 
-from ddp_invariants.backends import Backend, bound, not_run, wanted
-from ddp_invariants.ranks.hosts import Hosts
-from ddp_invariants.ranks.pool import Pool
+from ddp_invariants.processes.backends import Backend, bound, not_run, wanted
+from ddp_invariants.processes.hosts import Hosts
+from ddp_invariants.processes.pool import Pool
 
 ROWS: tuple[tuple[Backend, int], ...] = (
     ("gloo", 1),

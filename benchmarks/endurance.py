@@ -19,13 +19,13 @@ from dataclasses import dataclass, replace
 
 import psutil
 
-from ddp_invariants.case import TrainingCase
-from ddp_invariants.implementation import Ddp
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cases.program import Data
+from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.invariants import judge
-from ddp_invariants.layers import Layer, Model
-from ddp_invariants.program import Data
-from ddp_invariants.ranks.hosts import Hosts
-from ddp_invariants.ranks.pool import RENEWAL, Pool
+from ddp_invariants.processes.hosts import Hosts
+from ddp_invariants.processes.pool import RENEWAL, Pool
 
 SLACK = {"controller": 16.0, "host": 2.0, "rank": 8.0}
 """MiB a process may grow: the allocators' own unevenness. A leak of one kB a case would show twenty MiB after 20,000 cases,
@@ -40,10 +40,10 @@ CASE = TrainingCase(
 
 CONTROLLER = """
 import sys
-from ddp_invariants.case import Layer, Model, TrainingCase
-from ddp_invariants.implementation import Ddp
-from ddp_invariants.ranks.hosts import Hosts
-from ddp_invariants.ranks.pool import Pool
+from ddp_invariants.cases.case import Layer, Model, TrainingCase
+from ddp_invariants.implementation.spec import Ddp
+from ddp_invariants.processes.hosts import Hosts
+from ddp_invariants.processes.pool import Pool
 print("started", flush=True)
 with Hosts() as hosts, Pool(hosts.addresses) as pool:
     case = TrainingCase(model=Model(1, (Layer("linear"),)), world_size=3)

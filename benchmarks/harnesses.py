@@ -18,9 +18,9 @@ import torch.distributed as dist
 from torch.testing._internal.common_distributed import MultiProcContinuousTest, MultiProcessTestCase
 from ways import FEW, connect, train
 
-from ddp_invariants.case import TrainingCase, from_plain
-from ddp_invariants.implementation import Ddp
-from ddp_invariants.ranks.driving import Driver
+from ddp_invariants.cases.case import TrainingCase, from_plain
+from ddp_invariants.implementation.spec import Ddp
+from ddp_invariants.ranks.driving.ddp import Driver
 
 WORLD_SIZE, DDP = int(os.environ["WAYS_WORLD_SIZE"]), os.environ["WAYS_DDP"]
 CASES = [

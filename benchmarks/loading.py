@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 import torch
 
-from ddp_invariants import draws
-from ddp_invariants.adapter import Context
-from ddp_invariants.implementation import Ddp
-from ddp_invariants.ranks.driving import Driver
-from ddp_invariants.ranks.hosts import Hosts
-from ddp_invariants.ranks.model import Replica
-from ddp_invariants.ranks.pool import Pool
-from ddp_invariants.scope import BASE
+from ddp_invariants.cases import numbers
+from ddp_invariants.discovery.capabilities import BASE
+from ddp_invariants.implementation.adapter import Context
+from ddp_invariants.implementation.spec import Ddp
+from ddp_invariants.processes.hosts import Hosts
+from ddp_invariants.processes.pool import Pool
+from ddp_invariants.ranks.driving.ddp import Driver
+from ddp_invariants.ranks.training.model import Replica
 
 
 def median_seconds(work: Callable[[], object], times: int) -> float:
@@ -30,7 +30,7 @@ def median_seconds(work: Callable[[], object], times: int) -> float:
 
 def main() -> None:
     """Measure and print."""
-    replica = Replica(BASE.model, draws.parameters(BASE, 0, BASE.model.numbers))
+    replica = Replica(BASE.model, numbers.parameters(BASE, 0, BASE.model.numbers))
     context = Context(0, 2, None, None, 0, 0.1, torch.optim.SGD, {"lr": 0.1}, torch.device("cpu"))
     unwrapped = Driver(Ddp("none"))
     driving = median_seconds(lambda: unwrapped.start(context, replica).begin(), 2000)

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from throughput import draw
 
-from ddp_invariants.case import TrainingCase
-from ddp_invariants.implementation import Ddp
-from ddp_invariants.ranks.hosts import Hosts
-from ddp_invariants.ranks.pool import Pool
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.implementation.spec import Ddp
+from ddp_invariants.processes.hosts import Hosts
+from ddp_invariants.processes.pool import Pool
 
 TURNS, CASES = 60, 12
 UNRECORDED = Ddp(f"{Path(__file__).with_name('unrecorded.py')}:Unrecorded")

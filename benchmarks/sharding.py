@@ -11,14 +11,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from ddp_invariants.case import TrainingCase
-from ddp_invariants.evidence import TrainingEvidence
-from ddp_invariants.implementation import Ddp
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cases.program import Data, Optimizer
+from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.invariants import judge
-from ddp_invariants.layers import Layer, Model
-from ddp_invariants.program import Data, Optimizer
-from ddp_invariants.ranks.hosts import Hosts
-from ddp_invariants.ranks.pool import Pool
+from ddp_invariants.processes.hosts import Hosts
+from ddp_invariants.processes.pool import Pool
+from ddp_invariants.records.evidence import TrainingEvidence
 
 WIDTH = 64
 MAIN = (("main_dtype", "torch.float32"),)

@@ -10,13 +10,13 @@ from pathlib import Path
 import click
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from ddp_invariants.case import describe
-from ddp_invariants.declarations import CAPABILITIES
-from ddp_invariants.discovery import Discovery, Standing, discover
-from ddp_invariants.implementation import Ddp, Sampler
-from ddp_invariants.ranks.hosts import Hosts
-from ddp_invariants.ranks.pool import Pool
-from ddp_invariants.scope import TRAINING
+from ddp_invariants.cases.case import describe
+from ddp_invariants.discovery.capabilities import TRAINING
+from ddp_invariants.discovery.probe import Discovery, Standing, discover
+from ddp_invariants.implementation.declarations import CAPABILITIES
+from ddp_invariants.implementation.spec import Ddp, Sampler
+from ddp_invariants.processes.hosts import Hosts
+from ddp_invariants.processes.pool import Pool
 
 DOCS = Path(__file__).parent.parent / "docs"
 SHARDED = {"init": "seed", "gradients": "hidden", "zero": 3, "partition": "rows"}

@@ -21,13 +21,13 @@ from hypothesis import HealthCheck, given, seed, settings
 from rich.console import Console
 from rich.table import Table
 
-from ddp_invariants.case import TrainingCase
-from ddp_invariants.implementation import Ddp
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.discovery.scope import Scope
+from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.invariants import judge
-from ddp_invariants.ranks.hosts import Hosts
-from ddp_invariants.ranks.pool import Pool
-from ddp_invariants.scope import Scope
-from ddp_invariants.strategies import training_cases
+from ddp_invariants.processes.hosts import Hosts
+from ddp_invariants.processes.pool import Pool
+from ddp_invariants.search.strategies import training_cases
 
 HERE = Path(__file__).parent
 ROUNDS = 5

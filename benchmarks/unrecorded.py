@@ -7,7 +7,8 @@ implementation: ranks import those, and nothing else does.
 from collections.abc import Callable
 from typing import Any
 
-from ddp_invariants.ranks import group, training
+from ddp_invariants.ranks.groups import observed
+from ddp_invariants.ranks.training import run
 from ddp_invariants.reference.ddp import DistributedDataParallel
 
 
@@ -26,7 +27,7 @@ def _bare(kind: str) -> Callable[..., Any]:
     return forward
 
 
-for _name, _member in list(vars(group.ObservedGroup).items()):
+for _name, _member in list(vars(observed.ObservedGroup).items()):
     if callable(_member) and getattr(_member, "__qualname__", "").startswith("_forwarded"):
-        setattr(group.ObservedGroup, _name, _bare(_name))
-training.Run._watch_gradients = lambda self: None  # type: ignore[method-assign]  # noqa: ARG005 - a method's one argument
+        setattr(observed.ObservedGroup, _name, _bare(_name))
+run.Run._watch_gradients = lambda self: None  # type: ignore[method-assign]  # noqa: ARG005 - a method's one argument

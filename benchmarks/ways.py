@@ -22,14 +22,14 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 
-from ddp_invariants import draws
-from ddp_invariants.adapter import Context
-from ddp_invariants.case import TrainingCase, from_plain
-from ddp_invariants.implementation import Ddp
-from ddp_invariants.ranks.driving import Driver
+from ddp_invariants.cases import numbers
+from ddp_invariants.cases.case import TrainingCase, from_plain
+from ddp_invariants.implementation.adapter import Context
+from ddp_invariants.implementation.spec import Ddp
+from ddp_invariants.ranks.driving.ddp import Driver
 from ddp_invariants.ranks.host import prefer_batch_scheduling
-from ddp_invariants.ranks.model import Replica, loss_of
-from ddp_invariants.ranks.training import optimizer_plan, warm_up
+from ddp_invariants.ranks.training.model import Replica, loss_of
+from ddp_invariants.ranks.training.warm_up import optimizer_plan, warm_up
 
 ROUNDS = 5
 FEW = 5
@@ -38,8 +38,8 @@ FEW = 5
 
 def train(case: TrainingCase, rank: int, driver: Driver) -> None:
     """The training steps of a case, and nothing else."""
-    replica = Replica(case.model, draws.parameters(case, rank, case.model.numbers))
-    dataset = draws.Dataset(case)
+    replica = Replica(case.model, numbers.parameters(case, rank, case.model.numbers))
+    dataset = numbers.Dataset(case)
     kind, arguments = optimizer_plan(case)
     assert driver.call is not None
     wrapped = driver.call(
@@ -58,7 +58,7 @@ def train(case: TrainingCase, rank: int, driver: Driver) -> None:
         replica,
     )
     optimizer = kind(wrapped.parameters(), **arguments)
-    for number, dealt in enumerate(draws.batches(case)):
+    for number, dealt in enumerate(numbers.batches(case)):
         indices = dealt[rank]
         first, last = number % case.accumulation == 0, (number + 1) % case.accumulation == 0
         inputs = torch.from_numpy(dataset.inputs_ND[indices])

@@ -13,29 +13,32 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ddp_invariants import rules, strategies
-    from ddp_invariants.case import Case
-    from ddp_invariants.sessions.certification import Implementation, certify
+    from ddp_invariants import rules
+    from ddp_invariants.cases.case import Case
+    from ddp_invariants.certification import Implementation, certify
+    from ddp_invariants.search import strategies
 
 __version__ = "0.1.0"
 
 __all__ = ["Case", "Implementation", "__version__", "certify", "rules", "strategies"]
 
-_HOMES = {
-    "certify": "sessions.certification",
-    "Implementation": "sessions.certification",
-    "Case": "case",
-}
-"""The modules of public names that are no modules themselves."""
+_HOMES = {"Case": "cases.case", "Implementation": "certification", "certify": "certification"}
+"""The modules of public functions and classes."""
+_MODULES = {"rules": "rules", "strategies": "search.strategies"}
+"""The public modules."""
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, imported now."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name not in _HOMES:
-        return importlib.import_module(f"{__name__}.{name}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    """Import a public name when it is first used.
+
+    Raises:
+        AttributeError: The name is not public.
+    """
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{_MODULES[name]}")
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

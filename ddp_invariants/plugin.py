@@ -6,14 +6,9 @@ exit status. Under torchrun and srun all that is rank 0's, and pytest in the oth
 nothing but serve it ranks (cluster.py).
 """
 
-import hashlib
 import os
-import secrets
-import shlex
-import shutil
 import sys
-from collections.abc import Generator, Iterator
-from dataclasses import replace
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -22,37 +17,35 @@ from _pytest.junitxml import (
     xml_key,
 )  # Where its own record_testsuite_property writes to, which no worker of xdist can.
 
-from ddp_invariants import __version__, backends, casefile, cluster, discovery, record
-from ddp_invariants.case import LARGEST_WORLD_SIZE, TrainingCase, from_plain
-from ddp_invariants.implementation import OPTIONS, Ddp, Sampler, named, options
+from ddp_invariants import __version__
+from ddp_invariants.cases.case import LARGEST_WORLD_SIZE, TrainingCase
+from ddp_invariants.errors import (
+    INCONCLUSIVE,
+    UNUSABLE_INPUT,
+    CaseError,
+    HarnessError,
+    LoadFailure,
+    unusable,
+)
+from ddp_invariants.implementation.spec import OPTIONS
 from ddp_invariants.invariants import ALL_RULES
-from ddp_invariants.ledger import Ledger
-from ddp_invariants.limits import CaseError
-from ddp_invariants.mistakes import UNUSABLE_INPUT, unusable
-from ddp_invariants.ranks.hosts import HarnessError, Hosts
-from ddp_invariants.ranks.pool import LoadFailure, Pool
-from ddp_invariants.report import capabilities, on_trial, seen_in_passing, summary
-from ddp_invariants.scope import OnTrial
-from ddp_invariants.sessions import ending, journal
-from ddp_invariants.sessions.live import Teller
-from ddp_invariants.sessions.outputs import Wanted
-from ddp_invariants.sessions.watch import Held, Watch, told_of
-from ddp_invariants.status import INCONCLUSIVE
-from ddp_invariants.trial import Options, Trial
-from ddp_invariants.verdict import Breach, Inconclusive, NotJudged, Violation
-
-PROFILES = {"quick": 30, "default": 100, "thorough": 1000}
-"""Cases per property."""
-
-MAX_WORLD_SIZE = 4
-"""Largest world size drawn, where no launcher and no option says otherwise."""
-
-_KEY = pytest.StashKey["Session"]()
-_STATUS = pytest.StashKey[int]()
-_ENTERED = pytest.StashKey[bool]()
-
-COMMAND = pytest.StashKey[str]()
-"""In a session's stash, how the user started it where that was not as pytest: a line that repeats a violation begins so."""
+from ddp_invariants.processes import backends, job
+from ddp_invariants.records import reading
+from ddp_invariants.records.verdict import Inconclusive, NotJudged, Violation
+from ddp_invariants.report.terminal import capabilities, on_trial, seen_in_passing, summary
+from ddp_invariants.search.ledger import Ledger
+from ddp_invariants.search.trial import Trial
+from ddp_invariants.session import ending
+from ddp_invariants.session.monitor import Watch, told_of
+from ddp_invariants.session.state import (
+    _ENTERED,
+    _KEY,
+    _STATUS,
+    MAX_WORLD_SIZE,
+    PROFILES,
+    Session,
+    _wanted,
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -135,244 +128,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-class Session:
-    """What this process holds for the session: the main process the hosts, whoever runs tests a trial."""
-
-    def __init__(self, config: pytest.Config) -> None:
-        self.config = config
-        self.ledger = Ledger()
-        self.hosts: Hosts | cluster.Cluster | None = None
-        self.sighted: list[record.StoredViolation] = []
-        self.trial: Trial | None = None
-        self.watch: Watch | None = None
-        self.teller: Teller | None = None
-        worker_input: dict[str, Any] | None = getattr(config, "workerinput", None)
-        self.is_worker = worker_input is not None
-        if worker_input is not None:
-            self.shared: dict[str, Any] = worker_input["ddp_invariants"]
-            config.option.max_world_size = self.shared["max_world_size"]
-            if self.shared["listener"]:
-                self.teller = Teller(self.shared["listener"], worker_input["workerid"])
-            return
-        option = config.option
-        given = option.seed
-        self.shared = {
-            "seed": secrets.randbelow(2**31) if given is None else given,
-            "seed_given": given is not None,
-            "command": config.stash.get(COMMAND, f"pytest {self._properties()}"),
-            # The root of a session that is not pytest's own is this package's folder, which is not
-            # the user's.
-            "root": str(
-                config.invocation_params.dir if COMMAND in config.stash else config.rootpath
-            ),
-            "max_world_size": option.max_world_size,
-            "journal": "",
-            "listener": "",
-            "bounded": f"--max-world-size {option.max_world_size}",
-        }
-
-    def begin(self) -> None:
-        """In the main process: start the hosts and find out what is on trial.
-
-        Raises:
-            LoadFailure: It cannot be put on trial.
-            HarnessError: The harness failed.
-        """
-        option = self.config.option
-        self._open_journal()
-        ddp, sampler = named(vars(option))
-        self.hosts = cluster.led() or Hosts()
-        self.shared["addresses"] = self.hosts.addresses
-        with Pool(self.hosts.addresses, way=self.way) as pool:
-            ours = cluster.led()
-            sights = pool.sights(1 if ours is None else ours.job.world_size)
-            self.shared["torch"], self.shared["not_run"] = (
-                sights[0].torch,
-                backends.not_run(self.way, sights[0]),
-            )
-            if self.shared["not_run"]:
-                return
-            most, why = backends.bound(self.way, sights) or (option.max_world_size, "")
-            if most < option.max_world_size:
-                self.shared["max_world_size"], self.shared["bounded"] = most, why
-                option.max_world_size = most
-            found = discovery.discover(
-                pool, ddp, sampler, option.max_world_size, [Path(one) for one in option.deviations]
-            )
-        if found.claims_refused():
-            raise LoadFailure(f"{ddp}: {found.claims_refused()[0]}")
-        if found.stale():
-            raise LoadFailure(f"{ddp}: {found.stale()[0]}")
-        self.shared["discovery"] = discovery.to_plain(found)
-        given = " ".join(
-            [self.shared["command"], *(one.options() for one in self.on_trial if one.options())]
-        )
-        invoked = shlex.join(["pytest", *map(str, self.config.invocation_params.args)])
-        words = given if COMMAND in self.config.stash else invoked
-        held = Held(
-            words,
-            self.shared["seed"],
-            option.cases or PROFILES[option.profile],
-            option.max_world_size,
-            option.isolation,
-            str(self.way),
-        )
-        self.watch = Watch(
-            held,
-            _wanted(self.config),
-            lambda: self.trial.ledger if self.trial is not None else None,
-        )
-        self.shared["listener"] = self.watch.listener.address
-
-    def _open_journal(self) -> None:
-        """Where the launcher may start the job anew, have what is judged until then known."""
-        ours = cluster.led()
-        if ours is None or not ours.job.most_restarts:
-            return
-        folder = (
-            record.FOLDER
-            / f"job-{hashlib.blake2b(ours.job.run.encode(), digest_size=4).hexdigest()}"
-        )
-        self.shared["seed"] = journal.begin(folder, ours.job.restarts, self.shared["seed"])
-        self.shared["journal"] = str(folder)
-
-    def close_journal(self, status: int) -> None:
-        """Throw it away where the launcher starts nothing anew."""
-        ours = cluster.led()
-        if (
-            ours is not None
-            and self.shared["journal"]
-            and (not status or ours.job.restarts >= ours.job.most_restarts)
-        ):
-            shutil.rmtree(self.shared["journal"], ignore_errors=True)
-
-    @property
-    def journal(self) -> journal.Journal | None:
-        """What was judged before the launcher started the job anew."""
-        process = os.environ.get("PYTEST_XDIST_WORKER", "main")
-        return (
-            journal.Journal(Path(self.shared["journal"]), process)
-            if self.shared["journal"]
-            else None
-        )
-
-    @property
-    def options(self) -> Options:
-        """How the trial is held, from the command line."""
-        option, root = self.config.option, Path(self.shared["root"])
-        names = [options(*self.on_trial)] if options(*self.on_trial) else []
-        names += [f"--declare {shlex.quote(option.declare)}"] if option.declare else []
-        names += [self.way.options] if self.way.options else []
-        return Options(
-            cases=option.cases or PROFILES[option.profile],
-            seed=self.shared["seed"],
-            isolation=option.isolation,
-            replay=None if option.replay is None else casefile.read(Path(option.replay)),
-            store=Path(".ddp-invariants"),
-            database=None if self.shared["seed_given"] else root / ".hypothesis" / "ddp-invariants",
-            command=" ".join([self.shared["command"], *names]),
-            journal=self.journal,
-        )
-
-    def _properties(self) -> str:
-        """Where the properties are, seen from where pytest was started: the suite's, or somebody's own."""
-        packaged, here = self.config.rootpath / "properties", self.config.invocation_params.dir
-        own = [
-            arg
-            for arg in self.config.args
-            if packaged not in (path := here / arg.split("::")[0], *path.parents)
-        ]
-        if own and self.config.args_source is pytest.Config.ArgsSource.ARGS:
-            return shlex.join(own)
-        return shlex.quote(os.path.relpath(packaged, here) + "/")
-
-    @property
-    def on_trial(self) -> tuple[Ddp, Sampler]:
-        """What the options name."""
-        return named(vars(self.config.option))
-
-    @property
-    def way(self) -> backends.Way:
-        """The backend and device the options ask for."""
-        return backends.wanted(self.config.option.backend, self.config.option.device)
-
-    @property
-    def discovery(self) -> discovery.Discovery:
-        """What was found out about it before any property ran; there is none where none is run."""
-        return discovery.from_plain(self.shared["discovery"])
-
-    def start_trial(self) -> Trial:
-        """This process's trial, started by the first test that asks for one."""
-        if self.trial is None:
-            scope = replace(
-                self.discovery.scope(self.config.option.max_world_size),
-                bounded=self.shared["bounded"],
-            )
-            self.trial = Trial(
-                Pool(self.shared["addresses"], way=self.way),
-                OnTrial(*self.on_trial, scope),
-                self.options,
-            )
-            if self.teller is not None:
-                self.trial.listen = self.teller
-        return self.trial
-
-    def properties(self) -> Iterator[tuple[str, str]]:
-        """What a JUnit file says of the whole session."""
-        found, shared = self.discovery, self.shared
-        for side, described in (("ddp", found.ddp), ("sampler", found.sampler)):
-            yield side, f"{described['name']} = {described['target']} ({described['version']})"
-        yield from (
-            ("ddp-invariants", __version__),
-            ("torch", found.torch),
-            ("seed", str(shared["seed"])),
-            ("cases judged", str(self.ledger.cases)),
-        )
-        yield from ((rule, self.ledger.said(rule)) for rule in ALL_RULES)
-
-    def keep_sightings(self) -> None:
-        """Store what was seen in passing, where no test of the session tells of a breach: it may be all that ever shows."""
-        entries = self.ledger.entries.values()
-        if any(entry.confirmed for entry in entries):
-            return
-        for entry in entries:
-            if entry.seen and entry.sighted:
-                case, breach = from_plain(entry.sighted["case"]), Breach(**entry.sighted["breach"])
-                stored = record.of(
-                    case, breach, *self.on_trial, confirmed=(0, 0), evidence=None, repeat=""
-                )
-                stored = replace(
-                    stored, repeat=f"ddp-invariants replay {stored.id} {self.way.options}".rstrip()
-                )
-                record.write(stored, record.FOLDER / f"{stored.id}.json")
-                self.sighted.append(stored)
-
-    def close(self) -> None:
-        """End whatever this process started."""
-        if self.trial is not None:
-            self.trial.pool.close()
-            self.ledger.merge(self.trial.ledger)
-            if self.watch is not None:
-                self.watch.take("", self.trial.ledger)
-            self.trial = None
-        if self.hosts is not None:
-            self.hosts.close()
-            self.hosts = None
-
-
-def found(config: pytest.Config) -> tuple[Ledger, discovery.Discovery] | None:
-    """What came of a session that has ended: its ledger, and what was found out before; None where it never began."""
-    return (
-        (config.stash[_KEY].ledger, config.stash[_KEY].discovery) if _KEY in config.stash else None
-    )
-
-
-def _wanted(config: pytest.Config) -> Wanted:
-    """The files the session is to write."""
-    certificate, badge = config.option.certificate, config.option.badge
-    return Wanted(Path(certificate) if certificate else None, Path(badge) if badge else None)
-
-
 def _check(config: pytest.Config) -> None:
     """Refuse bad options before anything is started.
 
@@ -380,7 +135,7 @@ def _check(config: pytest.Config) -> None:
         CaseError: One of them is bad; the message names it.
     """
     option = config.option
-    ours = cluster.led()
+    ours = job.led()
     if option.max_world_size is None:
         option.max_world_size = (
             MAX_WORLD_SIZE if ours is None else min(ours.job.world_size, LARGEST_WORLD_SIZE)
@@ -402,7 +157,7 @@ def _check(config: pytest.Config) -> None:
             "--replay judges one case: no certificate comes of it; leave out --certificate and --badge"
         )
     if option.replay is not None:
-        case = casefile.read(Path(option.replay))
+        case = reading.read(Path(option.replay))
         if isinstance(case, TrainingCase) and case.ranks_needed > option.max_world_size:
             raise CaseError(
                 f"{option.replay}: the case needs {case.ranks_needed} ranks, more than --max-world-size "
@@ -419,10 +174,10 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
         or getattr(config, "workerinput", None) is not None
     ):
         return None
-    if cluster.led() is not None:  # By who started this session, for this and others.
+    if job.led() is not None:  # By who started this session, for this and others.
         return None
     config.stash[_ENTERED] = True
-    return cluster.enter()
+    return job.enter()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -615,7 +370,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         if not config.stash[_KEY].is_worker:
             config.stash[_KEY].close_journal(config.stash.get(_STATUS, INCONCLUSIVE))
     if _ENTERED in config.stash:
-        cluster.leave(config.stash.get(_STATUS, INCONCLUSIVE))
+        job.leave(config.stash.get(_STATUS, INCONCLUSIVE))
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -637,8 +392,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     )
     if why:
         lines.append(f"not run: {why}")
-    if cluster.led() is not None:
-        lines.append(str(cluster.led()))
+    if job.led() is not None:
+        lines.append(str(job.led()))
     if ours.journal is not None and ours.journal.known:
         lines.append(
             f"started anew: {ours.journal.known:,} cases were judged before, and are not run again"

@@ -8,10 +8,10 @@ rule that compared nothing proves nothing.
 
 from ddp_invariants.invariants import ALL_RULES as ALL
 from ddp_invariants.invariants import judge, own
-from ddp_invariants.invariants.hearing import Hearing
 from ddp_invariants.invariants.rule import NotAbout, Rule, Tally, Unjudged
 from ddp_invariants.invariants.shard import Deal
-from ddp_invariants.verdict import Breach
+from ddp_invariants.invariants.view import Hearing
+from ddp_invariants.records.verdict import Breach
 
 __all__ = [
     "ALL",

@@ -3,8 +3,8 @@
 from hypothesis.strategies import SearchStrategy
 
 from ddp_invariants import Implementation, certify, rules, strategies
-from ddp_invariants.case import TrainingCase
-from ddp_invariants.scope import Scope
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.discovery.scope import Scope
 
 
 @rules.own("COMM-100", "Gradients travel in a dtype that some parameter has.", ("several buckets",))

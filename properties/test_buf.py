@@ -1,6 +1,6 @@
 """BUF: buffers stay those of one model, where the implementation promises it."""
 
-from ddp_invariants.trial import Trial
+from ddp_invariants.search.trial import Trial
 
 
 def test_buf1_every_forward_starts_from_equal_buffers(trial: Trial) -> None:

@@ -1,6 +1,6 @@
 """COMM: what is sent. The observed group sees every collective, those of torch's C++ code too."""
 
-from ddp_invariants.trial import Trial
+from ddp_invariants.search.trial import Trial
 
 
 def test_comm1_all_ranks_issue_the_same_collectives(trial: Trial) -> None:

@@ -1,6 +1,6 @@
 """GPU: on a device results do not change, however slow a stream is."""
 
-from ddp_invariants.trial import Trial
+from ddp_invariants.search.trial import Trial
 
 
 def test_gpu1_same_however_slow_a_stream_is(trial: Trial) -> None:

@@ -1,6 +1,6 @@
 """GRAD: identical gradients. After synchronisation every rank holds the mean of all ranks' local gradients."""
 
-from ddp_invariants.trial import Trial
+from ddp_invariants.search.trial import Trial
 
 
 def test_grad1_every_rank_holds_the_same_gradients(trial: Trial) -> None:

@@ -1,6 +1,6 @@
 """INIT: identical initialisation. Ranks are built differently on purpose; wrapping makes them one."""
 
-from ddp_invariants.trial import Trial
+from ddp_invariants.search.trial import Trial
 
 
 def test_init1_every_rank_starts_with_rank_0s_parameters(trial: Trial) -> None:

@@ -1,6 +1,6 @@
 """LIVE: training ends. A rank that hangs or dies is a violation of its own, told with its stack."""
 
-from ddp_invariants.trial import Trial
+from ddp_invariants.search.trial import Trial
 
 
 def test_live1_every_case_ends_on_every_rank(trial: Trial) -> None:

@@ -1,6 +1,6 @@
 """LOSS: differing losses. Every rank trains on its own batch, and the wrapper leaves the forward alone."""
 
-from ddp_invariants.trial import Trial
+from ddp_invariants.search.trial import Trial
 
 
 def test_loss1_each_ranks_loss_is_its_unwrapped_twins(trial: Trial) -> None:

@@ -1,6 +1,6 @@
 """MEM: sharding saves what it claims. Parameters, gradients and optimizer state of a rank are its share and no more."""
 
-from ddp_invariants.trial import Trial
+from ddp_invariants.search.trial import Trial
 
 
 def test_mem1_a_rank_holds_its_share(trial: Trial) -> None:

@@ -1,6 +1,6 @@
 """PARAM: identical parameters. Every step leaves all ranks with what single-process training gives."""
 
-from ddp_invariants.trial import Trial
+from ddp_invariants.search.trial import Trial
 
 
 def test_param1_all_parameters_are_identical_after_every_step(trial: Trial) -> None:

@@ -1,6 +1,6 @@
 """SHARD: disjoint shards with padding. No process group is needed: one process asks for the shards of all ranks."""
 
-from ddp_invariants.trial import Trial
+from ddp_invariants.search.trial import Trial
 
 
 def test_shard1_all_ranks_yield_equally_many_valid_indices(trial: Trial) -> None:

@@ -1,6 +1,6 @@
 """STATE: what is saved and loaded again goes on as if nothing had happened."""
 
-from ddp_invariants.trial import Trial
+from ddp_invariants.search.trial import Trial
 
 
 def test_state1_what_is_loaded_is_what_was_saved(trial: Trial) -> None:

@@ -12,15 +12,15 @@ import threading
 import time
 from collections.abc import Callable
 
-from ddp_invariants import cluster
-from ddp_invariants.case import TrainingCase
-from ddp_invariants.implementation import Ddp
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cases.program import Data
+from ddp_invariants.errors import HarnessError
+from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.invariants import judge
-from ddp_invariants.layers import Layer, Model
-from ddp_invariants.program import Data
-from ddp_invariants.ranks.hosts import HarnessError
-from ddp_invariants.ranks.pool import Pool
-from ddp_invariants.ranks.remote import RemoteHost
+from ddp_invariants.processes import job
+from ddp_invariants.processes.pool import Pool
+from ddp_invariants.processes.remote import RemoteHost
 
 CASE = TrainingCase(
     model=Model(2, (Layer("linear", 3, bias=True),)),
@@ -63,9 +63,9 @@ def cut(link: str, seconds: float) -> Callable[[], None]:
     return mend.join
 
 
-def steps(ours: cluster.Job, link: str) -> None:
+def steps(ours: job.Job, link: str) -> None:
     """All that is done to the job; the second host's link is cut longer than its answers are waited for, or not so long."""
-    joined = cluster.Cluster(ours)
+    joined = job.Cluster(ours)
     try:
         with Pool(joined.addresses, deadline=3.0) as pool:
             for host in pool._hosts:
@@ -94,9 +94,9 @@ def steps(ours: cluster.Job, link: str) -> None:
 
 
 if __name__ == "__main__":
-    ours = cluster.job()
+    ours = job.job()
     assert ours is not None
     if ours.rank:
-        sys.exit(cluster.serve(ours))
+        sys.exit(job.serve(ours))
     steps(ours, sys.argv[1])
     sys.exit(7)

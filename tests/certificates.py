@@ -7,18 +7,18 @@ from typing import Any
 
 from handmade import CASE, altered, right
 
-from ddp_invariants.case import ShardCase, TrainingCase
-from ddp_invariants.certificates.certificate import Certificate, Run, make
-from ddp_invariants.certificates.views import example, of_violation
-from ddp_invariants.discovery import Discovery, Probed, Standing
-from ddp_invariants.evidence import ShardEvidence
-from ddp_invariants.implementation import Ddp, Sampler
+from ddp_invariants.cases.case import ShardCase, TrainingCase
+from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cases.program import Data, Perturbation
+from ddp_invariants.discovery.probe import Discovery, Probed, Standing
+from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.invariants import ALL_RULES
-from ddp_invariants.layers import Layer, Model
-from ddp_invariants.ledger import Entry, Ledger
-from ddp_invariants.program import Data, Perturbation
-from ddp_invariants.record import StoredViolation, identifier
-from ddp_invariants.verdict import Breach
+from ddp_invariants.invariants.diagnosis.excerpts import example, of_violation
+from ddp_invariants.records.evidence import ShardEvidence
+from ddp_invariants.records.verdict import Breach
+from ddp_invariants.records.violation import StoredViolation, identifier
+from ddp_invariants.report.certificate.certificate import Certificate, Run, make
+from ddp_invariants.search.ledger import Entry, Ledger
 
 LONG = (
     "a_package_of_somebody_who_likes_names.with_modules_nested_deeply.parallel:"

@@ -12,11 +12,11 @@ from hypothesis import settings
 from probed import Discover, remembering
 
 from ddp_invariants import faults
-from ddp_invariants.implementation import Ddp, Sampler
+from ddp_invariants.discovery.scope import OnTrial, Scope
+from ddp_invariants.implementation.spec import Ddp, Sampler
+from ddp_invariants.processes.pool import Pool
 from ddp_invariants.proof.catalogue import planted
-from ddp_invariants.ranks.pool import Pool
-from ddp_invariants.scope import OnTrial, Scope
-from ddp_invariants.trial import Options, Trial
+from ddp_invariants.search.trial import Options, Trial
 
 ROOT = Path(__file__).parent.parent
 # How long an example takes is the machine's affair: two workers on two busy cores have made one of

@@ -7,14 +7,14 @@ from typing import Any
 
 from probed import Discover
 
-from ddp_invariants.discovery import Discovery, discover
-from ddp_invariants.implementation import OPTIONS, named
+from ddp_invariants.discovery.probe import Discovery, discover
+from ddp_invariants.discovery.scope import OnTrial
+from ddp_invariants.implementation.spec import OPTIONS, named
 from ddp_invariants.invariants import ALL_RULES
-from ddp_invariants.ranks.pool import Pool
-from ddp_invariants.scope import OnTrial
-from ddp_invariants.strategies import cases_for
-from ddp_invariants.trial import Options, Trial
-from ddp_invariants.verdict import Inconclusive, Violation
+from ddp_invariants.processes.pool import Pool
+from ddp_invariants.records.verdict import Inconclusive, Violation
+from ddp_invariants.search.strategies import cases_for
+from ddp_invariants.search.trial import Options, Trial
 
 ROOT = Path(__file__).parent.parent
 VERDICTS: dict[str, dict[str, Any]] = tomllib.loads(

@@ -5,10 +5,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from ddp_invariants import balls, draws, oracle
-from ddp_invariants.case import TrainingCase
-from ddp_invariants.evidence import (
-    FloatArray,
+from ddp_invariants.cases import numbers as draws
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.formats import FloatArray
+from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cases.program import Data, Optimizer
+from ddp_invariants.oracle import balls, training
+from ddp_invariants.oracle.optimizer import Optimization
+from ddp_invariants.records.evidence import (
     Layout,
     Moment,
     RankEvidence,
@@ -16,9 +20,7 @@ from ddp_invariants.evidence import (
     Tensors,
     TrainingEvidence,
 )
-from ddp_invariants.layers import Layer, Model
-from ddp_invariants.program import Data, Optimizer
-from ddp_invariants.trace import Call
+from ddp_invariants.records.trace import Call
 
 CASE = TrainingCase(
     model=Model(
@@ -128,21 +130,21 @@ def right(case: TrainingCase = CASE, *, none: bool = True) -> TrainingEvidence:
         }
         for rank in range(case.world_size)
     ]
-    held, optimization = dict(built[0]), oracle.Optimization()
+    held, optimization = dict(built[0]), Optimization()
     trainable = [name for name in SHAPES if name not in FROZEN or name in case.sometimes_frozen]
     left: dict[str, FloatArray] = {}
     scales, in_a_row = [2.0 ** (case.scaler.log2_scale if case.scaler is not None else 0)], 0
-    dealt = oracle.batches(case)
+    dealt = training.batches(case)
     for step in range(case.steps):
         numbers = range(step * case.accumulation, (step + 1) * case.accumulation)
         now, frozen = case.at(step), case.frozen(step) & case.sometimes_frozen
-        found_K = [oracle.gradients(now, held, dealt[number], scales[-1]) for number in numbers]
+        found_K = [training.gradients(now, held, dealt[number], scales[-1]) for number in numbers]
         found_K = [
             replace(
                 found,
                 by_name={
                     **found.by_name,
-                    **{name: oracle.nothing(held[name], case.world_size) for name in frozen},
+                    **{name: training.nothing(held[name], case.world_size) for name in frozen},
                 },
             )
             for found in found_K

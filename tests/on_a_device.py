@@ -19,13 +19,14 @@ from hypothesis import strategies as st
 from torch._subclasses import fake_tensor
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from ddp_invariants.case import TrainingCase
-from ddp_invariants.implementation import Ddp
-from ddp_invariants.ranks import noting, training
-from ddp_invariants.ranks.driving import Driver
-from ddp_invariants.ranks.place import Place
-from ddp_invariants.scope import Scope
-from ddp_invariants.strategies import cases_for
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.discovery.scope import Scope
+from ddp_invariants.implementation.spec import Ddp
+from ddp_invariants.ranks.driving.ddp import Driver
+from ddp_invariants.ranks.groups.device import Place
+from ddp_invariants.ranks.training import recorder
+from ddp_invariants.ranks.training import run as training
+from ddp_invariants.search.strategies import cases_for
 
 RULES = (
     "GRAD-2",
@@ -96,7 +97,7 @@ if __name__ == "__main__":
     fake_tensor.CONSTANT_NUMEL_LIMIT = (
         -1
     )  # Of what one number comes to it would keep, and have computed there.
-    noting._bits = bits
+    recorder._bits = bits
     run()
     sys.stdout.write(json.dumps(seen))
     sys.stdout.flush()

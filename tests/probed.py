@@ -14,14 +14,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ddp_invariants import discovery
-from ddp_invariants.discovery import Discovery
-from ddp_invariants.implementation import Ddp, Sampler
-from ddp_invariants.ranks.pool import Pool
-from ddp_invariants.ranks.process import HostClient
+from ddp_invariants.discovery import probe
+from ddp_invariants.discovery.probe import Discovery
+from ddp_invariants.implementation.spec import Ddp, Sampler
+from ddp_invariants.processes.pool import Pool
+from ddp_invariants.processes.process import HostClient
 
 ROOT = Path(__file__).resolve().parent.parent
-_probe = discovery.discover  # Which a session's is replaced by.
+_probe = probe.discover  # Which a session's is replaced by.
 Discover = Callable[..., Discovery]
 
 
@@ -58,23 +58,23 @@ def remembering(folder: Path, addresses: Sequence[str]) -> Discover:
             if not lasting or not of_the_checkout(one.name):
                 return find()
             if path.exists():
-                return discovery.from_plain(json.loads(path.read_text(encoding="utf-8")))
+                return probe.from_plain(json.loads(path.read_text(encoding="utf-8")))
             found = find()
             written = path.with_suffix(f".{os.getpid()}")
-            written.write_text(json.dumps(discovery.to_plain(found)), encoding="utf-8")
+            written.write_text(json.dumps(probe.to_plain(found)), encoding="utf-8")
             written.replace(path)
             return found
 
         dealing = pool.describe(sampler)
         found = known(
             ddp,
-            lambda: discovery.of_ddp(pool, ddp, pool.describe(ddp), max_world_size, files),
+            lambda: probe.of_ddp(pool, ddp, pool.describe(ddp), max_world_size, files),
             lasting=not (files or ddp.setup or ddp.after or ddp.optimizer),
         )
         dealt = known(
             sampler,
             lambda: Discovery(
-                {}, dealing, dealt=discovery.of_sampler(pool, sampler, dealing, max_world_size)
+                {}, dealing, dealt=probe.of_sampler(pool, sampler, dealing, max_world_size)
             ),
             lasting=True,
         )

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from gallery import table
 
-from ddp_invariants.certificates.certificate import schema
 from ddp_invariants.invariants import ALL_RULES
-from ddp_invariants.rulebook import explained
+from ddp_invariants.report.certificate.certificate import schema
+from ddp_invariants.report.rulebook import explained
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"

@@ -20,9 +20,8 @@ from typing import Any, NoReturn
 import pytest
 from probed import remembering
 
-from ddp_invariants import discovery
-from ddp_invariants.cli import main as _  # noqa: F401 - what sessions import
-from ddp_invariants.ranks.hosts import HASH_SEEDS, Hosts
+from ddp_invariants.discovery import probe
+from ddp_invariants.processes.hosts import HASH_SEEDS, Hosts
 
 
 def lend(addresses: list[str]) -> None:
@@ -68,9 +67,7 @@ def become(asked: dict[str, Any], output: int, errors: int) -> NoReturn:
 def main() -> None:
     """Answer until the input ends."""
     lend(sys.argv[2:])
-    discovery.discover = remembering(
-        Path(sys.argv[1]), sys.argv[2:]
-    )  # Before it is imported by name.
+    probe.discover = remembering(Path(sys.argv[1]), sys.argv[2:])  # Before it is imported by name.
     with redirect_stdout(
         StringIO()
     ):  # So that all is imported the way pytest does it, which it warns of otherwise.

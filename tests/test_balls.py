@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from ddp_invariants import balls
-from ddp_invariants.balls import FORMATS, Ball, FloatArray, exactly
+from ddp_invariants.oracle import balls
+from ddp_invariants.oracle.balls import FORMATS, Ball, FloatArray, exactly
 
 REALS = npst.arrays(
     np.float32,

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from ddp_invariants import blocks
-from ddp_invariants.balls import Ball, FloatArray, exactly
+from ddp_invariants.oracle import blocks
+from ddp_invariants.oracle.balls import Ball, FloatArray, exactly
 
 Array = npst.arrays
 f32 = np.float32

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from ddp_invariants import casefile, draws
-from ddp_invariants.case import (
+from ddp_invariants.cases import numbers
+from ddp_invariants.cases.case import (
     Case,
     ShardCase,
     TrainingCase,
@@ -21,13 +21,15 @@ from ddp_invariants.case import (
     from_plain,
     to_json,
 )
+from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cases.program import Data, Optimizer, Poison, Unused
+from ddp_invariants.cases.shrink import simpler
+from ddp_invariants.discovery.capabilities import TRAINING
+from ddp_invariants.discovery.scope import Scope
+from ddp_invariants.errors import CaseError
 from ddp_invariants.invariants import ALL_RULES
-from ddp_invariants.layers import Layer, Model
-from ddp_invariants.limits import CaseError
-from ddp_invariants.program import Data, Optimizer, Poison, Unused
-from ddp_invariants.scope import TRAINING, Scope
-from ddp_invariants.simpler import simpler
-from ddp_invariants.strategies import cases_for, shard_cases, training_cases
+from ddp_invariants.records import reading
+from ddp_invariants.search.strategies import cases_for, shard_cases, training_cases
 
 NARROWING = Model(2, (Layer("linear", 2), Layer("linear", 1)))
 SIMPLEST = TrainingCase(model=Model(1, (Layer("linear"),)))
@@ -57,7 +59,7 @@ def test_a_case_survives_a_file(tmp_path: Path, case: Case) -> None:
     """Through the strict way for files others wrote."""
     path = tmp_path / "case.json"
     path.write_text(to_json(case))
-    assert casefile.read(path) == case
+    assert reading.read(path) == case
 
 
 def test_a_file_from_before_states_were_saved_is_read(tmp_path: Path) -> None:
@@ -68,13 +70,13 @@ def test_a_file_from_before_states_were_saved_is_read(tmp_path: Path) -> None:
     }
     path = tmp_path / "case.json"
     path.write_text(json.dumps(older))
-    assert casefile.read(path) == case
+    assert reading.read(path) == case
 
 
 @given(training_cases(Scope()))
 def test_batches_are_equal_in_size_on_all_ranks_and_at_every_step(case: TrainingCase) -> None:
     """The harness's own dealing needs no trust in the sampler on trial."""
-    dealt = draws.batches(case)
+    dealt = numbers.batches(case)
     assert len(dealt) == case.steps * case.accumulation
     for ranks in dealt:
         assert len(ranks) == case.world_size
@@ -90,7 +92,7 @@ def test_a_file_written_before_a_field_was_is_read(tmp_path: Path) -> None:
         del plain[name]
     path = tmp_path / "old.json"
     path.write_text(json.dumps(plain))
-    assert casefile.read(path) == SIMPLEST
+    assert reading.read(path) == SIMPLEST
 
 
 def test_what_is_passed_by_is_said_by_rank_step_and_micro_step() -> None:
@@ -122,8 +124,8 @@ def test_what_is_passed_by_is_said_by_rank_and_step() -> None:
 
 def test_numbers_are_the_same_for_ever() -> None:
     """A stored case must mean the same bits in every version of this package, Python and numpy."""
-    assert draws.words(0, "samples", 3).tolist() == STORED_WORDS
-    assert draws.numbers(SIMPLEST, "samples", 4).tolist() == STORED_NUMBERS
+    assert numbers.words(0, "samples", 3).tolist() == STORED_WORDS
+    assert numbers.numbers(SIMPLEST, "samples", 4).tolist() == STORED_NUMBERS
 
 
 STORED_WORDS = [17252263512552666123, 2258372705259387672, 17772527995807630523]
@@ -132,7 +134,7 @@ STORED_NUMBERS = [2.0, -2.0, 2.0, -2.0]
 
 def test_ranks_differ_in_every_element_before_wrapping() -> None:
     """Otherwise a fault of initialisation might not show."""
-    values = [draws.parameters(SIMPLEST, rank, 16) for rank in range(4)]
+    values = [numbers.parameters(SIMPLEST, rank, 16) for rank in range(4)]
     for one in range(4):
         for other in range(one):
             assert (values[one] != values[other]).all()
@@ -166,7 +168,7 @@ def test_a_bad_case_file_gets_one_sentence(text: str, message: str, tmp_path: Pa
     path = tmp_path / "bad.json"
     path.write_text(text)
     with pytest.raises(CaseError) as raised:
-        casefile.read(path)
+        reading.read(path)
     assert message in str(raised.value)
     assert str(path) in str(raised.value)
     assert "\n" not in str(raised.value)
@@ -181,16 +183,16 @@ def test_a_nested_field_is_named_by_its_path(tmp_path: Path) -> None:
     with pytest.raises(
         CaseError, match=r"model\.layers\.0\.kind: Input should be 'linear', 'scale'"
     ):
-        casefile.read(path)
+        reading.read(path)
 
 
 def test_missing_and_binary_files_get_one_sentence(tmp_path: Path) -> None:
     """Neither ends in a traceback."""
     with pytest.raises(CaseError, match="No such file"):
-        casefile.read(tmp_path / "none.json")
+        reading.read(tmp_path / "none.json")
     (tmp_path / "binary.json").write_bytes(b"\x80\x04\x95\xff")
     with pytest.raises(CaseError, match="not a text file"):
-        casefile.read(tmp_path / "binary.json")
+        reading.read(tmp_path / "binary.json")
 
 
 @pytest.mark.parametrize(
@@ -356,7 +358,7 @@ def test_no_case_asks_for_what_is_not_taken(case: TrainingCase, without: frozens
 def test_what_stands_in_for_an_optimizer_is_the_same_under_every_hash_seed(hash_seed: str) -> None:
     """A set of capabilities has no order of its own: Adam must not come out as AdamW where neither is taken."""
     program = (
-        "from ddp_invariants.scope import *\n"
+        "from ddp_invariants.discovery.scope import *\n"
         "scope = Scope(without=frozenset({'adam', 'adamw', 'momentum', 'nesterov', 'fused'}))\n"
         "print(scope.fit(replace(BASE, optimizer=Optimizer('adam'))).optimizer.kind)"
     )

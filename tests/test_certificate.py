@@ -22,10 +22,19 @@ from certificates import (
 from click.testing import CliRunner, Result
 from handmade import altered, right
 
-from ddp_invariants.case import TrainingCase
-from ddp_invariants.certificates import certificate as certificates
-from ddp_invariants.certificates import page, pictures, verifying
-from ddp_invariants.certificates.certificate import (
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cli import main
+from ddp_invariants.discovery.probe import Probed, Standing
+from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.invariants.diagnosis.excerpts import mismatch, shard_map, timeline
+from ddp_invariants.ranks.driving import imports
+from ddp_invariants.records.evidence import ShardEvidence, TrainingEvidence
+from ddp_invariants.records.trace import Call
+from ddp_invariants.records.verdict import Finding
+from ddp_invariants.report.certificate import certificate as certificates
+from ddp_invariants.report.certificate import page, pictures, verifying
+from ddp_invariants.report.certificate.certificate import (
     FORM,
     Certificate,
     RuleAccount,
@@ -33,18 +42,9 @@ from ddp_invariants.certificates.certificate import (
     sealed,
     to_json,
 )
-from ddp_invariants.certificates.text import badge, headline, markdown
-from ddp_invariants.certificates.views import mismatch, shard_map, timeline
-from ddp_invariants.cli import main
-from ddp_invariants.discovery import Probed, Standing
-from ddp_invariants.evidence import ShardEvidence, TrainingEvidence
-from ddp_invariants.invariants import ALL_RULES
-from ddp_invariants.layers import Layer, Model
-from ddp_invariants.ledger import Entry, Ledger
-from ddp_invariants.ranks import naming
-from ddp_invariants.sessions.drawn import Drawn
-from ddp_invariants.trace import Call
-from ddp_invariants.verdict import Finding
+from ddp_invariants.report.certificate.text import badge, headline, markdown
+from ddp_invariants.search.coverage import Drawn
+from ddp_invariants.search.ledger import Entry, Ledger
 
 
 def verify(path: Path, *options: str) -> Result:
@@ -417,18 +417,18 @@ def test_a_source_digest_covers_the_files_a_class_refers_to_and_no_others(tmp_pa
         "beside": "",
     }.items():
         (tmp_path / f"{name}.py").write_text(text)
-    thing = naming.resolve(f"{tmp_path}/ddp_on_trial.py:Ddp", "ddp")
-    before = naming.source_of(thing)
+    thing = imports.resolve(f"{tmp_path}/ddp_on_trial.py:Ddp", "ddp")
+    before = imports.source_of(thing)
     assert (before.files, before.first) == (
         2,
         (f"{tmp_path.name}/buckets_on_trial.py", f"{tmp_path.name}/ddp_on_trial.py"),
     )
     (tmp_path / "beside.py").write_text("X = 2\n")
-    assert naming.source_of(thing) == before
+    assert imports.source_of(thing) == before
     (tmp_path / "buckets_on_trial.py").write_text("class Bucket: changed = True\n")
-    assert naming.source_of(thing).digest != before.digest
+    assert imports.source_of(thing).digest != before.digest
     (tmp_path / "buckets_on_trial.py").unlink()
-    assert naming.source_of(thing).digest == ""
+    assert imports.source_of(thing).digest == ""
 
 
 def test_the_same_certificate_gives_the_same_page() -> None:

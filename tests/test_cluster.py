@@ -19,20 +19,19 @@ import psutil
 import pytest
 
 from conftest import Session, TrialMaker
-from ddp_invariants import cluster
-from ddp_invariants.case import TrainingCase, to_json
-from ddp_invariants.cluster import Cluster, Job
-from ddp_invariants.implementation import Ddp
+from ddp_invariants.cases.case import TrainingCase, to_json
+from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.discovery.scope import Scope
+from ddp_invariants.errors import HarnessError
+from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.invariants import ALL_RULES
-from ddp_invariants.layers import Layer, Model
-from ddp_invariants.ledger import Ledger
-from ddp_invariants.ranks import wire
-from ddp_invariants.ranks.hosts import HarnessError
-from ddp_invariants.ranks.pool import Pool
-from ddp_invariants.ranks.remote import Place, connect
-from ddp_invariants.scope import Scope
-from ddp_invariants.sessions import journal
-from ddp_invariants.verdict import Inconclusive
+from ddp_invariants.processes import job, wire
+from ddp_invariants.processes.job import Cluster, Job
+from ddp_invariants.processes.pool import Pool
+from ddp_invariants.processes.remote import Place, connect
+from ddp_invariants.records.verdict import Inconclusive
+from ddp_invariants.search import journal
+from ddp_invariants.search.ledger import Ledger
 
 ROOT = Path(__file__).parent.parent
 CASE = TrainingCase(model=Model(1, (Layer("linear"),)), world_size=2)
@@ -314,7 +313,7 @@ def test_rank_0_releases_the_others_however_it_ends(
 
 def test_a_process_that_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """With those that did come, and after a while only."""
-    monkeypatch.setattr(cluster, "COMING", 1.0)
+    monkeypatch.setattr(job, "COMING", 1.0)
     with pytest.raises(
         HarnessError,
         match=r"rank 1 of 2 did not come within 1 s; there are rank 0 on .* \(127\.0\.0\.1\)",
@@ -485,6 +484,6 @@ def test_the_launcher_s_variables_are_read(
     """A process by itself is no job, nor is a batch script; what makes no sense gets one sentence."""
     if isinstance(expected, str):
         with pytest.raises(HarnessError, match=expected):
-            cluster.job(environment)
+            job.job(environment)
     else:
-        assert cluster.job(environment) == expected
+        assert job.job(environment) == expected

@@ -16,18 +16,18 @@ from certificates import certified
 from click.testing import CliRunner, Result
 
 from conftest import Session
-from ddp_invariants import answers, rulebook
-from ddp_invariants.certificates.certificate import to_json
-from ddp_invariants.certificates.verifying import read
-from ddp_invariants.cli import certifying, main, ranks
-from ddp_invariants.discovery import Discovery, Probed, Standing
-from ddp_invariants.doctor import MIB, Facts, Torch, diagnose
+from ddp_invariants.cli import certify as certifying
+from ddp_invariants.cli import doctor, main, pool
+from ddp_invariants.discovery.probe import Discovery, Probed, Standing
+from ddp_invariants.errors import HarnessError, LoadFailure
 from ddp_invariants.invariants import SHIPPED
-from ddp_invariants.ledger import Entry, Ledger
-from ddp_invariants.ranks.hosts import HarnessError
-from ddp_invariants.ranks.pool import LoadFailure
-from ddp_invariants.sessions import ending, sitting
-from ddp_invariants.sessions.sitting import Sat
+from ddp_invariants.report import machine, rulebook
+from ddp_invariants.report.certificate.certificate import to_json
+from ddp_invariants.report.certificate.verifying import read
+from ddp_invariants.report.outcome import Sat
+from ddp_invariants.search.ledger import Entry, Ledger
+from ddp_invariants.session import ending, run
+from ddp_invariants.session.doctor import MIB, Facts, Torch, diagnose
 
 ROOT = Path(__file__).parent.parent
 NEVER_DIVIDES = "ddp_invariants.faults.bucketed:NeverDivides"
@@ -99,7 +99,7 @@ def test_what_the_user_did_not_cause_is_no_mistake_of_theirs(
     def failing() -> None:
         raise error
 
-    monkeypatch.setattr(ranks, "Hosts", failing)
+    monkeypatch.setattr(pool, "Hosts", failing)
     done = invoke("discover")
     assert done.exit_code == status
     assert "Traceback" not in done.output
@@ -119,7 +119,7 @@ def test_a_bad_name_is_told_before_anything_is_started(
     words: list[str], told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As far as the name itself tells: no host is started for it."""
-    monkeypatch.setattr(ranks, "Hosts", None)
+    monkeypatch.setattr(pool, "Hosts", None)
     done = invoke("discover", *words)
     assert (done.exit_code, told in done.output) == (64, True), done.output
 
@@ -268,7 +268,7 @@ def test_what_pytest_says_and_what_was_found_make_the_status() -> None:
         (5, True, False, 64),
         (64, False, False, 64),
     ):
-        assert sitting._status(status, began=began, interrupted=interrupted) == expected, (
+        assert run._status(status, began=began, interrupted=interrupted) == expected, (
             status,
             expected,
         )
@@ -284,7 +284,7 @@ def test_a_comparison_tells_what_differs_and_what_was_not_looked_at() -> None:
     ours = (Probed("tied", Standing.RIGHT), Probed("unused", Standing.WRONG))
     theirs = (Probed("tied", Standing.UNKNOWN), Probed("unused", Standing.REFUSED))
     dealt = (Probed("shuffle", Standing.RIGHT),)
-    text = answers.side_by_side(
+    text = machine.side_by_side(
         {
             "one": Sat(0, right, Discovery({}, {}, ours, dealt)),
             "other": Sat(1, broken, Discovery({}, {}, theirs, dealt)),
@@ -414,7 +414,7 @@ def test_the_doctor_says_what_is_wrong_and_what_to_do(
     odd = [check for check in diagnose(facts) if check.standing != "ok" or check.advice]
     assert [(check.name, check.standing) for check in odd] == [(name, standing)]
     assert advice in odd[0].advice
-    text = answers.diagnosed(diagnose(facts))
+    text = doctor.diagnosed(diagnose(facts))
     assert ("keep it from judging" in text) == (standing == "problem")
 
 
@@ -513,7 +513,7 @@ def test_a_rule_of_ones_own_is_certified_and_shrunk_like_any_other(
     own: Any = SimpleNamespace(**runpy.run_path(str(ROOT / "examples" / "own_property.py")))
     from ddp_invariants import Implementation, certify
     from ddp_invariants.invariants import ALL_RULES
-    from ddp_invariants.verdict import Violation
+    from ddp_invariants.records.verdict import Violation
 
     hosts: Any = SimpleNamespace(addresses=host_addresses)
     try:
@@ -537,7 +537,7 @@ def test_a_rule_of_ones_own_is_certified_and_shrunk_like_any_other(
         with pytest.raises(Violation, match="COMM-100 violated by"):
             certify(rounding, "COMM-100", replay=repeat[1], store=tmp_path, hosts=hosts)
     finally:
-        from ddp_invariants.invariants.hearing import training
+        from ddp_invariants.invariants.view import training
 
         del ALL_RULES["COMM-100"], training.rules["COMM-100"]
     unknown = invoke("replay", repeat[1])

@@ -10,20 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from ddp_invariants import balls, complexes, draws, oracle
-from ddp_invariants.balls import Ball, exactly
-from ddp_invariants.case import TrainingCase
-from ddp_invariants.evidence import Layout, Slot, Tensors
-from ddp_invariants.implementation import Ddp
+from ddp_invariants.cases import numbers as draws
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cases.program import Data, Optimizer
+from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.invariants import judge
 from ddp_invariants.invariants.compare import outside, parted
 from ddp_invariants.invariants.diagnosis.reductions import Asked, predictions
-from ddp_invariants.invariants.hearing import Hearing
 from ddp_invariants.invariants.rule import Tally
-from ddp_invariants.layers import Layer, Model
-from ddp_invariants.program import Data, Optimizer
-from ddp_invariants.ranks.model import Replica, loss_of
-from ddp_invariants.ranks.pool import Pool
+from ddp_invariants.invariants.view import Hearing
+from ddp_invariants.oracle import balls, complexes, training
+from ddp_invariants.oracle.balls import Ball, exactly
+from ddp_invariants.processes.pool import Pool
+from ddp_invariants.ranks.training.model import Replica, loss_of
+from ddp_invariants.records.evidence import Layout, Slot, Tensors
 
 f32 = np.float32
 ELEMENTS = st.floats(-100, 100, width=32, allow_subnormal=False)
@@ -64,8 +65,8 @@ def test_a_gradient_is_autograds_in_complex128(layers: list[Layer], inputs: int,
         parameter.data = parameter.data.to(
             torch.complex128 if parameter.is_complex() else torch.float64
         )
-    batch = oracle.batches(case)[0]
-    found = oracle.gradients(
+    batch = training.batches(case)[0]
+    found = training.gradients(
         case, {name: numbers(p) for name, p in replica.named_parameters()}, batch
     )
     for rank in range(case.world_size):
@@ -93,8 +94,10 @@ def test_gaussian_integers_make_a_whole_step_exact() -> None:
         values="integer",
     )
     replica = Replica(case.model, draws.parameters(case, 0, case.model.numbers))
-    found = oracle.gradients(
-        case, {name: numbers(p) for name, p in replica.named_parameters()}, oracle.batches(case)[0]
+    found = training.gradients(
+        case,
+        {name: numbers(p) for name, p in replica.named_parameters()},
+        training.batches(case)[0],
     )
     assert all((ball.radius == 0).all() for ball in found.by_name.values())
 

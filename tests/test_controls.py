@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from conftest import TrialMaker
-from ddp_invariants.invariants.hearing import training
 from ddp_invariants.invariants.shard import sharding
-from ddp_invariants.strategies import cases_for
-from ddp_invariants.verdict import Verdict
+from ddp_invariants.invariants.view import training
+from ddp_invariants.records.verdict import Verdict
+from ddp_invariants.search.strategies import cases_for
 
 CONTROLS = str(Path(__file__).with_name("controls.py"))
 

@@ -12,12 +12,12 @@ import torch
 from handmade import CASE, right
 
 from conftest import Session
-from ddp_invariants.backends import Sight, Way, bound, not_run, wanted
-from ddp_invariants.evidence import TrainingEvidence
+from ddp_invariants.cases.program import Perturbation
+from ddp_invariants.errors import CaseError
 from ddp_invariants.invariants import judge
-from ddp_invariants.limits import CaseError
-from ddp_invariants.program import Perturbation
-from ddp_invariants.ranks import training
+from ddp_invariants.processes.backends import Sight, Way, bound, not_run, wanted
+from ddp_invariants.ranks.training import warm_up
+from ddp_invariants.records.evidence import TrainingEvidence
 
 ROOT = Path(__file__).parents[1]
 SEEN = Sight("9", "13.0", nccl=True, devices=2, node="a")
@@ -137,7 +137,7 @@ def test_a_host_asks_for_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.accelerator, "current_accelerator", lambda **_: asked.append("current_accelerator")
     )
     before = dict(vars(torch.optim.Optimizer))
-    training.warm_up()
+    warm_up.warm_up()
     assert asked == []
     assert dict(vars(torch.optim.Optimizer)) == before
     parameter = torch.nn.Parameter(torch.ones(1))

@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 from handmade import CASE, altered, everywhere, right
 
-from ddp_invariants.case import ShardCase, TrainingCase
-from ddp_invariants.declarations import Declarations
-from ddp_invariants.evidence import Moment, ShardEvidence, TrainingEvidence
+from ddp_invariants.cases.case import ShardCase, TrainingCase
+from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cases.program import Data, Interlude, Optimizer, Perturbation, Poison
+from ddp_invariants.discovery.scope import Scope
+from ddp_invariants.implementation.declarations import Declarations
 from ddp_invariants.invariants import judge
 from ddp_invariants.invariants.diagnosis.causes import narrowed
 from ddp_invariants.invariants.diagnosis.predictions import lowered
-from ddp_invariants.layers import Layer, Model
-from ddp_invariants.program import Data, Interlude, Optimizer, Perturbation, Poison
-from ddp_invariants.scope import Scope
-from ddp_invariants.telling import telling
-from ddp_invariants.trace import Call
-from ddp_invariants.verdict import Breach, Cause
+from ddp_invariants.records.evidence import Moment, ShardEvidence, TrainingEvidence
+from ddp_invariants.records.trace import Call
+from ddp_invariants.records.verdict import Breach, Cause
+from ddp_invariants.search.enlarge import telling
 
 WEIGHT, BIAS, SCALE = "layers.0.weight", "layers.0.bias", "layers.4.factor"
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -7,17 +7,18 @@ import pytest
 from probed import Discover
 
 from conftest import TrialMaker
-from ddp_invariants.case import TrainingCase
-from ddp_invariants.declarations import Declarations, declare
-from ddp_invariants.discovery import Standing, discover
-from ddp_invariants.implementation import Ddp, Sampler
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cases.program import Data
+from ddp_invariants.discovery.probe import Standing, discover
+from ddp_invariants.errors import LoadFailure
+from ddp_invariants.implementation.declarations import Declarations, declare
+from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.invariants import judge
 from ddp_invariants.invariants.shard import sharding
-from ddp_invariants.layers import Layer, Model
-from ddp_invariants.program import Data
-from ddp_invariants.ranks.pool import LoadFailure, Pool
-from ddp_invariants.strategies import cases_for
-from ddp_invariants.verdict import violation_class
+from ddp_invariants.processes.pool import Pool
+from ddp_invariants.records.verdict import violation_class
+from ddp_invariants.search.strategies import cases_for
 
 CASE = TrainingCase(
     model=Model(2, (Layer("linear", 2), Layer("linear", 1))),
@@ -254,7 +255,7 @@ def test_declarations_go_to_toml_and_back() -> None:
     """All of them, also a model's shape."""
     import tomllib
 
-    from ddp_invariants.declarations import to_toml
+    from ddp_invariants.implementation.declarations import to_toml
 
     declared = declare(
         Declarations,

@@ -9,13 +9,10 @@ import pytest
 from handmade import Maker
 
 from conftest import TrialMaker
-from ddp_invariants import balls, draws, oracle
-from ddp_invariants.case import TrainingCase
-from ddp_invariants.evidence import RankEvidence, Tensors, TrainingEvidence
-from ddp_invariants.invariants import judge
-from ddp_invariants.invariants.rng import FORWARDS, RANKS
-from ddp_invariants.layers import Layer, Model
-from ddp_invariants.program import (
+from ddp_invariants.cases import numbers
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cases.program import (
     Data,
     Interlude,
     InterludeKind,
@@ -25,8 +22,12 @@ from ddp_invariants.program import (
     Poison,
     Unused,
 )
-from ddp_invariants.scope import Scope
-from ddp_invariants.verdict import Breach, Finding
+from ddp_invariants.discovery.scope import Scope
+from ddp_invariants.invariants import judge
+from ddp_invariants.invariants.rng import FORWARDS, RANKS
+from ddp_invariants.oracle import balls, training
+from ddp_invariants.records.evidence import RankEvidence, Tensors, TrainingEvidence
+from ddp_invariants.records.verdict import Breach, Finding
 
 WIDE = Model(2, (Layer("linear", 96), Layer("dropout"), Layer("linear", 2)))
 CASE = TrainingCase(model=WIDE, world_size=3, data=Data(samples=6), steps=3, accumulation=2, seed=7)
@@ -40,7 +41,7 @@ def stream(seed: int, forwards: int = MICRO_STEPS, width: int = 96) -> list[Arra
     return [2.0 * (one >> np.uint32(23) & 1 == 0) for one in words]
 
 
-OWN = [stream(draws.seed(CASE, rank)) for rank in range(3)]
+OWN = [stream(numbers.seed(CASE, rank)) for rank in range(3)]
 
 
 def drew(
@@ -187,18 +188,18 @@ def test_the_oracle_multiplies_by_what_was_drawn_and_rounds_nothing() -> None:
 
 def test_one_batch_of_all_ranks_has_all_their_draws() -> None:
     """Joined, so that single-process training drops what the ranks dropped."""
-    batches = oracle.batches(CASE)
+    batches = training.batches(CASE)
     drawn = [
         replace(batch, drawn={1: np.stack([mine[number] for mine in OWN])})
         for number, batch in enumerate(batches)
     ]
     held = {
-        "layers.0.weight": draws.parameters(CASE, 0, 192).reshape(96, 2),
-        "layers.2.weight": draws.parameters(CASE, 0, 192).reshape(2, 96),
+        "layers.0.weight": numbers.parameters(CASE, 0, 192).reshape(96, 2),
+        "layers.2.weight": numbers.parameters(CASE, 0, 192).reshape(2, 96),
     }
-    apart = [oracle.gradients(replace(CASE, accumulation=1), held, batch) for batch in drawn[:2]]
-    whole = oracle.gradients(
-        replace(CASE, accumulation=1, world_size=1), held, oracle.joined(drawn[:2])
+    apart = [training.gradients(replace(CASE, accumulation=1), held, batch) for batch in drawn[:2]]
+    whole = training.gradients(
+        replace(CASE, accumulation=1, world_size=1), held, training.joined(drawn[:2])
     )
     for name, ball in whole.by_name.items():
         mean = np.mean([one.by_name[name].centre.mean(0) for one in apart], 0)

@@ -7,19 +7,20 @@ from pathlib import Path
 import pytest
 
 from conftest import TrialMaker, fault_of
-from ddp_invariants import search as searches
-from ddp_invariants.case import TrainingCase
-from ddp_invariants.implementation import Ddp
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cases.program import Data, Interlude
+from ddp_invariants.errors import CatalogueError
+from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.invariants import judge
-from ddp_invariants.layers import Layer, Model
-from ddp_invariants.program import Data, Interlude
+from ddp_invariants.processes.pool import Pool
 from ddp_invariants.proof import catalogue
-from ddp_invariants.proof.catalogue import CatalogueError, Planted, chosen, planted
+from ddp_invariants.proof.catalogue import Planted, chosen, planted
 from ddp_invariants.proof.measure import Job, search
-from ddp_invariants.ranks.pool import Pool
-from ddp_invariants.strategies import training_cases
-from ddp_invariants.trial import Trial
-from ddp_invariants.verdict import Inconclusive, Violation, violation_class
+from ddp_invariants.records.verdict import Inconclusive, Violation, violation_class
+from ddp_invariants.search import search as searches
+from ddp_invariants.search.strategies import training_cases
+from ddp_invariants.search.trial import Trial
 
 FAULTS = [one for one in planted() if one.is_fault]
 _RARELY = ("ReadyCountersSurvive", "TakesAPartForTheWhole", "QueuedByTheFirstGradient")

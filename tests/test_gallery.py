@@ -13,8 +13,8 @@ from gallery import ROOT, VERDICTS, judged
 from probed import Discover
 from torch.utils.data import DistributedSampler
 
-from ddp_invariants import search
-from ddp_invariants.ranks.pool import Pool
+from ddp_invariants.processes.pool import Pool
+from ddp_invariants.search import search
 
 _SPEC = importlib.util.spec_from_file_location("program", ROOT / "examples" / "program.py")
 assert _SPEC is not None

@@ -23,19 +23,19 @@ from handmade import CASE, altered, everywhere, right
 from probed import Discover
 from upgrades import ALTERATIONS, compared, interpreter
 
-from ddp_invariants import report
-from ddp_invariants.case import Case, ShardCase, to_json
-from ddp_invariants.cli import main, upgrading
-from ddp_invariants.declarations import Declarations, SamplerDeclarations
-from ddp_invariants.deviations import DeviationError
-from ddp_invariants.evidence import Incident, ShardEvidence, TrainingEvidence
-from ddp_invariants.implementation import Ddp, Sampler
-from ddp_invariants.layers import Layer, Model
-from ddp_invariants.program import Data, Interlude, Optimizer
-from ddp_invariants.ranks.hosts import HarnessError, Hosts
-from ddp_invariants.ranks.pool import Pool
+from ddp_invariants.cases.case import Case, ShardCase, to_json
+from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cases.program import Data, Interlude, Optimizer
+from ddp_invariants.cli import compare, main
+from ddp_invariants.errors import BaselineError, DeviationError, HarnessError
+from ddp_invariants.implementation.declarations import Declarations, SamplerDeclarations
+from ddp_invariants.implementation.spec import Ddp, Sampler
+from ddp_invariants.processes.hosts import Hosts
+from ddp_invariants.processes.pool import Pool
+from ddp_invariants.records.evidence import Incident, ShardEvidence, TrainingEvidence
+from ddp_invariants.report import terminal
 from ddp_invariants.upgrades import baseline, comparison, gate
-from ddp_invariants.upgrades.baseline import FORM, Answer, BaselineError, Environment, Head
+from ddp_invariants.upgrades.baseline import FORM, Answer, Environment, Head
 from ddp_invariants.upgrades.comparison import Difference, Offer, before_any_case, described
 from ddp_invariants.upgrades.gate import Accepted, Found, Gated
 from ddp_invariants.upgrades.pace import Cost, cost, ratios
@@ -245,7 +245,7 @@ def test_speed_and_memory_are_ratios_from_the_same_run() -> None:
     )
     shards = ShardEvidence(ShardCase(), ({"cost": [1.0, 2.0, 3.0]},) * 2)
     assert cost(shards) == Cost(1.0, 0.0, 2.0, 3.0)
-    told = report.compared(
+    told = terminal.compared(
         (HEAD.environment, HEAD.environment), Gated((), 3, (), tuple(found.values()))
     )
     assert (
@@ -416,7 +416,7 @@ def command(host_addresses: list[str], known: None, monkeypatch: pytest.MonkeyPa
         done = CliRunner().invoke(main, words)
         return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
 
-    monkeypatch.setattr(upgrading, "Hosts", hosts)
+    monkeypatch.setattr(compare, "Hosts", hosts)
     monkeypatch.setattr(gate, "SHRINK_RUNS", 20)
     return given
 

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from conftest import TrialMaker, fault_of
-from ddp_invariants import search as searches
-from ddp_invariants.case import TrainingCase
-from ddp_invariants.implementation import Ddp
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cases.program import Data, Perturbation, PerturbationKind
+from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.invariants import judge
-from ddp_invariants.layers import Layer, Model
-from ddp_invariants.program import Data, Perturbation, PerturbationKind
-from ddp_invariants.ranks.pool import Pool
-from ddp_invariants.strategies import cases_for, training_cases
-from ddp_invariants.verdict import Inconclusive
+from ddp_invariants.processes.pool import Pool
+from ddp_invariants.records.verdict import Inconclusive
+from ddp_invariants.search import search as searches
+from ddp_invariants.search.strategies import cases_for, training_cases
 
 GROUPS = str(Path(__file__).with_name("groups.py"))
 CASE = TrainingCase(

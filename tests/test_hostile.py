@@ -16,14 +16,15 @@ import psutil
 import pytest
 
 from conftest import fault_of
-from ddp_invariants.case import ShardCase, TrainingCase
-from ddp_invariants.evidence import TrainingEvidence
-from ddp_invariants.implementation import Ddp, Sampler
+from ddp_invariants.cases.case import ShardCase, TrainingCase
+from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cases.program import Data
+from ddp_invariants.errors import LoadFailure
+from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.invariants import judge
-from ddp_invariants.layers import Layer, Model
-from ddp_invariants.program import Data
-from ddp_invariants.ranks.hosts import Hosts
-from ddp_invariants.ranks.pool import LoadFailure, Pool
+from ddp_invariants.processes.hosts import Hosts
+from ddp_invariants.processes.pool import Pool
+from ddp_invariants.records.evidence import TrainingEvidence
 
 HOSTILE = str(Path(__file__).with_name("hostile.py"))
 CASE = TrainingCase(
@@ -297,9 +298,9 @@ ABANDONED = """
 import sys, time
 sys.path[:0] = {path!r}
 from test_hostile import CASE, HOSTILE
-from ddp_invariants.implementation import Ddp, Sampler
-from ddp_invariants.ranks.hosts import Hosts
-from ddp_invariants.ranks.pool import Pool
+from ddp_invariants.implementation.spec import Ddp, Sampler
+from ddp_invariants.processes.hosts import Hosts
+from ddp_invariants.processes.pool import Pool
 hosts = Hosts()
 pool = Pool(hosts.addresses)
 pool.train(CASE, Ddp(HOSTILE + ":LeavesADaemon"))

@@ -10,14 +10,14 @@ from certificates import SMALLEST, certified, discovery, ledger
 from click.testing import CliRunner
 from readme import json_keys
 
-from ddp_invariants import answers
-from ddp_invariants.certificates.certificate import to_json
 from ddp_invariants.cli import main
-from ddp_invariants.sessions.sitting import Sat
+from ddp_invariants.records.verdict import Breach, Outcome, Replayed, Violation
+from ddp_invariants.report import machine
+from ddp_invariants.report.certificate.certificate import to_json
+from ddp_invariants.report.outcome import Sat
 from ddp_invariants.upgrades.baseline import Environment, Head
 from ddp_invariants.upgrades.comparison import Offer
 from ddp_invariants.upgrades.gate import Gated
-from ddp_invariants.verdict import Breach, Outcome, Replayed, Violation
 
 
 def printed(*words: str, status: int = 0) -> Any:
@@ -56,16 +56,16 @@ def test_what_slow_commands_print_has_the_keys_of_the_document() -> None:
     breach = Breach("GRAD-2", "wrong", "rank 0", "1", "never divided")
     replayed = Replayed(Outcome.VIOLATED, "reference", SMALLEST, ("GRAD-2",), (breach,), 3, 3)
     found: dict[str, dict[str, Any]] = {
-        "certify": answers.certified({"a": Sat(0, ledger(), discovery()), "b": Sat(64)}, 64),
-        "replay": answers.replayed(replayed, "ddp-invariants replay 525cc8"),
-        "export": answers.exported("pass", SimpleNamespace(breach=breach), "525cc8"),  # type: ignore[arg-type]  # all it asks for
-        "discover": answers.discovered(discovery()),
-        "compare": answers.compared((here, here), Gated((), 3)),
-        "record": answers.recorded(
+        "certify": machine.certified({"a": Sat(0, ledger(), discovery()), "b": Sat(64)}, 64),
+        "replay": machine.replayed(replayed, "ddp-invariants replay 525cc8"),
+        "export": machine.exported("pass", SimpleNamespace(breach=breach), "525cc8"),  # type: ignore[arg-type]  # all it asks for
+        "discover": machine.discovered(discovery()),
+        "compare": machine.compared((here, here), Gated((), 3)),
+        "record": machine.recorded(
             Path("it.gz"), Head("0.1", 1, here, Offer({}, {}, {}), "", 0, 3)
         ),
-        "faults": answers.detected([]),
-        "demo": answers.demonstrated(ledger(), ["GRAD-2"], "wrong", None),
+        "faults": machine.detected([]),
+        "demo": machine.demonstrated(ledger(), ["GRAD-2"], "wrong", None),
     }
     for name, plain in found.items():
         assert set(plain) == json_keys(name), name
@@ -77,6 +77,6 @@ def test_what_slow_commands_print_has_the_keys_of_the_document() -> None:
         {},
         "cannot be put on trial",
     )
-    seen = answers.demonstrated(ledger(), ["GRAD-2"], "wrong", Violation("told", breach, SMALLEST))
+    seen = machine.demonstrated(ledger(), ["GRAD-2"], "wrong", Violation("told", breach, SMALLEST))
     assert set(seen["right"]) == json_keys("right")
     assert set(seen["wrong"]) | set(seen["wrong"]["violation"]) == json_keys("wrong")

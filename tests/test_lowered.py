@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from conftest import TrialMaker
-from ddp_invariants.case import TrainingCase
-from ddp_invariants.layers import Layer, Model
-from ddp_invariants.program import Data
-from ddp_invariants.scope import Scope
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cases.program import Data
+from ddp_invariants.discovery.scope import Scope
 
 WRAPPERS = '''
 import torch

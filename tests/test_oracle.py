@@ -6,15 +6,17 @@ import numpy as np
 import torch
 from hypothesis import given, settings
 
-from ddp_invariants import balls, draws, oracle
-from ddp_invariants.balls import Ball, exactly
-from ddp_invariants.case import TrainingCase
-from ddp_invariants.layers import Layer, Model
-from ddp_invariants.program import Data
-from ddp_invariants.ranks.model import Replica, loss_of
-from ddp_invariants.ranks.training import optimizer_plan
-from ddp_invariants.scope import Scope
-from ddp_invariants.strategies import training_cases
+from ddp_invariants.cases import numbers
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cases.program import Data
+from ddp_invariants.discovery.scope import Scope
+from ddp_invariants.oracle import balls, training
+from ddp_invariants.oracle.balls import Ball, exactly
+from ddp_invariants.oracle.optimizer import Optimization
+from ddp_invariants.ranks.training.model import Replica, loss_of
+from ddp_invariants.ranks.training.warm_up import optimizer_plan
+from ddp_invariants.search.strategies import training_cases
 
 CASES = (
     training_cases(Scope())
@@ -28,7 +30,7 @@ CASES = (
 
 
 def torch_gradients(
-    case: TrainingCase, replica: Replica, batch: oracle.Batch
+    case: TrainingCase, replica: Replica, batch: training.Batch
 ) -> tuple[list[float], dict[str, np.ndarray]]:
     """Each rank's loss, and the local gradients stacked over the ranks, as torch computes them."""
     losses: list[float] = []
@@ -58,14 +60,16 @@ def torch_gradients(
     return losses, {name: np.stack(values) for name, values in rows.items()}
 
 
-def first_batch(case: TrainingCase) -> oracle.Batch:
+def first_batch(case: TrainingCase) -> training.Batch:
     """Every rank's first samples, and what it draws beside them."""
-    batch = oracle.batches(case)[0]
+    batch = training.batches(case)[0]
     widths, ranks_and_samples = case.model.widths(), batch.inputs_WBI.shape[:2]
     shapes = {index: (*ranks_and_samples, widths[index]) for index in case.model.draws}
     drawn = {
         index: np.where(
-            draws.numbers(case, f"drawn/{index}", int(np.prod(shape))).reshape(shape) > 0, 2.0, 0.0
+            numbers.numbers(case, f"drawn/{index}", int(np.prod(shape))).reshape(shape) > 0,
+            2.0,
+            0.0,
         )
         for index, shape in shapes.items()
     }
@@ -94,9 +98,9 @@ def enclosed(values: np.ndarray, ball: Ball) -> bool:
 @given(CASES)
 def test_the_oracle_encloses_torchs_forward_and_backward(case: TrainingCase) -> None:
     """Losses and every local gradient, in float32, float64, bfloat16 and complex64, for models of every kind drawn."""
-    replica = Replica(case.model, draws.parameters(case, 0, case.model.numbers))
+    replica = Replica(case.model, numbers.parameters(case, 0, case.model.numbers))
     batch = first_batch(case)
-    found = oracle.gradients(case, held_by(replica), batch)
+    found = training.gradients(case, held_by(replica), batch)
     losses, local = torch_gradients(case, replica, batch)
     assert enclosed(np.array(losses), found.losses_W)
     assert local.keys() == found.by_name.keys()
@@ -110,9 +114,9 @@ def test_in_float64_the_oracle_is_torch_but_for_the_last_bits(case: TrainingCase
     """With every layer in float64 the centres are torch's gradients within a few units of the last place."""
     layers = tuple(replace(layer, dtype="float64") for layer in case.model.layers)
     case = replace(case, model=replace(case.model, layers=layers))
-    replica = Replica(case.model, draws.parameters(case, 0, case.model.numbers))
+    replica = Replica(case.model, numbers.parameters(case, 0, case.model.numbers))
     batch = first_batch(case)
-    found = oracle.gradients(case, held_by(replica), batch)
+    found = training.gradients(case, held_by(replica), batch)
     _, local = torch_gradients(case, replica, batch)
     for name, values in local.items():
         scale = (
@@ -133,7 +137,7 @@ def test_the_oracle_encloses_torchs_optimizers(case: TrainingCase) -> None:
     # More than a vector of any dtype, so that fused kernels show both their vectors and what is
     # left over.
     shape, plan, size = (7, 5), case.optimizer, 35
-    values = draws.numbers(case, "optimizer", size * (case.steps + 1))
+    values = numbers.numbers(case, "optimizer", size * (case.steps + 1))
     for dtype in (
         ("float32", "float64")
         if plan.way == "fused" and plan.kind == "sgd"
@@ -144,7 +148,7 @@ def test_the_oracle_encloses_torchs_optimizers(case: TrainingCase) -> None:
         )
         kind, arguments = optimizer_plan(case)
         optimizer = kind([parameter], **arguments)
-        ours, form = oracle.Optimization(), balls.FORMATS[dtype]
+        ours, form = Optimization(), balls.FORMATS[dtype]
         for step in range(case.steps):
             before = parameter.detach().double().numpy().ravel().copy()
             given_ = (
@@ -170,6 +174,6 @@ def test_integers_make_a_whole_step_exact() -> None:
         data=Data(samples=4, batch_size=2),
         values="integer",
     )
-    replica = Replica(case.model, draws.parameters(case, 0, case.model.numbers))
-    found = oracle.gradients(case, held_by(replica), oracle.batches(case)[0])
+    replica = Replica(case.model, numbers.parameters(case, 0, case.model.numbers))
+    found = training.gradients(case, held_by(replica), training.batches(case)[0])
     assert all((ball.radius == 0).all() for ball in found.by_name.values())

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from certificates import LONG, certified, violated
 
-from ddp_invariants.certificates.page import render, side_by_side
+from ddp_invariants.report.certificate.page import render, side_by_side
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 CHROMIUM = next(

@@ -14,10 +14,10 @@ import psutil
 import pytest
 
 from conftest import Session
-from ddp_invariants.case import TrainingCase, to_json
-from ddp_invariants.casefile import read_any
-from ddp_invariants.layers import Layer, Model
-from ddp_invariants.record import StoredViolation
+from ddp_invariants.cases.case import TrainingCase, to_json
+from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.records.reading import read_any
+from ddp_invariants.records.violation import StoredViolation
 
 ROOT = Path(__file__).parent.parent
 NEVER_DIVIDES = "ddp_invariants/faults/bucketed.py:NeverDivides"

@@ -12,12 +12,13 @@ import psutil
 import pytest
 
 from conftest import fault_of
-from ddp_invariants.case import ShardCase, TrainingCase
-from ddp_invariants.implementation import Ddp, Sampler
+from ddp_invariants.cases.case import ShardCase, TrainingCase
+from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cases.program import Data
+from ddp_invariants.errors import LoadFailure
+from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.invariants import judge
-from ddp_invariants.layers import Layer, Model
-from ddp_invariants.program import Data
-from ddp_invariants.ranks.pool import LoadFailure, Pool
+from ddp_invariants.processes.pool import Pool
 
 CASE = TrainingCase(
     model=Model(2, (Layer("linear", 3, bias=True),)),
@@ -28,10 +29,10 @@ CASE = TrainingCase(
 
 CONTROLLER = """
 import sys, time
-from ddp_invariants.case import Layer, Model, TrainingCase
-from ddp_invariants.implementation import Ddp
-from ddp_invariants.ranks.hosts import Hosts
-from ddp_invariants.ranks.pool import Pool
+from ddp_invariants.cases.case import Layer, Model, TrainingCase
+from ddp_invariants.implementation.spec import Ddp
+from ddp_invariants.processes.hosts import Hosts
+from ddp_invariants.processes.pool import Pool
 if __name__ == "__main__":
     hosts = Hosts()
     pool = Pool(hosts.addresses)

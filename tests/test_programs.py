@@ -10,24 +10,24 @@ import pytest
 from handmade import CASE, altered, everywhere, right
 from hypothesis import HealthCheck, Phase, given, settings
 
-from ddp_invariants import deviations
-from ddp_invariants.case import TrainingCase, describe
-from ddp_invariants.deviations import Deviation, DeviationError, expected, read
-from ddp_invariants.discovery import Standing, discover
-from ddp_invariants.evidence import Moment, TrainingEvidence
-from ddp_invariants.implementation import Ddp, Sampler
+from ddp_invariants.cases.case import TrainingCase, describe
+from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cases.program import Data, Exhausted, Interlude, InterludeKind, Optimizer
+from ddp_invariants.cases.shrink import simpler
+from ddp_invariants.discovery import deviations
+from ddp_invariants.discovery.deviations import Deviation, expected, read
+from ddp_invariants.discovery.probe import Standing, discover
+from ddp_invariants.discovery.scope import OnTrial, Scope
+from ddp_invariants.errors import CaseError, DeviationError
+from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.invariants import ALL_RULES, judge
 from ddp_invariants.invariants.grad import PASSES
 from ddp_invariants.invariants.live import INTERLUDES
-from ddp_invariants.layers import Layer, Model
-from ddp_invariants.limits import CaseError
-from ddp_invariants.program import Data, Exhausted, Interlude, InterludeKind, Optimizer
-from ddp_invariants.ranks.pool import Pool
-from ddp_invariants.scope import OnTrial, Scope
-from ddp_invariants.simpler import simpler
-from ddp_invariants.strategies import cases_for
-from ddp_invariants.trial import Options, Trial
-from ddp_invariants.verdict import Inconclusive, NotJudged
+from ddp_invariants.processes.pool import Pool
+from ddp_invariants.records.evidence import Moment, TrainingEvidence
+from ddp_invariants.records.verdict import Inconclusive, NotJudged
+from ddp_invariants.search.strategies import cases_for
+from ddp_invariants.search.trial import Options, Trial
 
 FACTOR, FROZEN = "layers.4.factor", "layers.1.factor"
 SCALE, FROZEN_SCALE = 4, 1

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from conftest import Run
-from ddp_invariants.case import ShardCase, TrainingCase
-from ddp_invariants.export import ExportError
-from ddp_invariants.implementation import Ddp, Sampler
-from ddp_invariants.layers import Layer, Model
-from ddp_invariants.program import Data, Interlude, Mishap, Optimizer, Perturbation
-from ddp_invariants.ranks.pool import Pool
+from ddp_invariants.cases.case import ShardCase, TrainingCase
+from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cases.program import Data, Interlude, Mishap, Optimizer, Perturbation
+from ddp_invariants.errors import ExportError
+from ddp_invariants.implementation.spec import Ddp, Sampler
+from ddp_invariants.processes.pool import Pool
 from ddp_invariants.upgrades import question
 from ddp_invariants.upgrades.comparison import Difference
 from ddp_invariants.upgrades.gate import Found, Gated

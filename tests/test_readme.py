@@ -23,10 +23,10 @@ from readme import (
 )
 
 from conftest import Session
-from ddp_invariants import plugin
 from ddp_invariants.cli import main
-from ddp_invariants.implementation import OPTIONS
-from ddp_invariants.ranks import calling
+from ddp_invariants.implementation.spec import OPTIONS
+from ddp_invariants.ranks.driving import arguments
+from ddp_invariants.session import state
 
 TEXT = README.read_text(encoding="utf-8")
 
@@ -90,8 +90,8 @@ def test_every_option_is_in_the_table_with_its_values() -> None:
         for option in re.findall(r"--[a-z-]+", row)
     }
     assert table == options
-    numbers = ", ".join(str(n) for n in list(plugin.PROFILES.values())[:2])
-    assert f"{numbers} or {plugin.PROFILES['thorough']} cases per property" in TEXT
+    numbers = ", ".join(str(n) for n in list(state.PROFILES.values())[:2])
+    assert f"{numbers} or {state.PROFILES['thorough']} cases per property" in TEXT
 
 
 def test_what_is_said_of_the_planted_faults_is_what_was_measured() -> None:
@@ -106,7 +106,7 @@ def test_what_is_said_of_the_planted_faults_is_what_was_measured() -> None:
 def test_the_names_an_implementation_may_use_are_those_the_loader_knows() -> None:
     """Bucket capacities, process groups, declarations."""
     text = ADAPTER.read_text(encoding="utf-8")
-    for name in (*calling.BUCKET_CAPS, *calling.GROUPS):
+    for name in (*arguments.BUCKET_CAPS, *arguments.GROUPS):
         assert f"`{name}`" in text
 
 

@@ -15,18 +15,21 @@ import pytest
 from click.testing import CliRunner
 
 from conftest import Run, fault_of
-from ddp_invariants import casefile, cli, export, record, report
-from ddp_invariants.case import Case, ShardCase, TrainingCase, to_json
+from ddp_invariants import cli
+from ddp_invariants.cases.case import Case, ShardCase, TrainingCase, to_json
+from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cases.program import Data, LossScale, Optimizer, Perturbation, Poison, Unused
 from ddp_invariants.cli import violations
-from ddp_invariants.implementation import Ddp, Sampler
-from ddp_invariants.layers import Layer, Model
-from ddp_invariants.limits import CaseError
-from ddp_invariants.program import Data, LossScale, Optimizer, Perturbation, Poison, Unused
-from ddp_invariants.ranks.pool import Pool
-from ddp_invariants.replay import replay
-from ddp_invariants.scope import OnTrial
-from ddp_invariants.trial import Options, Trial
-from ddp_invariants.verdict import Outcome
+from ddp_invariants.discovery.scope import OnTrial
+from ddp_invariants.errors import CaseError, ExportError
+from ddp_invariants.export import script as export
+from ddp_invariants.implementation.spec import Ddp, Sampler
+from ddp_invariants.processes.pool import Pool
+from ddp_invariants.records import reading, violation
+from ddp_invariants.records.verdict import Outcome
+from ddp_invariants.report import terminal
+from ddp_invariants.search.replay import replay
+from ddp_invariants.search.trial import Options, Trial
 
 ROOT = Path(__file__).parent.parent
 RIGHT = {
@@ -79,13 +82,13 @@ RICH = TrainingCase(
 
 def stored_violation(
     pool: Pool, case: Case, rule: str, *, ddp: str | Ddp = "reference", sampler: str = "reference"
-) -> record.StoredViolation:
+) -> violation.StoredViolation:
     """What a trial stores of a case that breaches a rule."""
     named = (Ddp(ddp) if isinstance(ddp, str) else ddp), Sampler(sampler)
     trial = Trial(pool, OnTrial(*named), Options())
     breach = trial.findings(case, confirming=True, rule=rule)[rule].breach
     assert breach is not None
-    return record.of(case, breach, *named, confirmed=(1, 1), repeat="", evidence=trial._evidence)
+    return violation.of(case, breach, *named, confirmed=(1, 1), repeat="", evidence=trial._evidence)
 
 
 def on_the_right_one(text: str, side: str) -> str:
@@ -276,7 +279,7 @@ def test_what_a_scaled_step_moves_is_beyond_a_script(pool: Pool) -> None:
         ddp="ddp_invariants.faults.scaled:unscales_by_the_first",
     )
     with pytest.raises(
-        export.ExportError,
+        ExportError,
         match="a loss is scaled, which a script shows of rules about what ranks skip",
     ):
         export.script(pool, stored)
@@ -582,21 +585,21 @@ def test_what_cannot_be_shown_by_a_script_is_refused_in_one_sentence(
     """Course functions, numbers by the thousand, a sampler that asks its surroundings, a script that shows nothing."""
     stored = stored_violation(pool, SMALLEST, "GRAD-2", ddp=fault_of("NeverDivides"))
     with pytest.raises(
-        export.ExportError, match=r"it has 13,\d+ numbers, more than the 4,000 a script spells out"
+        ExportError, match=r"it has 13,\d+ numbers, more than the 4,000 a script spells out"
     ):
         export.script(
             pool, replace(stored, case=replace(SMALLEST, model=Model(80, (Layer("linear", 80),))))
         )
-    with pytest.raises(export.ExportError, match="through a course's functions"):
+    with pytest.raises(ExportError, match="through a course's functions"):
         export.script(pool, replace(stored, ddp=Ddp("course:tests/shapes.py#bucketed")))
     (tmp_path / "own.py").write_text(
         "class Whole:\n    declares = {'stack': {}}\n\n"
         "    def train_step(self, parameters, inputs, targets, context): ...\n"
     )
-    with pytest.raises(export.ExportError, match=r"train_step"):
+    with pytest.raises(ExportError, match=r"train_step"):
         export.script(pool, replace(stored, ddp=Ddp(f"{tmp_path}/own.py:Whole")))
     asking = replace(stored, case=ShardCase(), sampler=Sampler("tests/shapes.py:AsksTorch"))
-    with pytest.raises(export.ExportError, match="reads its rank from"):
+    with pytest.raises(ExportError, match="reads its rank from"):
         export.script(pool, asking)
 
 
@@ -614,10 +617,10 @@ def test_what_is_in_a_file_enters_a_script_as_text_alone(pool: Pool, run: Run) -
 # Replay.
 
 
-def outcome(pool: Pool, stored: record.StoredViolation, ddp: str) -> tuple[Outcome, str]:
+def outcome(pool: Pool, stored: violation.StoredViolation, ddp: str) -> tuple[Outcome, str]:
     """What came of a replay, and how it is told."""
     found = replay(pool, stored.case, Ddp(ddp), Sampler(), stored.breach.rule)
-    return found.outcome, report.replayed(found, "the command")
+    return found.outcome, terminal.replayed(found, "the command")
 
 
 def test_a_replay_says_fixed_still_violated_or_inconclusive(pool: Pool) -> None:
@@ -659,7 +662,7 @@ def test_a_bare_case_is_judged_by_every_rule(pool: Pool) -> None:
     assert {"INIT-1", "GRAD-2", "COMM-1", "LIVE-1"} <= set(found.rules)
     found = replay(pool, SMALLEST, Ddp(fault_of("NeverDivides")), Sampler())
     assert found.outcome is Outcome.VIOLATED
-    said = report.replayed(found, "")
+    said = terminal.replayed(found, "")
     assert "GRAD-2 violated by" in said
     assert re.search(r"also +PARAM-3: ", said)
     assert (
@@ -687,8 +690,8 @@ def test_the_commands_find_a_violation_by_its_id_and_torchrun_runs_the_script(
 ) -> None:
     """Exit statuses 1 and 0, options that name another, an id that is misspelt, a script that fails under torchrun, too."""
     stored = stored_violation(pool, SMALLEST, "GRAD-2", ddp=fault_of("NeverDivides"))
-    path = record.FOLDER / f"{stored.id}.json"
-    record.write(stored, path)
+    path = violation.FOLDER / f"{stored.id}.json"
+    violation.write(stored, path)
     still = command("replay", stored.id)
     assert (still.exit_code, still.stdout.splitlines()[0]) == (
         1,
@@ -737,7 +740,7 @@ def test_a_script_that_shows_nothing_is_not_handed_out(
 ) -> None:
     """One that ends well, one that fails for another reason, one that never ends: status 2, a sentence, nothing on stdout."""
     stored = stored_violation(pool, SMALLEST, "GRAD-2", ddp=fault_of("NeverDivides"))
-    record.write(stored, Path("one.json"))
+    violation.write(stored, Path("one.json"))
     for text, told in (
         ("print('not reproduced')", "it ended with status 0 and said 'not reproduced'"),
         ("raise KeyError('GRAD-3: ')", "it ended with status 1 and said \"KeyError: 'GRAD-3: '\""),
@@ -759,9 +762,9 @@ def test_a_stored_violation_is_read_as_it_was_written(pool: Pool, tmp_path: Path
     """With the bits of every moment; where a case alone is wanted, its case; evidence that is too long is left out."""
     stored = stored_violation(pool, SMALLEST, "GRAD-2", ddp=fault_of("NeverDivides"))
     path = tmp_path / "one.json"
-    record.write(stored, path)
-    assert casefile.read_any(path) == stored
-    assert casefile.read(path) == stored.case
+    violation.write(stored, path)
+    assert reading.read_any(path) == stored
+    assert reading.read(path) == stored.case
     assert stored.evidence is not None
     noted = {(one.moment, one.step): one.tensors for one in stored.evidence.ranks[1].moments}
     reduced = noted["reduced", 0][0]
@@ -777,7 +780,7 @@ def test_a_stored_violation_is_read_as_it_was_written(pool: Pool, tmp_path: Path
     assert re.match(
         r"the evidence has \d\.\d MiB, more than the 1 MiB that are stored", large.left_out
     )
-    record.write(large, path)
+    violation.write(large, path)
     assert path.stat().st_size < 10_000
 
 
@@ -817,20 +820,20 @@ def test_a_bad_file_gets_one_sentence(pool: Pool, tmp_path: Path) -> None:
     """Truncated, foreign, hostile or merely wrong: the file and the field are named."""
     stored = stored_violation(pool, SMALLEST, "GRAD-2", ddp=fault_of("NeverDivides"))
     path = tmp_path / "wrong.json"
-    record.write(stored, path)
+    violation.write(stored, path)
     for name, (content, told) in _wrong(json.loads(path.read_text())).items():
         path.write_text(content if isinstance(content, str) else json.dumps(content))
         with pytest.raises(CaseError) as raised:
-            casefile.read_any(path)
+            reading.read_any(path)
         assert str(raised.value).startswith(f"{path}: "), name
         assert told in str(raised.value), (name, str(raised.value))
         assert "\n" not in str(raised.value), name
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(CaseError, match="not a text file"):
-        casefile.read_any(path)
+        reading.read_any(path)
     path.write_text(to_json(SMALLEST))
-    assert casefile.read_any(path) == SMALLEST
+    assert reading.read_any(path) == SMALLEST
     with path.open("w") as file:
-        file.truncate(record.MOST_READ + 1)
+        file.truncate(violation.MOST_READ + 1)
     with pytest.raises(CaseError, match="more than any violation that is stored"):
-        casefile.read_any(path)
+        reading.read_any(path)

@@ -8,17 +8,8 @@ import numpy as np
 import pytest
 from handmade import CASE, STRUCTURE, altered, everywhere, right
 
-from ddp_invariants import balls
-from ddp_invariants.case import NoSync, ShardCase, ZeroGrad
-from ddp_invariants.declarations import Buckets, Declarations, SamplerDeclarations
-from ddp_invariants.evidence import Incident, RankEvidence, ShardEvidence, TrainingEvidence
-from ddp_invariants.invariants import ALL_RULES, judge, param
-from ddp_invariants.invariants.comm import WITHHELD
-from ddp_invariants.invariants.hearing import Hearing, training
-from ddp_invariants.invariants.rule import Tally
-from ddp_invariants.invariants.shard import UNDECLARED
-from ddp_invariants.ledger import Ledger
-from ddp_invariants.program import (
+from ddp_invariants.cases.case import NoSync, ShardCase, ZeroGrad
+from ddp_invariants.cases.program import (
     Data,
     Interlude,
     InterludeKind,
@@ -28,8 +19,17 @@ from ddp_invariants.program import (
     Poison,
     Unused,
 )
-from ddp_invariants.trace import Call, LastCalls, label
-from ddp_invariants.verdict import Finding, Verdict
+from ddp_invariants.implementation.declarations import Buckets, Declarations, SamplerDeclarations
+from ddp_invariants.invariants import ALL_RULES, judge, param
+from ddp_invariants.invariants.comm import WITHHELD
+from ddp_invariants.invariants.rule import Tally
+from ddp_invariants.invariants.shard import UNDECLARED
+from ddp_invariants.invariants.view import Hearing, training
+from ddp_invariants.oracle import balls
+from ddp_invariants.records.evidence import Incident, RankEvidence, ShardEvidence, TrainingEvidence
+from ddp_invariants.records.trace import Call, LastCalls, label
+from ddp_invariants.records.verdict import Finding, Verdict
+from ddp_invariants.search.ledger import Ledger
 
 WEIGHT, SCALE = "layers.0.weight", "layers.4.factor"
 Alteration = Callable[[TrainingEvidence], TrainingEvidence]
@@ -558,7 +558,7 @@ def test_comm5_takes_an_all_reduce_of_integers_for_no_gradient() -> None:
 
 def test_comm3_counts_what_the_ranks_withhold() -> None:
     """The controller cannot import the ranks' module, so the names stand twice."""
-    from ddp_invariants.ranks.group import IN_LISTS, IN_ONE
+    from ddp_invariants.ranks.groups.observed import IN_LISTS, IN_ONE
 
     assert {*WITHHELD} == {*IN_LISTS, *IN_ONE}
 

@@ -11,22 +11,22 @@ from hypothesis import given
 from test_programs import DRAWN
 
 from conftest import TrialMaker
-from ddp_invariants import balls
-from ddp_invariants.case import TrainingCase, describe
-from ddp_invariants.declarations import Declarations
-from ddp_invariants.evidence import TrainingEvidence
-from ddp_invariants.implementation import Ddp
+from ddp_invariants.cases.case import TrainingCase, describe
+from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cases.program import Data, Exhausted, LossScale, Optimizer, Poison
+from ddp_invariants.cases.shrink import simpler
+from ddp_invariants.discovery.scope import Scope
+from ddp_invariants.errors import CaseError
+from ddp_invariants.implementation.declarations import Declarations
+from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.invariants import ALL_RULES, judge
-from ddp_invariants.invariants.hearing import Hearing
-from ddp_invariants.layers import Layer, Model
-from ddp_invariants.limits import CaseError
-from ddp_invariants.program import Data, Exhausted, LossScale, Optimizer, Poison
+from ddp_invariants.invariants.view import Hearing
+from ddp_invariants.oracle import balls
+from ddp_invariants.processes.pool import Pool
 from ddp_invariants.proof.catalogue import Planted, chosen
-from ddp_invariants.ranks.pool import Pool
-from ddp_invariants.scope import Scope
-from ddp_invariants.simpler import simpler
-from ddp_invariants.strategies import cases_for
-from ddp_invariants.verdict import NotJudged, violation_class
+from ddp_invariants.records.evidence import TrainingEvidence
+from ddp_invariants.records.verdict import NotJudged, violation_class
+from ddp_invariants.search.strategies import cases_for
 
 WEIGHT, SCALE, UNSCALED = "layers.0.weight", "layers.4.factor", "gradients unscaled before the step"
 SCALED = replace(CASE, steps=4, scaler=LossScale(4, interval=1), poison=Poison(1, 1, "inf"))

@@ -4,15 +4,16 @@ import pytest
 from probed import Discover
 
 from conftest import TrialMaker
-from ddp_invariants.case import ShardCase
-from ddp_invariants.discovery import Standing
-from ddp_invariants.evidence import FOREIGN, OWN, together
-from ddp_invariants.implementation import Ddp, Sampler
+from ddp_invariants.cases.case import ShardCase
+from ddp_invariants.cases.program import Data
+from ddp_invariants.discovery.probe import Standing
+from ddp_invariants.errors import LoadFailure
+from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.invariants import judge
-from ddp_invariants.program import Data
-from ddp_invariants.ranks.pool import LoadFailure, Pool
-from ddp_invariants.strategies import cases_for
-from ddp_invariants.verdict import NotJudged, Violation
+from ddp_invariants.processes.pool import Pool
+from ddp_invariants.records.evidence import FOREIGN, OWN, together
+from ddp_invariants.records.verdict import NotJudged, Violation
+from ddp_invariants.search.strategies import cases_for
 
 SCATTERED = "ddp_invariants.faults.scattered:"
 EACH = ("SHARD-1", "SHARD-2", "SHARD-3", "SHARD-4", "SHARD-6", "SHARD-8")

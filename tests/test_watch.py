@@ -20,14 +20,14 @@ from click.testing import CliRunner
 from readme import README, ROOT, plain
 
 from conftest import Session
-from ddp_invariants.certificates import verifying
 from ddp_invariants.cli import main
+from ddp_invariants.errors import CaseError
 from ddp_invariants.invariants import ALL_RULES
-from ddp_invariants.ledger import Ledger
-from ddp_invariants.limits import CaseError
-from ddp_invariants.sessions.live import Listener, Progress, Teller
-from ddp_invariants.sessions.outputs import Wanted
-from ddp_invariants.sessions.watch import Held, Watch
+from ddp_invariants.report.certificate import verifying
+from ddp_invariants.search.ledger import Ledger
+from ddp_invariants.session.monitor import Held, Watch
+from ddp_invariants.session.outputs import Wanted
+from ddp_invariants.session.progress import Listener, Progress, Teller
 
 
 def _until(holds: Callable[[], object], seconds: float) -> bool:
@@ -239,7 +239,7 @@ def test_an_interrupt_that_python_ignores_is_made_again(*, heeded: bool) -> None
     """One that comes in a finalizer, or a callback of the garbage collector: without it the program goes on."""
     lines = [
         "import os, signal, time",
-        "from ddp_invariants.sessions.ending import heed_interrupts",
+        "from ddp_invariants.session.ending import heed_interrupts",
         "class Last:",
         "    def __del__(self):",
         "        os.kill(os.getpid(), signal.SIGINT)",
@@ -282,7 +282,7 @@ def test_in_a_ci_job_a_line_tells_now_and_then_how_far_it_is(
     watch = Watch(Held("pytest", 1, 10, 4, "pooled", "gloo"), Wanted(), lambda: None)
     try:
         assert watch.line() == ""
-        monkeypatch.setattr("ddp_invariants.sessions.watch.LINE_EVERY", 0.05)
+        monkeypatch.setattr("ddp_invariants.session.monitor.LINE_EVERY", 0.05)
         time.sleep(0.06)
         assert (
             watch.line()

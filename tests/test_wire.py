@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from ddp_invariants.ranks import wire
+from ddp_invariants.errors import WireError
+from ddp_invariants.processes import wire
 
 Ends = tuple[socket.socket, socket.socket]
 
@@ -62,5 +63,5 @@ def test_nonsense_is_told_as_such(ends: Ends, sent: bytes, message: str) -> None
     """By the one exception that means a broken peer."""
     ends[0].sendall(sent)
     ends[0].close()
-    with pytest.raises(wire.WireError, match=message):
+    with pytest.raises(WireError, match=message):
         taken(ends[1])

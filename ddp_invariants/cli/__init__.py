@@ -7,21 +7,21 @@ from typing import Any
 
 import click
 
-from ddp_invariants.status import INTERRUPTED, USAGE
+from ddp_invariants.errors import INTERRUPTED, USAGE
 
 _COMMANDS = {
-    "certify": "certifying",
+    "certify": "certify",
     "replay": "violations",
     "export": "violations",
-    "discover": "probing",
-    "compare": "upgrading",
-    "record": "upgrading",
-    "verify": "verifying",
-    "faults": "measuring",
-    "rules": "explaining",
-    "doctor": "looking",
-    "demo": "showing",
-    "init": "starting",
+    "discover": "discover",
+    "compare": "compare",
+    "record": "compare",
+    "verify": "verify",
+    "faults": "faults",
+    "rules": "rules",
+    "doctor": "doctor",
+    "demo": "demo",
+    "init": "init",
 }
 """Each command's module, imported when it is asked for; in the order of the help."""
 

@@ -8,19 +8,18 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from ddp_invariants import answers, casefile, report
-from ddp_invariants import record as records
-from ddp_invariants.backends import Backend, Device
-from ddp_invariants.case import TrainingCase
-from ddp_invariants.cli.machine import print_json, with_json
-from ddp_invariants.cli.naming import naming, placing
-from ddp_invariants.cli.ranks import joined, ranks
-from ddp_invariants.implementation import OPTIONS, Ddp, Sampler, named
-from ddp_invariants.limits import CaseError
-from ddp_invariants.mistakes import UNUSABLE_INPUT, unusable
-from ddp_invariants.ranks.hosts import Hosts
-from ddp_invariants.ranks.pool import Pool
-from ddp_invariants.status import INCONCLUSIVE
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cli.options import naming, placing
+from ddp_invariants.cli.output import print_json, with_json
+from ddp_invariants.cli.pool import joined, ranks
+from ddp_invariants.errors import INCONCLUSIVE, UNUSABLE_INPUT, CaseError, ExportError, unusable
+from ddp_invariants.implementation.spec import OPTIONS, Ddp, Sampler, named
+from ddp_invariants.processes.backends import Backend, Device
+from ddp_invariants.processes.hosts import Hosts
+from ddp_invariants.processes.pool import Pool
+from ddp_invariants.records import reading
+from ddp_invariants.records import violation as records
+from ddp_invariants.report import machine, terminal
 
 
 @click.command(short_help="Run a stored violation again.")
@@ -55,7 +54,7 @@ def replay(
     """
     # Imported here: it imports Hypothesis, which the other commands do without.
     from ddp_invariants.invariants import ALL_RULES
-    from ddp_invariants.replay import replay as replayed
+    from ddp_invariants.search.replay import replay as replayed
 
     with joined(context):
         for file in own:
@@ -80,9 +79,9 @@ def replay(
             ["ddp-invariants", "replay", violation, *_given(context, options), *added]
         )
         if as_json:
-            print_json(answers.replayed(found, repeat))
+            print_json(machine.replayed(found, repeat))
         else:
-            click.echo(report.replayed(found, repeat))
+            click.echo(terminal.replayed(found, repeat))
         context.exit(found.outcome.value)
 
 
@@ -146,7 +145,7 @@ def _found(context: click.Context, name: str, options: dict[str, Any]) -> tuple[
         NamingError: An option cannot be read.
         DeclarationError: A declaration file cannot.
     """
-    stored = casefile.read_any(records.find(name))
+    stored = reading.read_any(records.find(name))
     ddp, sampler = named(options)
     if not isinstance(stored, records.StoredViolation):
         return stored, ddp, sampler
@@ -185,10 +184,10 @@ def export(context: click.Context, /, violation: str, *, unchecked: bool, as_jso
     printed where it does not show the violation. It loads what the file names, as --ddp does.
     """
     # Imported here: the other commands do without.
-    from ddp_invariants import export as exporting
+    from ddp_invariants.export import script as exporting
 
     try:
-        stored = casefile.read_any(records.find(violation))
+        stored = reading.read_any(records.find(violation))
         if not isinstance(stored, records.StoredViolation):
             raise CaseError(
                 f"{violation} holds a bare case, which nothing is said to violate; replay it first"
@@ -196,16 +195,16 @@ def export(context: click.Context, /, violation: str, *, unchecked: bool, as_jso
         with Hosts() as hosts, Pool(hosts.addresses) as pool:
             text = exporting.script(pool, stored)
         unseen = "" if unchecked else exporting.not_shown(text, stored)
-    except exporting.ExportError as error:
+    except ExportError as error:
         click.echo(f"ddp-invariants: {error}", err=True)
         context.exit(INCONCLUSIVE)
     except UNUSABLE_INPUT as error:
         click.echo(f"ddp-invariants: {error}", err=True)
         context.exit(unusable(error))
     if unseen:
-        click.echo(f"ddp-invariants: {report.not_exported(stored, unseen)}", err=True)
+        click.echo(f"ddp-invariants: {terminal.not_exported(stored, unseen)}", err=True)
         context.exit(INCONCLUSIVE)
     if as_json:
-        print_json(answers.exported(text, stored, violation))
+        print_json(machine.exported(text, stored, violation))
     else:
         click.echo(text, nl=False)

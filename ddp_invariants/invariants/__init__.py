@@ -9,15 +9,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ddp_invariants.declarations import Declarations, SamplerDeclarations
-from ddp_invariants.evidence import ShardEvidence, TrainingEvidence
+from ddp_invariants.implementation.declarations import Declarations, SamplerDeclarations
 from ddp_invariants.invariants import buf, comm, gpu, grad, init, live, loss, mem, param, rng, state
 from ddp_invariants.invariants.diagnosis.predictions import LOW
-from ddp_invariants.invariants.hearing import UNDECLARED, Hearing, training
 from ddp_invariants.invariants.rule import Rule
 from ddp_invariants.invariants.shard import UNDECLARED as UNDECLARED_SAMPLER
 from ddp_invariants.invariants.shard import Deal, sharding
-from ddp_invariants.verdict import Breach, Finding
+from ddp_invariants.invariants.view import UNDECLARED, Hearing, training
+from ddp_invariants.records.evidence import ShardEvidence, TrainingEvidence
+from ddp_invariants.records.verdict import Breach, Finding
 
 __all__ = [
     "ALL_RULES",

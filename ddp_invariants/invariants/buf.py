@@ -3,14 +3,15 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from ddp_invariants.balls import gamma
-from ddp_invariants.evidence import FloatArray, Layout, Tensors
+from ddp_invariants.cases.formats import FloatArray
 from ddp_invariants.invariants.compare import number, parted
 from ddp_invariants.invariants.diagnosis import kept
 from ddp_invariants.invariants.grad import TWO_RANKS
-from ddp_invariants.invariants.hearing import Hearing, training
 from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
-from ddp_invariants.verdict import Breach
+from ddp_invariants.invariants.view import Hearing, training
+from ddp_invariants.oracle.balls import gamma
+from ddp_invariants.records.evidence import Layout, Tensors
+from ddp_invariants.records.verdict import Breach
 
 MOVED = "batches moved buffers apart"
 EACH_MOVED = "a forward moved buffers"

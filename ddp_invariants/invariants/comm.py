@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable
 
-from ddp_invariants.evidence import ITEM_SIZE, PARTS, Layout, RankEvidence, TrainingEvidence
+from ddp_invariants.cases.formats import ITEM_SIZE, PARTS
 from ddp_invariants.invariants.compare import parted
-from ddp_invariants.invariants.hearing import Hearing, training
 from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
-from ddp_invariants.trace import Call, collectives, difference, label
-from ddp_invariants.verdict import Breach
+from ddp_invariants.invariants.view import Hearing, training
+from ddp_invariants.records.evidence import Layout, RankEvidence, TrainingEvidence
+from ddp_invariants.records.trace import Call, collectives, difference, label
+from ddp_invariants.records.verdict import Breach
 
 WITHHELD = (
     "allreduce",

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddp_invariants.balls import Ball
-from ddp_invariants.evidence import FloatArray, Slot, Tensors
+from ddp_invariants.cases.formats import FloatArray
 from ddp_invariants.invariants.rule import Tally
+from ddp_invariants.oracle.balls import Ball
+from ddp_invariants.records.evidence import Slot, Tensors
 
 
 @dataclass(frozen=True)

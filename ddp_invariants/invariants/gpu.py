@@ -1,9 +1,9 @@
 """GPU: on a device work is queued on streams, and what nobody waits for may be there in time, or not."""
 
 from ddp_invariants.invariants.comm import same_as_without
-from ddp_invariants.invariants.hearing import Hearing, training
 from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
-from ddp_invariants.verdict import Breach
+from ddp_invariants.invariants.view import Hearing, training
+from ddp_invariants.records.verdict import Breach
 
 SLOWED = {
     "slow communication": "a slow communication stream",

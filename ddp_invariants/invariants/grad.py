@@ -6,17 +6,18 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from ddp_invariants import oracle
-from ddp_invariants.balls import Ball
-from ddp_invariants.evidence import FloatArray, Layout, Tensors
+from ddp_invariants.cases.formats import FloatArray
+from ddp_invariants.cases.layers import Model
+from ddp_invariants.cases.program import Perturbation
 from ddp_invariants.invariants.compare import number, outside, parted
 from ddp_invariants.invariants.diagnosis import gradients, missing, uneven
 from ddp_invariants.invariants.diagnosis.causes import caused
-from ddp_invariants.invariants.hearing import Hearing, flat_by_name, training
 from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
-from ddp_invariants.layers import Model
-from ddp_invariants.program import Perturbation
-from ddp_invariants.verdict import Breach
+from ddp_invariants.invariants.view import Hearing, flat_by_name, training
+from ddp_invariants.oracle import training as oracle
+from ddp_invariants.oracle.balls import Ball
+from ddp_invariants.records.evidence import Layout, Tensors
+from ddp_invariants.records.verdict import Breach
 
 NOT_THE_MEAN = {
     "mean": "the gradient is not the mean of the ranks' local gradients",

@@ -1,12 +1,12 @@
 """INIT: all ranks start from the source rank's parameters and buffers, and wrapping changes nothing else."""
 
-from ddp_invariants.declarations import SHARDED
-from ddp_invariants.evidence import Moment
+from ddp_invariants.implementation.declarations import SHARDED
 from ddp_invariants.invariants.compare import parted
 from ddp_invariants.invariants.diagnosis import starts
-from ddp_invariants.invariants.hearing import Hearing, training
 from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
-from ddp_invariants.verdict import Breach
+from ddp_invariants.invariants.view import Hearing, training
+from ddp_invariants.records.evidence import Moment
+from ddp_invariants.records.verdict import Breach
 
 _COLUMNS = ("name", "dtype", "shape", "requires_grad", "tied to", "kind")
 DIFFERED = "ranks differed before wrapping"

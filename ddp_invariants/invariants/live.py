@@ -4,13 +4,13 @@ import re
 from dataclasses import replace
 from itertools import pairwise
 
-from ddp_invariants.evidence import Incident, RankEvidence
+from ddp_invariants.cases.program import InterludeKind
 from ddp_invariants.invariants import grad, param
-from ddp_invariants.invariants.hearing import Hearing, training
 from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
 from ddp_invariants.invariants.shard import Deal, sharding
-from ddp_invariants.program import InterludeKind
-from ddp_invariants.verdict import Breach
+from ddp_invariants.invariants.view import Hearing, training
+from ddp_invariants.records.evidence import Incident, RankEvidence
+from ddp_invariants.records.verdict import Breach
 
 
 def _of_the_implementation(text: str) -> str:
@@ -20,7 +20,7 @@ def _of_the_implementation(text: str) -> str:
         below = below and line.startswith("  File")
         if not below:
             kept.append(line)
-        below = below or "ddp_invariants/ranks/training.py" in line
+        below = below or "ddp_invariants/ranks/training/" in line
     return "\n".join(kept)
 
 
@@ -152,7 +152,7 @@ def _place(stacks: str) -> str:
     """The innermost line of the implementation in the thread that runs the case; empty where the stacks do not show it."""
     for thread in re.split(r"\n(?=(?:Current thread|Thread) 0x)", stacks):
         frames = [frame for frame in map(_FRAME.match, thread.splitlines()) if frame is not None]
-        if not any(frame["path"].endswith("ranks/training.py") for frame in frames):
+        if not any("/ranks/training/" in frame["path"] for frame in frames):
             continue
         for frame in frames:
             path = frame["path"]

@@ -4,13 +4,13 @@ from itertools import combinations
 
 import numpy as np
 
-from ddp_invariants.balls import gamma
-from ddp_invariants.evidence import LARGEST, ROUNDOFF
+from ddp_invariants.cases.formats import LARGEST, ROUNDOFF
 from ddp_invariants.invariants.compare import number
 from ddp_invariants.invariants.diagnosis import losses
-from ddp_invariants.invariants.hearing import Hearing, training
 from ddp_invariants.invariants.rule import Tally
-from ddp_invariants.verdict import Breach
+from ddp_invariants.invariants.view import Hearing, training
+from ddp_invariants.oracle.balls import gamma
+from ddp_invariants.records.verdict import Breach
 
 CAST = "a forward under autocast"
 

@@ -1,9 +1,10 @@
 """MEM: what sharding promises to save. Of each kind, a rank holds its share and no more."""
 
-from ddp_invariants.evidence import ITEM_SIZE, Slot
-from ddp_invariants.invariants.hearing import Hearing, training
+from ddp_invariants.cases.formats import ITEM_SIZE
 from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
-from ddp_invariants.verdict import Breach
+from ddp_invariants.invariants.view import Hearing, training
+from ddp_invariants.records.evidence import Slot
+from ddp_invariants.records.verdict import Breach
 
 _MOMENTS = {"sgd": 1, "adam": 2, "adamw": 2}
 """Tensors of a parameter's size an optimizer keeps; SGD keeps one only with momentum."""

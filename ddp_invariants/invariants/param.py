@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from ddp_invariants.evidence import Moment
+from ddp_invariants.cases.program import LossScale
 from ddp_invariants.invariants.compare import outside, parted
 from ddp_invariants.invariants.diagnosis import updates
 from ddp_invariants.invariants.grad import TWO_RANKS, mean_of_the_local_gradients
-from ddp_invariants.invariants.hearing import Hearing, training
 from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
-from ddp_invariants.program import LossScale
-from ddp_invariants.verdict import Breach
+from ddp_invariants.invariants.view import Hearing, training
+from ddp_invariants.records.evidence import Moment
+from ddp_invariants.records.verdict import Breach
 
 
 def _identical(

@@ -11,13 +11,13 @@ shorter batch is not.
 from itertools import combinations
 from math import log2
 
-from ddp_invariants.case import TrainingCase
-from ddp_invariants.evidence import Tensors
+from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.invariants.diagnosis import streams
 from ddp_invariants.invariants.diagnosis.streams import Pair
-from ddp_invariants.invariants.hearing import Hearing, training
 from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
-from ddp_invariants.verdict import Breach
+from ddp_invariants.invariants.view import Hearing, training
+from ddp_invariants.records.evidence import Tensors
+from ddp_invariants.records.verdict import Breach
 
 CHANCE_FREE = 64
 """Bits that two streams do not draw alike in any machine's life."""

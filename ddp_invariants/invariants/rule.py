@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from ddp_invariants.verdict import Breach, Finding
+from ddp_invariants.records.verdict import Breach, Finding
 
 Subject = TypeVar("Subject")
 

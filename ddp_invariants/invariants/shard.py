@@ -10,13 +10,13 @@ from itertools import chain, combinations
 from math import ceil
 from typing import Any
 
-from ddp_invariants.declarations import SamplerDeclarations
-from ddp_invariants.evidence import FOREIGN, OWN, ShardEvidence
+from ddp_invariants.implementation.declarations import SamplerDeclarations
 from ddp_invariants.invariants.diagnosis import resumption
 from ddp_invariants.invariants.diagnosis import shards as shards_of
 from ddp_invariants.invariants.diagnosis.causes import caused
 from ddp_invariants.invariants.rule import Chapter, NotAbout, Tally, Unjudged
-from ddp_invariants.verdict import Breach, Cause
+from ddp_invariants.records.evidence import FOREIGN, OWN, ShardEvidence
+from ddp_invariants.records.verdict import Breach, Cause
 
 CHANCE_FREE = 13
 """Dataset length from which two random permutations are equal with a chance below 1e-9 (1 / 13! = 1.6e-10)."""

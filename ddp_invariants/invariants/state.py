@@ -3,12 +3,12 @@
 from dataclasses import replace
 from itertools import pairwise
 
-from ddp_invariants.evidence import Moment
 from ddp_invariants.invariants import param
 from ddp_invariants.invariants.compare import parted
-from ddp_invariants.invariants.hearing import Hearing, training
 from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
-from ddp_invariants.verdict import Breach
+from ddp_invariants.invariants.view import Hearing, training
+from ddp_invariants.records.evidence import Moment
+from ddp_invariants.records.verdict import Breach
 
 _FORWARDS = ("evaluation", "evaluation with gradients", "forward only")
 RELOADED, STATEFUL = "saved and loaded", "optimizer with state"

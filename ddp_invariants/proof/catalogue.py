@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from ddp_invariants.implementation import Ddp, Sampler
+from ddp_invariants.errors import CatalogueError
+from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.invariants import ALL_RULES
 
 PACKAGE = "ddp_invariants.faults"
@@ -23,10 +24,6 @@ _FAULT = re.compile(
     r"(?:; or (?P<other_rule>[A-Z]+-\d+): (?P<other_cause>[^;]+))?\."
 )
 _ISSUE = re.compile(r"(?:(?P<owner>[\w.-]+)/)?(?P<repository>[\w.-]+)#(?P<number>\d+)")
-
-
-class CatalogueError(ValueError):
-    """A docstring of `faults/` is not of the form that makes it a record: the message names it and the form."""
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from dataclasses import dataclass, fields
 from statistics import median
 from typing import Any, Literal, get_args
 
-from ddp_invariants.case import Case, ShardCase, TrainingCase
+from ddp_invariants.cases.case import Case, ShardCase, TrainingCase
+from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.proof.catalogue import Planted
-from ddp_invariants.scope import TRAINING
 
 Diagnosis = Literal["right", "wrong", "unknown"]
 DIAGNOSES: tuple[Diagnosis, ...] = get_args(Diagnosis)

@@ -14,16 +14,16 @@ from multiprocessing.util import Finalize
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ddp_invariants.backends import ON_THE_CPU, Way
-from ddp_invariants.case import describe
-from ddp_invariants.discovery import Discovery, of_ddp, of_sampler
-from ddp_invariants.implementation import Ddp
+from ddp_invariants.cases.case import describe
+from ddp_invariants.discovery.probe import Discovery, of_ddp, of_sampler
+from ddp_invariants.discovery.scope import OnTrial, Scope
+from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.processes.backends import ON_THE_CPU, Way
+from ddp_invariants.processes.pool import DEADLINE, Pool
 from ddp_invariants.proof.catalogue import Planted
 from ddp_invariants.proof.detection import Detection, contents, size
-from ddp_invariants.ranks.pool import DEADLINE, Pool
-from ddp_invariants.scope import OnTrial, Scope
-from ddp_invariants.trial import HUNG_DEADLINE, Options, Trial
+from ddp_invariants.search.trial import HUNG_DEADLINE, Options, Trial
 
 CASES = 100
 """Cases per rule of a search for a fault, as in the default profile."""

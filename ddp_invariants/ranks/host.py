@@ -296,7 +296,7 @@ def main() -> NoReturn:
 
     # Imported once here, so that a fork is a rank within milliseconds.
     import ddp_invariants.ranks.rank  # noqa: F401 - what every rank would import
-    from ddp_invariants.ranks.training import warm_up
+    from ddp_invariants.ranks.training.warm_up import warm_up
 
     torch.set_num_threads(1)
     warm_up()

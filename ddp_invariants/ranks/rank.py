@@ -19,19 +19,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from ddp_invariants import case as cases
-from ddp_invariants import draws
-from ddp_invariants.implementation import Ddp, Sampler
-from ddp_invariants.program import SENTINEL
-from ddp_invariants.ranks import earlier, noting, sharding, stores, training, wire
-from ddp_invariants.ranks.driving import Driver
-from ddp_invariants.ranks.group import Connections, Log, Timing
-from ddp_invariants.ranks.naming import LoadError
-from ddp_invariants.ranks.place import Place, taken
-from ddp_invariants.ranks.sampling import SamplerMaker, environment
-from ddp_invariants.ranks.session import Session
-from ddp_invariants.ranks.surroundings import Surroundings, child_processes, kernel_counts
-from ddp_invariants.trace import LastWords
+from ddp_invariants.cases import case as cases
+from ddp_invariants.cases import numbers
+from ddp_invariants.cases.program import SENTINEL
+from ddp_invariants.errors import LoadError
+from ddp_invariants.implementation.spec import Ddp, Sampler
+from ddp_invariants.processes import wire
+from ddp_invariants.ranks import shards
+from ddp_invariants.ranks.driving.ddp import Driver
+from ddp_invariants.ranks.driving.sampler import SamplerMaker, environment
+from ddp_invariants.ranks.groups import stores
+from ddp_invariants.ranks.groups.device import Place, taken
+from ddp_invariants.ranks.groups.distributed import Session
+from ddp_invariants.ranks.groups.isolation import Surroundings, child_processes, kernel_counts
+from ddp_invariants.ranks.groups.observed import Connections, Log, Timing
+from ddp_invariants.ranks.training import recorder, resume, run
+from ddp_invariants.records.trace import LastWords
 
 GLOO_TIMEOUT = 300.0
 """Seconds. Far above every deadline of the harness, so that it is the harness which ends a hang, with its stacks."""
@@ -108,7 +111,7 @@ class Rank:
         except LoadError:
             raise
         except BaseException as error:
-            raised = noting.told(error, "describe", 0)
+            raised = recorder.told(error, "describe", 0)
             raise LoadError(f"loading it raised {raised['type']}: {raised['message']}") from error
         return {**described, "torch": torch.__version__, "changed": before.changed()}
 
@@ -128,7 +131,7 @@ class Rank:
         assert isinstance(case, cases.ShardCase)
         sampler = self.sampler(request["sampler"])
         self.surroundings, counts = self.surroundings or Surroundings(), kernel_counts()
-        answer = sharding.shards(case, sampler, disturb=request["disturb"])
+        answer = shards.shards(case, sampler, disturb=request["disturb"])
         return {**answer, "changed": _changed(self.surroundings, counts)}
 
     def _held(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -147,7 +150,7 @@ class Rank:
             plain=False,
         )
         with environment(group.rank, case.world_size):
-            answer = sharding.shards(
+            answer = shards.shards(
                 case, sampler, disturb=request["disturb"] + group.rank, ranks=[group.rank]
             )
         session.end()
@@ -202,12 +205,12 @@ class Rank:
         driver: Driver,
         log: Log,
         number: int,
-    ) -> tuple[noting.Record, Session, bool]:
+    ) -> tuple[recorder.Record, Session, bool]:
         """Train once; what was noted, and whether the connections may be used again."""
         everyone = self.connections[request["everyone"]]
         training_group = self.connections.get(request["training"]) if case.outside else None
         members = list(range(case.outside, case.ranks_needed))
-        _seed(draws.seed(case, everyone.rank), everyone.place)
+        _seed(numbers.seed(case, everyone.rank), everyone.place)
         session = Session(
             everyone,
             training_group,
@@ -217,14 +220,14 @@ class Rank:
             _timing(case, everyone.rank),
             plain=request["plain"],
         )
-        record = noting.Record()
+        record = recorder.Record()
         saved = (
-            earlier.train(case, everyone.rank, driver, session)
+            resume.train(case, everyone.rank, driver, session)
             if case.saved_by is not None
             else None
         )
         if everyone.rank >= case.outside:
-            record = training.train(case, everyone.rank - case.outside, driver, session, saved)
+            record = run.train(case, everyone.rank - case.outside, driver, session, saved)
         session.end()
         # Plain groups close their connections when destroyed, which would end another rank's wait
         # with an error; their processes are ended by the controller once all ranks have answered.
@@ -247,7 +250,7 @@ def _timing(case: cases.TrainingCase, rank: int) -> Timing:
     return Timing(
         plan.kind == "withheld",
         sentinel,
-        draws.delays(case, rank - case.outside),
+        numbers.delays(case, rank - case.outside),
         plan.milliseconds / 1000 if plan.kind == "slow communication" else 0.0,
     )
 
@@ -288,7 +291,7 @@ def _bound_memory() -> None:
     that are only reserved.
     """
     pages = int(_statm()[5])
-    most = pages * resource.getpagesize() + noting.MEMORY
+    most = pages * resource.getpagesize() + recorder.MEMORY
     # The soft limit alone, since a device's own addresses may take more (`place.taken`).
     resource.setrlimit(resource.RLIMIT_DATA, (most, resource.getrlimit(resource.RLIMIT_DATA)[1]))
 
@@ -328,7 +331,7 @@ def serve(control: socket.socket, rank: int, stacks: int, words: int) -> int:
         except LoadError as error:
             header, blob = {"unusable": str(error)}, b""
         except Exception as error:  # noqa: BLE001 - the harness's own failure: told to the controller, which says so
-            header, blob = {"failed": noting.told(error, request["do"], 0)}, b""
+            header, blob = {"failed": recorder.told(error, request["do"], 0)}, b""
         cost = [
             time.perf_counter() - began,
             resident,

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ddp_invariants import __version__
-from ddp_invariants.case import Case, ShardCase, TrainingCase, to_json
-from ddp_invariants.evidence import (
-    EvidenceError,
+from ddp_invariants.cases.case import Case, ShardCase, TrainingCase, to_json
+from ddp_invariants.cases.fields import STRICT
+from ddp_invariants.errors import BaselineError, EvidenceError
+from ddp_invariants.records.evidence import (
     Incident,
     Layout,
     RankEvidence,
@@ -29,7 +30,6 @@ from ddp_invariants.evidence import (
     TrainingEvidence,
     rank_evidence,
 )
-from ddp_invariants.limits import STRICT
 from ddp_invariants.upgrades.comparison import Offer
 
 FORM = 2
@@ -38,10 +38,6 @@ MOST = 1 << 30
 """Bytes of JSON that are read at most: a corpus of some thousand cases has a tenth of it."""
 LONGEST = 64 << 20
 """Bytes of one line."""
-
-
-class BaselineError(ValueError):
-    """A file is no baseline, or not all of one: one sentence that says why."""
 
 
 @dataclass(frozen=True)

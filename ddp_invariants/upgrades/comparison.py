@@ -10,14 +10,14 @@ from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
-from ddp_invariants.declarations import Declarations, SamplerDeclarations
-from ddp_invariants.evidence import Moment, RankEvidence, ShardEvidence, TrainingEvidence
+from ddp_invariants.cases.fields import STRICT
+from ddp_invariants.implementation.declarations import Declarations, SamplerDeclarations
 from ddp_invariants.invariants import judge
 from ddp_invariants.invariants.compare import parted
-from ddp_invariants.invariants.hearing import Hearing, flat_by_name
 from ddp_invariants.invariants.rule import Unjudged
-from ddp_invariants.limits import STRICT
-from ddp_invariants.trace import POINT_TO_POINT
+from ddp_invariants.invariants.view import Hearing, flat_by_name
+from ddp_invariants.records.evidence import Moment, RankEvidence, ShardEvidence, TrainingEvidence
+from ddp_invariants.records.trace import POINT_TO_POINT
 
 Class = Literal["rule", "discrete", "rounding", "number"]
 CLASSES: tuple[Class, ...] = get_args(Class)

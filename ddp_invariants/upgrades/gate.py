@@ -13,19 +13,19 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from ddp_invariants import __version__
-from ddp_invariants.case import Case, TrainingCase, describe
-from ddp_invariants.deviations import current, tables
-from ddp_invariants.discovery import Discovery, discover
-from ddp_invariants.implementation import Ddp, Sampler, options
+from ddp_invariants.cases.case import Case, TrainingCase, describe
+from ddp_invariants.cases.fields import STRICT
+from ddp_invariants.cases.shrink import simpler
+from ddp_invariants.discovery.deviations import current, tables
+from ddp_invariants.discovery.probe import Discovery, discover
+from ddp_invariants.discovery.scope import Scope
+from ddp_invariants.errors import BaselineError, HarnessError
+from ddp_invariants.implementation.spec import Ddp, Sampler, options
 from ddp_invariants.invariants import ALL_RULES
-from ddp_invariants.limits import STRICT
-from ddp_invariants.ranks.hosts import HarnessError
-from ddp_invariants.ranks.pool import Pool
-from ddp_invariants.scope import Scope
-from ddp_invariants.search import Asked, independent
-from ddp_invariants.simpler import simpler
-from ddp_invariants.strategies import cases_for, unlike
-from ddp_invariants.upgrades.baseline import FORM, Answer, BaselineError, Environment, Head
+from ddp_invariants.processes.pool import Pool
+from ddp_invariants.search.search import Asked, independent
+from ddp_invariants.search.strategies import cases_for, unlike
+from ddp_invariants.upgrades.baseline import FORM, Answer, Environment, Head
 from ddp_invariants.upgrades.comparison import (
     Difference,
     Offer,

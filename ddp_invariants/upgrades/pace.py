@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
 
-from ddp_invariants.evidence import ShardEvidence, TrainingEvidence
+from ddp_invariants.records.evidence import ShardEvidence, TrainingEvidence
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from ddp_invariants import __version__
-from ddp_invariants.case import Case, ShardCase, TrainingCase, describe
-from ddp_invariants.declarations import Declarations, SamplerDeclarations, declare
-from ddp_invariants.discovery import QUESTIONS
-from ddp_invariants.export import (
-    ExportError,
+from ddp_invariants.cases.case import Case, ShardCase, TrainingCase, describe
+from ddp_invariants.discovery.capabilities import TRAINING
+from ddp_invariants.discovery.probe import QUESTIONS
+from ddp_invariants.errors import ExportError, HarnessError, LoadFailure
+from ddp_invariants.export.calls import pieces
+from ddp_invariants.export.script import (
     beyond,
     called,
     filled,
@@ -24,11 +25,9 @@ from ddp_invariants.export import (
     ran,
     takes_ranks,
 )
-from ddp_invariants.implementation import Ddp, Sampler
-from ddp_invariants.ranks.hosts import HarnessError
-from ddp_invariants.ranks.pool import LoadFailure, Pool
-from ddp_invariants.scope import TRAINING
-from ddp_invariants.source import pieces
+from ddp_invariants.implementation.declarations import Declarations, SamplerDeclarations, declare
+from ddp_invariants.implementation.spec import Ddp, Sampler
+from ddp_invariants.processes.pool import Pool
 from ddp_invariants.upgrades.comparison import Difference, steady
 from ddp_invariants.upgrades.gate import Gated
 

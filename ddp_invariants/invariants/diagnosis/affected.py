@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 
-from ddp_invariants.evidence import ITEM_SIZE
-from ddp_invariants.invariants.hearing import Hearing
+from ddp_invariants.cases.formats import ITEM_SIZE
+from ddp_invariants.invariants.view import Hearing
 
 _Facts = tuple[str, str, tuple[int, ...], bool, str]
 """A parameter: its name, dtype, shape, whether it is trained, and the name of the layer's memory layout."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ddp_invariants.verdict import Breach, Cause
+from ddp_invariants.records.verdict import Breach, Cause
 
 
 def words(causes: tuple[Cause, ...]) -> str:

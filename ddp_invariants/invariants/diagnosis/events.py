@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 
-from ddp_invariants.evidence import PARTS, Layout, RankEvidence
+from ddp_invariants.cases.formats import PARTS
 from ddp_invariants.invariants.comm import orders, reductions
-from ddp_invariants.invariants.hearing import Hearing
-from ddp_invariants.trace import Call
+from ddp_invariants.invariants.view import Hearing
+from ddp_invariants.records.evidence import Layout, RankEvidence
+from ddp_invariants.records.trace import Call
 
 
 def of_gradient(hearing: Hearing, step: int, rank: int, name: str) -> str:

@@ -8,13 +8,14 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ddp_invariants.evidence import ROUNDOFF, FloatArray, Slot, Tensors
+from ddp_invariants.cases.formats import ROUNDOFF, FloatArray
 from ddp_invariants.invariants.diagnosis import affected, events
 from ddp_invariants.invariants.diagnosis.causes import caused
 from ddp_invariants.invariants.diagnosis.predictions import CUT_OFF, FLOAT16_MAX, Prediction
 from ddp_invariants.invariants.diagnosis.reductions import Asked, predictions
-from ddp_invariants.invariants.hearing import Hearing
-from ddp_invariants.verdict import Breach, Cause
+from ddp_invariants.invariants.view import Hearing
+from ddp_invariants.records.evidence import Slot, Tensors
+from ddp_invariants.records.verdict import Breach, Cause
 
 
 def of_gradient(hearing: Hearing, breach: Breach, step: int, rank: int, name: str) -> Breach:

@@ -2,11 +2,12 @@
 
 import numpy as np
 
-from ddp_invariants.balls import gamma
-from ddp_invariants.evidence import ROUNDOFF, FloatArray, Moment, Tensors
+from ddp_invariants.cases.formats import ROUNDOFF, FloatArray
 from ddp_invariants.invariants.diagnosis.causes import caused
-from ddp_invariants.invariants.hearing import Hearing
-from ddp_invariants.verdict import Breach, Cause
+from ddp_invariants.invariants.view import Hearing
+from ddp_invariants.oracle.balls import gamma
+from ddp_invariants.records.evidence import Moment, Tensors
+from ddp_invariants.records.verdict import Breach, Cause
 
 
 def of_buffer(hearing: Hearing, breach: Breach, step: int, rank: int, name: str) -> Breach:

@@ -9,12 +9,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ddp_invariants import oracle
-from ddp_invariants.balls import Ball
-from ddp_invariants.evidence import ROUNDOFF, FloatArray
+from ddp_invariants.cases.formats import ROUNDOFF, FloatArray
 from ddp_invariants.invariants.diagnosis.causes import caused
-from ddp_invariants.invariants.hearing import Hearing
-from ddp_invariants.verdict import Breach, Cause
+from ddp_invariants.invariants.view import Hearing
+from ddp_invariants.oracle import training
+from ddp_invariants.oracle.balls import Ball
+from ddp_invariants.records.verdict import Breach, Cause
 
 _Guess = tuple[Cause, FloatArray, FloatArray | float]
 """A cause, the losses it predicts, shape (W,), and how far off it may be."""
@@ -113,16 +113,16 @@ def _of_the_outputs(hearing: Hearing, micro: int, roundoff: float) -> Iterator[_
     held = hearing.every_rank("forward", step)
     if step >= hearing.clean_steps or case.penalty or any(tensors != held[0] for tensors in held):
         return
-    own_WBO = oracle.outputs(case, held[0].by_name, batch)
+    own_WBO = training.outputs(case, held[0].by_name, batch)
     shape = own_WBO.centre.shape
 
     def losses(centre: FloatArray, radius: FloatArray) -> tuple[FloatArray, FloatArray]:
         exchanged = Ball(np.broadcast_to(centre, shape), np.broadcast_to(radius, shape), 0.0)
-        found_W = oracle.losses(case, exchanged, batch)
+        found_W = training.losses(case, exchanged, batch)
         return found_W.centre, found_W.radius + roundoff
 
     if all(layer.kind != "attention" for layer in case.model.layers):
-        other = oracle.outputs(replace(case, autocast=not case.autocast), held[0].by_name, batch)
+        other = training.outputs(replace(case, autocast=not case.autocast), held[0].by_name, batch)
         told = "that is not under autocast" if case.autocast else "under autocast to bfloat16"
         yield (
             Cause("autocast", f"it is the loss of a forward {told}"),

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from ddp_invariants.invariants.hearing import Hearing
-from ddp_invariants.verdict import Cause
+from ddp_invariants.invariants.view import Hearing
+from ddp_invariants.records.verdict import Cause
 
 
 def causes(

@@ -10,7 +10,7 @@ from itertools import permutations
 import numpy as np
 from numpy.typing import NDArray
 
-from ddp_invariants.evidence import FloatArray
+from ddp_invariants.cases.formats import FloatArray
 
 LOW = ("bfloat16", "float16", "float32")
 FLOAT16_MAX = 65504

@@ -11,7 +11,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ddp_invariants.evidence import ROUNDOFF, FloatArray
+from ddp_invariants.cases.formats import ROUNDOFF, FloatArray
+from ddp_invariants.cases.program import SENTINEL
 from ddp_invariants.invariants.diagnosis.predictions import (
     CUT_OFF,
     FLOAT16_MAX,
@@ -22,8 +23,7 @@ from ddp_invariants.invariants.diagnosis.predictions import (
     reordered,
     rounded_means,
 )
-from ddp_invariants.invariants.hearing import Hearing
-from ddp_invariants.program import SENTINEL
+from ddp_invariants.invariants.view import Hearing
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 
-from ddp_invariants.case import ShardCase
-from ddp_invariants.verdict import Cause
+from ddp_invariants.cases.case import ShardCase
+from ddp_invariants.records.verdict import Cause
 
 _LONG = 13
 """Indices from which two orders are equal by chance less often than 1e-9 (1 / 13! = 1.6e-10)."""

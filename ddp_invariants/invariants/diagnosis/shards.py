@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil, log, log1p
 
-from ddp_invariants.case import ShardCase
-from ddp_invariants.verdict import Cause
+from ddp_invariants.cases.case import ShardCase
+from ddp_invariants.records.verdict import Cause
 
 Shards = list[list[int]]
 

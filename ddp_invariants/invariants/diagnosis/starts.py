@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ddp_invariants.evidence import ROUNDOFF, FloatArray, Tensors
+from ddp_invariants.cases.formats import ROUNDOFF, FloatArray
 from ddp_invariants.invariants.diagnosis import affected
 from ddp_invariants.invariants.diagnosis.causes import caused
 from ddp_invariants.invariants.diagnosis.predictions import (
@@ -16,8 +16,9 @@ from ddp_invariants.invariants.diagnosis.predictions import (
     everywhere,
     reordered,
 )
-from ddp_invariants.invariants.hearing import Hearing
-from ddp_invariants.verdict import Breach, Cause
+from ddp_invariants.invariants.view import Hearing
+from ddp_invariants.records.evidence import Tensors
+from ddp_invariants.records.verdict import Breach, Cause
 
 Records = tuple[Tensors, ...]
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddp_invariants import draws
-from ddp_invariants.case import TrainingCase
-from ddp_invariants.evidence import Tensors
+from ddp_invariants.cases import numbers
+from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.invariants.diagnosis.causes import caused
-from ddp_invariants.invariants.hearing import Hearing
-from ddp_invariants.verdict import Breach, Cause
+from ddp_invariants.invariants.view import Hearing
+from ddp_invariants.records.evidence import Tensors
+from ddp_invariants.records.verdict import Breach, Cause
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def of_the_generator(hearing: Hearing, breach: Breach, compared: list[Pair]) -> 
 
 def _guesses(case: TrainingCase, compared: list[Pair]) -> Iterator[_Guess]:
     first = next((pair.one for pair in compared if (pair.rank, pair.micro) == (0, 0)), None)
-    of_rank_0 = first is not None and _is_of(first, draws.seed(case, case.outside))
+    of_rank_0 = first is not None and _is_of(first, numbers.seed(case, case.outside))
     yield _Guess(
         Cause("state of rank 0", "all ranks were given the state of rank 0's generator")
         if of_rank_0

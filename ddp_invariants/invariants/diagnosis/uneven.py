@@ -2,9 +2,10 @@
 
 import numpy as np
 
-from ddp_invariants.evidence import FloatArray, Layout, Moment
-from ddp_invariants.invariants.hearing import Hearing, flat_by_name
-from ddp_invariants.verdict import Cause
+from ddp_invariants.cases.formats import FloatArray
+from ddp_invariants.invariants.view import Hearing, flat_by_name
+from ddp_invariants.records.evidence import Layout, Moment
+from ddp_invariants.records.verdict import Cause
 
 
 def causes(

@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ddp_invariants.evidence import ROUNDOFF, FloatArray, Moment, Tensors
+from ddp_invariants.cases.formats import ROUNDOFF, FloatArray
+from ddp_invariants.cases.program import Optimizer
 from ddp_invariants.invariants.diagnosis import gradients
 from ddp_invariants.invariants.diagnosis.causes import caused, words
-from ddp_invariants.invariants.hearing import Hearing
-from ddp_invariants.program import Optimizer
-from ddp_invariants.verdict import Breach, Cause
+from ddp_invariants.invariants.view import Hearing
+from ddp_invariants.records.evidence import Moment, Tensors
+from ddp_invariants.records.verdict import Breach, Cause
 
 
 def of_difference(hearing: Hearing, breach: Breach, step: int, rank: int, name: str) -> Breach:

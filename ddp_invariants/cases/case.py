@@ -1,0 +1,739 @@
+"""The situation on trial: everything that fixes a run, and nothing else.
+
+A case is frozen data with one JSON form. The controller draws it, the ranks
+build their world from it, the oracle recomputes it, a file of it repeats it.
+Two kinds exist: a `TrainingCase` needs a process group, a `ShardCase` asks a
+sampler alone.
+
+Standard library only: the rank side imports this module under any interpreter.
+"""
+
+import hashlib
+import json
+import math
+from collections import Counter
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, ClassVar, Literal
+
+from ddp_invariants.cases.fields import STRICT, between, one_of, require
+from ddp_invariants.cases.layers import PASSING, Layer, Model
+from ddp_invariants.cases.program import (
+    Data,
+    Exhausted,
+    Interlude,
+    LossScale,
+    Mishap,
+    Optimizer,
+    Perturbation,
+    Poison,
+    Unused,
+)
+
+ZeroGrad = Literal["set_to_none", "zero", "never"]
+Values = Literal["integer", "real"]
+NoSync = Literal["plain", "nested", "error"]
+Passes = Literal["alternate", "joint", "retained"]
+Init = Literal["distinct", "equal"]
+Loss = Literal["tagged", "mse"]
+
+LARGEST_WORLD_SIZE = 64
+"""More ranks than this on one machine is a typing error, not a case."""
+
+
+@dataclass(frozen=True)
+class TrainingCase:
+    """A whole data-parallel training run of a few steps.
+
+    Attributes:
+        world_size: Ranks in the data-parallel group, W.
+        outside: Ranks before them in the default group which train nothing; above 0 the
+            implementation is handed a subgroup that does not contain rank 0.
+        steps: Optimizer updates.
+        accumulation: Backwards per step, K, each on a batch of its own (micro-steps); the loss is
+            divided by K, so that a step is one on a global batch of K * W * B samples.
+        loss: `tagged` adds each sample's tag to its squared error, summed over outputs; `mse` is
+            the mean of squared errors over samples and outputs, as a whole training step computes
+            it by itself.
+        bucket_cap: Bucket capacity in bytes; None leaves the implementation's default.
+        init: Whether the ranks start from different parameters (`distinct`) or from equal ones.
+        values: `integer` draws small integers, so that most arithmetic is exact; `real` draws
+            fractions.
+        log2_scale: Inputs are multiplied by 2**log2_scale (large magnitudes).
+        zero_grad: What happens to gradients before each backward.
+        poison: A value that is not finite, or None.
+        perturbation: Of the timing of collectives.
+        mishap: What goes wrong on purpose, or None.
+        no_sync: How the micro-steps but the last go without communication: each in a `plain`
+            no_sync, or with a `nested` one entered and left before its backward; or an `error` of
+            the user's own leaves a no_sync before the last one.
+        unused: Layers that some forwards pass by; something with elements is trained in every one.
+        crossed: The rank whose `branches` are computed in the other order, so that their gradients,
+            of equal shape, become ready in another order than on the other ranks; None for none. No
+            number changes.
+        passes: How the forwards and backwards of a step's micro-steps follow one another: in turn
+            (`alternate`), all forwards and one backward of their summed losses (`joint`), or one
+            forward on the first batch, through which every backward goes again (`retained`). The
+            latter two know no `no_sync`.
+        penalty: Whether the squared gradient of the outputs by the inputs, which the program asks
+            autograd for with a graph of its own, is added to every loss. Known from the unwrapped
+            twin alone: the oracle has no second derivatives.
+        interludes: What the program does between steps, in this order before one and the same.
+        exhausted: Ranks that have batches for some of the steps only. They train under the
+            implementation's own way to bear it, which they are the first to leave; the others go
+            on.
+        saved_by: How many ranks, the first of all processes, trained before and saved what is
+            trained: it is loaded, with its optimizer, by the ranks of this run before their first
+            step. None where nobody did.
+        clip: Largest norm of all gradients together that a step is made with: they are scaled down
+            to it once they are synchronised. None for any.
+        scaler: What scales the loss of every step, and skips a step whose gradients overflow; None
+            for nothing.
+        autocast: Whether forwards run under `torch.autocast` to bfloat16, which lowers products of
+            float32 (`Layer.lowered`).
+        rounds: How often the whole run is repeated in the same processes; the evidence is the last
+            one's.
+        seed: Of parameters, samples and targets.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    model: Model
+    world_size: int = 2
+    outside: int = 0
+    data: Data = Data()
+    steps: int = 1
+    accumulation: int = 1
+    loss: Loss = "tagged"
+    optimizer: Optimizer = Optimizer()
+    bucket_cap: int | None = None
+    init: Init = "distinct"
+    values: Values = "integer"
+    log2_scale: int = 0
+    zero_grad: ZeroGrad = "set_to_none"
+    poison: Poison | None = None
+    perturbation: Perturbation = Perturbation()
+    mishap: Mishap | None = None
+    no_sync: NoSync = "plain"
+    unused: tuple[Unused, ...] = ()
+    crossed: int | None = None
+    passes: Passes = "alternate"
+    penalty: bool = False
+    interludes: tuple[Interlude, ...] = ()
+    exhausted: tuple[Exhausted, ...] = ()
+    saved_by: int | None = None
+    clip: float | None = None
+    scaler: LossScale | None = None
+    autocast: bool = False
+    rounds: int = 1
+    seed: int = 0
+    kind: Literal["training"] = "training"
+
+    def __post_init__(self) -> None:
+        between("world_size", self.world_size, 1, LARGEST_WORLD_SIZE)
+        between("outside", self.outside, 0, 8)
+        between("steps", self.steps, 1, 1000)
+        between("accumulation", self.accumulation, 1, 64)
+        one_of("loss", self.loss, Loss)
+        require(
+            self.poison is None or self.accumulation == 1,
+            "accumulation",
+            self.accumulation,
+            "1 where there is poison",
+        )
+        between("log2_scale", self.log2_scale, -30, 30)
+        between("seed", self.seed, 0, 2**31 - 1)
+        require(
+            self.bucket_cap is None or self.bucket_cap >= 1,
+            "bucket_cap",
+            self.bucket_cap,
+            "null or bytes from 1",
+        )
+        one_of("init", self.init, Init)
+        one_of("values", self.values, Values)
+        one_of("zero_grad", self.zero_grad, ZeroGrad)
+        one_of("no_sync", self.no_sync, NoSync)
+        require(
+            self.no_sync == "plain" or self.accumulation > 1,
+            "no_sync",
+            self.no_sync,
+            "'plain' where a step has one backward",
+        )
+        least = self.world_size if self.data.drop_last else 1
+        require(
+            self.data.samples >= least,
+            "data.samples",
+            self.data.samples,
+            f"at least {least}: no rank has a batch",
+        )
+        if self.poison is not None:
+            between("poison.rank", self.poison.rank, 0, self.world_size - 1)
+            between("poison.step", self.poison.step, 0, self.steps - 1)
+            require(
+                not any(layer.complex for layer in self.model.layers),
+                "poison",
+                self.poison,
+                "null where a layer is complex: which part is no number then, nothing fixes",
+            )
+        between("rounds", self.rounds, 1, 100)
+        between("perturbation.rank", self.perturbation.rank, 0, self.world_size - 1)
+        if self.mishap is not None:
+            between("mishap.rank", self.mishap.rank, 0, self.world_size - 1)
+            between("mishap.step", self.mishap.step, 0, self.steps - 1)
+            require(
+                self.mishap.kind == "death" or self.zero_grad != "never",
+                "zero_grad",
+                self.zero_grad,
+                "another where a step is run again: what the first attempt left must be cleared",
+            )
+            require(
+                self.mishap.kind != "death" or self.perturbation.kind == "none",
+                "perturbation.kind",
+                self.perturbation.kind,
+                "'none' where a rank dies: what is withheld then is the harness's own trouble",
+            )
+            require(
+                self.mishap.kind != "death" or self.mishap.step > 0,
+                "mishap.step",
+                self.mishap.step,
+                "from 1 where a rank dies",
+            )
+            require(
+                self.mishap.kind != "death" or self.rounds == 1,
+                "rounds",
+                self.rounds,
+                "1 where a rank dies",
+            )
+        if self.crossed is not None:
+            between("crossed", self.crossed, 0, self.world_size - 1)
+        for index, one in enumerate(self.unused):
+            self._require_unused(f"unused[{index}]", one)
+        one_of("passes", self.passes, Passes)
+        require(
+            self.passes == "alternate" or self.accumulation > 1,
+            "passes",
+            self.passes,
+            "'alternate' where a step has one backward",
+        )
+        require(
+            self.passes == "alternate" or self.no_sync == "plain",
+            "no_sync",
+            self.no_sync,
+            "'plain' where backwards do not alternate with forwards",
+        )
+        require(
+            self.passes != "joint" or not self.model.norms_batches,
+            "passes",
+            self.passes,
+            "another where a layer is a batch_norm: autograd refuses its backward once its buffers have been written, "
+            "as they are by whoever broadcasts them when a forward starts",
+        )
+        require(
+            not self.in_parts or self.zero_grad != "never",
+            "zero_grad",
+            self.zero_grad,
+            "another where a gradient comes in parts: added to what is left they round otherwise than among themselves",
+        )
+        if self.penalty:
+            self._require_penalty()
+        for index, interlude in enumerate(self.interludes):
+            self._require_interlude(f"interludes[{index}]", interlude)
+        require(
+            self.clip is None or 0 < self.clip < math.inf,
+            "clip",
+            self.clip,
+            "null or a number above 0",
+        )
+        require(
+            self.clip is None or self.zero_grad != "never",
+            "zero_grad",
+            self.zero_grad,
+            "another where gradients are clipped: what is left of them is not what was reduced",
+        )
+        require(
+            self.clip is None or not self.sparse,
+            "clip",
+            self.clip,
+            "null where a gradient is sparse",
+        )
+        if self.scaler is not None:
+            self._require_scaler(self.scaler)
+        require(
+            not self.autocast or all(layer.kind != "attention" for layer in self.model.layers),
+            "autocast",
+            self.autocast,
+            "false where a layer attends: nothing of what bfloat16 leaves of it could be judged",
+        )
+        if self.exhausted:
+            self._require_exhausted()
+        if self.saved_by is not None:
+            self._require_saved()
+        if any(one.freezes for one in self.interludes):
+            for step in range(self.steps):
+                self.at(step)  # Something is trained in every one.
+
+        require(
+            self.optimizer.way != "fused" or self.fusible,
+            "optimizer.way",
+            self.optimizer.way,
+            "another where parameters are not contiguous, of bfloat16, complex, or sometimes without a gradient",
+        )
+        plain = replace(self.optimizer, log2_lr=Optimizer().log2_lr) == Optimizer()
+        require(
+            not self.sparse or plain,
+            "optimizer",
+            self.optimizer,
+            "plain SGD where a gradient is sparse: neither momentum nor weight decay takes it",
+        )
+        require(
+            not self.sparse or self.zero_grad != "never",
+            "zero_grad",
+            self.zero_grad,
+            "another where a gradient is sparse: what it was the sum of is not known of what was left",
+        )
+
+    @property
+    def recast(self) -> frozenset[str]:
+        """Weights that autocast casts for several uses.
+
+        Their gradients are added up before they are cast back where it keeps the first cast, as of
+        a leaf it does, and after that where the weight is a view of another tensor, or its cache is
+        off.
+        """
+        uses = Counter(
+            f"layers.{index if layer.tied is None else layer.tied}.weight"
+            for index, layer in enumerate(self.model.layers)
+            if self.autocast and layer.kind == "linear" and layer.lowered != layer.dtype
+            for _ in range(1 + layer.twice)
+        )
+        return frozenset(name for name, count in uses.items() if count > 1)
+
+    def _require_penalty(self) -> None:
+        plain = self.passes == "alternate" and all(
+            layer.checkpoint == "none" for layer in self.model.layers
+        )
+        require(
+            plain,
+            "penalty",
+            self.penalty,
+            "false where passes do not alternate, or a layer is computed again",
+        )
+        require(
+            self.zero_grad != "never",
+            "zero_grad",
+            self.zero_grad,
+            "another where gradients are asked for besides: what is left may be reduced once more",
+        )
+        self._require_plain(
+            "where a loss carries a penalty",
+            clip=None,
+            scaler=None,
+            exhausted=(),
+            saved_by=None,
+            interludes=(),
+        )
+
+    def _require_exhausted(self) -> None:
+        ranks = [one.rank for one in self.exhausted]
+        for index, one in enumerate(self.exhausted):
+            between(f"exhausted[{index}].rank", one.rank, 0, self.world_size - 1)
+            between(f"exhausted[{index}].steps", one.steps, 1, self.steps - 1)
+        require(
+            len(set(ranks)) == len(ranks) < self.world_size,
+            "exhausted",
+            ranks,
+            "ranks that differ, and not all of them",
+        )
+        require(
+            self.zero_grad != "never",
+            "zero_grad",
+            self.zero_grad,
+            "another where a rank runs out of batches",
+        )
+        self._require_plain("where a rank runs out of batches", accumulation=1, interludes=())
+        require(
+            not self.sparse,
+            "exhausted",
+            ranks,
+            "none where a gradient is sparse: who has none cannot know its indices",
+        )
+
+    def _require_saved(self) -> None:
+        assert self.saved_by is not None
+        between("saved_by", self.saved_by, 1, self.ranks_needed)
+        require(
+            not self.data.drop_last or self.data.samples >= self.saved_by,
+            "data.samples",
+            self.data.samples,
+            f"at least {self.saved_by}: a rank that saves has no batch",
+        )
+        self._require_plain(
+            "where a state is loaded that others saved", interludes=(), exhausted=()
+        )
+
+    def _require_scaler(self, plan: LossScale) -> None:
+        least = plan.log2_scale - plan.log2_backoff * self.steps
+        require(
+            plan.most(self.steps) <= 126 and least >= -126,
+            "scaler",
+            plan,
+            "one whose scale stays between 2**-126 and 2**126, whatever overflows",
+        )
+        require(
+            self.zero_grad != "never",
+            "zero_grad",
+            self.zero_grad,
+            "another where a loss is scaled: what is left of a step was unscaled",
+        )
+        require(
+            self.scalable,
+            "scaler",
+            plan,
+            "null where a gradient is sparse or complex, or SGD's fused kernels have "
+            "momentum: where the first step is skipped, torch goes on with a momentum that nothing was written to",
+        )
+        require(
+            self.exhausted == () and self.saved_by is None,
+            "scaler",
+            plan,
+            "null where a rank runs out of batches, or a state is loaded that others saved",
+        )
+
+    @property
+    def scalable(self) -> bool:
+        """Whether torch's loss scaler can do with its gradients and its optimizer."""
+        real = all(layer.dtype in ("float32", "float64", "bfloat16") for layer in self.model.layers)
+        return (
+            real
+            and not self.sparse
+            and not (self.optimizer.way == "fused" and self.optimizer.momentum > 0)
+        )
+
+    def _require_plain(self, where: str, **plain: object) -> None:
+        """Insist that little else happens in a case."""
+        for name, expected in {
+            "poison": None,
+            "mishap": None,
+            "unused": (),
+            "rounds": 1,
+            **plain,
+        }.items():
+            require(
+                getattr(self, name) == expected, name, getattr(self, name), f"{expected!r} {where}"
+            )
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether one backward computes a gradient in parts, each in a backward of its own."""
+        return self.passes == "joint" and any(
+            layer.checkpoint == "reentrant" for layer in self.model.layers
+        )
+
+    @property
+    def sparse(self) -> bool:
+        """Whether a gradient is sparse."""
+        return self.model.layers[0].sparse
+
+    @property
+    def fusible(self) -> bool:
+        """Whether torch's fused kernels can do the steps.
+
+        On CPU they take a tensor's memory from its first element on for its elements in order,
+        whatever its strides; that of SGD loses every whole vector of bfloat16 (16 elements), and
+        refuses a parameter that gets its first momentum late. They refuse what is complex.
+        """
+        plain = all(
+            layer.layout == "contiguous" and layer.dtype in ("float32", "float64")
+            for layer in self.model.layers
+        )
+        return plain and not self.unused and not any(one.freezes for one in self.interludes)
+
+    def _require_interlude(self, where: str, one: Interlude) -> None:
+        layers = self.model.layers
+        between(f"{where}.step", one.step, 1, self.steps - 1)
+        between(f"{where}.layer", one.layer, 0, len(layers) - 1)
+        require(
+            not one.clears or self.zero_grad != "never",
+            "zero_grad",
+            self.zero_grad,
+            f"another where gradients do not outlive a {one.kind}",
+        )
+        require(
+            one.kind != "assign" or all(layer.tied is None for layer in layers),
+            f"{where}.kind",
+            one.kind,
+            "another where layers are tied: what is assigned to two names is two tensors",
+        )
+        require(
+            one.kind != "copy" or not self.outside,
+            "outside",
+            self.outside,
+            "0 where a copy is taken: process groups have none",
+        )
+        require(
+            not one.freezes
+            or (
+                bool(layers[one.layer].parameters)
+                and layers[one.layer].tied is None
+                and all(layer.tied != one.layer for layer in layers)
+            ),
+            f"{where}.layer",
+            one.layer,
+            "the index of a layer with parameters of its own, which is tied to none",
+        )
+
+    def _require_unused(self, where: str, one: Unused) -> None:
+        layers, widths = self.model.layers, self.model.widths()
+        between(f"{where}.layer", one.layer, 0, len(layers) - 1)
+        require(
+            layers[one.layer].kind not in PASSING
+            and widths[one.layer] == widths[one.layer + 1]
+            and not layers[one.layer].sparse,
+            f"{where}.layer",
+            one.layer,
+            "the index of a layer with parameters, none of sparse gradient, that is as wide out as in",
+        )
+        if one.rank is not None:
+            between(f"{where}.rank", one.rank, 0, self.world_size - 1)
+        if one.step is not None:
+            between(f"{where}.step", one.step, 0, self.steps - 1)
+        if one.micro_step is not None:
+            between(f"{where}.micro_step", one.micro_step, 0, self.accumulation - 1)
+            require(
+                self.passes != "retained",
+                f"{where}.micro_step",
+                one.micro_step,
+                "null where a step has one forward",
+            )
+        for rank in range(self.world_size) if one.rank is None else (one.rank,):
+            for step in range(self.steps) if one.step is None else (one.step,):
+                for micro_step in (
+                    range(self.accumulation) if one.micro_step is None else (one.micro_step,)
+                ):
+                    require(
+                        self.model.trains(self.passed_by(rank, step, micro_step)),
+                        f"{where}.layer",
+                        one.layer,
+                        f"another, so that rank {rank} trains a parameter with elements at step {step}",
+                    )
+
+    def at(self, step: int) -> "TrainingCase":
+        """The case with the model and the optimizer as they are at a step, after the interludes up to it."""
+        past = [one for one in self.interludes if one.step <= step]
+        if not past:
+            return replace(self, interludes=()) if self.interludes else self
+        layers, optimizer = list(self.model.layers), self.optimizer
+        for one in past:
+            if one.freezes:
+                layers[one.layer] = replace(layers[one.layer], frozen=one.kind == "freeze")
+            if one.kind == "learning rate":
+                optimizer = replace(optimizer, log2_lr=max(optimizer.log2_lr - 2, -30))
+            if one.kind == "decay":
+                optimizer = replace(
+                    optimizer,
+                    momentum=optimizer.momentum / 2,
+                    weight_decay=optimizer.weight_decay / 2,
+                )
+        return replace(
+            self,
+            model=replace(self.model, layers=tuple(layers)),
+            optimizer=optimizer,
+            interludes=(),
+        )
+
+    @property
+    def sometimes_frozen(self) -> frozenset[str]:
+        """Names of the parameters that are trained at some steps and frozen at others."""
+        frozen = (
+            [self.frozen(step) for step in range(self.steps)]
+            if any(one.freezes for one in self.interludes)
+            else []
+        )
+        return frozenset.union(*frozen) - frozenset.intersection(*frozen) if frozen else frozenset()
+
+    def frozen(self, step: int) -> frozenset[str]:
+        """Names of the parameters that are frozen at a step."""
+        layers = self.at(step).model.layers
+        return frozenset(
+            f"layers.{index}.{name}"
+            for index, layer in enumerate(layers)
+            if layer.frozen
+            for name in layer.parameters
+        )
+
+    def passed_by(self, rank: int, step: int, micro_step: int) -> frozenset[int]:
+        """The indices of the layers that a rank's forward of a micro-step passes by."""
+        return frozenset(
+            one.layer
+            for one in self.unused
+            if one.rank in (None, rank)
+            and one.step in (None, step)
+            and one.micro_step in (None, micro_step)
+        )
+
+    def never_used(self, rank: int, step: int) -> frozenset[int]:
+        """The indices of the layers that all of a rank's forwards of a step pass by."""
+        return frozenset.intersection(
+            *(self.passed_by(rank, step, micro_step) for micro_step in range(self.accumulation))
+        )
+
+    def steps_of(self, rank: int) -> int:
+        """For how many steps a rank has batches."""
+        return next((one.steps for one in self.exhausted if one.rank == rank), self.steps)
+
+    @property
+    def before(self) -> "TrainingCase":
+        """The run of those that trained before and saved what is loaded."""
+        assert self.saved_by is not None
+        return replace(
+            self,
+            world_size=self.saved_by,
+            outside=0,
+            saved_by=None,
+            crossed=None,
+            perturbation=Perturbation(),
+        )
+
+    @property
+    def kills(self) -> bool:
+        """Whether a rank is killed on purpose."""
+        return self.mishap is not None and self.mishap.kind == "death"
+
+    @property
+    def ranks_needed(self) -> int:
+        """Processes this case occupies."""
+        return self.world_size + self.outside
+
+
+@dataclass(frozen=True)
+class ShardCase:
+    """One sampler asked for the shards of every rank over a few epochs.
+
+    Attributes:
+        world_size: Ranks the dataset is dealt to, W.
+        data: Dataset length, per-rank batch size and the sampler's arguments.
+        epochs: Epochs asked for, in this order, by `set_epoch`.
+        loader: Whether a torch DataLoader is run over the sampler as well, to count its batches.
+        saved_after: Batches each rank takes of the last epoch before its sampler's state is saved,
+            to be loaded into another one; None where nothing is saved.
+        resumed_by: World size of the ranks that load it, rank 0's state on all of them; None for
+            the rank that saved it alone.
+        workers: Workers of a DataLoader that iterate the last epoch, each a copy of its rank's
+            sampler; 0 for none.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    world_size: int = 2
+    data: Data = Data()
+    epochs: tuple[int, ...] = (0,)
+    loader: bool = False
+    saved_after: int | None = None
+    resumed_by: int | None = None
+    workers: int = 0
+    kind: Literal["shard"] = "shard"
+
+    def __post_init__(self) -> None:
+        between("world_size", self.world_size, 1, 4096)
+        require(len(self.epochs) > 0, "epochs", self.epochs, "at least one epoch")
+        for index, epoch in enumerate(self.epochs):
+            between(f"epochs[{index}]", epoch, 0, 2**31 - 1)
+        between("workers", self.workers, 0, 16)
+        require(
+            self.resumed_by is None or self.saved_after is not None,
+            "resumed_by",
+            self.resumed_by,
+            "null where nothing is saved",
+        )
+        between("resumed_by", self.resumed_by or 1, 1, 4096)
+        require(
+            self.saved_after is None or self.saved_after >= 1,
+            "saved_after",
+            self.saved_after,
+            "null or batches from 1",
+        )
+
+
+Case = TrainingCase | ShardCase
+
+
+def to_json(case: Case) -> str:
+    """The one JSON form of a case: a single line, fields in the order of declaration."""
+    return json.dumps(case, default=vars)
+
+
+def case_id(case: Case, implementation: str = "") -> str:
+    """Six hexadecimal digits naming a case (and the implementation it was found with)."""
+    return hashlib.blake2b(f"{implementation}\n{to_json(case)}".encode(), digest_size=3).hexdigest()
+
+
+def from_plain(plain: dict[str, Any]) -> Case:
+    """Build a case from what `to_json` wrote, without checking types; for frames between our own processes.
+
+    Raises:
+        CaseError: A field holds a value outside its range.
+    """
+    if plain["kind"] == "shard":
+        return ShardCase(
+            **{**plain, "data": Data(**plain["data"]), "epochs": tuple(plain["epochs"])}
+        )
+    model = Model(
+        plain["model"]["inputs"], tuple(Layer(**layer) for layer in plain["model"]["layers"])
+    )
+    poison = plain["poison"] and Poison(**plain["poison"])
+    mishap = plain["mishap"] and Mishap(**plain["mishap"])
+    scaler = plain["scaler"] and LossScale(**plain["scaler"])
+    return TrainingCase(
+        **{
+            **plain,
+            "model": model,
+            "data": Data(**plain["data"]),
+            "unused": tuple(Unused(**one) for one in plain["unused"]),
+            "interludes": tuple(Interlude(**one) for one in plain["interludes"]),
+            "exhausted": tuple(Exhausted(**one) for one in plain["exhausted"]),
+            "optimizer": Optimizer(**plain["optimizer"]),
+            "poison": poison,
+            "mishap": mishap,
+            "scaler": scaler,
+            "perturbation": Perturbation(**plain["perturbation"]),
+        }
+    )
+
+
+def describe(case: Case) -> str:
+    """The case in one line: only what differs from the defaults, after the world size."""
+    parts = [f"world_size={case.world_size}"]
+    for field in fields(case):
+        value = getattr(case, field.name)
+        if field.name in ("kind", "world_size") or value == field.default:
+            continue
+        parts.append(f"{field.name}={_brief(value)}")
+    return " ".join(parts)
+
+
+def _brief(value: object) -> str:
+    if isinstance(value, Model):
+        return f"{value.inputs}->" + ",".join(_brief(layer) for layer in value.layers)
+    if isinstance(value, Layer):
+        differing = [
+            f"{k}={v}" for k, v in asdict(value).items() if k != "kind" and v != getattr(Layer, k)
+        ]
+        return value.kind + (f"({','.join(differing)})" if differing else "")
+    if isinstance(value, tuple) and value and isinstance(value[0], Unused | Interlude | Exhausted):
+        return "+".join(_brief(one) for one in value)
+    if isinstance(
+        value,
+        Data
+        | Optimizer
+        | Poison
+        | LossScale
+        | Perturbation
+        | Mishap
+        | Unused
+        | Interlude
+        | Exhausted,
+    ):
+        differing = [
+            f"{k}={v}" for k, v in asdict(value).items() if v != getattr(type(value), k, None)
+        ]
+        return f"({','.join(differing)})"
+    return str(value)

@@ -1,0 +1,344 @@
+"""The model on trial, as data: the ranks build a torch module from it, the oracle plain numpy.
+
+Standard library only: the rank side imports this module under any interpreter.
+"""
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any, ClassVar, Literal
+
+from ddp_invariants.cases.fields import STRICT, between, one_of, require
+
+Dtype = Literal["float32", "float64", "bfloat16", "complex64"]
+Layout = Literal["contiguous", "transposed", "strided", "channels_last"]
+LayerKind = Literal[
+    "linear",
+    "scale",
+    "empty",
+    "statistics",
+    "branches",
+    "embedding",
+    "convolution",
+    "norm",
+    "attention",
+    "batch_norm",
+    "dropout",
+]
+Checkpoint = Literal["none", "plain", "reentrant"]
+Activation = Literal["none", "relu", "gelu"]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer of the model, as data: the ranks build a torch module from it, the oracle plain numpy.
+
+    Attributes:
+        kind: `linear` is x @ W.T + b; `scale` multiplies by a 0-d parameter; `empty` adds the sum
+            of a zero-element parameter; `statistics` has buffers (float, integer, bool) and no
+            parameter; `branches` is x @ F.T - x @ S.T, of which a rank may compute either first
+            (`TrainingCase.crossed`); `embedding` adds a row of a table of `ROWS`, chosen by the
+            sample's first input, so that it stands first; `convolution` takes a quarter of its
+            inputs as channels of 2 x 2 pixels, pads them above and to the left, and has a kernel of
+            2 x 2; `norm` is a LayerNorm; `attention` adds to its input what two tokens of half the
+            width each attend to, under one head; `batch_norm` is a BatchNorm2d over as many
+            channels as a convolution has, so that even a batch of one sample has
+            four numbers a channel: a rank's own batch norms it in training, and moves a running
+                mean, a running variance and a
+            count in buffers, by which an evaluation norms; `dropout` makes each number of its input
+            zero or twice itself in training, as torch's default generator has it, and passes all on
+            in evaluation.
+        outputs: Width of the result of a `linear` layer; channels of that of a `convolution`.
+        bias: Whether a `linear` layer, a `convolution` or a `batch_norm` adds a vector.
+        activation: What the result passes through: nothing, max(x, 0), or x times the normal
+            distribution's integral.
+        layout: How a linear weight lies in memory. `channels_last` is stored as a 4-d tensor and
+            needs an input width divisible by 4. Of a convolution's kernel and its images,
+            `contiguous` or `channels_last`.
+        dtype: Of the layer's parameters; the input is cast to it. A `linear` or `scale` layer may
+            be complex: it takes its input with the same in reverse order as the imaginary part, and
+            gives the real part of what it makes of that with twice the imaginary part added, so
+            that those around it are real.
+        frozen: Whether the parameters have requires_grad = False.
+        tied: Index of an earlier linear layer whose weight this one uses, or of the embedding,
+            whose table a last layer often is; None for its own.
+        checkpoint: Whether backward computes the layer again (torch.utils.checkpoint), within the
+            backward that is running (`plain`) or in one of its own inside it (`reentrant`).
+        twice: Whether a forward calls a linear layer a second time, on what it made of its input.
+        sparse: Whether an embedding's gradient is sparse: of the rows that were chosen, each as
+            often as it was.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    kind: LayerKind
+    outputs: int = 1
+    bias: bool = False
+    activation: Activation = "none"
+    layout: Layout = "contiguous"
+    dtype: Dtype = "float32"
+    frozen: bool = False
+    tied: int | None = None
+    checkpoint: Checkpoint = "none"
+    sparse: bool = False
+    twice: bool = False
+
+    def __post_init__(self) -> None:
+        require(
+            not self.twice or (self.kind == "linear" and self.checkpoint == "none"),
+            "twice",
+            self.twice,
+            "false where the layer is not linear, or computed again in backward",
+        )
+        one_of("checkpoint", self.checkpoint, Checkpoint)
+        require(
+            self.checkpoint == "none" or not self.buffers,
+            "checkpoint",
+            self.checkpoint,
+            f"'none': a {self.kind} layer would count everything twice",
+        )
+        require(
+            self.checkpoint == "none" or self.kind != "dropout",
+            "checkpoint",
+            self.checkpoint,
+            "'none' for dropout: that backward draws the same again is torch's affair",
+        )
+        one_of("kind", self.kind, LayerKind)
+        one_of("activation", self.activation, Activation)
+        one_of("layout", self.layout, Layout)
+        one_of("dtype", self.dtype, Dtype)
+        between("outputs", self.outputs, 1, 4096)
+        require(
+            self.kind != "convolution" or self.layout in ("contiguous", "channels_last"),
+            "layout",
+            self.layout,
+            "'contiguous' or 'channels_last' for a convolution",
+        )
+        require(
+            self.kind not in ("norm", "attention", "batch_norm") or self.dtype != "bfloat16",
+            "dtype",
+            self.dtype,
+            f"'float32' or 'float64' for {self.kind}: nothing of what bfloat16 leaves of it could be judged",
+        )
+        require(
+            not self.complex or self.kind in ("linear", "scale"),
+            "dtype",
+            self.dtype,
+            f"a real one for {self.kind}",
+        )
+        require(
+            not self.sparse or self.kind == "embedding",
+            "sparse",
+            self.sparse,
+            "false where the layer has no table",
+        )
+
+    @property
+    def complex(self) -> bool:
+        """Whether its parameters are complex."""
+        return self.dtype == "complex64"
+
+    @property
+    def lowered(self) -> Dtype:
+        """What it computes in under autocast to bfloat16, which casts operands of products alone, and those of float32."""
+        product = self.kind in ("linear", "branches", "convolution")
+        return "bfloat16" if product and self.dtype == "float32" else self.dtype
+
+    @property
+    def buffers(self) -> tuple[str, ...]:
+        """What its buffers are called, in the order of registration; nothing where it has none."""
+        return BUFFERS.get(self.kind, ())
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """What its own parameters are called, in the order of registration."""
+        return tuple(
+            name
+            for name in PARAMETERS[self.kind]
+            if (name != "bias" or self.bias) and (name != "weight" or self.tied is None)
+        )
+
+    def shapes(self, width: int) -> dict[str, tuple[int, ...]]:
+        """What it has, in order, at an input width: parameters, a tied weight too, and buffers."""
+        found: dict[LayerKind, dict[str, tuple[int, ...]]] = {
+            "linear": {"weight": (self.outputs, width)}
+            | ({"bias": (self.outputs,)} if self.bias else {}),
+            "scale": {"factor": ()},
+            "empty": {"nothing": (0, width)},
+            "statistics": {"running": (width,), "count": (), "seen": (width,)},
+            "branches": {"first": (width, width), "second": (width, width)},
+            "embedding": {"weight": (ROWS, width)},
+            "convolution": {"kernel": (self.outputs, width // 4, 2, 2)}
+            | ({"bias": (self.outputs,)} if self.bias else {}),
+            "norm": {"gain": (width,), "shift": (width,)},
+            "dropout": {},
+            "attention": dict.fromkeys(PARAMETERS["attention"], (width // 2, width // 2)),
+            "batch_norm": dict.fromkeys(
+                (*self.parameters, "running_mean", "running_var"), (width // 4,)
+            )
+            | {"num_batches_tracked": ()},
+        }
+        return found[self.kind]
+
+    def sizes(self, width: int) -> list[int]:
+        """Elements of each of its own parameters at an input width, in the order of registration."""
+        return [prod(self.shapes(width)[name]) for name in self.parameters]
+
+
+ROWS = 4
+"""Of an embedding's table: few enough that samples share them, enough that a batch leaves some out."""
+
+PARAMETERS: dict[LayerKind, tuple[str, ...]] = {
+    "linear": ("weight", "bias"),
+    "scale": ("factor",),
+    "empty": ("nothing",),
+    "statistics": (),
+    "branches": ("first", "second"),
+    "embedding": ("weight",),
+    "convolution": ("kernel", "bias"),
+    "norm": ("gain", "shift"),
+    "attention": ("query", "key", "value"),
+    "batch_norm": ("weight", "bias"),
+    "dropout": (),
+}
+"""What the parameters of a kind of layer are called, in the order of registration."""
+
+BUFFERS: dict[LayerKind, tuple[str, ...]] = {
+    "statistics": ("running", "count", "seen"),
+    "batch_norm": ("running_mean", "running_var", "num_batches_tracked"),
+}
+"""The same of its buffers; a kind that is not here has none. All of them move in every forward in training."""
+
+
+PASSING: tuple[LayerKind, ...] = ("statistics", "dropout")
+"""Kinds without parameters, which pass their input on in the dtype it has."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A stack of layers over an input of width `inputs`."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    inputs: int
+    layers: tuple[Layer, ...]
+
+    def __post_init__(self) -> None:
+        between("inputs", self.inputs, 1, 4096)
+        require(len(self.layers) > 0, "layers", self.layers, "at least one layer")
+        widths = self.widths()
+        for index, layer in enumerate(self.layers):
+            where = f"layers[{index}]"
+            require(
+                layer.activation == "none" or layer.kind not in PASSING,
+                f"{where}.activation",
+                layer.activation,
+                f"'none': a {layer.kind} layer passes its input on",
+            )
+            require(
+                layer.kind not in ("convolution", "batch_norm") or widths[index] % 4 == 0,
+                f"{where}.kind",
+                layer.kind,
+                f"another kind, since the input width {widths[index]} is not divisible by 4",
+            )
+            if layer.layout == "channels_last":
+                require(
+                    widths[index] % 4 == 0,
+                    f"{where}.layout",
+                    layer.layout,
+                    f"another layout, since the input width {widths[index]} is not divisible by 4",
+                )
+            require(
+                layer.kind != "attention" or widths[index] % 2 == 0,
+                f"{where}.kind",
+                layer.kind,
+                f"another kind, since the input width {widths[index]} is odd",
+            )
+            require(
+                layer.kind != "embedding" or index == 0,
+                f"{where}.kind",
+                layer.kind,
+                "another kind: the sample chooses the row, so an embedding stands first",
+            )
+            require(
+                not layer.twice or widths[index] == widths[index + 1],
+                f"{where}.twice",
+                layer.twice,
+                "false where the layer is not as wide out as in",
+            )
+            if layer.tied is not None:
+                between(f"{where}.tied", layer.tied, 0, index - 1)
+                owner = self.layers[layer.tied]
+                require(
+                    layer.kind == "linear"
+                    and owner.kind in ("linear", "embedding")
+                    and owner.tied is None
+                    and not owner.sparse,
+                    f"{where}.tied",
+                    layer.tied,
+                    "the index of an earlier linear layer that owns its weight, or of an embedding whose gradient is dense",
+                )
+                shapes = (
+                    owner.shapes(widths[layer.tied])["weight"],
+                    layer.shapes(widths[index])["weight"],
+                )
+                require(
+                    shapes[0] == shapes[1] and layer.dtype == owner.dtype,
+                    f"{where}.tied",
+                    layer.tied,
+                    "a layer of the same shape and dtype",
+                )
+        require(
+            self.trains(),
+            "layers",
+            [layer.kind for layer in self.layers],
+            "at least one trainable parameter with elements",
+        )
+
+    @property
+    def norms_batches(self) -> bool:
+        """Whether what a sample comes to depends on the others of its rank's batch."""
+        return any(layer.kind == "batch_norm" for layer in self.layers)
+
+    def trains(self, passed_by: frozenset[int] = frozenset()) -> bool:
+        """Whether a forward that passes some layers by trains a weight or factor."""
+        return any(
+            index not in passed_by
+            and not (layer if layer.tied is None else self.layers[layer.tied]).frozen
+            and layer.kind not in ("empty", *PASSING)
+            for index, layer in enumerate(self.layers)
+        )
+
+    @property
+    def draws(self) -> tuple[int, ...]:
+        """The indices of the layers that draw random numbers."""
+        return tuple(index for index, layer in enumerate(self.layers) if layer.kind == "dropout")
+
+    @property
+    def numbers(self) -> int:
+        """How many initial numbers it takes: of each layer's shapes in order, a complex element two."""
+        return sum(
+            prod(shape) * (1 + layer.complex)
+            for layer, width in zip(self.layers, self.widths(), strict=False)
+            for shape in layer.shapes(width).values()
+        )
+
+    def used(self, passed_by: frozenset[int]) -> frozenset[str]:
+        """Names of the parameters, frozen ones too, that a forward computes with which passes some layers by."""
+        return frozenset(
+            f"layers.{index if layer.tied is None or name == 'bias' else layer.tied}.{name}"
+            for index, layer in enumerate(self.layers)
+            if index not in passed_by
+            for name in PARAMETERS[layer.kind]
+            if name != "bias" or layer.bias
+        )
+
+    def widths(self) -> list[int]:
+        """The input width of every layer, then the width of the result."""
+        widths = [self.inputs]
+        for layer in self.layers:
+            widths.append(
+                {"linear": layer.outputs, "convolution": 4 * layer.outputs}.get(
+                    layer.kind, widths[-1]
+                )
+            )
+        return widths

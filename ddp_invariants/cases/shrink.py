@@ -1,0 +1,194 @@
+"""The last step of shrinking: make a failing case simpler as the data it is.
+
+Hypothesis shrinks the choices a case was drawn from. It deletes a few neighbouring choices at a
+time, and a layer takes ten, so models keep layers that do nothing for the failure. Here a case is
+simplified by what it means.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from typing import Any, TypeVar
+
+from ddp_invariants.cases.case import Case, ShardCase, TrainingCase
+from ddp_invariants.cases.layers import Layer
+from ddp_invariants.cases.program import (
+    Data,
+    Exhausted,
+    Interlude,
+    LossScale,
+    Mishap,
+    Optimizer,
+    Perturbation,
+    Unused,
+)
+from ddp_invariants.errors import CaseError
+
+Plan = TypeVar(
+    "Plan", Data, Layer, Optimizer, Perturbation, Mishap, Unused, Interlude, Exhausted, LossScale
+)
+
+
+def simpler(case: Case) -> Iterator[Case]:
+    """Cases one step simpler than this one, the greatest steps first; all of them can be run."""
+    return _simpler_training(case) if isinstance(case, TrainingCase) else _simpler_shard(case)
+
+
+def _simpler_training(case: TrainingCase) -> Iterator[TrainingCase]:
+    for index in range(len(case.model.layers)):
+        yield from _tried(
+            case,
+            layers=without_layer(case.model.layers, index),
+            unused=unused_without(case.unused, index),
+            interludes=interludes_without(case.interludes, index),
+        )
+    for world_size in range(2, case.world_size):
+        yield from _tried(case, world_size=world_size)
+    for steps in range(1, case.steps):
+        yield from _tried(case, steps=steps)
+    for accumulation in range(1, case.accumulation):
+        yield from _tried(case, accumulation=accumulation)
+    for name in (
+        "outside",
+        "data",
+        "optimizer",
+        "bucket_cap",
+        "values",
+        "log2_scale",
+        "zero_grad",
+        "poison",
+        "perturbation",
+        "mishap",
+        "no_sync",
+        "unused",
+        "crossed",
+        "passes",
+        "penalty",
+        "interludes",
+        "exhausted",
+        "saved_by",
+        "clip",
+        "scaler",
+        "autocast",
+        "rounds",
+        "seed",
+    ):
+        default = next(field.default for field in fields(case) if field.name == name)
+        if getattr(case, name) != default:
+            yield from _tried(case, **{name: default})
+    yield from (
+        one for data in _simpler_fields(case.data, Data()) for one in _tried(case, data=data)
+    )
+    yield from (
+        one
+        for plan in _simpler_fields(case.optimizer, Optimizer())
+        for one in _tried(case, optimizer=plan)
+    )
+    for perturbation in _simpler_fields(case.perturbation, Perturbation(case.perturbation.kind)):
+        yield from _tried(case, perturbation=perturbation)
+    plans: dict[str, tuple[Any, Any]] = {
+        "mishap": (case.mishap, case.mishap and Mishap(case.mishap.kind)),
+        "scaler": (case.scaler, LossScale(4)),
+    }
+    yield from (
+        one
+        for name, (plan, plain) in plans.items()
+        if plan is not None
+        for simpler_plan in _simpler_fields(plan, plain)
+        for one in _tried(case, **{name: simpler_plan})
+    )
+    plainest: dict[str, Callable[[Any], Any]] = {
+        "unused": lambda one: Unused(one.layer),
+        "interludes": lambda one: Interlude(one.kind, min(1, one.step)),
+        "exhausted": lambda one: Exhausted(one.rank),
+    }
+    yield from (
+        one
+        for name, plain in plainest.items()
+        for rest in _simpler_each(getattr(case, name), plain)
+        for one in _tried(case, **{name: rest})
+    )
+    for rounds in range(1, case.rounds):
+        yield from _tried(case, rounds=rounds)
+    for index, layer in enumerate(case.model.layers):
+        for plain in _simpler_fields(layer, Layer(layer.kind)):
+            layers = (*case.model.layers[:index], plain, *case.model.layers[index + 1 :])
+            yield from _tried(case, layers=layers)
+    for inputs in (1, case.model.inputs // 2):
+        if inputs < case.model.inputs:
+            yield from _tried(case, inputs=inputs)
+
+
+def _simpler_each(
+    found: tuple[Any, ...], plainest: Callable[[Any], Any]
+) -> Iterator[tuple[Any, ...]]:
+    """Some plans without one of them, or with one that is simpler."""
+    for index, one in enumerate(found):
+        yield found[:index] + found[index + 1 :]
+        for plain in _simpler_fields(one, plainest(one)):
+            yield (*found[:index], plain, *found[index + 1 :])
+
+
+def _simpler_shard(case: ShardCase) -> Iterator[ShardCase]:
+    for world_size in range(1, case.world_size):
+        yield replace(case, world_size=world_size)
+    for samples in range(case.data.samples):
+        yield replace(case, data=replace(case.data, samples=samples))
+    for data in _simpler_fields(case.data, Data(samples=case.data.samples)):
+        yield replace(case, data=data)
+    if len(case.epochs) > 1:
+        yield from (
+            replace(case, epochs=case.epochs[:count]) for count in range(1, len(case.epochs))
+        )
+    for workers in range(case.workers):
+        yield replace(case, workers=workers)
+    if case.saved_after is not None:
+        yield replace(case, saved_after=None, resumed_by=None)
+        yield from (replace(case, saved_after=count) for count in range(1, case.saved_after))
+        others = () if case.resumed_by is None else (None, *range(1, case.resumed_by))
+        yield from (replace(case, resumed_by=world_size) for world_size in others)
+
+
+def _simpler_fields(plan: Plan, plainest: Plan) -> Iterator[Plan]:
+    """The plan with one field at a time as in the plainest one."""
+    for field in fields(plan):
+        if getattr(plan, field.name) != getattr(plainest, field.name):
+            try:
+                yield replace(plan, **{field.name: getattr(plainest, field.name)})
+            except CaseError:
+                continue
+
+
+def without_layer(layers: tuple[Layer, ...], index: int) -> tuple[Layer, ...]:
+    """The layers but one; those tied to a later layer than that one follow it down, those tied to it own a weight."""
+    rest = layers[:index] + layers[index + 1 :]
+    return tuple(
+        layer
+        if layer.tied is None or layer.tied < index
+        else replace(layer, tied=None if layer.tied == index else layer.tied - 1)
+        for layer in rest
+    )
+
+
+def unused_without(unused: tuple[Unused, ...], index: int) -> tuple[Unused, ...]:
+    """What is unused when one layer is taken out."""
+    return tuple(
+        replace(one, layer=one.layer - (one.layer > index)) for one in unused if one.layer != index
+    )
+
+
+def interludes_without(interludes: tuple[Interlude, ...], index: int) -> tuple[Interlude, ...]:
+    """What happens between steps when one layer is taken out: nothing to that layer."""
+    return tuple(
+        replace(one, layer=max(one.layer - (one.layer > index), 0))
+        for one in interludes
+        if one.layer != index or not one.freezes
+    )
+
+
+def _tried(case: TrainingCase, **changes: object) -> Iterator[TrainingCase]:
+    """The changed case, or nothing where it could not be run."""
+    model = {name: changes.pop(name) for name in ("layers", "inputs") if name in changes}
+    try:
+        yield replace(case, model=replace(case.model, **model), **changes)  # type: ignore[arg-type]  # checked by the case
+    except CaseError:
+        return

@@ -1,0 +1,248 @@
+"""Judge implementations by all properties: certify."""
+
+import re
+from contextlib import nullcontext, suppress
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from ddp_invariants.cli.output import print_json, text_aside, with_json
+from ddp_invariants.errors import CERTIFIED, INCONCLUSIVE, INTERRUPTED, USAGE, VIOLATED
+
+if TYPE_CHECKING:
+    from ddp_invariants.report.outcome import Sat
+
+_SAMPLER = "sampler:"
+"""What stands before the name of a sampler among NAMEs, as `course:` before a course's."""
+_WORST_FIRST = (INTERRUPTED, VIOLATED, USAGE, INCONCLUSIVE, CERTIFIED)
+
+
+class _Registry:
+    """What pytest's plugin is handed to register its options with, which become options of the command."""
+
+    def __init__(self) -> None:
+        self.found: list[click.Option] = []
+
+    def getgroup(self, *_: Any, **__: Any) -> "_Registry":
+        return self
+
+    def addini(self, *_: Any, **__: Any) -> None:
+        """Settings have no place here."""
+
+    def addoption(self, *names: str, **told: Any) -> None:
+        flag = told.get("action") == "store_true"
+        kind: Any = (
+            click.Choice(told["choices"])
+            if "choices" in told
+            else int
+            if told.get("type") is int
+            else str
+        )
+        self.found.append(
+            click.Option(
+                names,
+                metavar=None if "choices" in told else told.get("metavar"),
+                help=told.get("help"),
+                is_flag=flag,
+                multiple=told.get("action") == "append",
+                type=None if flag else kind,
+            )
+        )
+
+
+@cache
+def _of_plugin() -> tuple[click.Option, ...]:
+    """The options of pytest's plugin."""
+    # Imported here: it imports pytest and Hypothesis, which the other commands do without.
+    from ddp_invariants import plugin
+
+    registry: Any = _Registry()
+    plugin.pytest_addoption(registry)
+    return tuple(registry.found)
+
+
+class _Certify(click.Command):
+    """A command with the plugin's options, whatever they are, and pytest's own behind `--`."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Its own, the plugin's, and --help."""
+        *own, helping = super().get_params(ctx)
+        return [*own, *_of_plugin(), helping]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """What stands behind `--` is no NAME."""
+        own, behind = (
+            (args[: args.index("--")], args[args.index("--") + 1 :]) if "--" in args else (args, [])
+        )
+        ctx.meta["behind"] = behind
+        return super().parse_args(ctx, own)
+
+
+@click.command(cls=_Certify, short_help="Judge implementations by all properties.")
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+@click.option(
+    "-n",
+    "--workers",
+    default="auto",
+    show_default=True,
+    metavar="N",
+    help="processes that judge; 0 for this one",
+)
+@click.option(
+    "-k",
+    "--only",
+    metavar="EXPRESSION",
+    help="properties by name, as pytest takes it: -k 'grad2 or live'",
+)
+@click.option(
+    "-v",
+    "--verbose",
+    count=True,
+    help="show how what is on trial is driven, and every property's name",
+)
+@click.option("-x", "--exitfirst", is_flag=True, help="end with the first violation")
+@click.option("--junitxml", metavar="FILE", help="write a JUnit report")
+@with_json
+@click.pass_context
+def certify(
+    context: click.Context,
+    /,
+    names: tuple[str, ...],
+    workers: str,
+    only: str | None,
+    verbose: int,
+    *,
+    exitfirst: bool,
+    junitxml: str | None,
+    as_json: bool,
+    **_: Any,
+) -> None:
+    """Judge implementations by all properties, wherever you are.
+
+    A NAME is a DDP as --ddp takes it, or sampler:NAME; without one, what --ddp and --sampler name.
+    Several are judged one after another, each with the options given, and compared. Violations are
+    stored in .ddp-invariants/ of this folder. No settings of pytest found here are used; options of
+    pytest's own stand behind "--". Under torchrun or srun the job's processes are the ranks.
+
+    Exit status: 0 certified, 1 violated, 2 inconclusive, 64 nothing was judged because of what was
+    asked, 130 interrupted.
+    """
+    # Imported here: they import pytest and Hypothesis.
+    from ddp_invariants.processes import job
+    from ddp_invariants.report import machine
+
+    given = [
+        one
+        for one in _of_plugin()
+        if context.get_parameter_source(str(one.name)) is not ParameterSource.DEFAULT
+    ]
+    for option in ("ddp", "sampler"):
+        if option in {one.name for one in given} and any(
+            name.startswith(_SAMPLER) == (option == "sampler") for name in names
+        ):
+            raise click.UsageError(f"either NAME or --{option} says what is on trial, not both")
+    certificate = context.params["certificate"] if len(set(names)) > 1 else None
+    if certificate is not None and Path(certificate).suffix not in (".html", ".json"):
+        raise click.UsageError(f"--certificate {certificate}: expected FILE.json or FILE.html")
+    given = [one for one in given if one.name != "certificate" or certificate is None]
+    words = [word for one in given for word in _words(one, context.params[str(one.name)])]
+    status = job.enter()
+    if status is not None:  # It was one of a job's other processes.
+        context.exit(status)
+    # One case is judged at once, and a job has one process that judges: no worker is worth its
+    # start.
+    usual = context.get_parameter_source("workers") is ParameterSource.DEFAULT
+    alone = workers == "0" or (usual and (context.params["replay"] or job.led() is not None))
+    words += [
+        *([] if alone else ["-n", workers]),
+        *(["-k", only] if only else []),
+        *["-v"] * verbose,
+    ]
+    words += [
+        *(["-x"] if exitfirst else []),
+        *([f"--junitxml={junitxml}"] if junitxml else []),
+        *context.meta["behind"],
+    ]
+    status = INCONCLUSIVE
+    try:
+        with text_aside() if as_json else nullcontext():
+            sat = _judged(names, words, certificate and Path(certificate))
+        status = min((one.status for one in sat.values()), key=_WORST_FIRST.index)
+        if as_json:
+            print_json(machine.certified(sat, status))
+    finally:
+        job.leave(status)
+    context.exit(status)
+
+
+def _judged(names: tuple[str, ...], words: list[str], compared: Path | None) -> "dict[str, Sat]":
+    """Judge them one after another; what came of each, as far as it came to that.
+
+    Args:
+        names: What is on trial.
+        words: Options of pytest and of its plugin.
+        compared: The page that compares their certificates, which are written beside it; None for
+            none.
+    """
+    # Imported here, as above.
+    from ddp_invariants.report import machine
+    from ddp_invariants.session.run import sit
+
+    sat: dict[str, Sat] = {}
+    for name in dict.fromkeys(names or ("",)):
+        sampler = name.startswith(_SAMPLER)
+        on_trial = (
+            [f"--{'sampler' if sampler else 'ddp'}={name.removeprefix(_SAMPLER)}"] if name else []
+        )
+        of_its_own = [f"--certificate={_beside(compared, name)}"] if compared is not None else []
+        sat[name] = sit([*words, *of_its_own, *on_trial], of_sampler=sampler)
+        if sat[name].status == INTERRUPTED:
+            break
+    if len(names) > 1:
+        click.echo(machine.side_by_side(sat))
+    if compared is not None:
+        click.echo(
+            _compared(
+                compared, [_beside(compared, name) for name, one in sat.items() if one.ledger]
+            )
+        )
+    return sat
+
+
+def _beside(page: Path, name: str) -> Path:
+    """Where the certificate of one of several is written."""
+    return page.with_name(f"{page.stem}-{re.sub(r'[^A-Za-z0-9.]+', '-', name).strip('-')}.json")
+
+
+def _compared(page: Path, written: list[Path]) -> str:
+    """Write a page of the certificates that there are, beside one another; a line that says so."""
+    # Imported here: only who wants one needs it.
+    from ddp_invariants.errors import CertificateError
+    from ddp_invariants.report.certificate.page import side_by_side
+    from ddp_invariants.report.certificate.verifying import read
+
+    certificates = []
+    for path in written:
+        with suppress(CertificateError):  # It could not be written, which its session said.
+            certificates.append(read(path))
+    if not certificates:
+        return f"comparison: {page.with_suffix('.html')} was not written: there is no certificate"
+    page = page.with_suffix(".html")
+    try:
+        page.write_text(side_by_side(certificates), encoding="utf-8")
+    except OSError as error:
+        return f"comparison: {page} could not be written: {error.strerror}"
+    return f"comparison: {page}, of {len(certificates)} certificates beside it"
+
+
+def _words(option: click.Option, value: Any) -> list[str]:
+    """An option that was given, as words of pytest's command line."""
+    name = option.opts[0]
+    return (
+        [name]
+        if option.is_flag
+        else [f"{name}={one}" for one in (value if option.multiple else [value])]
+    )

@@ -1,0 +1,200 @@
+"""The gate of an upgrade: compare, record."""
+
+import datetime as dt
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ddp_invariants.cases.case import LARGEST_WORLD_SIZE
+from ddp_invariants.cli.options import naming
+from ddp_invariants.cli.output import print_json, with_json
+from ddp_invariants.errors import UNUSABLE_INPUT, unusable
+from ddp_invariants.implementation.spec import named
+from ddp_invariants.implementation.spec import options as on_trial
+from ddp_invariants.processes.hosts import Hosts
+from ddp_invariants.processes.pool import Pool
+from ddp_invariants.report import machine, terminal
+
+
+def _gating(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that say which cases are drawn for a gate."""
+    for name, kind, default, told in (
+        ("--max-world-size", click.IntRange(1, LARGEST_WORLD_SIZE), 4, "largest world size drawn"),
+        ("--seed", int, 0, "of the search"),
+        ("--cases", click.IntRange(1), 300, "cases to draw"),
+    ):
+        command = click.option(name, type=kind, default=default, show_default=True, help=told)(
+            command
+        )
+    return command
+
+
+@click.command(short_help="Compare two interpreters: the gate of an upgrade.")
+@click.option("--old", default="", metavar="PYTHON", help="the interpreter that is in use")
+@click.option(
+    "--baseline",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=None,
+    metavar="FILE",
+    help="what it answered, as record wrote it, where it is not at hand",
+)
+@click.option(
+    "--new",
+    default=sys.executable,
+    metavar="PYTHON",
+    show_default="this one",
+    help="the one to change to; ranks need torch and numpy there, no more",
+)
+@naming
+@_gating
+@click.option(
+    "--accept",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=None,
+    metavar="FILE",
+    help="changes that are read and accepted",
+)
+@click.option(
+    "--scripts",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=None,
+    metavar="FOLDER",
+    help="write each difference as a script of plain torch that prints its interpreter's answer",
+)
+@with_json
+@click.pass_context
+def compare(
+    context: click.Context,
+    /,
+    old: str,
+    baseline: Path | None,
+    new: str,
+    cases: int,
+    seed: int,
+    max_world_size: int,
+    accept: Path | None,
+    scripts: Path | None,
+    *,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Run the same cases under two interpreters, and shrink every sort of difference to its smallest case.
+
+    With --baseline the cases are those in the file, and of each sort of difference its smallest
+    case among them is told.
+
+    Exit status 0 where nothing changed but roundings within their bounds, 1 where something did
+    that is not accepted, 2 where that cannot be said.
+    """
+    # Imported here: they import Hypothesis, which the other commands do without.
+    from ddp_invariants.errors import BaselineError
+    from ddp_invariants.upgrades import gate, question
+    from ddp_invariants.upgrades.baseline import read
+
+    if bool(old) == (baseline is not None):
+        raise click.UsageError("either --old or --baseline is needed, and not both")
+    try:
+        allowed = (
+            gate.accepted(accept, dt.datetime.now(dt.UTC).date()) if accept is not None else ()
+        )
+        ddp, sampler = named(options)
+        if scripts is not None:  # Before anything takes its time: it may not be possible.
+            scripts.mkdir(parents=True, exist_ok=True)
+        if baseline is not None:
+            head, answered = read(baseline)
+            given = on_trial(ddp, sampler)
+            if head.options != given:
+                names = [one or "the reference" for one in (head.options, given)]
+                raise BaselineError(f"{baseline}: it is of {names[0]}, and {names[1]} is on trial")
+            there, here = head.environment, gate.side(new)
+            with Hosts(new) as after, Pool(after.addresses) as second:
+                outcome = gate.against(
+                    head,
+                    answered,
+                    second,
+                    ddp,
+                    sampler,
+                    here,
+                    max_world_size=max_world_size,
+                    allowed=allowed,
+                )
+                if scripts is not None:
+                    outcome = question.write(scripts, outcome, second, ddp, sampler, [new])
+        else:
+            there, here = gate.side(old), gate.side(new)
+            with (
+                Hosts(old) as before,
+                Hosts(new) as after,
+                Pool(before.addresses) as first,
+                Pool(after.addresses) as second,
+            ):
+                outcome = gate.Gate(first, second, ddp, sampler, max_world_size).run(
+                    cases, seed, allowed
+                )
+                if scripts is not None:
+                    outcome = question.write(scripts, outcome, first, ddp, sampler, [old, new])
+    except (*UNUSABLE_INPUT, BaselineError) as error:
+        click.echo(f"ddp-invariants: {error}", err=True)
+        context.exit(unusable(error))
+    sides = there, here
+    if as_json:
+        print_json(machine.compared(sides, outcome))
+    else:
+        click.echo(terminal.compared(sides, outcome))
+    context.exit(outcome.status)
+
+
+@click.command(short_help="Record what an interpreter answers, for compare --baseline.")
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    metavar="FILE",
+    help="the file to write, gzip whatever its name",
+)
+@click.option(
+    "--python",
+    default=sys.executable,
+    metavar="PYTHON",
+    show_default="this one",
+    help="the interpreter",
+)
+@naming
+@_gating
+@with_json
+@click.pass_context
+def record(
+    context: click.Context,
+    /,
+    out: Path,
+    python: str,
+    cases: int,
+    seed: int,
+    max_world_size: int,
+    *,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Record what an interpreter answers to a corpus of cases: everything its ranks saw, in one file."""
+    # Imported here, as above.
+    from ddp_invariants.upgrades import gate
+    from ddp_invariants.upgrades.baseline import write
+
+    try:
+        ddp, sampler = named(options)
+        here = gate.side(python)
+        with Hosts(python) as hosts, Pool(hosts.addresses) as pool:
+            head, answered = gate.record(
+                pool, ddp, sampler, here, cases=cases, number=seed, max_world_size=max_world_size
+            )
+            write(out, head, answered)
+    except UNUSABLE_INPUT as error:
+        click.echo(f"ddp-invariants: {error}", err=True)
+        context.exit(unusable(error))
+    if as_json:
+        print_json(machine.recorded(out, head))
+    else:
+        click.echo(f"{out}: {head.cases} cases of {head.options or 'the reference'}, under {here}")

@@ -1,0 +1,71 @@
+"""Both outcomes, for somebody who is new: demo."""
+
+import click
+
+from ddp_invariants.cli.output import for_people, print_json, with_json
+from ddp_invariants.errors import UNUSABLE_INPUT, VIOLATED, unusable
+
+_RULES = ("SHARD-3", "GRAD-2", "PARAM-1")
+_FAULTY = "ddp_invariants.faults.bucketed:NeverDivides"
+_CASES, _WORLD_SIZE = 15, 3
+
+
+@click.command(short_help="See a right and a wrong implementation judged, in seconds.")
+@with_json
+@click.pass_context
+def demo(context: click.Context, /, *, as_json: bool) -> None:
+    """Judge the reference, which is right, and a wrapper that sums gradients and never divides, by a few rules.
+
+    Exit status 0 where the first is certified and the second is not, as it must be.
+    """
+    from ddp_invariants.processes.hosts import HASH_SEEDS, Hosts
+
+    told = for_people(as_json=as_json)
+    told(
+        "Each case is a whole training run on real processes, which talk over gloo: how many ranks, which model, which\n"
+        "batches, is drawn. What the ranks saw is judged by rules (`ddp-invariants rules`).\n\n"
+        f"1. The reference, by {', '.join(_RULES)}:\n"
+    )
+    try:
+        with Hosts(
+            hash_seeds=HASH_SEEDS[:1]
+        ) as hosts:  # Two would tell what depends on the order of sets: nothing here does.
+            # Imported here, while the host imports torch: Hypothesis, which the other commands do
+            # without.
+            from ddp_invariants.certification import Implementation, certify
+            from ddp_invariants.records.verdict import Violation
+            from ddp_invariants.report import machine, terminal
+
+            ledger = certify(
+                Implementation(), _RULES, examples=_CASES, max_world_size=_WORLD_SIZE, hosts=hosts
+            )
+            told(terminal.summary(ledger, list(_RULES)))
+            told(
+                "\nIt is certified: every rule holds in each of these cases, in which it met what it is about.\n\n"
+                f"2. The same wrapper, but it never divides by the number of ranks ({_FAULTY}):\n"
+            )
+            found = None
+            try:
+                certify(
+                    Implementation(ddp=_FAULTY),
+                    "GRAD-2",
+                    examples=_CASES,
+                    max_world_size=_WORLD_SIZE,
+                    hosts=hosts,
+                )
+            except Violation as violation:
+                found = violation
+    except UNUSABLE_INPUT as error:
+        click.echo(f"ddp-invariants: {error}", err=True)
+        context.exit(unusable(error))
+    if as_json:
+        print_json(machine.demonstrated(ledger, _RULES, _FAULTY, found))
+    if found is None:
+        click.echo("ddp-invariants: nothing was found, and should have been", err=True)
+        context.exit(VIOLATED)
+    told(found.report)
+    told(
+        "\nAll ranks agree, and the gradient is wrong. Of the cases that show it this is the smallest; what its line\n"
+        "`repeat` says runs it again. The rule is explained by `ddp-invariants rules GRAD-2`.\n\n"
+        "Your own: ddp-invariants certify my_package.ddp:MyDDP, or ddp-invariants init for a start."
+    )

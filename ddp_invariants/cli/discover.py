@@ -1,0 +1,78 @@
+"""What an implementation takes: discover."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ddp_invariants.cases.case import LARGEST_WORLD_SIZE
+from ddp_invariants.cli.options import naming, placing
+from ddp_invariants.cli.output import print_json, with_json
+from ddp_invariants.cli.pool import joined, ranks
+from ddp_invariants.discovery import probe
+from ddp_invariants.implementation.spec import named
+from ddp_invariants.processes.backends import Backend, Device
+from ddp_invariants.report import machine, terminal
+
+
+@click.command(short_help="Probe what an implementation takes.")
+@naming
+@placing
+@click.option(
+    "--max-world-size",
+    type=click.IntRange(1, LARGEST_WORLD_SIZE),
+    default=4,
+    show_default=True,
+    help="most ranks a probe may need",
+)
+@click.option(
+    "--deviations",
+    type=click.Path(dir_okay=False, path_type=Path),
+    multiple=True,
+    metavar="FILE",
+    help="deviations that are expected, beside those shipped",
+)
+@click.option(
+    "--pin",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=None,
+    help="write the declarations found to this TOML file, for --declare",
+)
+@with_json
+@click.pass_context
+def discover(
+    context: click.Context,
+    /,
+    max_world_size: int,
+    deviations: tuple[Path, ...],
+    pin: Path | None,
+    *,
+    backend: Backend,
+    device: Device | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Probe what an implementation takes: each capability right, refused, silently wrong or not offered.
+
+    Under torchrun or srun the job's processes are the ranks.
+    """
+    with joined(context):
+        ddp, sampler = named(options)
+        with ranks(backend, device, max_world_size) as pool:
+            found = probe.discover(pool, ddp, sampler, max_world_size, deviations)
+        if pin is not None:
+            pin.write_text(terminal.declarations(*found.pinned()), encoding="utf-8")
+        if as_json:
+            print_json(machine.discovered(found))
+            return
+        click.echo(
+            "\n".join(
+                [
+                    *terminal.on_trial(found, verbose=True),
+                    terminal.capabilities(found),
+                    *found.stale(),
+                ]
+            )
+        )
+        if pin is not None:
+            click.echo(terminal.pinned(found, pin))

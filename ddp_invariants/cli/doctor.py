@@ -1,0 +1,47 @@
+"""Whether this machine can judge: doctor."""
+
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from ddp_invariants.cli.output import print_json, with_json
+
+if TYPE_CHECKING:
+    from ddp_invariants.session.doctor import Check
+
+
+@click.command(short_help="Find out whether this machine can judge, and what to do if not.")
+@with_json
+@click.pass_context
+def doctor(context: click.Context, /, *, as_json: bool) -> None:
+    """Look at Python, torch, its backends and GPUs, fork, loopback, limits and memory, and train two ranks.
+
+    Exit status 0 where this machine can judge (warnings say what makes it slow), 1 where something
+    keeps it from that.
+    """
+    # Imported here: they import numpy, which the help does without.
+    from ddp_invariants.session.doctor import diagnose, examine
+
+    checks = diagnose(examine())
+    if as_json:
+        print_json(checks)
+    else:
+        click.echo(diagnosed(checks))
+    context.exit(int(any(check.standing == "problem" for check in checks)))
+
+
+def diagnosed(checks: "Sequence[Check]") -> str:
+    """What was looked at, a line each, with what to do below it; and what it comes to."""
+    wide = max(len(check.name) for check in checks)
+    lines = []
+    for check in checks:
+        lines.append(f"{check.standing:<8} {check.name:<{wide}} {check.found}")
+        lines += [
+            f"{'':<9}{'':<{wide}} {line}" for line in textwrap.wrap(check.advice, 118 - wide - 10)
+        ]
+    problems = sum(check.standing == "problem" for check in checks)
+    warnings = sum(check.standing == "warning" for check in checks)
+    told = f"{problems} of these keep it from judging" if problems else "this machine can judge"
+    return "\n".join([*lines, f"{told}; {warnings} warning{'' if warnings == 1 else 's'}"])

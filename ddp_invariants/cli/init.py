@@ -1,0 +1,66 @@
+"""A start in somebody's repository: init."""
+
+from pathlib import Path
+
+import click
+
+from ddp_invariants.cli.output import for_people, print_json, with_json
+from ddp_invariants.errors import USAGE
+
+_ADAPTER = "ddp_invariants_adapter.py"
+_FILES = {_ADAPTER: "adapter.py.j2", ".github/workflows/ddp-invariants.yml": "job.yml.j2"}
+"""What is written, from which template."""
+
+
+@click.command(short_help="Write an adapter to start from, and a CI job.")
+@click.argument(
+    "folder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=".",
+    metavar="[FOLDER]",
+)
+@with_json
+@click.pass_context
+def init(context: click.Context, /, folder: Path, *, as_json: bool) -> None:
+    """Write an adapter that certifies as it is, and a job for GitHub that certifies it, into a repository (or this folder).
+
+    What is there already is left as it is. Exit status 64 where nothing could be written.
+    """
+    # Imported here: the other commands do without.
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    from ddp_invariants import __version__
+    from ddp_invariants.report import machine
+
+    environment = Environment(
+        loader=PackageLoader("ddp_invariants.cli"),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    written: list[Path] = []
+    left: list[Path] = []
+    told = for_people(as_json=as_json)
+    for name, template in _FILES.items():
+        path = folder / name
+        text = environment.get_template(template).render(version=__version__, adapter=_ADAPTER)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("x", encoding="utf-8") as file:
+                file.write(text)
+        except FileExistsError:
+            left.append(path)
+            told(f"left as it is: {path}")
+        except OSError as error:
+            click.echo(f"ddp-invariants: {path}: {error.strerror}", err=True)
+        else:
+            written.append(path)
+            told(f"wrote {path}")
+    if as_json:
+        print_json(machine.begun(written, left))
+    if not written:
+        context.exit(USAGE)
+    told(
+        f"\nNext: put your wrapper into {folder / _ADAPTER}, and then, there,\n"
+        f"  ddp-invariants certify --ddp {_ADAPTER}:Adapter"
+    )

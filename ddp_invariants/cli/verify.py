@@ -1,0 +1,37 @@
+"""A certificate rechecked: verify."""
+
+from pathlib import Path
+
+import click
+
+from ddp_invariants.cli.output import print_json, with_json
+from ddp_invariants.errors import CertificateError
+from ddp_invariants.report import machine
+from ddp_invariants.report.certificate.text import headline, verified
+from ddp_invariants.report.certificate.verifying import read, status
+
+
+@click.command(short_help="Recheck a certificate.")
+@click.argument("file", type=click.Path(path_type=Path))
+@with_json
+@click.pass_context
+def verify(context: click.Context, /, file: Path, *, as_json: bool) -> None:
+    """Recheck a certificate, JSON or page: its form, its digest, its arithmetic, and that nothing planned is missing.
+
+    Exit status 0 where it is whole and certifies, 1 where it is whole and tells of a violation, 2
+    where it is inconclusive, partial, or refused. A digest is no signature: it shows what was
+    changed, not who wrote it.
+    """
+    try:
+        certificate = read(file)
+    except CertificateError as error:
+        if as_json:
+            print_json({"valid": False, "reason": str(error)})
+        else:
+            click.echo(f"REFUSED: {error}")
+        context.exit(2)
+    if as_json:
+        print_json(machine.verified(certificate, headline(certificate)))
+    else:
+        click.echo(verified(certificate))
+    context.exit(status(certificate))

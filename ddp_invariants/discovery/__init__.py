@@ -1,0 +1,1 @@
+"""Discovery: which capabilities an implementation offers, and what cases may therefore contain."""

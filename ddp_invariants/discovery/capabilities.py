@@ -1,0 +1,579 @@
+"""The table of capabilities: how a case contains each one, does without it, and probes it."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from ddp_invariants.cases.case import Passes, TrainingCase
+from ddp_invariants.cases.layers import BUFFERS, Layer, Model
+from ddp_invariants.cases.program import (
+    Data,
+    Exhausted,
+    Interlude,
+    InterludeKind,
+    LossScale,
+    Mishap,
+    MishapKind,
+    Optimizer,
+    Poison,
+    Unused,
+)
+from ddp_invariants.cases.shrink import interludes_without, unused_without, without_layer
+
+_FOUR = (Layer("linear", 4),) * 4
+
+
+BASE = TrainingCase(
+    model=Model(4, _FOUR), world_size=2, steps=2, data=Data(samples=8, batch_size=2)
+)
+"""The simplest case a discovery starts from."""
+
+
+_GENTLE = replace(BASE, values="real", optimizer=Optimizer(log2_lr=-12, momentum=0.5))
+"""One that trains slowly: what blows up hides where it came from, and overflows where gradients travel in float16."""
+
+
+@dataclass(frozen=True)
+class Capability:
+    """What a training case may contain, as the suite finds, removes and probes it.
+
+    Attributes:
+        present: Whether a case contains it.
+        removed: The case without it.
+        probe: A small case that contains it and little else.
+        situations: What rules can meet only with it.
+    """
+
+    present: Callable[[TrainingCase], bool]
+    removed: Callable[[TrainingCase], TrainingCase]
+    probe: TrainingCase
+    situations: frozenset[str] = frozenset()
+
+
+def _changed(case: TrainingCase, change: Callable[[Layer], Layer]) -> TrainingCase:
+    """The case with every layer changed."""
+    return replace(
+        case, model=replace(case.model, layers=tuple(change(layer) for layer in case.model.layers))
+    )
+
+
+def _dropped(case: TrainingCase, *kinds: str) -> TrainingCase:
+    """The case without layers of some kinds."""
+    layers, unused, interludes = case.model.layers, case.unused, case.interludes
+    for index in reversed(range(len(layers))):
+        if layers[index].kind in kinds:
+            layers, unused = without_layer(layers, index), unused_without(unused, index)
+            interludes = interludes_without(interludes, index)
+    return replace(
+        case, model=replace(case.model, layers=layers), unused=unused, interludes=interludes
+    )
+
+
+def _layers(
+    holds: Callable[[Layer], bool],
+    change: Callable[[Layer], Layer],
+    probe: Iterable[Layer],
+    *situations: str,
+) -> Capability:
+    """A capability about single layers."""
+    return Capability(
+        lambda case: any(holds(layer) for layer in case.model.layers),
+        lambda case: _changed(case, change),
+        replace(BASE, model=Model(4, (*_FOUR, *probe))),
+        frozenset(situations),
+    )
+
+
+def _kind(kind: str, *situations: str) -> Capability:
+    """A capability about a kind of layer."""
+    layers = (*_FOUR, Layer(kind))  # type: ignore[arg-type]  # checked by the layer
+    return Capability(
+        lambda case: any(layer.kind == kind for layer in case.model.layers),
+        lambda case: _dropped(case, kind),
+        replace(BASE, model=Model(4, layers)),
+        frozenset(situations),
+    )
+
+
+def _optimizer(
+    holds: Callable[[Optimizer], bool],
+    change: Callable[[Optimizer], Optimizer],
+    probe: Optimizer,
+    *situations: str,
+) -> Capability:
+    """A capability about the optimizer."""
+    return Capability(
+        lambda case: holds(case.optimizer),
+        lambda case: replace(case, optimizer=change(case.optimizer)),
+        replace(BASE, optimizer=probe),
+        frozenset(situations),
+    )
+
+
+def _field(
+    name: str, plain: object, probe: TrainingCase, *situations: str, value: object = None
+) -> Capability:
+    """A capability about one field of the case: present where it is not plain (or where it is a value)."""
+    return Capability(
+        lambda case: (
+            getattr(case, name) == value if value is not None else getattr(case, name) != plain
+        ),
+        lambda case: replace(case, **{name: plain}),  # type: ignore[arg-type]  # checked by the case
+        probe,
+        frozenset(situations),
+    )
+
+
+def _mishap(kind: MishapKind, *situations: str) -> Capability:
+    """A capability about what goes wrong on purpose; probed in the first step, where some are wrong who refuse it later."""
+    return Capability(
+        lambda case: case.mishap is not None and case.mishap.kind == kind,
+        lambda case: replace(case, mishap=None),
+        replace(BASE, mishap=Mishap(kind), steps=3),
+        frozenset(situations),
+    )
+
+
+def _passes(passes: Passes, *situations: str) -> Capability:
+    """A capability about how forwards and backwards follow one another."""
+    return Capability(
+        lambda case: case.passes == passes,
+        lambda case: replace(case, passes="alternate"),
+        replace(_GENTLE, accumulation=2, passes=passes),
+        frozenset(situations),
+    )
+
+
+def _computed_once(layer: Layer) -> Layer:
+    return replace(layer, checkpoint="none")
+
+
+def _interlude(kind: InterludeKind, *situations: str) -> Capability:
+    """A capability about what happens between steps."""
+    layers = (*_FOUR[:2], Layer("linear", 4, frozen=kind == "unfreeze"), Layer("linear", 4))
+    probe = replace(_GENTLE, model=Model(4, layers), steps=3, interludes=(Interlude(kind, 1, 2),))
+    return Capability(
+        lambda case: any(one.kind == kind for one in case.interludes),
+        lambda case: replace(
+            case, interludes=tuple(one for one in case.interludes if one.kind != kind)
+        ),
+        probe,
+        frozenset(situations),
+    )
+
+
+def _trained(case: TrainingCase) -> int:
+    """How many parameters with elements are trained, tied ones counted once."""
+    return sum(
+        size > 0
+        for layer, width in zip(case.model.layers, case.model.widths(), strict=False)
+        if not layer.frozen
+        for size in layer.sizes(width)
+    )
+
+
+def _dense(case: TrainingCase) -> TrainingCase:
+    return _changed(case, lambda layer: replace(layer, sparse=False))
+
+
+def _enough(case: TrainingCase) -> TrainingCase:
+    """The case with a parameter for every rank."""
+    more = (Layer("linear", case.model.widths()[-1], dtype=case.model.layers[0].dtype),) * (
+        case.world_size - _trained(case)
+    )
+    return replace(case, model=replace(case.model, layers=(*case.model.layers, *more)))
+
+
+_FORWARDS = ("forward only", "evaluation with gradients")
+"""Interludes in which a forward that autograd follows has no backward."""
+
+
+_SPARSE = frozenset({"a sparse gradient"})
+
+
+TRAINING: dict[str, Capability] = {
+    "bucket_cap": _field(
+        "bucket_cap",
+        None,
+        replace(BASE, bucket_cap=1),
+        "every parameter above the cap",
+        "cap between",
+        "cap above the model",
+    ),
+    "accumulation": Capability(
+        lambda case: case.accumulation > 1,
+        lambda case: replace(
+            case,
+            accumulation=1,
+            no_sync="plain",
+            passes="alternate",
+            unused=tuple(one for one in case.unused if one.micro_step is None),
+        ),
+        replace(BASE, accumulation=2),
+        frozenset({"several micro-steps"}),
+    ),
+    "no_sync_nested": _field(
+        "no_sync",
+        "plain",
+        replace(BASE, accumulation=2, no_sync="nested"),
+        "a nested no_sync",
+        value="nested",
+    ),
+    "no_sync_error": _field(
+        "no_sync",
+        "plain",
+        replace(BASE, accumulation=2, no_sync="error"),
+        "an exception inside no_sync",
+        value="error",
+    ),
+    "tied": _layers(
+        lambda layer: layer.tied is not None,
+        lambda layer: replace(layer, tied=None),
+        (Layer("linear", 4, tied=0),),
+        "tied parameter",
+    ),
+    "frozen": _layers(
+        lambda layer: layer.frozen,
+        lambda layer: replace(layer, frozen=False),
+        (Layer("linear", 4, frozen=True),),
+        "frozen parameter",
+    ),
+    "scalar": _kind("scale", "0-d parameter"),
+    "empty": _kind("empty", "zero-element parameter"),
+    "strided": _layers(
+        lambda layer: layer.layout in ("transposed", "strided"),
+        lambda layer: (
+            replace(layer, layout="contiguous") if layer.layout != "channels_last" else layer
+        ),
+        (Layer("linear", 2, layout="strided"),),
+    ),
+    "channels_last": _layers(
+        lambda layer: layer.layout == "channels_last",
+        lambda layer: (
+            replace(layer, layout="contiguous") if layer.layout == "channels_last" else layer
+        ),
+        (Layer("linear", 2, layout="channels_last"),),
+        "channels_last parameter",
+    ),
+    "buffers": Capability(
+        lambda case: any(layer.buffers for layer in case.model.layers),
+        lambda case: _dropped(case, *BUFFERS),
+        replace(BASE, model=Model(4, (*_FOUR, Layer("statistics")))),
+    ),
+    "bias": _layers(
+        lambda layer: layer.bias,
+        lambda layer: replace(layer, bias=False),
+        (Layer("linear", 2, bias=True),),
+    ),
+    "float64": Capability(
+        lambda case: any(layer.dtype == "float64" for layer in case.model.layers),
+        lambda case: _changed(
+            case,
+            lambda layer: replace(layer, dtype="float32") if layer.dtype == "float64" else layer,
+        ),
+        _changed(BASE, lambda layer: replace(layer, dtype="float64")),
+    ),
+    "bfloat16": _layers(
+        lambda layer: layer.dtype == "bfloat16",
+        lambda layer: replace(layer, dtype="float32") if layer.dtype == "bfloat16" else layer,
+        (Layer("linear", 2, dtype="bfloat16"),),
+        "a gradient of low precision",
+        "gradients of several dtypes",
+    ),
+    "complex": _layers(
+        lambda layer: layer.complex,
+        lambda layer: replace(layer, dtype="float32") if layer.complex else layer,
+        (Layer("linear", 2, dtype="complex64"),),
+        "a complex gradient",
+    ),
+    "sparse": Capability(
+        lambda case: case.sparse,
+        _dense,
+        replace(BASE, model=Model(4, (Layer("embedding", sparse=True), *_FOUR))),
+        _SPARSE,
+    ),
+    "embedding": Capability(
+        lambda case: case.model.layers[0].kind == "embedding",
+        lambda case: _dropped(case, "embedding"),
+        replace(BASE, model=Model(4, (Layer("embedding"), *_FOUR))),
+        _SPARSE,
+    ),
+    "convolution": _kind("convolution"),
+    "norm": _kind("norm"),
+    "batch_norm": _kind("batch_norm", "a batch normed by itself"),
+    "attention": _kind("attention"),
+    "dropout": _kind("dropout"),
+    "sgd": Capability(
+        lambda case: case.optimizer.kind == "sgd",
+        lambda case: replace(
+            _dense(case),
+            optimizer=replace(case.optimizer, kind="adam", momentum=0.0, nesterov=False),
+        ),
+        BASE,
+    ),
+    "momentum": _optimizer(
+        lambda plan: plan.momentum > 0,
+        lambda plan: replace(plan, momentum=0.0, nesterov=False),
+        Optimizer(momentum=0.5),
+        "momentum",
+    ),
+    "weight_decay": _optimizer(
+        lambda plan: plan.weight_decay > 0,
+        lambda plan: replace(plan, weight_decay=0.0),
+        Optimizer(weight_decay=0.25),
+        "weight decay",
+    ),
+    "adam": _optimizer(
+        lambda plan: plan.kind == "adam",
+        lambda plan: replace(plan, kind="adamw"),
+        Optimizer("adam", weight_decay=0.25),
+        "Adam",
+    ),
+    "adamw": _optimizer(
+        lambda plan: plan.kind == "adamw",
+        lambda plan: replace(plan, kind="sgd"),
+        Optimizer("adamw"),
+        "AdamW",
+    ),
+    "nesterov": _optimizer(
+        lambda plan: plan.nesterov,
+        lambda plan: replace(plan, nesterov=False),
+        Optimizer(momentum=0.5, nesterov=True),
+        "Nesterov momentum",
+    ),
+    "foreach": _optimizer(
+        lambda plan: plan.way == "foreach",
+        lambda plan: replace(plan, way="default"),
+        Optimizer(momentum=0.5, way="foreach"),
+    ),
+    "fused": _optimizer(
+        lambda plan: plan.way == "fused",
+        lambda plan: replace(plan, way="default"),
+        Optimizer(momentum=0.5, way="fused"),
+        "a fused step",
+    ),
+    "zero_in_place": _field(
+        "zero_grad",
+        "set_to_none",
+        replace(BASE, zero_grad="zero"),
+        "zero_grad(set_to_none=False)",
+        value="zero",
+    ),
+    "never_zeroed": _field(
+        "zero_grad", "set_to_none", replace(BASE, zero_grad="never"), "no zero_grad", value="never"
+    ),
+    "nonfinite": _field("poison", None, replace(BASE, poison=Poison(1, 1)), "a NaN", "an infinity"),
+    "one_rank": Capability(
+        lambda case: case.world_size == 1,
+        lambda case: replace(
+            case, world_size=2, data=replace(case.data, samples=max(2, case.data.samples))
+        ),
+        replace(BASE, world_size=1),
+        frozenset({"one rank"}),
+    ),
+    "forward_error": _mishap("forward error", "an exception in forward"),
+    "backward_error": _mishap("backward error", "an exception in backward"),
+    "joint": _passes("joint", "all forwards before one backward"),
+    "retained": _passes("retained", "several backwards through one forward"),
+    "penalty": _field(
+        "penalty",
+        BASE.penalty,
+        replace(_GENTLE, penalty=True),
+        "a penalty on gradients by the inputs",
+    ),
+    "twice": _layers(
+        lambda layer: layer.twice,
+        lambda layer: replace(layer, twice=False),
+        (Layer("linear", 4, twice=True),),
+        "a layer called twice",
+    ),
+    "checkpointed": _layers(
+        lambda layer: layer.checkpoint == "plain",
+        _computed_once,
+        (Layer("linear", 4, checkpoint="plain"), Layer("linear", 4)),
+        "a layer computed again in backward",
+    ),
+    "reentrant": _layers(
+        lambda layer: layer.checkpoint == "reentrant",
+        _computed_once,
+        (Layer("linear", 4, checkpoint="reentrant"), Layer("linear", 4)),
+        "a backward within backward",
+    ),
+    "in_parts": Capability(
+        lambda case: case.in_parts,
+        lambda case: _changed(
+            case,
+            lambda layer: replace(
+                layer, checkpoint="none" if layer.checkpoint == "none" else "plain"
+            ),
+        ),
+        replace(
+            BASE,
+            accumulation=2,
+            passes="joint",
+            bucket_cap=1,
+            model=Model(4, (*_FOUR, Layer("linear", 4, checkpoint="reentrant"))),
+        ),
+    ),
+    "evaluation": _interlude("evaluation", "an evaluation"),
+    "evaluation_with_gradients": _interlude(
+        "evaluation with gradients", "an evaluation with gradients"
+    ),
+    "forward_only": _interlude("forward only", "a forward without a backward"),
+    "forward_only_quiet": Capability(
+        lambda case: (
+            case.accumulation > 1
+            and case.passes == "alternate"
+            and any(one.kind in _FORWARDS for one in case.interludes)
+        ),
+        lambda case: replace(
+            case, interludes=tuple(one for one in case.interludes if one.kind not in _FORWARDS)
+        ),
+        replace(_GENTLE, accumulation=2, interludes=(Interlude("forward only"),)),
+    ),
+    "learning_rate": _interlude("learning rate", "a new learning rate"),
+    "decay": _interlude("decay", "less momentum and weight decay"),
+    "freeze": _interlude("freeze", "a layer frozen", "frozen for a while"),
+    "unfreeze": _interlude("unfreeze", "a layer trained from then on"),
+    "cast": _interlude("cast", "parameters cast and cast back"),
+    "copy": _interlude("copy", "a deep copy"),
+    "assign": _interlude("assign", "parameters assigned"),
+    "state": _interlude("reload", "saved and loaded"),
+    "buffers_written": Capability(
+        lambda case: any(one.kind == "buffers" for one in case.interludes),
+        lambda case: replace(
+            case, interludes=tuple(one for one in case.interludes if one.kind != "buffers")
+        ),
+        replace(
+            _GENTLE,
+            model=Model(4, (*_FOUR, Layer("statistics"))),
+            steps=3,
+            interludes=(Interlude("buffers"),),
+        ),
+        frozenset({"buffers written to between steps"}),
+    ),
+    # Last: what cannot do with these often hangs, and hangs are costly.
+    "few": Capability(
+        lambda case: _trained(case) < case.world_size,
+        _enough,
+        replace(BASE, model=Model(4, (Layer("linear", 2),))),
+    ),
+    "subgroup": Capability(
+        lambda case: case.outside > 0,
+        lambda case: replace(case, outside=0, saved_by=None),
+        replace(BASE, outside=1),
+        frozenset({"a group without rank 0"}),
+    ),
+    "clipping": _field("clip", None, replace(_GENTLE, clip=0.0625), "gradients clipped"),
+    "scaler": _field(
+        "scaler",
+        None,
+        replace(_GENTLE, steps=3, poison=Poison(1, 1, "inf"), scaler=LossScale(4, unscaled=True)),
+        "a step skipped",
+        "a step made after one that was skipped",
+        "a scale that grew",
+        "gradients unscaled before the step",
+    ),
+    "autocast": _field(
+        "autocast",
+        BASE.autocast,
+        replace(BASE, values="real", steps=3, autocast=True),
+        "a forward under autocast",
+    ),
+    "resized": _field(
+        "saved_by",
+        None,
+        replace(_GENTLE, world_size=3, data=Data(samples=12, batch_size=2), saved_by=2),
+        "fewer ranks saved",
+        "more ranks saved",
+    ),
+    "join": _field(
+        "exhausted",
+        (),
+        replace(
+            _GENTLE,
+            steps=3,
+            world_size=3,
+            data=Data(samples=18, batch_size=2),
+            exhausted=(Exhausted(0, 1), Exhausted(2, 2)),
+        ),
+        "a rank without batches",
+        "two ranks left at different steps",
+    ),
+    # On all ranks first: what is armed for whole backwards alone says so in the next, where on one
+    # rank it would hang.
+    "unused": _field(
+        "unused",
+        (),
+        replace(BASE, steps=3, unused=(Unused(1, step=0), Unused(2, rank=1, step=1))),
+        "unused on all ranks",
+        "unused on some ranks",
+        "used at one step and not at another",
+        "used in some micro-steps alone",
+    ),
+    "crossed": _field(
+        "crossed",
+        None,
+        replace(
+            BASE, model=Model(4, (*_FOUR, Layer("branches"))), steps=3, bucket_cap=1, crossed=1
+        ),
+        "gradients ready in another order on one rank",
+    ),
+}
+"""Training capabilities by name, in the order they are probed. `SHOWN` are none of them."""
+
+
+_REMOVED = {
+    name: order for order, name in enumerate([*(name for name in TRAINING if name != "few"), "few"])
+}
+"""When, of several, a capability is taken out of a case: what adds parameters last."""
+
+
+SHOWN = ("no_sync", "bucketing", "overlap", "equal_buffers")
+"""Training capabilities that no case contains: they show in how a case is driven, what is sent, what forwards start from."""
+
+
+SAMPLING: dict[str, frozenset[str]] = {
+    "shuffle": frozenset({"shuffle"}),
+    "drop_last": frozenset({"drop_last"}),
+    "given_rank": frozenset(),
+    "uneven": frozenset({"N not divisible by W", "padding", "N < W", "last batch short"}),
+    "short": frozenset({"N < W"}),
+    "no_samples": frozenset(),
+    "resume": frozenset(),
+    "elastic": frozenset({"another world size"}),
+    "workers": frozenset(),
+}
+"""Situations that rules about samplers can meet only with a capability."""
+
+
+_OF_TWO_RANKS = (
+    "more than one rank",
+    "ranks differed before wrapping",
+    "a group without rank 0",
+    "batches differed",
+    "ranks shared a batch",
+    "local gradients differed between ranks",
+    "gradients ready in another order on one rank",
+    "unused on some ranks",
+    "a rank without batches",
+    "batches moved buffers apart",
+    "results withheld",
+    "collectives delayed",
+    "one bucket",
+    "several buckets",
+    "two buckets",
+    "a rank died",
+    "fewer ranks saved",
+    "more ranks saved",
+    "several ranks drew",
+    "a slow communication stream",
+    "a slow computation stream",
+)
+
+
+RANKS = {
+    **dict.fromkeys(_OF_TWO_RANKS, 2),
+    "three ranks": 3,
+    "two ranks left at different steps": 3,
+}
+"""Situations that take more ranks than one, and how many."""

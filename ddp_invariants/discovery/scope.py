@@ -1,0 +1,361 @@
+"""What cases may contain for what is on trial: its capabilities, its declarations, the machine.
+
+Cases are fitted to the scope when they are drawn, rather than skipped inside a property, which
+would let a property pass on nothing. A rule that is about something outside the scope is not
+claimed, and listed with the reason.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from ddp_invariants.cases.case import Case, ShardCase, TrainingCase
+from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.discovery.capabilities import _REMOVED, RANKS, SAMPLING, SHOWN, TRAINING
+from ddp_invariants.implementation.declarations import (
+    CAPABILITIES,
+    Declarations,
+    SamplerDeclarations,
+    Stack,
+)
+from ddp_invariants.implementation.spec import Ddp, Sampler
+from ddp_invariants.processes.backends import ON_THE_CPU, Way
+
+assert {*TRAINING, *SAMPLING, *SHOWN} == set(CAPABILITIES)
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What cases may contain.
+
+    Attributes:
+        max_world_size: Largest W; also bounds the processes of a case.
+        without: Capabilities that are not drawn.
+        declared: What the DDP declares.
+        sampler: What the sampler declares.
+        deviating: Rules that the DDP is expected to breach, and why.
+        way: Over what ranks communicate, and where their tensors are.
+        bounded: Why W is not larger.
+    """
+
+    max_world_size: int = 4
+    without: frozenset[str] = frozenset()
+    declared: Declarations = field(default_factory=Declarations)
+    sampler: SamplerDeclarations = field(default_factory=SamplerDeclarations)
+    deviating: tuple[tuple[str, str], ...] = ()
+    way: Way = ON_THE_CPU
+    bounded: str = "more ranks were not asked for"
+
+    def has(self, capability: str) -> bool:
+        """Whether cases may contain it."""
+        return capability not in self.without
+
+    @property
+    def unclaimed(self) -> frozenset[str]:
+        """Situations of rules that what is on trial does not offer: no rule is asked to have met them."""
+        missing: set[str] = set()
+        for name in self.without:
+            missing |= (
+                TRAINING[name].situations if name in TRAINING else SAMPLING.get(name, frozenset())
+            )
+        if not self.has("adamw") and not self.has("momentum"):
+            missing.add("optimizer with state")
+        if self.sampler.padding == "batch":
+            missing.add("last batch short")
+        if not self.has("sgd"):
+            missing |= {"momentum", "Nesterov momentum", "a sparse gradient"}
+        return frozenset(missing)
+
+    def beyond(self, rule: str) -> frozenset[str]:
+        """Situations that take more ranks than there are: a rule that needs them is judged without, and is not proved."""
+        # Of a sampler's ranks none is a process.
+        ranks = self.max_world_size if not rule.startswith("SHARD") else max(RANKS.values())
+        return frozenset(situation for situation, least in RANKS.items() if least > ranks)
+
+    def fit(self, case: TrainingCase) -> TrainingCase:
+        """The case as the implementation can be asked to run it."""
+        if self.declared.stack is not None:
+            case = _stacked(case, self.declared.stack)
+        # Twice, in an order that no hash seed changes: one optimizer is replaced by another, Adam
+        # by AdamW, AdamW by SGD, and SGD by Adam.
+        for name in 2 * sorted(self.without & TRAINING.keys(), key=_REMOVED.__getitem__):
+            if name == "few" and self.declared.stack is not None:
+                continue  # Its number of parameters is fixed.
+            if TRAINING[name].present(case):
+                case = TRAINING[name].removed(case)
+        if (
+            self.way.device != "cpu"
+            and case.scaler is not None
+            and any(one.dtype == "bfloat16" for one in case.model.layers)
+        ):
+            case = replace(
+                case, scaler=None
+            )  # For which torch has no kernel there, in some versions.
+        return replace(
+            case,
+            init="equal" if self.declared.init == "seed" else case.init,
+            loss=self.declared.loss,
+        )
+
+    def fit_shards(self, case: ShardCase) -> ShardCase:
+        """The question as the sampler can be asked it."""
+        # What is scattered takes a process for each rank.
+        w = (
+            min(case.world_size, self.max_world_size)
+            if self.sampler.layout == "scatter"
+            else case.world_size
+        )
+        n, data = case.data.samples, case.data
+        n = max(n, 0 if self.has("no_samples") else 1)
+        n = max(n, 0 if self.has("short") or n == 0 else w)
+        n = n if self.has("uneven") else w * -(-n // w)
+        data = replace(
+            data,
+            samples=n,
+            shuffle=data.shuffle and self.has("shuffle"),
+            drop_last=data.drop_last and self.has("drop_last"),
+        )
+        return replace(
+            case,
+            world_size=w,
+            data=data,
+            saved_after=case.saved_after if self.has("resume") else None,
+            resumed_by=case.resumed_by if self.has("resume") and self.has("elastic") else None,
+            workers=case.workers if self.has("workers") else 0,
+        )
+
+    def excluded(self, rule: str) -> str:
+        """Why a rule is not about what is on trial; empty where it is."""
+        if rule in dict(self.deviating):
+            return f"deviates as {dict(self.deviating)[rule]}"
+        return next(
+            (reason for rules, applies, reason in _EXCLUSIONS if rule in rules and applies(self)),
+            "",
+        )
+
+
+def unclaimed_where(rule: str) -> list[str]:
+    """The reasons there are for which a rule may not be about what is on trial."""
+    return [reason for rules, _, reason in _EXCLUSIONS if rule in rules]
+
+
+@dataclass(frozen=True)
+class OnTrial:
+    """What is judged.
+
+    Attributes:
+        ddp: The DDP.
+        sampler: The sampler.
+        scope: What cases may contain, from what the two accept and declare.
+    """
+
+    ddp: Ddp = field(default_factory=Ddp)
+    sampler: Sampler = field(default_factory=Sampler)
+    scope: Scope = field(default_factory=Scope)
+
+    def named(self, case: Case) -> str:
+        """The one a case is about."""
+        return str(self.ddp if isinstance(case, TrainingCase) else self.sampler)
+
+    def about(self, rule: str) -> str:
+        """The one a rule is about."""
+        return str(self.sampler if rule.startswith("SHARD") else self.ddp)
+
+
+def _stacked(case: TrainingCase, stack: Stack) -> TrainingCase:
+    """The case with a model of the one shape the implementation computes, and nothing but whole plain steps."""
+    widths = [layer.outputs for layer in case.model.layers if layer.kind == "linear"]
+    count = stack.layers or len(widths)
+    widths = (widths * count)[:count]
+    layers = tuple(
+        Layer("linear", width, activation=stack.activation if number < count - 1 else stack.last)
+        for number, width in enumerate(widths)
+    )
+    return replace(
+        case,
+        model=Model(case.model.inputs, layers),
+        outside=0,
+        bucket_cap=None,
+        accumulation=1,
+        zero_grad="set_to_none",
+        unused=(),
+        crossed=None,
+        no_sync="plain",
+        passes="alternate",
+        interludes=(),
+        exhausted=(),
+        saved_by=None,
+        clip=None,
+        scaler=None,
+        autocast=False,
+        penalty=False,
+    )
+
+
+BETWEEN = (
+    "evaluation",
+    "evaluation_with_gradients",
+    "forward_only",
+    "learning_rate",
+    "decay",
+    "freeze",
+    "unfreeze",
+    "cast",
+    "copy",
+    "assign",
+)
+_VALUES = (
+    "GRAD-2",
+    "GRAD-3",
+    "GRAD-5",
+    "GRAD-6",
+    "GRAD-7",
+    "GRAD-8",
+    "GRAD-9",
+    "GRAD-10",
+    "GRAD-11",
+    "GRAD-12",
+    "GRAD-13",
+)
+_BY_ITSELF = "it computes forward, backward and loss by itself"
+_EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Scope], bool], str], ...] = (
+    (
+        ("INIT-1", "INIT-2"),
+        lambda scope: scope.declared.init == "seed",
+        "declares init = seed: it never synchronises anything (INIT-4)",
+    ),
+    (
+        ("INIT-4",),
+        lambda scope: scope.declared.init != "seed",
+        "synchronises at the start (INIT-1)",
+    ),
+    (("INIT-2",), lambda scope: not scope.has("buffers"), "takes no buffers"),
+    (("LOSS-1", "PARAM-4"), lambda scope: scope.declared.stack is not None, _BY_ITSELF),
+    (
+        ("LOSS-2",),
+        lambda scope: scope.declared.loss != "tagged",
+        "its loss holds no tags that tell batches apart",
+    ),
+    (("GRAD-9",), lambda scope: not scope.has("unused"), "takes no unused parameters"),
+    (
+        ("GRAD-1", "GRAD-4", *_VALUES),
+        lambda scope: scope.declared.gradients == "hidden",
+        "gradients are hidden: PARAM-3 carries the proof",
+    ),
+    (
+        ("GRAD-1", "GRAD-4"),
+        lambda scope: scope.declared.gradients == "owner",
+        "only its owner holds a gradient",
+    ),
+    (
+        (*_VALUES, "PARAM-3", "PARAM-6"),
+        lambda scope: scope.declared.exactness == "lossy",
+        "declares exactness = lossy",
+    ),
+    (("PARAM-6",), lambda scope: not scope.has("scaler"), "takes no loss scaler"),
+    (
+        ("PARAM-4",),
+        lambda scope: scope.declared.exactness != "bitwise",
+        "declares that gradients are rounded",
+    ),
+    (
+        ("PARAM-4",),
+        lambda scope: bool(scope.declared.main),
+        "declares that the optimizer updates a copy",
+    ),
+    (("GRAD-6",), lambda scope: not scope.has("bucket_cap"), "takes no bucket capacity"),
+    (("GRAD-7",), lambda scope: not scope.has("nonfinite"), "refuses values that are not finite"),
+    (("GRAD-8", "GRAD-12"), lambda scope: not scope.has("accumulation"), "one backward per step"),
+    (
+        ("GRAD-8",),
+        lambda scope: not scope.has("no_sync"),
+        "has no no_sync: every micro-step is synchronised",
+    ),
+    (
+        ("PARAM-2",),
+        lambda scope: bool(scope.declared.zero) or scope.declared.optimizer == "own",
+        "the optimizer's state is the implementation's own affair",
+    ),
+    (("PARAM-4",), lambda scope: not scope.has("one_rank"), "does not run in a world of one rank"),
+    (("PARAM-5",), lambda scope: not scope.has("frozen"), "takes no frozen parameters"),
+    (("BUF-1", "BUF-2"), lambda scope: not scope.has("buffers"), "takes no buffers"),
+    (("BUF-1",), lambda scope: not scope.has("equal_buffers"), "leaves each rank its own buffers"),
+    (
+        ("COMM-4",),
+        lambda scope: not scope.has("bucket_cap") or not scope.has("bucketing"),
+        "fills no buckets to a capacity",
+    ),
+    (("COMM-5",), lambda scope: not scope.has("overlap"), "does not communicate during backward"),
+    (
+        ("COMM-4", "COMM-5"),
+        lambda scope: scope.declared.gradients == "hidden",
+        "gradients are hidden",
+    ),
+    (
+        ("LIVE-2",),
+        lambda scope: not scope.has("forward_error") and not scope.has("backward_error"),
+        "does not go on after an exception",
+    ),
+    (
+        ("LIVE-5",),
+        lambda scope: not any(scope.has(one) for one in BETWEEN),
+        "does nothing between steps",
+    ),
+    (("LIVE-5",), lambda scope: scope.declared.exactness == "lossy", "declares exactness = lossy"),
+    (("STATE-1",), lambda scope: not scope.has("state"), "saves no state"),
+    (
+        ("GRAD-10",),
+        lambda scope: not any(scope.has(one) for one in ("sparse", "bfloat16", "complex")),
+        "takes neither sparse gradients nor complex ones, nor those of low precision",
+    ),
+    (
+        ("GRAD-13",),
+        lambda scope: (
+            not any(
+                scope.has(one)
+                for one in ("joint", "retained", "penalty", "twice", "checkpointed", "reentrant")
+            )
+        ),
+        "every forward is followed by its backward, which computes nothing again",
+    ),
+    (
+        ("STATE-2",),
+        lambda scope: not scope.has("resized"),
+        "another number of ranks cannot go on from its state",
+    ),
+    (
+        ("GRAD-11",),
+        lambda scope: not scope.has("join"),
+        "has no join: all ranks have as many batches",
+    ),
+    (
+        ("RNG-1",),
+        lambda scope: not scope.has("dropout"),
+        "takes no layers that draw random numbers",
+    ),
+    (
+        ("LIVE-3",),
+        lambda scope: scope.way.carrier == "nccl",
+        "NCCL tells nobody of a death before a timeout of minutes",
+    ),
+    (("MEM-1",), lambda scope: not scope.declared.zero, "shards nothing"),
+    (
+        ("GPU-1",),
+        lambda scope: scope.way.device == "cpu",
+        "the tensors are on the CPU, where nothing is queued",
+    ),
+    (("SHARD-5",), lambda scope: not scope.has("shuffle"), "cannot shuffle"),
+    (
+        ("SHARD-6",),
+        lambda scope: scope.sampler.padding == "none",
+        "declares padding = none: lengths differ",
+    ),
+    (("SHARD-7",), lambda scope: not scope.has("given_rank"), "is not told its rank"),
+    (("SHARD-8",), lambda scope: not scope.sampler.layout, "declares no layout"),
+    (
+        ("SHARD-10",),
+        lambda scope: not scope.has("workers"),
+        "does not claim to deal to the workers of a DataLoader",
+    ),
+    (("SHARD-9",), lambda scope: not scope.has("resume"), "goes on from no saved state"),
+)
+"""Rules, when they are not about what is on trial, and why."""

@@ -1,0 +1,1 @@
+"""A violation as a script of plain torch."""

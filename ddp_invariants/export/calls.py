@@ -1,0 +1,427 @@
+"""A training case as pieces of Python source, for the templates of scripts: its model, its samples, the calls around a step."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ddp_invariants.cases import numbers
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.formats import PARTS
+from ddp_invariants.cases.layers import PARAMETERS, Layer
+
+
+def called(function: str, first: str, rows: list[list[str]], case: TrainingCase) -> str:
+    """A call as source text, with the arguments the case calls for."""
+    wanted = {"": True, "cap": case.bucket_cap is not None, "group": case.outside > 0}
+    given = [
+        f"**{text}" if name == "**" else f"{name}={text}"
+        for name, text, when in rows
+        if wanted[when]
+    ]
+    return f"{function}({', '.join([first, *given])})"
+
+
+def frozen(case: TrainingCase) -> list[str]:
+    """Names of the parameters that must not move."""
+    layers = case.model.layers
+    return [
+        f"layers.{index}.{name}"
+        for index, layer in enumerate(layers)
+        for name in PARAMETERS[layer.kind]
+        if (layers[layer.tied] if layer.tied is not None and name == "weight" else layer).frozen
+        and (name != "bias" or layer.bias)
+    ]
+
+
+def samples(case: TrainingCase, used: set[int], *, tagged: bool) -> dict[int, list[Any]]:
+    """Inputs and targets (and tags) of the samples some rank is given."""
+    dataset = numbers.Dataset(case)
+    return {
+        index: [
+            dataset.inputs_ND[index].tolist(),
+            dataset.targets_ND[index].tolist(),
+            *([float(dataset.tags_N[index])] if tagged else []),
+        ]
+        for index in sorted(used)
+    }
+
+
+def model(case: TrainingCase) -> tuple[list[dict[str, Any]], list[str], list[str]]:
+    """Each rank's initial values by name (once where all are equal), the lines that build the layers, those that run them."""
+    initial: list[dict[str, Any]] = []
+    for rank in range(1 if case.init == "equal" else case.world_size):
+        taken, at = numbers.parameters(case, rank, case.model.numbers), 0
+        values: dict[str, Any] = {}
+        for index, (layer, width) in enumerate(
+            zip(case.model.layers, case.model.widths(), strict=False)
+        ):
+            for name, shape in layer.shapes(width).items():
+                shape = (*shape, 2) if layer.complex else shape  # noqa: PLW2901 - that of its numbers
+                size = math.prod(shape)
+                piece, at = taken[at : at + size].reshape(shape), at + size
+                if not (name == "weight" and layer.tied is not None):  # Drawn and not used.
+                    as_kept = {
+                        "count": np.trunc(piece * 8).astype(np.int64),
+                        "seen": piece > 0,
+                        "running_var": np.abs(piece),
+                        "num_batches_tracked": np.trunc(np.abs(piece) * 8).astype(np.int64),
+                    }
+                    values[f"{index}.{name}"] = as_kept.get(name, piece).tolist()
+        initial.append(values)
+    built = [
+        _built(index, layer, case.model.widths()[index])
+        for index, layer in enumerate(case.model.layers)
+    ]
+    calls = {"none": "{}", "relu": "torch.relu({})", "gelu": "nn.functional.gelu({})"}
+    unused = {one.layer for one in case.unused}
+    forward = [
+        "x = "
+        + (f"x if {index} in self.passed_by else " if index in unused else "")
+        + calls[layer.activation].format(f"self.layers[{index}](x)")
+        for index, layer in enumerate(case.model.layers)
+    ]
+    return initial, built, forward
+
+
+def _built(index: int, layer: Layer, width: int) -> str:
+    """The line that adds a layer to the model."""
+
+    def tensor(name: str, dtype: str) -> str:
+        text = (
+            f"torch.tensor(initial[{f'{index}.{name}'!r}], dtype=torch.{PARTS.get(dtype, dtype)})"
+        )
+        return f"torch.view_as_complex({text})" if layer.complex else text
+
+    def parameter(text: str) -> str:
+        return f"nn.Parameter({text}{', requires_grad=False' if layer.frozen else ''})"
+
+    if layer.kind == "statistics":
+        inside = ", ".join(
+            (tensor("running", "float32"), tensor("count", "int64"), tensor("seen", "bool"))
+        )
+        return f"self.layers.append(Statistics({inside}))"
+    if layer.kind == "dropout":
+        return "self.layers.append(Dropout())"
+    if layer.kind == "empty":
+        return f"self.layers.append(Empty({parameter(f'torch.zeros(0, {width}, dtype=torch.{layer.dtype})')}))"
+    if layer.kind == "branches":
+        both = ", ".join(parameter(tensor(name, layer.dtype)) for name in PARAMETERS["branches"])
+        return f"self.layers.append(Branches({both}, rank))"
+    if layer.kind == "convolution":
+        kernel = tensor("kernel", layer.dtype)
+        kernel += (
+            ".contiguous(memory_format=torch.channels_last)"
+            if layer.layout == "channels_last"
+            else ""
+        )
+        bias = ", " + parameter(tensor("bias", layer.dtype)) if layer.bias else ""
+        return f"self.layers.append(Convolution({parameter(kernel)}{bias}))"
+    if layer.kind == "batch_norm":
+        given = [
+            parameter(tensor("weight", layer.dtype)),
+            parameter(tensor("bias", layer.dtype)) if layer.bias else "None",
+            *(tensor(name, layer.dtype) for name in layer.buffers[:2]),
+            tensor(layer.buffers[2], "int64"),
+        ]
+        return f"self.layers.append(BatchNorm({', '.join(given)}))"
+    if layer.kind in ("norm", "attention"):
+        own = ", ".join(parameter(tensor(name, layer.dtype)) for name in layer.parameters)
+        return f"self.layers.append({layer.kind.capitalize()}({own}))"
+    if layer.kind == "embedding":
+        return f"self.layers.append(Embedding({parameter(tensor('weight', layer.dtype))}, {layer.sparse}))"
+    if layer.kind == "scale":
+        return f"self.layers.append(Scale({parameter(tensor('factor', layer.dtype))}))"
+    weight = f"self.layers[{layer.tied}].weight"
+    if layer.tied is None:
+        text, rows = tensor("weight", layer.dtype), layer.outputs
+        weight = parameter(
+            {
+                "contiguous": text,
+                "transposed": f"{text}.t().contiguous().t()",
+                # Every second element of a tensor twice as wide.
+                "strided": f"{text}.repeat_interleave(2, 1)[:, ::2]",
+                "channels_last": f"{text}.reshape({rows}, {width // 4}, 2, 2).contiguous(memory_format=torch.channels_last)",
+            }[layer.layout]
+        )
+    return f"self.layers.append(Linear({weight}{', ' + parameter(tensor('bias', layer.dtype)) if layer.bias else ''}))"
+
+
+@dataclass(frozen=True)
+class Calls:
+    """What is called around a step, as source text: what a rank says of it, in the order of `training.Run`.
+
+    Attributes:
+        case: The case.
+        source: `Description.source` of the DDP.
+        driven: What a run found by name.
+    """
+
+    case: TrainingCase
+    source: Mapping[str, Any]
+    driven: Mapping[str, str]
+
+    @property
+    def methods(self) -> list[str]:
+        """What an adapter brings."""
+        methods: list[str] = self.source["methods"]
+        return methods
+
+    @property
+    def quiet(self) -> bool:
+        """Whether backwards go without communication where gradients are accumulated."""
+        return self.case.accumulation > 1 and self.driven["accumulation"] == "no_sync"
+
+    @property
+    def needs_cap(self) -> bool:
+        """Whether a bucket capacity is passed."""
+        return "BUCKET_CAP" in "".join(self.wrapping())
+
+    def _by_name(self, moment: str, arguments: str = "") -> list[str]:
+        """A method of the wrapper that was found by its name."""
+        named = self.driven.get(moment, "")
+        return [f"wrapped.{named.removesuffix('()')}({arguments})"] if named else []
+
+    def wrapping(self) -> list[str]:
+        """From a model to what is called and its optimizer."""
+        case, source, methods = self.case, self.source, self.methods
+        usual = "OPTIMIZER({}.parameters(), **OPTIMIZER_ARGUMENTS)"
+        lines = [
+            f"load({target!r})({', '.join(f'{name}={text}' for name, text in values.items())})"
+            for target, values in source["setup"]
+        ]
+        if methods:
+            given = ", ".join(f"{name}={text}" for name, text in source["adapter"].items())
+            cap = "BUCKET_CAP" if case.bucket_cap is not None else "None"
+            lines += [
+                f"adapter = load(ON_TRIAL)({given})",
+                f"context = types.SimpleNamespace(rank=rank, world_size=WORLD_SIZE, bucket_cap={cap}, seed=SEED,",
+                f"                                group={'group' if case.outside else 'None'},",
+                '                                lr=OPTIMIZER_ARGUMENTS["lr"],',
+                "                                optimizer_class=OPTIMIZER, optimizer_arguments=OPTIMIZER_ARGUMENTS,",
+                "                                optimizer=lambda trained: OPTIMIZER(trained, **OPTIMIZER_ARGUMENTS))",
+            ]
+        lines += ["adapter.setup(context)"] if "setup" in methods else []
+        lines += [f"optimizer = {usual.format('model')}"] if source["takes_optimizer"] else []
+        if "wrap" in methods:
+            lines.append("wrapped = adapter.wrap(model, context)")
+        else:
+            lines.append(
+                "wrapped = model"
+                if source["wrap"] is None
+                else f"wrapped = {called('load(ON_TRIAL)', 'model', source['wrap'], case)}"
+            )
+        brings = bool(source["takes_optimizer"])
+        if not source["module"] and (source["wrap"] is not None or "wrap" in methods):
+            lines += [] if brings else ["optimizer = None"]
+            lines += [
+                "if isinstance(wrapped, tuple):",
+                "    wrapped, optimizer = wrapped[:2]",
+                "wrapped = model if wrapped is None else wrapped",
+            ]
+            brings = True
+        lines += self._by_name("after wrapping")
+        made = usual.format("wrapped" if source["module"] else "model")
+        if "make_optimizer" in methods:
+            made = "adapter.make_optimizer(wrapped, context)"
+        elif source["optimizer"] is not None:
+            own = source["optimizer"]
+            lines += [f"optimizer = {made}"] if own["needs"] else []
+            loaded = f"load({own['target']!r})"
+            return [*lines, f"optimizer = {called(loaded, own['first'], own['rows'], case)}"]
+        return [
+            *lines,
+            f"optimizer = {f'optimizer or {made}' if brings and 'make_optimizer' not in methods else made}",
+        ]
+
+    def before_step(self) -> list[str]:
+        """At the start of a step."""
+        lines = (
+            ["adapter.before_batch(wrapped, optimizer)"]
+            if "before_batch" in self.methods
+            else self._by_name("before each batch")
+        )
+        if self.case.zero_grad == "never":
+            return lines
+        set_to_none = self.case.zero_grad == "set_to_none"
+        if "zero_grad" in self.methods:
+            return [*lines, f"adapter.zero_grad(wrapped, optimizer, {set_to_none})"]
+        return [*lines, f"optimizer.zero_grad({'' if set_to_none else 'set_to_none=False'})"]
+
+    def forward(self) -> str:
+        """A forward."""
+        return (
+            "adapter.forward(wrapped, inputs)" if "forward" in self.methods else "wrapped(inputs)"
+        )
+
+    def micro_step(self) -> list[str]:
+        """A forward and backward."""
+        scaled = self._scaled("loss")
+        backward = (
+            f"adapter.backward(wrapped, optimizer, {scaled})"
+            if "backward" in self.methods
+            else f"wrapped.backward({scaled})"
+            if "backward" in self.driven
+            else self.backward("loss")
+        )
+        return self._quietly(
+            [*self.forwarded(f"loss = loss_of({self.forward()}, *rest)"), backward]
+        )
+
+    def forwarded(self, line: str) -> list[str]:
+        """A line with a forward in it, under autocast where the case says so."""
+        return (
+            ['with torch.autocast("cpu", torch.bfloat16):', f"    {line}"]
+            if self.case.autocast
+            else [line]
+        )
+
+    def _scaled(self, loss: str) -> str:
+        """What a loss's backward starts from."""
+        share = f"{loss} / MICRO_STEPS" if self.case.accumulation > 1 else loss
+        return share if self.case.scaler is None else f"scaler.scale({share})"
+
+    def backward(self, loss: str) -> str:
+        """A loss's own backward."""
+        scaled = self._scaled(loss)
+        return (
+            f"({scaled}).backward()"
+            if " / " in scaled and self.case.scaler is None
+            else f"{scaled}.backward()"
+        )
+
+    def _quietly(self, lines: list[str]) -> list[str]:
+        """A forward and backward which communicate in the last micro-step alone, where the wrapper can do that."""
+        if not self.quiet:
+            return lines
+        last, way = "micro == MICRO_STEPS - 1", self.driven.get("without communication", "no_sync")
+        if way == "set_requires_gradient_sync":
+            return [f"wrapped.set_requires_gradient_sync({last})", *lines]
+        if way == "require_backward_grad_sync":
+            return [f"wrapped.require_backward_grad_sync = {last}", *lines]
+        entered = (
+            "adapter.accumulate(wrapped)" if "accumulate" in self.methods else "wrapped.no_sync()"
+        )
+        return [
+            f"with contextlib.nullcontext() if {last} else {entered}:",
+            *(f"    {line}" for line in lines),
+        ]
+
+    def after_backward(self) -> list[str]:
+        """After a backward that is to be synchronised."""
+        if "after_backward" in self.methods:
+            return ["adapter.after_backward(wrapped, optimizer)"]
+        lines, after = self._by_name("after backward"), self.source["after"]
+        if after is not None:
+            lines.append(called(f"load({after['target']!r})", "wrapped", after["rows"], self.case))
+        return lines
+
+    def gradients(self) -> str:
+        """Names and synchronised gradients."""
+        if "gradients" in self.methods:
+            return "adapter.gradients(wrapped).items()"
+        return "(name, parameter.grad) for name, parameter in model.named_parameters()"
+
+    def step(self) -> list[str]:
+        """The update."""
+        if self.case.scaler is not None:
+            return [
+                *(["scaler.unscale_(optimizer)"] if self.case.scaler.unscaled else []),
+                "scaler.step(optimizer)",
+                "scaler.update()",
+            ]
+        if "step" in self.methods:
+            return ["adapter.step(wrapped, optimizer)"]
+        return ["wrapped.step()" if "step" in self.driven else "optimizer.step()"]
+
+    def scaler(self) -> list[str]:
+        """What makes the loss scaler."""
+        plan = self.case.scaler
+        return (
+            []
+            if plan is None
+            else [
+                (
+                    f'scaler = torch.amp.GradScaler("cpu", init_scale=2.0**{plan.log2_scale}, '
+                    f"growth_factor=2.0**{plan.log2_growth},"
+                ),
+                f"                              backoff_factor=2.0**-{plan.log2_backoff}, growth_interval={plan.interval})",
+            ]
+        )
+
+
+def pieces(case: TrainingCase, calls: Calls, *, tagged: bool) -> dict[str, Any]:
+    """A case and its calls as values of templates/setting.j2 and templates/model.j2, and what every script does in a step.
+
+    Args:
+        case: The case.
+        calls: What is called around a step.
+        tagged: Whether each sample has a number of its own in the loss.
+    """
+    initial, built, forward = model(case)
+    batches = [[ranks.tolist() for ranks in micro] for micro in numbers.batches(case)]
+    optimizers = {
+        "sgd": "torch.optim.SGD",
+        "adam": "torch.optim.Adam",
+        "adamw": "torch.optim.AdamW",
+    }
+    return {
+        "processes": case.ranks_needed,
+        "adapter": bool(calls.methods),
+        "needs_cap": calls.needs_cap,
+        "optimizer_class": optimizers[case.optimizer.kind],
+        "optimizer_arguments": case.optimizer.arguments,
+        "initial": initial,
+        "built": built,
+        "forward": forward,
+        "kinds": {layer.kind for layer in case.model.layers},
+        "complex": any(layer.complex for layer in case.model.layers),
+        "samples": samples(
+            case, {index for micro in batches for ranks in micro for index in ranks}, tagged=tagged
+        ),
+        "batches": batches,
+        "tags": tagged,
+        "quiet": calls.quiet,
+        "input_dtype": "torch.float64"
+        if case.model.layers[0].dtype == "float64"
+        else "torch.float32",
+        "wrapping": [*calls.wrapping(), *calls.scaler()],
+        "twin_backward": calls.backward("twin_loss"),
+        "before_step": calls.before_step(),
+        "micro": calls.micro_step(),
+        "twin_forward": calls.forwarded("twin_loss = loss_of(twin(inputs), *rest)"),
+        "plain_forward": calls.forwarded("plain_loss = loss_of(plain(inputs), *rest)"),
+        "after_backward": calls.after_backward(),
+        "gradients": calls.gradients(),
+        "stepping": calls.step(),
+        "passed_by": [
+            [
+                sorted(case.passed_by(rank, *divmod(number, case.accumulation)))
+                for rank in range(case.world_size)
+            ]
+            for number in range(len(batches))
+        ]
+        if case.unused
+        else [],
+        "mishap": case.mishap,
+        "failing": _mishap(case, calls) if case.mishap is not None else [],
+    }
+
+
+def _mishap(case: TrainingCase, calls: Calls) -> list[str]:
+    """The attempt at a step in which the user's own exception is raised and caught."""
+    assert case.mishap is not None
+    tried = [f"    {line}" for line in calls.micro_step()]
+    return [
+        *calls.before_step(),
+        f"model.failing = {case.mishap.kind.partition(' ')[0]!r}",
+        "try:",
+        "    inputs, *rest = batch(step, rank)",
+        *tried,
+        "    surfaced = False",
+        "except Exception:  # The user's own.",
+        "    surfaced = True",
+        'model.failing = ""',
+    ]

@@ -1,0 +1,432 @@
+"""Write a stored violation as one script of plain torch that anybody can run, and see it fail before it is handed out.
+
+What is called and how comes from a rank that has loaded what is on trial
+(`driving.Description.source`, and what a small run found by name), never from the file: only
+numbers and texts of it enter the script, as literals.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from ddp_invariants import __version__
+from ddp_invariants.cases.case import ShardCase, TrainingCase, describe
+from ddp_invariants.cases.program import SENTINEL
+from ddp_invariants.discovery.capabilities import BASE
+from ddp_invariants.discovery.scope import Scope
+from ddp_invariants.errors import ExportError
+from ddp_invariants.export.calls import Calls, frozen, pieces
+from ddp_invariants.implementation.declarations import (
+    SHARDED,
+    Declarations,
+    SamplerDeclarations,
+    declare,
+)
+from ddp_invariants.implementation.spec import Ddp
+from ddp_invariants.invariants.shard import CHANCE_FREE, Deal
+from ddp_invariants.processes.pool import Pool
+from ddp_invariants.records.evidence import ShardEvidence
+from ddp_invariants.records.violation import StoredViolation
+
+MOST_NUMBERS = 4000
+"""Parameters and samples a script spells out at most: some 30 KiB, more than anybody pastes."""
+CHECK_SECONDS = 90.0
+"""Seconds the script gets to show what it claims: importing torch, and its own watchdog of 10."""
+
+
+def script(pool: Pool, stored: StoredViolation) -> str:
+    """The script that shows a violation.
+
+    Args:
+        pool: Ranks to load what is on trial in, and to find out how it is driven.
+        stored: The violation.
+
+    Raises:
+        ExportError: It cannot be written as one.
+        LoadFailure: What is on trial does not load.
+        HarnessError: The harness failed.
+    """
+    if isinstance(stored.case, ShardCase):
+        return filled("sampler.py.j2", _of_a_sampler(pool, stored, stored.case))
+    return filled("training.py.j2", _of_training(pool, stored, stored.case))
+
+
+def not_shown(text: str, stored: StoredViolation) -> str:
+    """Run a script in a new process, and say why it does not show its violation; empty where it does."""
+    status, said = ran(text)
+    if status == 1 and any(sign in said for sign in _signs(stored)):
+        return ""
+    return how_it_ended(status, said)
+
+
+def ran(text: str, python: str = sys.executable) -> tuple[int | None, str]:
+    """Run a script in a new process of an interpreter: its exit status, None where it had to be ended, and its output."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "repro.py"
+        path.write_text(text, encoding="utf-8")
+        # Beside the script, for an interpreter that lacks it: the reference is part of it, and may
+        # be on trial.
+        (path.parent / "ddp_invariants").symlink_to(Path(__file__).parents[1])
+        here = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+        }
+        # A session of its own, so that its ranks can be ended with it.
+        with subprocess.Popen(
+            [python, str(path)],
+            env=here,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        ) as running:
+            try:
+                said, _ = running.communicate(timeout=CHECK_SECONDS)
+            except subprocess.TimeoutExpired:
+                os.killpg(running.pid, signal.SIGKILL)
+                return None, ""
+    return running.returncode, said
+
+
+def how_it_ended(status: int | None, said: str) -> str:
+    """How a script ended that did not show what it should, in words."""
+    if status is None:
+        return f"it did not end within {CHECK_SECONDS:.0f} s"
+    last = said.strip().splitlines()[-1:] or ["nothing"]
+    return f"it ended with status {status} and said {last[0][:200]!r}"
+
+
+def _signs(stored: StoredViolation) -> list[str]:
+    """What a script prints when it shows its violation."""
+    signs = [f"{stored.breach.rule}: "]
+    if stored.breach.rule == "LIVE-1":
+        raised = stored.evidence.ranks if stored.evidence is not None else ()
+        signs += ["Timeout (0:00:"] if " hung" in stored.breach.fact else []
+        signs += [
+            f"{rank.raised['type']}: "
+            for rank in raised
+            if rank.raised is not None and "type" in rank.raised
+        ]
+    return signs
+
+
+def filled(template: str, values: Mapping[str, Any]) -> str:
+    """A template with its values, without the imports it does not need."""
+    # Imported here: only an export needs it.
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("ddp_invariants.export"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+    )
+    environment.filters["lit"] = repr
+    text = environment.get_template(template).render(values)
+    used = [
+        line
+        for line in text.splitlines()
+        if not re.fullmatch(r"import \w+", line)
+        or re.search(rf"(?<!import ){line.removeprefix('import ')}\.", text)
+    ]
+    return re.sub(r"\n{4,}", "\n\n\n", "\n".join(used)) + "\n"
+
+
+def _shared(stored: StoredViolation, target: str) -> dict[str, Any]:
+    """What both templates begin with."""
+    breach, k, n = stored.breach, *stored.confirmed
+    fields = {
+        "where": breach.where,
+        "got": breach.got,
+        "perhaps": breach.perhaps,
+        "case": describe(stored.case),
+    }
+    lines = [f"    {label:<8} {text}" for label, text in fields.items() if text]
+    found = f"Found by ddp-invariants {__version__} with torch {stored.torch}, confirmed in {k} of {n} runs."
+    title = f"{breach.rule} violated by {stored.on_trial}: {breach.fact}"
+    texts = {"title": title, "story": "\n".join(lines), "versions": found}
+    return {
+        **{name: quoted(text) for name, text in texts.items()},
+        "target": target,
+        "rule": breach.rule,
+        "case": stored.case,
+    }
+
+
+def quoted(text: str) -> str:
+    """As it may stand in a docstring."""
+    return (
+        "".join(one if one.isprintable() or one == "\n" else "?" for one in text)
+        .replace("\\", "\\\\")
+        .replace('"""', "'''")
+    )
+
+
+# Training.
+
+
+def _of_training(pool: Pool, stored: StoredViolation, case: TrainingCase) -> dict[str, Any]:
+    """The values of the template for a training case.
+
+    Raises:
+        ExportError: It cannot be written as a script.
+    """
+    rule, described = stored.breach.rule, pool.describe(stored.ddp)
+    declared, source = declare(Declarations, described["declares"]), described["source"]
+    reason = _too_much(rule, case, declared, source, stored)
+    if reason:
+        raise ExportError(f"{rule} of {stored.on_trial} cannot be exported: {reason}")
+    calls = called(pool, None if rule == "LIVE-1" else case, case, stored.ddp, declared, source)
+    if isinstance(calls, str):
+        raise ExportError(f"{rule} of {stored.on_trial} cannot be exported: {calls}")
+    never, tagged = case.zero_grad == "never", rule == "LOSS-2"
+    checks = _checks(rule, left=never)
+    twins = [
+        *(["twin"] if checks["twin"] or rule == "LOSS-3" else []),
+        *(["plain"] if checks["trajectory"] else []),
+    ]
+    looks_back = checks["start"] or checks["frozen"] or checks["trajectory"]
+    patch = (
+        "withheld" if case.perturbation.kind == "withheld" else "sent" if rule == "COMM-1" else ""
+    )
+    lower = {"float16": "torch.float16", "bfloat16": "torch.bfloat16"}.get(declared.exactness, "")
+    return {
+        **_shared(stored, described["target"] if stored.ddp.name != "none" else "none"),
+        **pieces(case, calls, tagged=tagged),
+        "patch": patch,
+        "sentinel": repr(SENTINEL) if case.perturbation.sentinel == "finite" else 'float("nan")',
+        "adam": case.optimizer.kind != "sgd",
+        "reduction": declared.reduction,
+        "lower": lower,
+        "checks": checks,
+        "parts": any(
+            checks[one]
+            for one in (
+                "start",
+                "structure",
+                "equal_gradients",
+                "equal_parameters",
+                "equal_state",
+                "trajectory",
+                "alone",
+                "frozen",
+                "skips",
+            )
+        ),
+        "twins": twins,
+        "looks_back": looks_back,
+        "follows": bool(twins) or looks_back,
+        "hidden": declared.gradients == "hidden",
+        "frozen": frozen(case),
+        "started": {
+            "INIT-1": ["model.named_parameters()"],
+            "INIT-2": ["model.named_buffers()"],
+        }.get(rule, ["model.named_parameters()", "*model.named_buffers()"]),
+        "last_forward": calls.forward() if rule == "LIVE-1" else "",
+    }
+
+
+def _too_much(
+    rule: str,
+    case: TrainingCase,
+    declared: Declarations,
+    source: Mapping[str, Any],
+    stored: StoredViolation,
+) -> str:
+    """Why a violation is beyond what a script shows; empty where it is not."""
+    reasons = {
+        "what is observed or counted, not compared, is not for a script": rule
+        in ("COMM-4", "COMM-5", "COMM-6", "MEM-1"),
+        "it is about two runs of the case, or many": rule in ("COMM-2", "GPU-1", "LIVE-4"),
+        "only the owner of a parameter holds its gradient": declared.gradients == "owner"
+        and rule.startswith("GRAD"),
+        "the optimizer updates a copy of the parameters": bool(declared.main) and rule == "PARAM-3",
+        "some ranks do not use a layer, which a script shows of rules about gradients alone": bool(
+            case.unused
+        )
+        and rule not in _FOLLOWS_UNUSED,
+        "what a forward starts from is seen from inside it": rule.startswith("BUF"),
+        "layers draw random numbers, which no other batch repeats": bool(case.model.draws)
+        and rule in ("LOSS-2", "LOSS-3"),
+        "a loss is scaled, which a script shows of rules about what ranks skip, or have in common": case.scaler
+        is not None
+        and (
+            rule not in _FOLLOWS_A_SCALE
+            or stored.breach.fact.startswith(("with a loss scaler", "the loss scale"))
+        ),
+    }
+    return next((reason for reason, applies in reasons.items() if applies), "") or beyond(
+        case, declared, source, stored.ddp
+    )
+
+
+def beyond(case: TrainingCase, declared: Declarations, source: Mapping[str, Any], ddp: Ddp) -> str:
+    """Why a case is beyond what a script runs, whatever it is to show; empty where it is not."""
+    numbers = (
+        case.data.samples * (case.model.inputs + case.model.widths()[-1])
+        + case.world_size * case.model.numbers
+    )
+    reasons = {
+        "it is driven through a course's functions": ddp.name.startswith("course:"),
+        "its adapter does whole steps by itself (train_step), which leaves no place to look": "train_step"
+        in source["methods"],
+        "parameters are sharded, so no rank holds what a script could compare": declared.zero
+        >= SHARDED,
+        "a no_sync is nested, or left by an exception": case.no_sync != "plain",
+        "passes do not alternate, or layers are computed again": case.passes != "alternate"
+        or any(layer.checkpoint != "none" or layer.twice for layer in case.model.layers),
+        "a penalty on gradients is a part of the loss": case.penalty,
+        "something happens between steps": bool(case.interludes),
+        "it starts from a state that other ranks saved": case.saved_by is not None,
+        "gradients are clipped": case.clip is not None,
+        "some ranks run out of batches": bool(case.exhausted),
+        "a rank is killed in the middle": case.kills,
+        "an exception is caught in a step of several micro-steps": case.mishap is not None
+        and case.accumulation > 1,
+        "the case repeats the run in the same processes": case.rounds > 1,
+        f"it has {numbers:,} numbers, more than the {MOST_NUMBERS:,} a script spells out": numbers
+        > MOST_NUMBERS,
+    }
+    return next((reason for reason, applies in reasons.items() if applies), "")
+
+
+def called(
+    pool: Pool,
+    known: TrainingCase | None,
+    case: TrainingCase,
+    ddp: Ddp,
+    declared: Declarations,
+    source: Mapping[str, Any],
+) -> Calls | str:
+    """What is called around a step of a case, found out by a small run; why a script cannot do that, where it cannot.
+
+    Args:
+        pool: Ranks to run it on.
+        known: A case that is known to get as far as its first step, if one is.
+        case: The case.
+        ddp: What is on trial.
+        declared: What it declares.
+        source: How it is called (`driving.Description`).
+    """
+    scope = Scope(declared=declared, without=frozenset(declared.unsupported))
+    for tried in (*([] if known is None else [known]), BASE, replace(BASE, world_size=1)):
+        driven = pool.train(scope.fit(tried), ddp, fresh=True).ranks[0].driven
+        if driven:
+            return (
+                "its gradients lie in .main_grad, and a script would have to lend them to the optimizer as the suite does"
+                if "gradients" in driven
+                else Calls(case, source, driven)
+            )
+    return "it does not wrap the simplest model, so how it is driven cannot be found out"
+
+
+_FOLLOWS_UNUSED = (
+    "GRAD-1",
+    "GRAD-2",
+    "GRAD-3",
+    "GRAD-5",
+    "GRAD-6",
+    "GRAD-8",
+    "GRAD-9",
+    "PARAM-1",
+    "PARAM-2",
+    "COMM-1",
+    "LIVE-1",
+)
+"""Rules of which a script follows what ranks do not use."""
+_FOLLOWS_A_SCALE = (
+    "INIT-1",
+    "INIT-2",
+    "INIT-3",
+    "INIT-4",
+    "LOSS-1",
+    "GRAD-1",
+    "GRAD-7",
+    "PARAM-1",
+    "PARAM-2",
+    "PARAM-6",
+    "COMM-1",
+    "LIVE-1",
+)
+"""Rules of which a script follows what a loss scale does: all but those that compare with what one process would make."""
+_MEAN = ("GRAD-2", "GRAD-3", "GRAD-5", "GRAD-6", "GRAD-8", "GRAD-10", "GRAD-12", "LIVE-2")
+_CHECKS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("INIT-1", "INIT-2", "INIT-4"), ("start",)),
+    "INIT-3": ("structure",),
+    **dict.fromkeys(_MEAN, ("twin", "mean", "gradients", "held")),
+    "GRAD-1": ("equal_gradients", "held"),
+    "GRAD-9": ("twin", "mean", "gradients", "held", "equal_gradients"),
+    "GRAD-4": ("fit",),
+    "GRAD-7": ("twin", "spread", "held"),
+    "LOSS-1": ("twin",),
+    "PARAM-1": ("equal_parameters",),
+    "PARAM-2": ("equal_state",),
+    "PARAM-3": ("twin", "plain", "mean", "trajectory"),
+    "PARAM-4": ("plain", "alone"),
+    "PARAM-5": ("frozen",),
+    "PARAM-6": ("twin", "skips"),
+}
+"""What a script looks at, by rule; the rest is looked at where it happens, or by the watchdog."""
+
+
+def _checks(rule: str, *, left: bool) -> dict[str, bool]:
+    names = {name for group in _CHECKS.values() for name in group}
+    chosen = {name: name in _CHECKS.get(rule, ()) for name in names}
+    return {**chosen, "left": left and (chosen["gradients"] or chosen["trajectory"])}
+
+
+# Samplers.
+
+
+def takes_ranks(declared: SamplerDeclarations) -> str:
+    """Why no one process can ask a sampler that is not told its rank for all ranks' shards."""
+    how = (
+        "scatters"
+        if declared.layout == "scatter"
+        else "reads its rank from torch.distributed or the environment"
+    )
+    return f"{how}, which one process cannot set up for all ranks"
+
+
+def _of_a_sampler(pool: Pool, stored: StoredViolation, case: ShardCase) -> dict[str, Any]:
+    """The values of the template for a question to a sampler.
+
+    Raises:
+        ExportError: It cannot be written as a script.
+    """
+    described = pool.describe(stored.sampler)
+    source, declared = described["source"], declare(SamplerDeclarations, described["declares"])
+    if source["asks"]:
+        raise ExportError(
+            f"{stored.breach.rule} of {stored.on_trial} cannot be exported: it {takes_ranks(declared)}"
+        )
+    if case.resumed_by is not None:
+        raise ExportError(
+            f"{stored.breach.rule} of {stored.on_trial} cannot be exported: ranks of another number load its "
+            "state"
+        )
+    total = Deal(ShardEvidence(case, ()), declared).total
+    return {
+        **_shared(stored, described["target"]),
+        "data": case.data,
+        "remade": source["remade"],
+        "total": total,
+        "padding": declared.padding,
+        "layout": declared.layout,
+        "saves": declared.saves,
+        "seeded": any(text == "SEED" for _, text in source["rows"]),
+        "chance_free": CHANCE_FREE,
+        "batches": ceil(total // case.world_size / case.data.batch_size),
+        "call": ", ".join(f"{name}={text}" for name, text in source["rows"]),
+    }

@@ -1,0 +1,1 @@
+"""The implementation under test: its name, its adapter and its declarations."""

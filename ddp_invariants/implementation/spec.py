@@ -1,0 +1,229 @@
+"""What is on trial, as the user named it: plain data that the controller hands to the ranks, which import it.
+
+Standard library only: the rank side imports this module under any interpreter.
+"""
+
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from ddp_invariants.cases.fields import STRICT
+from ddp_invariants.errors import NamingError
+from ddp_invariants.implementation.declarations import DeclarationFile, read
+from ddp_invariants.implementation.names import misnamed
+
+Arguments = tuple[tuple[str, str], ...]
+"""Name and text of each argument, as `--ddp-arg name=text` gave them."""
+
+
+def arguments(option: str, texts: Iterable[str]) -> Arguments:
+    """Arguments from the texts of a repeatable option.
+
+    Raises:
+        NamingError: One of them is not name=value.
+    """
+    for text in texts:
+        if not text.partition("=")[0].isidentifier() or "=" not in text:
+            raise NamingError(f"{option} {text}: expected name=value")
+    return tuple((name, value) for name, _, value in (text.partition("=") for text in texts))
+
+
+@dataclass(frozen=True)
+class Ddp:
+    """A DDP on trial, and what is to be done around it.
+
+    Attributes:
+        name: `reference`, `torch`, `none`, `package.module:Name`, `path/to/file.py:Name`,
+            `course:FILE#KIND`, or the name of an entry point.
+        arguments: Passed to what it names.
+        setup: Calls made before wrapping, such as `pkg.mod:init(dp_size=WORLD)`.
+        start: Method called before each step's batch; empty: found by its usual names; `none`: no
+            call.
+        finish: Method called after backward, likewise.
+        after: A free function called after backward.
+        optimizer: An optimizer class that shards or synchronises; empty for the case's own.
+        optimizer_arguments: Passed to it.
+        declares: Declarations in a file, which win over those it brings.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    name: str = "reference"
+    arguments: Arguments = ()
+    setup: tuple[str, ...] = ()
+    start: str = ""
+    finish: str = ""
+    after: str = ""
+    optimizer: str = ""
+    optimizer_arguments: Arguments = ()
+    declares: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def options(self) -> str:
+        """The command-line options that name it, empty for the default."""
+        words = [] if self.name == "reference" else ["--ddp", self.name]
+        words += [
+            word for name, value in self.arguments for word in ("--ddp-arg", f"{name}={value}")
+        ]
+        words += [word for call in self.setup for word in ("--setup", call)]
+        for option in ("start", "finish", "after"):
+            words += [f"--{option}", getattr(self, option)] if getattr(self, option) else []
+        words += ["--opt", self.optimizer] if self.optimizer else []
+        words += [
+            word
+            for name, value in self.optimizer_arguments
+            for word in ("--opt-arg", f"{name}={value}")
+        ]
+        return shlex.join(words)
+
+    def __str__(self) -> str:
+        """What a report calls it: its name, with the options that make it what it is."""
+        return (
+            self.options().removeprefix("--ddp ")
+            if self.name != "reference"
+            else f"reference {self.options()}".rstrip()
+        )
+
+    def to_plain(self) -> dict[str, Any]:
+        """As JSON-ready data."""
+        return asdict(self)
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
+        """From what `to_plain` gave."""
+        return cls(
+            **{
+                **plain,
+                "arguments": _pairs(plain["arguments"]),
+                "setup": tuple(plain["setup"]),
+                "optimizer_arguments": _pairs(plain["optimizer_arguments"]),
+            }
+        )
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """A sampler on trial: its name, what is passed to it, and declarations in a file."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    name: str = "reference"
+    arguments: Arguments = ()
+    declares: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def options(self) -> str:
+        """The command-line options that name it, empty for the default."""
+        words = [] if self.name == "reference" else ["--sampler", self.name]
+        return shlex.join(
+            words
+            + [
+                word
+                for name, value in self.arguments
+                for word in ("--sampler-arg", f"{name}={value}")
+            ]
+        )
+
+    def __str__(self) -> str:
+        """What a report calls it."""
+        return self.options().removeprefix("--sampler ") or self.name
+
+    def to_plain(self) -> dict[str, Any]:
+        """As JSON-ready data."""
+        return asdict(self)
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
+        """From what `to_plain` gave."""
+        return cls(**{**plain, "arguments": _pairs(plain["arguments"])})
+
+
+def options(ddp: Ddp, sampler: Sampler) -> str:
+    """The command-line options that name both, empty for the reference."""
+    return " ".join(one for one in (ddp.options(), sampler.options()) if one)
+
+
+def _pairs(plain: Any) -> Arguments:
+    return tuple((name, value) for name, value in plain)
+
+
+def named(given: Mapping[str, Any]) -> tuple[Ddp, Sampler]:
+    """What is on trial, from the values of the command-line options (`OPTIONS`).
+
+    Raises:
+        NamingError: An option cannot be read.
+        DeclarationError: A declaration file cannot.
+    """
+    for side in ("ddp", "sampler"):
+        special = side == "ddp" and (given[side] == "none" or given[side].startswith("course:"))
+        wrong = "" if special else misnamed(given[side], side)
+        if wrong:  # Told before anything is started; what only an import tells, the ranks do.
+            raise NamingError(wrong)
+    declared = _declared(given)
+    ddp = Ddp(
+        given["ddp"],
+        arguments("--ddp-arg", given["ddp_arg"]),
+        tuple(given["setup"]),
+        given["start"],
+        given["finish"],
+        given["after"],
+        given["opt"],
+        arguments("--opt-arg", given["opt_arg"]),
+        declared.ddp,
+    )
+    return ddp, Sampler(
+        given["sampler"], arguments("--sampler-arg", given["sampler_arg"]), declared.sampler
+    )
+
+
+def _declared(given: Mapping[str, Any]) -> DeclarationFile:
+    """What the file given declares; without one, the files beside the implementations."""
+    if given["declare"]:
+        return read(Path(given["declare"]))
+    found = {}
+    for side in ("ddp", "sampler"):
+        file, colon, name = given[side].rpartition(":")
+        beside = Path(file.removesuffix(".py") + f".{name}.toml")
+        if colon and file.endswith(".py") and beside.is_file():
+            found[side] = getattr(read(beside), side)
+    return DeclarationFile(**found)
+
+
+@dataclass(frozen=True)
+class Option:
+    """A command-line option: its placeholder, what it is for, its default, and whether it may be given several times."""
+
+    placeholder: str
+    told: str
+    default: str = ""
+    repeatable: bool = False
+
+
+OPTIONS: dict[str, Option] = {
+    "--ddp": Option(
+        "NAME",
+        "DDP on trial: reference, torch, none, package.module:Name, path/to/file.py:Name, or "
+        "course:path/to/adapters.py#KIND",
+        "reference",
+    ),
+    "--ddp-arg": Option("NAME=VALUE", "argument passed to it; repeatable", repeatable=True),
+    "--setup": Option(
+        "CALL",
+        "call made first in every rank, as pkg.mod:init(dp_size=WORLD); repeatable",
+        repeatable=True,
+    ),
+    "--start": Option(
+        "METHOD",
+        "its method called before each step's batch (default: by its usual names; none: no call)",
+    ),
+    "--finish": Option("METHOD", "its method called after backward (likewise)"),
+    "--after": Option("NAME", "free function called after backward"),
+    "--opt": Option("NAME", "optimizer class that shards or synchronises"),
+    "--opt-arg": Option("NAME=VALUE", "argument passed to it; repeatable", repeatable=True),
+    "--sampler": Option("NAME", "sampler on trial, named likewise", "reference"),
+    "--sampler-arg": Option("NAME=VALUE", "argument passed to it; repeatable", repeatable=True),
+    "--declare": Option(
+        "FILE", "TOML file of declarations (default: FILE.NAME.toml beside the implementation)"
+    ),
+}
+"""The options that say what is on trial."""

@@ -1,0 +1,1 @@
+"""The oracle: training recomputed in float64 with derived error bounds. Imports no torch."""

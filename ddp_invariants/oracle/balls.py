@@ -1,0 +1,373 @@
+"""Ball arithmetic: numbers with a radius that no correct evaluation in a floating-point format can leave.
+
+The radius is derived operation by operation from the standard model of floating-point arithmetic;
+no tolerance is chosen anywhere.
+
+[Note: exact arithmetic] Numbers that are multiples of a power of two q, whose sums of magnitudes
+stay below 2**p * q (p the format's precision), are added and multiplied without any rounding, in
+whatever order. The quantum q is carried along, so such elements have radius 0 and must agree to the
+last bit. Cases with `values="integer"` are made so.
+
+Suffixes: W ranks, P elements of all trainable parameters end to end.
+
+Source: Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., chapters 3 and 4.
+"""
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddp_invariants.cases.formats import LARGEST, ROUNDOFF, SMALLEST_NORMAL
+from ddp_invariants.records.evidence import Layout
+
+FloatArray = NDArray[np.float64]
+
+OWN_ROUNDOFF = 2.0**-53
+"""The oracle's own arithmetic rounds too; its roundoff is added to the dtype's."""
+
+
+def gamma(terms: float | FloatArray | NDArray[np.intp], roundoff: float | FloatArray) -> FloatArray:
+    """Higham's gamma_n = n u / (1 - n u): the relative error of n roundings in any order."""
+    if isinstance(terms, int | float) and isinstance(
+        roundoff, float
+    ):  # As mostly: without numpy a tenth of the time.
+        share = terms * roundoff
+        return np.float64(share / (1 - share) if share < 1 else math.inf)  # type: ignore[return-value]  # 0-d, as below
+    product = np.asarray(terms * roundoff)
+    return np.where(product < 1, product / np.maximum(1 - product, 1e-300), np.inf)
+
+
+def quantum_of(values: FloatArray) -> FloatArray:
+    """The largest power of two each value is an integer multiple of; 2**200 for zero. Same shape."""
+    mantissa, exponent = np.frexp(values)
+    whole = np.abs(np.ldexp(np.where(np.isfinite(mantissa), mantissa, 0.5), 53)).astype(np.int64)
+    lowest = np.ldexp((whole & -whole).astype(np.float64), exponent - 53)
+    return np.where(values == 0, 2.0**200, lowest)
+
+
+def _shared_quantum(*arrays: FloatArray) -> float:
+    return min((float(quantum_of(a).min()) for a in arrays if a.size), default=2.0**200)
+
+
+@dataclass(frozen=True)
+class Ball:
+    """Numbers known up to a radius.
+
+    Attributes:
+        centre: Any shape, float64.
+        radius: The same shape, at least 0; inf where nothing is known.
+        quantum: A power of two all centres are multiples of, for one array or per element; 0 where
+            none is known.
+    """
+
+    centre: FloatArray
+    radius: FloatArray
+    quantum: float | FloatArray
+
+    @property
+    def most(self) -> FloatArray:
+        """The largest magnitude the numbers can have."""
+        most: FloatArray = np.abs(self.centre) + self.radius
+        return most
+
+
+def exactly(values: FloatArray) -> Ball:
+    """Numbers known to the last bit, with one quantum for all of them."""
+    return Ball(values, np.zeros_like(values), _shared_quantum(values))
+
+
+@dataclass(frozen=True)
+class Format:
+    """A floating-point format as the bounds need it; per element where parameters of several dtypes lie end to end.
+
+    Attributes:
+        roundoff: The unit roundoff.
+        smallest: The smallest normal number.
+        largest: The largest number.
+        others_P: Where the other part of each element's complex number is, or itself where it is
+            real; None where all are real.
+    """
+
+    roundoff: float | FloatArray
+    smallest: float | FloatArray
+    largest: float | FloatArray
+    others_P: NDArray[np.intp] | None = None
+
+    def where_it_fits(self, radius: FloatArray, most: FloatArray) -> FloatArray:
+        """The radius, or inf where a number as large as `most` overflows.
+
+        A complex number of which one part does is multiplied by real ones as by complex ones:
+            infinity times their zero makes
+        the other part no number, too.
+        """
+        fits = most <= self.largest
+        found: FloatArray = np.where(
+            fits if self.others_P is None else fits & fits[self.others_P], radius, np.inf
+        )
+        return found
+
+    def rounded(
+        self,
+        centre: FloatArray,
+        radius: FloatArray,
+        most: FloatArray,
+        terms: float,
+        quantum: float | FloatArray,
+    ) -> Ball:
+        """The result of an operation computed in this format.
+
+        Args:
+            centre: The exact result for the operands' centres.
+            radius: What the operands' radii let it move by.
+            most: The sum of the magnitudes of everything that is added up, radii included.
+            terms: Roundings on the longest way from an operand to the result.
+            quantum: What all summands are multiples of.
+        """
+        if (
+            self.others_P is None
+            and most.size
+            and not radius.any()
+            and isinstance(quantum, float)
+            and quantum >= self.smallest
+            and (highest := most.max()) * self.roundoff <= quantum
+            and highest <= self.largest
+        ):
+            return Ball(centre, radius, quantum)  # All exact: the same as below, sooner.
+        exact = (radius == 0) & (most * self.roundoff <= quantum) & (quantum >= self.smallest)
+        rounding = gamma(terms, self.roundoff + OWN_ROUNDOFF) * most + terms * self.smallest
+        radius = np.where(exact, 0.0, radius + rounding)
+        return Ball(centre, self.where_it_fits(radius, most), quantum)
+
+
+FORMATS = {name: Format(ROUNDOFF[name], SMALLEST_NORMAL[name], LARGEST[name]) for name in ROUNDOFF}
+
+
+def cast(ball: Ball, source: str, target: str) -> Ball:
+    """Numbers converted from one dtype to another; widening changes nothing."""
+    if ROUNDOFF[target] <= ROUNDOFF[source]:
+        return ball
+    return FORMATS[target].rounded(ball.centre, ball.radius, ball.most, 1, ball.quantum)
+
+
+def product(a: Ball, b: Ball, dtype: str, terms: int, plus: Ball | None = None) -> Ball:
+    """A @ b (+ plus) computed in a dtype; `terms` is the length of the sums."""
+    centre, most = a.centre @ b.centre, a.most @ b.most
+    radius = np.abs(a.centre) @ b.radius + a.radius @ b.most
+    quantum = a.quantum * b.quantum
+    if plus is not None:
+        centre, radius, most = centre + plus.centre, radius + plus.radius, most + plus.most
+        quantum, terms = np.minimum(quantum, plus.quantum), terms + 1
+    return FORMATS[dtype].rounded(centre, radius, most, terms, quantum)
+
+
+def times(a: Ball, b: Ball, dtype: str) -> Ball:
+    """A * b elementwise, computed in a dtype."""
+    radius = np.abs(a.centre) * b.radius + a.radius * b.most
+    return FORMATS[dtype].rounded(
+        a.centre * b.centre, radius, a.most * b.most, 1, a.quantum * b.quantum
+    )
+
+
+def plus(a: Ball, b: Ball, dtype: str, roundings: int = 1) -> Ball:
+    """A + b elementwise, computed in a dtype.
+
+    Several may be added one after another, in whatever order that is done in truth, when the k-th
+    of these sums counts k.
+    """
+    quantum = np.minimum(a.quantum, b.quantum)
+    return FORMATS[dtype].rounded(
+        a.centre + b.centre, a.radius + b.radius, a.most + b.most, roundings, quantum
+    )
+
+
+def masked(ball: Ball, factors: FloatArray, dtype: str) -> Ball:
+    """Numbers multiplied by 0, 1 or 2 each, which rounds nothing; what overflows, or may have, is not known."""
+    most = ball.most * np.maximum(factors, 1)
+    radius = np.where(
+        most <= FORMATS[dtype].largest, factors * np.where(factors > 0, ball.radius, 0.0), np.inf
+    )
+    return Ball(factors * np.where(factors > 0, ball.centre, 0.0), radius, ball.quantum)
+
+
+def summed(ball: Ball, axes: tuple[int, ...], dtype: str) -> Ball:
+    """The sum over some axes, computed in a dtype in any order."""
+    terms = int(np.prod([ball.centre.shape[axis] for axis in axes]))
+    return FORMATS[dtype].rounded(
+        ball.centre.sum(axes), ball.radius.sum(axes), ball.most.sum(axes), terms, ball.quantum
+    )
+
+
+def relu(ball: Ball) -> tuple[Ball, Ball]:
+    """max(x, 0), and the factor its backward multiplies by: 0, 1, or anything between where the sign is not known."""
+    centre, radius = ball.centre, ball.radius
+    unknown = (centre - radius <= 0) & (centre + radius > 0)
+    result = Ball(np.maximum(centre, 0), np.where(centre + radius <= 0, 0.0, radius), ball.quantum)
+    factor = np.where(unknown, 0.5, centre > 0)
+    return result, Ball(factor, np.where(unknown, 0.5, 0.0), 0.5 if unknown.any() else 1.0)
+
+
+_ERF = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def gelu(ball: Ball, dtype: str) -> tuple[Ball, Ball]:
+    """X times the normal distribution's integral up to x, and the factor its backward multiplies by, computed in a dtype.
+
+    The function's derivative is below 1.13 and that of the factor below 0.8 = 2 phi(0). torch
+    evaluates both with an erf
+    and an exp good to a few units in the last place of 1: the 16 roundings stand for them, and for
+    the argument of the exp, whose relative error x**2 u / 2 is multiplied by x phi(x).
+    """
+    roundoff, smallest = FORMATS[dtype].roundoff + OWN_ROUNDOFF, FORMATS[dtype].smallest
+    x, r = ball.centre, ball.radius
+    below = 0.5 * (1 + _ERF(x / math.sqrt(2)))
+    slope = below + x * np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+    radius = np.where(np.isfinite(r), 1.13 * r + 16 * roundoff * ball.most + 4 * smallest, np.inf)
+    return (
+        Ball(x * below, np.where(ball.most == 0, 0.0, radius), 0.0),
+        Ball(slope, np.minimum(0.8 * r + 16 * roundoff + 4 * smallest, 2.0), 0.0),
+    )
+
+
+def negated(ball: Ball) -> Ball:
+    """With the other sign."""
+    return Ball(-ball.centre, ball.radius, ball.quantum)
+
+
+def transposed(ball: Ball) -> Ball:
+    """With the last two axes swapped."""
+    return Ball(np.swapaxes(ball.centre, -1, -2), np.swapaxes(ball.radius, -1, -2), ball.quantum)
+
+
+@dataclass(frozen=True)
+class Entries:
+    """What numbers are kept as the sum of: how many at most, and their magnitudes added up, shape (P,)."""
+
+    count: int
+    most_P: FloatArray
+
+
+def scaled_sum(
+    a: Ball, alpha: float, b: Ball, beta: float, form: Format, entries: Entries | None = None
+) -> Ball:
+    """Alpha a + beta b; three roundings at most: two products and a sum, and one more for each of b's entries."""
+    most = np.abs(alpha) * a.most + np.abs(beta) * (
+        b.most if entries is None else entries.most_P + b.radius
+    )
+    quantum = np.minimum(
+        a.quantum * float(quantum_of(np.array(alpha))),
+        b.quantum * float(quantum_of(np.array(beta))),
+    )
+    return form.rounded(
+        alpha * a.centre + beta * b.centre,
+        np.abs(alpha) * a.radius + np.abs(beta) * b.radius,
+        most,
+        3 + (0 if entries is None else entries.count),
+        quantum,
+    )
+
+
+def scaled(ball: Ball, factor: float, form: Format) -> Ball:
+    """Numbers times a power of two: no rounding, but for what becomes too small to be normal, or too large."""
+    most = ball.most * factor
+    small = np.where(np.asarray(ball.quantum) * factor >= form.smallest, 0.0, form.smallest)
+    radius = np.where(most <= form.largest, ball.radius * factor + small, np.inf)
+    return Ball(ball.centre * factor, radius, ball.quantum * factor)
+
+
+def clipped(gradient: Ball, largest: float, form: Format) -> Ball:
+    """A gradient scaled down to a norm, as torch.nn.utils.clip_grad_norm_ does: times min(1, largest / (norm + 1e-6)).
+
+    The norm is that of the tensors' norms, each of them a sum of squares in some order: P
+    additions, as many squares and a few roots, all of what is not negative, so that relative errors
+    do not grow by cancellation; squares below the smallest number vanish. A factor of 1 changes
+    nothing. What overflows as a square makes the factor 0, or does not: nothing is known then.
+
+    Args:
+        gradient: Of all parameters, shape (P,).
+        largest: The norm.
+        form: Their formats.
+    """
+    roundoff, smallest = (
+        float(np.max(form.roundoff, initial=0.0)),
+        float(np.max(form.smallest, initial=0.0)),
+    )
+    error = float(gamma(gradient.centre.size + 8, roundoff + OWN_ROUNDOFF))
+    vanished = math.sqrt(gradient.centre.size * smallest)
+    least = math.sqrt(float((np.maximum(np.abs(gradient.centre) - gradient.radius, 0) ** 2).sum()))
+    most = math.sqrt(float((gradient.most**2).sum())) * (1 + error) + vanished
+    if not error < 1 or not most**2 <= float(np.min(form.largest, initial=np.inf)):
+        return Ball(gradient.centre, np.full_like(gradient.radius, np.inf), 0.0)
+    four = float(gamma(4, roundoff + OWN_ROUNDOFF))  # A sum, a quotient, and a cast of the factor.
+    low = min(1.0, largest / (most + 1e-6) * (1 - four))
+    high = min(1.0, largest / (max(least * (1 - error) - vanished, 0.0) + 1e-6) * (1 + four))
+    if low == 1.0:
+        return gradient
+    radius = (
+        gradient.radius * high
+        + gradient.most * ((high - low) / 2 + form.roundoff * high)
+        + form.smallest
+    )
+    return Ball(gradient.centre * ((low + high) / 2), radius, 0.0)
+
+
+COMPLEX_DIVISION = 5
+"""Roundings of a complex number's division by a real one beyond the one that a real number's takes: torch multiplies both by a
+reciprocal and the products with one another, and divides by a square, or multiplies by a reciprocal
+of a sum."""
+
+
+def mean_over_ranks(
+    centre_WP: FloatArray,
+    radius_WP: FloatArray,
+    most_WP: FloatArray,
+    quantum: float | FloatArray,
+    form: Format,
+    passes: int | NDArray[np.intp],
+) -> Ball:
+    """The mean of the ranks' gradients, however it is computed.
+
+    Args:
+        centre_WP: Local gradients, shape (W, P): exact sums where several backwards were
+            accumulated.
+        radius_WP: What they may be off by before anything is reduced, shape (W, P).
+        most_WP: The magnitudes of what a local gradient is the sum of, added up, shape (W, P); its
+            own magnitude for one backward. Accumulation may happen before or after the reduction,
+            so it is these that are rounded.
+        quantum: What all of them are multiples of, for all or per element, shape (P,).
+        form: The format they are reduced in.
+        passes: Backwards accumulated in a local gradient, K; more where there are other roundings,
+            for all or per element.
+
+    Returns:
+        Shape (P,). The bound is gamma_n * mean|g| + (W K + 1) eta with n = W + K, for sum then
+        divide, divide then sum, multiplication by fl(1/W) and any order of summation; 0 where W is
+        a power of two and all sums are exact.
+    """
+    world_size = len(centre_WP)
+    magnitude_P = (most_WP + radius_WP).sum(0)
+    moved_P = radius_WP.mean(0)
+    exact = (
+        (world_size & (world_size - 1) == 0)
+        & (moved_P == 0)
+        & (magnitude_P * form.roundoff <= quantum)
+    )
+    exact &= quantum >= form.smallest * world_size
+    bound = gamma(world_size + passes, form.roundoff + OWN_ROUNDOFF) * magnitude_P / world_size
+    bound = bound + (world_size * passes + 1) * form.smallest
+    radius = np.where(exact, 0.0, moved_P + bound)
+    return Ball(centre_WP.mean(0), form.where_it_fits(radius, magnitude_P), quantum / world_size)
+
+
+def format_of(layout: Layout) -> Format:
+    """The formats of a record's elements, end to end."""
+    others_P: NDArray[np.intp] | None = None
+    if layout.complex_P.any():
+        parts = [
+            np.arange(start, end).reshape(-1, 1 + slot.complex)[:, ::-1].ravel()
+            for slot, (start, end) in zip(layout.slots, pairwise(layout.starts), strict=True)
+        ]
+        others_P = np.concatenate(parts)
+    return Format(layout.roundoff_P, layout.smallest_P, layout.per_element(LARGEST), others_P)

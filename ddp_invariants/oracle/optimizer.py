@@ -1,0 +1,133 @@
+"""The optimizers of a case, recomputed in float64."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddp_invariants.cases.program import Optimizer
+from ddp_invariants.oracle.balls import OWN_ROUNDOFF, Ball, Entries, Format, gamma, scaled_sum
+
+
+def _where(chosen_P: NDArray[np.bool_], one: Ball, other: Ball) -> Ball:
+    """Elements of one where they are chosen, of the other elsewhere."""
+    return Ball(
+        np.where(chosen_P, one.centre, other.centre),
+        np.where(chosen_P, one.radius, other.radius),
+        np.where(chosen_P, one.quantum, other.quantum),
+    )
+
+
+@dataclass
+class Optimization:
+    """The optimizer of single-process training, over all trainable parameters end to end (P).
+
+    Attributes:
+        first: Momentum buffer, or Adam's first moment; None before the first step.
+        second: Adam's second moment.
+        steps: Updates made; of each element where some were left out of one.
+    """
+
+    first: Ball | None = None
+    second: Ball | None = None
+    steps: int | NDArray[np.intp] = 0
+
+    def step(
+        self,
+        plan: Optimizer,
+        parameters: Ball,
+        gradient: Ball,
+        form: Format,
+        left_out_P: NDArray[np.bool_] | None = None,
+        entries: Entries | None = None,
+    ) -> Ball:
+        """The parameters after one update.
+
+        Args:
+            plan: The optimizer.
+            parameters: Before it.
+            gradient: All parameters'.
+            form: Their formats.
+            left_out_P: Which have no gradient: the update passes them and their state by.
+            entries: What a sparse gradient is kept as the sum of: plain SGD may take them off one
+                after another.
+        """
+        if entries is not None:
+            updated = scaled_sum(parameters, 1.0, gradient, -plan.lr, form, entries)
+            return updated if left_out_P is None else _where(left_out_P, parameters, updated)
+        update = self._sgd if plan.kind == "sgd" else self._adam
+        if left_out_P is None or not left_out_P.any():
+            self.steps = self.steps + 1
+            return update(plan, parameters, gradient, form)
+        nothing = Ball(np.zeros_like(gradient.centre), np.zeros_like(gradient.centre), 2.0**200)
+        first, second, steps = self.first or nothing, self.second or nothing, self.steps
+        self.steps = steps + 1
+        updated = update(plan, parameters, gradient, form)
+        self.steps = np.where(left_out_P, steps, self.steps)
+        self.first = self.first and _where(left_out_P, first, self.first)
+        self.second = self.second and _where(left_out_P, second, self.second)
+        return _where(left_out_P, parameters, updated)
+
+    def _sgd(self, plan: Optimizer, parameters: Ball, gradient: Ball, form: Format) -> Ball:
+        """SGD as torch computes it; its fused kernels round where the loop does, or less often."""
+        update = gradient
+        if plan.weight_decay:
+            update = scaled_sum(update, 1.0, parameters, plan.weight_decay, form)
+        if plan.momentum:
+            decayed = update
+            update = (
+                update
+                if self.first is None
+                else scaled_sum(self.first, plan.momentum, update, 1.0, form)
+            )
+            self.first = update
+            update = (
+                scaled_sum(decayed, 1.0, update, plan.momentum, form) if plan.nesterov else update
+            )
+        return scaled_sum(parameters, 1.0, update, -plan.lr, form)
+
+    def _adam(self, plan: Optimizer, parameters: Ball, gradient: Ball, form: Format) -> Ball:
+        """Adam and AdamW as torch computes them: at most 8 roundings of quantities no larger than those in `most` below.
+
+        Those of constants are counted: the fused kernels, where they are vectors, hold theirs in
+            the parameter's dtype.
+        """
+        decoupled = plan.weight_decay if plan.kind == "adamw" else 0.0
+        if plan.weight_decay and plan.kind == "adam":
+            gradient = scaled_sum(gradient, 1.0, parameters, plan.weight_decay, form)
+        beta_1, beta_2, epsilon = 0.9, 0.999, 1e-8
+        eight = gamma(8, form.roundoff + OWN_ROUNDOFF)
+        zero = Ball(np.zeros_like(gradient.centre), np.zeros_like(gradient.centre), 0.0)
+        m, v, g = self.first or zero, self.second or zero, gradient
+        m = Ball(
+            beta_1 * m.centre + (1 - beta_1) * g.centre,
+            beta_1 * m.radius
+            + (1 - beta_1) * g.radius
+            + eight * (m.most + g.most)
+            + 8 * form.smallest,
+            0.0,
+        )
+        v = Ball(
+            beta_2 * v.centre + (1 - beta_2) * g.centre**2,
+            beta_2 * v.radius
+            + (1 - beta_2) * (g.most**2 - g.centre**2)
+            + eight * (beta_2 * v.most + (1 - beta_2) * g.most**2)
+            + 8 * form.smallest,
+            0.0,
+        )
+        self.first, self.second = m, v
+        correction_2 = 1 - beta_2**self.steps
+        least = (np.sqrt(np.maximum(v.centre - v.radius, 0) / correction_2) + epsilon) * np.maximum(
+            1 - eight, 0
+        )
+        most = (np.sqrt((v.centre + v.radius) / correction_2) + epsilon) * (1 + eight)
+        highest = np.maximum((m.centre + m.radius) / least, (m.centre + m.radius) / most)
+        lowest = np.minimum((m.centre - m.radius) / least, (m.centre - m.radius) / most)
+        size = plan.lr / (1 - beta_1**self.steps)
+        centre = parameters.centre * (1 - plan.lr * decoupled) - size * (highest + lowest) / 2
+        largest = parameters.most + size * np.maximum(np.abs(highest), np.abs(lowest))
+        radius = (
+            parameters.radius + size * (highest - lowest) / 2 + eight * largest + 8 * form.smallest
+        )
+        fits = (largest <= form.largest) & (g.most**2 <= form.largest) & (v.most <= form.largest)
+        return Ball(centre, np.where(fits, radius, np.inf), 0.0)

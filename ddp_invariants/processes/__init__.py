@@ -1,0 +1,1 @@
+"""The processes that run ranks: hosts, pools and jobs. Imports no torch."""

@@ -1,0 +1,326 @@
+"""A job of several processes, as torchrun and srun start them: rank 0 draws and judges, the others serve it ranks.
+
+Every process of the job starts a host of its own, with the devices, cores and environment its
+launcher gave it, so that a case's rank 3 lives where the job's rank 3 does. What the processes have
+to say of themselves they say once, through the store the launcher gives them; from then on rank 0's
+pools speak to each by TCP (`ranks/remote.py`, `ranks/serving.py`), never by a collective.
+"""
+
+import contextlib
+import fcntl
+import ipaddress
+import os
+import secrets
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from ddp_invariants import __version__
+from ddp_invariants.errors import HarnessError
+from ddp_invariants.processes import wire
+from ddp_invariants.processes.hosts import HASH_SEEDS, Hosts
+from ddp_invariants.processes.pool import Pool
+from ddp_invariants.processes.process import this_node
+from ddp_invariants.processes.remote import Place, connect
+from ddp_invariants.processes.serving import ABANDONED, Server
+
+COMING = 90.0
+"""Seconds the processes of a job have to come together: each imports torch first, and nodes start at different times."""
+_ADDRESS_OF = 0x8915
+"""SIOCGIFADDR: an interface's address."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a launcher says of this process.
+
+    Attributes:
+        launcher: Who started it.
+        rank: Of this process.
+        world_size: How many there are.
+        host: Where the launcher's store is, or where rank 0 is to keep it.
+        port: Its port.
+        restarts: How often an elastic launcher has started the job anew.
+        most_restarts: How often it may.
+        run: What the launcher calls the job.
+    """
+
+    launcher: str
+    rank: int
+    world_size: int
+    host: str
+    port: int
+    restarts: int = 0
+    most_restarts: int = 0
+    run: str = ""
+
+
+def job(environment: Mapping[str, str] = os.environ) -> Job | None:
+    """The job this process is part of; None where it was started by itself, by whomever: its ranks are its own then.
+
+    Raises:
+        HarnessError: The launcher's variables make no sense.
+    """
+    elastic = all(
+        name in environment for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    )
+    # A batch script has SLURM_PROCID and SLURM_NTASKS, too; what srun starts there has the step's,
+    # and needs a meeting place.
+    meets = "MASTER_ADDR" in environment and "MASTER_PORT" in environment
+    step = environment.get("SLURM_STEP_NUM_TASKS", "1") != "1"
+    if elastic:
+        launcher, names = "torchrun", ("RANK", "WORLD_SIZE")
+    elif (
+        "SLURM_PROCID" in environment
+        and environment.get("SLURM_NTASKS", "1") != "1"
+        and (meets or step)
+    ):
+        launcher, names = "srun", ("SLURM_PROCID", "SLURM_NTASKS")
+        if not meets:
+            raise HarnessError(
+                "srun has started several processes, and nothing says where they meet: set MASTER_ADDR to the "
+                "first node's name and MASTER_PORT to a free port"
+            )
+    else:
+        return None
+    rank, world_size, port = (_number(environment, name) for name in (*names, "MASTER_PORT"))
+    if world_size == 1:
+        return None
+    if rank >= world_size:
+        raise HarnessError(
+            f"{names[0]} is {rank}, expected less than {names[1]}, which is {world_size}"
+        )
+    restarts, most = (
+        _number(environment, f"TORCHELASTIC_{name}", "0")
+        for name in ("RESTART_COUNT", "MAX_RESTARTS")
+    )
+    return Job(
+        launcher,
+        rank,
+        world_size,
+        environment["MASTER_ADDR"],
+        port,
+        restarts,
+        most,
+        environment.get("TORCHELASTIC_RUN_ID", ""),
+    )
+
+
+def _number(environment: Mapping[str, str], name: str, absent: str = "") -> int:
+    text = environment.get(name, absent)
+    if not text.isdecimal():
+        raise HarnessError(f"{name} is {text!r}, expected a number")
+    return int(text)
+
+
+_led: list["Cluster"] = []
+"""The job that this process leads, if it does: as much the process's own as its rank is."""
+
+
+def led() -> "Cluster | None":
+    """The job this process leads; None where it was started by itself."""
+    return _led[0] if _led else None
+
+
+def enter() -> int | None:
+    """Take this process's place in the job it is part of, if it is: in every one but rank 0 that is to serve until the end.
+
+    Returns:
+        The exit status where this process's part is over: it has served, or the job did not come
+        together. None where it goes on, by itself or as rank 0, which then has to `leave`.
+    """
+    try:
+        ours = job()
+        if ours is None:
+            return None
+        if ours.rank:
+            return serve(ours)
+        # Launchers end a job by SIGTERM: what was found until then is to be seen, as after Ctrl-C.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        _led.append(Cluster(ours))
+    except HarnessError as error:
+        sys.stderr.write(f"ddp-invariants: {error}\n")
+        return ABANDONED
+    return None
+
+
+def leave(status: int) -> None:
+    """End what this process leads, if it does, with the exit status it is about to have."""
+    while _led:
+        ours = _led.pop()
+        ours.end()
+        ours.release(status)
+
+
+def serve(ours: Job) -> int:
+    """Be a process of the job other than rank 0: serve until rank 0 is over or gone; the exit status."""
+    try:
+        interface, address = _network(ours)
+        with (
+            socket.create_server((address, 0)) as listener,
+            Hosts(hash_seeds=(str(1 + ours.rank),), interface=interface) as hosts,
+        ):
+            place = _place(ours, address, listener.getsockname()[1], secrets.token_hex(16))
+            _introduce(hosts, ours, place)
+            return Server(hosts.addresses[0], listener, place.token).serve()
+    except (HarnessError, OSError) as error:
+        sys.stderr.write(f"ddp-invariants: rank {ours.rank} of {ours.world_size}: {error}\n")
+        return ABANDONED
+
+
+def _place(ours: Job, address: str, port: int, token: str) -> Place:
+    return Place(
+        ours.rank,
+        this_node(),
+        socket.gethostname(),
+        address,
+        port,
+        token,
+        f"ddp-invariants {__version__}, torch {version('torch')}",
+    )
+
+
+def _introduce(hosts: Hosts, ours: Job, place: Place) -> list[str | None]:
+    """Say where this process serves; in rank 0, what the others say."""
+    with Pool(hosts.addresses) as pool:
+        return pool.introduce(
+            {
+                "rank": ours.rank,
+                "world_size": ours.world_size,
+                "host": ours.host,
+                "port": ours.port,
+                "says": place.to_text(),
+                "patience": COMING,
+            }
+        )
+
+
+class Cluster:
+    """What rank 0 holds of its job: a host of its own, and where the others serve.
+
+    Args:
+        ours: The job.
+
+    Attributes:
+        addresses: Of the hosts, by rank, for pools.
+        places: Where each rank is.
+
+    Raises:
+        HarnessError: Not all processes of the job have come, or they do not fit together.
+    """
+
+    def __init__(self, ours: Job) -> None:
+        self.job = ours
+        interface, address = _network(ours)
+        self._hosts = Hosts(hash_seeds=HASH_SEEDS[:1], interface=interface)
+        self._sessions: list[socket.socket] = []
+        self.places = [_place(ours, address, 0, "")]
+        try:
+            said = _introduce(self._hosts, ours, self.places[0])
+            self.places += [Place.from_text(text) for text in said[1:] if text is not None]
+            self._sessions = [connect(place, "session") for place in self.places[1:]]
+            self._require_all()
+        except BaseException:
+            self.end()
+            self.release(ABANDONED)
+            raise
+        self.addresses = [*self._hosts.addresses, *(place.to_text() for place in self.places[1:])]
+
+    def _require_all(self) -> None:
+        here, came = self.places[0], {place.rank for place in self.places}
+        missing = [str(rank) for rank in range(self.job.world_size) if rank not in came]
+        if missing:
+            raise HarnessError(
+                f"rank {' and '.join(missing)} of {self.job.world_size} did not come within {COMING:.0f} s; "
+                f"there are {', '.join(map(str, self.places))}"
+            )
+        for place in self.places:
+            if place.suite != here.suite:
+                raise HarnessError(f"{place} has {place.suite}, rank 0 has {here.suite}")
+            if _loopback(place) != _loopback(here):
+                raise HarnessError(
+                    f"{place} and {here} are not to be reached alike: set GLOO_SOCKET_IFNAME to the interface "
+                    "that joins the nodes"
+                )
+
+    def __str__(self) -> str:
+        nodes: dict[tuple[str, str], list[int]] = {}
+        for place in self.places:
+            nodes.setdefault((place.name, place.address), []).append(place.rank)
+        where = "; ".join(
+            f"{', '.join(map(str, ranks))} on {name} ({address})"
+            for (name, address), ranks in nodes.items()
+        )
+        return f"{self.job.world_size} ranks under {self.job.launcher}: {where}"
+
+    def close(self) -> None:
+        """Nothing: a session that uses the job's hosts ends before the job does."""
+
+    def end(self) -> None:
+        """End this process's host."""
+        self._hosts.close()
+
+    def release(self, status: int) -> None:
+        """Let the other processes end, with this exit status, once this process has ended.
+
+        Not before: a launcher ends all processes of a node when it sees one fail, and this one may
+            still be writing.
+        """
+        for session in self._sessions:
+            with contextlib.suppress(OSError):  # It is gone already.
+                wire.send(session, {"status": int(status)})
+            session.detach()
+        self._sessions = []
+
+
+def _loopback(place: Place) -> bool:
+    return ipaddress.ip_address(place.address).is_loopback
+
+
+def _network(ours: Job) -> tuple[str, str]:
+    """The interface over which the job's nodes reach this one, and its address there.
+
+    The one that leads to the launcher's meeting place, unless GLOO_SOCKET_IFNAME names another, as
+    for any job on gloo.
+
+    Raises:
+        HarnessError: There is none.
+    """
+    named = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
+    if named:
+        address = _address(named)
+        if not address:
+            raise HarnessError(
+                f"GLOO_SOCKET_IFNAME is {named}, and there is no such interface with an IPv4 address"
+            )
+        return named, address
+    try:
+        family, kind, _, _, where = socket.getaddrinfo(
+            ours.host, ours.port, type=socket.SOCK_DGRAM
+        )[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(
+                where
+            )  # Sends nothing: the kernel says by which of its addresses it would.
+            address = probe.getsockname()[0]
+    except OSError as error:
+        raise HarnessError(
+            f"MASTER_ADDR is {ours.host}, to which no way leads from here ({error})"
+        ) from error
+    return next(
+        (name for _, name in socket.if_nameindex() if _address(name) == address), ""
+    ), address
+
+
+def _address(interface: str) -> str:
+    """An interface's IPv4 address; empty where it has none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            found = fcntl.ioctl(probe, _ADDRESS_OF, struct.pack("256s", interface.encode()[:15]))
+        except OSError:
+            return ""
+    return socket.inet_ntoa(found[20:24])

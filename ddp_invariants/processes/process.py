@@ -1,0 +1,249 @@
+"""A rank's process on this machine, as a pool sees it, and the host that forks it."""
+
+import contextlib
+import fcntl
+import os
+import socket
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from ddp_invariants.errors import HarnessError
+from ddp_invariants.implementation.spec import Ddp, Sampler
+from ddp_invariants.processes.hosts import PATIENCE, STARTING
+from ddp_invariants.records.trace import WORDS_SIZE, LastCalls, LastWords
+
+_OUTPUT_KEPT = 8000
+"""Bytes kept of what a rank prints, and of its stacks."""
+_PIPE = 1 << 16
+_GONE = (
+    "the host of this session is gone ({}); was it killed, or does `python -c 'import torch'` fail?"
+)
+
+
+def this_node() -> str:
+    """What tells this machine from the others of a job: the launcher's number of it, or its name."""
+    return os.environ.get("GROUP_RANK") or os.environ.get("SLURM_NODEID") or socket.gethostname()
+
+
+class HostClient:
+    """One pool's connection to one host.
+
+    Attributes:
+        node: The machine it is on.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.node = this_node()
+        self.connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self.connection.connect("\0" + address)
+        except OSError as error:
+            raise HarnessError(_GONE.format(error)) from error
+        self.ended: dict[int, int] = {}
+
+    def start(self, rank: int) -> "Process":
+        """A new rank.
+
+        Raises:
+            HarnessError: There is none to be had.
+        """
+        return Process.start(self, rank)
+
+    def fork(self, rank: int, control: socket.socket, output: int, stacks: int, words: int) -> int:
+        """Fork a rank that serves `control`; what it prints goes to `output`, its stacks and last words to `stacks`, `words`.
+
+        Returns:
+            Its pid.
+
+        Raises:
+            HarnessError: The host is gone or gives no answer, or the system allows no more
+                processes.
+        """
+        self._say(f"fork {rank}", [control.fileno(), output, stacks, words])
+        verb, pid = "", 0
+        while verb != "forked":
+            try:
+                verb, pid = self._hear(STARTING)
+            except TimeoutError:
+                raise HarnessError(
+                    f"the host of this session started no rank within {STARTING:.0f} s"
+                ) from None
+        if not pid:
+            raise HarnessError("the system refuses to start more processes (ulimit -u?)")
+        self.ended.pop(pid, None)  # Of an earlier process with the same number.
+        return pid
+
+    def end(self, pid: int) -> int | None:
+        """Kill a rank if it still runs, and wait until it is gone.
+
+        One that the kernel holds on to (in a system call that no signal interrupts) is left to it.
+
+        Returns:
+            Its exit status, negative for the signal that ended it; None when it had to be killed
+            here.
+        """
+        status = self.status(pid, 0.0)
+        if status is None:
+            self._say(f"kill {pid}", [])
+            self.status(pid, PATIENCE)
+        self.ended.pop(pid, None)
+        return status
+
+    def status(self, pid: int, patience: float) -> int | None:
+        """How a rank ended, if it did within `patience` seconds."""
+        until = time.monotonic() + patience
+        try:
+            while pid not in self.ended:
+                self._hear(until - time.monotonic())
+        except TimeoutError:
+            return None
+        return self.ended[pid]
+
+    def close(self) -> None:
+        """Disconnect; the host kills whatever ranks are left."""
+        self.connection.close()
+
+    def _say(self, command: str, descriptors: list[int]) -> None:
+        try:
+            socket.send_fds(self.connection, [command.encode()], descriptors)
+        except OSError as error:
+            raise HarnessError(_GONE.format(error)) from error
+
+    def _hear(self, patience: float) -> tuple[str, int]:
+        """One message of the host. Raises TimeoutError when none comes."""
+        self.connection.settimeout(max(patience, 1e-6))
+        try:
+            message = self.connection.recv(256)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise HarnessError(_GONE.format(error)) from error
+        if not message:
+            raise HarnessError(_GONE.format("it hung up"))
+        verb, pid, *status = message.decode().split()
+        if verb == "ended":
+            self.ended[int(pid)] = int(status[0])
+        return verb, int(pid)
+
+
+@dataclass
+class Process:
+    """One rank: its process, the socket it serves, the pipe it prints to and the anonymous file that takes its stacks.
+
+    What it prints is read while it is waited for, and only the end is kept: a rank that floods its
+    output takes time, never memory. Its stacks have a place of their own, so that no flood washes
+    them away.
+    """
+
+    host: HostClient
+    pid: int
+    control: socket.socket
+    output: int
+    stacks: int
+    words: LastWords
+    ended: bool = False
+    tail: bytes = b""
+    loaded: set[Ddp | Sampler] = field(default_factory=set)
+    altered_by: Ddp | Sampler | None = None
+
+    @classmethod
+    def start(cls, host: HostClient, rank: int) -> Self:
+        """Have a host fork it.
+
+        Raises:
+            HarnessError: It cannot.
+        """
+        ours, theirs = socket.socketpair()
+        output, printing = os.pipe()
+        os.set_blocking(output, False)
+        stacks = os.memfd_create(f"rank{rank}")
+        fcntl.fcntl(stacks, fcntl.F_SETFL, os.O_APPEND)
+        words = os.memfd_create(f"words{rank}")
+        os.ftruncate(words, WORDS_SIZE)
+        try:
+            return cls(
+                host,
+                host.fork(rank, theirs, printing, stacks, words),
+                ours,
+                output,
+                stacks,
+                LastWords(words),
+            )
+        except HarnessError:
+            ours.close()
+            os.close(output)
+            os.close(stacks)
+            raise
+        finally:
+            theirs.close()
+            os.close(printing)
+            os.close(words)
+
+    def asked(self) -> None:
+        """Forget what it has printed and where it was."""
+        for _ in range(16):  # A flood has no end.
+            if not self.drain():
+                break
+        self.tail = b""
+        if os.fstat(self.stacks).st_size:
+            os.ftruncate(self.stacks, 0)
+
+    def drain(self) -> bool:
+        """Take from the pipe what it has printed; whether there was anything."""
+        if self.ended:
+            return False
+        try:
+            piece = os.read(self.output, _PIPE)
+        except BlockingIOError:
+            return False
+        self.ended = (
+            not piece
+        )  # It has closed its stdout and stderr, or is gone with all who had inherited them.
+        self.tail = (self.tail + piece)[-_OUTPUT_KEPT:]
+        return bool(piece)
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        with contextlib.suppress(ProcessLookupError):  # It has ended in the meantime.
+            os.kill(self.pid, number)
+
+    def status(self, patience: float) -> int | None:
+        """How it ended, if it did within `patience` seconds."""
+        return self.host.status(self.pid, patience)
+
+    def printed(self) -> str:
+        """Its stacks, where it was asked for them or crashed, and the end of what it has printed since it was last asked."""
+        self.drain()
+        stacks = os.pread(self.stacks, _OUTPUT_KEPT, 0)
+        return "\n".join(
+            text
+            for piece in (stacks, self.tail)
+            if (text := piece.decode(errors="replace").strip("\0\n "))
+        )
+
+    def waits(self) -> str:
+        """Where its native threads wait, as the kernel sees it; empty when it is gone."""
+        lines = []
+        for task in sorted(Path(f"/proc/{self.pid}/task").glob("*")):
+            with contextlib.suppress(OSError):
+                lines.append(
+                    f"\nthread {task.name} {(task / 'comm').read_text().strip()}: {(task / 'wchan').read_text()}"
+                )
+        return "".join(lines)
+
+    def last_calls(self, case: int) -> LastCalls | None:
+        """What it is known to have issued in a case."""
+        return self.words.read(case)
+
+    def retire(self) -> int | None:
+        """End it for good. Returns its exit status if it had ended by itself and that is known."""
+        self.words.close()
+        self.control.close()
+        os.close(self.output)
+        os.close(self.stacks)
+        try:
+            return self.host.end(self.pid)
+        except HarnessError:  # The host is gone, and has taken its ranks along.
+            return None

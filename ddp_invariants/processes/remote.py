@@ -1,0 +1,233 @@
+"""Ranks in other processes of a job, on this machine or another: the end that asks for them.
+
+The other end is `serving.py`. Every connection begins with the token of the process it is to; then
+it is for one
+thing: `session` lives as long as rank 0 does, `host` asks for ranks and about them, `rank` carries
+what a rank is asked and answers. Frames as everywhere (wire.py): JSON and raw bits.
+"""
+
+import contextlib
+import json
+import socket
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+from ddp_invariants.errors import HarnessError, WireError
+from ddp_invariants.implementation.spec import Ddp, Sampler
+from ddp_invariants.processes import wire
+from ddp_invariants.processes.hosts import PATIENCE, STARTING
+from ddp_invariants.processes.process import HostClient
+from ddp_invariants.records.trace import Call, LastCalls
+
+REACHING = 5.0
+"""Seconds a connection may take to come about."""
+_LOST = 60
+"""Seconds after which a connection over which nothing comes through is given up."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a process of a job serves ranks.
+
+    Attributes:
+        rank: Its rank in the job.
+        node: What tells its machine from the others.
+        name: What its machine is called.
+        address: The machine's address.
+        port: The port it listens at.
+        token: What it wants to be shown first.
+        suite: The versions of this package and of torch there.
+    """
+
+    rank: int
+    node: str
+    name: str
+    address: str
+    port: int
+    token: str
+    suite: str
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} on {self.name} ({self.address})"
+
+    def to_text(self) -> str:
+        """As what pools are given as a host's address."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """From what `to_text` gave."""
+        return cls(**json.loads(text))
+
+
+def steady(connection: socket.socket) -> socket.socket:
+    """A TCP connection that says within a minute that nothing comes through any more, and delays nothing."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, seconds in (
+        (socket.TCP_KEEPIDLE, _LOST // 6),
+        (socket.TCP_KEEPINTVL, _LOST // 6),
+        (socket.TCP_KEEPCNT, 5),
+        (socket.TCP_USER_TIMEOUT, 1000 * _LOST),
+    ):
+        connection.setsockopt(socket.IPPROTO_TCP, option, seconds)
+    return connection
+
+
+def connect(place: Place, purpose: str, **more: Any) -> socket.socket:
+    """A connection for one purpose.
+
+    Raises:
+        HarnessError: Nobody is there, or wants another token.
+    """
+    try:
+        connection = steady(socket.create_connection((place.address, place.port), REACHING))
+    except OSError as error:
+        raise HarnessError(
+            f"{place} is not to be reached ({error}): its process, its machine or the link to it is gone"
+        ) from error
+    try:
+        connection.settimeout(PATIENCE)
+        wire.send(connection, {"token": place.token, "for": purpose, **more})
+        if wire.receive(connection) is None:
+            raise WireError("it closed the connection")
+    except (OSError, WireError) as error:
+        connection.close()
+        raise HarnessError(f"{place} does not take a connection ({error})") from error
+    return connection
+
+
+def connected(address: str) -> "HostClient | RemoteHost":
+    """The host of an address (`Hosts.addresses`, or a place as text)."""
+    return RemoteHost(Place.from_text(address)) if address.startswith("{") else HostClient(address)
+
+
+class RemoteHost:
+    """One pool's connection to another process of the job; made anew where it was lost, since a link may come back.
+
+    Attributes:
+        node: The machine it is on.
+        patience: Seconds an answer about a rank may take, beyond what it is about.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self.place, self.node, self.patience = place, place.node, PATIENCE
+        self._connection: socket.socket | None = None
+
+    def start(self, rank: int) -> "RemoteProcess":
+        """A new rank.
+
+        Raises:
+            HarnessError: There is none to be had.
+        """
+        self._open()
+        pid = self.ask(STARTING, do="start", rank=rank)["pid"]
+        return RemoteProcess(self, pid, connect(self.place, "rank", pid=pid))
+
+    def here(self) -> str:
+        """This machine's address, as it is reached from there.
+
+        Raises:
+            HarnessError: Nobody is there.
+        """
+        address: str = self._open().getsockname()[0]
+        return address
+
+    def ask(self, seconds: float = 0.0, **request: Any) -> dict[str, Any]:
+        """The answer to a request that takes so many seconds at most.
+
+        Raises:
+            HarnessError: There is none; or the connection was lost before, and with it the ranks
+                that were asked for over it.
+        """
+        connection = self._connection
+        if connection is None:
+            raise HarnessError(f"{self.place} was lost")
+        try:
+            connection.settimeout(seconds + self.patience)
+            wire.send(connection, request)
+            answer = wire.receive(connection)
+        except (OSError, WireError) as error:
+            self.close()
+            raise HarnessError(
+                f"{self.place} gives no answer ({error}): its process, its machine or the link to it is gone"
+            ) from error
+        if answer is None:
+            self.close()
+            raise HarnessError(f"{self.place} is gone: its process has ended")
+        if "failed" in answer[0]:
+            raise HarnessError(f"{self.place}: {answer[0]['failed']}")
+        return answer[0]
+
+    def close(self) -> None:
+        """Disconnect; the other end kills whatever ranks are left."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _open(self) -> socket.socket:
+        if self._connection is None:
+            self._connection = connect(self.place, "host")
+        return self._connection
+
+
+@dataclass
+class RemoteProcess:
+    """One rank in another process of the job: as `process.Process`, asked for over the network.
+
+    What it prints is read over there.
+    """
+
+    host: RemoteHost
+    pid: int
+    control: socket.socket
+    output: int = -1
+    ended: bool = True
+    loaded: set[Ddp | Sampler] = field(default_factory=set)
+    altered_by: Ddp | Sampler | None = None
+
+    def asked(self) -> None:
+        """Nothing to forget here: the other end does with each request."""
+
+    def drain(self) -> bool:
+        """Nothing to read here."""
+        return False
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        self.host.ask(do="signal", pid=self.pid, number=number)
+
+    def status(self, patience: float) -> int | None:
+        """How it ended, if it did within `patience` seconds."""
+        status: int | None = self.host.ask(patience, do="status", pid=self.pid, within=patience)[
+            "status"
+        ]
+        return status
+
+    def printed(self) -> str:
+        """Its stacks and the end of what it has printed."""
+        text: str = self.host.ask(do="printed", pid=self.pid)["text"]
+        return text
+
+    def waits(self) -> str:
+        """Where its native threads wait."""
+        text: str = self.host.ask(do="waits", pid=self.pid)["text"]
+        return text
+
+    def last_calls(self, case: int) -> LastCalls | None:
+        """What it is known to have issued in a case."""
+        said = self.host.ask(do="last_calls", pid=self.pid, case=case)["calls"]
+        if said is None:
+            return None
+        issued, waiting, calls = said
+        return LastCalls(
+            issued, waiting, tuple((number, group, Call(*call)) for number, group, call in calls)
+        )
+
+    def retire(self) -> int | None:
+        """End it for good. Returns its exit status if it had ended by itself and that is known."""
+        self.control.close()
+        with contextlib.suppress(HarnessError):  # Lost: the other end ends it, when it finds out.
+            status: int | None = self.host.ask(PATIENCE, do="end", pid=self.pid)["status"]
+            return status
+        return None

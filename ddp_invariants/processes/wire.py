@@ -1,0 +1,111 @@
+"""Frames between controller, host and rank: a JSON header and raw bytes behind it.
+
+JSON and raw bits rather than pickle: the other side may run another Python, another
+numpy, or an implementation that lies, and nothing received is ever executed.
+"""
+
+import json
+import socket
+import struct
+from typing import Any
+
+from ddp_invariants.errors import WireError
+
+_PREFIX = struct.Struct("<II")
+LARGEST_FRAME = 1 << 28
+"""Bytes, four times what a rank may note (`noting.MOST_EVIDENCE`). A rank that sends more is broken or hostile; reading
+on would take the controller's memory."""
+_PIECE = 1 << 16
+
+
+def send(connection: socket.socket, header: dict[str, Any], blob: bytes | bytearray = b"") -> None:
+    """Send one frame; blocks until the peer's socket buffer has taken it.
+
+    Raises:
+        OSError: The peer is gone.
+    """
+    text = json.dumps(header, default=vars).encode()
+    connection.sendall(_PREFIX.pack(len(text), len(blob)) + text + blob)
+
+
+class Incoming:
+    """A frame that comes in piece by piece, so that no peer can hold up who waits for several of them.
+
+    Args:
+        largest: Bytes a frame may have.
+    """
+
+    def __init__(self, largest: int = LARGEST_FRAME) -> None:
+        self._bytes, self._largest = bytearray(), largest
+
+    def take(self, connection: socket.socket) -> tuple[dict[str, Any], bytes] | None:
+        """Take what the connection has without waiting for more; the frame once it is complete, None before.
+
+        Raises:
+            WireError: The connection closed, or what came is no frame.
+            OSError: The connection was reset.
+        """
+        try:
+            piece = connection.recv(_PIECE, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return None
+        if not piece:
+            raise WireError("the connection closed")
+        self._bytes += piece
+        if len(self._bytes) < _PREFIX.size:
+            return None
+        sizes = _sizes(self._bytes, self._largest)
+        if len(self._bytes) < _PREFIX.size + sum(sizes):
+            return None
+        if len(self._bytes) > _PREFIX.size + sum(sizes):
+            raise WireError("bytes behind the frame")
+        return _frame(bytes(memoryview(self._bytes)[_PREFIX.size :]), sizes[0])
+
+
+def receive(connection: socket.socket) -> tuple[dict[str, Any], bytes] | None:
+    """Receive one frame; None when the peer closed the connection between frames.
+
+    Raises:
+        WireError: The connection broke inside a frame, or the frame makes no sense.
+        OSError: The connection was reset, or timed out where it has a timeout.
+    """
+    prefix = _exactly(connection, _PREFIX.size)
+    if not prefix:
+        return None
+    sizes = _sizes(prefix)
+    body = _exactly(connection, sum(sizes))
+    if len(body) < sum(sizes):
+        raise WireError("the connection closed inside a frame")
+    return _frame(body, sizes[0])
+
+
+def _sizes(prefix: bytes | bytearray, largest: int = LARGEST_FRAME) -> tuple[int, int]:
+    """Bytes of a frame's header and of what follows it."""
+    text_size, blob_size = _PREFIX.unpack_from(prefix)
+    if text_size + blob_size > largest:
+        raise WireError(f"a frame of {text_size + blob_size} bytes, at most {largest} are taken")
+    return text_size, blob_size
+
+
+def _frame(body: bytes, text_size: int) -> tuple[dict[str, Any], bytes]:
+    try:
+        header = json.loads(body[:text_size])
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"a frame's header is not JSON: {error}") from error
+    if not isinstance(header, dict):
+        raise WireError("a frame's header is not an object")
+    return header, body[text_size:]
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    """`size` bytes, or b"" when the peer closed before the first of them."""
+    first = connection.recv(size)
+    if len(first) == size or not first:
+        return first
+    parts = bytearray(first)
+    while len(parts) < size:
+        part = connection.recv(min(size - len(parts), 1 << 20))
+        if not part:
+            raise WireError("the connection closed inside a frame")
+        parts += part
+    return bytes(parts)

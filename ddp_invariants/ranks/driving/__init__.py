@@ -1,0 +1,1 @@
+"""How a rank calls the implementation under test."""

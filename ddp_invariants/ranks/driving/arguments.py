@@ -1,0 +1,218 @@
+"""Calling what others wrote with what it asks for by the usual names.
+
+Implementations in the field differ in names and units, hardly in shape.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ddp_invariants.errors import LoadError
+from ddp_invariants.implementation.adapter import Context
+from ddp_invariants.implementation.spec import Arguments
+from ddp_invariants.ranks.driving.imports import first, required, signature, spelled, values_of
+
+_MIB = 2.0**20
+_ELEMENT = 4
+"""Bytes of an element, where a capacity is given in elements: float32."""
+BUCKET_CAPS: dict[str, tuple[str, Callable[[int], float], str]] = {
+    **dict.fromkeys(
+        ("bucket_cap_mb", "bucket_size_mb", "bucket_mb"),
+        ("MiB", lambda size: size / _MIB, "BUCKET_CAP / 2**20"),
+    ),
+    **dict.fromkeys(
+        ("bucket_cap_bytes", "bucket_size_bytes", "bucket_bytes"),
+        ("bytes", lambda size: size, "BUCKET_CAP"),
+    ),
+    **dict.fromkeys(
+        ("bucket_size", "bucket_numel", "buffer_size", "reduce_buffer_size", "reduce_bucket_size"),
+        ("elements", lambda size: max(1, size // _ELEMENT), f"max(1, BUCKET_CAP // {_ELEMENT})"),
+    ),
+}
+"""How a bucket capacity in bytes is passed, by the name of the argument that takes it: unit, value, and source text."""
+
+GROUPS = ("process_group", "dp_process_group", "data_parallel_group", "dp_group", "group", "pg")
+RANKS = ("rank", "local_rank", "dp_rank", "data_parallel_rank")
+WORLD_SIZES = (
+    "world_size",
+    "num_replicas",
+    "dp_size",
+    "dp_world_size",
+    "data_parallel_size",
+    "data_parallel_world_size",
+)
+OPTIMIZERS = ("optimizer", "opt", "optim", "sharded_optimizer", "base_optimizer", "inner_optimizer")
+OPTIMIZER_CLASSES = (
+    "optimizer_class",
+    "optimizer_cls",
+    "optim_class",
+    "optim_cls",
+    "optimizer_type",
+    "optim",
+)
+OPTIMIZER_ARGUMENTS = (
+    "optimizer_arguments",
+    "optimizer_kwargs",
+    "optim_kwargs",
+    "optimizer_args",
+    "optim_args",
+)
+PARAMETERS = ("params", "parameters", "param_groups", "model_parameters")
+
+
+class Call:
+    """Something called with what it asks for by the usual names.
+
+    Args:
+        thing: What is called.
+        option: How the user named it, for messages.
+        given: Arguments the user gave.
+        takes_first: What its first parameter receives: a module, or for an optimizer parameters, a
+            module or an optimizer.
+    """
+
+    def __init__(
+        self, thing: Any, option: str, given: Arguments = (), takes_first: str = "the module"
+    ) -> None:
+        self.thing, self.option = thing, option
+        parameters = signature(thing, option)
+        if not parameters:
+            raise LoadError(
+                f"{option}: it takes no argument, expected {takes_first} as the first one"
+            )
+        self.first, *rest = parameters
+        needed = {*required(parameters.values()), *OPTIMIZER_CLASSES}
+        self.given = values_of(given, parameters, option)
+        self._texts = dict(given)
+        self.cap, self.group = first(BUCKET_CAPS, parameters), first(GROUPS, parameters)
+        self.any_keyword = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+        self.wanted = [name for name in rest if name in needed and name not in self.given]
+        known = (
+            *BUCKET_CAPS,
+            *GROUPS,
+            *RANKS,
+            *WORLD_SIZES,
+            *OPTIMIZERS,
+            *OPTIMIZER_CLASSES,
+            *OPTIMIZER_ARGUMENTS,
+            *PARAMETERS,
+            "device",
+            "lr",
+            "seed",
+            "model",
+            "module",
+        )
+        missing = [name for name in self.wanted if name not in known]
+        if missing:
+            raise LoadError(
+                f"{option}: it requires {', '.join(missing)}, which nothing is known to pass for; give it with "
+                f"{option.split(maxsplit=1)[0]}-arg {missing[0]}=VALUE, or write an adapter"
+            )
+
+    @property
+    def takes_optimizer(self) -> bool:
+        """Whether it asks for an optimizer that exists already."""
+        return any(name in OPTIMIZERS and name not in OPTIMIZER_CLASSES for name in self.wanted)
+
+    @property
+    def takes_class(self) -> bool:
+        """Whether it makes the optimizer itself, from a class."""
+        return any(name in OPTIMIZER_CLASSES for name in self.wanted)
+
+    def explained(self) -> list[str]:
+        """How it is called, a line each."""
+        lines = [f"called with {self.first!r} first"]
+        lines += (
+            [f"bucket capacity in {BUCKET_CAPS[self.cap][0]} as {self.cap!r}"] if self.cap else []
+        )
+        lines += [f"process group as {self.group!r}"] if self.group else []
+        lines += [f"also passed: {', '.join(self.wanted)}"] if self.wanted else []
+        lines += (
+            [f"given: {', '.join(f'{name}={value!r}' for name, value in self.given.items())}"]
+            if self.given
+            else []
+        )
+        return lines
+
+    def __call__(
+        self, thing: Any, context: Context, module: Any = None, optimizer: Any = None
+    ) -> Any:
+        """Call it with its first argument. Raises whatever the implementation raises."""
+        arguments: dict[str, Any] = dict(self.given)
+        if self.cap is not None and self.cap not in arguments:
+            if context.bucket_cap is not None:
+                arguments[self.cap] = BUCKET_CAPS[self.cap][1](context.bucket_cap)
+            elif self.cap in self.wanted:
+                arguments[self.cap] = BUCKET_CAPS[self.cap][1](25 << 20)
+        if self.group is not None and (context.group is not None or self.group in self.wanted):
+            arguments[self.group] = (
+                torch.distributed.group.WORLD if context.group is None else context.group
+            )
+        for name in self.wanted:
+            if name not in arguments:
+                arguments[name] = self._value(name, context, module, optimizer)
+        if (
+            self.takes_class
+            and self.any_keyword
+            and not any(name in OPTIMIZER_ARGUMENTS for name in self.wanted)
+        ):
+            arguments |= context.optimizer_arguments
+        return self.thing(thing, **arguments)
+
+    def _value(self, name: str, context: Context, module: Any, optimizer: Any) -> Any:
+        if name in OPTIMIZER_CLASSES:
+            return context.optimizer_class
+        fixed = {
+            **dict.fromkeys(RANKS, context.rank),
+            **dict.fromkeys(WORLD_SIZES, context.world_size),
+            **dict.fromkeys(OPTIMIZERS, optimizer),
+            **{known: dict(context.optimizer_arguments) for known in OPTIMIZER_ARGUMENTS},
+            "device": context.device,
+            "lr": context.lr,
+            "seed": context.seed,
+            "module": module,
+            "model": module,
+        }
+        return fixed[name] if name in fixed else list(module.parameters())
+
+    def source(self, module: str = "model") -> list[list[str]]:
+        """How it is called, as the source text of an exported script: rows [argument, expression, when].
+
+        `when` is `cap` for what is passed only where a case sets a bucket capacity, `group` where
+        it trains in a subgroup, empty for what is always passed. Expressions are in the names of
+        the script (templates/training.py.j2).
+
+        Args:
+            module: The name of what stands for the module.
+        """
+        rows = [[name, spelled(text), ""] for name, text in self._texts.items()]
+        if self.cap is not None and self.cap not in self.given:
+            rows.append(
+                [self.cap, BUCKET_CAPS[self.cap][2], "" if self.cap in self.wanted else "cap"]
+            )
+        if self.group is not None:
+            rows.append([self.group, "group", "" if self.group in self.wanted else "group"])
+        written = {
+            **dict.fromkeys(OPTIMIZER_CLASSES, "OPTIMIZER"),
+            **dict.fromkeys(OPTIMIZER_ARGUMENTS, "dict(OPTIMIZER_ARGUMENTS)"),
+            **dict.fromkeys(RANKS, "rank"),
+            **dict.fromkeys(WORLD_SIZES, "WORLD_SIZE"),
+            **dict.fromkeys(
+                (name for name in OPTIMIZERS if name not in OPTIMIZER_CLASSES), "optimizer"
+            ),
+            **dict.fromkeys(PARAMETERS, f"list({module}.parameters())"),
+            **dict.fromkeys(("module", "model"), module),
+            "device": 'torch.device("cpu")',
+            "lr": 'OPTIMIZER_ARGUMENTS["lr"]',
+            "seed": "SEED",
+        }
+        known = {row[0] for row in rows}
+        rows += [[name, written[name], ""] for name in self.wanted if name not in known]
+        if (
+            self.takes_class
+            and self.any_keyword
+            and not any(name in OPTIMIZER_ARGUMENTS for name in self.wanted)
+        ):
+            rows.append(["**", "OPTIMIZER_ARGUMENTS", ""])
+        return rows

@@ -1,0 +1,67 @@
+"""A course's module of adapter functions, named as a whole: hundreds of public implementations have this one file shape."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import nn
+
+from ddp_invariants.implementation.adapter import Context
+from ddp_invariants.ranks.driving.arguments import Call
+
+COURSE: dict[str, dict[str, str]] = {
+    "individual": {
+        "wrap": "get_ddp_individual_parameters",
+        "after_backward": "ddp_individual_parameters_on_after_backward",
+    },
+    "bucketed": {
+        "wrap": "get_ddp_bucketed",
+        "after_backward": "ddp_bucketed_on_after_backward",
+        "before_batch": "ddp_bucketed_on_train_batch_start",
+    },
+    "ddp": {
+        "wrap": "get_ddp",
+        "after_backward": "ddp_on_after_backward",
+        "before_batch": "ddp_on_train_batch_start",
+    },
+    "fsdp": {
+        "wrap": "get_fsdp",
+        "after_backward": "fsdp_on_after_backward",
+        "before_batch": "fsdp_on_train_batch_start",
+    },
+    "sharded": {"make_optimizer": "get_sharded_optimizer"},
+}
+"""A course's functions, by kind and the adapter method each one stands for."""
+
+
+def kinds_of(module: Any) -> str:
+    """What a course module offers instead."""
+    kinds = [
+        kind
+        for kind, roles in COURSE.items()
+        if any(hasattr(module, name) for name in list(roles.values())[:1])
+    ]
+    return (
+        f"it has what #{', #'.join(kinds)} needs"
+        if kinds
+        else "it has none of the functions looked for"
+    )
+
+
+class CourseAdapter:
+    """A course's functions as an adapter's methods."""
+
+    def __init__(self, functions: Mapping[str, Callable[..., Any]]) -> None:
+        self.functions = functions
+        for name in ("after_backward", "before_batch"):
+            if name in functions:
+                setattr(self, name, functions[name])
+
+    def wrap(self, module: nn.Module, context: Context) -> object:
+        """The course's wrapper."""
+        return Call(self.functions["wrap"], "--ddp course")(module, context, module)
+
+    def make_optimizer(self, wrapped: nn.Module, context: Context) -> Any:
+        """The course's sharded optimizer."""
+        return self.functions["make_optimizer"](
+            list(wrapped.parameters()), context.optimizer_class, **context.optimizer_arguments
+        )

@@ -1,0 +1,379 @@
+"""From a name to the object it stands for: `package.module:Name`, `path/to/file.py:Name`, or an entry point."""
+
+import ast
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any, Literal
+
+import torch
+
+from ddp_invariants.errors import LoadError
+from ddp_invariants.implementation.names import misnamed, target_of
+from ddp_invariants.implementation.spec import Arguments
+
+Side = Literal["ddp", "sampler", "opt", "after", "setup"]
+
+
+def resolve(name: str, side: Side) -> Any:
+    """Import what a name stands for.
+
+    Raises:
+        LoadError: The name has no such form, its module or file does not exist or does not import,
+            or it has no such attribute.
+    """
+    option = f"--{side} {name}"
+    wrong = misnamed(name, side)
+    if wrong:
+        raise LoadError(wrong)
+    module_name, _, attribute = target_of(name, side).rpartition(":")
+    module = import_module(module_name, option)
+    try:
+        found: Any = module
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except AttributeError:
+        raise LoadError(
+            f"{option}: {module_name} has no {attribute!r}; {_instead(module, module_name, attribute)}"
+        ) from None
+    return found
+
+
+def import_module(module_name: str, option: str) -> Any:
+    """Import a module by its name or file.
+
+    Raises:
+        LoadError: There is none, or it does not import.
+    """
+    try:
+        return (
+            _from_file(Path(module_name))
+            if module_name.endswith(".py")
+            else importlib.import_module(module_name)
+        )
+    except LoadError as error:
+        raise LoadError(f"{option}: {error}") from error
+    except ModuleNotFoundError as error:
+        if error.name and (module_name + ".").startswith(error.name + "."):
+            raise LoadError(
+                f"{option}: there is no module {error.name!r}; install it, or give the path of a .py file"
+            ) from error
+        raise LoadError(
+            f"{option}: importing it needs the module {error.name!r}, which is missing"
+        ) from error
+    except BaseException as error:  # SystemExit included: a module may do anything when imported.
+        raise LoadError(
+            f"{option}: importing {module_name} raised {type(error).__name__}: {error}{_no_gpu(error)}"
+        ) from error
+
+
+def _no_gpu(error: BaseException) -> str:
+    text = str(error).lower()
+    return (
+        "; it needs CUDA, and this machine offers none"
+        if "cuda" in text or "nvidia" in text
+        else ""
+    )
+
+
+def _instead(module: Any, module_name: str, attribute: str) -> str:
+    """What to name instead: a close name there, or the module below or beside it that has this one."""
+    offered = [
+        name for name, value in vars(module).items() if callable(value) and not name.startswith("_")
+    ]
+    close = difflib.get_close_matches(attribute, offered, 1)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    package = module_name.partition(".")[0]
+    for name, other in list(sys.modules.items()):
+        if (
+            name.partition(".")[0] == package
+            and name != module_name
+            and callable(vars(other).get(attribute))
+        ):
+            return f"{name}:{attribute} exists"
+    beside = _beside(module, module_name, attribute)
+    return beside or f"it has {', '.join(offered[:12]) or 'nothing that can be called'}"
+
+
+def _beside(module: Any, module_name: str, attribute: str) -> str:
+    """A file of the same folder that defines the name, found by reading and not by importing."""
+    file = getattr(module, "__file__", None)
+    if file is None:
+        return ""
+    for path in sorted(Path(file).parent.glob("*.py"))[:200]:
+        try:
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+        except (OSError, SyntaxError, ValueError):
+            continue
+        if any(
+            isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == attribute
+            for node in tree.body
+        ):
+            as_file = module_name.endswith(".py")
+            other = (
+                str(Path(module_name).parent / path.name)
+                if as_file
+                else f"{module.__package__}.{path.stem}"
+            )
+            return f"{other}:{attribute} exists"
+    return ""
+
+
+def _from_file(path: Path) -> Any:
+    """Import a file: as a module of its package where it lies in one, so that its own imports work, alone elsewhere."""
+    if not path.is_file():
+        raise LoadError(f"there is no file {path}")
+    resolved = path.resolve()
+    root = resolved.parent
+    while (root / "__init__.py").is_file():
+        root = root.parent
+    packaged = root != resolved.parent
+    name = (
+        ".".join(resolved.with_suffix("").relative_to(root).parts)
+        if packaged
+        else f"_on_trial_{path.stem}"
+    )
+    for known in (name, f"_on_trial_{path.stem}"):
+        if getattr(sys.modules.get(known), "__file__", None) == str(resolved):
+            return sys.modules[known]
+    sys.path.insert(0, str(root))
+    try:
+        return _packaged(name, resolved) if packaged else _alone(name, resolved)
+    finally:
+        # Last from now on: what it imports later is found, and shadows nothing.
+        sys.path.remove(str(root))
+        sys.path.append(str(root))
+
+
+def _packaged(name: str, path: Path) -> Any:
+    """Import a module of a package; alone where the package itself fails, for want of being installed perhaps."""
+    alone = f"_on_trial_{path.stem}"
+    try:
+        module = importlib.import_module(name)
+    except Exception:
+        with suppress(Exception):  # The first error says more.
+            return _alone(alone, path)
+        raise
+    # A package of that name may be there already, from somewhere else.
+    return module if getattr(module, "__file__", None) == str(path) else _alone(alone, path)
+
+
+def _alone(name: str, path: Path) -> Any:
+    """Import a file by itself."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def version(thing: Any) -> str:
+    """Of the distribution an object comes from, or `unversioned`."""
+    root = (getattr(thing, "__module__", "") or "").split(".")[0]
+    found = getattr(sys.modules.get(root), "__version__", None)
+    return f"{root} {found}" if found else "unversioned"
+
+
+@dataclass(frozen=True)
+class Source:
+    """The source files something is made of.
+
+    Attributes:
+        digest: SHA-256 of their names and contents, in the order of their names; empty where one of
+            them cannot be read.
+        files: How many.
+        first: The names of the first ones, seen from the folder of the package.
+    """
+
+    digest: str = ""
+    files: int = 0
+    first: tuple[str, ...] = ()
+
+
+_MOST_NAMED = 12
+
+
+def source_of(*things: Any) -> Source:
+    """The file each of some classes or functions is defined in, and those of the same package, or folder, that it refers to.
+
+    What a module refers to is what its names stand for once it is imported: what a function imports
+    when it is called is not followed, nor what is compiled. A later session finds the same files
+    whatever else it imported.
+    """
+    found: dict[str, Path] = {}
+    wanting = sorted(
+        {
+            part.__module__
+            for thing in things
+            for part in getattr(thing, "__mro__", (thing,))
+            if hasattr(part, "__module__")
+        }
+    )
+    roots = {
+        _folder(sys.modules.get(thing.__module__))
+        for thing in things
+        if hasattr(thing, "__module__")
+    } - {None}
+    seen = set(wanting)
+    while wanting:
+        module = sys.modules.get(wanting.pop())
+        file, folder = getattr(module, "__file__", None), _folder(module)
+        if (
+            module is None
+            or file is None
+            or folder is None
+            or folder not in roots
+            or not file.endswith(".py")
+        ):
+            continue
+        path = Path(file).resolve()
+        found[str(path.relative_to(folder.parent))] = path
+        # By their type: what stands in for something deprecated warns when it is asked for its
+        # class.
+        referred = {
+            value.__name__ if issubclass(type(value), ModuleType) else value.__module__
+            for value in list(vars(module).values())
+            if issubclass(type(value), ModuleType | type | FunctionType)
+        }
+        wanting += sorted(referred - seen)
+        seen |= referred
+    digest, first = hashlib.sha256(), tuple(sorted(found)[:_MOST_NAMED])
+    try:
+        for name in sorted(found):
+            digest.update(
+                f"{name}\0{hashlib.sha256(found[name].read_bytes()).hexdigest()}\n".encode()
+            )
+    except OSError:
+        return Source(files=len(found), first=first)
+    return Source(digest.hexdigest() if found else "", len(found), first)
+
+
+def _folder(module: ModuleType | None) -> Path | None:
+    """The folder of a module's top-level package, or the one it lies in."""
+    file = getattr(module, "__file__", None)
+    if file is None:
+        return None
+    folder = Path(file).resolve().parent
+    while (folder.parent / "__init__.py").is_file():
+        folder = folder.parent
+    return folder
+
+
+def signature(thing: Any, option: str) -> dict[str, inspect.Parameter]:
+    """The parameters of something callable.
+
+    Raises:
+        LoadError: It cannot be called, or does not say with what.
+    """
+    if not callable(thing):
+        raise LoadError(f"{option}: it is a {type(thing).__name__}, expected a class or function")
+    try:
+        parameters = dict(inspect.signature(thing).parameters)
+    except (TypeError, ValueError) as error:
+        raise LoadError(f"{option}: its arguments cannot be read: {error}") from error
+    if isinstance(thing, type) and all(
+        p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters.values()
+    ):
+        # What hands everything on to its base takes what that takes.
+        for base in thing.__mro__[1:]:
+            inherited = vars(base).get("__init__")
+            if inspect.isfunction(inherited):
+                _, *rest = inspect.signature(inherited).parameters.values()
+                if any(p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in rest):
+                    return {p.name: p for p in rest}
+    return parameters
+
+
+def required(parameters: Iterable[inspect.Parameter]) -> list[str]:
+    """The names of parameters without which a call fails."""
+    return [
+        p.name
+        for p in parameters
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+
+
+def first(names: Iterable[str], among: Mapping[str, object]) -> str | None:
+    """The first of some names that is there."""
+    return next((name for name in names if name in among), None)
+
+
+def values_of(
+    given: Arguments, parameters: Mapping[str, inspect.Parameter], option: str
+) -> dict[str, Any]:
+    """The values of arguments given as text: a Python literal where it reads as one, text otherwise.
+
+    Raises:
+        LoadError: One is not taken by what is to be called.
+    """
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    values = {}
+    for name, text in given:
+        if name not in parameters and not takes_any:
+            close = difflib.get_close_matches(name, list(parameters), 1)
+            hint = f"did you mean {close[0]}?" if close else f"it takes {', '.join(parameters)}"
+            raise LoadError(f"{option}: it takes no argument {name!r}; {hint}")
+        values[name] = _value(text)
+    return values
+
+
+def _value(text: str) -> Any:
+    """A Python literal, something of torch by its name such as `torch.float32`, or the text itself."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        name = text.removeprefix("torch.")
+        return (
+            getattr(torch, name)
+            if text.startswith("torch.") and name.isidentifier() and hasattr(torch, name)
+            else text
+        )
+
+
+def spelled(text: str) -> str:
+    """The Python source of an argument given as text; what is of torch by its name."""
+    value = _value(text)
+    return repr(value) if isinstance(value, str) or not text.startswith("torch.") else text
+
+
+def setup_call(text: str) -> tuple[Any, dict[str, str | tuple[Any]]]:
+    """A `--setup` call: what to call and its keyword arguments, in which WORLD and RANK stand for themselves.
+
+    Raises:
+        LoadError: It is no `pkg.mod:name` or `pkg.mod:name(key=value, …)` of literals.
+    """
+    name, bracket, rest = text.partition("(")
+    function = resolve(name, "setup")
+    if not bracket:
+        return function, {}
+    try:
+        call = ast.parse(f"f({rest}", mode="eval").body
+        assert isinstance(call, ast.Call)
+        if call.args:
+            raise ValueError("arguments are given by name")
+        values = {
+            str(one.arg): one.value.id
+            if isinstance(one.value, ast.Name) and one.value.id in ("WORLD", "RANK")
+            else (ast.literal_eval(one.value),)
+            for one in call.keywords
+        }
+    except (SyntaxError, ValueError, AssertionError) as error:
+        raise LoadError(
+            f"--setup {text}: expected pkg.mod:name(key=value, …) with literals, WORLD or RANK: {error}"
+        ) from error
+    return function, values

@@ -1,0 +1,515 @@
+"""Process groups: connections that outlive a case, under a wrapper that does not.
+
+Connecting W ranks costs tens of milliseconds, a case a few. So the connections are
+kept, and every case gets a fresh `ObservedGroup` over them, which notes what the case
+sent. Only a case that left the connections as it found them may hand them on.
+
+[Note: quiescence] They are as found when every rank noted the same sequence of
+collectives and all of them completed. An unjoined collective of one case would otherwise
+be matched by the first of the next.
+"""
+
+import datetime as dt
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ddp_invariants.cases.program import SENTINEL
+from ddp_invariants.ranks.groups.device import Place
+from ddp_invariants.records.trace import ASYNCHRONOUS, UNEVEN, WAITED, LastWords
+
+_c10d: Any = (
+    torch._C._distributed_c10d
+)  # Its classes are public names of torch.distributed without type stubs.
+
+Row = list[Any]
+"""A `trace.Call` while it is being noted."""
+
+
+class Connections:
+    """What a backend has connected among some ranks, to be wrapped anew for each case.
+
+    Args:
+        store: Where the ranks meet.
+        rank: This process's rank in the group.
+        world_size: Ranks in the group.
+        timeout: After which the backend gives up on a collective by itself. The harness's deadline
+            comes first.
+        place: Where this process's tensors are.
+        carrier: What torch calls the backend; empty for the place's own.
+
+    Attributes:
+        devices: Of the tensors the backend takes.
+        kind: The backend among torch's.
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        rank: int,
+        world_size: int,
+        timeout: dt.timedelta,
+        place: Place,
+        carrier: str = "",
+    ) -> None:
+        self.rank, self.world_size, self.timeout, self.store = rank, world_size, timeout, store
+        self.place, self.carrier = place, carrier or place.carrier
+        own = _c10d.PrefixStore(self.carrier, store)
+        if self.carrier == "nccl":
+            options = _c10d.ProcessGroupNCCL.Options()
+            options._timeout = timeout
+            options.global_ranks_in_group = list(range(world_size))
+            self.backend = _c10d.ProcessGroupNCCL(own, rank, world_size, options)
+            self.kind, self.devices = _c10d.ProcessGroup.BackendType.NCCL, [place.device]
+        else:
+            self.backend = _c10d.ProcessGroupGloo(own, rank, world_size, timeout)
+            self.kind = _c10d.ProcessGroup.BackendType.GLOO
+            self.devices = [torch.device("cpu")] + ([place.device] if place.on_device else [])
+
+    def meet(self) -> None:
+        """Send once: some backends connect at first use, which is not to be a case's, with its threads and descriptors."""
+        sent = torch.zeros(1, device=self.devices[-1])
+        for begin in (self.backend.allreduce, self.backend.broadcast):
+            begin([sent]).wait()
+        self.place.finish()
+
+    def carries(self, group: Any) -> None:
+        """Have a group send over these."""
+        group._set_default_backend(self.kind)
+        for device in self.devices:
+            group._register_backend(device, self.kind, self.backend)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What is done to the timing of one rank's collectives (`case.Perturbation`).
+
+    Attributes:
+        withhold: Whether a result is handed over only when it is waited for.
+        sentinel: What a buffer holds until then.
+        delays: Seconds to wait before each call, taken in turn; none where calls start at once.
+        slowed: Seconds for which the device works on nothing before each collective, on the stream
+            that it is sent from.
+    """
+
+    withhold: bool = False
+    sentinel: float = SENTINEL
+    delays: tuple[float, ...] = ()
+    slowed: float = 0.0
+
+
+IN_LISTS = ("allreduce", "reduce", "recv", "broadcast")
+"""Collectives whose first argument lists the tensors that take the result: undefined until it has come."""
+IN_ONE = ("_allgather_base", "all_gather_single", "_reduce_scatter_base", "reduce_scatter_single")
+"""Collectives whose first argument is the one tensor that takes the result, and whose second the one that is sent."""
+FUTURE_DELAY = 0.002
+"""Seconds after which a withheld result is handed to a future: nothing tells when somebody waits for one."""
+
+
+class Log:
+    """What all groups of a case note in: one clock, one numbering, the last words.
+
+    Args:
+        words: Memory shared with the controller.
+        case: The case's number.
+    """
+
+    def __init__(self, words: LastWords, case: int) -> None:
+        self.words, self._case = words, case
+        self._began = time.perf_counter()
+
+    def begin(self) -> None:
+        """A run starts whose groups are observed; of another nothing is said."""
+        self._began = time.perf_counter()
+        self.words.begin(self._case)
+
+    def now(self) -> float:
+        """Seconds since the case began."""
+        return time.perf_counter() - self._began
+
+
+class ObservedWork(_c10d.Work):  # type: ignore[misc]  # the base class has no type stubs
+    """A collective under way, which notes when somebody waits for it.
+
+    Attributes:
+        row: What was issued.
+    """
+
+    def __init__(self, inner: Any, row: Row, number: int, log: "Log") -> None:
+        super().__init__()
+        self.inner, self.row, self._number, self._log = inner, row, number, log
+
+    def _waited(self) -> None:
+        if self.row[WAITED] is None:
+            self.row[WAITED] = self._log.now()
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Wait for the result."""
+        self._waited()
+        with self._log.words.waiting(self._number):
+            return bool(self.inner.wait(timeout) if timeout else self.inner.wait())
+
+    def synchronize(self) -> None:
+        """The same, by another name."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """Whether it is done; who is told so need not wait."""
+        done = bool(self.inner.is_completed())
+        if done:
+            self._waited()
+        return done
+
+    def is_success(self) -> bool:
+        """Whether it is done, and well."""
+        return bool(self.inner.is_success())
+
+    def exception(self) -> Any:
+        """Why it failed."""
+        return self.inner.exception()
+
+    def result(self) -> Any:
+        """The tensors it wrote."""
+        return self.inner.result()
+
+    def get_future(self) -> Any:
+        """A future of the result; who takes it waits for it where nobody sees."""
+        self._waited()
+        return self.inner.get_future()
+
+
+class WithheldWork(ObservedWork):
+    """A collective whose result reaches the caller's buffers only when the caller waits for it.
+
+    The contents of a buffer between the start of a collective and its completion are undefined, so
+    a right program cannot tell.
+
+    Attributes:
+        done: Whether the result has been handed over.
+        overwritten: Whether the caller wrote to a buffer while it was in flight.
+    """
+
+    def __init__(
+        self,
+        begun: ObservedWork,
+        tensors: list[torch.Tensor],
+        results: list[torch.Tensor],
+        others: "list[WithheldWork]",
+        sentinel: float,
+        place: Place,
+    ) -> None:
+        super().__init__(begun.inner, begun.row, begun._number, begun._log)
+        self._others, self._place = others, place
+        self.done = self.overwritten = False
+        self._tensors, self._results = tensors, results
+        self._lock = threading.Lock()
+        self._future: Any = None
+        with torch.no_grad():
+            for tensor in tensors:
+                tensor.detach().fill_(
+                    sentinel if tensor.is_floating_point() or tensor.is_complex() else 77
+                )
+        self._take_snapshots()
+
+    def _take_snapshots(self) -> None:
+        """Note what the buffers hold, and when that was so: who waits may be another stream than who began."""
+        self._snapshots = [tensor.detach().clone() for tensor in self._tensors]
+        self._taken = self._place.moment()
+
+    def _hand_over(self, timeout: Any = None) -> None:
+        with self._lock:
+            if self.done:
+                return
+            _ = self.inner.wait(timeout) if timeout else self.inner.wait()
+            self._place.wait_for(self._taken)
+            with torch.no_grad():
+                for tensor, snapshot, result in zip(
+                    self._tensors, self._snapshots, self._results, strict=True
+                ):
+                    self.overwritten |= not _same(tensor.detach(), snapshot)
+                    tensor.detach().copy_(result)
+            self.done = True
+            # Two collectives into one buffer (a tied parameter) are in order: what the first hands
+            # over is no foreign write.
+            for other in self._others:
+                other.look_again(self._tensors)
+
+    def look_again(self, handed_over: list[torch.Tensor]) -> None:
+        """Take what another collective has just put into a buffer of this one as what the buffer holds."""
+        addresses = {tensor.untyped_storage().data_ptr() for tensor in handed_over}
+        if not self.done and any(
+            tensor.untyped_storage().data_ptr() in addresses for tensor in self._tensors
+        ):
+            self._take_snapshots()
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Wait for the result and hand it over."""
+        self._waited()
+        with self._log.words.waiting(self._number):
+            self._hand_over(timeout)
+        return True
+
+    def is_completed(self) -> bool:
+        """Polling is a way to wait: hand over once the collective is done."""
+        self._waited()
+        if not self.done and self.inner.is_completed():
+            self._hand_over()
+            self._place.finish()  # Who is told so may read the result on any stream.
+        return self.done
+
+    def is_success(self) -> bool:
+        """Whether it is done."""
+        return self.done
+
+    def exception(self) -> None:
+        """None: an exception is raised by wait."""
+
+    def result(self) -> list[torch.Tensor]:
+        """The buffers, with the result."""
+        self._hand_over()
+        return self._tensors
+
+    def get_future(self) -> Any:
+        """A future that completes a little later, whether or not anybody waits for it."""
+        self._waited()
+        if self._future is None:
+            place = self._place
+            future = self._future = torch.futures.Future(
+                devices=[place.device] if place.on_device else None
+            )
+
+            def hand_over() -> None:
+                time.sleep(FUTURE_DELAY)
+                place.enter()  # Which device is at hand each thread knows for itself.
+                try:
+                    self._hand_over()
+                except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to who waits for the future
+                    future.set_exception(error)
+                else:
+                    future.set_result(list(self._tensors))
+
+            threading.Thread(target=hand_over, daemon=True).start()
+        return self._future
+
+
+class ObservedGroup(_c10d.ProcessGroup):  # type: ignore[misc]  # the base class has no type stubs
+    """A process group that forwards to kept connections and notes every collective.
+
+    torch's C++ code (the Reducer of its DDP) calls the same overridden methods as Python code does.
+    """
+
+    def __init__(self, connections: Connections, log: "Log", timing: Timing) -> None:
+        super().__init__(connections.rank, connections.world_size)
+        self._log, self._timing = log, timing
+        self.label = ""
+        self._inner = _c10d.ProcessGroup(connections.rank, connections.world_size)
+        for group in (self, self._inner):
+            connections.carries(group)
+        self._connections = connections  # Kept as long as the group is: the connections of a subgroup are nobody else's.
+        self._name, self._description = "", "undefined"
+        self.calls: list[Row] = []
+        self._looked_at = 0
+        self._works: list[Any] = []
+        self._silent_works: list[Any] = []
+        self._withheld: list[WithheldWork] = []
+
+    def in_flight(self) -> list[tuple[Row, str]]:
+        """Withheld collectives that are not as they should be now: nobody waited for them, or their buffer was written."""
+        found = [
+            (work.row, "written to while in flight" if work.overwritten else "not waited for")
+            for work in self._withheld
+            if work.overwritten or not work.done
+        ]
+        # Of those whose results are not withheld: nobody has asked for them.
+        fresh, self._looked_at = self.calls[self._looked_at :], len(self.calls)
+        found += [
+            (row, "not waited for")
+            for row in fresh
+            if row[ASYNCHRONOUS]
+            and row[WAITED] is None
+            and row[0] in (*UNEVEN, "allreduce_coalesced", "gather", "scatter")
+        ]
+        self._withheld = [work for work in self._withheld if not work.done]
+        return found
+
+    def finished(self, patience: float) -> bool:
+        """Whether every collective started has completed, within `patience` seconds.
+
+        Patience, because gloo completes a Work's future first and the Work a moment later: who
+        waited for the future may be here in between.
+        """
+        until = time.monotonic() + patience
+        while not all(work.is_completed() for work in self._works):
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.0001)
+        return all(_waited(work, until - time.monotonic()) for work in self._silent_works)
+
+    def _issue(self, kind: str, arguments: tuple[Any, ...]) -> tuple[Row, int]:
+        """Note a collective as it is asked for, and start it late where that is wanted. Returns it and its number."""
+        asked = self._log.now()
+        if self._timing.delays:
+            time.sleep(self._timing.delays[len(self.calls) % len(self._timing.delays)])
+        # A gather's outputs are empty on all ranks but one: its input tells.
+        tensor = _first_tensor(arguments[1] if kind == "gather" else arguments)
+        # Whose caller names no operation gets torch's own default; a joined rank's shadow of a
+        # reduction does so.
+        operation, asynchronous = "SUM" if "reduce" in kind else "", True
+        for argument in arguments[1:]:
+            if hasattr(argument, "reduceOp"):
+                operation = str(argument.reduceOp.op).rpartition(".")[2]
+            elif hasattr(argument, "rootRank"):
+                operation = f"from {argument.rootRank}"
+            asynchronous = getattr(argument, "asyncOp", asynchronous)
+        dtype, elements = ("", 0) if tensor is None else (str(tensor.dtype)[6:], tensor.numel())
+        # What is computed on a device autograd computes in a thread of its own, for which backward
+        # waits.
+        aside = threading.get_ident() != threading.main_thread().ident and not (
+            self._connections.place.on_device and torch._C._current_graph_task_id() != -1
+        )
+        row = [kind, dtype, elements, operation, asynchronous, _site(), asked, None, aside]
+        self.calls.append(row)
+        return row, self._log.words.issue(self.label, row)
+
+    def shutdown(self) -> None:
+        """Nothing: who leaves a case leaves connections that outlive it."""
+
+    # Names, which torch asks for both through C++ virtuals and through Python attributes.
+
+    def getBackendName(self) -> str:
+        """What really carries the data, as far as anybody asks."""
+        return self._connections.carrier
+
+    def setGroupName(self, name: str) -> None:
+        """Remember the name torch gives the group."""
+        self._name = name
+        self._inner._set_group_name(name)
+
+    def getGroupName(self) -> str:
+        """The name torch gave the group."""
+        return self._name
+
+    def setGroupDesc(self, description: str) -> None:
+        """Remember the description torch gives the group."""
+        self._description = description
+        self._inner._set_group_desc(description)
+
+    def getGroupDesc(self) -> str:
+        """The description torch gave the group."""
+        return self._description
+
+    _set_group_name = setGroupName
+    _set_group_desc = setGroupDesc
+    group_name = property(getGroupName)
+    group_desc = property(getGroupDesc)
+
+
+def _waited(work: Any, patience: float) -> bool:
+    """Whether a Work is done, asked by waiting: gloo's reduce-scatter never says `is_completed`, not even when waited for."""
+    try:
+        return bool(work.wait(dt.timedelta(seconds=max(patience, 0.001))))
+    except RuntimeError:
+        return False
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors are equal, where NaN equals NaN: it may be the sentinel."""
+    return bool(
+        torch.equal(one, other) or ((one == other) | ((one != one) & (other != other))).all()
+    )
+
+
+def _first_tensor(value: Any) -> torch.Tensor | None:
+    while isinstance(value, list | tuple) and value:
+        value = value[0]
+    return value if isinstance(value, torch.Tensor) else None
+
+
+_NOT_THEIRS = (str(Path(__file__).parents[1]), str(Path(torch.__file__).parent), "<")
+_STANDARD = sysconfig.get_path("stdlib")
+
+
+@lru_cache(maxsize=4096)
+def _theirs(path: str) -> str:
+    """The name of an implementation's file; empty for the harness's, torch's and Python's own."""
+    standard = path.startswith(_STANDARD) and "-packages" not in path
+    return "" if standard or path.startswith(_NOT_THEIRS) else Path(path).name
+
+
+def _site() -> str:
+    """File and line of the implementation that issues the collective; `torch` where there is none on the stack."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        name = _theirs(frame.f_code.co_filename)
+        if name:
+            return f"{name}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]  # None at the end
+    return "torch"
+
+
+def _forwarded(kind: str) -> Callable[..., Any]:
+    def forward(self: ObservedGroup, *arguments: Any, **options: Any) -> Any:
+        row, number = self._issue(kind, (*arguments, *options.values()))
+        place, slowed = self._connections.place, self._timing.slowed
+        with place.slowed(slowed, waited_for=not row[ASYNCHRONOUS]) if slowed else nullcontext():
+            work = getattr(self._inner, kind)(*arguments, **options)
+        if not isinstance(work, _c10d.Work):
+            return work
+        (self._silent_works if "reduce_scatter" in kind else self._works).append(work)
+        return ObservedWork(work, row, number, self._log)
+
+    def withheld(self: ObservedGroup, target: Any, *arguments: Any, **options: Any) -> Any:
+        tensors: list[torch.Tensor] = [target] if kind in IN_ONE else target
+        roots = [
+            getattr(argument, "rootRank", None) for argument in (*arguments, *options.values())
+        ]
+        sends = kind == "broadcast" and self.rank() in roots
+        if (
+            not self._timing.withhold
+            or sends
+            or any(tensor.layout != torch.strided for tensor in tensors)
+        ):
+            return forward(self, target, *arguments, **options)
+        results = [tensor.detach().clone() for tensor in tensors]
+        if (
+            kind in IN_ONE
+        ):  # What is sent may be part of what takes the result, which is about to be overwritten.
+            arguments = (arguments[0].detach().clone(), *arguments[1:])
+        begun = forward(self, results[0] if kind in IN_ONE else results, *arguments, **options)
+        work = WithheldWork(
+            begun, tensors, results, self._withheld, self._timing.sentinel, self._connections.place
+        )
+        self._withheld.append(work)
+        return work
+
+    chosen = withheld if kind in (*IN_LISTS, *IN_ONE) else forward
+    chosen.__name__ = kind
+    return chosen
+
+
+# The names of collectives change between torch versions: forward what this one has.
+_COLLECTIVES = (
+    "all",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "send",
+    "recv",
+    "barrier",
+    "monitored_barrier",
+    "_all",
+    "_reduce",
+)
+for _name in dir(_c10d.ProcessGroup):
+    if _name.startswith(_COLLECTIVES) and callable(getattr(_c10d.ProcessGroup, _name)):
+        setattr(ObservedGroup, _name, _forwarded(_name))

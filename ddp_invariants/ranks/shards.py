@@ -1,0 +1,378 @@
+"""One process asks a sampler for the shards of all ranks: no process group is needed for that."""
+
+import itertools
+import random
+import warnings
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+from torch.utils.data._utils import worker
+from torch.utils.data._utils.worker import WorkerInfo
+
+from ddp_invariants.cases.case import ShardCase
+from ddp_invariants.ranks.driving.sampler import SamplerMaker
+from ddp_invariants.ranks.training.recorder import told, warned
+
+
+def _impossible(world_size: int) -> dict[str, tuple[int, int]]:
+    """Arguments no sampler can serve: situation to (world size, rank)."""
+    return {
+        "rank below 0": (world_size, -1),
+        "rank equal to world size": (world_size, world_size),
+        "world size 0": (0, 0),
+        "world size below 0": (-1, 0),
+    }
+
+
+def shards(
+    case: ShardCase, make: SamplerMaker, *, disturb: int, ranks: Sequence[int] = ()
+) -> dict[str, Any]:
+    """Every rank's indices of every epoch, asked for as a training run would.
+
+    Args:
+        case: The case.
+        make: The sampler on trial.
+        disturb: Seed of the global random generators, which the ranks' turns share, so that each
+            finds them in another state. Two processes asked with different ones must answer alike
+            (SHARD-4).
+        ranks: Those to ask for here; none for all.
+
+    Returns:
+        `lengths[rank]`, `shards[epoch number][rank]`, `again[rank]` (the last epoch iterated once
+        more), `afresh[rank]` (that epoch of a sampler that saw no other), `reseeded[rank]` (the
+        same under another seed, where one is taken), `touched` (global generators that iterating
+        advanced), `batches[rank]` and `promised[rank]` (what a DataLoader yields, and what its len
+        says), `worked[rank][worker]` (indices of the last epoch), `orders[epoch number]` where a
+        layout is declared, `resumed[rank]` where a state is saved, `elsewhere` where ranks of
+        another number load it, or `raised`; and `refused`, the type of the exception per impossible
+        situation, None when none was raised; empty where the sampler is not told its rank; and
+        `warned`.
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        refused = (
+            {}
+            if make.asks
+            else {
+                situation: _refusal(case, make, world_size, rank)
+                for situation, (world_size, rank) in _impossible(case.world_size).items()
+            }
+        )
+        dealt = _dealt(case, make, disturb, ranks or range(case.world_size))
+    return {**dealt, "refused": refused, "warned": warned(caught)}
+
+
+def _dealt(
+    case: ShardCase, make: SamplerMaker, disturb: int, ranks: Sequence[int]
+) -> dict[str, Any]:
+    phase = "construction"
+    try:
+        _disturb(disturb)
+        asked = [_Asked(case, make, rank) for rank in ranks]
+        phase = "iteration"
+        before = _global_generators()
+        dealt = []
+        for epoch in case.epochs:
+            for one in asked:
+                one.set_epoch(epoch)
+            dealt.append([one.indices() for one in asked])
+        for one in asked:
+            one.leave_half_way()  # An iteration left half way must not show in the next one.
+        again = [one.indices() for one in asked]
+        after = _global_generators()
+        answer: dict[str, Any] = {
+            "lengths": [one.length() for one in asked],
+            "shards": dealt,
+            "again": again,
+            "afresh": _afresh(case, make, ranks),
+            "reseeded": _afresh(_reseeded(case), make, ranks) if make.names["seed"] else None,
+            "touched": [name for name in before if before[name] != after[name]],
+            "batches": None,
+            "promised": None,
+            "worked": None,
+            "orders": None,
+            "resumed": None,
+            "elsewhere": None,
+        }
+        if make.declared.layout and not make.scatters:
+            phase = "a world of one rank"
+            answer["orders"] = _orders(case, make)
+        if case.loader:
+            phase = "DataLoader"
+            answer["batches"], answer["promised"] = map(
+                list, zip(*(one.batches() for one in asked), strict=True)
+            )
+        if case.workers:
+            phase = "a DataLoader's worker"
+            answer["worked"] = [
+                [one.as_worker(number) for number in range(case.workers)] for one in asked
+            ]
+        if case.saved_after is not None and not make.scatters and all(one.saves for one in asked):
+            phase = "resuming"
+            answer["resumed"] = [resumed(case, make, one, disturb) for one in asked]
+            if case.resumed_by is not None:
+                phase = "resuming with another world size"
+                answer["elsewhere"] = _elsewhere(case, case.resumed_by, make, asked)
+    except BaseException as error:  # noqa: BLE001 - the implementation on trial may raise anything; it is evidence
+        return {"raised": told(error, phase, 0)}
+    return answer
+
+
+def _orders(case: ShardCase, make: SamplerMaker) -> list[list[int]]:
+    """The order of each epoch before it is dealt out: what a world of one rank gets."""
+    alone = _Asked(replace(case, world_size=1), make, 0)
+    orders = []
+    for epoch in case.epochs:
+        alone.set_epoch(epoch)
+        orders.append(alone.indices())
+    return orders
+
+
+def _reseeded(case: ShardCase) -> ShardCase:
+    return replace(case, data=replace(case.data, seed=(case.data.seed + 1) % 2**31))
+
+
+def _afresh(case: ShardCase, make: SamplerMaker, ranks: Sequence[int]) -> list[list[int]]:
+    """Each rank's indices of the last epoch, of samplers that are made for it."""
+    made = [_Asked(case, make, rank) for rank in ranks]
+    for one in made:
+        one.set_epoch(case.epochs[-1])
+    return [one.indices() for one in made]
+
+
+def resumed(case: ShardCase, make: SamplerMaker, known: "_Asked", disturb: int) -> dict[str, Any]:
+    """What a rank yields when its state is saved in the last epoch, and loaded into a sampler made anew.
+
+    Args:
+        case: The case, which says after how many batches.
+        make: The sampler on trial.
+        known: The rank's sampler, as it was asked before.
+        disturb: Seed of what the global generators hold when the state is loaded: another process's
+            hold something else.
+
+    Returns:
+        `taken` (indices before the state was saved), `rest` (what the saved sampler yields after
+        that), `loaded` (what a new one with the state does, which is saved once more after one
+        batch), `taken_again` (indices of that batch), `twice` (what a new one with that state
+        yields), `fresh` (what a new one does without a state), and `following` (the next epoch's
+        indices of the saved and of the loaded one).
+    """
+    assert case.saved_after is not None
+    epoch = case.epochs[-1]
+    saving, loading, once_more, fresh = (
+        _Asked(case, make, known.rank, in_batches=known.in_batches) for _ in range(4)
+    )
+    saving.set_epoch(epoch)
+    taken, state, rest = saving.saved(case.saved_after)
+    _disturb(disturb + 1)
+    loading.load(state, epoch)
+    taken_again, state, rest_again = loading.saved(1)
+    once_more.load(state, epoch)
+    twice = once_more.indices()
+    saving.set_epoch(epoch + 1)
+    loading.set_epoch(epoch + 1)
+    return {
+        "taken": taken,
+        "rest": rest,
+        "loaded": taken_again + rest_again,
+        "taken_again": taken_again,
+        "twice": twice,
+        "fresh": fresh.indices(),
+        "following": [saving.indices(), loading.indices()],
+    }
+
+
+def _elsewhere(
+    case: ShardCase, world_size: int, make: SamplerMaker, known: list["_Asked"]
+) -> dict[str, Any]:
+    """What ranks of another number yield that all load the first rank's state, saved in the last epoch.
+
+    Returns:
+        `taken[rank]` (what those that saved had yielded), `rest[rank]` (what the others go on
+        with), `following[rank]` (their next epoch), and `fresh[rank]` (the same of samplers that
+        loaded nothing).
+    """
+    assert case.saved_after is not None
+    epoch, other = case.epochs[-1], replace(case, world_size=world_size)
+    saving = [_Asked(case, make, one.rank, in_batches=one.in_batches) for one in known]
+    for one in saving:
+        one.set_epoch(epoch)
+    saved = [one.saved(case.saved_after) for one in saving]
+    loading, fresh = (
+        [_Asked(other, make, rank, in_batches=known[0].in_batches) for rank in range(world_size)]
+        for _ in range(2)
+    )
+    for one in loading:
+        one.load(deepcopy(saved[0][1]), epoch)
+    rest = [one.indices() for one in loading]
+    for one in (*loading, *fresh):
+        one.set_epoch(epoch + 1)
+    return {
+        "taken": [taken for taken, _, _ in saved],
+        "rest": rest,
+        "following": [one.indices() for one in loading],
+        "fresh": [one.indices() for one in fresh],
+    }
+
+
+def _refusal(case: ShardCase, make: SamplerMaker, world_size: int, rank: int) -> str | None:
+    try:
+        _made(case, make, world_size, rank, 0)
+    except BaseException as error:  # noqa: BLE001 - which exception it is, is the evidence
+        return type(error).__name__
+    return None
+
+
+def _made(case: ShardCase, make: SamplerMaker, world_size: int, rank: int, epoch: int) -> Any:
+    data = case.data
+    return make(
+        data.samples,
+        world_size,
+        rank,
+        shuffle=data.shuffle,
+        seed=data.seed,
+        drop_last=data.drop_last,
+        batch_size=data.batch_size,
+        epoch=epoch,
+    )
+
+
+class _Asked:
+    """One rank's sampler, and how it is asked: whether it yields indices or batches of them shows when it does."""
+
+    def __init__(
+        self, case: ShardCase, make: SamplerMaker, rank: int, *, in_batches: bool = False
+    ) -> None:
+        self.case, self.make, self.rank, self.in_batches = case, make, rank, in_batches
+        with self._as_rank():
+            self.sampler = _made(case, make, case.world_size, rank, case.epochs[0])
+
+    def _as_rank(self) -> AbstractContextManager[object]:
+        return self.make.surroundings(self.rank, self.case.world_size)
+
+    def set_epoch(self, epoch: int) -> None:
+        with self._as_rank():
+            if self.make.remade_each_epoch:
+                self.sampler = _made(self.case, self.make, self.case.world_size, self.rank, epoch)
+            elif hasattr(self.sampler, "set_epoch"):
+                self.sampler.set_epoch(epoch)
+
+    @property
+    def _bound(self) -> int:
+        """Most that is taken: a sampler that never ends is seen to yield too many instead of taking all memory."""
+        return (
+            4 * (self.case.data.samples + self.case.world_size * self.case.data.batch_size) + 1000
+        )
+
+    def _yielded(self) -> list[Any]:
+        with self._as_rank():
+            return list(itertools.islice(self.sampler, self._bound))
+
+    def indices(self) -> list[int]:
+        """All indices, batches laid end to end."""
+        yielded = self._yielded()
+        self.in_batches = bool(yielded) and (
+            isinstance(yielded[0], list | tuple) or getattr(yielded[0], "ndim", 0) > 0
+        )
+        return self._flat(yielded)
+
+    def _flat(self, yielded: Iterable[Any]) -> list[int]:
+        return [
+            self.make.index(index)
+            for one in yielded
+            for index in (one if self.in_batches else [one])
+        ]
+
+    @property
+    def saves(self) -> bool:
+        """Whether it offers a state to save and to load."""
+        return all(
+            callable(getattr(self.sampler, name, None))
+            for name in ("state_dict", "load_state_dict")
+        )
+
+    def saved(self, batches: int) -> tuple[list[int], Any, list[int]]:
+        """The indices of that many batches, the state after them, and what is yielded after it was saved."""
+        with self._as_rank():
+            running = iter(self.sampler)
+            taken = self._flat(
+                itertools.islice(
+                    running, batches * (1 if self.in_batches else self.case.data.batch_size)
+                )
+            )
+            state = deepcopy(
+                self.sampler.state_dict()
+            )  # As written to a file: it may not change any more.
+            return taken, state, self._flat(itertools.islice(running, self._bound))
+
+    def load(self, state: Any, epoch: int) -> None:
+        """Hand it a saved state; the epoch is told first only where it is no part of that."""
+        if self.make.remade_each_epoch or self.make.declared.saves == "place":
+            self.set_epoch(epoch)
+        with self._as_rank():
+            self.sampler.load_state_dict(state)
+
+    def length(self) -> int | None:
+        """What `len` says; in indices, also where it counts batches."""
+        if not hasattr(self.sampler, "__len__"):
+            return None
+        with self._as_rank():
+            said = len(self.sampler)
+        if not self.in_batches:
+            return said
+        yielded = self._yielded()
+        return sum(map(len, yielded)) if said == len(yielded) else said
+
+    def leave_half_way(self) -> None:
+        with self._as_rank():
+            next(iter(self.sampler), None)
+
+    def batches(self) -> tuple[int, int | None]:
+        """Batches a torch DataLoader makes of it, and how many its len says; None where it has none."""
+        dataset: Any = range(self.case.data.samples)
+        if self.make.scatters:  # Over what the rank holds, without any sampler.
+            held: DataLoader[Any] = DataLoader(self.sampler, batch_size=self.case.data.batch_size)
+            return sum(1 for _ in held), len(held)
+        with self._as_rank():
+            loader: DataLoader[Any] = (
+                DataLoader(dataset, batch_sampler=self.sampler)
+                if self.in_batches
+                else DataLoader(dataset, batch_size=self.case.data.batch_size, sampler=self.sampler)
+            )
+            return sum(1 for _ in loader), len(loader) if hasattr(self.sampler, "__len__") else None
+
+    def as_worker(self, number: int) -> list[int]:
+        """What a worker process of a DataLoader yields: its own copy of the sampler, told which worker it is of how many.
+
+        In this process, for a process more for each of thousands of cases would take longer than
+        all the rest; what a sampler may know of the worker it is in, it asks
+        `torch.utils.data.get_worker_info`.
+        """
+        workers, copy = self.case.workers, deepcopy(self.sampler)
+        info = WorkerInfo(id=number, num_workers=workers, seed=number, dataset=copy)
+        worker._worker_info = info
+        try:
+            with self._as_rank():
+                return self._flat(itertools.islice(copy, self._bound))
+        finally:
+            worker._worker_info = None
+
+
+def _disturb(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 - the global generator is what implementations fall for
+    torch.default_generator.manual_seed(seed)  # As in `rank._seed`.
+
+
+def _global_generators() -> dict[str, Any]:
+    return {
+        "random": random.getstate(),
+        "numpy": np.random.get_state()[1].tobytes(),  # type: ignore[index]  # noqa: NPY002 - as above
+        "torch": torch.get_rng_state().numpy().tobytes(),
+    }

@@ -1,0 +1,1 @@
+"""How a rank trains: the replica, the steps, and the record of them."""

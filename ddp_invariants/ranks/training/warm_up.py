@@ -1,0 +1,60 @@
+"""Work that a host does once, before it forks ranks."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from ddp_invariants.cases import numbers
+from ddp_invariants.cases.case import TrainingCase
+
+
+def optimizer_plan(case: TrainingCase) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
+    """The case's optimizer class and its keyword arguments."""
+    plan = case.optimizer
+    kinds: dict[str, type[torch.optim.Optimizer]] = {
+        "sgd": torch.optim.SGD,
+        "adam": torch.optim.Adam,
+        "adamw": torch.optim.AdamW,
+    }
+    return kinds[plan.kind], plan.arguments
+
+
+@contextmanager
+def _asking_no_device() -> Iterator[None]:
+    """Have optimizers not ask whether a device captures a graph: to answer, torch initialises it, which no fork survives."""
+    kept = {
+        name: vars(torch.optim.Optimizer)[name]
+        for name in _ASKING
+        if name in vars(torch.optim.Optimizer)
+    }
+    for name in kept:
+        setattr(torch.optim.Optimizer, name, lambda _optimizer: None)
+    try:
+        yield
+    finally:
+        for name, method in kept.items():
+            setattr(torch.optim.Optimizer, name, method)
+
+
+_ASKING = ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check")
+"""What Adam calls in every step, by the names it has had."""
+
+
+@_asking_no_device()
+def warm_up() -> None:
+    """Pay in the host, once, what torch and numpy import or build on first use."""
+    parameter = nn.Parameter(torch.zeros(2))
+    parameter.grad = torch.ones(2)
+    # The first of each kind alters its class, and a rank whose classes a case has altered is not
+    # used again.
+    for kind in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
+        for way in ({}, {"foreach": True}, {"fused": True}):
+            optimizer = kind([parameter], lr=1.0, **way)  # type: ignore[arg-type]  # all three take them
+            parameter.grad = torch.ones(2)
+            optimizer.step()
+            optimizer.zero_grad()
+    np.argsort(numbers.words(0, "warm up", 2), kind="stable")

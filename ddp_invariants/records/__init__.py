@@ -1,0 +1,1 @@
+"""Frozen records: evidence, traces of collectives, verdicts and stored violations."""

@@ -1,0 +1,86 @@
+"""Read a case or a stored violation from a file somebody else may have written: every mistake becomes one sentence."""
+
+from pathlib import Path
+from typing import Any
+
+from ddp_invariants.cases.case import Case, ShardCase, TrainingCase
+from ddp_invariants.errors import CaseError
+from ddp_invariants.records.violation import MOST_READ, StoredViolation
+
+_KINDS: dict[object, Any] = {
+    "training": TrainingCase,
+    "shard": ShardCase,
+    "violation": StoredViolation,
+}
+
+
+def read(path: Path) -> Case:
+    """The case in a file, which holds it alone or with a violation it showed.
+
+    Raises:
+        CaseError: The file cannot be read, is no JSON, or has a wrong, missing or unknown field,
+            which is named.
+    """
+    found = read_any(path)
+    return found.case if isinstance(found, StoredViolation) else found
+
+
+def read_any(path: Path) -> Case | StoredViolation:
+    """What a file holds. Nothing in it is executed.
+
+    Raises:
+        CaseError: The file cannot be read, is no JSON, or has a wrong, missing or unknown field,
+            which is named.
+    """
+    # Imported here: only a replay needs it, and it takes longer to import than a case takes to run.
+    import pydantic
+
+    try:
+        size = path.stat().st_size
+        if size > MOST_READ:
+            raise CaseError(
+                f"{path}: it has {size:,} bytes, more than any violation that is stored"
+            )
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise CaseError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise CaseError(
+            f"{path}: not a text file ({error.reason} at byte {error.start})"
+        ) from error
+    try:
+        plain = pydantic.TypeAdapter(dict[str, object]).validate_json(text)
+    except pydantic.ValidationError as error:
+        raise CaseError(f"{path}: not a JSON object: {error.errors()[0]['msg']}") from error
+    kind = plain.get("kind")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise CaseError(f"{path}: kind is {kind!r}, expected 'training', 'shard' or 'violation'")
+    other = _other_case(plain, path) if kind == "violation" else ""
+    adapter: pydantic.TypeAdapter[Case | StoredViolation] = pydantic.TypeAdapter(_KINDS[kind])
+    try:
+        return adapter.validate_json(text)
+    except pydantic.ValidationError as error:
+        # A stored case is tried as either kind: what the other one misses says nothing.
+        said = [one for one in error.errors(include_url=False) if other not in one["loc"]]
+        first = said[0]
+        place = (
+            ".".join(
+                str(part) for part in first["loc"] if part not in ("TrainingCase", "ShardCase")
+            )
+            or "the case"
+        )
+        message = first["msg"].removeprefix("Value error, ")
+        raise CaseError(f"{path}: {place}: {message}") from error
+
+
+def _other_case(plain: dict[str, object], path: Path) -> str:
+    """The class a stored violation's case is not of.
+
+    Raises:
+        CaseError: The case is of no known kind.
+    """
+    case = plain.get("case")
+    kind = case.get("kind") if isinstance(case, dict) else None
+    if kind not in ("training", "shard"):
+        raise CaseError(f"{path}: case.kind is {kind!r}, expected 'training' or 'shard'")
+    return "ShardCase" if kind == "training" else "TrainingCase"

@@ -1,0 +1,1 @@
+"""Reports: text for the terminal, JSON for machines, and certificates."""

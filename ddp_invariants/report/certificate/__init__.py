@@ -1,0 +1,1 @@
+"""Certificates: the JSON document, its page and its verification."""

@@ -1,0 +1,219 @@
+"""Read a certificate somebody else may have written, and find out whether it holds together. Nothing in it is executed.
+
+Whoever wants to can write a false one, with a digest that is right: this finds what was changed,
+cut off, left out, or cannot be.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from ddp_invariants.errors import CertificateError
+from ddp_invariants.records.violation import identifier
+from ddp_invariants.report.certificate.certificate import (
+    FORM,
+    INTERRUPTED,
+    Certificate,
+    RuleAccount,
+    digest,
+    outcome,
+    shortfall,
+    to_json,
+)
+from ddp_invariants.report.certificate.text import printable
+
+MOST_READ = 32 << 20
+"""Bytes of the largest file that is read: a page with all its pictures has some two MiB."""
+EMBEDDED = re.compile(
+    r'<script type="application/json" id="certificate">\n(?P<json>.*?)</script>', re.DOTALL
+)
+FOOT = re.compile(r"<!-- sha256 of all lines above: (?P<digest>[0-9a-f]{64}) -->\n\Z")
+
+
+def read(path: Path) -> Certificate:
+    """The certificate in a file, JSON or page.
+
+    Raises:
+        CertificateError: It cannot be read, was changed after it was written, or contradicts
+            itself.
+    """
+    text = _text(path)
+    if text.lstrip()[:15].lower() == "<!doctype html>":
+        text = _embedded(path, text)
+    # Imported here: it takes longer to import than all else a command does.
+    import pydantic
+
+    try:
+        plain = pydantic.TypeAdapter(dict[str, object]).validate_json(text)
+    except pydantic.ValidationError as error:
+        raise CertificateError(
+            f"{path}: not a JSON object, or not all of one: {error.errors()[0]['msg']}"
+        ) from error
+    if plain.get("kind") != "certificate":
+        raise CertificateError(
+            f"{path}: kind is {_brief(plain.get('kind'))}, expected 'certificate'"
+        )
+    if plain.get("form") != FORM:
+        raise CertificateError(
+            f"{path}: it is of form {_brief(plain.get('form'))}; this version reads form {FORM} alone"
+        )
+    try:
+        certificate = pydantic.TypeAdapter(Certificate).validate_json(text)
+        written = to_json(certificate)
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"])) or "the certificate"
+        raise CertificateError(
+            f"{path}: {printable(place)}: {first['msg'].removeprefix('Value error, ')}"
+        ) from error
+    except ValueError as error:
+        raise CertificateError(f"{path}: it holds a number that is none") from error
+    if certificate.digest != digest(certificate) or written != text:
+        raise CertificateError(
+            f"{path}: it was changed after it was written: its digest is of something else"
+        )
+    contradiction = next(contradictions(certificate), "")
+    if contradiction:
+        raise CertificateError(f"{path}: it contradicts itself: {printable(contradiction)}")
+    return certificate
+
+
+def _text(path: Path) -> str:
+    """What a file holds.
+
+    Raises:
+        CertificateError: It cannot be read.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            raise CertificateError(f"{path}: it is no regular file")
+        size = path.stat().st_size
+        if size > MOST_READ:
+            raise CertificateError(f"{path}: it has {size:,} bytes, more than any certificate")
+        return path.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise CertificateError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise CertificateError(
+            f"{path}: not a text file ({error.reason} at byte {error.start})"
+        ) from error
+
+
+def _embedded(path: Path, text: str) -> str:
+    """The JSON of a page nobody changed.
+
+    Raises:
+        CertificateError: It was changed, or is not all there, or holds none.
+    """
+    foot = FOOT.search(text)
+    if foot is None:
+        raise CertificateError(
+            f"{path}: its last line, which has the page's digest, is not there: it was cut off, or is of "
+            "something else"
+        )
+    if hashlib.sha256(text[: foot.start()].encode()).hexdigest() != foot["digest"]:
+        raise CertificateError(
+            f"{path}: the page was changed after it was written: its digest is of something else"
+        )
+    found = EMBEDDED.findall(text)
+    if len(found) != 1:
+        raise CertificateError(f"{path}: the page holds {len(found)} certificates, expected one")
+    return unescaped(found[0])
+
+
+_ESCAPED = {"&": "\\u0026", "<": "\\u003c", ">": "\\u003e"}
+
+
+def escaped(text: str) -> str:
+    """JSON as a page can hold it: what would be markup is written otherwise, within strings, where alone it can be."""
+    for character, written in _ESCAPED.items():
+        text = text.replace(character, written)
+    return text
+
+
+def unescaped(text: str) -> str:
+    """What `escaped` was given. A backslash of its own before such a sequence is doubled in JSON, and stays."""
+
+    def plain(match: re.Match[str]) -> str:
+        of_its_own = len(match[1]) % 2 == 0
+        return match[1] + (chr(int(match[2], 16)) if of_its_own else f"\\u{match[2]}")
+
+    return re.sub(r"(\\*)\\u(0026|003c|003e)", plain, text)
+
+
+def _brief(value: object) -> str:
+    return printable(repr(value)[:40])
+
+
+def contradictions(certificate: Certificate) -> Iterator[str]:
+    """What cannot be, a sentence each."""
+    properties, rules = certificate.properties, [one.rule for one in certificate.rules]
+    if list(properties.planned) != rules or len(set(rules)) < len(rules):
+        yield "the properties planned are not the rules it tells of"
+    for verb, some in (("executed", properties.executed), ("reported", properties.reported)):
+        if not set(some) <= set(rules) or len(set(some)) < len(some):
+            yield f"the properties {verb} are not among those planned, or there twice"
+    expected = shortfall(properties)
+    if certificate.partial not in (expected, (INTERRUPTED, *expected)):
+        yield f"it says of what is missing {list(certificate.partial)}, and its properties say {list(expected)}"
+    if certificate.outcome != outcome(certificate.rules):
+        yield f"its outcome is {certificate.outcome!r}, its rules say {outcome(certificate.rules)!r}"
+    if sum(certificate.sizes.values()) != certificate.cases:
+        yield f"it counts {certificate.cases} cases, and by their sizes {sum(certificate.sizes.values())}"
+    for account in certificate.rules:
+        yield from (f"{account.rule} {told}" for told in _of_a_rule(certificate, account))
+    for one in certificate.violations:
+        if not 1 <= one.confirmed[0] <= one.confirmed[1]:
+            yield f"{one.breach.rule} is violated in {one.confirmed[0]} of {one.confirmed[1]} runs"
+        if one.id != identifier(one.case, one.breach.rule, one.by):
+            yield f"the violation {one.id} of {one.breach.rule} is not of the case it shows"
+        if one.breach.rule not in {
+            rule.rule for rule in certificate.rules if rule.verdict == "violated"
+        }:
+            yield f"{one.breach.rule} has a violation, and its verdict is another"
+
+
+def _of_a_rule(certificate: Certificate, account: RuleAccount) -> Iterator[str]:
+    """What cannot be of one rule."""
+    verdict, executed = account.verdict, account.rule in certificate.properties.executed
+    counts = (
+        account.judged,
+        account.compared,
+        account.seen,
+        account.confirmed,
+        *account.errors,
+        *account.needs.values(),
+    )
+    if (
+        min(counts) < 0
+        or account.judged > certificate.cases
+        or max(account.needs.values(), default=0) > account.judged
+    ):
+        yield f"counts what cannot be: {account.judged} cases of {certificate.cases}, situations {account.needs}"
+    if sum(account.errors) != account.judged:
+        yield f"was judged on {account.judged} cases, and has the errors of {sum(account.errors)}"
+    if verdict in ("holds", "observed") and not (executed and account.judged and account.compared):
+        yield f"{verdict}, and its property did not run, or compared nothing"
+    if verdict in ("holds", "observed", "not claimed") and (account.seen or account.confirmed):
+        yield f"{verdict}, and {account.seen} cases breach it"
+    if verdict == "holds" and not all(account.needs.values()):
+        yield f"holds, and never met {min(account.needs, key=lambda need: account.needs[need])!r}"
+    if verdict == "not claimed" and (account.judged or not account.why):
+        yield "is not claimed, and was judged, or nothing says why"
+    if verdict == "not run" and not account.why:
+        yield "was not run, and nothing says why"
+    if verdict == "violated" and (
+        not account.confirmed
+        or account.rule not in {one.breach.rule for one in certificate.violations}
+    ):
+        yield "is violated, and no violation of it is there"
+    if verdict in ("not tested", "not finished") and executed:
+        yield f"is {verdict}, and its property ran"
+
+
+def status(certificate: Certificate) -> int:
+    """Exit status: 0 where it certifies, 1 where it tells of a violation, 2 where it is partial or inconclusive."""
+    if certificate.partial:
+        return 2
+    return {"certified": 0, "violated": 1, "inconclusive": 2}[certificate.outcome]

@@ -1,0 +1,120 @@
+"""What the cases of a run were: counted by each dimension, so that a certificate says what it is of."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from ddp_invariants.cases.case import Case, TrainingCase
+from ddp_invariants.cases.formats import ITEM_SIZE
+from ddp_invariants.invariants.comm import filled
+
+EXACT = 32
+"""Numbers up to here are counted each by itself, larger ones up to the next power of two."""
+
+
+def rounded(number: int) -> int:
+    """A number, or the power of two that is not below it."""
+    return number if number <= EXACT else 1 << (number - 1).bit_length()
+
+
+@dataclass
+class Drawn:
+    """Counts of cases.
+
+    Attributes:
+        sizes: By kind, world size and dataset length, as "training 3 17".
+        dimensions: By dimension and value. A case with two layers of one kind counts once.
+    """
+
+    sizes: Counter[str] = field(default_factory=Counter)
+    dimensions: dict[str, Counter[str]] = field(default_factory=dict)
+
+    def add(self, case: Case) -> None:
+        """Count a case."""
+        self.sizes[f"{case.kind} {case.world_size} {rounded(case.data.samples)}"] += 1
+        for dimension, values in (
+            _training(case) if isinstance(case, TrainingCase) else _dealing(case)
+        ).items():
+            counts = self.dimensions.setdefault(dimension, Counter())
+            for value in {values} if isinstance(values, str) else values:
+                counts[value] += 1
+
+    def merge(self, other: Self) -> None:
+        """Add another worker's."""
+        self.sizes.update(other.sizes)
+        for dimension, counts in other.dimensions.items():
+            self.dimensions.setdefault(dimension, Counter()).update(counts)
+
+    def to_plain(self) -> dict[str, Any]:
+        """As JSON-ready data."""
+        return {
+            "sizes": dict(self.sizes),
+            "dimensions": {name: dict(counts) for name, counts in self.dimensions.items()},
+        }
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> Self:
+        """From what `to_plain` gave."""
+        return cls(
+            Counter(plain["sizes"]),
+            {name: Counter(counts) for name, counts in plain["dimensions"].items()},
+        )
+
+
+def _training(case: TrainingCase) -> dict[str, str | set[str]]:
+    layers = case.model.layers
+    cap = "its default" if case.bucket_cap is None else f"{rounded(case.bucket_cap)} bytes"
+    return {
+        "bucket cap": cap,
+        "buckets": _buckets(case),
+        "dtypes": {layer.dtype for layer in layers},
+        "layers": {layer.kind for layer in layers},
+        "layout": {layer.layout for layer in layers},
+        "optimizer": case.optimizer.kind,
+        "steps": str(case.steps),
+        "accumulation": str(case.accumulation),
+        "timing": case.perturbation.kind,
+        "gradients": case.zero_grad,
+        "passes": f"{case.passes}, with a penalty" if case.penalty else case.passes,
+        "values": case.values,
+        "mishap": case.mishap.kind if case.mishap is not None else "none",
+        "between steps": {one.kind for one in case.interludes} or "nothing",
+        "norm": _limit(case.clip),
+        "ranks out of batches": str(len(case.exhausted)),
+        "saved by": _others(case.saved_by),
+        "forwards": "under autocast" if case.autocast else "in their own dtypes",
+        "loss scale": "none" if case.scaler is None else f"2**{case.scaler.log2_scale}",
+    }
+
+
+def _buckets(case: TrainingCase) -> str:
+    """How many buckets its capacity makes of what is trained, filled from the last parameter on, as most do it."""
+    if case.bucket_cap is None:
+        return "as its default makes"
+    trained = [
+        size * ITEM_SIZE[layer.dtype]
+        for layer, width in zip(case.model.layers, case.model.widths(), strict=False)
+        if not layer.frozen
+        for size in layer.sizes(width)
+    ]
+    return str(rounded(filled(trained[::-1], case.bucket_cap)))
+
+
+def _limit(norm: float | None) -> str:
+    return "any" if norm is None else f"at most {norm:g}"
+
+
+def _others(ranks: int | None) -> str:
+    return "nobody" if ranks is None else f"{ranks} ranks"
+
+
+def _dealing(case: Case) -> dict[str, str | set[str]]:
+    data = case.data
+    return {
+        "sampler": {
+            name
+            for name, is_so in (("shuffle", data.shuffle), ("drop_last", data.drop_last))
+            if is_so
+        }
+        or "plain"
+    }

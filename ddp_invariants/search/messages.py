@@ -1,0 +1,109 @@
+"""The text of a violation, as it is raised and stored."""
+
+import textwrap
+from collections.abc import Iterable
+
+from ddp_invariants.cases.case import Case, TrainingCase, describe
+from ddp_invariants.records.verdict import Breach
+
+_WIDTH = 118
+
+
+_LABELS = 10
+
+
+def _field(label: str, text: str) -> str:
+    wide = max(_LABELS, len(label) + 1)
+    lines = textwrap.wrap(
+        text, _WIDTH - wide - 2, break_long_words=False, break_on_hyphens=False
+    ) or [""]
+    return "\n".join(f"  {label if n == 0 else '':<{wide}}{line}" for n, line in enumerate(lines))
+
+
+labelled = _field
+"""A line with its label, wrapped: for other modules that make text."""
+
+
+def violation(
+    breach: Breach, implementation: str, case: Case, *, repeated: tuple[int, int], repeat: str
+) -> str:
+    """A violation as a user reads it.
+
+    Args:
+        breach: What is wrong and where.
+        implementation: What is on trial.
+        case: The smallest case that shows it.
+        repeated: (k, n): it was seen again in k of n runs in fresh processes.
+        repeat: The command that repeats it.
+    """
+    fields = [
+        f"{breach.rule} violated by {implementation}: {breach.fact}",
+        _field("where", breach.where),
+        _field("got", breach.got),
+    ]
+    if breach.perhaps:
+        fields.append(_field("perhaps", breach.perhaps))
+    if breach.first:
+        fields.append(_field("read first", f"{breach.first}: of the same case, and explains this"))
+    if breach.event:
+        fields.append(_field("sent", breach.event))
+    if isinstance(case, TrainingCase) and case.perturbation.words:
+        fields.append(_field("only when", case.perturbation.words))
+    k, n = repeated
+    fields += [
+        _field("case", describe(case)),
+        _field("confirmed", f"in {k} of {n} runs in fresh processes"),
+        f"  {'repeat':<{_LABELS}}{repeat}",
+    ]
+    if breach.notes:
+        fields.append(textwrap.indent(breach.notes, "  | "))
+    return "\n".join(fields)
+
+
+def not_repeated(breach: Breach, implementation: str, case: Case, *, runs: int, repeat: str) -> str:
+    """A breach that fresh processes do not show: no accusation, but no certificate either."""
+    fields = [
+        f"{breach.rule} inconclusive for {implementation}: a breach was seen but not repeated",
+        _field("seen", f"{breach.fact}; {breach.where}; {breach.got}"),
+        _field("case", describe(case)),
+        _field(
+            "confirmed",
+            f"in 0 of {runs} runs in fresh processes: it depends on chance, or on what earlier cases left in "
+            "the process; with --isolation fresh each case has new ones",
+        ),
+        f"  {'repeat':<{_LABELS}}{repeat}",
+    ]
+    return "\n".join([*fields, textwrap.indent(breach.notes, "  | ")] if breach.notes else fields)
+
+
+def without_life(rule: str, implementation: str, breach: Breach, case: Case, *, repeat: str) -> str:
+    """Why a rule lacks its evidence where training hangs or dies, which is reported in full elsewhere."""
+    return "\n".join(
+        [
+            f"{rule} inconclusive for {implementation}: {breach.fact} (LIVE-1, reported above)",
+            _field("case", describe(case)),
+            f"  {'repeat':<{_LABELS}}{repeat}",
+        ]
+    )
+
+
+def unproved(
+    rule: str, implementation: str, judged: int, missing: Iterable[str], reasons: Iterable[str]
+) -> str:
+    """Why a rule cannot be certified though nothing was found against it."""
+    lines = [
+        f"{rule} inconclusive for {implementation}: it was judged on {judged} of its own cases"
+    ]
+    missing, reasons = list(missing), list(reasons)
+    if missing and not any(
+        " raised " in reason for reason in reasons
+    ):  # A refusal is its own reason.
+        lines.append(_field("never met", "; ".join(missing)))
+        lines.append(
+            _field(
+                "perhaps",
+                "too few cases, or too small a world size: raise --cases or --max-world-size",
+            )
+        )
+    lines += [_field("unjudged", reason) for reason in reasons]
+    return "\n".join(lines)

@@ -1,0 +1,120 @@
+"""Run a stored case again in fresh processes, and say whether it still shows what it showed."""
+
+from collections.abc import Iterable
+
+from ddp_invariants.cases.case import Case, TrainingCase
+from ddp_invariants.discovery.probe import discover
+from ddp_invariants.discovery.scope import OnTrial, Scope
+from ddp_invariants.implementation.declarations import Declarations, SamplerDeclarations, declare
+from ddp_invariants.implementation.spec import Ddp, Sampler
+from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.processes.pool import Pool
+from ddp_invariants.records.verdict import Breach, Finding, Outcome, Replayed
+from ddp_invariants.search.trial import CONFIRMATIONS, Options, Trial
+
+_OBSERVED = "COMM-1"
+"""A rule that needs observed groups: what all rules are asked for is run once with them, and with plain ones afterwards."""
+
+
+def replay(pool: Pool, case: Case, ddp: Ddp, sampler: Sampler, rule: str = "") -> Replayed:
+    """Run a case again, `CONFIRMATIONS` times (once where a hang may cost a deadline), and judge it.
+
+    Args:
+        pool: Where; its ranks are replaced.
+        case: The case.
+        ddp: The DDP it is run on, where it is a training case.
+        sampler: The sampler it is asked of, where it is a question to one.
+        rule: What is asked; empty for every rule about the case.
+
+    Raises:
+        LoadFailure: What is on trial does not load.
+        HarnessError: The harness failed.
+    """
+    on_trial = OnTrial(ddp, sampler, _scope(pool, case, ddp, sampler, rule))
+    trial, name = Trial(pool, on_trial, Options()), on_trial.named(case)
+    asked = [rule] if rule else list(ALL_RULES)
+    excluded = {one: on_trial.scope.excluded(one) for one in asked}
+    if rule and excluded[rule]:
+        return Replayed(
+            Outcome.INCONCLUSIVE, name, case, (rule,), reason=f"it is not claimed: {excluded[rule]}"
+        )
+    runs: list[dict[str, Finding]] = []
+    for number in range(1 if rule == "LIVE-1" else CONFIRMATIONS):
+        found = trial.findings(
+            case, confirming=True, rule=rule or (_OBSERVED if number == 0 else "")
+        )
+        runs.append({one: found[one] for one in asked if one in found and not excluded[one]})
+        if found["LIVE-1"].breach is not None:  # Each further run would cost a deadline, too.
+            break
+    return _summed_up(name, case, runs, _lifeless(found, rule))
+
+
+def _scope(pool: Pool, case: Case, ddp: Ddp, sampler: Sampler, rule: str) -> Scope:
+    """What is declared of the one the case is about; for rules about what is sent, what is seen of it."""
+    if rule in ("COMM-4", "COMM-5"):
+        return discover(
+            pool, ddp, sampler, max(4, case.ranks_needed) if isinstance(case, TrainingCase) else 4
+        ).scope(4)
+    described = pool.describe(ddp if isinstance(case, TrainingCase) else sampler)
+    without = frozenset(described["lacks"])
+    if isinstance(case, TrainingCase):
+        declared = declare(Declarations, described["declares"])
+        return Scope(
+            without=without | frozenset(declared.unsupported) | {"bucketing", "overlap"},
+            declared=declared,
+            way=pool.way,
+        )
+    dealt = declare(SamplerDeclarations, described["declares"])
+    return Scope(without=without | frozenset(dealt.unsupported), sampler=dealt)
+
+
+def _lifeless(found: dict[str, Finding], rule: str) -> str:
+    """Why a rule lacks its evidence where the run hangs or dies; empty where it does not, or that is what is asked."""
+    breach = found["LIVE-1"].breach
+    return (
+        "" if breach is None or rule in ("", "LIVE-1") else f"{breach.fact} (LIVE-1): {breach.got}"
+    )
+
+
+def _summed_up(name: str, case: Case, runs: list[dict[str, Finding]], lifeless: str) -> Replayed:
+    """The outcome over all runs: breached in any, judged and unbreached in all, or neither."""
+    rules = tuple(
+        rule for rule in runs[0] if any(run[rule].about or run[rule].breach for run in runs)
+    )
+    breaches = tuple(
+        found
+        for found in (_first(run[rule].breach for run in runs) for rule in rules)
+        if found is not None
+    )
+    seen = sum(any(finding.breach is not None for finding in run.values()) for run in runs)
+    if breaches:
+        return Replayed(Outcome.VIOLATED, name, case, rules, breaches, seen, len(runs))
+    if lifeless:
+        return Replayed(Outcome.INCONCLUSIVE, name, case, rules, runs=len(runs), reason=lifeless)
+    alone = len(runs[0]) == 1
+    for rule in rules or runs[0]:
+        unjudged = [run[rule].unjudged for run in runs if run[rule].unjudged]
+        # Among all rules, some need observed groups: one run has them.
+        if unjudged and (alone or len(unjudged) == len(runs)):
+            return Replayed(
+                Outcome.INCONCLUSIVE,
+                name,
+                case,
+                rules,
+                runs=len(runs),
+                reason=unjudged[0] if alone else f"{rule} could not be judged: {unjudged[0]}",
+            )
+    if not rules:
+        return Replayed(
+            Outcome.INCONCLUSIVE,
+            name,
+            case,
+            rules,
+            runs=len(runs),
+            reason="no rule is about the case",
+        )
+    return Replayed(Outcome.FIXED, name, case, rules, runs=len(runs))
+
+
+def _first(found: Iterable[Breach | None]) -> Breach | None:
+    return next((breach for breach in found if breach is not None), None)

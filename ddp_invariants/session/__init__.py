@@ -1,0 +1,1 @@
+"""One session of judging: its state, progress, outputs and exit status."""

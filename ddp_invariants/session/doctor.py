@@ -1,0 +1,461 @@
+"""Whether this machine can judge: what is looked at, what was found, and what to do about it.
+
+`examine` looks, and is the only part that does; `diagnose` is a pure function of what it found.
+"""
+
+import json
+import os
+import platform
+import resource
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from ddp_invariants.discovery.capabilities import BASE
+from ddp_invariants.errors import HarnessError, LoadFailure
+from ddp_invariants.implementation.spec import Ddp
+from ddp_invariants.invariants import judge
+from ddp_invariants.processes.hosts import Hosts, environment
+from ddp_invariants.processes.pool import Pool
+
+Standing = Literal["ok", "warning", "problem"]
+
+MIB = 1 << 20
+_STARTING = 120.0
+"""Seconds an interpreter may take to import torch."""
+_DESCRIPTORS = 48, 512
+"""Open files below which nothing can be run, and below which long sessions are at risk: with four ranks thirty are open."""
+_PROCESSES = 32, 512
+"""The same for processes and threads: each worker of a session has up to four ranks of four threads."""
+_MEMORY = 1024 * MIB, 3072 * MIB
+"""The same for memory: each of two hosts takes 290 MiB, most of it shared with the other, and each rank 17 more."""
+_SHARED = 16 * MIB, 64 * MIB
+"""The same for shared memory, which workers of a DataLoader pass batches through."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at.
+
+    Attributes:
+        name: What.
+        standing: `ok`; `warning`: verdicts are right, but slower or fewer; `problem`: nothing can
+            be judged.
+        found: What was found.
+        advice: What to do about it; empty where nothing is to be done.
+    """
+
+    name: str
+    standing: Standing
+    found: str
+    advice: str = ""
+
+
+@dataclass(frozen=True)
+class Torch:
+    """What a process says that has imported torch (`ranks/examined.py`); texts of what failed are empty where nothing did.
+
+    Attributes:
+        version: Of torch.
+        numpy: Version of numpy.
+        debug: Whether torch is a debug build.
+        built_for: CPU, or the version of CUDA or HIP.
+        backends: Of torch.distributed.
+        gpus: Their names.
+        threads: The process has after importing torch.
+        forked: What became of a forked child that computes.
+        subreaper: Why orphans cannot be adopted.
+        batch_scheduling: Why the scheduling policy of ranks is not to be had.
+    """
+
+    version: str
+    numpy: str
+    debug: bool
+    built_for: str
+    backends: Sequence[str]
+    gpus: Sequence[str]
+    threads: int
+    forked: str
+    subreaper: str
+    batch_scheduling: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What was found; limits are None where there is none, texts of what failed empty where nothing did.
+
+    Attributes:
+        system: Name of the operating system.
+        python: Version of this interpreter.
+        torch: What torch says; None where it cannot be asked.
+        untold: Why it cannot.
+        cores: That this process may use.
+        quota: Cores' worth of time that its group may use.
+        files: Open files.
+        processes: Processes of this user.
+        group_processes: Processes and threads of its group that may be started yet.
+        memory: Bytes that may be taken yet.
+        shared: Bytes of /dev/shm.
+        loopback: What failed over 127.0.0.1.
+        localhost: Addresses that the name resolves to.
+        kernel: What the harness needs of the kernel and does not get.
+        trained: Seconds a case of two ranks took; None where it was not run to its end.
+        untrained: Why not.
+    """
+
+    system: str
+    python: tuple[int, int]
+    torch: Torch | None
+    untold: str
+    cores: int
+    quota: float | None
+    files: int | None
+    processes: int | None
+    group_processes: int | None
+    memory: int | None
+    shared: int | None
+    loopback: str
+    localhost: Sequence[str] = field(default_factory=tuple)
+    kernel: str = ""
+    trained: float | None = None
+    untrained: str = ""
+
+
+def diagnose(facts: Facts) -> list[Check]:
+    """What the facts mean, in the order in which to put things right."""
+    cores = f"{facts.cores}" + (
+        f", of which the container gets {facts.quota:g}" if facts.quota is not None else ""
+    )
+    return [
+        _unless(
+            "system",
+            facts.system,
+            facts.system != "Linux",
+            "ranks are forked from a server and tied to their parents by Linux: use it, or a container",
+        ),
+        _unless(
+            "python",
+            "{}.{}".format(*facts.python),
+            facts.python < (3, 11),
+            "3.11 or newer is needed",
+        ),
+        *_of_torch(facts),
+        _unless(
+            "kernel",
+            facts.kernel or "anonymous files, abstract sockets",
+            bool(facts.kernel),
+            "the harness needs them: is this a sandbox?",
+        ),
+        _unless(
+            "loopback",
+            facts.loopback or "127.0.0.1 binds and connects",
+            bool(facts.loopback),
+            "ranks talk over 127.0.0.1: bring it up (ip link set lo up), or give the container a network namespace",
+        ),
+        _unless(
+            "localhost",
+            ", ".join(facts.localhost) or "it does not resolve",
+            "127.0.0.1" not in facts.localhost,
+            "no rank here needs the name, but torchrun does: add `127.0.0.1 localhost` to /etc/hosts",
+            "warning",
+        ),
+        _enough("open files", facts.files, _DESCRIPTORS, "raise it: ulimit -n 4096"),
+        _enough("processes", facts.processes, _PROCESSES, "raise it: ulimit -u 4096"),
+        _enough(
+            "processes of the container",
+            facts.group_processes,
+            _PROCESSES,
+            "raise it: --pids-limit 4096",
+        ),
+        _enough(
+            "memory", facts.memory, _MEMORY, "give more, or judge in fewer workers (-n 1)", unit=MIB
+        ),
+        _enough(
+            "shared memory",
+            facts.shared,
+            _SHARED,
+            "give more: --shm-size=1g (of containers)",
+            unit=MIB,
+        ),
+        _unless(
+            "cores",
+            cores,
+            min(facts.cores, facts.quota or facts.cores) < 2,
+            "ranks take turns: cases take longer, verdicts are the same",
+            "warning",
+        ),
+        _trained(facts),
+    ]
+
+
+def _of_torch(facts: Facts) -> list[Check]:
+    told = facts.torch
+    if told is None:
+        return [
+            Check(
+                "torch",
+                "problem",
+                facts.untold,
+                "pip install torch, in the environment of this interpreter",
+            )
+        ]
+    on_import = "find out what starts threads on import (sitecustomize, a .pth file)"
+    threads = f"{told.threads} thread{'s' if told.threads > 1 else ''} after importing torch"
+    if told.forked:
+        fork = Check(
+            "fork",
+            "problem",
+            told.forked,
+            f"ranks are forked from a process that has imported torch: {on_import}",
+        )
+    else:
+        fork = _unless(
+            "fork",
+            threads,
+            told.threads > 1,
+            f"a thread that holds a lock while a rank is forked hangs it: {on_import}",
+            "warning",
+        )
+    return [
+        _unless(
+            "torch",
+            f"{told.version}, numpy {told.numpy}, built for {told.built_for}",
+            told.debug,
+            "a debug build is slow: deadlines may pass",
+            "warning",
+        ),
+        _unless(
+            "backends",
+            ", ".join(told.backends) or "none",
+            "gloo" not in told.backends,
+            "ranks talk over gloo: use a build of torch that has it",
+        ),
+        Check(
+            "GPUs",
+            "ok",
+            ", ".join(told.gpus) or "none",
+            "used where --backend gloo-cuda or nccl asks for them; no version has run on one yet"
+            if told.gpus
+            else "",
+        ),
+        fork,
+        _unless(
+            "orphans",
+            told.subreaper or "can be adopted",
+            bool(told.subreaper),
+            "what a rank starts and leaves behind could not be ended: is this a sandbox?",
+        ),
+        _unless(
+            "scheduling",
+            told.batch_scheduling or "SCHED_BATCH is allowed",
+            bool(told.batch_scheduling),
+            "ranks ask for SCHED_BATCH, and collectives are slower without: let the container's seccomp profile allow "
+            "sched_setscheduler",
+            "warning",
+        ),
+    ]
+
+
+def _unless(
+    name: str,
+    found: str,
+    wrong: bool,  # noqa: FBT001 - a condition reads best by position
+    advice: str,
+    standing: Standing = "problem",
+) -> Check:
+    """A check that is ok unless something is wrong."""
+    return Check(name, standing if wrong else "ok", found, advice if wrong else "")
+
+
+def _enough(
+    name: str, found: int | None, limits: tuple[int, int], advice: str, unit: int = 1
+) -> Check:
+    """Whether a limit leaves room: problem below the first, warning below the second."""
+    if found is None:
+        return Check(name, "ok", "no limit")
+    standing: Standing = "problem" if found < limits[0] else "warning"
+    return _unless(
+        name,
+        f"{found // unit:,}{' MiB' if unit == MIB else ''}",
+        found < limits[1],
+        f"{advice}; from {limits[1] // unit:,} on all is well",
+        standing,
+    )
+
+
+def _trained(facts: Facts) -> Check:
+    """The proof of it all: two ranks that train."""
+    if facts.trained is None:
+        return Check(
+            "two ranks",
+            "problem",
+            facts.untrained or "they were not started",
+            "put right what is said above; else report it, with the output of this command",
+        )
+    return Check(
+        "two ranks",
+        "ok",
+        f"trained two steps over gloo in {1000 * facts.trained:.0f} ms, right by all rules",
+    )
+
+
+def examine(train: Callable[[], tuple[float | None, str]] | None = None) -> Facts:
+    """Look at this machine.
+
+    Args:
+        train: Runs a case; None for two ranks of the reference.
+    """
+    told, untold = _asked()
+    trained, untrained = (
+        (train or _two_ranks)() if told is not None else (None, "torch cannot be imported")
+    )
+    return Facts(
+        system=platform.system(),
+        python=(sys.version_info.major, sys.version_info.minor),
+        torch=told,
+        untold=untold,
+        cores=len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count() or 1,
+        quota=_quota(),
+        files=_limit(resource.RLIMIT_NOFILE),
+        processes=None if os.getuid() == 0 else _limit(resource.RLIMIT_NPROC),
+        group_processes=_left("pids.max", "pids.current"),
+        memory=_memory(),
+        shared=_shared(),
+        loopback=_loopback(),
+        localhost=_localhost(),
+        kernel=_kernel(),
+        trained=trained,
+        untrained=untrained,
+    )
+
+
+def _asked() -> tuple[Torch | None, str]:
+    """What an interpreter says that imports torch, and why it says nothing: the controller itself does not import it."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "ddp_invariants.ranks.torch_probe"],
+            capture_output=True,
+            text=True,
+            env=environment(),
+            timeout=_STARTING,
+            check=False,
+        )
+        return Torch(**json.loads(done.stdout.splitlines()[-1])), ""
+    except subprocess.TimeoutExpired:
+        return None, f"importing it takes more than {_STARTING:.0f} s"
+    except (OSError, ValueError, TypeError, IndexError) as error:
+        last = done.stderr.strip().splitlines()[-1:] if "done" in locals() else [str(error)]
+        return None, f"importing it fails: {(last or ['it says nothing'])[0]}"
+
+
+def _two_ranks() -> tuple[float | None, str]:
+    """Seconds of the simplest case, run on the reference and judged, once its group is connected; and why there are none."""
+    try:
+        with Hosts() as hosts, Pool(hosts.addresses) as pool:
+            pool.train(BASE, Ddp())
+            began = time.monotonic()
+            evidence = pool.train(BASE, Ddp())
+            seconds = time.monotonic() - began
+    except (HarnessError, LoadFailure, OSError) as error:
+        return None, str(error)
+    breach = next(
+        (finding.breach for finding in judge(evidence).values() if finding.breach is not None), None
+    )
+    return (
+        (seconds, "")
+        if breach is None
+        else (None, f"{breach.rule} violated: {breach.fact}; {breach.where}; {breach.got}")
+    )
+
+
+def _limit(which: int) -> int | None:
+    soft = resource.getrlimit(which)[0]
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+_GROUP = Path("/sys/fs/cgroup")
+
+
+def _read(name: str) -> str:
+    """A file of this process's control group, in a container that of the container; empty where there is none."""
+    with suppress(OSError):
+        return (_GROUP / name).read_text(encoding="ascii").strip()
+    return ""
+
+
+def _left(most: str, taken: str) -> int | None:
+    limit, used = _read(most), _read(taken)
+    return int(limit) - int(used or 0) if limit.isdecimal() else None
+
+
+def _quota() -> float | None:
+    most, _, period = _read("cpu.max").partition(" ")
+    return int(most) / int(period) if most.isdecimal() and period.isdecimal() else None
+
+
+def _memory() -> int | None:
+    """Of the machine or of the container, whichever has less."""
+    found = [_left("memory.max", "memory.current")]
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        found.append(
+            1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])
+        )
+    return min((one for one in found if one is not None), default=None)
+
+
+def _shared() -> int | None:
+    try:
+        found = os.statvfs("/dev/shm")
+    except OSError:
+        return 0
+    return found.f_bavail * found.f_frsize
+
+
+def _loopback() -> str:
+    """Bind, connect and say something; what failed."""
+    try:
+        with (
+            socket.create_server(("127.0.0.1", 0)) as server,
+            socket.create_connection(server.getsockname(), timeout=5.0) as one,
+        ):
+            server.settimeout(5.0)
+            other, _ = server.accept()
+            with other:
+                one.sendall(b"?")
+                return (
+                    "" if other.recv(1) == b"?" else "what was sent over 127.0.0.1 did not arrive"
+                )
+    except OSError as error:
+        return f"127.0.0.1: {error.strerror or error}"
+
+
+def _localhost() -> tuple[str, ...]:
+    try:
+        return tuple(
+            dict.fromkeys(str(found[4][0]) for found in socket.getaddrinfo("localhost", None))
+        )
+    except OSError:
+        return ()
+
+
+def _kernel() -> str:
+    """Make what the harness makes; what cannot be made."""
+    try:
+        os.close(os.memfd_create("doctor"))
+    except (AttributeError, OSError) as error:
+        return f"no anonymous file: {error}"
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as one:
+            one.bind(f"\0ddp-invariants-doctor-{os.getpid()}")
+    except OSError as error:
+        return f"no abstract socket: {error}"
+    return ""

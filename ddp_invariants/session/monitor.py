@@ -1,0 +1,159 @@
+"""The main process's account of a session: what each worker told, which properties reported, what is left behind at the end.
+
+Three things have to agree before anything is certified: which properties are planned, which ran to
+their end by the word of the workers' ledgers, and of which pytest heard an outcome; xdist can lose
+a worker with its tests.
+"""
+
+import contextlib
+import datetime as dt
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ddp_invariants.discovery.probe import Discovery
+from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.report.certificate.certificate import Run
+from ddp_invariants.search.ledger import Ledger
+from ddp_invariants.session.ending import rule_of
+from ddp_invariants.session.outputs import Wanted, write
+from ddp_invariants.session.progress import LINE_EVERY, Listener, Progress, Screen
+
+RULE = "ddp-invariants rule"
+"""The property of a test's report that names the rule it is about; JUnit files have it, too."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """How a session is held, as far as its certificate tells it."""
+
+    command: str
+    seed: int
+    cases: int
+    max_world_size: int
+    isolation: str
+    backend: str
+
+
+class Watch:
+    """What the main process knows while a session runs.
+
+    Args:
+        held: How it is held.
+        wanted: The files it is to write.
+        own: The ledger of this process's own trial, if it has one.
+
+    Attributes:
+        workers: The processes of pytest's workers, by name.
+        interrupted: Whether the user interrupted the session.
+        others_failed: Whether a test failed that is no property.
+    """
+
+    def __init__(self, held: Held, wanted: Wanted, own: Callable[[], Ledger | None]) -> None:
+        self.held, self.wanted, self._own = held, wanted, own
+        self.listener = Listener()
+        self.progress = Progress(held.cases)
+        self.screen: Screen | None = None
+        self.lines: Sequence[str] = ()
+        self.workers: dict[str, int] = {}
+        self.interrupted = self.others_failed = False
+        self._ended = Ledger()
+        self._came: set[str] = set()
+        self._began, self._at, self._line_at = (
+            dt.datetime.now(dt.UTC),
+            time.monotonic(),
+            time.monotonic(),
+        )
+
+    def take(self, worker: str, ledger: Ledger) -> None:
+        """A worker ended, and handed over its ledger."""
+        self._came.add(worker)
+        self._ended.merge(ledger)
+
+    def known(self) -> Ledger:
+        """The sum of all ledgers; of a worker that has not ended, or ended without, what it told last."""
+        total = Ledger()
+        for one in (self._ended, *self.listener.ledgers(without=self._came).values(), self._own()):
+            if one is not None:
+                total.merge(one)
+        return total
+
+    def draw(self) -> None:
+        """Begin to draw on the terminal."""
+        # Of its own: while a test runs in this process, pytest takes whatever is written to the
+        # usual one.
+        self.screen = Screen(os.fdopen(os.dup(1), "w", encoding="utf-8"), self.progress, self.known)
+        self.screen.start()
+
+    def report(self, report: Any) -> None:
+        """A test reported."""
+        rules = [rule for name, rule in report.user_properties if name == RULE]
+        # One whose worker is lost has no properties.
+        self.others_failed |= (
+            report.outcome == "failed" and not rules and not rule_of(report.nodeid)
+        )
+        if report.when == "call" or report.outcome != "passed":
+            self.progress.report(rules, report.outcome)
+
+    def line(self) -> str:
+        """How far it is, where nothing said so for a while, and properties are left; else empty."""
+        if (
+            time.monotonic() - self._line_at < LINE_EVERY
+            or not set(ALL_RULES) - self.progress.reported.keys()
+        ):
+            return ""
+        self._line_at = time.monotonic()
+        return f"ddp-invariants: {self.progress.line(self.known())}"
+
+    def cut_short(self, *, by_user: bool) -> None:
+        """Stop drawing, and end the workers, which would go on until they were told in due form: what they told is here."""
+        self.interrupted = by_user
+        self._stop_drawing()
+        for name, pid in self.workers.items():
+            if name not in self._came:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def _stop_drawing(self) -> None:
+        if self.screen is not None:
+            self.screen.stop()
+            self.screen = None
+
+    def finish(self, found: Discovery) -> Ledger:
+        """Stop drawing and listening, and write what is wanted.
+
+        Returns:
+            The session's ledger.
+        """
+        self._stop_drawing()
+        ledger = self.known()
+        self.listener.close()
+        held, wanted = self.held, self.wanted
+        if wanted.certificate or wanted.badge or (wanted.summary and ledger.cases):
+            run = Run(
+                held.command,
+                held.seed,
+                held.cases,
+                held.max_world_size,
+                held.isolation,
+                held.backend,
+                self._began.isoformat(timespec="seconds"),
+                round(time.monotonic() - self._at, 1),
+                frozenset(self.progress.reported),
+                self.interrupted,
+            )
+            _, self.lines = write(wanted, ledger, found, run)
+        return ledger
+
+
+def told_of(ledger: Ledger, rule: str) -> Iterator[tuple[str, str]]:
+    """What a test's report says of the rule its property was about, by this process's ledger: JUnit's properties."""
+    entry = ledger[rule]
+    yield RULE, rule
+    yield "verdict", ledger.said(rule)
+    yield "cases judged", str(entry.judged)
+    yield "things compared", str(entry.compared)
+    yield "largest error", f"{entry.worst:.2f} of bound" if entry.worst else "none"
