@@ -37,17 +37,13 @@ def picture(rows: list[tuple[Planted, list[Detection]]], path: Path) -> None:
     """The matrix of faults and rules: which rules a fault's smallest cases breach, and which is named."""
     rcParams.update({"svg.hashsalt": "faults", "font.family": "sans-serif", "svg.fonttype": "none"})
     rules = [
-        rule
-        for rule in ALL_RULES
-        if any(rule in one.breached for _, found in rows for one in found)
+        rule for rule in ALL_RULES if any(rule in one.failed for _, found in rows for one in found)
     ]
     height = 0.15 * len(rows) + 1.0  # Inches, of which these are for what stands around the matrix.
     figure = Figure(figsize=(0.26 * len(rules) + 3.2, height))
     axes = figure.add_axes((0.22, 0.2 / height, 0.77, 1 - 0.8 / height))
     for y, (entry, found) in enumerate(rows):
-        share = Counter(
-            rule for one in found for rule in {*one.breached, one.rule} if rule in rules
-        )
+        share = Counter(rule for one in found for rule in {*one.failed, one.rule} if rule in rules)
         for rule, times in sorted(share.items()):
             named = sum(one.rule == rule for one in found)
             axes.scatter(

@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.table import Table
 from throughput import draw, pooled
 
-from ddp_invariants.processes.backends import Backend, bound, not_run, wanted
+from ddp_invariants.processes.backends import BackendName, bound, not_run, wanted
 from ddp_invariants.processes.hosts import Hosts
 from ddp_invariants.processes.pool import Pool
 
-ROWS: tuple[tuple[Backend, int], ...] = (
+ROWS: tuple[tuple[BackendName, int], ...] = (
     ("gloo", 1),
     ("gloo", 2),
     ("nccl", 1),
@@ -37,18 +37,18 @@ def main() -> None:
     table = Table("way", "W", "cases per second", "milliseconds per case", "and judged")
     with Hosts() as hosts:
         for backend, world_size in ROWS:
-            way = wanted(backend, None)
-            with Pool(hosts.addresses, way=way) as pool:
-                (sight,) = pool.sights()
-                why, most = not_run(way, sight), bound(way, [sight])
+            resolved = wanted(backend, None)
+            with Pool(hosts.addresses, backend=resolved) as pool:
+                (device_info,) = pool.device_infos()
+                why, most = not_run(resolved, device_info), bound(resolved, [device_info])
                 if not why and most is not None and most[0] < world_size:
                     why = most[1]
                 if why:
-                    table.add_row(str(way), str(world_size), f"not run: {why}")
+                    table.add_row(str(resolved), str(world_size), f"not run: {why}")
                     continue
                 running, judging = pooled(pool, draw(world_size, options.cases)[0], options.ddp)
             table.add_row(
-                str(way),
+                str(resolved),
                 str(world_size),
                 f"{1 / (running + judging):,.0f}",
                 f"{running * 1e3:.1f}",

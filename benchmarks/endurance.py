@@ -55,7 +55,7 @@ with Hosts() as hosts, Pool(hosts.addresses) as pool:
 
 
 @dataclass(frozen=True)
-class Held:
+class SessionSettings:
     """What a process holds: resident memory in MiB, descriptors, threads."""
 
     memory: float
@@ -63,12 +63,12 @@ class Held:
     threads: int
 
     @classmethod
-    def by(cls, pid: int) -> "Held":
+    def by(cls, pid: int) -> "SessionSettings":
         """What a process holds now."""
         process = psutil.Process(pid)
         return cls(process.memory_info().rss / 2**20, process.num_fds(), process.num_threads())
 
-    def grown(self, now: "Held", slack: float) -> bool:
+    def grown(self, now: "SessionSettings", slack: float) -> bool:
         """Whether it holds more now than slack (MiB) explains."""
         return (
             now.memory > self.memory + slack
@@ -80,7 +80,7 @@ class Held:
         return f"{self.memory:8.1f} MiB {self.descriptors:4} descriptors {self.threads:4} threads"
 
 
-def compare(who: str, kind: str, before: Held, now: Held) -> bool:
+def compare(who: str, kind: str, before: SessionSettings, now: SessionSettings) -> bool:
     """Print two moments of a process; whether it has grown."""
     grown = before.grown(now, SLACK[kind])
     print(f"{who:28} {before}\n{'':28} {now}{'   GROWN' if grown else ''}", flush=True)
@@ -95,19 +95,21 @@ def run(count: int, seed: int) -> bool:
             "controller": psutil.Process().pid,
             **{f"host {n}": p.pid for n, p in enumerate(hosts._processes)},
         }
-        warm: dict[str, Held] = {}
-        young: dict[int, Held] = {}
+        warm: dict[str, SessionSettings] = {}
+        young: dict[int, SessionSettings] = {}
         started, renewals = time.monotonic(), 0
         for number in range(1, count + 1):
             case = replace(CASE, world_size=draw.randint(1, 3))
             findings = judge(pool.train(case, Ddp()))
-            wrong = [finding.breach for finding in findings.values() if finding.breach is not None]
+            wrong = [
+                finding.failure for finding in findings.values() if finding.failure is not None
+            ]
             if wrong:
                 sys.exit(f"case {number}: {wrong}")
             ranks = {process.pid: rank for rank, process in pool._ranks.items()}
             place = number % RENEWAL
             if place == SETTLED and len(ranks) == 3:
-                young = {pid: Held.by(pid) for pid in ranks}
+                young = {pid: SessionSettings.by(pid) for pid in ranks}
             if place == RENEWAL - 1:
                 renewals += 1
                 if set(young) != set(ranks):
@@ -116,7 +118,10 @@ def run(count: int, seed: int) -> bool:
                     grown |= (
                         sum(
                             compare(
-                                f"rank {ranks[pid]}, cases to {number}", "rank", held, Held.by(pid)
+                                f"rank {ranks[pid]}, cases to {number}",
+                                "rank",
+                                held,
+                                SessionSettings.by(pid),
                             )
                             for pid, held in young.items()
                             if pid in ranks
@@ -124,14 +129,14 @@ def run(count: int, seed: int) -> bool:
                         > 0
                     )
             if number == min(WARM, count // 2):
-                warm = {who: Held.by(pid) for who, pid in everyone.items()}
+                warm = {who: SessionSettings.by(pid) for who, pid in everyone.items()}
         took = time.monotonic() - started
         print(
             f"{count} cases in {took:.0f} s, {took / count * 1e3:.1f} ms each; {renewals} renewals"
         )
         return grown | (
             sum(
-                compare(who, who.split()[0], warm[who], Held.by(pid))
+                compare(who, who.split()[0], warm[who], SessionSettings.by(pid))
                 for who, pid in everyone.items()
             )
             > 0

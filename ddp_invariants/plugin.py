@@ -36,7 +36,7 @@ from ddp_invariants.report.terminal import capabilities, on_trial, seen_in_passi
 from ddp_invariants.search.ledger import Ledger
 from ddp_invariants.search.trial import Trial
 from ddp_invariants.session import ending
-from ddp_invariants.session.monitor import Watch, told_of
+from ddp_invariants.session.monitor import Monitor, told_of
 from ddp_invariants.session.state import (
     _ENTERED,
     _KEY,
@@ -208,8 +208,8 @@ class _Heard:
         self.config = config
 
     @property
-    def _watch(self) -> Watch | None:
-        return self.config.stash[_KEY].watch if _KEY in self.config.stash else None
+    def _watch(self) -> Monitor | None:
+        return self.config.stash[_KEY].monitor if _KEY in self.config.stash else None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
@@ -230,11 +230,11 @@ class _Heard:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """A test reported, in this process or in a worker; in a CI job a line tells now and then how far it is."""
-        watch = self._watch
-        if watch is None:
+        monitor = self._watch
+        if monitor is None:
             return
-        watch.report(report)
-        line = watch.line() if _in_ci() else ""
+        monitor.report(report)
+        line = monitor.line() if _in_ci() else ""
         reporter: Any = self.config.pluginmanager.get_plugin("terminalreporter")
         if line and reporter is not None:
             reporter.ensure_newline()
@@ -270,11 +270,11 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
         return None
     ours = session.config.stash[_KEY]
     if not ours.shared["not_run"]:
-        _draw(session.config, ours.watch)
+        _draw(session.config, ours.monitor)
         return None
     asked = {ending.rule_of(item.name) for item in session.items} - {""}
     for rule in asked or ALL_RULES:  # Where workers were to collect, all of them.
-        ours.ledger[rule].not_run = f"{ours.way}: {ours.shared['not_run']}"
+        ours.ledger[rule].not_run = f"{ours.backend}: {ours.shared['not_run']}"
     return True
 
 
@@ -286,8 +286,8 @@ def pytest_configure_node(node: Any) -> None:
         node.workerinput["ddp_invariants"] = ours.shared
         # execnet says in public only what the other side answers, which may take its time.
         process = getattr(getattr(node.gateway, "_io", None), "popen", None)
-        if ours.watch is not None and process is not None:
-            ours.watch.workers[node.gateway.id] = process.pid
+        if ours.monitor is not None and process is not None:
+            ours.monitor.workers[node.gateway.id] = process.pid
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -296,16 +296,16 @@ def pytest_testnodedown(node: Any, error: object) -> None:
     del error
     output = getattr(node, "workeroutput", {})
     if "ddp_invariants" in output:
-        node.config.stash[_KEY].watch.take(
+        node.config.stash[_KEY].monitor.take(
             node.gateway.id, Ledger.from_plain(output["ddp_invariants"])
         )
 
 
-def _draw(config: pytest.Config, watch: Watch | None) -> None:
+def _draw(config: pytest.Config, monitor: Monitor | None) -> None:
     """Begin to draw, where a person looks on: on a terminal, unless more or less than usual was asked for."""
     option = config.option
     if (
-        watch is not None
+        monitor is not None
         and os.isatty(1)
         and os.environ.get("TERM", "dumb") != "dumb"
         and not _in_ci()
@@ -316,7 +316,7 @@ def _draw(config: pytest.Config, watch: Watch | None) -> None:
         reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None:
             reporter.showfspath = False
-        watch.draw()
+        monitor.draw()
 
 
 def _in_ci() -> bool:
@@ -328,8 +328,8 @@ def _in_ci() -> bool:
 def pytest_report_teststatus(config: pytest.Config) -> Generator[None, Any, Any]:
     """No letter per test where the progress is drawn instead; failures are told at the end, as ever."""
     status = yield
-    watch = config.stash[_KEY].watch if _KEY in config.stash else None
-    return (status[0], "", "") if watch is not None and watch.screen is not None else status
+    monitor = config.stash[_KEY].monitor if _KEY in config.stash else None
+    return (status[0], "", "") if monitor is not None and monitor.screen is not None else status
 
 
 def pytest_sessionstart() -> None:
@@ -349,16 +349,16 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         session.config.workeroutput["ddp_invariants"] = ours.ledger.to_plain()  # type: ignore[attr-defined]  # set by xdist
     elif ours.shared["not_run"]:
         session.exitstatus = INCONCLUSIVE
-    elif ours.watch is not None:
-        ours.ledger = ours.watch.finish(ours.discovery)
+    elif ours.monitor is not None:
+        ours.ledger = ours.monitor.finish(ours.discovery)
         junit = session.config.stash.get(xml_key, None)
         if junit is not None:
             for name, value in ours.properties():
                 junit.add_global_property(name, value)
         ours.keep_sightings()
-        if not ours.watch.interrupted:
+        if not ours.monitor.interrupted:
             session.exitstatus = ending.judged(
-                exitstatus, ours.ledger, others_failed=ours.watch.others_failed
+                exitstatus, ours.ledger, others_failed=ours.monitor.others_failed
             )
     session.config.stash[_STATUS] = int(session.exitstatus)
 
@@ -387,7 +387,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
         else f"profile {option.profile}, {cases} cases per property"
     )
     lines.append(
-        f"ddp-invariants {__version__}, torch {shared['torch']}, backend {ours.way}, seed {shared['seed']}, {how}, "
+        f"ddp-invariants {__version__}, torch {shared['torch']}, backend {ours.backend}, seed {shared['seed']}, {how}, "
         f"world sizes to {option.max_world_size}, isolation {option.isolation}"
     )
     if why:
@@ -417,8 +417,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         told = seen_in_passing(config.stash[_KEY].sighted)
         if told:
             terminalreporter.write_line(told)
-    watch = config.stash[_KEY].watch if _KEY in config.stash else None
-    for line in watch.lines if watch is not None else ():
+    monitor = config.stash[_KEY].monitor if _KEY in config.stash else None
+    for line in monitor.lines if monitor is not None else ():
         terminalreporter.write_line(line)
 
 
@@ -433,8 +433,8 @@ def pytest_runtest_makereport(
         item.user_properties += [
             told for rule in asked for told in told_of(ours.trial.ledger, rule)
         ]
-        if ours.teller is not None and asked:
-            ours.teller.tell(ours.trial.ledger)
+        if ours.progress is not None and asked:
+            ours.progress.tell(ours.trial.ledger)
     report = yield
     if call.excinfo is not None and isinstance(call.excinfo.value, NotJudged):
         report.outcome, report.longrepr = "skipped", (__file__, 0, f"Skipped: {call.excinfo.value}")

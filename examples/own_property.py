@@ -8,10 +8,10 @@ from ddp_invariants.discovery.scope import Scope
 
 
 @rules.own("COMM-100", "Gradients travel in a dtype that some parameter has.", ("several buckets",))
-def no_lower_precision(hearing: rules.Hearing, tally: rules.Tally) -> rules.Breach | None:
+def no_lower_precision(view: rules.EvidenceView, tally: rules.Tally) -> rules.Failure | None:
     """By the dtype of every reduction of floating point."""
-    dtypes = {layer.dtype for layer in hearing.case.model.layers}
-    for rank, evidence in enumerate(hearing.evidence.ranks):
+    dtypes = {layer.dtype for layer in view.case.model.layers}
+    for rank, evidence in enumerate(view.evidence.ranks):
         # Not every reduction holds gradients: flags travel as integers.
         sent = [
             call
@@ -19,11 +19,11 @@ def no_lower_precision(hearing: rules.Hearing, tally: rules.Tally) -> rules.Brea
             for call in calls
             if call.kind == "allreduce" and "float" in call.dtype
         ]
-        tally.met |= {"several buckets"} if len(sent) > hearing.case.steps else set()
+        tally.met |= {"several buckets"} if len(sent) > view.case.steps else set()
         for call in sent:
             tally.compared += 1
             if call.dtype not in dtypes:
-                return rules.Breach(
+                return rules.Failure(
                     "COMM-100",
                     "gradients travel in a dtype that no parameter has",
                     f"rank {rank}",

@@ -38,7 +38,7 @@ def trained(pool: Pool) -> str:
         return f"harness: {error}"
     return (
         "; ".join(
-            f"{rule}: {one.breach.got}" for rule, one in found.items() if one.breach is not None
+            f"{rule}: {one.failure.got}" for rule, one in found.items() if one.failure is not None
         )
         or "right"
     )

@@ -15,7 +15,7 @@ from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.invariants.diagnosis.excerpts import example, of_violation
 from ddp_invariants.records.evidence import ShardEvidence
-from ddp_invariants.records.verdict import Breach
+from ddp_invariants.records.verdict import Failure
 from ddp_invariants.records.violation import StoredViolation, identifier
 from ddp_invariants.report.certificate.certificate import Certificate, Run, make
 from ddp_invariants.search.ledger import Entry, Ledger
@@ -114,16 +114,16 @@ def violated(
     fact: str = "the gradient is not the mean of the ranks' local gradients",
 ) -> Certificate:
     """One rule is violated."""
-    found, breach = (
+    found, failure = (
         ledger(),
-        Breach(
+        Failure(
             "GRAD-2", fact, "rank 0 of 2, step 0", "-48 at (0, 0), expected -24", "never divided"
         ),
     )
     entry = found.entries["GRAD-2"]
     entry.errors, entry.seen, entry.confirmed, entry.worst = [*entry.errors[:-2], 0, 1], 1, 1, 2.5e6
     repeat = "pytest properties/ --replay FILE -k grad2"
-    stored = StoredViolation(SMALLEST, breach, Ddp(name), Sampler(), (3, 3), "2.13.0", repeat)
+    stored = StoredViolation(SMALLEST, failure, Ddp(name), Sampler(), (3, 3), "2.13.0", repeat)
     path = Path(".ddp-invariants") / f"{identifier(SMALLEST, 'GRAD-2', name)}.json"
     wrong = altered(WITHHELD, 1, "reduced", 1, "layers.0.bias", lambda values: values * 2)
     found.stored[str(path)] = asdict(of_violation(wrong, "GRAD-2"))

@@ -208,7 +208,7 @@ def right(case: TrainingCase = CASE, *, none: bool = True) -> TrainingEvidence:
         )
         after = {**held, **_like(held, trainable, updated)}
         buffer = optimization.first.centre if optimization.first is not None else None
-        reloaded = any((one.kind, one.step) == ("reload", step) for one in case.interludes)
+        reloaded = any((one.kind, one.step) == ("reload", step) for one in case.between_steps)
         for rank, noted in enumerate(notes):
             if step >= case.steps_of(rank):
                 continue
@@ -287,7 +287,9 @@ def right(case: TrainingCase = CASE, *, none: bool = True) -> TrainingEvidence:
         for step in range(case.steps)
     ]
     saved = [
-        sorted(str(row[0]) for row in STRUCTURE) for one in case.interludes if one.kind == "reload"
+        sorted(str(row[0]) for row in STRUCTURE)
+        for one in case.between_steps
+        if one.kind == "reload"
     ]
     saved += [sorted(str(row[0]) for row in STRUCTURE)] if case.saved_by is not None else []
     return TrainingEvidence(

@@ -257,7 +257,7 @@ def test_missing_and_binary_files_get_one_sentence(tmp_path: Path) -> None:
             lambda: replace(
                 SIMPLEST,
                 model=Model(1, (Layer("scale", dtype="complex64"),)),
-                optimizer=Optimizer(way="fused"),
+                optimizer=Optimizer(kernels="fused"),
             ),
             r"optimizer\.way is 'fused', expected another",
         ),
@@ -269,7 +269,7 @@ def test_missing_and_binary_files_get_one_sentence(tmp_path: Path) -> None:
         (
             lambda: replace(
                 SIMPLEST,
-                optimizer=Optimizer(way="fused"),
+                optimizer=Optimizer(kernels="fused"),
                 model=Model(2, (Layer("linear", 2, layout="strided"),)),
             ),
             r"optimizer\.way is 'fused', expected another",
@@ -358,7 +358,10 @@ def test_no_case_asks_for_what_is_not_taken(case: TrainingCase, without: frozens
 def test_what_stands_in_for_an_optimizer_is_the_same_under_every_hash_seed(hash_seed: str) -> None:
     """A set of capabilities has no order of its own: Adam must not come out as AdamW where neither is taken."""
     program = (
-        "from ddp_invariants.discovery.scope import *\n"
+        "from dataclasses import replace\n"
+        "from ddp_invariants.cases.program import Optimizer\n"
+        "from ddp_invariants.discovery.capabilities import BASE\n"
+        "from ddp_invariants.discovery.scope import Scope\n"
         "scope = Scope(without=frozenset({'adam', 'adamw', 'momentum', 'nesterov', 'fused'}))\n"
         "print(scope.fit(replace(BASE, optimizer=Optimizer('adam'))).optimizer.kind)"
     )

@@ -285,7 +285,7 @@ def test_nothing_an_implementation_says_is_markup_or_steers_a_terminal(tmp_path:
     assert "<b>bold</b>" not in text
     path = written(tmp_path, text, "it.html")
     assert verifying.read(path).subjects[0].name == name
-    assert verifying.read(path).violations[0].breach.fact == "<b>bold</b> ?"
+    assert verifying.read(path).violations[0].failure.fact == "<b>bold</b> ?"
     assert all(line.isprintable() for line in verify(path).output.splitlines())
     assert "<script>" not in markdown(made)
 

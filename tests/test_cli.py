@@ -191,4 +191,4 @@ def test_what_faults_came_to_is_json_too(session: Session) -> None:
     )
     assert [one["seed"] for one in sorted(plain["searches"], key=lambda one: one["seed"])] == [0, 1]
     assert plain["searches"][0]["planted"]["name"] == "NeverDivides"
-    assert "GRAD-2" in plain["searches"][0]["breached"]
+    assert "GRAD-2" in plain["searches"][0]["failed"]

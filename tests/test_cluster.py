@@ -417,16 +417,16 @@ def test_a_job_that_is_started_anew_runs_no_case_again(
     reason="this torch is built for CUDA: what is said there differs",
 )
 def test_what_cannot_be_run_here_is_not_run_and_certifies_nothing(
-    session: Session, options: list[str], way: str
+    session: Session, options: list[str], backend: str
 ) -> None:
     """Header and table say why; nothing passes, nothing is skipped, and the session is inconclusive."""
     done = session("pytest", "properties/", "-p", "no:cacheprovider", *options)
     why = f"torch {version('torch')} is built without CUDA"
     assert done.returncode == 2
-    assert f"backend {way}" in done.stdout
+    assert f"backend {backend}" in done.stdout
     assert f"not run: {why}" in done.stdout
     rows = re.findall(
-        rf"^[A-Z]+-\d+ +not run +0 +0 +{way}: {re.escape(why)}$", done.stdout, re.MULTILINE
+        rf"^[A-Z]+-\d+ +not run +0 +0 +{backend}: {re.escape(why)}$", done.stdout, re.MULTILINE
     )
     assert len(rows) == len(ALL_RULES)
     assert not re.search(r"\d+ (passed|skipped)", done.stdout)

@@ -24,7 +24,7 @@ from ddp_invariants.invariants import SHIPPED
 from ddp_invariants.report import machine, rulebook
 from ddp_invariants.report.certificate.certificate import to_json
 from ddp_invariants.report.certificate.verifying import read
-from ddp_invariants.report.outcome import Sat
+from ddp_invariants.report.outcome import SessionResult
 from ddp_invariants.search.ledger import Entry, Ledger
 from ddp_invariants.session import ending, run
 from ddp_invariants.session.doctor import MIB, Facts, Torch, diagnose
@@ -286,10 +286,12 @@ def test_a_comparison_tells_what_differs_and_what_was_not_looked_at() -> None:
     dealt = (Probed("shuffle", Standing.RIGHT),)
     text = machine.side_by_side(
         {
-            "one": Sat(0, right, Discovery({}, {}, ours, dealt)),
-            "other": Sat(1, broken, Discovery({}, {}, theirs, dealt)),
-            "sampler:torch": Sat(2, right, Discovery({}, {}, ours, dealt), of_sampler=True),
-            "bad": Sat(64),
+            "one": SessionResult(0, right, Discovery({}, {}, ours, dealt)),
+            "other": SessionResult(1, broken, Discovery({}, {}, theirs, dealt)),
+            "sampler:torch": SessionResult(
+                2, right, Discovery({}, {}, ours, dealt), of_sampler=True
+            ),
+            "bad": SessionResult(64),
         }
     )
     rows = [re.split(r"  +", row.strip()) for row in text.splitlines()]

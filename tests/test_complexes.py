@@ -19,7 +19,7 @@ from ddp_invariants.invariants import judge
 from ddp_invariants.invariants.compare import outside, parted
 from ddp_invariants.invariants.diagnosis.reductions import Asked, predictions
 from ddp_invariants.invariants.rule import Tally
-from ddp_invariants.invariants.view import Hearing
+from ddp_invariants.invariants.view import EvidenceView
 from ddp_invariants.oracle import balls, complexes, training
 from ddp_invariants.oracle.balls import Ball, exactly
 from ddp_invariants.processes.pool import Pool
@@ -240,7 +240,7 @@ def test_what_became_of_the_parts_is_named_and_a_near_miss_is_not(kind: str, hel
 
     def named(held_W: np.ndarray) -> set[str]:
         asked = Asked(
-            Hearing(right()),
+            EvidenceView(right()),
             0,
             "layers.0.weight",
             held_W,
@@ -272,7 +272,7 @@ CASE = TrainingCase(
 def test_a_wholly_complex_model_is_judged_by_bytes_too(pool: Pool, ddp: str) -> None:
     """Whether its gradients travel as they are or as their parts: a bucket each, the bytes of one ring all-reduce."""
     findings = judge(pool.train(CASE, Ddp(ddp)))
-    assert [rule for rule, finding in findings.items() if finding.breach is not None] == []
+    assert [rule for rule, finding in findings.items() if finding.failure is not None] == []
     assert findings["COMM-4"].compared
     assert "several buckets" in findings["COMM-4"].met
     assert findings["GRAD-10"].met >= {"a complex gradient"}
@@ -297,7 +297,7 @@ def test_whatever_else_happens_with_complex_parameters_is_judged_right(
     for optimizer in (
         Optimizer("adamw", weight_decay=0.25),
         Optimizer(momentum=0.5, nesterov=True, weight_decay=0.25),
-        Optimizer("adam", weight_decay=0.25, way="foreach"),
+        Optimizer("adam", weight_decay=0.25, kernels="foreach"),
     ):
         case = TrainingCase(
             model=Model(4, layers),
@@ -311,9 +311,9 @@ def test_whatever_else_happens_with_complex_parameters_is_judged_right(
         )
         findings = judge(pool.train(case, Ddp(ddp)))
         assert [
-            (rule, finding.breach)
+            (rule, finding.failure)
             for rule, finding in findings.items()
-            if finding.breach is not None
+            if finding.failure is not None
         ] == []
         assert findings["PARAM-3"].compared
         assert findings["GRAD-8"].compared
@@ -343,5 +343,5 @@ def test_what_a_complex_layer_passes_back_is_added_up_before_it_is_cast(pool: Po
     case = TrainingCase(model=model, world_size=2, data=Data(samples=2), values="integer")
     for seed in (4, 15, 28, 31, 72, 75):
         finding = judge(pool.train(replace(case, seed=seed), Ddp()))["GRAD-3"]
-        assert finding.breach is None
+        assert finding.failure is None
         assert finding.compared

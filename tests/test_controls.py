@@ -30,7 +30,7 @@ def test_a_right_wrapper_is_not_accused_by_any_rule(make_trial: TrialMaker, ddp:
             trial.certify(rule, cases_for(rule, trial.scope))
     for rule in training.rules:
         entry = trial.ledger[rule]
-        assert entry.seen == 0, (rule, entry.breaches)
+        assert entry.seen == 0, (rule, entry.failures)
         assert not any(" raised " in reason for reason in entry.unjudged), entry.unjudged
     assert trial.ledger["GRAD-3"].judged > 70
 

@@ -15,13 +15,13 @@ from conftest import Session
 from ddp_invariants.cases.program import Perturbation
 from ddp_invariants.errors import CaseError
 from ddp_invariants.invariants import judge
-from ddp_invariants.processes.backends import Sight, Way, bound, not_run, wanted
+from ddp_invariants.processes.backends import Backend, DeviceInfo, bound, not_run, wanted
 from ddp_invariants.ranks.training import warm_up
 from ddp_invariants.records.evidence import TrainingEvidence
 
 ROOT = Path(__file__).parents[1]
-SEEN = Sight("9", "13.0", nccl=True, devices=2, node="a")
-NCCL, SHARED = Way("nccl", "cuda"), Way("nccl-shared", "cuda")
+SEEN = DeviceInfo("9", "13.0", nccl=True, devices=2, node="a")
+NCCL, SHARED = Backend("nccl", "cuda"), Backend("nccl-shared", "cuda")
 
 
 def test_a_backend_that_contradicts_the_device_is_refused() -> None:
@@ -29,11 +29,11 @@ def test_a_backend_that_contradicts_the_device_is_refused() -> None:
     with pytest.raises(CaseError, match="--backend nccl --device cpu: nccl is for tensors on cuda"):
         wanted("nccl", "cpu")
     assert [wanted("auto", None), wanted("gloo", None), wanted("auto", "cpu")] == [
-        Way("gloo", "cpu")
+        Backend("gloo", "cpu")
     ] * 3
-    assert wanted("gloo", "cuda") == wanted("gloo-cuda", None) == Way("gloo-cuda", "cuda")
+    assert wanted("gloo", "cuda") == wanted("gloo-cuda", None) == Backend("gloo-cuda", "cuda")
     assert wanted("auto", "cuda") == NCCL
-    assert [str(way) for way in (Way(), NCCL, wanted("gloo", "cuda"))] == [
+    assert [str(backend) for backend in (Backend(), NCCL, wanted("gloo", "cuda"))] == [
         "gloo",
         "nccl on cuda",
         "gloo on cuda",
@@ -43,15 +43,15 @@ def test_a_backend_that_contradicts_the_device_is_refused() -> None:
 
 def test_what_a_machine_lacks_is_said() -> None:
     """What is missing first, in one clause; nothing is missing on the CPU."""
-    assert not_run(Way(), Sight("9")) == ""
-    assert not_run(NCCL, Sight("9")) == "torch 9 is built without CUDA"
+    assert not_run(Backend(), DeviceInfo("9")) == ""
+    assert not_run(NCCL, DeviceInfo("9")) == "torch 9 is built without CUDA"
     assert not_run(NCCL, replace(SEEN, devices=0)) == "torch 9 sees no CUDA device"
     assert not_run(NCCL, replace(SEEN, nccl=False)) == "torch 9 is built without NCCL"
     assert not_run(wanted("gloo", "cuda"), replace(SEEN, nccl=False)) == not_run(NCCL, SEEN) == ""
 
 
 @pytest.mark.parametrize(
-    ("way", "sights", "ranks"),
+    ("way", "device_infos", "ranks"),
     [
         (NCCL, [SEEN], 2),
         (SHARED, [replace(SEEN, devices=1)], 2),
@@ -63,14 +63,14 @@ def test_what_a_machine_lacks_is_said() -> None:
     ],
 )
 def test_over_nccl_ranks_are_as_many_as_there_are_devices_for(
-    way: Way, sights: list[Sight], ranks: int
+    backend: Backend, device_infos: list[DeviceInfo], ranks: int
 ) -> None:
     """One each, or two where they share; a job's processes may each see a device of its own."""
-    found = bound(way, sights)
+    found = bound(backend, device_infos)
     assert found is not None
     assert found[0] == ranks
     assert "a device for each rank" in found[1]
-    assert bound(wanted("gloo", "cuda"), sights) is None
+    assert bound(wanted("gloo", "cuda"), device_infos) is None
 
 
 def test_where_there_is_one_rank_what_takes_more_is_not_run(session: Session) -> None:
@@ -115,17 +115,18 @@ def test_gpu1_compares_with_a_run_in_which_nothing_is_slowed() -> None:
     """Bit by bit; on the CPU, where nothing was slowed, it is about nothing."""
     plain = right()
     held = judge(evidence(3, plain=plain))["GPU-1"]
-    assert held.breach is None
+    assert held.failure is None
     assert held.compared > 10
     assert held.met == {"a slow communication stream"}
     assert "on the CPU" in judge(evidence(0, plain=plain))["GPU-1"].unjudged
     assert judge(evidence(3, plain=None))["GPU-1"].unjudged
     assert judge(plain)["GPU-1"].unjudged
     other = right(replace(CASE, seed=1))
-    breach = judge(evidence(3, plain=other))["GPU-1"].breach
-    assert breach is not None
+    failure = judge(evidence(3, plain=other))["GPU-1"].failure
+    assert failure is not None
     assert (
-        breach.perhaps == "it changes when the device does nothing for 20 ms before each collective"
+        failure.perhaps
+        == "it changes when the device does nothing for 20 ms before each collective"
     )
 
 

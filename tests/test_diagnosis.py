@@ -10,7 +10,7 @@ from handmade import CASE, altered, everywhere, right
 
 from ddp_invariants.cases.case import ShardCase, TrainingCase
 from ddp_invariants.cases.layers import Layer, Model
-from ddp_invariants.cases.program import Data, Interlude, Optimizer, Perturbation, Poison
+from ddp_invariants.cases.program import BetweenSteps, Data, Optimizer, Perturbation, Poison
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.implementation.declarations import Declarations
 from ddp_invariants.invariants import judge
@@ -18,7 +18,7 @@ from ddp_invariants.invariants.diagnosis.causes import narrowed
 from ddp_invariants.invariants.diagnosis.predictions import lowered
 from ddp_invariants.records.evidence import Moment, ShardEvidence, TrainingEvidence
 from ddp_invariants.records.trace import Call
-from ddp_invariants.records.verdict import Breach, Cause
+from ddp_invariants.records.verdict import Cause, Failure
 from ddp_invariants.search.enlarge import telling
 
 WEIGHT, BIAS, SCALE = "layers.0.weight", "layers.0.bias", "layers.4.factor"
@@ -29,10 +29,10 @@ THREE = replace(CASE, world_size=3, values="real", data=Data(samples=24), seed=1
 MICRO = replace(THREE, accumulation=2, data=Data(samples=48, batch_size=2))
 
 
-def kinds(breach: Breach | None) -> set[str]:
+def kinds(failure: Failure | None) -> set[str]:
     """The kinds of cause that fit a breach."""
-    assert breach is not None
-    return {cause.kind for cause in breach.causes}
+    assert failure is not None
+    return {cause.kind for cause in failure.causes}
 
 
 def on_ranks(
@@ -148,14 +148,14 @@ def test_a_gradients_cause_is_named_and_a_near_miss_of_it_is_not(
     evidence = right(THREE)
     values_W = held(local(evidence))
     rules = judge(on_ranks(evidence, "reduced", 0, WEIGHT, values_W))
-    breach = rules["GRAD-1"].breach or rules["GRAD-2"].breach
-    assert breach is not None
-    assert kinds(breach) == {kind}
-    assert words in breach.perhaps
+    failure = rules["GRAD-1"].failure or rules["GRAD-2"].failure
+    assert failure is not None
+    assert kinds(failure) == {kind}
+    assert words in failure.perhaps
     moved = [np.array(value, np.float64) for value in values_W]
     moved[1].flat[2] += 0.01 * (1 + abs(moved[1].flat[2]))
     rules = judge(on_ranks(evidence, "reduced", 0, WEIGHT, moved))
-    near = rules["GRAD-1"].breach
+    near = rules["GRAD-1"].failure
     assert near is not None
     assert kinds(near) == set()
     assert near.perhaps == ""
@@ -171,9 +171,9 @@ def test_what_overflows_a_lower_precision_is_told_as_rounded_to_it() -> None:
     rules = judge(
         on_ranks(on_ranks(evidence, "local", 0, WEIGHT, large_W), "reduced", 0, WEIGHT, alike(held))
     )
-    breach = rules["GRAD-2"].breach
-    assert breach is not None
-    assert kinds(breach) == {"float16"}
+    failure = rules["GRAD-2"].failure
+    assert failure is not None
+    assert kinds(failure) == {"float16"}
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_a_cause_of_wrong_accumulation_is_named(
             held(local(evidence, WEIGHT, 0), local(evidence, WEIGHT, 1)),
         )
     )
-    assert kinds(rules["GRAD-1"].breach or rules["GRAD-8"].breach) == {kind}
+    assert kinds(rules["GRAD-1"].failure or rules["GRAD-8"].failure) == {kind}
 
 
 @pytest.mark.parametrize(("factor", "kind"), [(0.5, "micro-steps divided"), (2.0, None)])
@@ -208,14 +208,14 @@ def test_two_as_a_factor_of_two_micro_steps_is_no_certain_cause(
 ) -> None:
     """A doubled mean of two micro-steps is counted twice, or not divided by them: both are said."""
     evidence = right(MICRO)
-    breach = judge(everywhere(evidence, "reduced", 0, WEIGHT, lambda v: v * np.float32(factor)))[
+    failure = judge(everywhere(evidence, "reduced", 0, WEIGHT, lambda v: v * np.float32(factor)))[
         "GRAD-8"
-    ].breach
-    assert breach is not None
-    assert kinds(breach) == (
+    ].failure
+    assert failure is not None
+    assert kinds(failure) == (
         {kind, "divided by 6"} if kind else {"doubled", "micro-steps multiplied"}
     )
-    assert breach.perhaps.startswith("either ")
+    assert failure.perhaps.startswith("either ")
 
 
 def test_what_the_step_before_left_is_named() -> None:
@@ -224,38 +224,40 @@ def test_what_the_step_before_left_is_named() -> None:
     before, fresh = (evidence.ranks[0].tensors["reduced", step].by_name[WEIGHT] for step in (0, 1))
     for value, kind in ((before, "stale"), (before + fresh, "not cleared")):
         assert kinds(
-            judge(on_ranks(evidence, "reduced", 1, WEIGHT, alike(value)))["GRAD-5"].breach
+            judge(on_ranks(evidence, "reduced", 1, WEIGHT, alike(value)))["GRAD-5"].failure
         ) == {kind}
 
 
 def test_a_buffer_read_too_early_is_named() -> None:
     """It holds the sentinel, divided or not."""
     evidence = right(replace(THREE, perturbation=Perturbation("withheld")))
-    breach = judge(
+    failure = judge(
         everywhere(evidence, "reduced", 0, WEIGHT, lambda v: np.full_like(v, 12345.0 / 3))
-    )["GRAD-2"].breach
-    assert kinds(breach) == {"withheld"}
+    )["GRAD-2"].failure
+    assert kinds(failure) == {"withheld"}
 
 
 def test_of_two_causes_that_both_fit_none_is_preferred() -> None:
     """On two ranks a sum is twice the mean; of three causes and more nothing is said."""
-    breach = judge(everywhere(right(), "reduced", 0, WEIGHT, lambda v: v * 2))["GRAD-2"].breach
-    assert breach is not None
-    assert breach.perhaps == (
+    failure = judge(everywhere(right(), "reduced", 0, WEIGHT, lambda v: v * 2))["GRAD-2"].failure
+    assert failure is not None
+    assert failure.perhaps == (
         "either got / expected = 2 = world size: summed, never divided; or got / expected = 2: accumulated once too often; "
         f"only 1 of 3 parameters, {WEIGHT!r}: tied and the first in registration order"
     )
-    three = replace(breach, causes=(*breach.causes, Cause("third", "a third")), perhaps="")
+    three = replace(failure, causes=(*failure.causes, Cause("third", "a third")), perhaps="")
     assert narrowed(three, []).perhaps == ""
-    assert narrowed(three, [breach]).perhaps == breach.perhaps
-    assert narrowed(three, [replace(breach, causes=breach.causes[:1])]).causes == breach.causes[:1]
-    assert narrowed(three, [replace(breach, causes=())]).perhaps == ""
+    assert narrowed(three, [failure]).perhaps == failure.perhaps
+    assert (
+        narrowed(three, [replace(failure, causes=failure.causes[:1])]).causes == failure.causes[:1]
+    )
+    assert narrowed(three, [replace(failure, causes=())]).perhaps == ""
 
 
 def test_which_rank_it_is_is_said_only_where_that_is_certain() -> None:
     """Two ranks with equal gradients leave open whose is left out; a case that tells one of the two settles it."""
     one, other = (Cause("left out", f"rank {rank} is left out") for rank in (0, 1))
-    open_ = Breach("GRAD-2", "", "", "", "", causes=(one, other))
+    open_ = Failure("GRAD-2", "", "", "", "", causes=(one, other))
     assert narrowed(open_, [replace(open_, causes=(other,))]).perhaps == "rank 1 is left out"
     assert narrowed(
         open_, [replace(open_, causes=(Cause("left out", "rank 2 is left out"),))]
@@ -265,7 +267,7 @@ def test_which_rank_it_is_is_said_only_where_that_is_certain() -> None:
 def test_a_declared_sum_that_is_divided_is_named() -> None:
     """The mean is wrong there."""
     evidence = right(THREE)
-    assert kinds(judge(evidence, Declarations(reduction="sum"))["GRAD-2"].breach) == {"divided"}
+    assert kinds(judge(evidence, Declarations(reduction="sum"))["GRAD-2"].failure) == {"divided"}
 
 
 _ORDER = "registration order"
@@ -289,9 +291,9 @@ def test_what_wrong_parameters_have_in_common_is_said(names: list[str], words: s
     evidence = right(replace(THREE, bucket_cap=12))
     for name in names:
         evidence = on_ranks(evidence, "reduced", 0, name, local(evidence, name))
-    breach = judge(evidence)["GRAD-1"].breach
-    assert breach is not None
-    assert breach.perhaps == "it equals rank 1's own local gradient: never reduced" + (
+    failure = judge(evidence)["GRAD-1"].failure
+    assert failure is not None
+    assert failure.perhaps == "it equals rank 1's own local gradient: never reduced" + (
         f"; {words}" if words else ""
     )
 
@@ -314,12 +316,12 @@ def test_a_starts_cause_is_named_and_a_near_miss_of_it_is_not(
     evidence = right(THREE)
     built_W = np.stack([rank.tensors["built", 0].by_name[WEIGHT] for rank in evidence.ranks])
     values_W = [np.array(value, np.float64) for value in held(built_W)]
-    assert kinds(judge(on_ranks(evidence, "forward", 0, WEIGHT, values_W))["INIT-1"].breach) == {
+    assert kinds(judge(on_ranks(evidence, "forward", 0, WEIGHT, values_W))["INIT-1"].failure) == {
         kind
     }
     values_W[2].flat[0] += 2.0**-10
     assert (
-        kinds(judge(on_ranks(evidence, "forward", 0, WEIGHT, values_W))["INIT-1"].breach) == set()
+        kinds(judge(on_ranks(evidence, "forward", 0, WEIGHT, values_W))["INIT-1"].failure) == set()
     )
 
 
@@ -327,11 +329,11 @@ def test_buffers_that_alone_were_not_broadcast_are_named() -> None:
     """Integers, floats and bools alike."""
     evidence = right(replace(THREE, world_size=4))
     own = evidence.ranks[1].tensors["built buffers", 0].by_name["layers.5.count"]
-    breach = judge(altered(evidence, 1, "forward buffers", 0, "layers.5.count", lambda _: own))[
+    failure = judge(altered(evidence, 1, "forward buffers", 0, "layers.5.count", lambda _: own))[
         "INIT-2"
-    ].breach
-    assert breach is not None
-    assert breach.perhaps.startswith("rank 1 still holds what it built: never broadcast")
+    ].failure
+    assert failure is not None
+    assert failure.perhaps.startswith("rank 1 still holds what it built: never broadcast")
 
 
 @pytest.mark.parametrize(
@@ -350,7 +352,7 @@ def test_a_losss_cause_is_named(kind: str | None, loss: Callable[[Array], Any]) 
     """From the losses of the ranks' twins."""
     evidence = right(THREE)
     twins_W = np.array([rank.tensors["loss", 0].values_P[1] for rank in evidence.ranks])
-    assert kinds(judge(on_ranks(evidence, "loss", 0, "loss", loss(twins_W)))["LOSS-1"].breach) == (
+    assert kinds(judge(on_ranks(evidence, "loss", 0, "loss", loss(twins_W)))["LOSS-1"].failure) == (
         {kind} if kind else set()
     )
 
@@ -404,13 +406,13 @@ def test_where_a_buffer_went_is_named(
         evidence = filled(
             filled(evidence, "twin buffers", number, left), "forward buffers", number + 1, left
         )
-    assert judge(evidence)["BUF-2"].breach is None
+    assert judge(evidence)["BUF-2"].failure is None
     found = value(evidence).astype(np.int64 if name == COUNT else np.float32)
-    breach = judge(altered(evidence, 1, "forward buffers", step, name, lambda _: found))[
+    failure = judge(altered(evidence, 1, "forward buffers", step, name, lambda _: found))[
         "BUF-2"
-    ].breach
-    assert breach is not None
-    assert kinds(breach) == ({kind} if kind else set())
+    ].failure
+    assert failure is not None
+    assert kinds(failure) == ({kind} if kind else set())
 
 
 def test_a_buffer_that_was_not_moved_is_named() -> None:
@@ -418,14 +420,14 @@ def test_a_buffer_that_was_not_moved_is_named() -> None:
     evidence = right(THREE)
     for rank in range(3):
         evidence = altered(evidence, rank, "twin buffers", 0, COUNT, lambda v: np.full_like(v, 3))
-    breach = judge(evidence)["BUF-2"].breach
-    assert breach is not None
-    assert "it is what step 0 started from: not moved, as in evaluation" in breach.perhaps
+    failure = judge(evidence)["BUF-2"].failure
+    assert failure is not None
+    assert "it is what step 0 started from: not moved, as in evaluation" in failure.perhaps
 
 
 def test_what_a_program_wrote_into_buffers_is_what_the_next_forward_starts_from() -> None:
     """Exactly, although no forward would have left that; what is lost of it is named."""
-    evidence = right(replace(THREE, interludes=(Interlude("buffers", 1),)))
+    evidence = right(replace(THREE, between_steps=(BetweenSteps("buffers", 1),)))
     written = [rank.tensors["twin buffers", 1] for rank in evidence.ranks]
     evidence = replace(
         evidence,
@@ -442,16 +444,16 @@ def test_what_a_program_wrote_into_buffers_is_what_the_next_forward_starts_from(
         ),
     )
     found = judge(evidence)["BUF-2"]
-    assert found.breach is None
+    assert found.failure is None
     assert "buffers written to between steps" in found.met
     left = evidence.ranks[0].tensors["left buffers", 0].by_name[COUNT]
     for value, told in ((left, "what the program wrote into it since is lost"), (left + 7, "")):
-        breach = judge(
+        failure = judge(
             altered(evidence, 0, "forward buffers", 1, COUNT, lambda _, value=value: value)
-        )["BUF-2"].breach
-        assert breach is not None
-        assert told in breach.perhaps
-        assert bool(told) == bool(breach.perhaps)
+        )["BUF-2"].failure
+        assert failure is not None
+        assert told in failure.perhaps
+        assert bool(told) == bool(failure.perhaps)
 
 
 MOMENTUM = replace(THREE, optimizer=Optimizer(log2_lr=-4, momentum=0.5, weight_decay=0.25))
@@ -496,34 +498,34 @@ def test_an_updates_cause_is_named(
 ) -> None:
     """The optimizer is computed again with what may have gone wrong."""
     evidence = right(MOMENTUM)
-    breach = judge(on_ranks(evidence, "updated", step, WEIGHT, alike(value(evidence))))[
+    failure = judge(on_ranks(evidence, "updated", step, WEIGHT, alike(value(evidence))))[
         "PARAM-3"
-    ].breach
-    assert kinds(breach) == ({kind} if kind else set())
+    ].failure
+    assert kinds(failure) == ({kind} if kind else set())
 
 
 def test_an_update_that_follows_a_wrong_gradient_points_back_to_it() -> None:
     """The gradient's own cause is told with it."""
     evidence = right(MOMENTUM)
     evidence = everywhere(evidence, "reduced", 0, WEIGHT, lambda v: v * 3)
-    breach = judge(on_ranks(evidence, "updated", 0, WEIGHT, alike(sgd(evidence, 0))))[
+    failure = judge(on_ranks(evidence, "updated", 0, WEIGHT, alike(sgd(evidence, 0))))[
         "PARAM-3"
-    ].breach
-    assert breach is not None
-    assert kinds(breach) == {"gradient: summed"}
-    assert "(GRAD-2), and the update follows from it: got / expected = 3" in breach.perhaps
+    ].failure
+    assert failure is not None
+    assert kinds(failure) == {"gradient: summed"}
+    assert "(GRAD-2), and the update follows from it: got / expected = 3" in failure.perhaps
 
 
 def test_parameters_that_differ_point_back_to_what_differed_first() -> None:
     """The start, or the gradients."""
     evidence = right(THREE)
     apart = altered(evidence, 1, "updated", 0, WEIGHT, lambda v: v + 1)
-    assert kinds(judge(apart)["PARAM-1"].breach) == set()
+    assert kinds(judge(apart)["PARAM-1"].failure) == set()
     started = altered(apart, 1, "forward", 0, WEIGHT, lambda v: v + 1)
-    assert kinds(judge(started)["PARAM-1"].breach) == {"started different"}
+    assert kinds(judge(started)["PARAM-1"].failure) == {"started different"}
     own = local(evidence)[1].astype(np.float32)
     assert kinds(
-        judge(altered(apart, 1, "reduced", 0, WEIGHT, lambda _: own))["PARAM-1"].breach
+        judge(altered(apart, 1, "reduced", 0, WEIGHT, lambda _: own))["PARAM-1"].failure
     ) == {"gradient: never reduced"}
 
 
@@ -534,9 +536,9 @@ def test_parameters_that_move_between_steps_are_told_where_they_went() -> None:
     restored = evidence
     for step in (1, 2):
         restored = on_ranks(restored, "forward", step, WEIGHT, alike(start))
-    assert kinds(judge(restored)["PARAM-3"].breach) == {"start restored"}
+    assert kinds(judge(restored)["PARAM-3"].failure) == {"start restored"}
     assert (
-        kinds(judge(on_ranks(evidence, "forward", 2, WEIGHT, alike(start + 1)))["PARAM-3"].breach)
+        kinds(judge(on_ranks(evidence, "forward", 2, WEIGHT, alike(start + 1)))["PARAM-3"].failure)
         == set()
     )
 
@@ -557,8 +559,8 @@ def test_why_a_nan_did_not_arrive_is_named(
     evidence = altered(evidence, 0, "local", 1, WEIGHT, lambda v: np.full_like(v, np.nan))
     value = held(local(evidence, WEIGHT, 1)).astype(np.float32)
     nan = np.full_like(value, np.nan)
-    breach = judge(on_ranks(evidence, "reduced", 1, WEIGHT, [nan, value, nan]))["GRAD-7"].breach
-    assert kinds(breach) == ({kind} if kind else set())
+    failure = judge(on_ranks(evidence, "reduced", 1, WEIGHT, [nan, value, nan]))["GRAD-7"].failure
+    assert kinds(failure) == ({kind} if kind else set())
 
 
 def deal(
@@ -571,7 +573,7 @@ def deal(
     drop_last: bool = False,
     batch_size: int = 1,
     **answer: object,
-) -> Breach | None:
+) -> Failure | None:
     """A rule's breach by a sampler that dealt these shards."""
     case = ShardCase(
         world_size=len(shards[0]),
@@ -590,7 +592,7 @@ def deal(
         "refused": {"rank below 0": "ValueError", "world size 0": "ValueError"},
         **answer,
     }
-    return judge(ShardEvidence(case, (plain, plain)))[rule].breach
+    return judge(ShardEvidence(case, (plain, plain)))[rule].failure
 
 
 def permuted(count: int, seed: int) -> list[int]:
@@ -605,7 +607,7 @@ _DRAWN = np.random.default_rng(0).integers(0, _N, (2, 2, _N // 2)).tolist()
 
 
 @pytest.mark.parametrize(
-    ("rule", "kind", "breach"),
+    ("rule", "kind", "failure"),
     [
         (
             "SHARD-3",
@@ -748,18 +750,18 @@ _DRAWN = np.random.default_rng(0).integers(0, _N, (2, 2, _N // 2)).tolist()
     ],
 )
 def test_a_samplers_cause_is_named(
-    rule: str, kind: str | None, breach: Callable[[str], Breach | None]
+    rule: str, kind: str | None, failure: Callable[[str], Failure | None]
 ) -> None:
     """Where what was dealt is impossible under every other, or a chance below 1e-9."""
-    assert kinds(breach(rule)) == ({kind} if kind else set())
+    assert kinds(failure(rule)) == ({kind} if kind else set())
 
 
 def test_on_a_short_dataset_what_is_random_stays_open() -> None:
     """Two ranks that share an index of two may have drawn it with replacement, or shuffled by themselves."""
-    breach = deal("SHARD-3", [[[1], [1]]], samples=2, shuffle=True)
-    assert {"rank ignored", "with replacement", "shuffled differently"} <= kinds(breach)
-    assert breach is not None
-    assert breach.perhaps == ""
+    failure = deal("SHARD-3", [[[1], [1]]], samples=2, shuffle=True)
+    assert {"rank ignored", "with replacement", "shuffled differently"} <= kinds(failure)
+    assert failure is not None
+    assert failure.perhaps == ""
 
 
 def test_larger_cases_keep_what_a_smaller_one_is_about() -> None:
@@ -828,6 +830,6 @@ def test_a_wrong_gradient_is_told_with_the_reduction_that_carried_it(
         evidence = replace(
             evidence, ranks=tuple(replace(rank, sent=sent) for rank in evidence.ranks)
         )
-    breach = judge(evidence)["GRAD-2"].breach
-    assert breach is not None
-    assert breach.event.startswith(event)
+    failure = judge(evidence)["GRAD-2"].failure
+    assert failure is not None
+    assert failure.event.startswith(event)

@@ -95,7 +95,7 @@ def test_shape_is_driven_without_glue(pool: Pool, ddp: Ddp, told: str) -> None:
     assert [rank.raised for rank in evidence.ranks] == [None, None]
     findings = judge(evidence, scope.declared)
     assert {
-        rule: f.breach for rule, f in findings.items() if f.breach and not scope.excluded(rule)
+        rule: f.failure for rule, f in findings.items() if f.failure and not scope.excluded(rule)
     } == {}
     assert findings["PARAM-3"].compared
 

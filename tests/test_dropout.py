@@ -13,11 +13,11 @@ from ddp_invariants.cases import numbers
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import (
+    BetweenSteps,
+    BetweenStepsKind,
     Data,
-    Interlude,
-    InterludeKind,
+    InjectedFailure,
     LossScale,
-    Mishap,
     Perturbation,
     Poison,
     Unused,
@@ -27,7 +27,7 @@ from ddp_invariants.invariants import judge
 from ddp_invariants.invariants.rng import FORWARDS, RANKS
 from ddp_invariants.oracle import balls, training
 from ddp_invariants.records.evidence import RankEvidence, Tensors, TrainingEvidence
-from ddp_invariants.records.verdict import Breach, Finding
+from ddp_invariants.records.verdict import Failure, Finding
 
 WIDE = Model(2, (Layer("linear", 96), Layer("dropout"), Layer("linear", 2)))
 CASE = TrainingCase(model=WIDE, world_size=3, data=Data(samples=6), steps=3, accumulation=2, seed=7)
@@ -75,11 +75,11 @@ def found(
     return judge(drew(by_rank, case, evaluated))["RNG-1"]
 
 
-def breach(
+def failure(
     by_rank: list[list[Array]], case: TrainingCase = CASE, evaluated: Array | None = None
-) -> Breach:
+) -> Failure:
     """How RNG-1 is violated."""
-    violated = found(by_rank, case, evaluated).breach
+    violated = found(by_rank, case, evaluated).failure
     assert violated is not None
     return violated
 
@@ -87,7 +87,7 @@ def breach(
 def test_streams_of_their_own_are_right() -> None:
     """Every two ranks are compared in every micro-step, and every two forwards of a rank."""
     finding = found(OWN)
-    assert finding.breach is None
+    assert finding.failure is None
     assert finding.met == {RANKS, FORWARDS}
     assert finding.compared == MICRO_STEPS * 3 + 3 * MICRO_STEPS * (MICRO_STEPS - 1) // 2
 
@@ -110,24 +110,24 @@ def test_what_is_drawn_twice_is_told_with_what_predicts_it(
     by_rank: list[list[Array]], words: str
 ) -> None:
     """And with nothing where nothing predicts it."""
-    assert breach(by_rank).perhaps == words
+    assert failure(by_rank).perhaps == words
 
 
 def test_it_says_who_drew_what_when() -> None:
     """Two ranks come before one rank's own, and the first micro-step first."""
-    told = breach([[*OWN[0][:5], OWN[1][5]], OWN[1], OWN[2]])
+    told = failure([[*OWN[0][:5], OWN[1][5]], OWN[1], OWN[2]])
     assert told.fact == "two ranks draw the same random numbers"
     assert told.where == "ranks 0 and 1 of 3, step 2, micro-step 1"
     assert told.got.startswith("96 of 96 random bits are the same")
-    told = breach([OWN[0], OWN[1], [*OWN[2][:3], OWN[2][0], *OWN[2][4:]]])
+    told = failure([OWN[0], OWN[1], [*OWN[2][:3], OWN[2][0], *OWN[2][4:]]])
     assert told.fact == "a rank draws the same random numbers again"
     assert told.where == "rank 2 of 3, step 0, micro-step 0 and step 1, micro-step 1"
 
 
 def test_what_begins_after_an_interlude_is_told_as_that() -> None:
     """From the step that follows it on."""
-    case = replace(CASE, interludes=(Interlude("evaluation", 1),))
-    told = breach([[*OWN[rank][:2], *stream(42, 4)] for rank in range(3)], case)
+    case = replace(CASE, between_steps=(BetweenSteps("evaluation", 1),))
+    told = failure([[*OWN[rank][:2], *stream(42, 4)] for rank in range(3)], case)
     assert told.perhaps == "every rank is seeded alike from step 1 on, after this: evaluation"
 
 
@@ -138,33 +138,36 @@ def test_what_chance_may_repeat_is_not_compared() -> None:
             CASE, model=Model(2, (Layer("linear", width), Layer("dropout"), Layer("linear", 2)))
         )
         finding = found([stream(42, width=width)] * 3, case)
-        assert (finding.breach is not None) is judged
+        assert (finding.failure is not None) is judged
         assert bool(finding.unjudged) is not judged
 
 
 def test_what_a_wrapper_made_anew_draws_again_is_its_affair() -> None:
     """One that seeds each rank where it is made does so twice where it is made twice; other ranks' are not its own."""
-    case = replace(CASE, accumulation=1, steps=4, interludes=(Interlude("reload", 2),))
-    assert found([[*stream(rank, 2), *stream(rank, 2)] for rank in range(3)], case).breach is None
+    case = replace(CASE, accumulation=1, steps=4, between_steps=(BetweenSteps("reload", 2),))
+    assert found([[*stream(rank, 2), *stream(rank, 2)] for rank in range(3)], case).failure is None
     assert (
-        breach([[*stream(42, 2), *stream(42, 2)]] * 3, case).perhaps == "every rank is seeded alike"
+        failure([[*stream(42, 2), *stream(42, 2)]] * 3, case).perhaps
+        == "every rank is seeded alike"
     )
 
 
 def test_backwards_through_one_forward_draw_once() -> None:
     """What is noted of its other micro-steps is the first one's."""
     case = replace(CASE, passes="retained")
-    assert found([[one for one in mine[:3] for _ in range(2)] for mine in OWN], case).breach is None
+    assert (
+        found([[one for one in mine[:3] for _ in range(2)] for mine in OWN], case).failure is None
+    )
 
 
 def test_in_training_all_is_drawn_and_in_evaluation_nothing() -> None:
     """A module left in the one or put back into the other is told as that."""
     ones = np.ones((1, 96))
-    told = breach([OWN[0], [*OWN[1][:4], ones, OWN[1][5]], OWN[2]])
+    told = failure([OWN[0], [*OWN[1][:4], ones, OWN[1][5]], OWN[2]])
     assert told.fact == "a forward in training draws no random numbers"
     assert told.where == "rank 1 of 3, step 2, micro-step 0"
-    assert found(OWN, evaluated=ones).breach is None
-    assert breach(OWN, evaluated=OWN[0][0]).fact == "a forward in evaluation draws random numbers"
+    assert found(OWN, evaluated=ones).failure is None
+    assert failure(OWN, evaluated=OWN[0][0]).fact == "a forward in evaluation draws random numbers"
 
 
 def test_without_evidence_nothing_is_judged() -> None:
@@ -215,8 +218,8 @@ AROUND = {
     "one rank": replace(PLAIN, world_size=1),
     "subgroup": replace(PLAIN, outside=1),
     "fractions": replace(PLAIN, values="real", log2_scale=8),
-    "forward error": replace(PLAIN, mishap=Mishap("forward error", 1)),
-    "backward error": replace(PLAIN, mishap=Mishap("backward error", 1)),
+    "forward error": replace(PLAIN, injected_failure=InjectedFailure("forward error", 1)),
+    "backward error": replace(PLAIN, injected_failure=InjectedFailure("backward error", 1)),
     "withheld": replace(PLAIN, perturbation=Perturbation("withheld")),
     "saved by others": replace(PLAIN, saved_by=1),
     "poison": replace(PLAIN, poison=Poison(1, 1)),
@@ -226,7 +229,10 @@ AROUND = {
         model=replace(WIDE, layers=(*WIDE.layers, Layer("linear", 2))),
         unused=(Unused(3, rank=1),),
     ),
-    **{kind: replace(PLAIN, interludes=(Interlude(kind, 1),)) for kind in get_args(InterludeKind)},
+    **{
+        kind: replace(PLAIN, between_steps=(BetweenSteps(kind, 1),))
+        for kind in get_args(BetweenStepsKind)
+    },
 }
 
 
@@ -238,7 +244,7 @@ def test_a_right_wrapper_is_right_whatever_else_happens_around_dropout(
     trial = make_trial(ddp=ddp)
     for name, case in AROUND.items():
         findings = trial.findings(trial.scope.fit(case))
-        assert {rule: one.breach for rule, one in findings.items() if one.breach} == {}, name
+        assert {rule: one.failure for rule, one in findings.items() if one.failure} == {}, name
         judged = {rule for rule, one in findings.items() if not one.unjudged}
         assert judged >= {"RNG-1", "LOSS-1", "LOSS-3", "PARAM-3"}, (name, findings)
         assert case.world_size > 1 or "PARAM-4" in judged
@@ -292,7 +298,7 @@ def test_who_hides_what_is_drawn_is_not_accused(
     path = tmp_path / "unseen.py"
     path.write_text(UNSEEN, encoding="utf-8")
     findings = make_trial(ddp=f"{path}:{name}", scope=Scope()).findings(PLAIN)
-    assert {rule: one.breach for rule, one in findings.items() if one.breach} == {}
+    assert {rule: one.failure for rule, one in findings.items() if one.failure} == {}
     assert all(
         findings[rule].unjudged
         for rule in ("RNG-1", "LOSS-1", "LOSS-3", "GRAD-2", "GRAD-3", "PARAM-3")
@@ -308,7 +314,7 @@ def test_who_hands_its_module_more_samples_than_it_was_handed_is_not_accused(
     findings = make_trial(ddp=f"{path}:FillsUp", scope=Scope()).findings(
         replace(PLAIN, data=Data(samples=12, batch_size=4))
     )
-    assert {rule: one.breach for rule, one in findings.items() if one.breach} == {}
+    assert {rule: one.failure for rule, one in findings.items() if one.failure} == {}
     assert not findings["RNG-1"].unjudged
 
 
@@ -320,5 +326,5 @@ def test_where_the_twin_made_no_forward_nobody_is_accused_of_its_buffers(
     path.write_text(LOGS, encoding="utf-8")
     model = replace(WIDE, layers=(*WIDE.layers, Layer("statistics")))
     findings = make_trial(ddp=f"{path}:Logs", scope=Scope()).findings(replace(PLAIN, model=model))
-    assert {rule: one.breach for rule, one in findings.items() if one.breach} == {}
+    assert {rule: one.failure for rule, one in findings.items() if one.failure} == {}
     assert findings["BUF-2"].unjudged

@@ -9,7 +9,7 @@ import pytest
 from conftest import TrialMaker, fault_of
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.layers import Layer, Model
-from ddp_invariants.cases.program import Data, Interlude
+from ddp_invariants.cases.program import BetweenSteps, Data
 from ddp_invariants.errors import CatalogueError
 from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.invariants import judge
@@ -184,24 +184,24 @@ def test_what_goes_wrong_with_a_batch_norm_is_told_of_its_buffers(
     pool: Pool, name: str, rule: str, where: str, perhaps: str
 ) -> None:
     """By name, and what is right, or wrong otherwise, is not: counts move alike on all ranks."""
-    breach = judge(pool.train(NORMED, Ddp(f"ddp_invariants.faults.buffers:{name}")))[rule].breach
-    assert (breach is None) == (where == "")
-    if breach is not None:
-        assert where in breach.where
-        assert perhaps in breach.perhaps
+    failure = judge(pool.train(NORMED, Ddp(f"ddp_invariants.faults.buffers:{name}")))[rule].failure
+    assert (failure is None) == (where == "")
+    if failure is not None:
+        assert where in failure.where
+        assert perhaps in failure.perhaps
 
 
 def test_what_a_program_writes_into_buffers_must_not_be_lost(pool: Pool) -> None:
     """Right wrappers hand it on; a copy of what the last forward left undoes it."""
-    case = replace(NORMED, interludes=(Interlude("buffers", 1),))
+    case = replace(NORMED, between_steps=(BetweenSteps("buffers", 1),))
     lost = judge(pool.train(case, Ddp("ddp_invariants.faults.buffers:LosesWhatIsWritten")))[
         "BUF-2"
-    ].breach
+    ].failure
     assert lost is not None
     assert "what the program wrote into it since is lost" in lost.perhaps
     for right in ("reference", "torch", "ddp_invariants.faults.buffers:OneByOne"):
         found = judge(pool.train(case, Ddp(right)))["BUF-2"]
-        assert found.breach is None
+        assert found.failure is None
         assert "buffers written to between steps" in found.met
 
 

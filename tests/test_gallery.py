@@ -51,11 +51,11 @@ def test_a_system_comes_out_with_the_verdict_beside_it(
     if "violated" not in entry:
         assert told == {}
         assert {
-            rule: entry.breaches for rule, entry in found.trial.ledger.entries.items() if entry.seen
+            rule: entry.failures for rule, entry in found.trial.ledger.entries.items() if entry.seen
         } == {}
         return
     assert set(told) <= {entry["violated"], *entry["consequences"]}, told
-    assert entry["cause"] in found.violations[entry["violated"]].breach.perhaps
+    assert entry["cause"] in found.violations[entry["violated"]].failure.perhaps
 
 
 def losses_in_one_process(world_size: int) -> list[float]:

@@ -25,7 +25,7 @@ from upgrades import ALTERATIONS, compared, interpreter
 
 from ddp_invariants.cases.case import Case, ShardCase, to_json
 from ddp_invariants.cases.layers import Layer, Model
-from ddp_invariants.cases.program import Data, Interlude, Optimizer
+from ddp_invariants.cases.program import BetweenSteps, Data, Optimizer
 from ddp_invariants.cli import compare, main
 from ddp_invariants.errors import BaselineError, DeviationError, HarnessError
 from ddp_invariants.implementation.declarations import Declarations, SamplerDeclarations
@@ -81,7 +81,7 @@ def test_every_class_of_difference_is_told() -> None:
         names(old, altered(old, 1, "wrapped", 0, FACTOR, lambda values: values + 1))[-1]
         == "number: initialisation"
     )
-    saved = right(replace(CASE, interludes=(Interlude("reload"),)))
+    saved = right(replace(CASE, between_steps=(BetweenSteps("reload"),)))
     other = replace(
         saved,
         ranks=tuple(

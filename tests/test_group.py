@@ -50,7 +50,7 @@ def test_every_collective_gives_the_same_bits_as_on_plain_groups(
         assert {key: tensors.bits for key, tensors in observed.tensors.items()} == {
             key: tensors.bits for key, tensors in expected.tensors.items()
         }
-    assert judge(evidence)["COMM-1"].breach is None
+    assert judge(evidence)["COMM-1"].failure is None
     assert [len(rank.sent) for rank in evidence.ranks] == [2, 3, 3]
     assert evidence.ranks[1].groups == [[0, 1, 2], [0, 1, 2], [1, 2]]
     kinds = {call.told().partition(" ")[0] for call in evidence.ranks[1].sent[1]}
@@ -111,11 +111,11 @@ class Sleeps(Reference):
     finally:
         pool.deadline = before
     assert time.monotonic() - started < 3.0
-    breach = judge(evidence)["LIVE-1"].breach
-    assert breach is not None
-    assert "rank 0 waits in all_reduce #4 (float32 x 4 SUM) at ddp.py:" in breach.got
-    assert "rank 1 issued 3, the last all_reduce #3 (float32 x 7 SUM) at ddp.py:" in breach.got
-    assert "and is at sleeps.py:8" in breach.got
+    failure = judge(evidence)["LIVE-1"].failure
+    assert failure is not None
+    assert "rank 0 waits in all_reduce #4 (float32 x 4 SUM) at ddp.py:" in failure.got
+    assert "rank 1 issued 3, the last all_reduce #3 (float32 x 7 SUM) at ddp.py:" in failure.got
+    assert "and is at sleeps.py:8" in failure.got
 
 
 MISMATCHES = [
@@ -150,10 +150,10 @@ class Odd(nn.Module):
             dist.all_reduce({gradient} if dist.get_rank() else gradient)
 """)
     evidence = pool.train(replace(CASE, world_size=2, data=Data(samples=4)), Ddp(f"{path}:Odd"))
-    breach = judge(evidence)["COMM-1"].breach
-    assert breach is not None
-    assert words in breach.got
-    assert breach.where == "rank 1 of 2, call 1"
+    failure = judge(evidence)["COMM-1"].failure
+    assert failure is not None
+    assert words in failure.got
+    assert failure.where == "rank 1 of 2, call 1"
 
 
 def test_what_goes_past_torch_distributed_is_not_observed_and_never_holds(
@@ -212,10 +212,10 @@ def test_a_mismatch_on_a_group_of_its_own_is_told_although_the_run_did_not_end(p
     finally:
         pool.deadline = before
     assert evidence.incident is not None
-    breach = judge(evidence)["COMM-1"].breach
-    assert breach is not None
-    assert "all_reduce (float32 x 2 SUM) at groups.py" in breach.got
-    assert "all_reduce (float32 x 3 SUM) at groups.py" in breach.got
+    failure = judge(evidence)["COMM-1"].failure
+    assert failure is not None
+    assert "all_reduce (float32 x 2 SUM) at groups.py" in failure.got
+    assert "all_reduce (float32 x 3 SUM) at groups.py" in failure.got
 
 
 @pytest.mark.parametrize("rule", ["COMM-2", "LIVE-4"])
@@ -251,6 +251,6 @@ def test_a_gather_nobody_waits_for_is_told_though_its_result_is_not_withheld(poo
     evidence = pool.train(
         replace(CASE, perturbation=Perturbation("withheld")), Ddp(f"{GROUPS}:GathersAndForgets")
     )
-    breach = judge(evidence)["COMM-3"].breach
-    assert breach is not None
-    assert "all_gather (float32 x 2) at groups.py" in breach.got
+    failure = judge(evidence)["COMM-3"].failure
+    assert failure is not None
+    assert "all_gather (float32 x 2) at groups.py" in failure.got

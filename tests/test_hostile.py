@@ -97,12 +97,12 @@ def held() -> tuple[int, int, int]:
 def seen(evidence: TrainingEvidence) -> tuple[str, str]:
     """The verdict on a case: the rules breached, or `unjudged` by LIVE-1, or `right`; and all words that go with it."""
     findings = judge(evidence)
-    breaches = {
-        rule: finding.breach for rule, finding in findings.items() if finding.breach is not None
+    failures = {
+        rule: finding.failure for rule, finding in findings.items() if finding.failure is not None
     }
-    words = " ".join(f"{b.fact} {b.got} {b.perhaps} {b.notes}" for b in breaches.values())
-    if breaches:
-        return " ".join(sorted(breaches)), words
+    words = " ".join(f"{b.fact} {b.got} {b.perhaps} {b.notes}" for b in failures.values())
+    if failures:
+        return " ".join(sorted(failures)), words
     if findings["LIVE-1"].unjudged:
         return "unjudged", findings["LIVE-1"].unjudged
     assert findings["GRAD-2"].compared > 0
@@ -361,7 +361,7 @@ def test_a_hostile_sampler_gets_its_verdict_and_leaves_nothing(
     assert ("unjudged" if raised else "right") == verdict
     assert words in str(raised or [answer["changed"] for answer in evidence.answers])
     again = pool.shards(case, Sampler())
-    assert all(finding.breach is None for finding in judge(again).values())
+    assert all(finding.failure is None for finding in judge(again).values())
     assert [answer["changed"] for answer in again.answers] == [[], []]
     assert left_behind(hosts, pool) == set()
 

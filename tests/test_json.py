@@ -11,10 +11,10 @@ from click.testing import CliRunner
 from readme import json_keys
 
 from ddp_invariants.cli import main
-from ddp_invariants.records.verdict import Breach, Outcome, Replayed, Violation
+from ddp_invariants.records.verdict import Failure, Outcome, Replayed, Violation
 from ddp_invariants.report import machine
 from ddp_invariants.report.certificate.certificate import to_json
-from ddp_invariants.report.outcome import Sat
+from ddp_invariants.report.outcome import SessionResult
 from ddp_invariants.upgrades.baseline import Environment, Head
 from ddp_invariants.upgrades.comparison import Offer
 from ddp_invariants.upgrades.gate import Gated
@@ -53,12 +53,14 @@ def test_what_quick_commands_print_has_the_keys_of_the_document(tmp_path: Path) 
 def test_what_slow_commands_print_has_the_keys_of_the_document() -> None:
     """What they found being made by hand."""
     here = Environment("python", "2.13.0", "2.0", "3.12")
-    breach = Breach("GRAD-2", "wrong", "rank 0", "1", "never divided")
-    replayed = Replayed(Outcome.VIOLATED, "reference", SMALLEST, ("GRAD-2",), (breach,), 3, 3)
+    failure = Failure("GRAD-2", "wrong", "rank 0", "1", "never divided")
+    replayed = Replayed(Outcome.VIOLATED, "reference", SMALLEST, ("GRAD-2",), (failure,), 3, 3)
     found: dict[str, dict[str, Any]] = {
-        "certify": machine.certified({"a": Sat(0, ledger(), discovery()), "b": Sat(64)}, 64),
+        "certify": machine.certified(
+            {"a": SessionResult(0, ledger(), discovery()), "b": SessionResult(64)}, 64
+        ),
         "replay": machine.replayed(replayed, "ddp-invariants replay 525cc8"),
-        "export": machine.exported("pass", SimpleNamespace(breach=breach), "525cc8"),  # type: ignore[arg-type]  # all it asks for
+        "export": machine.exported("pass", SimpleNamespace(failure=failure), "525cc8"),  # type: ignore[arg-type]  # all it asks for
         "discover": machine.discovered(discovery()),
         "compare": machine.compared((here, here), Gated((), 3)),
         "record": machine.recorded(
@@ -77,6 +79,6 @@ def test_what_slow_commands_print_has_the_keys_of_the_document() -> None:
         {},
         "cannot be put on trial",
     )
-    seen = machine.demonstrated(ledger(), ["GRAD-2"], "wrong", Violation("told", breach, SMALLEST))
+    seen = machine.demonstrated(ledger(), ["GRAD-2"], "wrong", Violation("told", failure, SMALLEST))
     assert set(seen["right"]) == json_keys("right")
     assert set(seen["wrong"]) | set(seen["wrong"]["violation"]) == json_keys("wrong")

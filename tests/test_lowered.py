@@ -43,7 +43,7 @@ def findings_of(
     path = folder / "wrappers.py"
     path.write_text(WRAPPERS, encoding="utf-8")
     findings = make_trial(ddp=f"{path}:{name}", scope=Scope()).findings(case)
-    return {rule: one.breach.where for rule, one in findings.items() if one.breach}
+    return {rule: one.failure.where for rule, one in findings.items() if one.failure}
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

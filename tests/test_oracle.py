@@ -140,7 +140,7 @@ def test_the_oracle_encloses_torchs_optimizers(case: TrainingCase) -> None:
     values = numbers.numbers(case, "optimizer", size * (case.steps + 1))
     for dtype in (
         ("float32", "float64")
-        if plan.way == "fused" and plan.kind == "sgd"
+        if plan.kernels == "fused" and plan.kind == "sgd"
         else ("float32", "float64", "bfloat16")
     ):
         parameter = torch.nn.Parameter(

@@ -150,7 +150,7 @@ def test_what_is_seen_while_another_rule_is_tested_fails_the_session(under_pytes
     assert kept is not None
     stored = read_any(ROOT / ".ddp-invariants" / f"{kept[1]}.json")
     assert isinstance(stored, StoredViolation)
-    assert (stored.breach.rule, stored.confirmed, stored.ddp.name) == (
+    assert (stored.failure.rule, stored.confirmed, stored.ddp.name) == (
         "GRAD-2",
         (0, 0),
         NEVER_DIVIDES,

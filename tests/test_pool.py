@@ -109,11 +109,11 @@ def test_a_rank_that_is_killed_from_outside_is_a_verdict_and_is_replaced(pool: P
     """LIVE-1 names the rank and the signal; the next case is judged as if nothing had been."""
     pool.train(CASE, Ddp())
     os.kill(pool._ranks[1].pid, signal.SIGKILL)
-    breach = judge(pool.train(CASE, Ddp()))["LIVE-1"].breach
-    assert breach is not None
-    assert "rank 1 was ended by SIGKILL" in breach.got
+    failure = judge(pool.train(CASE, Ddp()))["LIVE-1"].failure
+    assert failure is not None
+    assert "rank 1 was ended by SIGKILL" in failure.got
     findings = judge(pool.train(CASE, Ddp()))
-    assert findings["LIVE-1"].breach is None
+    assert findings["LIVE-1"].failure is None
     assert findings["GRAD-2"].compared > 0
 
 
@@ -131,7 +131,7 @@ def test_a_rank_that_is_stopped_is_a_hang_with_stacks_within_the_deadline(pool: 
     assert evidence.incident is not None
     assert evidence.incident.kind == "hung"
     assert "ddp.py" in evidence.incident.stacks[0]
-    assert judge(pool.train(CASE, Ddp()))["LIVE-1"].breach is None
+    assert judge(pool.train(CASE, Ddp()))["LIVE-1"].failure is None
 
 
 def test_quiet_ranks_are_kept_and_loud_ones_replaced(pool: Pool) -> None:
@@ -278,4 +278,4 @@ class DDP(nn.Module):
 """)
     evidence = pool.train(CASE, Ddp(f"{path}:DDP"))
     assert evidence.incident is not None
-    assert judge(pool.train(CASE, Ddp()))["LIVE-1"].breach is None
+    assert judge(pool.train(CASE, Ddp()))["LIVE-1"].failure is None

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from ddp_invariants.cases.case import TrainingCase, describe
 from ddp_invariants.cases.layers import Layer, Model
-from ddp_invariants.cases.program import Data, Exhausted, Interlude, InterludeKind, Optimizer
+from ddp_invariants.cases.program import BetweenSteps, BetweenStepsKind, Data, Exhausted, Optimizer
 from ddp_invariants.cases.shrink import simpler
 from ddp_invariants.discovery import deviations
 from ddp_invariants.discovery.deviations import Deviation, expected, read
@@ -41,9 +41,9 @@ DRAWN = settings(
 )
 
 
-def between(*interludes: Interlude, **changes: object) -> TrainingCase:
+def between(*between_steps: BetweenSteps, **changes: object) -> TrainingCase:
     """The handmade case with something between its steps."""
-    return replace(CASE, interludes=interludes, **changes)  # type: ignore[arg-type]  # checked by the case
+    return replace(CASE, between_steps=between_steps, **changes)  # type: ignore[arg-type]  # checked by the case
 
 
 @pytest.mark.parametrize(
@@ -55,29 +55,29 @@ def between(*interludes: Interlude, **changes: object) -> TrainingCase:
     ],
 )
 @pytest.mark.parametrize(
-    "interludes",
+    "between_steps",
     [
         *[
-            (Interlude(kind, 1, FROZEN_SCALE if kind == "unfreeze" else SCALE),)
+            (BetweenSteps(kind, 1, FROZEN_SCALE if kind == "unfreeze" else SCALE),)
             for kind in (*INTERLUDES, "reload")
             if kind != "assign"
         ],  # Two of its layers are tied.
-        (Interlude("freeze", 1, SCALE), Interlude("unfreeze", 2, SCALE)),
+        (BetweenSteps("freeze", 1, SCALE), BetweenSteps("unfreeze", 2, SCALE)),
         (
-            Interlude("learning rate", 1),
-            Interlude("learning rate", 2),
-            Interlude("unfreeze", 2, FROZEN_SCALE),
+            BetweenSteps("learning rate", 1),
+            BetweenSteps("learning rate", 2),
+            BetweenSteps("unfreeze", 2, FROZEN_SCALE),
         ),
     ],
     ids=str,
 )
 def test_right_evidence_of_interludes_breaches_no_rule(
-    interludes: tuple[Interlude, ...], optimizer: Optimizer
+    between_steps: tuple[BetweenSteps, ...], optimizer: Optimizer
 ) -> None:
     """What is frozen for a while keeps its state, and so does what is saved; a lower rate is used from its step on."""
-    findings = judge(right(between(*interludes, optimizer=optimizer)))
-    assert {name: found.breach for name, found in findings.items() if found.breach} == {}
-    kinds: set[InterludeKind] = {one.kind for one in interludes}
+    findings = judge(right(between(*between_steps, optimizer=optimizer)))
+    assert {name: found.failure for name, found in findings.items() if found.failure} == {}
+    kinds: set[BetweenStepsKind] = {one.kind for one in between_steps}
     assert {INTERLUDES[kind] for kind in kinds if kind in INTERLUDES} <= findings[
         "LIVE-5"
     ].met | set()
@@ -94,55 +94,55 @@ BREACHES: list[tuple[str, str, TrainingCase, Callable[[TrainingEvidence], Traini
     (
         "LIVE-5",
         "with an evaluation between steps, the gradient is not the mean",
-        between(Interlude("evaluation")),
+        between(BetweenSteps("evaluation")),
         lambda e: everywhere(e, "reduced", 1, FACTOR, raised),
     ),
     (
         "LIVE-5",
         "with a new learning rate between steps, parameters do not move",
-        between(Interlude("learning rate")),
+        between(BetweenSteps("learning rate")),
         lambda e: everywhere(e, "updated", 1, FACTOR, raised),
     ),
     (
         "PARAM-5",
         "a frozen parameter moved",
-        between(Interlude("freeze", 1, SCALE)),
+        between(BetweenSteps("freeze", 1, SCALE)),
         lambda e: everywhere(e, "updated", 1, FACTOR, raised),
     ),
     (
         "LIVE-5",
         "a layer trained from then on",
-        between(Interlude("unfreeze", 1, FROZEN_SCALE)),
+        between(BetweenSteps("unfreeze", 1, FROZEN_SCALE)),
         lambda e: everywhere(e, "reduced", 2, FROZEN, raised),
     ),
     (
         "GRAD-4",
         "a parameter that was used has no gradient",
-        between(Interlude("unfreeze", 1, FROZEN_SCALE)),
+        between(BetweenSteps("unfreeze", 1, FROZEN_SCALE)),
         lambda e: everywhere(e, "reduced", 2, FROZEN, None),
     ),
     (
         "STATE-1",
         "a parameter that was saved and loaded is another",
-        between(Interlude("reload")),
+        between(BetweenSteps("reload")),
         lambda e: altered(e, 1, "restored", 1, FACTOR, raised),
     ),
     (
         "STATE-1",
         "a buffer that was saved and loaded is another",
-        between(Interlude("reload")),
+        between(BetweenSteps("reload")),
         lambda e: altered(e, 1, "restored buffers", 1, "layers.5.running", raised),
     ),
     (
         "STATE-1",
         "the optimizer's state that was saved and loaded is another",
-        between(Interlude("reload", 2)),
+        between(BetweenSteps("reload", 2)),
         lambda e: altered(e, 0, "restored state", 2, "momentum", raised),
     ),
     (
         "STATE-1",
         "a saved state has other names",
-        between(Interlude("reload")),
+        between(BetweenSteps("reload")),
         lambda e: replace(
             e, ranks=tuple(replace(rank, saved=[rank.saved[0][1:]]) for rank in e.ranks)
         ),
@@ -194,17 +194,17 @@ def test_rule_fires(
 ) -> None:
     """A breach is found and told; without it there is none."""
     evidence = right(case)
-    assert judge(evidence)[rule].breach is None
-    breach = judge(alter(evidence))[rule].breach
-    assert breach is not None
-    assert breach.rule == rule
-    assert breach.fact.startswith(fact) or fact in breach.fact
+    assert judge(evidence)[rule].failure is None
+    failure = judge(alter(evidence))[rule].failure
+    assert failure is not None
+    assert failure.rule == rule
+    assert failure.fact.startswith(fact) or fact in failure.fact
 
 
 def test_a_rate_that_stays_is_told() -> None:
     """Parameters updated with the rate of the first step, after it was lowered."""
     lowered, never = (
-        right(between(Interlude("learning rate"), steps=2)),
+        right(between(BetweenSteps("learning rate"), steps=2)),
         right(replace(CASE, steps=2)),
     )
     evidence = replace(
@@ -214,16 +214,16 @@ def test_a_rate_that_stays_is_told() -> None:
             for rank, other in zip(lowered.ranks, never.ranks, strict=True)
         ),
     )
-    breach = judge(evidence)["LIVE-5"].breach
-    assert breach is not None
-    assert "the learning rate of the first step" in breach.perhaps
+    failure = judge(evidence)["LIVE-5"].failure
+    assert failure is not None
+    assert "the learning rate of the first step" in failure.perhaps
 
 
 @pytest.mark.parametrize("passes", ["joint", "retained"])
 def test_right_evidence_of_other_passes_breaches_no_rule(passes: str) -> None:
     """Whatever the order of a step's passes."""
     findings = judge(right(replace(CASE, accumulation=2, passes=passes)))  # type: ignore[arg-type]  # checked by the case
-    assert {name: found.breach for name, found in findings.items() if found.breach} == {}
+    assert {name: found.failure for name, found in findings.items() if found.failure} == {}
     assert PASSES[passes] in findings["GRAD-13"].met
 
 
@@ -238,7 +238,7 @@ UNEVEN = replace(
 def test_right_evidence_of_uneven_batches_breaches_no_rule() -> None:
     """Whoever has run out counts as zero, and holds in the end what the others do."""
     findings = judge(right(UNEVEN))
-    assert {name: found.breach for name, found in findings.items() if found.breach} == {}
+    assert {name: found.failure for name, found in findings.items() if found.failure} == {}
     assert findings["GRAD-11"].met == set(ALL_RULES["GRAD-11"].needs)
 
 
@@ -271,10 +271,10 @@ def test_uneven_batches_are_judged(
     fact: str, perhaps: str, alter: Callable[[TrainingEvidence], TrainingEvidence]
 ) -> None:
     """Step by step among those left, and in the end among all."""
-    breach = judge(alter(right(UNEVEN)))["GRAD-11"].breach
-    assert breach is not None
-    assert breach.fact == fact
-    assert perhaps in breach.perhaps
+    failure = judge(alter(right(UNEVEN)))["GRAD-11"].failure
+    assert failure is not None
+    assert failure.fact == fact
+    assert perhaps in failure.perhaps
 
 
 def of_all_parameters(
@@ -292,7 +292,7 @@ def test_right_evidence_of_another_number_of_ranks_breaches_no_rule() -> None:
     """What they load is what others saved."""
     for saved_by, met in ((1, "fewer ranks saved"), (3, "more ranks saved")):
         findings = judge(right(replace(CASE, saved_by=saved_by, outside=1)))
-        assert {name: found.breach for name, found in findings.items() if found.breach} == {}
+        assert {name: found.failure for name, found in findings.items() if found.failure} == {}
         assert met in findings["STATE-2"].met
 
 
@@ -317,10 +317,10 @@ def test_a_state_of_another_number_of_ranks_is_judged(
     fact: str, alter: Callable[[TrainingEvidence], TrainingEvidence]
 ) -> None:
     """When it is loaded, and in every step after it."""
-    breach = judge(alter(right(replace(CASE, saved_by=1))))["STATE-2"].breach
-    assert breach is not None
-    assert breach.rule == "STATE-2"
-    assert fact in breach.fact
+    failure = judge(alter(right(replace(CASE, saved_by=1))))["STATE-2"].failure
+    assert failure is not None
+    assert failure.rule == "STATE-2"
+    assert fact in failure.fact
 
 
 def test_the_names_of_a_state_that_others_load_are_the_other_rules_affair() -> None:
@@ -329,8 +329,8 @@ def test_the_names_of_a_state_that_others_load_are_the_other_rules_affair() -> N
     findings = judge(
         replace(evidence, ranks=tuple(replace(rank, saved=[["x"]]) for rank in evidence.ranks))
     )
-    assert findings["STATE-1"].breach is not None
-    assert findings["STATE-2"].breach is None
+    assert findings["STATE-1"].failure is not None
+    assert findings["STATE-2"].failure is None
     assert "(STATE-1)" in findings["STATE-2"].unjudged
 
 
@@ -339,7 +339,7 @@ def test_the_names_of_a_state_that_others_load_are_the_other_rules_affair() -> N
     [
         (lambda: replace(CASE, saved_by=3), "saved_by is 3, expected an integer from 1 to 2"),
         (
-            lambda: between(Interlude("evaluation"), saved_by=1),
+            lambda: between(BetweenSteps("evaluation"), saved_by=1),
             "interludes is .*, expected .* where a state is loaded that others",
         ),
         (
@@ -360,29 +360,29 @@ def test_the_names_of_a_state_that_others_load_are_the_other_rules_affair() -> N
         ),
         (lambda: replace(UNEVEN, zero_grad="never"), "another where a rank runs out of batches"),
         (
-            lambda: between(Interlude("evaluation", 3)),
+            lambda: between(BetweenSteps("evaluation", 3)),
             r"interludes\[0\].step is 3, expected an integer from 1 to 2",
         ),
         (
-            lambda: between(Interlude("evaluation", 0)),
+            lambda: between(BetweenSteps("evaluation", 0)),
             r"interludes\[0\].step is 0, expected an integer from 1 to 2",
         ),
-        (lambda: between(Interlude("freeze", 1, 9)), r"interludes\[0\].layer is 9"),
-        (lambda: between(Interlude("freeze", 1, 0)), "tied to none"),
-        (lambda: between(Interlude("freeze", 1, 5)), "a layer with parameters of its own"),
+        (lambda: between(BetweenSteps("freeze", 1, 9)), r"interludes\[0\].layer is 9"),
+        (lambda: between(BetweenSteps("freeze", 1, 0)), "tied to none"),
+        (lambda: between(BetweenSteps("freeze", 1, 5)), "a layer with parameters of its own"),
         (
-            lambda: between(Interlude("cast"), zero_grad="never"),
+            lambda: between(BetweenSteps("cast"), zero_grad="never"),
             "zero_grad is 'never', expected another where gradients do not",
         ),
         (
-            lambda: between(Interlude("assign")),
+            lambda: between(BetweenSteps("assign")),
             r"interludes\[0\].kind is 'assign', expected another where layers are tied",
         ),
         (
-            lambda: between(Interlude("copy"), outside=1),
+            lambda: between(BetweenSteps("copy"), outside=1),
             "outside is 1, expected 0 where a copy is taken",
         ),
-        (lambda: Interlude("sleep"), "kind is 'sleep', expected one of 'evaluation'"),  # type: ignore[arg-type]  # what it is about
+        (lambda: BetweenSteps("sleep"), "kind is 'sleep', expected one of 'evaluation'"),  # type: ignore[arg-type]  # what it is about
         (
             lambda: replace(CASE, passes="joint"),
             "passes is 'joint', expected 'alternate' where a step has one backward",
@@ -402,7 +402,7 @@ def test_the_names_of_a_state_that_others_load_are_the_other_rules_affair() -> N
         (lambda: Layer("statistics", checkpoint="plain"), "checkpoint is 'plain', expected 'none'"),
         (
             lambda: TrainingCase(
-                Model(1, (Layer("linear"),)), steps=2, interludes=(Interlude("freeze"),)
+                Model(1, (Layer("linear"),)), steps=2, between_steps=(BetweenSteps("freeze"),)
             ),
             "at least one trainable",
         ),
@@ -423,7 +423,7 @@ def test_drawn_programs_can_be_run_and_become_simpler(rule: str) -> None:
     def property_(case: object) -> None:
         assert isinstance(case, TrainingCase)
         assert (
-            case.interludes
+            case.between_steps
             or case.exhausted
             or case.saved_by
             or case.passes != "alternate"
@@ -442,10 +442,10 @@ def test_drawn_programs_can_be_run_and_become_simpler(rule: str) -> None:
 def test_at_a_step_the_case_is_what_the_program_made_of_it() -> None:
     """Frozen layers and rates add up, and nothing of later steps is known."""
     case = between(
-        Interlude("learning rate", 1),
-        Interlude("freeze", 1, SCALE),
-        Interlude("learning rate", 2),
-        Interlude("unfreeze", 2, SCALE),
+        BetweenSteps("learning rate", 1),
+        BetweenSteps("freeze", 1, SCALE),
+        BetweenSteps("learning rate", 2),
+        BetweenSteps("unfreeze", 2, SCALE),
     )
     assert [case.at(step).optimizer.log2_lr for step in range(3)] == [-10, -12, -14]
     assert [case.at(step).model.layers[SCALE].frozen for step in range(3)] == [False, True, False]
@@ -570,14 +570,14 @@ def test_every_shipped_deviation_names_a_rule_or_capability_and_can_be_read() ->
 
 
 @pytest.mark.parametrize("kind", ["forward only", "evaluation with gradients"])
-def test_a_forward_without_a_backward_is_one_in_an_evaluation_too(kind: InterludeKind) -> None:
+def test_a_forward_without_a_backward_is_one_in_an_evaluation_too(kind: BetweenStepsKind) -> None:
     """Torch's reducer is armed by both, and reduces the next backward although it is under no_sync."""
-    case = between(Interlude(kind, 1), Interlude("decay", 1), accumulation=2)
+    case = between(BetweenSteps(kind, 1), BetweenSteps("decay", 1), accumulation=2)
     fitted = Scope(without=frozenset({"forward_only_quiet"})).fit(case)
-    assert [one.kind for one in fitted.interludes] == ["decay"]
+    assert [one.kind for one in fitted.between_steps] == ["decay"]
     assert (
         Scope(without=frozenset({"forward_only_quiet"}))
         .fit(replace(case, accumulation=1))
-        .interludes
-        == case.interludes
+        .between_steps
+        == case.between_steps
     )

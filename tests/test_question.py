@@ -9,7 +9,13 @@ import pytest
 from conftest import Run
 from ddp_invariants.cases.case import ShardCase, TrainingCase
 from ddp_invariants.cases.layers import Layer, Model
-from ddp_invariants.cases.program import Data, Interlude, Mishap, Optimizer, Perturbation
+from ddp_invariants.cases.program import (
+    BetweenSteps,
+    Data,
+    InjectedFailure,
+    Optimizer,
+    Perturbation,
+)
 from ddp_invariants.errors import ExportError
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes.pool import Pool
@@ -27,7 +33,7 @@ RICH = replace(
     data=Data(samples=8),
     bucket_cap=64,
     optimizer=Optimizer("adamw"),
-    mishap=None,
+    injected_failure=None,
     model=Model(
         4, (Layer("linear", 4, bias=True, layout="strided"), Layer("statistics"), Layer("scale"))
     ),
@@ -104,12 +110,12 @@ def asked(
         ),
         (
             "discrete: names in a saved state",
-            replace(SMALLEST, steps=2, interludes=(Interlude("reload"),)),
+            replace(SMALLEST, steps=2, between_steps=(BetweenSteps("reload"),)),
             [r"rank 0: names in its state: \['module\.layers\.0\.weight'\]"],
         ),
         (
             "rule: LIVE-2",
-            replace(SMALLEST, mishap=Mishap("backward error")),
+            replace(SMALLEST, injected_failure=InjectedFailure("backward error")),
             ["rank 0: step 0: the user's own exception reaches the user"],
         ),
         (
@@ -208,7 +214,7 @@ def test_a_script_tells_a_rank_that_raises_from_one_that_hangs(
         ("discrete: capability bucketing", None, "it is seen by comparing several runs"),
         (
             "number: forward",
-            replace(SMALLEST, steps=2, interludes=(Interlude("cast"),)),
+            replace(SMALLEST, steps=2, between_steps=(BetweenSteps("cast"),)),
             "something happens between steps",
         ),
         (

@@ -86,9 +86,11 @@ def stored_violation(
     """What a trial stores of a case that breaches a rule."""
     named = (Ddp(ddp) if isinstance(ddp, str) else ddp), Sampler(sampler)
     trial = Trial(pool, OnTrial(*named), Options())
-    breach = trial.findings(case, confirming=True, rule=rule)[rule].breach
-    assert breach is not None
-    return violation.of(case, breach, *named, confirmed=(1, 1), repeat="", evidence=trial._evidence)
+    failure = trial.findings(case, confirming=True, rule=rule)[rule].failure
+    assert failure is not None
+    return violation.of(
+        case, failure, *named, confirmed=(1, 1), repeat="", evidence=trial._evidence
+    )
 
 
 def on_the_right_one(text: str, side: str) -> str:
@@ -497,8 +499,8 @@ def test_a_script_builds_the_model_the_case_describes(pool: Pool, run: Run) -> N
         re.findall(r"'(layers\.\S+)'", said),
         re.findall(r"(-?[\d.e-]+) at element", said),
     )
-    assert f"parameter {names[0]!r}" in stored.breach.where
-    got = re.match(r"(-?[\d.e+-]+) at", stored.breach.got)
+    assert f"parameter {names[0]!r}" in stored.failure.where
+    got = re.match(r"(-?[\d.e+-]+) at", stored.failure.got)
     assert got is not None
     assert float(numbers[0]) == pytest.approx(float(got[1]), rel=1e-3)
     assert run(on_the_right_one(text, "ddp")) == (0, "not reproduced\n")
@@ -609,7 +611,7 @@ def test_what_is_in_a_file_enters_a_script_as_text_alone(pool: Pool, run: Run) -
     hostile = '"""\nraise SystemExit(7)\n"""\\'
     text = export.script(
         pool,
-        replace(stored, breach=replace(stored.breach, where=hostile, got=hostile), torch=hostile),
+        replace(stored, failure=replace(stored.failure, where=hostile, got=hostile), torch=hostile),
     )
     assert run(text)[0] == 1
 
@@ -619,7 +621,7 @@ def test_what_is_in_a_file_enters_a_script_as_text_alone(pool: Pool, run: Run) -
 
 def outcome(pool: Pool, stored: violation.StoredViolation, ddp: str) -> tuple[Outcome, str]:
     """What came of a replay, and how it is told."""
-    found = replay(pool, stored.case, Ddp(ddp), Sampler(), stored.breach.rule)
+    found = replay(pool, stored.case, Ddp(ddp), Sampler(), stored.failure.rule)
     return found.outcome, terminal.replayed(found, "the command")
 
 
@@ -666,7 +668,7 @@ def test_a_bare_case_is_judged_by_every_rule(pool: Pool) -> None:
     assert "GRAD-2 violated by" in said
     assert re.search(r"also +PARAM-3: ", said)
     assert (
-        replay(pool, ShardCase(), Ddp(), Sampler(fault_of("AcceptsAnyRank"))).breaches[0].rule
+        replay(pool, ShardCase(), Ddp(), Sampler(fault_of("AcceptsAnyRank"))).failures[0].rule
         == "SHARD-7"
     )
 

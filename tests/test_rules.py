@@ -10,10 +10,10 @@ from handmade import CASE, STRUCTURE, altered, everywhere, right
 
 from ddp_invariants.cases.case import NoSync, ShardCase, ZeroGrad
 from ddp_invariants.cases.program import (
+    BetweenSteps,
+    BetweenStepsKind,
     Data,
-    Interlude,
-    InterludeKind,
-    Mishap,
+    InjectedFailure,
     Optimizer,
     Perturbation,
     Poison,
@@ -24,7 +24,7 @@ from ddp_invariants.invariants import ALL_RULES, judge, param
 from ddp_invariants.invariants.comm import WITHHELD
 from ddp_invariants.invariants.rule import Tally
 from ddp_invariants.invariants.shard import UNDECLARED
-from ddp_invariants.invariants.view import Hearing, training
+from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.oracle import balls
 from ddp_invariants.records.evidence import Incident, RankEvidence, ShardEvidence, TrainingEvidence
 from ddp_invariants.records.trace import Call, LastCalls, label
@@ -65,7 +65,7 @@ def restructured(evidence: TrainingEvidence, column: int, value: object) -> Trai
 def test_right_evidence_breaches_no_rule_and_meets_what_it_can() -> None:
     """On right evidence every rule holds or says why it cannot be judged."""
     findings = judge(right())
-    assert {name: f.breach for name, f in findings.items() if f.breach} == {}
+    assert {name: f.failure for name, f in findings.items() if f.failure} == {}
     unjudged = {name for name, f in findings.items() if f.unjudged}
     assert unjudged == {
         "INIT-4",
@@ -118,7 +118,7 @@ def test_right_evidence_holds_for_every_world_size_optimizer_and_clearing(
         data=Data(samples=9, batch_size=2),
     )
     findings = judge(right(case))
-    assert {name: f.breach for name, f in findings.items() if f.breach} == {}
+    assert {name: f.failure for name, f in findings.items() if f.failure} == {}
     assert findings["PARAM-3"].compared > 0
 
 
@@ -245,12 +245,12 @@ BREACHES: list[tuple[str, str, Alteration]] = [
 )
 def test_rule_fires(rule: str, what: str, alter: Alteration) -> None:
     """A breach of the rule's requirement is found, and named with rank, step or parameter."""
-    breach = judge(alter(right()))[rule].breach
-    assert breach is not None, what
-    assert breach.rule == rule
-    assert breach.fact
-    assert "rank" in breach.where or "world size" in breach.where
-    assert breach.got
+    failure = judge(alter(right()))[rule].failure
+    assert failure is not None, what
+    assert failure.rule == rule
+    assert failure.fact
+    assert "rank" in failure.where or "world size" in failure.where
+    assert failure.got
 
 
 def test_every_training_rule_has_a_breach_that_fires_it() -> None:
@@ -305,18 +305,18 @@ def test_buf1_tells_which_buffers_a_rank_keeps_to_itself() -> None:
                         name,
                         lambda value, moved=(rank + step - 1) % 2: np.full_like(value, moved),
                     )
-        breach = judge(evidence)["BUF-1"].breach
-        assert breach is not None
-        assert breach.perhaps.startswith(
+        failure = judge(evidence)["BUF-1"].failure
+        assert failure is not None
+        assert failure.perhaps.startswith(
             "it is what rank 1 itself left after step 0: not synchronised in forward"
         )
-        assert words in breach.perhaps
+        assert words in failure.perhaps
 
 
 def test_loss2_fires_on_different_losses_of_a_shared_batch() -> None:
     """Padding gives ranks the same batch; with the same parameters the loss must be the same."""
     assert (
-        judge(altered(right(SHARED), 1, "loss", 1, "loss", raised_by_one))["LOSS-2"].breach
+        judge(altered(right(SHARED), 1, "loss", 1, "loss", raised_by_one))["LOSS-2"].failure
         is not None
     )
 
@@ -328,17 +328,17 @@ def test_init4_judges_equal_seeds_only_where_declared() -> None:
     assert findings["INIT-1"].unjudged
     assert findings["INIT-4"].compared > 0
     assert (
-        judge(altered(evidence, 1, "forward", 0, WEIGHT, raised_by_one))["INIT-4"].breach
+        judge(altered(evidence, 1, "forward", 0, WEIGHT, raised_by_one))["INIT-4"].failure
         is not None
     )
 
 
 @pytest.mark.parametrize(("kind", "holds"), [("cast", True), ("evaluation", False)])
 def test_param3_a_cast_and_back_keeps_what_is_no_number_but_not_which(
-    kind: InterludeKind, holds: bool
+    kind: BetweenStepsKind, holds: bool
 ) -> None:
     """Of a run that has diverged: torch knows one NaN of bfloat16 on the way back. Nothing else may change its bits."""
-    evidence = right(replace(CASE, interludes=(Interlude(kind, 2),)))
+    evidence = right(replace(CASE, between_steps=(BetweenSteps(kind, 2),)))
     evidence = everywhere(
         evidence,
         "updated",
@@ -353,7 +353,7 @@ def test_param3_a_cast_and_back_keeps_what_is_no_number_but_not_which(
         WEIGHT,
         lambda value: np.copysign(value * np.float32(np.nan), np.float32(1)),
     )
-    assert (param._moved_between(Hearing(evidence), Tally(), 2) is None) is holds
+    assert (param._moved_between(EvidenceView(evidence), Tally(), 2) is None) is holds
 
 
 ACCUMULATED = replace(CASE, accumulation=2, data=Data(samples=8, batch_size=2))
@@ -362,7 +362,7 @@ ACCUMULATED = replace(CASE, accumulation=2, data=Data(samples=8, batch_size=2))
 def test_right_accumulation_breaches_no_rule() -> None:
     """Two micro-steps a step, judged as one step on all their samples."""
     findings = judge(right(ACCUMULATED))
-    assert {name: f.breach for name, f in findings.items() if f.breach} == {}
+    assert {name: f.failure for name, f in findings.items() if f.failure} == {}
     assert findings["GRAD-8"].compared > 0
     assert findings["GRAD-12"].compared > 0
 
@@ -374,7 +374,7 @@ def test_right_accumulation_breaches_no_rule() -> None:
 def test_grad8_counts_how_no_sync_was_used(no_sync: NoSync, situation: str) -> None:
     """Nested, and left by an exception: it has to meet both."""
     findings = judge(right(replace(ACCUMULATED, no_sync=no_sync)))
-    assert {name: f.breach for name, f in findings.items() if f.breach} == {}
+    assert {name: f.failure for name, f in findings.items() if f.failure} == {}
     assert situation in findings["GRAD-8"].met
     assert situation in ALL_RULES["GRAD-8"].needs
 
@@ -383,7 +383,7 @@ def test_grad8_counts_how_no_sync_was_used(no_sync: NoSync, situation: str) -> N
 def test_a_lost_micro_step_is_a_breach_of_every_rule_about_the_mean(rule: str) -> None:
     """The gradient of half the samples is none of the whole batch."""
     assert (
-        judge(everywhere(right(ACCUMULATED), "reduced", 0, WEIGHT, lambda v: v / 2))[rule].breach
+        judge(everywhere(right(ACCUMULATED), "reduced", 0, WEIGHT, lambda v: v / 2))[rule].failure
         is not None
     )
 
@@ -396,8 +396,8 @@ def test_grad8_wants_nothing_sent_by_a_backward_inside_no_sync() -> None:
             replace(rank, sent=[[Call("allreduce", "float32", 4, "SUM")] * 6], quiet=quiet)
             for rank in right(ACCUMULATED).ranks
         ]
-        breach = judge(replace(right(ACCUMULATED), ranks=tuple(early)))["GRAD-8"].breach
-        assert (breach is not None) == sends
+        failure = judge(replace(right(ACCUMULATED), ranks=tuple(early)))["GRAD-8"].failure
+        assert (failure is not None) == sends
 
 
 UNUSED_AT = replace(CASE, steps=4, unused=(Unused(4, step=1), Unused(4, rank=1, step=2)))
@@ -413,12 +413,12 @@ IN_SOME_MICRO_STEPS = replace(
 def test_what_the_last_micro_step_passes_by_is_reduced_all_the_same() -> None:
     """What the first of them had is in the mean, and a None in its place breaches GRAD-8."""
     findings = judge(right(IN_SOME_MICRO_STEPS))
-    assert {name: f.breach for name, f in findings.items() if f.breach} == {}
+    assert {name: f.failure for name, f in findings.items() if f.failure} == {}
     assert findings["GRAD-8"].met >= {"used in some micro-steps alone"}
     assert (
         judge(everywhere(right(IN_SOME_MICRO_STEPS), "reduced", 1, SCALE, lambda v: v * 0))[
             "GRAD-8"
-        ].breach
+        ].failure
         is not None
     )
 
@@ -432,7 +432,7 @@ def test_right_evidence_of_unused_parameters_breaches_no_rule(
 ) -> None:
     """None and zero are both right where no rank uses a parameter, and the update follows which of them it was."""
     findings = judge(right(replace(UNUSED_AT, optimizer=optimizer), none=none))
-    assert {name: f.breach for name, f in findings.items() if f.breach} == {}
+    assert {name: f.failure for name, f in findings.items() if f.failure} == {}
     assert findings["GRAD-9"].met >= set(ALL_RULES["GRAD-9"].needs)
     assert all(
         findings[rule].compared > 0
@@ -457,9 +457,9 @@ def test_right_evidence_of_unused_parameters_breaches_no_rule(
 )
 def test_grad9_fires_on_unused_parameters(alter: Alteration, rule: str, words: str) -> None:
     """None where another rank uses it, None and zero side by side, anything but zero where none does, another divisor."""
-    breach = judge(alter(right(UNUSED_AT, none=False)))[rule].breach
-    assert breach is not None
-    assert words in breach.perhaps
+    failure = judge(alter(right(UNUSED_AT, none=False)))[rule].failure
+    assert failure is not None
+    assert words in failure.perhaps
 
 
 @pytest.mark.parametrize(
@@ -481,8 +481,8 @@ def test_grad2_judges_what_is_declared(
         right(case), "reduced", 0, WEIGHT, lambda v: (v * factor).astype(np.float32)
     )
     findings = judge(evidence, declared)
-    breach = findings["GRAD-2"].breach
-    assert (breach is not None and "step 0" in breach.where and WEIGHT in breach.where) == fires
+    failure = findings["GRAD-2"].failure
+    assert (failure is not None and "step 0" in failure.where and WEIGHT in failure.where) == fires
 
 
 @pytest.mark.parametrize(
@@ -497,11 +497,11 @@ def test_param3_allows_for_a_copy_where_one_is_declared(
     declared: Declarations, factor: float, *, fires: bool
 ) -> None:
     """A bfloat16 parameter shows its fp32 copy rounded: one rounding before the step and one after, and no more."""
-    hearing = Hearing(right(), declared)
+    view = EvidenceView(right(), declared)
     low = balls.FORMATS["bfloat16"]
     form = balls.Format(np.array([low.roundoff]), np.array([low.smallest]), np.array([low.largest]))
     gradient = balls.exactly(np.array([0.0]))
-    updated = hearing._updated(0, np.array([3.0]), gradient, form)
+    updated = view._updated(0, np.array([3.0]), gradient, form)
     assert (abs(3.0 * factor - updated.centre[0]) > updated.radius[0]) == fires
 
 
@@ -509,12 +509,12 @@ def test_an_owner_alone_need_hold_a_gradient() -> None:
     """None elsewhere is no breach; None everywhere is, and so is another value."""
     declared = Declarations(gradients="owner")
     owned = altered(right(), 1, "reduced", 0, WEIGHT, None)
-    assert judge(owned, declared)["GRAD-2"].breach is None
+    assert judge(owned, declared)["GRAD-2"].failure is None
     for wrong in (
         altered(owned, 0, "reduced", 0, WEIGHT, None),
         altered(owned, 0, "reduced", 0, WEIGHT, raised_by_one),
     ):
-        assert judge(wrong, declared)["GRAD-2"].breach is not None
+        assert judge(wrong, declared)["GRAD-2"].failure is not None
 
 
 @pytest.mark.parametrize(
@@ -534,7 +534,7 @@ def test_mem1_wants_a_share_of_what_the_stage_shards(
     """Bytes of module, own copies, state and gradients; what a stage does not shard may be whole."""
     ranks = tuple(replace(rank, held=[held]) for rank in right().ranks)
     finding = judge(replace(right(), ranks=ranks), Declarations(zero=stage))["MEM-1"]
-    assert (finding.breach is not None) == fires
+    assert (finding.failure is not None) == fires
     assert finding.compared
 
 
@@ -553,7 +553,7 @@ def test_comm5_takes_an_all_reduce_of_integers_for_no_gradient() -> None:
         + [used]
     ]
     ranks = tuple(replace(rank, sent=sent) for rank in right().ranks)
-    assert judge(replace(right(), ranks=ranks))["COMM-5"].breach is None
+    assert judge(replace(right(), ranks=ranks))["COMM-5"].failure is None
 
 
 def test_comm3_counts_what_the_ranks_withhold() -> None:
@@ -575,8 +575,8 @@ def test_comm6_observes_and_never_judges() -> None:
             ),
         )
     )["COMM-6"]
-    assert once.breach is None
-    assert twice.breach is None
+    assert once.failure is None
+    assert twice.failure is None
     assert max(twice.observed) == pytest.approx(2 * max(once.observed))
 
 
@@ -607,7 +607,7 @@ def test_comm1_wants_one_sequence(theirs: list[Call], *, fires: bool) -> None:
     """Kind, dtype, count, operation and length; point-to-point calls may differ."""
     evidence = right()
     ranks = (replace(evidence.ranks[0], sent=[CALLS]), replace(evidence.ranks[1], sent=[theirs]))
-    assert (judge(replace(evidence, ranks=ranks))["COMM-1"].breach is not None) == fires
+    assert (judge(replace(evidence, ranks=ranks))["COMM-1"].failure is not None) == fires
 
 
 def test_comm1_tells_both_sequences_with_their_call_sites() -> None:
@@ -615,14 +615,14 @@ def test_comm1_tells_both_sequences_with_their_call_sites() -> None:
     evidence = right()
     theirs = [CALLS[0], MAXIMUM._replace(site="b.py:9")]
     ranks = (replace(evidence.ranks[0], sent=[CALLS]), replace(evidence.ranks[1], sent=[theirs]))
-    breach = judge(replace(evidence, ranks=ranks))["COMM-1"].breach
-    assert breach is not None
-    assert breach.where == "rank 1 of 2, call 2"
-    assert breach.got == (
+    failure = judge(replace(evidence, ranks=ranks))["COMM-1"].failure
+    assert failure is not None
+    assert failure.where == "rank 1 of 2, call 2"
+    assert failure.got == (
         "all_reduce (float32 x 4 MAX) at b.py:9, rank 0 issues all_reduce (float32 x 4 SUM) at ddp.py:7; "
         "2 calls in all, rank 0 2"
     )
-    assert [line.split() for line in breach.notes.splitlines()][-1][:2] == [">", "2"]
+    assert [line.split() for line in failure.notes.splitlines()][-1][:2] == [">", "2"]
 
 
 @pytest.mark.parametrize(
@@ -641,7 +641,7 @@ def test_comm1_compares_each_group_among_its_members(
         replace(rank, sent=calls, groups=members)
         for rank, calls, members in zip(right().ranks, sent, groups, strict=True)
     )
-    assert (judge(replace(right(), ranks=ranks))["COMM-1"].breach is not None) == fires
+    assert (judge(replace(right(), ranks=ranks))["COMM-1"].failure is not None) == fires
 
 
 @pytest.mark.parametrize(("theirs", "fires"), [(CALLS[:1], False), ([CALLS[0], WIDER], True)])
@@ -661,7 +661,7 @@ def test_comm1_of_a_hang_tells_calls_that_differ_and_not_what_is_missing(
         incident=incident,
     )
     finding = judge(evidence)["COMM-1"]
-    assert (finding.breach is not None) == fires
+    assert (finding.failure is not None) == fires
     assert bool(finding.unjudged) != fires
 
 
@@ -682,14 +682,14 @@ def test_comm2_compares_bits_with_the_unperturbed_run() -> None:
     evidence = right(case)
     assert judge(evidence)["COMM-2"].unjudged
     finding = judge(replace(evidence, unperturbed=right()))["COMM-2"]
-    assert finding.breach is None
+    assert finding.failure is None
     assert finding.compared
     assert finding.met == {"collectives delayed"}
     moved = altered(evidence, 1, "updated", 1, WEIGHT, one_bit_up)
-    breach = judge(replace(moved, unperturbed=right()))["COMM-2"].breach
-    assert breach is not None
+    failure = judge(replace(moved, unperturbed=right()))["COMM-2"].failure
+    assert failure is not None
     assert (
-        breach.perhaps
+        failure.perhaps
         == "it changes when collectives start up to 1 ms late, each rank's at times of its own"
     )
 
@@ -729,7 +729,7 @@ def test_comm4_wants_the_buckets_of_a_greedy_filling(
     evidence = resent(right(replace(CASE, bucket_cap=cap)), calls)
     finding = judge(evidence, Declarations(buckets=declared))["COMM-4"]
     assert finding.compared
-    assert (finding.breach is not None) == fires
+    assert (finding.failure is not None) == fires
 
 
 @pytest.mark.parametrize(
@@ -741,11 +741,11 @@ def test_comm5_wants_a_reduction_before_the_last_gradient(
     """The last gradient of each step is computed 0.6 s after the step began."""
     finding = judge(resent(right(), calls))["COMM-5"]
     assert finding.compared
-    assert (finding.breach is not None) == fires
+    assert (finding.failure is not None) == fires
     assert judge(resent(right(), reduced((7, 0.7))))["COMM-5"].unjudged
 
 
-CAUGHT = replace(CASE, mishap=Mishap("backward error", 1))
+CAUGHT = replace(CASE, injected_failure=InjectedFailure("backward error", 1))
 
 
 @pytest.mark.parametrize(
@@ -758,7 +758,7 @@ def test_live2_wants_the_exception_to_reach_the_user(
     """One that was swallowed is a breach; one that was never raised leaves it open."""
     ranks = tuple(replace(rank, surfaced=surfaced) for rank in right(CAUGHT).ranks)
     finding = judge(replace(right(CAUGHT), ranks=ranks))["LIVE-2"]
-    assert (finding.breach is not None) == fires
+    assert (finding.failure is not None) == fires
     assert bool(finding.compared) == judged
 
 
@@ -766,9 +766,9 @@ def test_live2_wants_every_step_right_afterwards() -> None:
     """A gradient that is no mean after an exception was caught."""
     evidence = everywhere(right(CAUGHT), "reduced", 1, WEIGHT, lambda v: 2 * v)
     ranks = tuple(replace(rank, surfaced="UserError") for rank in evidence.ranks)
-    breach = judge(replace(evidence, ranks=ranks))["LIVE-2"].breach
-    assert breach is not None
-    assert breach.fact.startswith("after an exception was caught, the gradient is not the mean")
+    failure = judge(replace(evidence, ranks=ranks))["LIVE-2"].failure
+    assert failure is not None
+    assert failure.fact.startswith("after an exception was caught, the gradient is not the mean")
 
 
 RAISED = {
@@ -786,18 +786,18 @@ RAISED = {
 )
 def test_live3_wants_the_others_to_fail(change: dict[str, Any], *, fires: bool) -> None:
     """To raise before the step is made; to finish, or to make the step, is a breach."""
-    case = replace(CASE, mishap=Mishap("death", 1, 0))
+    case = replace(CASE, injected_failure=InjectedFailure("death", 1, 0))
     survivor = right(case).ranks[1]
     steps = 3 if not change else change["raised"]["step"]
     noted = {key: value for key, value in survivor.tensors.items() if key[1] < steps}
     ranks = (RankEvidence({}), replace(survivor, tensors=noted, **change))
     incident = Incident("died", {0: "was ended by SIGKILL"}, {}, 0.1)
     finding = judge(TrainingEvidence(case, ranks, incident))["LIVE-3"]
-    assert (finding.breach is not None) == fires
+    assert (finding.failure is not None) == fires
     assert finding.compared == 1
     hung = replace(incident, ranks={**incident.ranks, 1: "gave no answer within 2.1 s"})
     assert (
-        judge(TrainingEvidence(case, (RankEvidence({}), RankEvidence({})), hung))["LIVE-3"].breach
+        judge(TrainingEvidence(case, (RankEvidence({}), RankEvidence({})), hung))["LIVE-3"].failure
         is not None
     )
 
@@ -817,7 +817,7 @@ def test_live4_wants_nothing_to_grow_with_every_run(
     """What grew once was started on first use; what grows every time is left behind."""
     case = replace(CASE, rounds=4)
     ranks = tuple(replace(rank, left=counts) for rank in right(case).ranks)
-    assert (judge(replace(right(case), ranks=ranks))["LIVE-4"].breach is not None) == fires
+    assert (judge(replace(right(case), ranks=ranks))["LIVE-4"].failure is not None) == fires
 
 
 @pytest.mark.parametrize("what", ["not waited for", "written to while in flight"])
@@ -831,9 +831,9 @@ def test_comm3_wants_every_result_waited_for(what: str) -> None:
     ranks = tuple(replace(rank, sent=[CALLS]) for rank in evidence.ranks)
     assert judge(replace(evidence, ranks=ranks))["COMM-3"].compared > 0
     late = replace(ranks[1], in_flight=[[1, CALLS[1], what]])
-    breach = judge(replace(evidence, ranks=(ranks[0], late)))["COMM-3"].breach
-    assert breach is not None
-    assert what in breach.fact
+    failure = judge(replace(evidence, ranks=(ranks[0], late)))["COMM-3"].failure
+    assert failure is not None
+    assert what in failure.fact
 
 
 def test_param4_compares_with_plain_training_at_one_rank() -> None:
@@ -841,7 +841,7 @@ def test_param4_compares_with_plain_training_at_one_rank() -> None:
     evidence = right(replace(CASE, world_size=1))
     assert judge(evidence)["PARAM-4"].met == {"one rank"}
     moved = altered(evidence, 0, "updated", 1, WEIGHT, one_bit_up)
-    assert judge(moved)["PARAM-4"].breach is not None
+    assert judge(moved)["PARAM-4"].failure is not None
 
 
 @pytest.mark.parametrize(
@@ -863,7 +863,7 @@ def test_grad7_wants_the_very_value_that_is_not_finite(
     evidence = altered(evidence, 0, "local", 2, SCALE, lambda _: np.float32(value))
     evidence = everywhere(evidence, "reduced", 2, SCALE, lambda _: np.float32(held))
     finding = judge(evidence)["GRAD-7"]
-    assert (finding.breach is not None) == fires
+    assert (finding.failure is not None) == fires
     assert finding.compared > 0
 
 
@@ -873,8 +873,8 @@ def test_poisoned_steps_are_left_to_grad7() -> None:
         right(replace(CASE, poison=Poison(0, 1))), "reduced", 1, WEIGHT, raised_by_one
     )
     findings = judge(evidence)
-    assert findings["GRAD-2"].breach is None
-    assert findings["GRAD-3"].breach is None
+    assert findings["GRAD-2"].failure is None
+    assert findings["GRAD-3"].failure is None
     assert findings["GRAD-2"].compared < judge(right())["GRAD-2"].compared
 
 
@@ -893,7 +893,7 @@ def test_missing_evidence_is_unjudged_never_a_pass_or_an_accusation() -> None:
     )
     findings = judge(replace(evidence, ranks=(silent, silent)))
     for name, finding in findings.items():
-        assert finding.breach is None, name
+        assert finding.failure is None, name
         assert finding.unjudged, name
     assert "rank 0 raised RuntimeError in wrap of step 0: no" in findings["GRAD-2"].unjudged
     assert findings["LIVE-1"].unjudged
@@ -904,16 +904,18 @@ def test_live1_an_exception_on_some_ranks_or_after_a_good_step_is_a_breach() -> 
     evidence = right()
     told = {"phase": "forward", "step": 2, "type": "RuntimeError", "message": "no", "traceback": ""}
     late = [replace(rank, raised=told) for rank in evidence.ranks]
-    assert judge(replace(evidence, ranks=(evidence.ranks[0], late[1])))["LIVE-1"].breach is not None
-    assert judge(replace(evidence, ranks=tuple(late)))["LIVE-1"].breach is not None
+    assert (
+        judge(replace(evidence, ranks=(evidence.ranks[0], late[1])))["LIVE-1"].failure is not None
+    )
+    assert judge(replace(evidence, ranks=tuple(late)))["LIVE-1"].failure is not None
 
 
 def test_param3_a_step_must_start_where_the_one_before_ended() -> None:
     """Parameters that change between an update and the next forward are no trajectory."""
     moved = everywhere(right(), "forward", 1, WEIGHT, raised_by_one)
-    breach = judge(moved)["PARAM-3"].breach
-    assert breach is not None
-    assert breach.fact == "parameters change between one step's update and the next step's forward"
+    failure = judge(moved)["PARAM-3"].failure
+    assert failure is not None
+    assert failure.fact == "parameters change between one step's update and the next step's forward"
 
 
 def test_a_rule_that_crashes_hides_no_other_and_is_inconclusive() -> None:
@@ -935,7 +937,7 @@ def test_a_run_cut_short_is_judged_as_far_as_it_went() -> None:
         replace(evidence, ranks=(evidence.ranks[0], replace(evidence.ranks[1], tensors=cut)))
     )
     assert 0 < findings["GRAD-2"].compared < judge(evidence)["GRAD-2"].compared
-    assert findings["GRAD-2"].breach is None
+    assert findings["GRAD-2"].failure is None
 
 
 # Samplers.
@@ -977,9 +979,9 @@ ORDER = list(range(13))
 def test_right_shards_breach_no_rule() -> None:
     """Strided shards, cyclic padding, and a shuffle that changes with the epoch."""
     findings = dealt([[[0, 2], [1, 0]]], data=PADDED)
-    assert {name for name, f in findings.items() if f.breach} == set()
+    assert {name for name, f in findings.items() if f.failure} == set()
     shuffled = dealt([[ORDER], [ORDER[::-1]]], data=SHUFFLED, epochs=(0, 1), batches=[13])
-    assert {name for name, f in shuffled.items() if f.breach} == set()
+    assert {name for name, f in shuffled.items() if f.failure} == set()
     assert shuffled["SHARD-5"].compared == 1
 
 
@@ -1065,35 +1067,35 @@ SHARD_BREACHES: list[tuple[str, str, Callable[[], dict[str, Finding]]]] = [
 )
 def test_shard_rule_fires(rule: str, what: str, judged: Callable[[], dict[str, Finding]]) -> None:
     """A breach of the rule's requirement is found."""
-    assert judged()[rule].breach is not None, what
+    assert judged()[rule].failure is not None, what
 
 
 def test_what_has_no_len_is_not_asked_for_one() -> None:
     """An iterable need not have any; what it yields is judged all the same."""
-    assert dealt([[[0, 2], [1, 0]]], data=PADDED, lengths=[None, None])["SHARD-1"].breach is None
-    assert dealt([[[0, 2], [1]]], data=PADDED, lengths=[None, None])["SHARD-1"].breach is not None
+    assert dealt([[[0, 2], [1, 0]]], data=PADDED, lengths=[None, None])["SHARD-1"].failure is None
+    assert dealt([[[0, 2], [1]]], data=PADDED, lengths=[None, None])["SHARD-1"].failure is not None
 
 
 def test_what_a_sampler_declares_is_what_it_is_judged_by() -> None:
     """Unequal shards where no padding is declared, whole batches of padding where those are, and the layout."""
     exact = dealt([[[0, 2], [1]]], data=PADDED, declared=SamplerDeclarations(padding="none"))
-    assert {name for name, f in exact.items() if f.breach} <= {"SHARD-6"}
+    assert {name for name, f in exact.items() if f.failure} <= {"SHARD-6"}
     repeated = dealt([[[0, 1], [0, 1]]], data=PADDED, declared=SamplerDeclarations(padding="none"))
-    assert repeated["SHARD-3"].breach is not None
+    assert repeated["SHARD-3"].failure is not None
     by_batch = Data(samples=3, batch_size=2)
     shards = [[[0, 1], [2, 0]], [[0, 1, 2, 0], [1, 2, 0, 1]]]
     fits, too_many = (
         dealt([one], data=by_batch, declared=SamplerDeclarations(padding="batch")) for one in shards
     )
-    assert fits["SHARD-3"].breach is None
-    assert too_many["SHARD-3"].breach is not None
+    assert fits["SHARD-3"].failure is None
+    assert too_many["SHARD-3"].failure is not None
     strided = dealt(
         [[[0, 2], [1, 0]]],
         data=PADDED,
         orders=[[0, 1, 2]],
         declared=SamplerDeclarations(layout="strided"),
     )
-    assert strided["SHARD-8"].breach is None
+    assert strided["SHARD-8"].failure is None
     assert strided["SHARD-8"].compared == 4
 
 
@@ -1132,7 +1134,7 @@ def went_on(rank: int, answer: dict[str, object], raised: dict[str, str] | None 
 def test_shard9_holds_where_the_rest_is_yielded_and_the_next_epoch_is_whole() -> None:
     """And meets the middle of a later, shuffled epoch of several ranks."""
     finding = went_on(0, {})
-    assert finding.breach is None
+    assert finding.failure is None
     assert finding.met == set(ALL_RULES["SHARD-9"].needs) - {"another world size"}
     assert finding.compared == 8
 
@@ -1187,7 +1189,7 @@ def taken_up(world_size: int, **changes: object) -> Finding:
 def test_shard9_holds_where_ranks_of_another_number_share_what_is_left(world_size: int) -> None:
     """Padded to equal lengths."""
     finding = taken_up(world_size)
-    assert finding.breach is None
+    assert finding.failure is None
     assert ("another world size" in finding.met) == (world_size != 2)
 
 
@@ -1215,11 +1217,11 @@ def test_shard9_fires_where_ranks_of_another_number_go_on_wrongly(
     fact: str, got: str, changes: dict[str, object]
 ) -> None:
     """With what was lost and what came again."""
-    breach = taken_up(3, **changes).breach
-    assert breach is not None
-    assert fact in breach.fact
-    assert got in breach.got
-    assert "loaded by 3 ranks" in breach.where
+    failure = taken_up(3, **changes).failure
+    assert failure is not None
+    assert fact in failure.fact
+    assert got in failure.got
+    assert "loaded by 3 ranks" in failure.where
 
 
 @pytest.mark.parametrize(
@@ -1269,28 +1271,28 @@ def test_shard9_fires_where_ranks_of_another_number_go_on_wrongly(
 )
 def test_shard9_fires(fact: str, cause: str, answer: dict[str, object]) -> None:
     """With what was lost and what came again, and the cause where the evidence shows one."""
-    breach = went_on(0, answer).breach
-    assert breach is not None
-    assert fact in breach.fact
-    assert cause in breach.perhaps
-    assert bool(cause) == bool(breach.perhaps)
-    assert "rank 0, 12 samples over 2 ranks, epoch 1, saved after 2 of 6 indices" in breach.where
+    failure = went_on(0, answer).failure
+    assert failure is not None
+    assert fact in failure.fact
+    assert cause in failure.perhaps
+    assert bool(cause) == bool(failure.perhaps)
+    assert "rank 0, 12 samples over 2 ranks, epoch 1, saved after 2 of 6 indices" in failure.where
 
 
 def test_shard9_tells_the_count_of_one_rank_from_all_and_a_batch_from_the_world() -> None:
     """What a short case leaves open is left open."""
-    breach = went_on(1, {"loaded": LATER[4:]}).breach
-    assert breach is not None
-    assert breach.perhaps == ""
-    assert {cause.kind for cause in breach.causes} == {
+    failure = went_on(1, {"loaded": LATER[4:]}).failure
+    assert failure is not None
+    assert failure.perhaps == ""
+    assert {cause.kind for cause in failure.causes} == {
         "times the world",
         "counted twice",
         "a batch ahead",
         "indices for batches",
     }
-    assert "rank 1" in breach.where
-    assert "0 of the 2 taken before come again, 2 of the 4 left are lost" in breach.got
-    assert {cause.kind for cause in went_on(1, {"loaded": LATER[1:]}).breach.causes} == {  # type: ignore[union-attr]  # there is one
+    assert "rank 1" in failure.where
+    assert "0 of the 2 taken before come again, 2 of the 4 left are lost" in failure.got
+    assert {cause.kind for cause in went_on(1, {"loaded": LATER[1:]}).failure.causes} == {  # type: ignore[union-attr]  # there is one
         "counted for all",
         "one behind",
         "batches for indices",
@@ -1302,12 +1304,14 @@ def test_shard9_is_not_judged_where_nothing_is_left_and_accuses_what_raises() ->
     assert (
         went_on(0, {"taken": WHOLE, "rest": [], "loaded": WHOLE}).compared == 4
     )  # Rank 1's alone.
-    breach = went_on(0, {}, {"type": "KeyError", "phase": "resuming", "message": "'epoch'"}).breach
-    assert breach is not None
-    assert breach.fact == "saving or loading a state raises"
-    assert breach.got == "KeyError: 'epoch'"
+    failure = went_on(
+        0, {}, {"type": "KeyError", "phase": "resuming", "message": "'epoch'"}
+    ).failure
+    assert failure is not None
+    assert failure.fact == "saving or loading a state raises"
+    assert failure.got == "KeyError: 'epoch'"
     elsewhere = went_on(0, {}, {"type": "KeyError", "phase": "iteration", "message": "3"})
-    assert elsewhere.breach is None
+    assert elsewhere.failure is None
     assert elsewhere.unjudged
 
 
@@ -1316,5 +1320,5 @@ def test_shard5_is_not_judged_where_chance_could_repeat_an_order() -> None:
     finding = dealt([[[0, 1]], [[0, 1]]], data=Data(samples=2, shuffle=True), epochs=(0, 1))[
         "SHARD-5"
     ]
-    assert finding.breach is None
+    assert finding.failure is None
     assert finding.unjudged

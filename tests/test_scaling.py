@@ -20,7 +20,7 @@ from ddp_invariants.errors import CaseError
 from ddp_invariants.implementation.declarations import Declarations
 from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.invariants import ALL_RULES, judge
-from ddp_invariants.invariants.view import Hearing
+from ddp_invariants.invariants.view import EvidenceView
 from ddp_invariants.oracle import balls
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.proof.catalogue import Planted, chosen
@@ -52,7 +52,7 @@ def test_right_evidence_of_a_loss_scale_breaches_no_rule(
     evidence = right(replace(SCALED, world_size=world_size, optimizer=optimizer, poison=poison))
     assert evidence.ranks[0].scales == [32.0, 16.0, 32.0, 64.0]
     findings = judge(evidence)
-    assert {name: f.breach for name, f in findings.items() if f.breach} == {}
+    assert {name: f.failure for name, f in findings.items() if f.failure} == {}
     assert not [name for name, f in findings.items() if f.crashed]
     assert findings["PARAM-6"].met >= set(ALL_RULES["PARAM-6"].needs) - {
         "more than one rank",
@@ -130,16 +130,16 @@ def test_param6_fires(
     fact: str, got: str, alter: Callable[[TrainingEvidence], TrainingEvidence]
 ) -> None:
     """On each way to skip, scale or move wrongly, named for what it is."""
-    breach = judge(alter(right(SCALED)))["PARAM-6"].breach
-    assert breach is not None
-    assert breach.fact.startswith(fact)
-    assert got in breach.got
+    failure = judge(alter(right(SCALED)))["PARAM-6"].failure
+    assert failure is not None
+    assert failure.fact.startswith(fact)
+    assert got in failure.got
 
 
 def test_scales_that_are_missing_prove_nothing() -> None:
     """No evidence is neither a pass nor an accusation."""
     finding = judge(of_scales(right(SCALED), 1, []))["PARAM-6"]
-    assert finding.breach is None
+    assert finding.failure is None
     assert "no evidence of the loss scale" in finding.unjudged
 
 
@@ -148,7 +148,7 @@ def test_what_may_overflow_or_not_is_left_to_the_ranks() -> None:
     evidence = right(replace(SCALED, poison=None, steps=1))
     for rank in (0, 1):
         evidence = altered(evidence, rank, "local", 0, WEIGHT, lambda v: np.full_like(v, 2.0**127))
-    assert Hearing(evidence).overflows(0) is None
+    assert EvidenceView(evidence).overflows(0) is None
     made = everywhere(evidence, "reduced", 0, WEIGHT, lambda v: np.full_like(v, 2.0**127))
     started = evidence.ranks[0].tensors["forward", 0].by_name
     skipped = of_scales(of_scales(evidence, 0, [8.0]), 1, [8.0])
@@ -161,8 +161,8 @@ def test_what_may_overflow_or_not_is_left_to_the_ranks() -> None:
             lambda v, value=value: value.astype(v.dtype).reshape(v.shape),
         )
     skipped = everywhere(skipped, "state", 0, "momentum", np.zeros_like)
-    assert [judge(one)["PARAM-6"].breach for one in (made, skipped)] == [None, None]
-    parted = judge(of_scales(made, 1, [8.0]))["PARAM-6"].breach
+    assert [judge(one)["PARAM-6"].failure for one in (made, skipped)] == [None, None]
+    parted = judge(of_scales(made, 1, [8.0]))["PARAM-6"].failure
     assert parted is not None
     assert "gradients may be finite, or not" in parted.got
 
@@ -207,7 +207,7 @@ SPARSE = Model(2, (Layer("embedding", sparse=True), Layer("linear", 2)))
         (
             lambda: TrainingCase(
                 Model(2, (Layer("linear"),)),
-                optimizer=Optimizer(momentum=0.5, way="fused"),
+                optimizer=Optimizer(momentum=0.5, kernels="fused"),
                 scaler=LossScale(4),
             ),
             "SGD's fused kernels have momentum",
@@ -274,7 +274,7 @@ def test_an_overflow_of_the_scale_itself_is_skipped(pool: Pool) -> None:
     evidence = pool.train(case, Ddp())
     assert [rank.scales for rank in evidence.ranks] == [[2.0**82, 2.0**82, 2.0**83]] * 2
     findings = judge(evidence)
-    assert {name: found.breach for name, found in findings.items() if found.breach} == {}
+    assert {name: found.failure for name, found in findings.items() if found.failure} == {}
     assert findings["PARAM-6"].met >= {"a step skipped", "a step made after one that was skipped"}
 
 
@@ -304,7 +304,7 @@ def test_a_world_of_one_rank_is_plain_training_with_a_loss_scale(
 ) -> None:
     """The plain steps have a scaler of their own, which skips what the wrapped ones skip."""
     findings = judge(pool.train(case, Ddp()))
-    assert {name: found.breach for name, found in findings.items() if found.breach} == {}
+    assert {name: found.failure for name, found in findings.items() if found.failure} == {}
     assert findings["PARAM-4"].compared == 4 * 4
     assert (UNSCALED in findings["PARAM-6"].met) == (case.clip is not None)
     assert "a step skipped" in findings["PARAM-6"].met
@@ -354,6 +354,6 @@ def test_an_overflow_where_less_is_held_is_left_to_the_ranks() -> None:
         WEIGHT,
         lambda v: np.full_like(v, 4e4),
     )
-    assert Hearing(evidence).overflows(0) is False
-    assert Hearing(evidence, Declarations(exactness="float16")).overflows(0) is None
-    assert math.isfinite(Hearing(evidence).scale(0))
+    assert EvidenceView(evidence).overflows(0) is False
+    assert EvidenceView(evidence, Declarations(exactness="float16")).overflows(0) is None
+    assert math.isfinite(EvidenceView(evidence).scale(0))

@@ -76,7 +76,7 @@ def test_a_wrong_one_is_caught(make_trial: TrialMaker, name: str, rule: str, wor
     asked = rule if rule.startswith("SHARD") else "SHARD-1"
     with pytest.raises(Violation) as raised:
         trial.certify(asked, cases_for(asked, trial.scope))
-    assert raised.value.breach.rule == rule
+    assert raised.value.failure.rule == rule
     assert words in str(raised.value)
     assert "runs in fresh processes" in str(raised.value)
 
@@ -109,7 +109,7 @@ def test_a_rank_that_raises_alone_is_heard(pool: Pool) -> None:
     pool.describe(sampler)
     evidence = pool.shards(ShardCase(data=Data(samples=3)), sampler)
     assert [answer["raised"]["type"] for answer in evidence.answers] == ["ValueError"] * 2
-    assert judge(evidence)["SHARD-1"].breach is None
+    assert judge(evidence)["SHARD-1"].failure is None
     part = {
         "raised": None,
         "warned": [],

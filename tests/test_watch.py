@@ -25,9 +25,9 @@ from ddp_invariants.errors import CaseError
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.report.certificate import verifying
 from ddp_invariants.search.ledger import Ledger
-from ddp_invariants.session.monitor import Held, Watch
+from ddp_invariants.session.monitor import Monitor, SessionSettings
 from ddp_invariants.session.outputs import Wanted
-from ddp_invariants.session.progress import Listener, Progress, Teller
+from ddp_invariants.session.progress import Listener, Progress, ProgressSender
 
 
 def _until(holds: Callable[[], object], seconds: float) -> bool:
@@ -40,7 +40,7 @@ def _until(holds: Callable[[], object], seconds: float) -> bool:
 def test_what_a_worker_tells_is_what_the_main_process_knows() -> None:
     """The last of it; of workers that handed over their ledgers nothing; and nothing of what is no ledger."""
     listener = Listener()
-    one, other = Teller(listener.address, "gw0"), Teller(listener.address, "gw1")
+    one, other = ProgressSender(listener.address, "gw0"), ProgressSender(listener.address, "gw1")
     one(ledger(8))
     one(ledger(9))  # A moment later: not told.
     other.tell(ledger(10))
@@ -265,29 +265,29 @@ def test_an_interrupt_that_python_ignores_is_made_again(*, heeded: bool) -> None
 
 def test_whoever_cuts_a_session_short_ends_its_workers_but_those_that_came_back() -> None:
     """Whether or not they have told anything yet."""
-    watch = Watch(Held("pytest", 1, 10, 4, "pooled", "gloo"), Wanted(), lambda: None)
+    monitor = Monitor(SessionSettings("pytest", 1, 10, 4, "pooled", "gloo"), Wanted(), lambda: None)
     with subprocess.Popen(["sleep", "60"]) as one, subprocess.Popen(["sleep", "60"]) as other:
-        watch.workers = {"gw0": one.pid, "gw1": other.pid}
-        watch.take("gw1", Ledger())
-        watch.cut_short(by_user=False)
-        assert (one.wait(10), other.poll(), watch.interrupted) == (-signal.SIGKILL, None, False)
+        monitor.workers = {"gw0": one.pid, "gw1": other.pid}
+        monitor.take("gw1", Ledger())
+        monitor.cut_short(by_user=False)
+        assert (one.wait(10), other.poll(), monitor.interrupted) == (-signal.SIGKILL, None, False)
         other.kill()
-    watch.listener.close()
+    monitor.listener.close()
 
 
 def test_in_a_ci_job_a_line_tells_now_and_then_how_far_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Not before its time, and not twice at once."""
-    watch = Watch(Held("pytest", 1, 10, 4, "pooled", "gloo"), Wanted(), lambda: None)
+    monitor = Monitor(SessionSettings("pytest", 1, 10, 4, "pooled", "gloo"), Wanted(), lambda: None)
     try:
-        assert watch.line() == ""
+        assert monitor.line() == ""
         monkeypatch.setattr("ddp_invariants.session.monitor.LINE_EVERY", 0.05)
         time.sleep(0.06)
         assert (
-            watch.line()
+            monitor.line()
             == f"ddp-invariants: 0/{len(ALL_RULES)} properties, 0 cases, 0/s, {len(ALL_RULES)} open"
         )
-        assert watch.line() == ""
+        assert monitor.line() == ""
     finally:
-        watch.listener.close()
+        monitor.listener.close()

@@ -18,11 +18,11 @@ from typing import Any, ClassVar, Literal
 from ddp_invariants.cases.fields import STRICT, between, one_of, require
 from ddp_invariants.cases.layers import PASSING, Layer, Model
 from ddp_invariants.cases.program import (
+    BetweenSteps,
     Data,
     Exhausted,
-    Interlude,
+    InjectedFailure,
     LossScale,
-    Mishap,
     Optimizer,
     Perturbation,
     Poison,
@@ -62,7 +62,7 @@ class TrainingCase:
         zero_grad: What happens to gradients before each backward.
         poison: A value that is not finite, or None.
         perturbation: Of the timing of collectives.
-        mishap: What goes wrong on purpose, or None.
+        injected_failure: What goes wrong on purpose, or None.
         no_sync: How the micro-steps but the last go without communication: each in a `plain`
             no_sync, or with a `nested` one entered and left before its backward; or an `error` of
             the user's own leaves a no_sync before the last one.
@@ -77,7 +77,7 @@ class TrainingCase:
         penalty: Whether the squared gradient of the outputs by the inputs, which the program asks
             autograd for with a graph of its own, is added to every loss. Known from the unwrapped
             twin alone: the oracle has no second derivatives.
-        interludes: What the program does between steps, in this order before one and the same.
+        between_steps: What the program does between steps, in this order before one and the same.
         exhausted: Ranks that have batches for some of the steps only. They train under the
             implementation's own way to bear it, which they are the first to leave; the others go
             on.
@@ -112,13 +112,13 @@ class TrainingCase:
     zero_grad: ZeroGrad = "set_to_none"
     poison: Poison | None = None
     perturbation: Perturbation = Perturbation()
-    mishap: Mishap | None = None
+    injected_failure: InjectedFailure | None = None
     no_sync: NoSync = "plain"
     unused: tuple[Unused, ...] = ()
     crossed: int | None = None
     passes: Passes = "alternate"
     penalty: bool = False
-    interludes: tuple[Interlude, ...] = ()
+    between_steps: tuple[BetweenSteps, ...] = ()
     exhausted: tuple[Exhausted, ...] = ()
     saved_by: int | None = None
     clip: float | None = None
@@ -176,29 +176,29 @@ class TrainingCase:
             )
         between("rounds", self.rounds, 1, 100)
         between("perturbation.rank", self.perturbation.rank, 0, self.world_size - 1)
-        if self.mishap is not None:
-            between("mishap.rank", self.mishap.rank, 0, self.world_size - 1)
-            between("mishap.step", self.mishap.step, 0, self.steps - 1)
+        if self.injected_failure is not None:
+            between("mishap.rank", self.injected_failure.rank, 0, self.world_size - 1)
+            between("mishap.step", self.injected_failure.step, 0, self.steps - 1)
             require(
-                self.mishap.kind == "death" or self.zero_grad != "never",
+                self.injected_failure.kind == "death" or self.zero_grad != "never",
                 "zero_grad",
                 self.zero_grad,
                 "another where a step is run again: what the first attempt left must be cleared",
             )
             require(
-                self.mishap.kind != "death" or self.perturbation.kind == "none",
+                self.injected_failure.kind != "death" or self.perturbation.kind == "none",
                 "perturbation.kind",
                 self.perturbation.kind,
                 "'none' where a rank dies: what is withheld then is the harness's own trouble",
             )
             require(
-                self.mishap.kind != "death" or self.mishap.step > 0,
+                self.injected_failure.kind != "death" or self.injected_failure.step > 0,
                 "mishap.step",
-                self.mishap.step,
+                self.injected_failure.step,
                 "from 1 where a rank dies",
             )
             require(
-                self.mishap.kind != "death" or self.rounds == 1,
+                self.injected_failure.kind != "death" or self.rounds == 1,
                 "rounds",
                 self.rounds,
                 "1 where a rank dies",
@@ -235,8 +235,8 @@ class TrainingCase:
         )
         if self.penalty:
             self._require_penalty()
-        for index, interlude in enumerate(self.interludes):
-            self._require_interlude(f"interludes[{index}]", interlude)
+        for index, action in enumerate(self.between_steps):
+            self._require_between_steps(f"interludes[{index}]", action)
         require(
             self.clip is None or 0 < self.clip < math.inf,
             "clip",
@@ -267,14 +267,14 @@ class TrainingCase:
             self._require_exhausted()
         if self.saved_by is not None:
             self._require_saved()
-        if any(one.freezes for one in self.interludes):
+        if any(one.freezes for one in self.between_steps):
             for step in range(self.steps):
                 self.at(step)  # Something is trained in every one.
 
         require(
-            self.optimizer.way != "fused" or self.fusible,
+            self.optimizer.kernels != "fused" or self.fusible,
             "optimizer.way",
-            self.optimizer.way,
+            self.optimizer.kernels,
             "another where parameters are not contiguous, of bfloat16, complex, or sometimes without a gradient",
         )
         plain = replace(self.optimizer, log2_lr=Optimizer().log2_lr) == Optimizer()
@@ -329,7 +329,7 @@ class TrainingCase:
             scaler=None,
             exhausted=(),
             saved_by=None,
-            interludes=(),
+            between_steps=(),
         )
 
     def _require_exhausted(self) -> None:
@@ -349,7 +349,7 @@ class TrainingCase:
             self.zero_grad,
             "another where a rank runs out of batches",
         )
-        self._require_plain("where a rank runs out of batches", accumulation=1, interludes=())
+        self._require_plain("where a rank runs out of batches", accumulation=1, between_steps=())
         require(
             not self.sparse,
             "exhausted",
@@ -367,7 +367,7 @@ class TrainingCase:
             f"at least {self.saved_by}: a rank that saves has no batch",
         )
         self._require_plain(
-            "where a state is loaded that others saved", interludes=(), exhausted=()
+            "where a state is loaded that others saved", between_steps=(), exhausted=()
         )
 
     def _require_scaler(self, plan: LossScale) -> None:
@@ -405,14 +405,14 @@ class TrainingCase:
         return (
             real
             and not self.sparse
-            and not (self.optimizer.way == "fused" and self.optimizer.momentum > 0)
+            and not (self.optimizer.kernels == "fused" and self.optimizer.momentum > 0)
         )
 
     def _require_plain(self, where: str, **plain: object) -> None:
         """Insist that little else happens in a case."""
         for name, expected in {
             "poison": None,
-            "mishap": None,
+            "injected_failure": None,
             "unused": (),
             "rounds": 1,
             **plain,
@@ -445,9 +445,9 @@ class TrainingCase:
             layer.layout == "contiguous" and layer.dtype in ("float32", "float64")
             for layer in self.model.layers
         )
-        return plain and not self.unused and not any(one.freezes for one in self.interludes)
+        return plain and not self.unused and not any(one.freezes for one in self.between_steps)
 
-    def _require_interlude(self, where: str, one: Interlude) -> None:
+    def _require_between_steps(self, where: str, one: BetweenSteps) -> None:
         layers = self.model.layers
         between(f"{where}.step", one.step, 1, self.steps - 1)
         between(f"{where}.layer", one.layer, 0, len(layers) - 1)
@@ -518,9 +518,9 @@ class TrainingCase:
 
     def at(self, step: int) -> "TrainingCase":
         """The case with the model and the optimizer as they are at a step, after the interludes up to it."""
-        past = [one for one in self.interludes if one.step <= step]
+        past = [one for one in self.between_steps if one.step <= step]
         if not past:
-            return replace(self, interludes=()) if self.interludes else self
+            return replace(self, between_steps=()) if self.between_steps else self
         layers, optimizer = list(self.model.layers), self.optimizer
         for one in past:
             if one.freezes:
@@ -537,7 +537,7 @@ class TrainingCase:
             self,
             model=replace(self.model, layers=tuple(layers)),
             optimizer=optimizer,
-            interludes=(),
+            between_steps=(),
         )
 
     @property
@@ -545,7 +545,7 @@ class TrainingCase:
         """Names of the parameters that are trained at some steps and frozen at others."""
         frozen = (
             [self.frozen(step) for step in range(self.steps)]
-            if any(one.freezes for one in self.interludes)
+            if any(one.freezes for one in self.between_steps)
             else []
         )
         return frozenset.union(*frozen) - frozenset.intersection(*frozen) if frozen else frozenset()
@@ -596,7 +596,7 @@ class TrainingCase:
     @property
     def kills(self) -> bool:
         """Whether a rank is killed on purpose."""
-        return self.mishap is not None and self.mishap.kind == "death"
+        return self.injected_failure is not None and self.injected_failure.kind == "death"
 
     @property
     def ranks_needed(self) -> int:
@@ -680,7 +680,7 @@ def from_plain(plain: dict[str, Any]) -> Case:
         plain["model"]["inputs"], tuple(Layer(**layer) for layer in plain["model"]["layers"])
     )
     poison = plain["poison"] and Poison(**plain["poison"])
-    mishap = plain["mishap"] and Mishap(**plain["mishap"])
+    injected_failure = plain["injected_failure"] and InjectedFailure(**plain["injected_failure"])
     scaler = plain["scaler"] and LossScale(**plain["scaler"])
     return TrainingCase(
         **{
@@ -688,11 +688,11 @@ def from_plain(plain: dict[str, Any]) -> Case:
             "model": model,
             "data": Data(**plain["data"]),
             "unused": tuple(Unused(**one) for one in plain["unused"]),
-            "interludes": tuple(Interlude(**one) for one in plain["interludes"]),
+            "between_steps": tuple(BetweenSteps(**one) for one in plain["between_steps"]),
             "exhausted": tuple(Exhausted(**one) for one in plain["exhausted"]),
             "optimizer": Optimizer(**plain["optimizer"]),
             "poison": poison,
-            "mishap": mishap,
+            "injected_failure": injected_failure,
             "scaler": scaler,
             "perturbation": Perturbation(**plain["perturbation"]),
         }
@@ -718,7 +718,11 @@ def _brief(value: object) -> str:
             f"{k}={v}" for k, v in asdict(value).items() if k != "kind" and v != getattr(Layer, k)
         ]
         return value.kind + (f"({','.join(differing)})" if differing else "")
-    if isinstance(value, tuple) and value and isinstance(value[0], Unused | Interlude | Exhausted):
+    if (
+        isinstance(value, tuple)
+        and value
+        and isinstance(value[0], Unused | BetweenSteps | Exhausted)
+    ):
         return "+".join(_brief(one) for one in value)
     if isinstance(
         value,
@@ -727,9 +731,9 @@ def _brief(value: object) -> str:
         | Poison
         | LossScale
         | Perturbation
-        | Mishap
+        | InjectedFailure
         | Unused
-        | Interlude
+        | BetweenSteps
         | Exhausted,
     ):
         differing = [

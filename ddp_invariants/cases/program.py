@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Literal
 from ddp_invariants.cases.fields import STRICT, between, one_of, require
 
 OptimizerKind = Literal["sgd", "adamw", "adam"]
-Way = Literal["default", "foreach", "fused"]
+Kernels = Literal["default", "foreach", "fused"]
 PoisonKind = Literal["nan", "inf", "-inf"]
-InterludeKind = Literal[
+BetweenStepsKind = Literal[
     "evaluation",
     "evaluation with gradients",
     "forward only",
@@ -29,7 +29,7 @@ PerturbationKind = Literal[
     "none", "withheld", "delays", "late", "slow communication", "slow computation"
 ]
 Sentinel = Literal["finite", "nan"]
-MishapKind = Literal["forward error", "backward error", "death"]
+InjectedFailureKind = Literal["forward error", "backward error", "death"]
 SENTINEL = 12345.0
 """What a buffer holds while its result is withheld, unless the case asks for NaN. Finite, since a NaN survives a division."""
 
@@ -70,7 +70,7 @@ class Optimizer:
         momentum: Of SGD alone.
         weight_decay: As torch takes it.
         nesterov: Whether SGD looks ahead by its momentum.
-        way: Which of torch's implementations steps: a loop over parameters, one over operations
+        kernels: Which of torch's implementations steps: a loop over parameters, one over operations
             (`foreach`), or one kernel (`fused`), which on CPU takes contiguous parameters that all
             have a gradient (`TrainingCase.fusible`).
     """
@@ -82,11 +82,11 @@ class Optimizer:
     momentum: float = 0.0
     weight_decay: float = 0.0
     nesterov: bool = False
-    way: Way = "default"
+    kernels: Kernels = "default"
 
     def __post_init__(self) -> None:
         one_of("kind", self.kind, OptimizerKind)
-        one_of("way", self.way, Way)
+        one_of("way", self.kernels, Kernels)
         require(
             not self.nesterov or (self.kind == "sgd" and self.momentum > 0),
             "nesterov",
@@ -108,7 +108,7 @@ class Optimizer:
         named: dict[str, Any] = {"lr": self.lr, "weight_decay": self.weight_decay}
         named |= {"momentum": self.momentum} if self.kind == "sgd" else {}
         named |= {"nesterov": True} if self.nesterov else {}
-        return named | ({} if self.way == "default" else {self.way: True})
+        return named | ({} if self.kernels == "default" else {self.kernels: True})
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ class Perturbation:
 
 
 @dataclass(frozen=True)
-class Mishap:
+class InjectedFailure:
     """What goes wrong at one step.
 
     Attributes:
@@ -228,12 +228,12 @@ class Mishap:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
-    kind: MishapKind
+    kind: InjectedFailureKind
     step: int = 0
     rank: int = 0
 
     def __post_init__(self) -> None:
-        one_of("kind", self.kind, MishapKind)
+        one_of("kind", self.kind, InjectedFailureKind)
 
 
 @dataclass(frozen=True)
@@ -272,7 +272,7 @@ class Exhausted:
 
 
 @dataclass(frozen=True)
-class Interlude:
+class BetweenSteps:
     """What the program does on every rank before a step, besides training.
 
     Attributes:
@@ -291,12 +291,12 @@ class Interlude:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
-    kind: InterludeKind
+    kind: BetweenStepsKind
     step: int = 1
     layer: int = 0
 
     def __post_init__(self) -> None:
-        one_of("kind", self.kind, InterludeKind)
+        one_of("kind", self.kind, BetweenStepsKind)
 
     @property
     def clears(self) -> bool:

@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 from ddp_invariants.cases.case import Case, ShardCase, TrainingCase
 from ddp_invariants.cases.layers import Layer
 from ddp_invariants.cases.program import (
+    BetweenSteps,
     Data,
     Exhausted,
-    Interlude,
+    InjectedFailure,
     LossScale,
-    Mishap,
     Optimizer,
     Perturbation,
     Unused,
@@ -24,7 +24,16 @@ from ddp_invariants.cases.program import (
 from ddp_invariants.errors import CaseError
 
 Plan = TypeVar(
-    "Plan", Data, Layer, Optimizer, Perturbation, Mishap, Unused, Interlude, Exhausted, LossScale
+    "Plan",
+    Data,
+    Layer,
+    Optimizer,
+    Perturbation,
+    InjectedFailure,
+    Unused,
+    BetweenSteps,
+    Exhausted,
+    LossScale,
 )
 
 
@@ -39,7 +48,7 @@ def _simpler_training(case: TrainingCase) -> Iterator[TrainingCase]:
             case,
             layers=without_layer(case.model.layers, index),
             unused=unused_without(case.unused, index),
-            interludes=interludes_without(case.interludes, index),
+            between_steps=interludes_without(case.between_steps, index),
         )
     for world_size in range(2, case.world_size):
         yield from _tried(case, world_size=world_size)
@@ -57,13 +66,13 @@ def _simpler_training(case: TrainingCase) -> Iterator[TrainingCase]:
         "zero_grad",
         "poison",
         "perturbation",
-        "mishap",
+        "injected_failure",
         "no_sync",
         "unused",
         "crossed",
         "passes",
         "penalty",
-        "interludes",
+        "between_steps",
         "exhausted",
         "saved_by",
         "clip",
@@ -86,7 +95,10 @@ def _simpler_training(case: TrainingCase) -> Iterator[TrainingCase]:
     for perturbation in _simpler_fields(case.perturbation, Perturbation(case.perturbation.kind)):
         yield from _tried(case, perturbation=perturbation)
     plans: dict[str, tuple[Any, Any]] = {
-        "mishap": (case.mishap, case.mishap and Mishap(case.mishap.kind)),
+        "injected_failure": (
+            case.injected_failure,
+            case.injected_failure and InjectedFailure(case.injected_failure.kind),
+        ),
         "scaler": (case.scaler, LossScale(4)),
     }
     yield from (
@@ -98,7 +110,7 @@ def _simpler_training(case: TrainingCase) -> Iterator[TrainingCase]:
     )
     plainest: dict[str, Callable[[Any], Any]] = {
         "unused": lambda one: Unused(one.layer),
-        "interludes": lambda one: Interlude(one.kind, min(1, one.step)),
+        "between_steps": lambda one: BetweenSteps(one.kind, min(1, one.step)),
         "exhausted": lambda one: Exhausted(one.rank),
     }
     yield from (
@@ -176,11 +188,13 @@ def unused_without(unused: tuple[Unused, ...], index: int) -> tuple[Unused, ...]
     )
 
 
-def interludes_without(interludes: tuple[Interlude, ...], index: int) -> tuple[Interlude, ...]:
+def interludes_without(
+    between_steps: tuple[BetweenSteps, ...], index: int
+) -> tuple[BetweenSteps, ...]:
     """What happens between steps when one layer is taken out: nothing to that layer."""
     return tuple(
         replace(one, layer=max(one.layer - (one.layer > index), 0))
-        for one in interludes
+        for one in between_steps
         if one.layer != index or not one.freezes
     )
 

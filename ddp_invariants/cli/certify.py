@@ -13,7 +13,7 @@ from ddp_invariants.cli.output import print_json, text_aside, with_json
 from ddp_invariants.errors import CERTIFIED, INCONCLUSIVE, INTERRUPTED, USAGE, VIOLATED
 
 if TYPE_CHECKING:
-    from ddp_invariants.report.outcome import Sat
+    from ddp_invariants.report.outcome import SessionResult
 
 _SAMPLER = "sampler:"
 """What stands before the name of a sampler among NAMEs, as `course:` before a course's."""
@@ -169,16 +169,18 @@ def certify(
     status = INCONCLUSIVE
     try:
         with text_aside() if as_json else nullcontext():
-            sat = _judged(names, words, certificate and Path(certificate))
-        status = min((one.status for one in sat.values()), key=_WORST_FIRST.index)
+            results = _judged(names, words, certificate and Path(certificate))
+        status = min((one.status for one in results.values()), key=_WORST_FIRST.index)
         if as_json:
-            print_json(machine.certified(sat, status))
+            print_json(machine.certified(results, status))
     finally:
         job.leave(status)
     context.exit(status)
 
 
-def _judged(names: tuple[str, ...], words: list[str], compared: Path | None) -> "dict[str, Sat]":
+def _judged(
+    names: tuple[str, ...], words: list[str], compared: Path | None
+) -> "dict[str, SessionResult]":
     """Judge them one after another; what came of each, as far as it came to that.
 
     Args:
@@ -189,27 +191,27 @@ def _judged(names: tuple[str, ...], words: list[str], compared: Path | None) -> 
     """
     # Imported here, as above.
     from ddp_invariants.report import machine
-    from ddp_invariants.session.run import sit
+    from ddp_invariants.session.run import run_session
 
-    sat: dict[str, Sat] = {}
+    results: dict[str, SessionResult] = {}
     for name in dict.fromkeys(names or ("",)):
         sampler = name.startswith(_SAMPLER)
         on_trial = (
             [f"--{'sampler' if sampler else 'ddp'}={name.removeprefix(_SAMPLER)}"] if name else []
         )
         of_its_own = [f"--certificate={_beside(compared, name)}"] if compared is not None else []
-        sat[name] = sit([*words, *of_its_own, *on_trial], of_sampler=sampler)
-        if sat[name].status == INTERRUPTED:
+        results[name] = run_session([*words, *of_its_own, *on_trial], of_sampler=sampler)
+        if results[name].status == INTERRUPTED:
             break
     if len(names) > 1:
-        click.echo(machine.side_by_side(sat))
+        click.echo(machine.side_by_side(results))
     if compared is not None:
         click.echo(
             _compared(
-                compared, [_beside(compared, name) for name, one in sat.items() if one.ledger]
+                compared, [_beside(compared, name) for name, one in results.items() if one.ledger]
             )
         )
-    return sat
+    return results
 
 
 def _beside(page: Path, name: str) -> Path:

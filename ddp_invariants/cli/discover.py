@@ -11,7 +11,7 @@ from ddp_invariants.cli.output import print_json, with_json
 from ddp_invariants.cli.pool import joined, ranks
 from ddp_invariants.discovery import probe
 from ddp_invariants.implementation.spec import named
-from ddp_invariants.processes.backends import Backend, Device
+from ddp_invariants.processes.backends import BackendName, DeviceName
 from ddp_invariants.report import machine, terminal
 
 
@@ -47,8 +47,8 @@ def discover(
     deviations: tuple[Path, ...],
     pin: Path | None,
     *,
-    backend: Backend,
-    device: Device | None,
+    backend: BackendName,
+    device: DeviceName | None,
     as_json: bool,
     **options: Any,
 ) -> None:

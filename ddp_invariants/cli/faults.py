@@ -8,7 +8,7 @@ from ddp_invariants.cli.options import placing
 from ddp_invariants.cli.output import print_json, with_json
 from ddp_invariants.cli.pool import ranks
 from ddp_invariants.errors import INCONCLUSIVE, INTERRUPTED, UNUSABLE_INPUT, unusable
-from ddp_invariants.processes.backends import Backend, Device, wanted
+from ddp_invariants.processes.backends import BackendName, DeviceName, wanted
 from ddp_invariants.processes.hosts import Hosts
 from ddp_invariants.report import machine, terminal
 
@@ -48,8 +48,8 @@ def faults(
     control_cases: int,
     workers: int,
     *,
-    backend: Backend,
-    device: Device | None,
+    backend: BackendName,
+    device: DeviceName | None,
     as_json: bool,
 ) -> None:
     """Measure the judge: search for every planted fault, by all rules at once, and judge controls, which none may accuse.
@@ -74,16 +74,16 @@ def faults(
     beyond: list[str] = []
     screen = Console(stderr=True)
     try:
-        entries, way = chosen(only), wanted(backend, device)
-        beyond = [one.name for one in entries if one.needs_device and way.device == "cpu"]
+        entries, resolved = chosen(only), wanted(backend, device)
+        beyond = [one.name for one in entries if one.needs_device and resolved.device == "cpu"]
         jobs = measure.jobs(
             [one for one in entries if one.name not in beyond], seeds, control_cases
         )
-        if way.device != "cpu":
+        if resolved.device != "cpu":
             with ranks(backend, device, measure.MAX_WORLD_SIZE):
                 pass  # They can be had.
         with Hosts() as hosts, Progress(console=screen, disable=not screen.is_terminal) as progress:
-            searches = measure.measure(hosts.addresses, jobs, workers, way)
+            searches = measure.measure(hosts.addresses, jobs, workers, resolved)
             for one in progress.track(searches, len(jobs), description="searching"):
                 found.append(one)
                 if not screen.is_terminal:

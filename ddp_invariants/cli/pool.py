@@ -7,7 +7,7 @@ import click
 
 from ddp_invariants.errors import INCONCLUSIVE, UNUSABLE_INPUT, CaseError, unusable
 from ddp_invariants.processes import backends, job
-from ddp_invariants.processes.backends import Backend, Device
+from ddp_invariants.processes.backends import BackendName, DeviceName
 from ddp_invariants.processes.hosts import Hosts
 from ddp_invariants.processes.pool import Pool
 
@@ -37,7 +37,7 @@ def joined(context: click.Context) -> Iterator[None]:
 
 
 @contextmanager
-def ranks(backend: Backend, device: Device | None, least: int) -> Iterator[Pool]:
+def ranks(backend: BackendName, device: DeviceName | None, least: int) -> Iterator[Pool]:
     """Ranks over a backend, on a device.
 
     Args:
@@ -50,11 +50,11 @@ def ranks(backend: Backend, device: Device | None, least: int) -> Iterator[Pool]
             device.
         HarnessError: The harness failed.
     """
-    way, ours = backends.wanted(backend, device), job.led()
-    with closing(ours or Hosts()) as where, Pool(where.addresses, way=way) as pool:
-        sights = pool.sights(1 if ours is None else ours.job.world_size)
-        why = backends.not_run(way, sights[0])
-        most, bounded = backends.bound(way, sights) or (least, "")
+    resolved, ours = backends.wanted(backend, device), job.led()
+    with closing(ours or Hosts()) as where, Pool(where.addresses, backend=resolved) as pool:
+        device_infos = pool.device_infos(1 if ours is None else ours.job.world_size)
+        why = backends.not_run(resolved, device_infos[0])
+        most, bounded = backends.bound(resolved, device_infos) or (least, "")
         if ours is not None and ours.job.world_size < min(most, least):
             most, bounded = ours.job.world_size, f"the job has {ours.job.world_size}"
         if why or most < least:

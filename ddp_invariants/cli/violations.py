@@ -14,7 +14,7 @@ from ddp_invariants.cli.output import print_json, with_json
 from ddp_invariants.cli.pool import joined, ranks
 from ddp_invariants.errors import INCONCLUSIVE, UNUSABLE_INPUT, CaseError, ExportError, unusable
 from ddp_invariants.implementation.spec import OPTIONS, Ddp, Sampler, named
-from ddp_invariants.processes.backends import Backend, Device
+from ddp_invariants.processes.backends import BackendName, DeviceName
 from ddp_invariants.processes.hosts import Hosts
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records import reading
@@ -41,8 +41,8 @@ def replay(
     violation: str,
     *,
     own: tuple[str, ...],
-    backend: Backend,
-    device: Device | None,
+    backend: BackendName,
+    device: DeviceName | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -61,7 +61,7 @@ def replay(
             _add_rules(file)
         stored, ddp, sampler = _found(context, violation, options)
         case, rule = (
-            (stored.case, stored.breach.rule)
+            (stored.case, stored.failure.rule)
             if isinstance(stored, records.StoredViolation)
             else (stored, "")
         )
@@ -74,7 +74,7 @@ def replay(
             backend, device, case.ranks_needed if isinstance(case, TrainingCase) else 1
         ) as pool:
             found = replayed(pool, case, ddp, sampler, rule)
-        added = [word for file in own for word in ("--rules", file)] + pool.way.options.split()
+        added = [word for file in own for word in ("--rules", file)] + pool.backend.options.split()
         repeat = shlex.join(
             ["ddp-invariants", "replay", violation, *_given(context, options), *added]
         )

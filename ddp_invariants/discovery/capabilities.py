@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from ddp_invariants.cases.case import Passes, TrainingCase
 from ddp_invariants.cases.layers import BUFFERS, Layer, Model
 from ddp_invariants.cases.program import (
+    BetweenSteps,
+    BetweenStepsKind,
     Data,
     Exhausted,
-    Interlude,
-    InterludeKind,
+    InjectedFailure,
+    InjectedFailureKind,
     LossScale,
-    Mishap,
-    MishapKind,
     Optimizer,
     Poison,
     Unused,
@@ -58,13 +58,13 @@ def _changed(case: TrainingCase, change: Callable[[Layer], Layer]) -> TrainingCa
 
 def _dropped(case: TrainingCase, *kinds: str) -> TrainingCase:
     """The case without layers of some kinds."""
-    layers, unused, interludes = case.model.layers, case.unused, case.interludes
+    layers, unused, between_steps = case.model.layers, case.unused, case.between_steps
     for index in reversed(range(len(layers))):
         if layers[index].kind in kinds:
             layers, unused = without_layer(layers, index), unused_without(unused, index)
-            interludes = interludes_without(interludes, index)
+            between_steps = interludes_without(between_steps, index)
     return replace(
-        case, model=replace(case.model, layers=layers), unused=unused, interludes=interludes
+        case, model=replace(case.model, layers=layers), unused=unused, between_steps=between_steps
     )
 
 
@@ -123,12 +123,12 @@ def _field(
     )
 
 
-def _mishap(kind: MishapKind, *situations: str) -> Capability:
+def _injected_failure(kind: InjectedFailureKind, *situations: str) -> Capability:
     """A capability about what goes wrong on purpose; probed in the first step, where some are wrong who refuse it later."""
     return Capability(
-        lambda case: case.mishap is not None and case.mishap.kind == kind,
-        lambda case: replace(case, mishap=None),
-        replace(BASE, mishap=Mishap(kind), steps=3),
+        lambda case: case.injected_failure is not None and case.injected_failure.kind == kind,
+        lambda case: replace(case, injected_failure=None),
+        replace(BASE, injected_failure=InjectedFailure(kind), steps=3),
         frozenset(situations),
     )
 
@@ -147,14 +147,16 @@ def _computed_once(layer: Layer) -> Layer:
     return replace(layer, checkpoint="none")
 
 
-def _interlude(kind: InterludeKind, *situations: str) -> Capability:
+def _between_steps(kind: BetweenStepsKind, *situations: str) -> Capability:
     """A capability about what happens between steps."""
     layers = (*_FOUR[:2], Layer("linear", 4, frozen=kind == "unfreeze"), Layer("linear", 4))
-    probe = replace(_GENTLE, model=Model(4, layers), steps=3, interludes=(Interlude(kind, 1, 2),))
+    probe = replace(
+        _GENTLE, model=Model(4, layers), steps=3, between_steps=(BetweenSteps(kind, 1, 2),)
+    )
     return Capability(
-        lambda case: any(one.kind == kind for one in case.interludes),
+        lambda case: any(one.kind == kind for one in case.between_steps),
         lambda case: replace(
-            case, interludes=tuple(one for one in case.interludes if one.kind != kind)
+            case, between_steps=tuple(one for one in case.between_steps if one.kind != kind)
         ),
         probe,
         frozenset(situations),
@@ -341,14 +343,14 @@ TRAINING: dict[str, Capability] = {
         "Nesterov momentum",
     ),
     "foreach": _optimizer(
-        lambda plan: plan.way == "foreach",
-        lambda plan: replace(plan, way="default"),
-        Optimizer(momentum=0.5, way="foreach"),
+        lambda plan: plan.kernels == "foreach",
+        lambda plan: replace(plan, kernels="default"),
+        Optimizer(momentum=0.5, kernels="foreach"),
     ),
     "fused": _optimizer(
-        lambda plan: plan.way == "fused",
-        lambda plan: replace(plan, way="default"),
-        Optimizer(momentum=0.5, way="fused"),
+        lambda plan: plan.kernels == "fused",
+        lambda plan: replace(plan, kernels="default"),
+        Optimizer(momentum=0.5, kernels="fused"),
         "a fused step",
     ),
     "zero_in_place": _field(
@@ -370,8 +372,8 @@ TRAINING: dict[str, Capability] = {
         replace(BASE, world_size=1),
         frozenset({"one rank"}),
     ),
-    "forward_error": _mishap("forward error", "an exception in forward"),
-    "backward_error": _mishap("backward error", "an exception in backward"),
+    "forward_error": _injected_failure("forward error", "an exception in forward"),
+    "backward_error": _injected_failure("backward error", "an exception in backward"),
     "joint": _passes("joint", "all forwards before one backward"),
     "retained": _passes("retained", "several backwards through one forward"),
     "penalty": _field(
@@ -414,40 +416,41 @@ TRAINING: dict[str, Capability] = {
             model=Model(4, (*_FOUR, Layer("linear", 4, checkpoint="reentrant"))),
         ),
     ),
-    "evaluation": _interlude("evaluation", "an evaluation"),
-    "evaluation_with_gradients": _interlude(
+    "evaluation": _between_steps("evaluation", "an evaluation"),
+    "evaluation_with_gradients": _between_steps(
         "evaluation with gradients", "an evaluation with gradients"
     ),
-    "forward_only": _interlude("forward only", "a forward without a backward"),
+    "forward_only": _between_steps("forward only", "a forward without a backward"),
     "forward_only_quiet": Capability(
         lambda case: (
             case.accumulation > 1
             and case.passes == "alternate"
-            and any(one.kind in _FORWARDS for one in case.interludes)
+            and any(one.kind in _FORWARDS for one in case.between_steps)
         ),
         lambda case: replace(
-            case, interludes=tuple(one for one in case.interludes if one.kind not in _FORWARDS)
+            case,
+            between_steps=tuple(one for one in case.between_steps if one.kind not in _FORWARDS),
         ),
-        replace(_GENTLE, accumulation=2, interludes=(Interlude("forward only"),)),
+        replace(_GENTLE, accumulation=2, between_steps=(BetweenSteps("forward only"),)),
     ),
-    "learning_rate": _interlude("learning rate", "a new learning rate"),
-    "decay": _interlude("decay", "less momentum and weight decay"),
-    "freeze": _interlude("freeze", "a layer frozen", "frozen for a while"),
-    "unfreeze": _interlude("unfreeze", "a layer trained from then on"),
-    "cast": _interlude("cast", "parameters cast and cast back"),
-    "copy": _interlude("copy", "a deep copy"),
-    "assign": _interlude("assign", "parameters assigned"),
-    "state": _interlude("reload", "saved and loaded"),
+    "learning_rate": _between_steps("learning rate", "a new learning rate"),
+    "decay": _between_steps("decay", "less momentum and weight decay"),
+    "freeze": _between_steps("freeze", "a layer frozen", "frozen for a while"),
+    "unfreeze": _between_steps("unfreeze", "a layer trained from then on"),
+    "cast": _between_steps("cast", "parameters cast and cast back"),
+    "copy": _between_steps("copy", "a deep copy"),
+    "assign": _between_steps("assign", "parameters assigned"),
+    "state": _between_steps("reload", "saved and loaded"),
     "buffers_written": Capability(
-        lambda case: any(one.kind == "buffers" for one in case.interludes),
+        lambda case: any(one.kind == "buffers" for one in case.between_steps),
         lambda case: replace(
-            case, interludes=tuple(one for one in case.interludes if one.kind != "buffers")
+            case, between_steps=tuple(one for one in case.between_steps if one.kind != "buffers")
         ),
         replace(
             _GENTLE,
             model=Model(4, (*_FOUR, Layer("statistics"))),
             steps=3,
-            interludes=(Interlude("buffers"),),
+            between_steps=(BetweenSteps("buffers"),),
         ),
         frozenset({"buffers written to between steps"}),
     ),

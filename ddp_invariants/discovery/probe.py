@@ -30,7 +30,7 @@ from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.invariants import SHIPPED, judge
 from ddp_invariants.invariants.buf import MOVED
 from ddp_invariants.invariants.comm import overlapping, reductions_per_step
-from ddp_invariants.processes.backends import ON_THE_CPU, Way
+from ddp_invariants.processes.backends import ON_THE_CPU, Backend
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records.evidence import ShardEvidence, TrainingEvidence
 
@@ -96,7 +96,7 @@ class Discovery:
         buckets: How it was seen to fill buckets (`Declarations.buckets`); empty where it fills
             none.
         deviating: Rules that it is expected to breach, and why.
-        way: Over what ranks communicated, and where their tensors were.
+        backend: Over what ranks communicated, and where their tensors were.
     """
 
     ddp: Mapping[str, Any]
@@ -106,7 +106,7 @@ class Discovery:
     driven: tuple[str, ...] = ()
     buckets: Buckets = ""
     deviating: tuple[tuple[str, str], ...] = ()
-    way: Way = ON_THE_CPU
+    backend: Backend = ON_THE_CPU
 
     @property
     def torch(self) -> str:
@@ -130,7 +130,7 @@ class Discovery:
         )
         declared = replace(self.declared, buckets=self.declared.buckets or self.buckets)
         return Scope(
-            max_world_size, without, declared, self.declared_sampler, self.deviating, self.way
+            max_world_size, without, declared, self.declared_sampler, self.deviating, self.backend
         )
 
     def claims_refused(self) -> list[str]:
@@ -236,7 +236,7 @@ def of_ddp(
         lacking |= {"never_zeroed", "retained"}
     # What is sent is looked at last, and breaks nothing before.
     without = lacking | frozenset(declared.unsupported) | {"bucketing", "overlap", "equal_buffers"}
-    scope = Scope(max_world_size, without, declared, way=pool.way)
+    scope = Scope(max_world_size, without, declared, backend=pool.backend)
     probes = _Probes(pool, ddp, scope)
     base = probes.run(BASE)
     _require_wrapper(ddp, base)
@@ -286,7 +286,7 @@ def of_ddp(
         tuple(driven),
         buckets,
         tuple((one.rule, str(one)) for one in known if one.rule),
-        pool.way,
+        pool.backend,
     )
 
 
@@ -449,10 +449,10 @@ class _Probes:
                 declared=excused,
             )
         found = judge(self.run(replace(TRAINING["buffers"].probe, steps=3)), declared)["BUF-1"]
-        if MOVED in found.met and found.breach is None:
+        if MOVED in found.met and found.failure is None:
             return Probed(name, Standing.RIGHT, declared=excused)
-        if found.breach is not None and name in declared.supports:
-            return Probed(name, Standing.WRONG, f"BUF-1: {found.breach.fact}", excused)
+        if found.failure is not None and name in declared.supports:
+            return Probed(name, Standing.WRONG, f"BUF-1: {found.failure.fact}", excused)
         return Probed(name, Standing.ABSENT, declared=excused)
 
     def _no_sync(self, base: TrainingEvidence, accumulation: Probed) -> Probed:
@@ -476,11 +476,11 @@ class _Probes:
         if not TRAINING[name].present(scope.fit(case)):
             return Probed(name, Standing.ABSENT, "outside what it declares", declared)
         evidence = self.run(case, scope, hangs=name in ("unused", "crossed"))
-        breach, refusal = _breach(evidence, scope), _refusal(evidence)
+        failure, refusal = _breach(evidence, scope), _refusal(evidence)
         # What is refused on every rank, if only at a later step, is not silently wrong; what
         # wrapping made wrong was so before.
-        if breach and (not refusal or breach.startswith("INIT")):
-            return Probed(name, Standing.WRONG, breach, declared)
+        if failure and (not refusal or failure.startswith("INIT")):
+            return Probed(name, Standing.WRONG, failure, declared)
         return Probed(name, Standing.REFUSED if refusal else Standing.RIGHT, refusal, declared)
 
 
@@ -501,9 +501,9 @@ def _breach(
     findings = judge(evidence, scope.declared, scope.sampler)
     return next(
         (
-            f"{rule}: {finding.breach.fact}"
+            f"{rule}: {finding.failure.fact}"
             for rule, finding in findings.items()
-            if finding.breach is not None and rule in rules and not scope.excluded(rule)
+            if finding.failure is not None and rule in rules and not scope.excluded(rule)
         ),
         "",
     )
@@ -576,8 +576,8 @@ def of_sampler(
             probed.append(Probed(name, Standing.ABSENT, declared=excused))
             continue
         # What depends on the length: all else shows whatever it is.
-        breach = _breach(evidence, scope, _JUDGED.get(name, ("SHARD-1", "SHARD-2", "SHARD-3")))
-        probed.append(Probed(name, Standing.WRONG if breach else Standing.RIGHT, breach, excused))
+        failure = _breach(evidence, scope, _JUDGED.get(name, ("SHARD-1", "SHARD-2", "SHARD-3")))
+        probed.append(Probed(name, Standing.WRONG if failure else Standing.RIGHT, failure, excused))
     return tuple(probed)
 
 
@@ -598,7 +598,7 @@ def to_plain(discovery: Discovery) -> dict[str, Any]:
         "driven": list(discovery.driven),
         "buckets": discovery.buckets,
         "deviating": discovery.deviating,
-        "way": [discovery.way.backend, discovery.way.device],
+        "way": [discovery.backend.backend, discovery.backend.device],
     }
 
 
@@ -616,5 +616,5 @@ def from_plain(plain: Mapping[str, Any]) -> Discovery:
         tuple(plain["driven"]),
         plain["buckets"],
         tuple((rule, why) for rule, why in plain["deviating"]),
-        Way(*plain["way"]),
+        Backend(*plain["way"]),
     )

@@ -18,7 +18,7 @@ from ddp_invariants.implementation.declarations import (
     Stack,
 )
 from ddp_invariants.implementation.spec import Ddp, Sampler
-from ddp_invariants.processes.backends import ON_THE_CPU, Way
+from ddp_invariants.processes.backends import ON_THE_CPU, Backend
 
 assert {*TRAINING, *SAMPLING, *SHOWN} == set(CAPABILITIES)
 
@@ -33,7 +33,7 @@ class Scope:
         declared: What the DDP declares.
         sampler: What the sampler declares.
         deviating: Rules that the DDP is expected to breach, and why.
-        way: Over what ranks communicate, and where their tensors are.
+        backend: Over what ranks communicate, and where their tensors are.
         bounded: Why W is not larger.
     """
 
@@ -42,7 +42,7 @@ class Scope:
     declared: Declarations = field(default_factory=Declarations)
     sampler: SamplerDeclarations = field(default_factory=SamplerDeclarations)
     deviating: tuple[tuple[str, str], ...] = ()
-    way: Way = ON_THE_CPU
+    backend: Backend = ON_THE_CPU
     bounded: str = "more ranks were not asked for"
 
     def has(self, capability: str) -> bool:
@@ -83,7 +83,7 @@ class Scope:
             if TRAINING[name].present(case):
                 case = TRAINING[name].removed(case)
         if (
-            self.way.device != "cpu"
+            self.backend.device != "cpu"
             and case.scaler is not None
             and any(one.dtype == "bfloat16" for one in case.model.layers)
         ):
@@ -181,7 +181,7 @@ def _stacked(case: TrainingCase, stack: Stack) -> TrainingCase:
         crossed=None,
         no_sync="plain",
         passes="alternate",
-        interludes=(),
+        between_steps=(),
         exhausted=(),
         saved_by=None,
         clip=None,
@@ -334,13 +334,13 @@ _EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Scope], bool], str], ...] = 
     ),
     (
         ("LIVE-3",),
-        lambda scope: scope.way.carrier == "nccl",
+        lambda scope: scope.backend.carrier == "nccl",
         "NCCL tells nobody of a death before a timeout of minutes",
     ),
     (("MEM-1",), lambda scope: not scope.declared.zero, "shards nothing"),
     (
         ("GPU-1",),
-        lambda scope: scope.way.device == "cpu",
+        lambda scope: scope.backend.device == "cpu",
         "the tensors are on the CPU, where nothing is queued",
     ),
     (("SHARD-5",), lambda scope: not scope.has("shuffle"), "cannot shuffle"),

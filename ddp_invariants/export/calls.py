@@ -296,10 +296,13 @@ class Calls:
         """A forward and backward which communicate in the last micro-step alone, where the wrapper can do that."""
         if not self.quiet:
             return lines
-        last, way = "micro == MICRO_STEPS - 1", self.driven.get("without communication", "no_sync")
-        if way == "set_requires_gradient_sync":
+        last, kernels = (
+            "micro == MICRO_STEPS - 1",
+            self.driven.get("without communication", "no_sync"),
+        )
+        if kernels == "set_requires_gradient_sync":
             return [f"wrapped.set_requires_gradient_sync({last})", *lines]
-        if way == "require_backward_grad_sync":
+        if kernels == "require_backward_grad_sync":
             return [f"wrapped.require_backward_grad_sync = {last}", *lines]
         entered = (
             "adapter.accumulate(wrapped)" if "accumulate" in self.methods else "wrapped.no_sync()"
@@ -405,18 +408,18 @@ def pieces(case: TrainingCase, calls: Calls, *, tagged: bool) -> dict[str, Any]:
         ]
         if case.unused
         else [],
-        "mishap": case.mishap,
-        "failing": _mishap(case, calls) if case.mishap is not None else [],
+        "injected_failure": case.injected_failure,
+        "failing": _injected_failure(case, calls) if case.injected_failure is not None else [],
     }
 
 
-def _mishap(case: TrainingCase, calls: Calls) -> list[str]:
+def _injected_failure(case: TrainingCase, calls: Calls) -> list[str]:
     """The attempt at a step in which the user's own exception is raised and caught."""
-    assert case.mishap is not None
+    assert case.injected_failure is not None
     tried = [f"    {line}" for line in calls.micro_step()]
     return [
         *calls.before_step(),
-        f"model.failing = {case.mishap.kind.partition(' ')[0]!r}",
+        f"model.failing = {case.injected_failure.kind.partition(' ')[0]!r}",
         "try:",
         "    inputs, *rest = batch(step, rank)",
         *tried,

@@ -31,7 +31,7 @@ from ddp_invariants.implementation.declarations import (
     declare,
 )
 from ddp_invariants.implementation.spec import Ddp
-from ddp_invariants.invariants.shard import CHANCE_FREE, Deal
+from ddp_invariants.invariants.shard import CHANCE_FREE, ShardView
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records.evidence import ShardEvidence
 from ddp_invariants.records.violation import StoredViolation
@@ -108,10 +108,10 @@ def how_it_ended(status: int | None, said: str) -> str:
 
 def _signs(stored: StoredViolation) -> list[str]:
     """What a script prints when it shows its violation."""
-    signs = [f"{stored.breach.rule}: "]
-    if stored.breach.rule == "LIVE-1":
+    signs = [f"{stored.failure.rule}: "]
+    if stored.failure.rule == "LIVE-1":
         raised = stored.evidence.ranks if stored.evidence is not None else ()
-        signs += ["Timeout (0:00:"] if " hung" in stored.breach.fact else []
+        signs += ["Timeout (0:00:"] if " hung" in stored.failure.fact else []
         signs += [
             f"{rank.raised['type']}: "
             for rank in raised
@@ -145,21 +145,21 @@ def filled(template: str, values: Mapping[str, Any]) -> str:
 
 def _shared(stored: StoredViolation, target: str) -> dict[str, Any]:
     """What both templates begin with."""
-    breach, k, n = stored.breach, *stored.confirmed
+    failure, k, n = stored.failure, *stored.confirmed
     fields = {
-        "where": breach.where,
-        "got": breach.got,
-        "perhaps": breach.perhaps,
+        "where": failure.where,
+        "got": failure.got,
+        "perhaps": failure.perhaps,
         "case": describe(stored.case),
     }
     lines = [f"    {label:<8} {text}" for label, text in fields.items() if text]
     found = f"Found by ddp-invariants {__version__} with torch {stored.torch}, confirmed in {k} of {n} runs."
-    title = f"{breach.rule} violated by {stored.on_trial}: {breach.fact}"
+    title = f"{failure.rule} violated by {stored.on_trial}: {failure.fact}"
     texts = {"title": title, "story": "\n".join(lines), "versions": found}
     return {
         **{name: quoted(text) for name, text in texts.items()},
         "target": target,
-        "rule": breach.rule,
+        "rule": failure.rule,
         "case": stored.case,
     }
 
@@ -182,7 +182,7 @@ def _of_training(pool: Pool, stored: StoredViolation, case: TrainingCase) -> dic
     Raises:
         ExportError: It cannot be written as a script.
     """
-    rule, described = stored.breach.rule, pool.describe(stored.ddp)
+    rule, described = stored.failure.rule, pool.describe(stored.ddp)
     declared, source = declare(Declarations, described["declares"]), described["source"]
     reason = _too_much(rule, case, declared, source, stored)
     if reason:
@@ -263,7 +263,7 @@ def _too_much(
         is not None
         and (
             rule not in _FOLLOWS_A_SCALE
-            or stored.breach.fact.startswith(("with a loss scaler", "the loss scale"))
+            or stored.failure.fact.startswith(("with a loss scaler", "the loss scale"))
         ),
     }
     return next((reason for reason, applies in reasons.items() if applies), "") or beyond(
@@ -287,12 +287,12 @@ def beyond(case: TrainingCase, declared: Declarations, source: Mapping[str, Any]
         "passes do not alternate, or layers are computed again": case.passes != "alternate"
         or any(layer.checkpoint != "none" or layer.twice for layer in case.model.layers),
         "a penalty on gradients is a part of the loss": case.penalty,
-        "something happens between steps": bool(case.interludes),
+        "something happens between steps": bool(case.between_steps),
         "it starts from a state that other ranks saved": case.saved_by is not None,
         "gradients are clipped": case.clip is not None,
         "some ranks run out of batches": bool(case.exhausted),
         "a rank is killed in the middle": case.kills,
-        "an exception is caught in a step of several micro-steps": case.mishap is not None
+        "an exception is caught in a step of several micro-steps": case.injected_failure is not None
         and case.accumulation > 1,
         "the case repeats the run in the same processes": case.rounds > 1,
         f"it has {numbers:,} numbers, more than the {MOST_NUMBERS:,} a script spells out": numbers
@@ -409,14 +409,14 @@ def _of_a_sampler(pool: Pool, stored: StoredViolation, case: ShardCase) -> dict[
     source, declared = described["source"], declare(SamplerDeclarations, described["declares"])
     if source["asks"]:
         raise ExportError(
-            f"{stored.breach.rule} of {stored.on_trial} cannot be exported: it {takes_ranks(declared)}"
+            f"{stored.failure.rule} of {stored.on_trial} cannot be exported: it {takes_ranks(declared)}"
         )
     if case.resumed_by is not None:
         raise ExportError(
-            f"{stored.breach.rule} of {stored.on_trial} cannot be exported: ranks of another number load its "
+            f"{stored.failure.rule} of {stored.on_trial} cannot be exported: ranks of another number load its "
             "state"
         )
-    total = Deal(ShardEvidence(case, ()), declared).total
+    total = ShardView(ShardEvidence(case, ()), declared).total
     return {
         **_shared(stored, described["target"]),
         "data": case.data,

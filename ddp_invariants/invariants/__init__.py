@@ -14,10 +14,10 @@ from ddp_invariants.invariants import buf, comm, gpu, grad, init, live, loss, me
 from ddp_invariants.invariants.diagnosis.predictions import LOW
 from ddp_invariants.invariants.rule import Rule
 from ddp_invariants.invariants.shard import UNDECLARED as UNDECLARED_SAMPLER
-from ddp_invariants.invariants.shard import Deal, sharding
-from ddp_invariants.invariants.view import UNDECLARED, Hearing, training
+from ddp_invariants.invariants.shard import ShardView, sharding
+from ddp_invariants.invariants.view import UNDECLARED, EvidenceView, training
 from ddp_invariants.records.evidence import ShardEvidence, TrainingEvidence
-from ddp_invariants.records.verdict import Breach, Finding
+from ddp_invariants.records.verdict import Failure, Finding
 
 __all__ = [
     "ALL_RULES",
@@ -34,11 +34,11 @@ __all__ = [
     "own",
     "param",
     "rng",
+    "root_failure",
     "state",
-    "telling_most",
 ]
 
-Judge = TypeVar("Judge", bound=Callable[..., Breach | None])
+Judge = TypeVar("Judge", bound=Callable[..., Failure | None])
 
 _ORDER = (
     "INIT",
@@ -54,7 +54,7 @@ _ORDER = (
     "RNG",
     "GPU",
 )
-_RULES: dict[str, Rule[Hearing] | Rule[Deal]] = {**training.rules, **sharding.rules}
+_RULES: dict[str, Rule[EvidenceView] | Rule[ShardView]] = {**training.rules, **sharding.rules}
 ALL_RULES = {
     identifier: _RULES[identifier]
     for identifier in sorted(
@@ -89,9 +89,9 @@ def own(identifier: str, requirement: str, needs: tuple[str, ...] = ()) -> Calla
         )
 
     def register(judge: Judge) -> Judge:
-        chapter: Any = sharding if invariant == "SHARD" else training
-        chapter.rule(identifier, requirement, needs)(judge)
-        ALL_RULES[identifier] = chapter.rules[identifier]
+        rule_set: Any = sharding if invariant == "SHARD" else training
+        rule_set.rule(identifier, requirement, needs)(judge)
+        ALL_RULES[identifier] = rule_set.rules[identifier]
         return judge
 
     return register
@@ -104,12 +104,12 @@ def judge(
 ) -> dict[str, Finding]:
     """Judge one case by every rule about its kind of evidence, as far as what is declared says what to expect."""
     if isinstance(evidence, ShardEvidence):
-        deal = Deal(evidence, sampler)
-        return {identifier: rule.find(deal) for identifier, rule in sharding.rules.items()}
-    hearing = Hearing(evidence, declared)
+        shard_view = ShardView(evidence, sampler)
+        return {identifier: rule.find(shard_view) for identifier, rule in sharding.rules.items()}
+    view = EvidenceView(evidence, declared)
     # A run may diverge: what overflows is told from what does not by its value, not by a warning.
     with np.errstate(all="ignore"):
-        return {identifier: rule.find(hearing) for identifier, rule in training.rules.items()}
+        return {identifier: rule.find(view) for identifier, rule in training.rules.items()}
 
 
 _CAUSES_FIRST = (
@@ -174,22 +174,22 @@ because the fault needs it."""
 assert set(_CAUSES_FIRST) | {"COMM-6"} == set(ALL_RULES)
 
 
-def telling_most(breaches: Iterable[Breach]) -> Breach | None:
+def root_failure(failures: Iterable[Failure]) -> Failure | None:
     """Of the breaches of one case, the one that explains the others; None of none."""
-    return min(breaches, key=_depth, default=None)
+    return min(failures, key=_depth, default=None)
 
 
-def _depth(breach: Breach) -> float:
+def _depth(failure: Failure) -> float:
     """How far down the causes a breach is."""
-    after = breach.rule
+    after = failure.rule
     if (
-        breach.rule == "INIT-3" and breach.fact == init.SOURCE_CHANGED
+        failure.rule == "INIT-3" and failure.fact == init.SOURCE_CHANGED
     ):  # What all ranks got tells more.
         after = "INIT-4"
-    if breach.rule == "GRAD-5" and any(cause.kind in LOW for cause in breach.causes):
+    if failure.rule == "GRAD-5" and any(cause.kind in LOW for cause in failure.causes):
         after = "GRAD-2"  # It is not the step that matters, but that the first one's values happened to survive.
     if (
         after not in _CAUSES_FIRST
     ):  # Somebody's own: what those that are known to explain others do not tell.
         return len(_CAUSES_FIRST)
-    return _CAUSES_FIRST.index(after) + 0.5 * (after != breach.rule)
+    return _CAUSES_FIRST.index(after) + 0.5 * (after != failure.rule)

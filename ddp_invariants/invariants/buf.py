@@ -8,10 +8,10 @@ from ddp_invariants.invariants.compare import number, parted
 from ddp_invariants.invariants.diagnosis import kept
 from ddp_invariants.invariants.grad import TWO_RANKS
 from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
-from ddp_invariants.invariants.view import Hearing, training
+from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.oracle.balls import gamma
 from ddp_invariants.records.evidence import Layout, Tensors
-from ddp_invariants.records.verdict import Breach
+from ddp_invariants.records.verdict import Failure
 
 MOVED = "batches moved buffers apart"
 EACH_MOVED = "a forward moved buffers"
@@ -24,36 +24,36 @@ WRITTEN = "buffers written to between steps"
     "Every step's forward starts from equal buffers on all ranks, which their batches have moved apart.",
     (TWO_RANKS, MOVED),
 )
-def equal_when_a_forward_starts(hearing: Hearing, tally: Tally) -> Breach | None:
+def equal_when_a_forward_starts(view: EvidenceView, tally: Tally) -> Failure | None:
     """Bitwise, from the second step on (the first is INIT-2's), where no forward before it was under no_sync."""
-    case = hearing.case
-    if case.world_size == 1 or case.mishap is not None:
+    case = view.case
+    if case.world_size == 1 or case.injected_failure is not None:
         raise NotAbout(
             "one rank" if case.world_size == 1 else "a forward that failed may have moved buffers"
         )
-    if case.accumulation > 1 and not hearing.synchronised_each:
+    if case.accumulation > 1 and not view.synchronised_each:
         raise NotAbout("under no_sync buffers are each rank's own")
     if not any(layer.buffers for layer in case.model.layers):
         raise NotAbout("no buffers")
     tally.met.add(TWO_RANKS)
-    for step in hearing.steps("forward buffers")[1:]:
+    for step in view.steps("forward buffers")[1:]:
         left, started = (
-            hearing.every_rank("left buffers", step - 1),
-            hearing.every_rank("forward buffers", step),
+            view.every_rank("left buffers", step - 1),
+            view.every_rank("forward buffers", step),
         )
         tally.met |= {MOVED} if any(tensors != left[0] for tensors in left) else set()
         for rank, tensors in enumerate(started[1:], start=1):
             tally.compared += sum(tensors.layout.sizes)
             difference = parted(started[0], tensors, "rank 0 holds")
             if difference is not None:
-                breach = Breach(
+                failure = Failure(
                     "BUF-1",
                     "buffers differ between ranks when a forward starts",
                     f"rank {rank} of {case.world_size}, step {step}, "
                     f"{difference.place.replace('parameter', 'buffer', 1)}",
                     difference.words,
                 )
-                return kept.of_buffer(hearing, breach, step, rank, difference.name)
+                return kept.of_buffer(view, failure, step, rank, difference.name)
     return None
 
 
@@ -63,14 +63,14 @@ def equal_when_a_forward_starts(hearing: Hearing, tally: Tally) -> Breach | None
     "lies, element by element, between what the ranks' twins were left with, or what the program wrote since.",
     (EACH_MOVED, NORMED, WRITTEN),
 )
-def moved_as_the_modules(hearing: Hearing, tally: Tally) -> Breach | None:
+def moved_as_the_modules(view: EvidenceView, tally: Tally) -> Failure | None:
     """On steps of one forward, from what each rank started it from.
 
     Between them lies what a broadcast makes of them, a mean, weighted or not, and what each rank
     keeps for itself; of a count that all ranks agree on, nothing else does. A mean is computed in
     the buffer's dtype: to what W terms and a division round.
     """
-    case = hearing.case
+    case = view.case
     if not any(layer.buffers for layer in case.model.layers):
         raise NotAbout("no buffers")
     if case.accumulation > 1 or case.exhausted:
@@ -79,38 +79,38 @@ def moved_as_the_modules(hearing: Hearing, tally: Tally) -> Breach | None:
             if case.accumulation > 1
             else "whose buffers count where ranks run out of batches is not fixed"
         )
-    forwards = {one.step for one in case.interludes if one.kind == "forward only"}
-    forwards |= {case.mishap.step} if case.mishap is not None else set()
-    written = {one.step for one in case.interludes if one.kind == "buffers"}
-    for step in hearing.steps("forward buffers")[1:]:
+    forwards = {one.step for one in case.between_steps if one.kind == "forward only"}
+    forwards |= {case.injected_failure.step} if case.injected_failure is not None else set()
+    written = {one.step for one in case.between_steps if one.kind == "buffers"}
+    for step in view.steps("forward buffers")[1:]:
         if step in forwards:  # Which moved buffers, too, before this was noted.
             continue
         began, twins = (
-            hearing.every_rank("forward buffers", step - 1),
-            hearing.every_rank("twin buffers", step - 1),
+            view.every_rank("forward buffers", step - 1),
+            view.every_rank("twin buffers", step - 1),
         )
         moved = any(one != other for one, other in zip(began, twins, strict=True))
         if step in written:
-            twins = hearing.every_rank("written buffers", step)
+            twins = view.every_rank("written buffers", step)
             tally.met.add(WRITTEN)
         tally.met |= ({EACH_MOVED} if moved else set()) | (
             {NORMED} if moved and case.model.norms_batches else set()
         )
-        for rank, started in enumerate(hearing.every_rank("forward buffers", step)):
+        for rank, started in enumerate(view.every_rank("forward buffers", step)):
             found = _not_between(twins, started, tally)
             if found is not None:
                 name, words = found
                 slot = next(slot for slot in started.layout.slots if slot.name == name)
-                breach = Breach(
+                failure = Failure(
                     "BUF-2",
                     "buffers move otherwise than the unwrapped module's",
                     f"rank {rank} of {case.world_size}, step {step}, buffer {name!r} {slot.shape}",
                     words,
                 )
                 return (
-                    kept.of_writing(hearing, breach, step, rank, name)
+                    kept.of_writing(view, failure, step, rank, name)
                     if step in written
-                    else kept.of_move(hearing, breach, step, rank, name)
+                    else kept.of_move(view, failure, step, rank, name)
                 )
     return None
 

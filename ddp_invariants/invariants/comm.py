@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from ddp_invariants.cases.formats import ITEM_SIZE, PARTS
 from ddp_invariants.invariants.compare import parted
 from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
-from ddp_invariants.invariants.view import Hearing, training
+from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.evidence import Layout, RankEvidence, TrainingEvidence
 from ddp_invariants.records.trace import Call, collectives, difference, label
-from ddp_invariants.records.verdict import Breach
+from ddp_invariants.records.verdict import Failure
 
 WITHHELD = (
     "allreduce",
@@ -38,29 +38,29 @@ def _require_observed(ranks: Iterable[RankEvidence]) -> None:
         raise Unjudged(NOT_OBSERVED)
 
 
-def _groups(hearing: Hearing) -> dict[tuple[tuple[int, ...], int], dict[int, list[Call]]]:
+def _groups(view: EvidenceView) -> dict[tuple[tuple[int, ...], int], dict[int, list[Call]]]:
     """The collectives of each group by rank; a group is known by its members and how many with the same were made before."""
     outside, found = (
-        hearing.case.outside,
+        view.case.outside,
         dict[tuple[tuple[int, ...], int], dict[int, list[Call]]](),
     )
-    for rank, evidence in enumerate(hearing.evidence.ranks):
+    for rank, evidence in enumerate(view.evidence.ranks):
         made: dict[tuple[int, ...], int] = {}
         for number, calls in enumerate(evidence.sent):
-            everyone = range(outside, outside + hearing.case.world_size)
+            everyone = range(outside, outside + view.case.world_size)
             members = tuple(evidence.groups[number] if number < len(evidence.groups) else everyone)
             made[members] = made.get(members, 0) + 1
             found.setdefault((members, made[members]), {})[rank] = collectives(calls)
     return found
 
 
-def _require_plain_steps(hearing: Hearing) -> None:
+def _require_plain_steps(view: EvidenceView) -> None:
     """Insist that every step is one forward and its backward after another, and that nothing happens between steps.
 
     Raises:
         NotAbout: They are not.
     """
-    case = hearing.case
+    case = view.case
     if (
         case.passes != "alternate"
         or case.penalty
@@ -73,7 +73,7 @@ def _require_plain_steps(hearing: Hearing) -> None:
         raise NotAbout("others trained before")
     if case.sparse:
         raise NotAbout("a sparse gradient travels in a way of its own")
-    if case.interludes:
+    if case.between_steps:
         raise NotAbout("what happens between steps may change the buckets")
 
 
@@ -82,39 +82,39 @@ def _require_plain_steps(hearing: Hearing) -> None:
     "All ranks issue the same sequence of collectives: kind, dtype, element count, reduce operation.",
     ("more than one rank",),
 )
-def same_sequence_on_all_ranks(hearing: Hearing, tally: Tally) -> Breach | None:
+def same_sequence_on_all_ranks(view: EvidenceView, tally: Tally) -> Failure | None:
     """As the observed groups noted them, each group among its members; what goes past torch.distributed is not seen."""
-    world_size, incident = hearing.case.world_size, hearing.incident
+    world_size, incident = view.case.world_size, view.incident
     if world_size == 1:
         raise NotAbout("one rank")
     if incident is not None and incident.calls:
-        return _so_far(hearing, tally)
-    if hearing.cut_short:
-        raise Unjudged(hearing.cut_short)
-    _require_observed(hearing.evidence.ranks)
+        return _so_far(view, tally)
+    if view.cut_short:
+        raise Unjudged(view.cut_short)
+    _require_observed(view.evidence.ranks)
     tally.met.add("more than one rank")
-    for (members, _), calls in _groups(hearing).items():
+    for (members, _), calls in _groups(view).items():
         trained = [
             rank
-            for rank in (member - hearing.case.outside for member in members)
+            for rank in (member - view.case.outside for member in members)
             if 0 <= rank < world_size
         ]
         tally.compared += sum(map(len, calls.values()))
         for rank in trained[1:]:
-            breach = _mismatch(
+            failure = _mismatch(
                 calls.get(trained[0], []), calls.get(rank, []), trained[0], rank, world_size
             )
-            if breach is not None:
-                return breach
+            if failure is not None:
+                return failure
     return None
 
 
-def _so_far(hearing: Hearing, tally: Tally) -> Breach | None:
+def _so_far(view: EvidenceView, tally: Tally) -> Failure | None:
     """Of a run that did not end, what each rank is known to have issued: a call that differs is told, a missing one is not."""
-    incident, outside, world_size = hearing.incident, hearing.case.outside, hearing.case.world_size
+    incident, outside, world_size = view.incident, view.case.outside, view.case.world_size
     assert incident is not None
     known: dict[str, dict[int, list[Call]]] = {}
-    for (members, occurrence), by_rank in _groups(hearing).items():
+    for (members, occurrence), by_rank in _groups(view).items():
         known.setdefault(label(members, occurrence - 1), {}).update(by_rank)
     for number, said in incident.calls.items():
         for group, calls in said.by_group().items() if number >= outside else ():
@@ -122,7 +122,7 @@ def _so_far(hearing: Hearing, tally: Tally) -> Breach | None:
     for by_rank in known.values():
         first, *others = sorted(by_rank)
         for rank in others:
-            breach = _mismatch(
+            failure = _mismatch(
                 collectives(by_rank[first]),
                 collectives(by_rank[rank]),
                 first,
@@ -130,10 +130,10 @@ def _so_far(hearing: Hearing, tally: Tally) -> Breach | None:
                 world_size,
                 so_far=True,
             )
-            if breach is not None:
+            if failure is not None:
                 tally.compared += 1
-                return breach
-    raise Unjudged(hearing.cut_short)
+                return failure
+    raise Unjudged(view.cut_short)
 
 
 def _mismatch(
@@ -144,14 +144,14 @@ def _mismatch(
     world_size: int,
     *,
     so_far: bool = False,
-) -> Breach | None:
+) -> Failure | None:
     found = difference(one, other, so_far=so_far)
     if found is None:
         return None
     said = [call.at if call is not None else "nothing more" for call in (found.one, found.other)]
     calls = "" if so_far else f"; {len(other)} calls in all, rank {first} {len(one)}"
     notes = "\n".join(_side_by_side(one, other, found.number, first, rank))
-    return Breach(
+    return Failure(
         "COMM-1",
         "ranks issue different collectives",
         f"rank {rank} of {world_size}, call {found.number}",
@@ -188,25 +188,27 @@ def _raised(evidence: TrainingEvidence) -> list[tuple[str, str, int] | None]:
     ("results withheld", "collectives delayed"),
     costs=2,
 )
-def same_whatever_the_timing(hearing: Hearing, tally: Tally) -> Breach | None:
+def same_whatever_the_timing(view: EvidenceView, tally: Tally) -> Failure | None:
     """Against the same case run without its perturbation."""
-    plan = hearing.case.perturbation
+    plan = view.case.perturbation
     if (
         plan.kind == "none"
         or plan.on_device
-        or hearing.case.poison is not None
-        or hearing.case.world_size == 1
+        or view.case.poison is not None
+        or view.case.world_size == 1
     ):
         raise NotAbout("the timing of nothing is perturbed")
-    if hearing.case.mishap is not None:  # Without its perturbation it is run without that, too.
+    if (
+        view.case.injected_failure is not None
+    ):  # Without its perturbation it is run without that, too.
         raise NotAbout("something goes wrong on purpose")
-    breach = same_as_without(hearing, tally, "COMM-2")
-    if breach is None:
+    failure = same_as_without(view, tally, "COMM-2")
+    if failure is None:
         tally.met.add("results withheld" if plan.kind == "withheld" else "collectives delayed")
-    return breach
+    return failure
 
 
-def same_as_without(hearing: Hearing, tally: Tally, rule: str) -> Breach | None:
+def same_as_without(view: EvidenceView, tally: Tally, rule: str) -> Failure | None:
     """Whether all evidence is that of the same case without its perturbation, to the last bit.
 
     Raises:
@@ -214,17 +216,15 @@ def same_as_without(hearing: Hearing, tally: Tally, rule: str) -> Breach | None:
         Unjudged: One of the two runs was cut short, or drew other random numbers, or sent nothing
             that was seen.
     """
-    plan, plain = hearing.case.perturbation, hearing.evidence.unperturbed
+    plan, plain = view.case.perturbation, view.evidence.unperturbed
     if plain is None:
         raise NotAbout("not run a second time without its perturbation")
-    other = Hearing(plain, hearing.declared)
-    if hearing.incident is not None or plain.incident is not None:
-        raise Unjudged(hearing.cut_short or other.cut_short)
-    _require_observed(hearing.evidence.ranks)
-    _require_the_same_draws(hearing.evidence.ranks, plain.ranks)
-    for rank, (perturbed, before) in enumerate(
-        zip(hearing.evidence.ranks, plain.ranks, strict=True)
-    ):
+    other = EvidenceView(plain, view.declared)
+    if view.incident is not None or plain.incident is not None:
+        raise Unjudged(view.cut_short or other.cut_short)
+    _require_observed(view.evidence.ranks)
+    _require_the_same_draws(view.evidence.ranks, plain.ranks)
+    for rank, (perturbed, before) in enumerate(zip(view.evidence.ranks, plain.ranks, strict=True)):
         for (moment, step), tensors in before.tensors.items():
             found = perturbed.tensors.get((moment, step))
             if found is None:
@@ -232,7 +232,7 @@ def same_as_without(hearing: Hearing, tally: Tally, rule: str) -> Breach | None:
             tally.compared += len(tensors.layout.slots)
             difference = parted(tensors, found, "without that")
             if difference is not None:
-                return Breach(
+                return Failure(
                     rule,
                     "the answer depends on timing",
                     f"rank {rank} of {len(plain.ranks)}, {moment} of step "
@@ -240,17 +240,17 @@ def same_as_without(hearing: Hearing, tally: Tally, rule: str) -> Breach | None:
                     difference.words,
                     f"it changes when {plan.words}",
                 )
-    if _raised(hearing.evidence) != _raised(plain):
-        return Breach(
+    if _raised(view.evidence) != _raised(plain):
+        return Failure(
             rule,
             "whether it raises depends on timing",
             f"world size {len(plain.ranks)}",
-            f"{hearing.cut_short or 'nothing raised'}; without that {other.cut_short or 'nothing raised'}",
+            f"{view.cut_short or 'nothing raised'}; without that {other.cut_short or 'nothing raised'}",
             f"it changes when {plan.words}",
         )
-    if hearing.cut_short:
+    if view.cut_short:
         tally.compared = 0
-        raise Unjudged(hearing.cut_short)
+        raise Unjudged(view.cut_short)
     return None
 
 
@@ -279,23 +279,23 @@ def _require_the_same_draws(
     "its collective is in flight.",
     ("results withheld",),
 )
-def nothing_is_left_in_flight(hearing: Hearing, tally: Tally) -> Breach | None:
+def nothing_is_left_in_flight(view: EvidenceView, tally: Tally) -> Failure | None:
     """On cases that withhold results until they are waited for: a wait that is missing is missing whatever the timing."""
-    if not hearing.case.perturbation.kind == "withheld":
+    if not view.case.perturbation.kind == "withheld":
         raise NotAbout("results are not withheld")
-    if hearing.case.exhausted:
+    if view.case.exhausted:
         raise NotAbout(
             "whether others still have batches is asked in every step, and nobody need wait for the answer"
         )
-    if hearing.case.world_size == 1:
+    if view.case.world_size == 1:
         raise NotAbout("one rank")
-    for rank, evidence in enumerate(hearing.evidence.ranks):
+    for rank, evidence in enumerate(view.evidence.ranks):
         calls = sum(call.kind in WITHHELD for call in evidence.calls)
         if not calls:
-            if not hearing.cut_short:
+            if not view.cut_short:
                 _require_observed([evidence])
             raise Unjudged(
-                hearing.cut_short or "no collective was observed whose result could be withheld"
+                view.cut_short or "no collective was observed whose result could be withheld"
             )
         tally.compared += calls
         # Of what is sent before the first step alone nothing is to be ready at a step's end.
@@ -306,10 +306,10 @@ def nothing_is_left_in_flight(hearing: Hearing, tally: Tally) -> Breach | None:
         ):
             tally.met.add("results withheld")
         for step, sent, what in evidence.in_flight:
-            return Breach(
+            return Failure(
                 "COMM-3",
                 f"the result of a collective is {what}",
-                f"rank {rank} of {len(hearing.evidence.ranks)}, step {step} of {hearing.case.steps}",
+                f"rank {rank} of {len(view.evidence.ranks)}, step {step} of {view.case.steps}",
                 sent.at,
                 "a wait is missing"
                 if what.startswith("not")
@@ -406,37 +406,37 @@ def orders(layout: Layout, evidence: RankEvidence, step: int) -> list[list[str]]
     "as a greedy filling makes.",
     ("one bucket", "several buckets"),
 )
-def buckets_are_filled_to_the_cap(hearing: Hearing, tally: Tally) -> Breach | None:
+def buckets_are_filled_to_the_cap(view: EvidenceView, tally: Tally) -> Failure | None:
     """By the number of reductions; a flag beside each gradient is allowed for, and padding.
 
     Where all gradients are of one dtype, and travel in it: how gradients of several dtypes share
     buckets is not said.
     """
-    cap, world_size = hearing.case.bucket_cap, hearing.case.world_size
+    cap, world_size = view.case.bucket_cap, view.case.world_size
     if cap is None or world_size == 1:
         raise NotAbout("no bucket capacity" if cap is None else "one rank")
-    if hearing.case.unused:
+    if view.case.unused:
         raise NotAbout("some parameters are unused, and may not be sent")
-    _require_plain_steps(hearing)
-    hearing.every_rank("reduced", 0)
-    for rank, evidence in enumerate(hearing.evidence.ranks):
+    _require_plain_steps(view)
+    view.every_rank("reduced", 0)
+    for rank, evidence in enumerate(view.evidence.ranks):
         _require_observed([evidence])
         for step in range(len(evidence.backwards)):
-            breach = _wrongly_filled(hearing, tally, rank, step, cap)
-            if breach is not None:
-                return breach
+            failure = _wrongly_filled(view, tally, rank, step, cap)
+            if failure is not None:
+                return failure
     if not tally.compared:
         raise NotAbout("gradients of several dtypes, or in another than their own")
     return None
 
 
 def _wrongly_filled(
-    hearing: Hearing, tally: Tally, rank: int, step: int, cap: int
-) -> Breach | None:
+    view: EvidenceView, tally: Tally, rank: int, step: int, cap: int
+) -> Failure | None:
     evidence, layout, reach = (
-        hearing.evidence.ranks[rank],
-        hearing.layout(step),
-        hearing.declared.buckets == "reach",
+        view.evidence.ranks[rank],
+        view.layout(step),
+        view.declared.buckets == "reach",
     )
     sent = reductions(evidence, step)
     # Complex gradients travel as they are, or as their parts: torch.distributed makes that of them.
@@ -465,10 +465,10 @@ def _wrongly_filled(
     least, most = 1 if step == 0 else min(counts), max(counts)
     tally.compared += 1
     tally.met |= {"one bucket"} if most == 1 else {"several buckets"} if least > 1 else set()
-    where = f"rank {rank} of {hearing.case.world_size}, step {step}"
+    where = f"rank {rank} of {view.case.world_size}, step {step}"
     if not least <= len(sent) <= most:
         expected = str(least) if least == most else f"{least} to {most}"
-        return Breach(
+        return Failure(
             "COMM-4",
             "buckets are not filled to their capacity",
             where,
@@ -477,9 +477,9 @@ def _wrongly_filled(
         )
     # The last tensor of a bucket that is filled until it has reached the capacity may exceed it.
     allowed = max(cap + (largest if reach else 0), largest)
-    spare = len(sizes) + max(hearing.case.world_size, _PADDING) - 1
+    spare = len(sizes) + max(view.case.world_size, _PADDING) - 1
     over = next((call for call in sent if step and _nbytes(call) - spare * item > allowed), None)
-    return over and Breach(
+    return over and Failure(
         "COMM-4",
         "a bucket exceeds its capacity",
         where,
@@ -503,28 +503,28 @@ def _of_parts(dtype: str) -> str:
     "With at least two buckets the first reduction starts before the last gradient is computed.",
     ("two buckets",),
 )
-def reduction_overlaps_backward(hearing: Hearing, tally: Tally) -> Breach | None:
+def reduction_overlaps_backward(view: EvidenceView, tally: Tally) -> Failure | None:
     """Where all gradients are of one dtype: buckets of several interleave, and the first may wait for the last gradient.
 
     The first step aside, which may come before the plan.
     """
-    if hearing.case.world_size == 1 or hearing.case.perturbation.kind not in ("none", "withheld"):
-        raise NotAbout("one rank" if hearing.case.world_size == 1 else "collectives are delayed")
-    if hearing.case.unused:
+    if view.case.world_size == 1 or view.case.perturbation.kind not in ("none", "withheld"):
+        raise NotAbout("one rank" if view.case.world_size == 1 else "collectives are delayed")
+    if view.case.unused:
         raise NotAbout(
             "some parameters are unused: their buckets are complete only when backward ends"
         )
-    if hearing.case.autocast:
+    if view.case.autocast:
         raise NotAbout(
             "a layer's gradients pass through autocast's casts: a bias of the first bucket may come last"
         )
-    _require_plain_steps(hearing)
-    hearing.every_rank("reduced", 0)
-    for rank, evidence in enumerate(hearing.evidence.ranks):
+    _require_plain_steps(view)
+    view.every_rank("reduced", 0)
+    for rank, evidence in enumerate(view.evidence.ranks):
         _require_observed([evidence])
         for step, (began, _, arrived) in enumerate(evidence.backwards):
             sent = reductions(evidence, step)
-            if not step or len(sent) < 2 or not arrived or len(hearing.layout(step).dtypes) > 1:
+            if not step or len(sent) < 2 or not arrived or len(view.layout(step).dtypes) > 1:
                 continue
             if any(call.aside for call in sent):
                 raise NotAbout("a thread of its own communicates: when is the scheduler's affair")
@@ -533,10 +533,10 @@ def reduction_overlaps_backward(hearing: Hearing, tally: Tally) -> Breach | None
             name, last = arrived[-1]
             first = sent[0]
             if first.launched > last:
-                return Breach(
+                return Failure(
                     "COMM-5",
                     "communication waits for the whole backward",
-                    f"rank {rank} of {hearing.case.world_size}, step {step}",
+                    f"rank {rank} of {view.case.world_size}, step {step}",
                     f"the first of {len(sent)} reductions, {first.at}, starts after "
                     f"{(first.launched - began) * 1e3:.2f} ms of the backward, the last gradient, of {name!r}, is "
                     f"computed after {(last - began) * 1e3:.2f} ms",
@@ -570,15 +570,15 @@ def _bytes_sent(call: Call, world_size: int) -> float:
     "never judged.",
     ("more than one rank",),
 )
-def bytes_per_step(hearing: Hearing, tally: Tally) -> Breach | None:
+def bytes_per_step(view: EvidenceView, tally: Tally) -> Failure | None:
     """As the collectives noted would send them at best; 2 (W - 1) / W times the gradients' bytes is one unit."""
-    world_size = hearing.case.world_size
+    world_size = view.case.world_size
     if world_size == 1:
         raise NotAbout("one rank")
     tally.met.add("more than one rank")
-    for evidence in hearing.evidence.ranks:
+    for evidence in view.evidence.ranks:
         for step, (starts, ends) in enumerate(evidence.marks):
-            gradient = hearing.layout(step).nbytes
+            gradient = view.layout(step).nbytes
             calls = evidence.sent_between(starts, ends)
             if gradient:
                 tally.compared += len(calls)

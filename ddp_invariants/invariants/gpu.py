@@ -2,8 +2,8 @@
 
 from ddp_invariants.invariants.comm import same_as_without
 from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
-from ddp_invariants.invariants.view import Hearing, training
-from ddp_invariants.records.verdict import Breach
+from ddp_invariants.invariants.view import EvidenceView, training
+from ddp_invariants.records.verdict import Failure
 
 SLOWED = {
     "slow communication": "a slow communication stream",
@@ -18,17 +18,17 @@ SLOWED = {
     tuple(SLOWED.values()),
     costs=8,
 )
-def same_however_slow_a_stream(hearing: Hearing, tally: Tally) -> Breach | None:
+def same_however_slow_a_stream(view: EvidenceView, tally: Tally) -> Failure | None:
     """Against the same case on the same device, where nothing is slowed: a wait that is missing shows every time."""
-    plan = hearing.case.perturbation
-    if not plan.on_device or hearing.case.world_size == 1 or hearing.case.mishap is not None:
+    plan = view.case.perturbation
+    if not plan.on_device or view.case.world_size == 1 or view.case.injected_failure is not None:
         raise NotAbout("no stream is slowed")
-    slowed = [rank.slowed for rank in hearing.evidence.ranks]
+    slowed = [rank.slowed for rank in view.evidence.ranks]
     if not any(slowed):
-        if hearing.cut_short:
-            raise Unjudged(hearing.cut_short)
+        if view.cut_short:
+            raise Unjudged(view.cut_short)
         raise NotAbout("the tensors are on the CPU, where nothing is queued")
-    breach = same_as_without(hearing, tally, "GPU-1")
-    if breach is None:
+    failure = same_as_without(view, tally, "GPU-1")
+    if failure is None:
         tally.met.add(SLOWED[plan.kind])
-    return breach
+    return failure

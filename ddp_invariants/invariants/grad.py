@@ -13,11 +13,11 @@ from ddp_invariants.invariants.compare import number, outside, parted
 from ddp_invariants.invariants.diagnosis import gradients, missing, uneven
 from ddp_invariants.invariants.diagnosis.causes import caused
 from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
-from ddp_invariants.invariants.view import Hearing, flat_by_name, training
+from ddp_invariants.invariants.view import EvidenceView, flat_by_name, training
 from ddp_invariants.oracle import training as oracle
 from ddp_invariants.oracle.balls import Ball
 from ddp_invariants.records.evidence import Layout, Tensors
-from ddp_invariants.records.verdict import Breach
+from ddp_invariants.records.verdict import Failure
 
 NOT_THE_MEAN = {
     "mean": "the gradient is not the mean of the ranks' local gradients",
@@ -38,22 +38,22 @@ def _distinct(records: tuple[Tensors, ...]) -> list[int]:
 
 
 def _against(
-    hearing: Hearing, tally: Tally, rule: str, fact: str, step: int, expected: Ball
-) -> Breach | None:
+    view: EvidenceView, tally: Tally, rule: str, fact: str, step: int, expected: Ball
+) -> Failure | None:
     """Whether what ranks hold after synchronisation lies in a ball laid out like the twins' gradients."""
     reduced, local = (
-        hearing.every_rank("reduced", step),
-        hearing.every_rank("local", hearing.micro_steps(step)[0]),
+        view.every_rank("reduced", step),
+        view.every_rank("local", view.micro_steps(step)[0]),
     )
-    if hearing.declared.gradients == "owner":
-        difference = outside(local[0], _owned(hearing, step, expected), expected, tally)
+    if view.declared.gradients == "owner":
+        difference = outside(local[0], _owned(view, step, expected), expected, tally)
         return (
             None
             if difference is None
-            else Breach(
+            else Failure(
                 rule,
                 fact,
-                f"every rank of {hearing.case.world_size} that holds it, step {step}, {difference.place}",
+                f"every rank of {view.case.world_size} that holds it, step {step}, {difference.place}",
                 difference.words,
             )
         )
@@ -61,13 +61,13 @@ def _against(
         held_P = flat_by_name(reduced[rank], local[rank].layout)
         difference = outside(local[rank], held_P, expected, tally)
         if difference is not None:
-            breach = Breach(
+            failure = Failure(
                 rule,
                 fact,
-                f"rank {rank} of {hearing.case.world_size}, step {step}, {difference.place}",
+                f"rank {rank} of {view.case.world_size}, step {step}, {difference.place}",
                 difference.words,
             )
-            return gradients.of_gradient(hearing, breach, step, rank, difference.name)
+            return gradients.of_gradient(view, failure, step, rank, difference.name)
     return None
 
 
@@ -76,17 +76,17 @@ def _present(tensors: Tensors, layout: Layout) -> NDArray[np.bool_]:
     return np.repeat([slot.name in tensors.by_name for slot in layout.slots], layout.sizes)
 
 
-def _owned(hearing: Hearing, step: int, expected: Ball) -> FloatArray:
+def _owned(view: EvidenceView, step: int, expected: Ball) -> FloatArray:
     """Each parameter's gradient as the rank holds it that is right, or else the first that has one. Shape (P,).
 
     What stands in `.grad` of a rank that does not own it means nothing.
     """
-    layout = hearing.layout(step)
+    layout = view.layout(step)
     held_WP = np.stack(
-        [flat_by_name(tensors, layout) for tensors in hearing.every_rank("reduced", step)]
+        [flat_by_name(tensors, layout) for tensors in view.every_rank("reduced", step)]
     )
     present_WP = np.stack(
-        [_present(tensors, layout) for tensors in hearing.every_rank("reduced", step)]
+        [_present(tensors, layout) for tensors in view.every_rank("reduced", step)]
     )
     right_WP = present_WP & (np.abs(held_WP - expected.centre) <= expected.radius)
     held_P: FloatArray = held_WP[0].copy()
@@ -99,29 +99,29 @@ def _owned(hearing: Hearing, step: int, expected: Ball) -> FloatArray:
     return held_P
 
 
-def _unowned(hearing: Hearing, step: int) -> str:
+def _unowned(view: EvidenceView, step: int) -> str:
     """A parameter whose gradient no rank holds."""
-    reduced = hearing.every_rank("reduced", step)
+    reduced = view.every_rank("reduced", step)
     return next(
         (
             slot.name
-            for slot in hearing.layout(step).slots
+            for slot in view.layout(step).slots
             if slot.elements and not any(slot.name in tensors.by_name for tensors in reduced)
         ),
         "",
     )
 
 
-def _mean_at(hearing: Hearing, tally: Tally, rule: str, fact: str, step: int) -> Breach | None:
+def _mean_at(view: EvidenceView, tally: Tally, rule: str, fact: str, step: int) -> Failure | None:
     """Whether a step's gradients are the mean of the twins'."""
-    breach = _against(hearing, tally, rule, fact, step, hearing.local_means(step))
-    if _locals_differ(hearing, step):
+    failure = _against(view, tally, rule, fact, step, view.local_means(step))
+    if _locals_differ(view, step):
         tally.met.add(LOCAL_DIFFERED)
-    return breach
+    return failure
 
 
-def _locals_differ(hearing: Hearing, step: int) -> bool:
-    records = [hearing.every_rank("local", number) for number in hearing.micro_steps(step)]
+def _locals_differ(view: EvidenceView, step: int) -> bool:
+    records = [view.every_rank("local", number) for number in view.micro_steps(step)]
     return any(tensors != record[0] for record in records for tensors in record[1:])
 
 
@@ -130,24 +130,24 @@ def _locals_differ(hearing: Hearing, step: int) -> bool:
     "After synchronisation every gradient is bitwise identical on all ranks, and so is which are None.",
     (TWO_RANKS, LOCAL_DIFFERED, CROSSED),
 )
-def identical_on_all_ranks(hearing: Hearing, tally: Tally) -> Breach | None:
+def identical_on_all_ranks(view: EvidenceView, tally: Tally) -> Failure | None:
     """Bitwise, on every step, poisoned ones included."""
-    for step in hearing.steps("reduced"):
-        reduced = hearing.every_rank("reduced", step)
+    for step in view.steps("reduced"):
+        reduced = view.every_rank("reduced", step)
         tally.met |= {TWO_RANKS} if len(reduced) > 1 else set()
-        tally.met |= {LOCAL_DIFFERED} if _locals_differ(hearing, step) else set()
-        tally.met |= {CROSSED} if hearing.case.crossed is not None else set()
+        tally.met |= {LOCAL_DIFFERED} if _locals_differ(view, step) else set()
+        tally.met |= {CROSSED} if view.case.crossed is not None else set()
         for rank, tensors in enumerate(reduced[1:], start=1):
             tally.compared += sum(tensors.layout.sizes)
             difference = parted(reduced[0], tensors, "rank 0 holds")
             if difference is not None:
-                breach = Breach(
+                failure = Failure(
                     "GRAD-1",
                     "gradients differ between ranks after synchronisation",
                     f"rank {rank} of {len(reduced)}, step {step}, {difference.place}",
                     difference.words,
                 )
-                return gradients.of_gradient(hearing, breach, step, rank, difference.name)
+                return gradients.of_gradient(view, failure, step, rank, difference.name)
     return None
 
 
@@ -165,24 +165,24 @@ def _permuted(model: Model) -> bool:
     "otherwise within the rounding bound for W terms.",
     (TWO_RANKS, LOCAL_DIFFERED, "three ranks", CHANNELS_LAST),
 )
-def mean_of_the_local_gradients(hearing: Hearing, tally: Tally) -> Breach | None:
+def mean_of_the_local_gradients(view: EvidenceView, tally: Tally) -> Failure | None:
     """Against the exact mean of what unwrapped twins computed on the same batches."""
-    tally.met |= {TWO_RANKS} if hearing.case.world_size > 1 else set()
-    tally.met |= {"three ranks"} if hearing.case.world_size == 3 else set()
-    tally.met |= {CHANNELS_LAST} if _permuted(hearing.case.model) else set()
-    for step in hearing.steps("reduced"):
-        if step >= hearing.clean_steps:
+    tally.met |= {TWO_RANKS} if view.case.world_size > 1 else set()
+    tally.met |= {"three ranks"} if view.case.world_size == 3 else set()
+    tally.met |= {CHANNELS_LAST} if _permuted(view.case.model) else set()
+    for step in view.steps("reduced"):
+        if step >= view.clean_steps:
             break
-        if hearing.declared.gradients == "owner" and (name := _unowned(hearing, step)):
-            return Breach(
+        if view.declared.gradients == "owner" and (name := _unowned(view, step)):
+            return Failure(
                 "GRAD-2",
                 "no rank holds the gradient of a parameter",
                 f"step {step}, parameter {name!r}",
                 "None on every rank, expected on the rank that owns it",
             )
-        breach = _mean_at(hearing, tally, "GRAD-2", NOT_THE_MEAN[hearing.declared.reduction], step)
-        if breach is not None:
-            return breach
+        failure = _mean_at(view, tally, "GRAD-2", NOT_THE_MEAN[view.declared.reduction], step)
+        if failure is not None:
+            return failure
     return None
 
 
@@ -191,26 +191,26 @@ def mean_of_the_local_gradients(hearing: Hearing, tally: Tally) -> Breach | None
     "The gradient is that of single-process training on the global batch, computed in float64.",
     (TWO_RANKS,),
 )
-def gradient_of_the_global_batch(hearing: Hearing, tally: Tally) -> Breach | None:
+def gradient_of_the_global_batch(view: EvidenceView, tally: Tally) -> Failure | None:
     """Against the oracle, which shares no code with torch."""
-    tally.met |= {TWO_RANKS} if hearing.case.world_size > 1 else set()
-    for step in hearing.steps("reduced"):
-        breach = _against(
-            hearing,
+    tally.met |= {TWO_RANKS} if view.case.world_size > 1 else set()
+    for step in view.steps("reduced"):
+        failure = _against(
+            view,
             tally,
             "GRAD-3",
             "the gradient is not the global batch's",
             step,
-            _full(hearing, step, hearing.truth(step).gradient),
+            _full(view, step, view.truth(step).gradient),
         )
-        if breach is not None:
-            return breach
+        if failure is not None:
+            return failure
     return None
 
 
-def _full(hearing: Hearing, step: int, ball: Ball) -> Ball:
+def _full(view: EvidenceView, step: int, ball: Ball) -> Ball:
     """The oracle's ball; its parameters are those with a gradient, which is how the twins' record lays them out."""
-    if ball.centre.shape != (sum(hearing.layout(step).sizes),):
+    if ball.centre.shape != (sum(view.layout(step).sizes),):
         raise Unjudged("the twins' gradients are not those of the trainable parameters")
     return ball
 
@@ -221,24 +221,24 @@ def _full(hearing: Hearing, step: int, ball: Ball) -> Ball:
     "zero-element ones work.",
     ("frozen parameter", "tied parameter", "0-d parameter", "zero-element parameter"),
 )
-def gradients_fit_their_parameters(hearing: Hearing, tally: Tally) -> Breach | None:
+def gradients_fit_their_parameters(view: EvidenceView, tally: Tally) -> Failure | None:
     """By the structure noted before wrapping."""
-    rows = {row[0]: row for row in hearing.evidence.ranks[0].structure_before}
+    rows = {row[0]: row for row in view.evidence.ranks[0].structure_before}
     tally.met |= {"tied parameter"} if any(row[0] != row[4] for row in rows.values()) else set()
-    for step in hearing.steps("reduced"):
-        unused, trainable_names = hearing.unused(step), hearing.trainable(step)
-        for rank, tensors in enumerate(hearing.every_rank("reduced", step)):
+    for step in view.steps("reduced"):
+        unused, trainable_names = view.unused(step), view.trainable(step)
+        for rank, tensors in enumerate(view.every_rank("reduced", step)):
             for slot in tensors.layout.slots:
                 if slot.name not in rows or (slot.dtype is None and slot.name in unused[rank]):
                     continue
                 _, dtype, shape, _, _, _ = rows[slot.name]
                 trainable = slot.name in trainable_names
                 tally.compared += 1
-                where = f"rank {rank} of {hearing.case.world_size}, step {step}, parameter {slot.name!r} {tuple(shape)}"
+                where = f"rank {rank} of {view.case.world_size}, step {step}, parameter {slot.name!r} {tuple(shape)}"
                 if not trainable:
                     tally.met.add("frozen parameter")
                     if slot.dtype is not None:
-                        return Breach(
+                        return Failure(
                             "GRAD-4",
                             "a frozen parameter has a gradient",
                             where,
@@ -248,11 +248,11 @@ def gradients_fit_their_parameters(hearing: Hearing, tally: Tally) -> Breach | N
                 tally.met |= {"0-d parameter"} if not shape else set()
                 tally.met |= {"zero-element parameter"} if 0 in shape else set()
                 if slot.dtype is None:
-                    return Breach(
+                    return Failure(
                         "GRAD-4", "a parameter that was used has no gradient", where, "None"
                     )
                 if (slot.dtype, list(slot.shape)) != (dtype, list(shape)):
-                    return Breach(
+                    return Failure(
                         "GRAD-4",
                         "a gradient does not fit its parameter",
                         where,
@@ -274,25 +274,25 @@ _KEPT = {
     "in place on purpose).",
     tuple(_KEPT.values()),
 )
-def no_leftovers(hearing: Hearing, tally: Tally) -> Breach | None:
+def no_leftovers(view: EvidenceView, tally: Tally) -> Failure | None:
     """The mean at every later step, where the first step's was right: what differs then was left over."""
-    steps = [step for step in hearing.steps("reduced") if step < hearing.clean_steps]
+    steps = [step for step in view.steps("reduced") if step < view.clean_steps]
     if len(steps) < 2:
         raise NotAbout("fewer than two steps")
-    if _mean_at(hearing, Tally(), "GRAD-5", "", steps[0]) is not None:
+    if _mean_at(view, Tally(), "GRAD-5", "", steps[0]) is not None:
         raise Unjudged("the first step's gradient is already wrong (GRAD-2)")
     for step in steps[1:]:
-        tally.met.add(_KEPT[hearing.case.zero_grad])
-        breach = _mean_at(
-            hearing,
+        tally.met.add(_KEPT[view.case.zero_grad])
+        failure = _mean_at(
+            view,
             tally,
             "GRAD-5",
-            f"after {_KEPT[hearing.case.zero_grad]} a later step's gradient is wrong "
+            f"after {_KEPT[view.case.zero_grad]} a later step's gradient is wrong "
             "though the first step's was right",
             step,
         )
-        if breach is not None:
-            return breach
+        if failure is not None:
+            return failure
     return None
 
 
@@ -301,12 +301,12 @@ def no_leftovers(hearing: Hearing, tally: Tally) -> Breach | None:
     "Whatever the bucket cap, the gradient stays within the bound of GRAD-2.",
     ("every parameter above the cap", "cap between", "cap above the model"),
 )
-def any_bucket_cap(hearing: Hearing, tally: Tally) -> Breach | None:
+def any_bucket_cap(view: EvidenceView, tally: Tally) -> Failure | None:
     """The mean again, on cases that set a cap."""
-    cap = hearing.case.bucket_cap
+    cap = view.case.bucket_cap
     if cap is None:
         raise NotAbout("no bucket cap drawn")
-    layout = hearing.layout(0)
+    layout = view.layout(0)
     sizes = [slot.nbytes for slot in layout.slots if slot.nbytes]
     situation = (
         "every parameter above the cap"
@@ -315,11 +315,11 @@ def any_bucket_cap(hearing: Hearing, tally: Tally) -> Breach | None:
         if cap < sum(sizes)
         else "cap above the model"
     )
-    for step in hearing.steps("reduced"):
-        if step >= hearing.clean_steps:
+    for step in view.steps("reduced"):
+        if step >= view.clean_steps:
             break
-        breach = _mean_at(
-            hearing,
+        failure = _mean_at(
+            view,
             tally,
             "GRAD-6",
             f"with a bucket cap of {cap} bytes ({situation}) the gradient is not the "
@@ -327,20 +327,20 @@ def any_bucket_cap(hearing: Hearing, tally: Tally) -> Breach | None:
             step,
         )
         tally.met.add(situation)
-        if breach is not None:
-            return breach
+        if failure is not None:
+            return failure
     return None
 
 
 @training.rule(
     "GRAD-7", "NaN or infinity on one rank reaches every rank.", ("a NaN", "an infinity")
 )
-def what_is_not_finite_spreads(hearing: Hearing, tally: Tally) -> Breach | None:
+def what_is_not_finite_spreads(view: EvidenceView, tally: Tally) -> Failure | None:
     """Elementwise: the reduced value must be what IEEE arithmetic makes of the sum."""
-    poison = hearing.case.poison
+    poison = view.case.poison
     if poison is None:
         raise NotAbout("no poison drawn")
-    local = hearing.every_rank(
+    local = view.every_rank(
         "local", poison.step
     )  # Where there is poison, a step has one micro-step.
     local_WP = np.stack([tensors.values_P for tensors in local])
@@ -348,12 +348,12 @@ def what_is_not_finite_spreads(hearing: Hearing, tally: Tally) -> Breach | None:
     finite_P = np.abs(np.where(np.isfinite(local_WP), local_WP, 0)).sum(0)
     # Where the finite terms might overflow by themselves, which infinity comes first is a matter of
     # order.
-    poisoned = ~np.isfinite(summed_P) & (finite_P <= hearing.form(local[0].layout).largest)
+    poisoned = ~np.isfinite(summed_P) & (finite_P <= view.form(local[0].layout).largest)
     tally.met |= {"a NaN"} if np.isnan(summed_P).any() else set()
     tally.met |= {"an infinity"} if np.isinf(summed_P).any() else set()
-    for rank, tensors in enumerate(hearing.every_rank("reduced", poison.step)):
+    for rank, tensors in enumerate(view.every_rank("reduced", poison.step)):
         held_P = flat_by_name(tensors, local[0].layout)
-        if hearing.declared.gradients == "owner":
+        if view.declared.gradients == "owner":
             held_P = np.where(_present(tensors, local[0].layout), held_P, summed_P)
         same = np.where(np.isnan(summed_P), np.isnan(held_P), held_P == summed_P)
         tally.compared += int(poisoned.sum())
@@ -361,8 +361,8 @@ def what_is_not_finite_spreads(hearing: Hearing, tally: Tally) -> Breach | None:
         if wrong.any():
             first = int(np.argmax(wrong))
             slot, place = local[0].layout.locate(first)
-            where = f"rank {rank} of {hearing.case.world_size}, step {poison.step}, parameter {slot.name!r} {slot.shape}"
-            breach = Breach(
+            where = f"rank {rank} of {view.case.world_size}, step {poison.step}, parameter {slot.name!r} {slot.shape}"
+            failure = Failure(
                 "GRAD-7",
                 "a value that is not finite did not reach every rank",
                 where,
@@ -370,7 +370,7 @@ def what_is_not_finite_spreads(hearing: Hearing, tally: Tally) -> Breach | None:
                 f"{int(wrong.sum())} of {int(poisoned.sum())} such elements differ",
             )
             return caused(
-                breach, gradients.of_scrubbing(hearing, rank, summed_P, local_WP, held_P, wrong)
+                failure, gradients.of_scrubbing(view, rank, summed_P, local_WP, held_P, wrong)
             )
     return None
 
@@ -381,45 +381,39 @@ def what_is_not_finite_spreads(hearing: Hearing, tally: Tally) -> Breach | None:
     "yields the mean of the ranks' accumulated gradients, nested or left by an exception, too.",
     (TWO_RANKS, "several micro-steps", SOME_MICRO_STEPS, *NO_SYNC.values()),
 )
-def accumulation_without_communication(hearing: Hearing, tally: Tally) -> Breach | None:
+def accumulation_without_communication(view: EvidenceView, tally: Tally) -> Failure | None:
     """On cases with several micro-steps, all but the last under no_sync."""
-    if (
-        hearing.case.accumulation == 1
-        or hearing.synchronised_each
-        or hearing.case.passes != "alternate"
-    ):
+    if view.case.accumulation == 1 or view.synchronised_each or view.case.passes != "alternate":
         raise NotAbout("no backward ran under no_sync")
-    tally.met |= {TWO_RANKS} if hearing.case.world_size > 1 else set()
+    tally.met |= {TWO_RANKS} if view.case.world_size > 1 else set()
     tally.met |= (
-        {SOME_MICRO_STEPS}
-        if any(one.micro_step is not None for one in hearing.case.unused)
-        else set()
+        {SOME_MICRO_STEPS} if any(one.micro_step is not None for one in view.case.unused) else set()
     )
-    for step in hearing.steps("reduced"):
+    for step in view.steps("reduced"):
         tally.met |= {"several micro-steps"} | {
-            NO_SYNC[how] for how in NO_SYNC if how == hearing.case.no_sync
+            NO_SYNC[how] for how in NO_SYNC if how == view.case.no_sync
         }
-        for rank, evidence in enumerate(hearing.evidence.ranks):
+        for rank, evidence in enumerate(view.evidence.ranks):
             spans = evidence.quiet[step] if step < len(evidence.quiet) else []
             # Forwards may send: buffers are refreshed, a lazy wrapper starts.
             sent = [call for starts, ends in spans for call in evidence.sent_between(starts, ends)]
             tally.compared += 1
             if sent:
-                return Breach(
+                return Failure(
                     "GRAD-8",
                     "a backward inside no_sync communicates",
-                    f"rank {rank} of {hearing.case.world_size}, step {step}",
+                    f"rank {rank} of {view.case.world_size}, step {step}",
                     f"{len(sent)} collectives, expected none; the first is {sent[0][0]} {sent[0][1]} x {sent[0][2]}",
                 )
-        breach = _mean_at(
-            hearing,
+        failure = _mean_at(
+            view,
             tally,
             "GRAD-8",
             "after no_sync the gradient is not the mean of the ranks' accumulated gradients",
             step,
         )
-        if breach is not None:
-            return breach
+        if failure is not None:
+            return failure
     return None
 
 
@@ -429,45 +423,43 @@ def accumulation_without_communication(hearing: Hearing, tally: Tally) -> Breach
     "rank uses it, all hold None or all zero.",
     (TWO_RANKS, *UNUSED),
 )
-def unused_counts_as_zero(hearing: Hearing, tally: Tally) -> Breach | None:
+def unused_counts_as_zero(view: EvidenceView, tally: Tally) -> Failure | None:
     """On cases in which forwards pass layers by; of which layers is the case's affair, and another at every step."""
-    if not hearing.case.unused:
+    if not view.case.unused:
         raise NotAbout("all ranks use all parameters")
-    tally.met |= {TWO_RANKS} if hearing.case.world_size > 1 else set()
+    tally.met |= {TWO_RANKS} if view.case.world_size > 1 else set()
     used_before = None
-    for step in hearing.steps("reduced"):
-        unused = hearing.unused(step)
+    for step in view.steps("reduced"):
+        unused = view.unused(step)
         nowhere = frozenset.intersection(*unused)
         somewhere = frozenset.union(*unused) - nowhere
         met = nowhere, somewhere, used_before is not None and used_before != unused
         tally.met |= {name for name, is_met in zip(UNUSED, met, strict=True) if is_met}
         used_before = unused
-        if step >= hearing.clean_steps:
+        if step >= view.clean_steps:
             break
-        breach = (
-            None
-            if hearing.declared.gradients == "owner"
-            else _wrongly_none(hearing, tally, step, unused)
+        failure = (
+            None if view.declared.gradients == "owner" else _wrongly_none(view, tally, step, unused)
         )
-        breach = breach or _mean_at(
-            hearing,
+        failure = failure or _mean_at(
+            view,
             tally,
             "GRAD-9",
             "the gradient is not the mean over all ranks, those that do not "
             "use the parameter counted as zero",
             step,
         )
-        if breach is not None:
-            return breach
+        if failure is not None:
+            return failure
     return None
 
 
 def _wrongly_none(
-    hearing: Hearing, tally: Tally, step: int, unused: tuple[frozenset[str], ...]
-) -> Breach | None:
+    view: EvidenceView, tally: Tally, step: int, unused: tuple[frozenset[str], ...]
+) -> Failure | None:
     """Whether a parameter has a gradient on some ranks only, or on none though one uses it."""
-    reduced, world_size = hearing.every_rank("reduced", step), hearing.case.world_size
-    for slot in hearing.layout(step).slots:
+    reduced, world_size = view.every_rank("reduced", step), view.case.world_size
+    for slot in view.layout(step).slots:
         name = slot.name
         without = [rank for rank, tensors in enumerate(reduced) if name not in tensors.by_name]
         users = [rank for rank, names in enumerate(unused) if name not in names]
@@ -484,25 +476,25 @@ def _wrongly_none(
             if users
             else "a parameter that no rank uses has no gradient on some ranks and one on others"
         )
-        breach = Breach(
+        failure = Failure(
             "GRAD-9",
             fact,
             f"rank {without[0]} of {world_size}, step {step}, parameter {name!r} {slot.shape}",
             f"None on rank{'s' if len(without) > 1 else ''} {', '.join(map(str, without))}; used on "
             f"{'rank ' + ', '.join(map(str, users)) if users else 'none'}",
         )
-        return caused(breach, missing.causes(hearing, step, name, without, users))
+        return caused(failure, missing.causes(view, step, name, without, users))
     return None
 
 
-def _mean_with(hearing: Hearing, tally: Tally, rule: str, met: set[str]) -> Breach | None:
+def _mean_with(view: EvidenceView, tally: Tally, rule: str, met: set[str]) -> Failure | None:
     """Whether every step's gradients are the mean of the twins', in the situations a rule is about."""
-    tally.met |= {TWO_RANKS} if hearing.case.world_size > 1 else set()
-    for step in hearing.steps("reduced"):
-        if step >= hearing.clean_steps:
+    tally.met |= {TWO_RANKS} if view.case.world_size > 1 else set()
+    for step in view.steps("reduced"):
+        if step >= view.clean_steps:
             break
-        breach = _mean_at(
-            hearing,
+        failure = _mean_at(
+            view,
             tally,
             rule,
             f"with {' and '.join(sorted(met))} the gradient is not the mean of the "
@@ -510,8 +502,8 @@ def _mean_with(hearing: Hearing, tally: Tally, rule: str, met: set[str]) -> Brea
             step,
         )
         tally.met |= met
-        if breach is not None:
-            return breach
+        if failure is not None:
+            return failure
     return None
 
 
@@ -529,9 +521,9 @@ OF_A_KIND = (
     "dense, complex ones in both parts, those of low precision, and those of several dtypes beside one another.",
     (TWO_RANKS, *OF_A_KIND),
 )
-def gradients_of_every_kind(hearing: Hearing, tally: Tally) -> Breach | None:
+def gradients_of_every_kind(view: EvidenceView, tally: Tally) -> Failure | None:
     """The mean again, on cases whose gradients are not all of float32, or of float64, and dense."""
-    case = hearing.case
+    case = view.case
     dtypes = {layer.dtype for layer in case.model.layers if layer.parameters and not layer.frozen}
     are = (
         case.sparse and not case.model.layers[0].frozen,
@@ -542,7 +534,7 @@ def gradients_of_every_kind(hearing: Hearing, tally: Tally) -> Breach | None:
     met = {name for name, is_met in zip(OF_A_KIND, are, strict=True) if is_met}
     if not met:
         raise NotAbout("all gradients are dense and of one dtype, float32 or float64")
-    return _mean_with(hearing, tally, "GRAD-10", met)
+    return _mean_with(view, tally, "GRAD-10", met)
 
 
 ONE_OUT, TWO_OUT = "a rank without batches", "two ranks left at different steps"
@@ -554,37 +546,37 @@ ONE_OUT, TWO_OUT = "a rank without batches", "two ranks left at different steps"
     "without a batch counted as is declared, and all ranks end with one set of parameters.",
     (ONE_OUT, TWO_OUT),
 )
-def uneven_batches(hearing: Hearing, tally: Tally) -> Breach | None:
+def uneven_batches(view: EvidenceView, tally: Tally) -> Failure | None:
     """On cases in which ranks run out of batches, step by step among those that still have one."""
-    case = hearing.case
+    case = view.case
     if not case.exhausted:
         raise NotAbout("all ranks have as many batches")
     last = next(rank for rank in range(case.world_size) if case.steps_of(rank) == case.steps)
     for step in range(case.steps):
         active = [rank for rank in range(case.world_size) if step < case.steps_of(rank)]
-        expected, layout = hearing.mean_of(active, step)
+        expected, layout = view.mean_of(active, step)
         for rank in active:
-            reduced = hearing.of_rank(rank, "reduced", step)
-            local = hearing.of_rank(rank, "local", step)
+            reduced = view.of_rank(rank, "reduced", step)
+            local = view.of_rank(rank, "local", step)
             difference = outside(local, flat_by_name(reduced, layout), expected, tally)
             if difference is not None:
-                whose = "what they" if hearing.declared.divisor == "active" else "what all"
-                breach = Breach(
+                whose = "what they" if view.declared.divisor == "active" else "what all"
+                failure = Failure(
                     "GRAD-11",
                     f"with {len(active)} of {case.world_size} ranks left the gradient is not the mean "
                     f"of {whose} computed",
                     f"rank {rank} of {case.world_size}, step {step}, {difference.place}",
                     difference.words,
                 )
-                return caused(breach, uneven.causes(hearing, step, rank, active, layout))
+                return caused(failure, uneven.causes(view, step, rank, active, layout))
         tally.met |= {ONE_OUT} if len(active) < case.world_size else set()
     tally.met |= {TWO_OUT} if len({one.steps for one in case.exhausted}) > 1 else set()
-    left = hearing.of_rank(last, "updated", case.steps - 1)
-    for rank, tensors in enumerate(hearing.every_rank("joined")):
+    left = view.of_rank(last, "updated", case.steps - 1)
+    for rank, tensors in enumerate(view.every_rank("joined")):
         tally.compared += sum(tensors.layout.sizes)
         difference = parted(left, tensors, f"rank {last} held after the last step")
         if difference is not None:
-            return Breach(
+            return Failure(
                 "GRAD-11",
                 "the ranks do not end with one set of parameters",
                 f"rank {rank} of {case.world_size}, {difference.place}",
@@ -598,9 +590,9 @@ def uneven_batches(hearing: Hearing, tally: Tally) -> Breach | None:
     "A step of K micro-steps is one step on a global batch of K * W * B samples.",
     (TWO_RANKS, "several micro-steps"),
 )
-def batch_arithmetic(hearing: Hearing, tally: Tally) -> Breach | None:
+def batch_arithmetic(view: EvidenceView, tally: Tally) -> Failure | None:
     """Against the oracle on all samples as one batch of one rank, where all batches of the step have equal sizes."""
-    case = hearing.case
+    case = view.case
     if case.accumulation == 1:
         raise NotAbout("one micro-step per step")
     if case.unused:
@@ -619,32 +611,32 @@ def batch_arithmetic(hearing: Hearing, tally: Tally) -> Breach | None:
         passes="alternate",
         crossed=None,
         perturbation=Perturbation(),
-        mishap=None,
+        injected_failure=None,
     )
-    for step in hearing.steps("reduced"):
-        parts = [hearing.batch(number) for number in hearing.micro_steps(step)]
+    for step in view.steps("reduced"):
+        parts = [view.batch(number) for number in view.micro_steps(step)]
         if len({part.inputs_WBI.shape for part in parts}) > 1 or (
             case.zero_grad == "never" and step
         ):
             continue
         tally.met |= {"several micro-steps"} | ({TWO_RANKS} if case.world_size > 1 else set())
-        truth = hearing.truth(step).gradient
+        truth = view.truth(step).gradient
         joined = oracle.joined(parts)
-        held = hearing.every_rank("forward", step)[0].by_name
-        found = oracle.gradients(plain.at(step), held, joined, hearing.scale(step)).by_name
+        held = view.every_rank("forward", step)[0].by_name
+        found = oracle.gradients(plain.at(step), held, joined, view.scale(step)).by_name
         balls = [
             found[slot.name] if slot.name in found else oracle.nothing(held[slot.name], 1)
-            for slot in hearing.layout(step).slots
+            for slot in view.layout(step).slots
             if slot.dtype is not None
         ]
         centre_P = np.concatenate([ball.centre[0].ravel() for ball in balls])
-        factor = case.world_size if hearing.declared.reduction == "sum" else 1
+        factor = case.world_size if view.declared.reduction == "sum" else 1
         radius_P = (
             factor * np.concatenate([ball.radius[0].ravel() for ball in balls]) + truth.radius
         )
         samples = joined.inputs_WBI.shape[1]
-        breach = _against(
-            hearing,
+        failure = _against(
+            view,
             tally,
             "GRAD-12",
             f"{case.accumulation} micro-steps on {case.world_size} ranks are not one "
@@ -652,8 +644,8 @@ def batch_arithmetic(hearing: Hearing, tally: Tally) -> Breach | None:
             step,
             Ball(factor * centre_P, radius_P, truth.quantum),
         )
-        if breach is not None:
-            return breach
+        if failure is not None:
+            return failure
     if not tally.compared:
         raise NotAbout("no step had batches of equal size")
     return None
@@ -678,9 +670,9 @@ CHECKPOINTS = {
     "the mean of the ranks' local gradients.",
     (TWO_RANKS, *PASSES.values(), *CHECKPOINTS.values(), TWICE, PENALTY),
 )
-def any_order_of_passes(hearing: Hearing, tally: Tally) -> Breach | None:
+def any_order_of_passes(view: EvidenceView, tally: Tally) -> Failure | None:
     """The mean again, on cases whose passes do not alternate, or with layers that are computed again."""
-    case = hearing.case
+    case = view.case
     met = {PASSES[case.passes]} if case.passes != "alternate" else set()
     met |= {
         CHECKPOINTS[layer.checkpoint] for layer in case.model.layers if layer.checkpoint != "none"
@@ -690,4 +682,4 @@ def any_order_of_passes(hearing: Hearing, tally: Tally) -> Breach | None:
     )
     if not met:
         raise NotAbout("every forward is followed by its backward, which computes nothing again")
-    return _mean_with(hearing, tally, "GRAD-13", met)
+    return _mean_with(view, tally, "GRAD-13", met)

@@ -4,23 +4,23 @@ from ddp_invariants.implementation.declarations import SHARDED
 from ddp_invariants.invariants.compare import parted
 from ddp_invariants.invariants.diagnosis import starts
 from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
-from ddp_invariants.invariants.view import Hearing, training
+from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.evidence import Moment
-from ddp_invariants.records.verdict import Breach
+from ddp_invariants.records.verdict import Failure
 
 _COLUMNS = ("name", "dtype", "shape", "requires_grad", "tied to", "kind")
 DIFFERED = "ranks differed before wrapping"
 
 
 def _like_the_source(
-    hearing: Hearing, tally: Tally, rule: str, what: str, before: Moment, after: Moment
-) -> Breach | None:
-    if hearing.case.saved_by is not None:
+    view: EvidenceView, tally: Tally, rule: str, what: str, before: Moment, after: Moment
+) -> Failure | None:
+    if view.case.saved_by is not None:
         raise NotAbout("the first forward starts from a state that is loaded")
-    built, started = hearing.every_rank(before), hearing.every_rank(after)
+    built, started = view.every_rank(before), view.every_rank(after)
     if any(tensors != built[0] for tensors in built[1:]):
         tally.met.add(DIFFERED)
-    if hearing.case.outside:
+    if view.case.outside:
         tally.met.add("a group without rank 0")
     for rank, tensors in enumerate(started):
         tally.compared += sum(tensors.layout.sizes)
@@ -31,13 +31,13 @@ def _like_the_source(
                 if what == "parameters"
                 else difference.place.replace("parameter", "buffer", 1)
             )
-            breach = Breach(
+            failure = Failure(
                 rule,
                 f"{what} differ from rank 0's when the first forward starts",
                 f"rank {rank} of {len(started)}, step 0, {place}",
                 difference.words,
             )
-            return starts.of_start(hearing, breach, rank, difference.name, built, started)
+            return starts.of_start(view, failure, rank, difference.name, built, started)
     return None
 
 
@@ -46,21 +46,21 @@ def _like_the_source(
     "When the first forward starts, every parameter on every rank is what rank 0 built.",
     (DIFFERED, "a group without rank 0"),
 )
-def parameters_are_the_sources(hearing: Hearing, tally: Tally) -> Breach | None:
+def parameters_are_the_sources(view: EvidenceView, tally: Tally) -> Failure | None:
     """Bitwise, from ranks that were built differently on purpose."""
-    if hearing.case.init == "equal":
+    if view.case.init == "equal":
         raise NotAbout("the ranks were built equal, as the implementation declares (INIT-4)")
-    return _like_the_source(hearing, tally, "INIT-1", "parameters", "built", "forward")
+    return _like_the_source(view, tally, "INIT-1", "parameters", "built", "forward")
 
 
 @training.rule("INIT-2", "The same for buffers: float, integer and bool.", (DIFFERED,))
-def buffers_are_the_sources(hearing: Hearing, tally: Tally) -> Breach | None:
+def buffers_are_the_sources(view: EvidenceView, tally: Tally) -> Failure | None:
     """Bitwise, from ranks that were built differently on purpose."""
-    if hearing.case.init == "equal":
+    if view.case.init == "equal":
         raise NotAbout("the ranks were built equal, as the implementation declares (INIT-4)")
-    if hearing.case.mishap is not None and hearing.case.mishap.step == 0:
+    if view.case.injected_failure is not None and view.case.injected_failure.step == 0:
         raise NotAbout("the first forward is one that fails, and may have moved buffers")
-    return _like_the_source(hearing, tally, "INIT-2", "buffers", "built buffers", "forward buffers")
+    return _like_the_source(view, tally, "INIT-2", "buffers", "built buffers", "forward buffers")
 
 
 SOURCE_CHANGED = "wrapping changed a value on the source rank"
@@ -72,14 +72,14 @@ SOURCE_CHANGED = "wrapping changed a value on the source rank"
     "Wrapping changes no name, shape, dtype, requires_grad flag or tying, and on rank 0 no value.",
     ("tied parameter", "frozen parameter"),
 )
-def wrapping_changes_nothing_else(hearing: Hearing, tally: Tally) -> Breach | None:
+def wrapping_changes_nothing_else(view: EvidenceView, tally: Tally) -> Failure | None:
     """The structure on every rank, the bits on the source rank."""
-    sharded = hearing.declared.zero == SHARDED
+    sharded = view.declared.zero == SHARDED
     if not sharded:
-        hearing.every_rank("wrapped")
-    ranks = hearing.evidence.ranks
+        view.every_rank("wrapped")
+    ranks = view.evidence.ranks
     if not all(rank.structure_after for rank in ranks):
-        raise Unjudged(hearing.cut_short or "a rank noted no structure")
+        raise Unjudged(view.cut_short or "a rank noted no structure")
     for number, rank in enumerate(ranks):
         before, after = rank.structure_before, rank.structure_after
         if sharded:  # Shapes are those of shards, and what is tied shows in a forward.
@@ -96,7 +96,7 @@ def wrapping_changes_nothing_else(hearing: Hearing, tally: Tally) -> Breach | No
             continue
         names = [row[0] for row in before], [row[0] for row in after]
         if names[0] != names[1]:
-            return Breach(
+            return Failure(
                 "INIT-3",
                 "wrapping changed the names of parameters or buffers",
                 f"rank {number} of {len(ranks)}",
@@ -110,7 +110,7 @@ def wrapping_changes_nothing_else(hearing: Hearing, tally: Tally) -> Breach | No
             )
             if a != b
         ]
-        return Breach(
+        return Failure(
             "INIT-3",
             "wrapping changed a parameter's structure",
             f"rank {number} of {len(ranks)}, parameter {was[0]!r}",
@@ -124,7 +124,9 @@ def wrapping_changes_nothing_else(hearing: Hearing, tally: Tally) -> Breach | No
         assert wrapped is not None
         difference = parted(built, wrapped, "it built")
         if difference is not None:
-            return Breach("INIT-3", SOURCE_CHANGED, f"rank 0, {difference.place}", difference.words)
+            return Failure(
+                "INIT-3", SOURCE_CHANGED, f"rank 0, {difference.place}", difference.words
+            )
     return None
 
 
@@ -132,10 +134,10 @@ def wrapping_changes_nothing_else(hearing: Hearing, tally: Tally) -> Breach | No
     "INIT-4",
     "An implementation that relies on equal seeds instead of a broadcast still starts identical.",
 )
-def equal_seeds_start_identical(hearing: Hearing, tally: Tally) -> Breach | None:
+def equal_seeds_start_identical(view: EvidenceView, tally: Tally) -> Failure | None:
     """Judged only where the implementation declares init = seed."""
-    if hearing.case.init != "equal":
+    if view.case.init != "equal":
         raise NotAbout("not declared: the implementation is expected to synchronise")
     return _like_the_source(
-        hearing, tally, "INIT-4", "parameters", "built", "forward"
-    ) or _like_the_source(hearing, tally, "INIT-4", "buffers", "built buffers", "forward buffers")
+        view, tally, "INIT-4", "parameters", "built", "forward"
+    ) or _like_the_source(view, tally, "INIT-4", "buffers", "built buffers", "forward buffers")

@@ -4,13 +4,13 @@ import re
 from dataclasses import replace
 from itertools import pairwise
 
-from ddp_invariants.cases.program import InterludeKind
+from ddp_invariants.cases.program import BetweenStepsKind
 from ddp_invariants.invariants import grad, param
 from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
-from ddp_invariants.invariants.shard import Deal, sharding
-from ddp_invariants.invariants.view import Hearing, training
+from ddp_invariants.invariants.shard import ShardView, sharding
+from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.evidence import Incident, RankEvidence
-from ddp_invariants.records.verdict import Breach
+from ddp_invariants.records.verdict import Failure
 
 
 def _of_the_implementation(text: str) -> str:
@@ -28,12 +28,12 @@ _REQUIREMENT = "Every case ends within its deadline on every rank."
 
 
 @training.rule("LIVE-1", _REQUIREMENT)
-def every_case_ends(hearing: Hearing, tally: Tally) -> Breach | None:
+def every_case_ends(view: EvidenceView, tally: Tally) -> Failure | None:
     """A rank that hangs or dies; one that raises is seen to have ended."""
-    if hearing.case.kills:
+    if view.case.kills:
         raise NotAbout("a rank is killed on purpose")
-    tally.compared += len(hearing.evidence.ranks)
-    ranks = hearing.evidence.ranks
+    tally.compared += len(view.evidence.ranks)
+    ranks = view.evidence.ranks
     raised = [
         f"rank {rank} raised {e.raised['type']} in {e.raised['phase']} of step {e.raised['step']}: {e.raised['message']}"
         for rank, e in enumerate(ranks)
@@ -49,27 +49,27 @@ def every_case_ends(hearing: Hearing, tally: Tally) -> Breach | None:
     ):  # The harness ended that run, and what others then did for want of it is nobody's fault.
         tally.compared = 0
         raise Unjudged("; ".join(overfull))
-    if hearing.incident is not None or not raised:
+    if view.incident is not None or not raised:
         return _told(
-            hearing.incident,
-            hearing.case.world_size,
+            view.incident,
+            view.case.world_size,
             "; ".join(raised),
             ranks,
-            hearing.case.outside,
+            view.case.outside,
         )
     if len(raised) < len(ranks):
-        return Breach(
+        return Failure(
             "LIVE-1",
             "some ranks raise and others do not",
             f"world size {len(ranks)}",
             "; ".join(raised),
         )
     if (
-        hearing.noted("updated", 0) is not None
-        and hearing.case.poison is None
-        and hearing.case.mishap is None
+        view.noted("updated", 0) is not None
+        and view.case.poison is None
+        and view.case.injected_failure is None
     ):
-        return Breach(
+        return Failure(
             "LIVE-1",
             "training ends with an exception after a step that went well",
             f"world size {len(ranks)}",
@@ -78,14 +78,14 @@ def every_case_ends(hearing: Hearing, tally: Tally) -> Breach | None:
     tally.compared = (
         0  # Raised on every rank at the start, or at a value that is not finite: a refusal.
     )
-    raise Unjudged(hearing.cut_short)
+    raise Unjudged(view.cut_short)
 
 
 @sharding.rule("LIVE-1", _REQUIREMENT)
-def every_sampler_answers(deal: Deal, tally: Tally) -> Breach | None:
+def every_sampler_answers(view: ShardView, tally: Tally) -> Failure | None:
     """A sampler that hangs or ends its process."""
     tally.compared += 1
-    return _told(deal.evidence.incident, deal.case.world_size, "")
+    return _told(view.evidence.incident, view.case.world_size, "")
 
 
 def _told(
@@ -94,7 +94,7 @@ def _told(
     perhaps: str,
     ranks: tuple[RankEvidence, ...] = (),
     outside: int = 0,
-) -> Breach | None:
+) -> Failure | None:
     if incident is None:
         return None
     notes = "\n".join(
@@ -114,7 +114,7 @@ def _told(
         verb == "died" and perhaps
     ):  # That others get an error then is as it should be, and no cause.
         told, perhaps = [*told, perhaps], ""
-    return Breach(
+    return Failure(
         "LIVE-1",
         f"a rank {verb}{another}",
         f"world size {world_size}, after {incident.seconds:.1f} s",
@@ -176,40 +176,40 @@ FORWARD_ERROR, BACKWARD_ERROR = "an exception in forward", "an exception in back
     (FORWARD_ERROR, BACKWARD_ERROR),
     costs=2,
 )
-def a_caught_exception_does_no_harm(hearing: Hearing, tally: Tally) -> Breach | None:
+def a_caught_exception_does_no_harm(view: EvidenceView, tally: Tally) -> Failure | None:
     """On cases with such an exception: that it surfaced, and that every step is what it must be, as it is without."""
-    plan = hearing.case.mishap
+    plan = view.case.injected_failure
     if plan is None or plan.kind == "death":
         raise NotAbout("nothing goes wrong")
-    for rank, evidence in enumerate(hearing.evidence.ranks):
+    for rank, evidence in enumerate(view.evidence.ranks):
         if evidence.surfaced is None:
-            raise Unjudged(hearing.cut_short or "the case did not get to the exception")
+            raise Unjudged(view.cut_short or "the case did not get to the exception")
         tally.compared += 1
         if not evidence.surfaced:
-            return Breach(
+            return Failure(
                 "LIVE-2",
                 "an exception does not reach the user",
-                f"rank {rank} of {hearing.case.world_size}, step {plan.step}",
+                f"rank {rank} of {view.case.world_size}, step {plan.step}",
                 f"the {plan.kind.split()[0]} raised, and the call returned",
             )
     tally.met.add(FORWARD_ERROR if plan.kind == "forward error" else BACKWARD_ERROR)
-    hidden = hearing.declared.gradients == "hidden" or hearing.declared.exactness == "lossy"
+    hidden = view.declared.gradients == "hidden" or view.declared.exactness == "lossy"
     judge = (
         param.trajectory_of_single_process_training if hidden else grad.mean_of_the_local_gradients
     )
-    breach, without = judge(hearing, tally), hearing.evidence.unperturbed
+    failure, without = judge(view, tally), view.evidence.unperturbed
     if (
-        breach is not None
+        failure is not None
         and without is not None
-        and judge(Hearing(without, hearing.declared), Tally()) is not None
+        and judge(EvidenceView(without, view.declared), Tally()) is not None
     ):
         tally.compared = 0
-        raise Unjudged(f"wrong without the exception, too ({breach.rule})")
-    if breach is None and hearing.cut_short:
+        raise Unjudged(f"wrong without the exception, too ({failure.rule})")
+    if failure is None and view.cut_short:
         tally.compared = 0
-        raise Unjudged(hearing.cut_short)
-    return breach and replace(
-        breach, rule="LIVE-2", fact=f"after an exception was caught, {breach.fact}"
+        raise Unjudged(view.cut_short)
+    return failure and replace(
+        failure, rule="LIVE-2", fact=f"after an exception was caught, {failure.fact}"
     )
 
 
@@ -220,25 +220,25 @@ def a_caught_exception_does_no_harm(hearing: Hearing, tally: Tally) -> Breach | 
     ("a rank died",),
     costs=4,
 )
-def a_death_is_told_to_the_others(hearing: Hearing, tally: Tally) -> Breach | None:
+def a_death_is_told_to_the_others(view: EvidenceView, tally: Tally) -> Failure | None:
     """On cases in which a rank is killed as a step starts: nobody else can have that step's mean.
 
     A rank that fails with an error is ended too, as it would be by the exception; the next one
     waits for it, not for the first.
     """
-    plan, incident, world_size = hearing.case.mishap, hearing.incident, hearing.case.world_size
+    plan, incident, world_size = view.case.injected_failure, view.incident, view.case.world_size
     if plan is None or plan.kind != "death" or world_size == 1:
         raise NotAbout("no rank dies")
     if incident is None or incident.kind != "died":
-        raise Unjudged(hearing.cut_short or "the rank to die did not get there")
+        raise Unjudged(view.cut_short or "the rank to die did not get there")
     where = f"rank {plan.rank} of {world_size} was killed at step {plan.step}"
-    for rank, evidence in enumerate(hearing.evidence.ranks):
+    for rank, evidence in enumerate(view.evidence.ranks):
         if rank == plan.rank:
             continue
         tally.compared += 1
-        number = rank + hearing.case.outside
+        number = rank + view.case.outside
         if number in incident.ranks and number not in incident.statuses:
-            return Breach(
+            return Failure(
                 "LIVE-3",
                 "a rank does not notice that another died",
                 where,
@@ -249,7 +249,7 @@ def a_death_is_told_to_the_others(hearing: Hearing, tally: Tally) -> Breach | No
         if incident.statuses.get(number):
             continue  # It ended its process with an error: that is to fail, too.
         if evidence.raised is None:
-            return Breach(
+            return Failure(
                 "LIVE-3",
                 "a rank finishes without one that died",
                 where,
@@ -258,7 +258,7 @@ def a_death_is_told_to_the_others(hearing: Hearing, tally: Tally) -> Breach | No
         if evidence.raised["step"] < plan.step:
             raise Unjudged(f"rank {rank} raised {evidence.raised['type']} before that")
         if evidence.at("updated", plan.step) is not None:
-            return Breach(
+            return Failure(
                 "LIVE-3",
                 "a rank makes a step without one that died",
                 where,
@@ -279,30 +279,30 @@ ENOUGH_ROUNDS = 4
     ("repeated",),
     costs=4,
 )
-def nothing_is_left_behind(hearing: Hearing, tally: Tally) -> Breach | None:
+def nothing_is_left_behind(view: EvidenceView, tally: Tally) -> Failure | None:
     """On cases that repeat the whole run in the same processes: what is more after every single round is left behind."""
-    if hearing.case.rounds < ENOUGH_ROUNDS:
+    if view.case.rounds < ENOUGH_ROUNDS:
         raise NotAbout("not repeated often enough")
-    if hearing.incident is not None:
-        raise Unjudged(hearing.cut_short)
-    for rank, evidence in enumerate(hearing.evidence.ranks):
+    if view.incident is not None:
+        raise Unjudged(view.cut_short)
+    for rank, evidence in enumerate(view.evidence.ranks):
         tally.met.add("repeated")
         for kind, counts in zip(_KINDS, zip(*evidence.left, strict=True), strict=False):
             tally.compared += 1
             if all(before < after for before, after in pairwise(counts)):
-                return Breach(
+                return Failure(
                     "LIVE-4",
                     f"every run leaves {kind} behind",
-                    f"rank {rank} of {hearing.case.world_size}",
+                    f"rank {rank} of {view.case.world_size}",
                     f"{' then '.join(map(str, counts))} {kind} after each of {len(counts)} runs in one process",
                 )
-    if hearing.cut_short:
+    if view.cut_short:
         tally.compared = 0
-        raise Unjudged(hearing.cut_short)
+        raise Unjudged(view.cut_short)
     return None
 
 
-INTERLUDES: dict[InterludeKind, str] = {
+INTERLUDES: dict[BetweenStepsKind, str] = {
     "evaluation": "an evaluation",
     "evaluation with gradients": "an evaluation with gradients",
     "forward only": "a forward without a backward",
@@ -323,25 +323,25 @@ INTERLUDES: dict[InterludeKind, str] = {
     "casts them back, takes a deep copy, assigns a state as new tensors) leaves the steps after it right.",
     tuple(INTERLUDES.values()),
 )
-def interludes_do_no_harm(hearing: Hearing, tally: Tally) -> Breach | None:
+def interludes_do_no_harm(view: EvidenceView, tally: Tally) -> Failure | None:
     """On cases with such interludes: every step's gradients and update are what they must be."""
-    case = hearing.case
-    if not any(one.kind in INTERLUDES for one in case.interludes):
+    case = view.case
+    if not any(one.kind in INTERLUDES for one in case.between_steps):
         raise NotAbout("nothing happens between steps")
-    if hearing.declared.exactness == "lossy":
+    if view.declared.exactness == "lossy":
         raise NotAbout("declares exactness = lossy")
-    breach = param.every_step(hearing, tally)
-    if breach is not None:
-        past = [INTERLUDES[one.kind] for one in case.interludes if one.kind in INTERLUDES]
+    failure = param.every_step(view, tally)
+    if failure is not None:
+        past = [INTERLUDES[one.kind] for one in case.between_steps if one.kind in INTERLUDES]
         return replace(
-            breach,
+            failure,
             rule="LIVE-5",
-            fact=f"with {', '.join(dict.fromkeys(past))} between steps, {breach.fact}",
+            fact=f"with {', '.join(dict.fromkeys(past))} between steps, {failure.fact}",
         )
-    done = hearing.steps("updated")
+    done = view.steps("updated")
     tally.met |= {
         INTERLUDES[one.kind]
-        for one in case.interludes
+        for one in case.between_steps
         if one.kind in INTERLUDES and one.step in done
     }
     return None

@@ -8,9 +8,9 @@ from ddp_invariants.cases.formats import LARGEST, ROUNDOFF
 from ddp_invariants.invariants.compare import number
 from ddp_invariants.invariants.diagnosis import losses
 from ddp_invariants.invariants.rule import Tally
-from ddp_invariants.invariants.view import Hearing, training
+from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.oracle.balls import gamma
-from ddp_invariants.records.verdict import Breach
+from ddp_invariants.records.verdict import Failure
 
 CAST = "a forward under autocast"
 
@@ -18,22 +18,22 @@ CAST = "a forward under autocast"
 @training.rule(
     "LOSS-1", "Each rank's loss is bitwise its unwrapped twin's on its own batch.", (CAST,)
 )
-def loss_is_the_twins(hearing: Hearing, tally: Tally) -> Breach | None:
+def loss_is_the_twins(view: EvidenceView, tally: Tally) -> Failure | None:
     """The wrapper neither mixes ranks nor changes the forward."""
-    tally.met |= {CAST} if hearing.case.autocast else set()
-    for micro in hearing.all_micro_steps("loss"):
-        for rank, tensors in enumerate(hearing.every_rank("loss", micro)):
+    tally.met |= {CAST} if view.case.autocast else set()
+    for micro in view.all_micro_steps("loss"):
+        for rank, tensors in enumerate(view.every_rank("loss", micro)):
             tally.compared += 1
             half = len(tensors.bits) // 2
             if tensors.bits[:half] != tensors.bits[half:]:
                 wrapped, twin = tensors.values_P
-                breach = Breach(
+                failure = Failure(
                     "LOSS-1",
                     "a rank's loss is not its own forward's",
-                    f"rank {rank} of {hearing.case.world_size}, {hearing.at(micro)}",
+                    f"rank {rank} of {view.case.world_size}, {view.at(micro)}",
                     f"{number(wrapped)}, the unwrapped twin's is {number(twin)}",
                 )
-                return losses.of_loss(hearing, breach, micro, tensors.layout.slots[0].dtype)
+                return losses.of_loss(view, failure, micro, tensors.layout.slots[0].dtype)
     return None
 
 
@@ -42,28 +42,28 @@ def loss_is_the_twins(hearing: Hearing, tally: Tally) -> Breach | None:
     "Ranks whose batches differ report different losses, ranks with the same batch the same.",
     ("batches differed", "ranks shared a batch"),
 )
-def losses_differ_as_batches_do(hearing: Hearing, tally: Tally) -> Breach | None:
+def losses_differ_as_batches_do(view: EvidenceView, tally: Tally) -> Failure | None:
     """By the samples' tags (draws.Dataset) two batches' losses are equal with a chance below 1e-9.
 
     Of the same batch, where a forward draws no random numbers: these are each rank's own (RNG-1).
     """
-    for micro in hearing.all_micro_steps("loss"):
-        at = step, _ = divmod(micro, hearing.case.accumulation)
-        if step >= hearing.clean_steps:
+    for micro in view.all_micro_steps("loss"):
+        at = step, _ = divmod(micro, view.case.accumulation)
+        if step >= view.clean_steps:
             break
-        held = hearing.every_rank("forward", step)
-        losses = [tensors.values_P[0] for tensors in hearing.every_rank("loss", micro)]
+        held = view.every_rank("forward", step)
+        losses = [tensors.values_P[0] for tensors in view.every_rank("loss", micro)]
         if not np.isfinite(losses).all():
             break
-        indices = hearing.batches[micro].indices
+        indices = view.batches[micro].indices
         for one, other in combinations(range(len(losses)), 2):
-            where = f"ranks {one} and {other} of {len(losses)}, {hearing.at(micro)}"
+            where = f"ranks {one} and {other} of {len(losses)}, {view.at(micro)}"
             if sorted(indices[one]) != sorted(indices[other]):
                 tally.compared += 1
                 tally.met.add("batches differed")
                 # A tag is a multiple of 2**-40: far larger losses swallow it.
                 if losses[one] == losses[other] and abs(losses[one]) < 2.0**12:
-                    return Breach(
+                    return Failure(
                         "LOSS-2",
                         "ranks with different batches report the same loss",
                         where,
@@ -73,15 +73,15 @@ def losses_differ_as_batches_do(hearing: Hearing, tally: Tally) -> Breach | None
                         "given one rank's batch",
                     )
             elif (
-                not hearing.case.model.draws
-                and hearing.case.passed_by(one, *at) == hearing.case.passed_by(other, *at)
+                not view.case.model.draws
+                and view.case.passed_by(one, *at) == view.case.passed_by(other, *at)
                 and (indices[one] == indices[other]).all()
                 and held[one] == held[other]
             ):
                 tally.compared += 1
                 tally.met.add("ranks shared a batch")
                 if losses[one] != losses[other]:
-                    return Breach(
+                    return Failure(
                         "LOSS-2",
                         "ranks with the same batch and parameters report different losses",
                         where,
@@ -94,12 +94,12 @@ def losses_differ_as_batches_do(hearing: Hearing, tally: Tally) -> Breach | None
     "LOSS-3",
     "With equal batch sizes the mean of the ranks' losses is the loss of the global batch.",
 )
-def mean_loss_is_the_global_batchs(hearing: Hearing, tally: Tally) -> Breach | None:
+def mean_loss_is_the_global_batchs(view: EvidenceView, tally: Tally) -> Failure | None:
     """Against float64 on the global batch, within the forward's derived bound."""
-    for micro in hearing.all_micro_steps("loss"):
-        step, part = divmod(micro, hearing.case.accumulation)
-        truth, noted = hearing.truth(step).losses[part], hearing.every_rank("loss", micro)
-        radius = float(truth.radius) + _own_rounding(hearing, noted[0].layout.slots[0].dtype, micro)
+    for micro in view.all_micro_steps("loss"):
+        step, part = divmod(micro, view.case.accumulation)
+        truth, noted = view.truth(step).losses[part], view.every_rank("loss", micro)
+        radius = float(truth.radius) + _own_rounding(view, noted[0].layout.slots[0].dtype, micro)
         if not np.isfinite(radius):
             continue
         tally.compared += 1
@@ -108,17 +108,17 @@ def mean_loss_is_the_global_batchs(hearing: Hearing, tally: Tally) -> Breach | N
         if radius > 0:
             tally.worst = max(tally.worst, error / radius)
         if not error <= radius:
-            return Breach(
+            return Failure(
                 "LOSS-3",
                 "the mean of the ranks' losses is not the loss of the global batch",
-                f"all {hearing.case.world_size} ranks, {hearing.at(micro)}",
+                f"all {view.case.world_size} ranks, {view.at(micro)}",
                 f"{number(mean)}, expected {number(float(truth.centre))}; off by {error:.2g} "
                 f"({radius:.2g} allowed)",
             )
     return None
 
 
-def _own_rounding(hearing: Hearing, dtype: str | None, micro: int) -> float:
+def _own_rounding(view: EvidenceView, dtype: str | None, micro: int) -> float:
     """What a loss that the implementation computes by itself may be off by, if that is in a dtype lower than float64.
 
     Targets t are cast down, then differences d squared, summed over batch and outputs and divided:
@@ -127,9 +127,9 @@ def _own_rounding(hearing: Hearing, dtype: str | None, micro: int) -> float:
     """
     if dtype in (None, "float64"):
         return 0.0
-    batch, truth = hearing.batches[micro], hearing.truth(micro // hearing.case.accumulation)
+    batch, truth = view.batches[micro], view.truth(micro // view.case.accumulation)
     terms = batch.targets_WBO.shape[1] * batch.targets_WBO.shape[2] + 6
-    loss = float(truth.losses[micro % hearing.case.accumulation].most)
+    loss = float(truth.losses[micro % view.case.accumulation].most)
     largest = float(np.abs(batch.targets_WBO).max(initial=0.0))
     if terms * (loss + largest**2) > LARGEST[dtype]:
         return float("inf")

@@ -2,9 +2,9 @@
 
 from ddp_invariants.cases.formats import ITEM_SIZE
 from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
-from ddp_invariants.invariants.view import Hearing, training
+from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.evidence import Slot
-from ddp_invariants.records.verdict import Breach
+from ddp_invariants.records.verdict import Failure
 
 _MOMENTS = {"sgd": 1, "adam": 2, "adamw": 2}
 """Tensors of a parameter's size an optimizer keeps; SGD keeps one only with momentum."""
@@ -16,28 +16,28 @@ _MOMENTS = {"sgd": 1, "adam": 2, "adamw": 2}
     "stated padding.",
     ("more than one rank", "optimizer with state"),
 )
-def at_most_the_claimed_share(hearing: Hearing, tally: Tally) -> Breach | None:
+def at_most_the_claimed_share(view: EvidenceView, tally: Tally) -> Failure | None:
     """Storages, each counted once, at the end of each step; gradients when they are to be ready.
 
     Stage 1 shards optimizer state (and the copies of parameters an optimizer updates), 2 gradients
     too, 3 parameters too.
     """
-    stage, case = hearing.declared.zero, hearing.case
+    stage, case = view.declared.zero, view.case
     if not stage:
         raise NotAbout("no stage of sharding is declared")
     if case.world_size == 1:
         raise NotAbout("one rank")
-    ranks = hearing.evidence.ranks
+    ranks = view.evidence.ranks
     if not all(rank.held for rank in ranks):
-        raise Unjudged(hearing.cut_short or "a rank noted no bytes")
-    layout = hearing.layout(0)
+        raise Unjudged(view.cut_short or "a rank noted no bytes")
+    layout = view.layout(0)
     trained = layout.nbytes
     moments = (
         0
         if case.optimizer.kind == "sgd" and not case.optimizer.momentum
         else _MOMENTS[case.optimizer.kind]
     )
-    padding = _padding(hearing)
+    padding = _padding(view)
     # An fp32 copy of lower parameters is what is promised, with state and gradients to match.
     wide = sum(slot.elements * _size(slot) for slot in layout.slots)
     share = wide / case.world_size + padding
@@ -55,7 +55,7 @@ def at_most_the_claimed_share(hearing: Hearing, tally: Tally) -> Breach | None:
             for what, held, allowed in claims:
                 tally.compared += 1
                 if held > allowed:
-                    return Breach(
+                    return Failure(
                         "MEM-1",
                         f"a rank holds more {what} than its share",
                         f"rank {number} of {len(ranks)}, step {step}",
@@ -83,12 +83,12 @@ def _require_all_seen(held_W: list[list[int]], stage: int, trained: int, moments
             )
 
 
-def _padding(hearing: Hearing) -> float:
+def _padding(view: EvidenceView) -> float:
     """Bytes a share may be above an even one: an element or a row per parameter, or a whole one where those are dealt out."""
-    slots = [(slot, _size(slot)) for slot in hearing.layout(0).slots if slot.elements]
-    if hearing.declared.partition == "elements":
+    slots = [(slot, _size(slot)) for slot in view.layout(0).slots if slot.elements]
+    if view.declared.partition == "elements":
         return sum(size for _, size in slots)
-    if hearing.declared.partition == "rows":
+    if view.declared.partition == "rows":
         return sum(
             size * slot.elements // (slot.shape[0] if slot.shape else 1) for slot, size in slots
         )

@@ -9,28 +9,28 @@ from ddp_invariants.invariants.compare import outside, parted
 from ddp_invariants.invariants.diagnosis import updates
 from ddp_invariants.invariants.grad import TWO_RANKS, mean_of_the_local_gradients
 from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
-from ddp_invariants.invariants.view import Hearing, training
+from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.evidence import Moment
-from ddp_invariants.records.verdict import Breach
+from ddp_invariants.records.verdict import Failure
 
 
 def _identical(
-    hearing: Hearing, tally: Tally, rule: str, fact: str, moment: Moment
-) -> Breach | None:
-    for step in hearing.steps(moment):
-        records = hearing.every_rank(moment, step)
+    view: EvidenceView, tally: Tally, rule: str, fact: str, moment: Moment
+) -> Failure | None:
+    for step in view.steps(moment):
+        records = view.every_rank(moment, step)
         tally.met |= {TWO_RANKS} if len(records) > 1 else set()
         for rank, tensors in enumerate(records[1:], start=1):
             tally.compared += sum(tensors.layout.sizes)
             difference = parted(records[0], tensors, "rank 0 holds")
             if difference is not None:
-                breach = Breach(
+                failure = Failure(
                     rule,
                     fact,
                     f"rank {rank} of {len(records)}, after step {step}, {difference.place}",
                     difference.words,
                 )
-                return updates.of_difference(hearing, breach, step, rank, difference.name)
+                return updates.of_difference(view, failure, step, rank, difference.name)
     return None
 
 
@@ -39,10 +39,10 @@ def _identical(
     "After every optimizer step all parameters are bitwise identical on all ranks.",
     (TWO_RANKS,),
 )
-def identical_on_all_ranks(hearing: Hearing, tally: Tally) -> Breach | None:
+def identical_on_all_ranks(view: EvidenceView, tally: Tally) -> Failure | None:
     """Bitwise, on every step."""
     return _identical(
-        hearing,
+        view,
         tally,
         "PARAM-1",
         "parameters differ between ranks after an optimizer step",
@@ -51,26 +51,26 @@ def identical_on_all_ranks(hearing: Hearing, tally: Tally) -> Breach | None:
 
 
 @training.rule("PARAM-2", "So is the optimizer's state.", (TWO_RANKS, "optimizer with state"))
-def optimizer_state_is_identical(hearing: Hearing, tally: Tally) -> Breach | None:
+def optimizer_state_is_identical(view: EvidenceView, tally: Tally) -> Failure | None:
     """Bitwise: momentum, moments and step counts."""
-    if any(tensors.layout.slots for tensors in hearing.every_rank("state")):
+    if any(tensors.layout.slots for tensors in view.every_rank("state")):
         tally.met.add("optimizer with state")
     return _identical(
-        hearing, tally, "PARAM-2", "the optimizer's state differs between ranks", "state"
+        view, tally, "PARAM-2", "the optimizer's state differs between ranks", "state"
     )
 
 
-def _moved_between(hearing: Hearing, tally: Tally, step: int) -> Breach | None:
+def _moved_between(view: EvidenceView, tally: Tally, step: int) -> Failure | None:
     """Whether a step's forward starts from anything but what the step before left: each step is judged from its start.
 
     What is cast to another dtype and back keeps its value, but not which NaN it was: bfloat16 knows
     one alone on the way back.
     """
-    cast = any(one.kind == "cast" and one.step == step for one in hearing.case.interludes)
+    cast = any(one.kind == "cast" and one.step == step for one in view.case.between_steps)
     for rank, (left, started) in enumerate(
         zip(
-            hearing.every_rank("updated", step - 1),
-            hearing.every_rank("forward", step),
+            view.every_rank("updated", step - 1),
+            view.every_rank("forward", step),
             strict=True,
         )
     ):
@@ -79,13 +79,13 @@ def _moved_between(hearing: Hearing, tally: Tally, step: int) -> Breach | None:
         if difference is not None and not (
             cast and np.array_equal(left.values_P, started.values_P, equal_nan=True)
         ):
-            breach = Breach(
+            failure = Failure(
                 "PARAM-3",
                 "parameters change between one step's update and the next step's forward",
-                f"rank {rank} of {hearing.case.world_size}, step {step}, {difference.place}",
+                f"rank {rank} of {view.case.world_size}, step {step}, {difference.place}",
                 difference.words,
             )
-            return updates.of_a_move(hearing, breach, difference.name)
+            return updates.of_a_move(view, failure, difference.name)
     return None
 
 
@@ -103,26 +103,26 @@ def _moved_between(hearing: Hearing, tally: Tally, step: int) -> Breach | None:
         "gradients clipped",
     ),
 )
-def trajectory_of_single_process_training(hearing: Hearing, tally: Tally) -> Breach | None:
+def trajectory_of_single_process_training(view: EvidenceView, tally: Tally) -> Failure | None:
     """Against the oracle: bitwise where the arithmetic is exact, within the derived bound elsewhere."""
-    plan = hearing.case.optimizer
+    plan = view.case.optimizer
     met = {
         "AdamW": plan.kind == "adamw",
         "Adam": plan.kind == "adam",
         "Nesterov momentum": plan.nesterov,
-        "a fused step": plan.way == "fused",
+        "a fused step": plan.kernels == "fused",
         "momentum": plan.kind == "sgd" and plan.momentum > 0,
         "weight decay": plan.weight_decay > 0,
-        "gradients clipped": hearing.case.clip is not None,
-        TWO_RANKS: hearing.case.world_size > 1,
+        "gradients clipped": view.case.clip is not None,
+        TWO_RANKS: view.case.world_size > 1,
     }
-    for step in hearing.steps("updated"):
-        if step and (breach := _moved_between(hearing, tally, step)) is not None:
-            return breach
-        truth = hearing.truth(step).updated
-        local = hearing.every_rank("local", hearing.micro_steps(step)[0])[0]
+    for step in view.steps("updated"):
+        if step and (failure := _moved_between(view, tally, step)) is not None:
+            return failure
+        truth = view.truth(step).updated
+        local = view.every_rank("local", view.micro_steps(step)[0])[0]
         names = [slot.name for slot in local.layout.slots if slot.dtype is not None]
-        for rank, tensors in enumerate(hearing.every_rank("updated", step)):
+        for rank, tensors in enumerate(view.every_rank("updated", step)):
             held_P = np.concatenate(
                 [tensors.by_name[name].ravel() for name in names if name in tensors.by_name]
             )
@@ -130,60 +130,58 @@ def trajectory_of_single_process_training(hearing: Hearing, tally: Tally) -> Bre
                 raise Unjudged("the parameters after the step are not those before it")
             difference = outside(local, held_P, truth, tally)
             if difference is not None:
-                breach = Breach(
+                failure = Failure(
                     "PARAM-3",
                     "parameters do not move as in single-process training on the global batch",
-                    f"rank {rank} of {hearing.case.world_size}, after step {step}, {difference.place}",
+                    f"rank {rank} of {view.case.world_size}, after step {step}, {difference.place}",
                     difference.words,
                 )
-                return updates.of_update(hearing, breach, step, rank, difference.name)
+                return updates.of_update(view, failure, step, rank, difference.name)
         tally.met |= {name for name, is_met in met.items() if is_met}
     return None
 
 
-def every_step(hearing: Hearing, tally: Tally) -> Breach | None:
+def every_step(view: EvidenceView, tally: Tally) -> Failure | None:
     """Whether every step's gradients, where they are seen, and update are what they must be."""
-    breach = (
-        None
-        if hearing.declared.gradients == "hidden"
-        else mean_of_the_local_gradients(hearing, tally)
+    failure = (
+        None if view.declared.gradients == "hidden" else mean_of_the_local_gradients(view, tally)
     )
-    return breach or trajectory_of_single_process_training(hearing, tally)
+    return failure or trajectory_of_single_process_training(view, tally)
 
 
 @training.rule("PARAM-4", "At W = 1 training is bitwise plain training.", ("one rank",))
-def one_rank_is_plain_training(hearing: Hearing, tally: Tally) -> Breach | None:
+def one_rank_is_plain_training(view: EvidenceView, tally: Tally) -> Failure | None:
     """Against the same steps without a wrapper, in the same process."""
-    if hearing.case.world_size > 1:
+    if view.case.world_size > 1:
         raise NotAbout("more than one rank")
-    if hearing.case.passes != "alternate":
+    if view.case.passes != "alternate":
         raise NotAbout("passes do not alternate, which plain training is not made to do")
-    if hearing.case.saved_by is not None:
+    if view.case.saved_by is not None:
         raise NotAbout("it starts from a state that is loaded")
-    if any(one.kind in ("cast", "assign") for one in hearing.case.interludes):
+    if any(one.kind in ("cast", "assign") for one in view.case.between_steps):
         raise NotAbout(
             "parameters are made anew and lie otherwise from then on, and so are added up otherwise"
         )
-    if hearing.case.unused:
+    if view.case.unused:
         raise NotAbout(
             "what is not used may have a gradient of zero, which moves it where weights decay"
         )
-    if hearing.case.recast:
+    if view.case.recast:
         raise NotAbout(
             "autocast may cast a weight for each of its uses, whose gradients are then added up otherwise"
         )
-    if hearing.case.sparse:
+    if view.case.sparse:
         raise NotAbout("a sparse gradient may be taken off in parts, or their sum at once")
-    for step in hearing.steps("updated"):
+    for step in view.steps("updated"):
         tally.met.add("one rank")
         plain, wrapped = (
-            hearing.every_rank("plain", step)[0],
-            hearing.every_rank("updated", step)[0],
+            view.every_rank("plain", step)[0],
+            view.every_rank("updated", step)[0],
         )
         tally.compared += sum(wrapped.layout.sizes)
         difference = parted(plain, wrapped, "plain training gives")
         if difference is not None:
-            return Breach(
+            return Failure(
                 "PARAM-4",
                 "a world of one rank is not plain training",
                 f"rank 0 of 1, after step {step}, {difference.place}",
@@ -197,15 +195,15 @@ def one_rank_is_plain_training(hearing: Hearing, tally: Tally) -> Breach | None:
     "Frozen parameters do not move, nor those frozen for a while.",
     ("frozen parameter", "frozen for a while"),
 )
-def frozen_parameters_stay(hearing: Hearing, tally: Tally) -> Breach | None:
+def frozen_parameters_stay(view: EvidenceView, tally: Tally) -> Failure | None:
     """Bitwise, from the first forward on, or over each step at which they are frozen."""
     always = {
-        row[0] for row in hearing.evidence.ranks[0].structure_before if not row[3]
-    } - hearing.case.sometimes_frozen
-    start = hearing.every_rank("forward")
-    for step in hearing.steps("updated"):
-        for_now, now = hearing.left_frozen(step), hearing.every_rank("forward", step)
-        for rank, tensors in enumerate(hearing.every_rank("updated", step)):
+        row[0] for row in view.evidence.ranks[0].structure_before if not row[3]
+    } - view.case.sometimes_frozen
+    start = view.every_rank("forward")
+    for step in view.steps("updated"):
+        for_now, now = view.left_frozen(step), view.every_rank("forward", step)
+        for rank, tensors in enumerate(view.every_rank("updated", step)):
             for name in sorted((always | for_now) & tensors.by_name.keys()):
                 tally.met.add("frozen for a while" if name in for_now else "frozen parameter")
                 before, after = (
@@ -214,8 +212,8 @@ def frozen_parameters_stay(hearing: Hearing, tally: Tally) -> Breach | None:
                 )
                 tally.compared += after.size
                 if before.shape != after.shape or not np.array_equal(before, after, equal_nan=True):
-                    where = f"rank {rank} of {hearing.case.world_size}, after step {step}, parameter {name!r} {after.shape}"
-                    return Breach(
+                    where = f"rank {rank} of {view.case.world_size}, after step {step}, parameter {name!r} {after.shape}"
+                    return Failure(
                         "PARAM-5",
                         "a frozen parameter moved",
                         where,
@@ -241,41 +239,41 @@ SCALED = (
     "scale.",
     SCALED,
 )
-def every_rank_skips_the_same_steps(hearing: Hearing, tally: Tally) -> Breach | None:
+def every_rank_skips_the_same_steps(view: EvidenceView, tally: Tally) -> Failure | None:
     """By what each rank's scale does, by whether anything moved, and for the steps that are made against the oracle.
 
     What is not finite on any rank is not finite in the sum, whatever the order; where the
     magnitudes of finite gradients add up to more than their format holds, whether they overflow is
     a matter of order, and all that is asked is that ranks agree.
     """
-    plan = hearing.case.scaler
+    plan = view.case.scaler
     if plan is None:
         raise NotAbout("no loss scaler")
     scale, made_in_a_row, met = (
-        hearing.scale(0),
+        view.scale(0),
         0,
-        {TWO_RANKS} if hearing.case.world_size > 1 else set(),
+        {TWO_RANKS} if view.case.world_size > 1 else set(),
     )
-    met |= {UNSCALED} if plan.unscaled or hearing.case.clip is not None else set()
-    for step in hearing.steps("updated"):
-        skips, overflows = hearing.skips(step), hearing.overflows(step)
+    met |= {UNSCALED} if plan.unscaled or view.case.clip is not None else set()
+    for step in view.steps("updated"):
+        skips, overflows = view.skips(step), view.overflows(step)
         tally.compared += len(skips)
-        breach = _wrongly_skipped(hearing, step, skips, overflows=overflows)
-        if breach is not None:
-            return breach
+        failure = _wrongly_skipped(view, step, skips, overflows=overflows)
+        if failure is not None:
+            return failure
         made_in_a_row = 0 if skips[0] else made_in_a_row + 1
         scale, made_in_a_row = _next(plan, scale, made_in_a_row)
-        breach = _another_scale(hearing, step, scale) or (
-            _moved(hearing, tally, step) if skips[0] else None
+        failure = _another_scale(view, step, scale) or (
+            _moved(view, tally, step) if skips[0] else None
         )
-        if breach is not None:
-            return breach
+        if failure is not None:
+            return failure
         grew = not skips[0] and not made_in_a_row
         met |= {SKIPPED} if skips[0] else {SCALED[2]} if SKIPPED in met else set()
         met |= {"a scale that grew"} if grew else set()
     tally.met |= met
-    breach = every_step(hearing, tally)
-    return breach and replace(breach, rule="PARAM-6", fact=f"with a loss scaler, {breach.fact}")
+    failure = every_step(view, tally)
+    return failure and replace(failure, rule="PARAM-6", fact=f"with a loss scaler, {failure.fact}")
 
 
 def _next(plan: LossScale, scale: float, made_in_a_row: int) -> tuple[float, int]:
@@ -290,8 +288,8 @@ def _next(plan: LossScale, scale: float, made_in_a_row: int) -> tuple[float, int
 
 
 def _wrongly_skipped(
-    hearing: Hearing, step: int, skips: list[bool], *, overflows: bool | None
-) -> Breach | None:
+    view: EvidenceView, step: int, skips: list[bool], *, overflows: bool | None
+) -> Failure | None:
     """Whether ranks do not agree on a step, or agree on what is wrong."""
     world_size = len(skips)
     if len(set(skips)) == 1 and overflows in (None, skips[0]):
@@ -303,7 +301,7 @@ def _wrongly_skipped(
         if overflows is False
         else "gradients may be finite, or not"
         if overflows is None
-        else f"a gradient is not finite on rank {', '.join(map(str, _overflowing(hearing, step)))}"
+        else f"a gradient is not finite on rank {', '.join(map(str, _overflowing(view, step)))}"
     )
     fact = (
         "ranks skip different steps"
@@ -316,27 +314,27 @@ def _wrongly_skipped(
         + f"; {whose}"
     )
     return _with_what_it_held(
-        hearing, Breach("PARAM-6", fact, f"rank {rank} of {world_size}, step {step}", got), step
+        view, Failure("PARAM-6", fact, f"rank {rank} of {world_size}, step {step}", got), step
     )
 
 
-def _overflowing(hearing: Hearing, step: int) -> list[int]:
+def _overflowing(view: EvidenceView, step: int) -> list[int]:
     """The ranks that computed a gradient which is not finite."""
     return [
         rank
-        for rank in range(hearing.case.world_size)
+        for rank in range(view.case.world_size)
         if not all(
-            np.isfinite(hearing.every_rank("local", micro)[rank].values_P).all()
-            for micro in hearing.micro_steps(step)
+            np.isfinite(view.every_rank("local", micro)[rank].values_P).all()
+            for micro in view.micro_steps(step)
         )
     ]
 
 
-def _with_what_it_held(hearing: Hearing, breach: Breach, step: int) -> Breach:
+def _with_what_it_held(view: EvidenceView, failure: Failure, step: int) -> Failure:
     """The same with which ranks' synchronised gradients are not finite, which a scaler goes by."""
-    reduced = hearing.noted("reduced", step)
+    reduced = view.noted("reduced", step)
     if reduced is None:
-        return breach
+        return failure
     not_finite = [
         str(rank) for rank, tensors in enumerate(reduced) if not np.isfinite(tensors.values_P).all()
     ]
@@ -347,46 +345,46 @@ def _with_what_it_held(hearing: Hearing, breach: Breach, step: int) -> Breach:
         if not_finite
         else "finite on all ranks"
     )
-    return replace(breach, got=f"{breach.got}; synchronised, they are {held}")
+    return replace(failure, got=f"{failure.got}; synchronised, they are {held}")
 
 
-def _another_scale(hearing: Hearing, step: int, expected: float) -> Breach | None:
+def _another_scale(view: EvidenceView, step: int, expected: float) -> Failure | None:
     """Whether a rank's scale is another after a step than its factors make it."""
-    for rank, evidence in enumerate(hearing.evidence.ranks):
+    for rank, evidence in enumerate(view.evidence.ranks):
         if evidence.scales[step] != expected:
-            return Breach(
+            return Failure(
                 "PARAM-6",
                 "the loss scale is another than its growth and its backoff make it",
-                f"rank {rank} of {hearing.case.world_size}, after step {step}",
+                f"rank {rank} of {view.case.world_size}, after step {step}",
                 f"{evidence.scales[step]:g}, expected {expected:g}",
             )
     return None
 
 
-def _moved(hearing: Hearing, tally: Tally, step: int) -> Breach | None:
+def _moved(view: EvidenceView, tally: Tally, step: int) -> Failure | None:
     """Whether a skipped step moves a parameter, or the optimizer's state; what first comes to be then must be zero."""
-    where = f"of {hearing.case.world_size}, step {step}"
+    where = f"of {view.case.world_size}, step {step}"
     for rank, (started, left) in enumerate(
-        zip(hearing.every_rank("forward", step), hearing.every_rank("updated", step), strict=True)
+        zip(view.every_rank("forward", step), view.every_rank("updated", step), strict=True)
     ):
         tally.compared += sum(left.layout.sizes)
         difference = parted(started, left, "the step started from")
         if difference is not None:
-            return Breach(
+            return Failure(
                 "PARAM-6",
                 "a skipped step moves parameters",
                 f"rank {rank} {where}, {difference.place}",
                 difference.words,
             )
-    states = hearing.noted("state", step)
-    if states is None or (step and hearing.noted("state", step - 1) is None):
+    states = view.noted("state", step)
+    if states is None or (step and view.noted("state", step - 1) is None):
         return None
     for rank, after in enumerate(states):
-        before = hearing.every_rank("state", step - 1)[rank].by_name if step else {}
+        before = view.every_rank("state", step - 1)[rank].by_name if step else {}
         for name, value in after.by_name.items():
             tally.compared += value.size
             if not np.array_equal(value, before.get(name, np.zeros_like(value)), equal_nan=True):
-                return Breach(
+                return Failure(
                     "PARAM-6",
                     "a skipped step changes the optimizer's state",
                     f"rank {rank} {where}, {name!r}",

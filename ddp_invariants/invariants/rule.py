@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from ddp_invariants.records.verdict import Breach, Finding
+from ddp_invariants.records.verdict import Failure, Finding
 
 Subject = TypeVar("Subject")
 
@@ -50,14 +50,14 @@ class Rule(Generic[Subject]):
     id: str
     requirement: str
     needs: tuple[str, ...]
-    judge: Callable[[Subject, Tally], Breach | None]
+    judge: Callable[[Subject, Tally], Failure | None]
     costs: int = 1
 
     def find(self, subject: Subject) -> Finding:
         """Judge one case."""
         tally = Tally()
         try:
-            breach = self.judge(subject, tally)
+            failure = self.judge(subject, tally)
         except Unjudged as reason:
             # What was compared before the evidence ended was compared.
             why = "" if tally.compared else str(reason)
@@ -75,12 +75,12 @@ class Rule(Generic[Subject]):
             return Finding(
                 self.id, tally.compared, frozenset(tally.met), None, why, tally.worst, crashed=True
             )
-        unjudged = "" if breach or tally.compared else "nothing to compare"
+        unjudged = "" if failure or tally.compared else "nothing to compare"
         return Finding(
             self.id,
             tally.compared,
             frozenset(tally.met),
-            breach,
+            failure,
             unjudged,
             tally.worst,
             about=not unjudged,
@@ -88,7 +88,7 @@ class Rule(Generic[Subject]):
         )
 
 
-class Chapter(Generic[Subject]):
+class RuleSet(Generic[Subject]):
     """The rules about one kind of evidence, in the order a cause comes before its consequences."""
 
     def __init__(self) -> None:
@@ -97,13 +97,13 @@ class Chapter(Generic[Subject]):
     def rule(
         self, identifier: str, requirement: str, needs: tuple[str, ...] = (), *, costs: int = 1
     ) -> Callable[
-        [Callable[[Subject, Tally], Breach | None]], Callable[[Subject, Tally], Breach | None]
+        [Callable[[Subject, Tally], Failure | None]], Callable[[Subject, Tally], Failure | None]
     ]:
         """Register a judge as a rule."""
 
         def register(
-            judge: Callable[[Subject, Tally], Breach | None],
-        ) -> Callable[[Subject, Tally], Breach | None]:
+            judge: Callable[[Subject, Tally], Failure | None],
+        ) -> Callable[[Subject, Tally], Failure | None]:
             self.rules[identifier] = Rule(identifier, requirement, needs, judge, costs)
             return judge
 

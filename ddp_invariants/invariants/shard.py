@@ -14,9 +14,9 @@ from ddp_invariants.implementation.declarations import SamplerDeclarations
 from ddp_invariants.invariants.diagnosis import resumption
 from ddp_invariants.invariants.diagnosis import shards as shards_of
 from ddp_invariants.invariants.diagnosis.causes import caused
-from ddp_invariants.invariants.rule import Chapter, NotAbout, Tally, Unjudged
+from ddp_invariants.invariants.rule import NotAbout, RuleSet, Tally, Unjudged
 from ddp_invariants.records.evidence import FOREIGN, OWN, ShardEvidence
-from ddp_invariants.records.verdict import Breach, Cause
+from ddp_invariants.records.verdict import Cause, Failure
 
 CHANCE_FREE = 13
 """Dataset length from which two random permutations are equal with a chance below 1e-9 (1 / 13! = 1.6e-10)."""
@@ -25,7 +25,7 @@ CHANCE_FREE = 13
 UNDECLARED = SamplerDeclarations()
 
 
-class Deal:
+class ShardView:
     """A sampler's answers, as rules look at them."""
 
     def __init__(self, evidence: ShardEvidence, declared: SamplerDeclarations = UNDECLARED) -> None:
@@ -89,7 +89,7 @@ class Deal:
         return f"{data.samples} samples over {self.case.world_size} ranks, epoch {epoch}"
 
 
-sharding = Chapter[Deal]()
+sharding = RuleSet[ShardView]()
 """All rules about samplers."""
 
 
@@ -99,54 +99,54 @@ sharding = Chapter[Deal]()
     "in [0, N).",
     ("N not divisible by W", "N < W"),
 )
-def equal_lengths_in_range(deal: Deal, tally: Tally) -> Breach | None:
+def equal_lengths_in_range(view: ShardView, tally: Tally) -> Failure | None:
     """Counted, not asked for."""
-    data, w = deal.case.data, deal.case.world_size
-    for epoch, shards in deal.epochs:
+    data, w = view.case.data, view.case.world_size
+    for epoch, shards in view.epochs:
         tally.compared += len(shards)
         tally.met |= {"N not divisible by W"} if data.samples % w else set()
         tally.met |= {"N < W"} if data.samples < w else set()
         counts = [len(shard) for shard in shards]
-        if len(set(counts)) > 1 and deal.declared.padding != "none":
-            breach = Breach(
+        if len(set(counts)) > 1 and view.declared.padding != "none":
+            failure = Failure(
                 "SHARD-1",
                 "ranks yield different numbers of indices",
-                deal.where(epoch),
+                view.where(epoch),
                 f"{counts}",
             )
-            return caused(breach, shards_of.of_lengths(deal.dealt, shards))
-        if max(counts) > ceil(data.samples / w) and deal.declared.padding == "none":
-            breach = Breach(
+            return caused(failure, shards_of.of_lengths(view.dealt, shards))
+        if max(counts) > ceil(data.samples / w) and view.declared.padding == "none":
+            failure = Failure(
                 "SHARD-1",
                 "a rank yields more than its share",
-                deal.where(epoch),
+                view.where(epoch),
                 f"{counts}, expected at most {ceil(data.samples / w)}",
             )
             return caused(
-                breach, shards_of.of_length(deal.dealt, shards, shards[counts.index(max(counts))])
+                failure, shards_of.of_length(view.dealt, shards, shards[counts.index(max(counts))])
             )
-        for rank, (shard, said) in enumerate(zip(shards, deal.answer["lengths"], strict=True)):
+        for rank, (shard, said) in enumerate(zip(shards, view.answer["lengths"], strict=True)):
             if (
-                said not in (None, len(shard)) or len(shard) >= deal.dealt.endless
+                said not in (None, len(shard)) or len(shard) >= view.dealt.endless
             ):  # What is iterated need have no len.
                 fact = (
                     "len(sampler) is not the number of indices it yields"
                     if said is not None
                     else "iterating does not end"
                 )
-                breach = Breach(
+                failure = Failure(
                     "SHARD-1",
                     fact,
-                    f"rank {rank}, {deal.where(epoch)}",
+                    f"rank {rank}, {view.where(epoch)}",
                     f"len {said}, yields {len(shard)}",
                 )
-                return caused(breach, shards_of.of_length(deal.dealt, shards, shard, said))
+                return caused(failure, shards_of.of_length(view.dealt, shards, shard, said))
             bad = [index for index in shard if not 0 <= index < data.samples]
             if bad:
-                return Breach(
+                return Failure(
                     "SHARD-1",
                     "an index lies outside the dataset",
-                    f"rank {rank}, {deal.where(epoch)}",
+                    f"rank {rank}, {view.where(epoch)}",
                     f"{bad[:5]}",
                 )
     return None
@@ -158,37 +158,37 @@ def equal_lengths_in_range(deal: Deal, tally: Tally) -> Breach | None:
     "ones.",
     ("drop_last", "padding"),
 )
-def shards_cover_the_dataset(deal: Deal, tally: Tally) -> Breach | None:
+def shards_cover_the_dataset(view: ShardView, tally: Tally) -> Failure | None:
     """As sets."""
-    data = deal.case.data
-    for epoch, shards in deal.epochs:
+    data = view.case.data
+    for epoch, shards in view.epochs:
         union = {index for shard in shards for index in shard}
         tally.compared += len(union)
         tally.met.add(
             "drop_last"
             if data.drop_last
             else "padding"
-            if data.samples % deal.case.world_size
+            if data.samples % view.case.world_size
             else "even"
         )
-        if data.drop_last and len(union) != deal.total:
-            breach = Breach(
+        if data.drop_last and len(union) != view.total:
+            failure = Failure(
                 "SHARD-2",
                 "with drop_last the shards do not hold W * floor(N / W) distinct indices",
-                deal.where(epoch),
-                f"{len(union)} distinct, expected {deal.total}; shards {_brief(shards)}",
+                view.where(epoch),
+                f"{len(union)} distinct, expected {view.total}; shards {_brief(shards)}",
             )
-            return caused(breach, shards_of.of_overlap_or_loss(deal.dealt, epoch, shards))
+            return caused(failure, shards_of.of_overlap_or_loss(view.dealt, epoch, shards))
         missing = sorted(set(range(data.samples)) - union)
         if not data.drop_last and missing:
-            breach = Breach(
+            failure = Failure(
                 "SHARD-2",
                 "samples are lost",
-                deal.where(epoch),
+                view.where(epoch),
                 f"indices {missing[:8]} are in no shard "
                 f"({len(missing)} of {data.samples}); shards {_brief(shards)}",
             )
-            return caused(breach, shards_of.of_overlap_or_loss(deal.dealt, epoch, shards))
+            return caused(failure, shards_of.of_overlap_or_loss(view.dealt, epoch, shards))
     return None
 
 
@@ -203,10 +203,10 @@ def _brief(shards: list[list[int]]) -> str:
     "ceil(total / N); with drop_last nothing repeats.",
     ("padding", "N divisible by W", "drop_last", "shuffle"),
 )
-def shards_are_disjoint(deal: Deal, tally: Tally) -> Breach | None:
+def shards_are_disjoint(view: ShardView, tally: Tally) -> Failure | None:
     """Counted over all ranks."""
-    data, w = deal.case.data, deal.case.world_size
-    for epoch, shards in deal.epochs:
+    data, w = view.case.data, view.case.world_size
+    for epoch, shards in view.epochs:
         counts = Counter(index for shard in shards for index in shard)
         tally.compared += sum(counts.values())
         tally.met |= {"shuffle"} if data.shuffle else set()
@@ -216,19 +216,19 @@ def shards_are_disjoint(deal: Deal, tally: Tally) -> Breach | None:
         if not counts:
             continue
         repeated = sum(counts.values()) - len(counts)
-        allowed = 0 if data.drop_last else deal.total - data.samples
+        allowed = 0 if data.drop_last else view.total - data.samples
         index, most = counts.most_common(1)[0]
-        most_allowed = 1 if data.drop_last or data.samples == 0 else ceil(deal.total / data.samples)
+        most_allowed = 1 if data.drop_last or data.samples == 0 else ceil(view.total / data.samples)
         owners = [rank for rank, shard in enumerate(shards) if index in shard]
         if repeated > allowed or most > most_allowed:
-            breach = Breach(
+            failure = Failure(
                 "SHARD-3",
                 "shards overlap beyond padding",
-                deal.where(epoch),
+                view.where(epoch),
                 f"{repeated} repetitions, {allowed} allowed; index {index} occurs {most} times on ranks {owners}; "
                 f"shards {_brief(shards)}",
             )
-            return caused(breach, shards_of.of_overlap_or_loss(deal.dealt, epoch, shards))
+            return caused(failure, shards_of.of_overlap_or_loss(view.dealt, epoch, shards))
     return None
 
 
@@ -238,88 +238,88 @@ def shards_are_disjoint(deal: Deal, tally: Tally) -> Breach | None:
     "the global generators hold, which iterating leaves untouched.",
     ("shuffle", "two processes"),
 )
-def shards_are_determined(deal: Deal, tally: Tally) -> Breach | None:
+def shards_are_determined(view: ShardView, tally: Tally) -> Failure | None:
     """Two processes with different hash seeds and global random states are asked."""
-    answers = deal.evidence.answers
-    last = deal.case.epochs[-1]
+    answers = view.evidence.answers
+    last = view.case.epochs[-1]
     raised = [answer["raised"] for answer in answers if "raised" in answer]
     if len(raised) == 1 and len(answers) == 2:
-        return Breach(
+        return Failure(
             "SHARD-4",
             "one process answers and another raises on the same arguments",
-            deal.where(last),
+            view.where(last),
             f"{raised[0]['type']} in {raised[0]['phase']}: {raised[0]['message']}",
             "it depends on the hash seed or on a global random generator",
         )
-    tally.met |= {"shuffle"} if deal.case.data.shuffle else set()
+    tally.met |= {"shuffle"} if view.case.data.shuffle else set()
     for rank, (again, before) in enumerate(
-        zip(deal.answer["again"], deal.answer["shards"][-1], strict=True)
+        zip(view.answer["again"], view.answer["shards"][-1], strict=True)
     ):
         tally.compared += len(before)
         if again != before:
-            breach = Breach(
+            failure = Failure(
                 "SHARD-4",
                 "iterating again in the same epoch gives other indices",
-                f"rank {rank}, {deal.where(last)}",
+                f"rank {rank}, {view.where(last)}",
                 f"{again[:8]}, before {before[:8]}",
             )
-            return caused(breach, _of_generators(deal))
-    if deal.answer["touched"]:
-        breach = Breach(
+            return caused(failure, _of_generators(view))
+    if view.answer["touched"]:
+        failure = Failure(
             "SHARD-4",
             "iterating advances a global random generator",
-            deal.where(last),
-            ", ".join(deal.answer["touched"]),
+            view.where(last),
+            ", ".join(view.answer["touched"]),
         )
-        return caused(breach, _of_generators(deal))
+        return caused(failure, _of_generators(view))
     for rank, (afresh, before) in enumerate(
-        zip(deal.answer["afresh"], deal.answer["shards"][-1], strict=True)
+        zip(view.answer["afresh"], view.answer["shards"][-1], strict=True)
     ):
         if afresh != before:
-            return Breach(
+            return Failure(
                 "SHARD-4",
                 "a new sampler gives other indices of the same epoch",
-                f"rank {rank}, {deal.where(last)}",
-                f"{afresh[:8]}, the one that was asked for epochs {list(deal.case.epochs)} {before[:8]}",
-                "" if len(deal.case.epochs) == 1 else "an epoch's order depends on those before it",
+                f"rank {rank}, {view.where(last)}",
+                f"{afresh[:8]}, the one that was asked for epochs {list(view.case.epochs)} {before[:8]}",
+                "" if len(view.case.epochs) == 1 else "an epoch's order depends on those before it",
             )
-    reseeded = deal.answer["reseeded"]
+    reseeded = view.answer["reseeded"]
     if (
-        deal.case.data.shuffle
-        and deal.case.data.samples >= CHANCE_FREE
-        and reseeded == deal.answer["shards"][-1]
+        view.case.data.shuffle
+        and view.case.data.samples >= CHANCE_FREE
+        and reseeded == view.answer["shards"][-1]
     ):
-        return Breach(
+        return Failure(
             "SHARD-4",
             "another seed gives the same order",
-            deal.where(last),
-            f"{_brief(reseeded)} with seeds {deal.case.data.seed} and {deal.case.data.seed + 1}",
+            view.where(last),
+            f"{_brief(reseeded)} with seeds {view.case.data.seed} and {view.case.data.seed + 1}",
             "the seed is ignored",
         )
     tally.met.add("two processes")
-    for (epoch, ours), theirs in zip(deal.epochs, answers[1]["shards"], strict=True):
+    for (epoch, ours), theirs in zip(view.epochs, answers[1]["shards"], strict=True):
         for rank, (one, other) in enumerate(zip(ours, theirs, strict=True)):
             if one != other:
-                return Breach(
+                return Failure(
                     "SHARD-4",
                     "another process gets other indices from the same arguments",
-                    f"rank {rank}, {deal.where(epoch)}",
+                    f"rank {rank}, {view.where(epoch)}",
                     f"{other[:8]}, the first process {one[:8]}",
                     "the order depends on the hash seed or on a global random generator",
                 )
     return None
 
 
-def _of_generators(deal: Deal) -> list[Cause]:
+def _of_generators(view: ShardView) -> list[Cause]:
     """What is done with the global generators that were seen to move: what draws from them is another order each time."""
-    touched, answer = " and ".join(deal.answer["touched"]), deal.answer
+    touched, answer = " and ".join(view.answer["touched"]), view.answer
     if not touched:
         return []
     fixed = (
         answer["again"]
         == answer["afresh"]
         == answer["shards"][-1]
-        == deal.evidence.answers[1]["shards"][-1]
+        == view.evidence.answers[1]["shards"][-1]
     )
     drawn = Cause(
         "draws", f"it draws from the global generator of {touched} instead of one of its own"
@@ -330,7 +330,7 @@ def _of_generators(deal: Deal) -> list[Cause]:
     )
     if not fixed:
         return [drawn]
-    return [seeded] if deal.case.data.samples >= CHANCE_FREE else [drawn, seeded]
+    return [seeded] if view.case.data.samples >= CHANCE_FREE else [drawn, seeded]
 
 
 @sharding.rule(
@@ -338,40 +338,40 @@ def _of_generators(deal: Deal) -> list[Cause]:
     "With shuffle, set_epoch changes the order; without, it does not.",
     ("shuffle", "no shuffle"),
 )
-def epochs_change_the_order(deal: Deal, tally: Tally) -> Breach | None:
+def epochs_change_the_order(view: ShardView, tally: Tally) -> Failure | None:
     """Judged where a chance repeat is below 1e-9; that the ranks agree on the permutation shows in SHARD-2 and SHARD-3."""
-    data = deal.case.data
+    data = view.case.data
     if data.shuffle and data.samples < CHANCE_FREE:
         raise NotAbout("the dataset is so short that two epochs may have the same order by chance")
-    for (one, shards), (other, others) in combinations(deal.epochs, 2):
+    for (one, shards), (other, others) in combinations(view.epochs, 2):
         if one == other:
             continue
         tally.compared += 1
         tally.met.add("shuffle" if data.shuffle else "no shuffle")
         if data.shuffle and shards == others:
-            breach = Breach(
+            failure = Failure(
                 "SHARD-5",
                 "set_epoch does not change the order",
-                f"epochs {one} and {other}, {deal.where(other)}",
+                f"epochs {one} and {other}, {view.where(other)}",
                 f"both {_brief(shards)}",
             )
-            return caused(breach, _of_the_same_order(deal, shards))
+            return caused(failure, _of_the_same_order(view, shards))
         if not data.shuffle and shards != others:
-            return Breach(
+            return Failure(
                 "SHARD-5",
                 "set_epoch changes the order though shuffle is off",
-                f"epochs {one} and {other}, {deal.where(other)}",
+                f"epochs {one} and {other}, {view.where(other)}",
                 f"{_brief(others)}, before {_brief(shards)}",
             )
     return None
 
 
-def _of_the_same_order(deal: Deal, shards: list[list[int]]) -> list[Cause]:
+def _of_the_same_order(view: ShardView, shards: list[list[int]]) -> list[Cause]:
     """Why two epochs have one order: which may also be one that adds up, or lags behind."""
-    if deal.answer["again"] != deal.answer["shards"][-1]:
+    if view.answer["again"] != view.answer["shards"][-1]:
         return []
-    if deal.answer["afresh"] != deal.answer["shards"][-1]:
-        kept = all(others == shards for _, others in deal.epochs)
+    if view.answer["afresh"] != view.answer["shards"][-1]:
+        kept = all(others == shards for _, others in view.epochs)
         return [Cause("first order kept", "the first epoch's order is kept")] * kept
     if all(shard[:-1] == sorted(shard[:-1]) for shard in shards) and len(shards[0]) > 3:
         return [Cause("shuffle ignored", "the order is that of the dataset: shuffle is ignored")]
@@ -383,55 +383,55 @@ def _of_the_same_order(deal: Deal, shards: list[list[int]]) -> list[Cause]:
     "A DataLoader over the sampler yields the same number of batches on every rank.",
     ("last batch short",),
 )
-def equal_numbers_of_batches(deal: Deal, tally: Tally) -> Breach | None:
+def equal_numbers_of_batches(view: ShardView, tally: Tally) -> Failure | None:
     """Torch's own DataLoader, run."""
-    batches = deal.answer["batches"]
+    batches = view.answer["batches"]
     if batches is None:
         raise NotAbout("no DataLoader was run")
     tally.compared += len(batches)
-    per_rank, size = deal.total // deal.case.world_size, deal.case.data.batch_size
+    per_rank, size = view.total // view.case.world_size, view.case.data.batch_size
     tally.met |= {"last batch short"} if per_rank % size else set()
     expected = ceil(per_rank / size)
     if set(batches) != {expected}:
-        where = f"batch size {size}, {deal.where(deal.case.epochs[-1])}"
-        breach = Breach(
+        where = f"batch size {size}, {view.where(view.case.epochs[-1])}"
+        failure = Failure(
             "SHARD-6",
             "ranks get different numbers of batches, or a wrong one",
             where,
             f"{batches}, expected {expected} on every rank",
         )
-        return caused(breach, shards_of.of_batches(deal.dealt, batches))
-    promised = deal.answer["promised"]
+        return caused(failure, shards_of.of_batches(view.dealt, batches))
+    promised = view.answer["promised"]
     if promised != batches and None not in promised:
-        breach = Breach(
+        failure = Failure(
             "SHARD-6",
             "a DataLoader's len is not the number of its batches",
-            f"batch size {size}, {deal.where(deal.case.epochs[-1])}",
+            f"batch size {size}, {view.where(view.case.epochs[-1])}",
             f"{promised}, it yields {batches}",
         )
-        return caused(breach, shards_of.of_promised_batches(deal.dealt, promised))
+        return caused(failure, shards_of.of_promised_batches(view.dealt, promised))
     return None
 
 
 @sharding.rule(
     "SHARD-7", "Impossible arguments raise an error on construction; none is silently accepted."
 )
-def impossible_arguments_are_refused(deal: Deal, tally: Tally) -> Breach | None:
+def impossible_arguments_are_refused(view: ShardView, tally: Tally) -> Failure | None:
     """Rank below 0, rank from W on, world size below 1."""
-    if deal.evidence.incident is not None:
-        raise Unjudged(f"the process {deal.evidence.incident.kind}")
-    if not deal.evidence.answers[0]["refused"]:
+    if view.evidence.incident is not None:
+        raise Unjudged(f"the process {view.evidence.incident.kind}")
+    if not view.evidence.answers[0]["refused"]:
         raise NotAbout("the sampler is not told its rank")
-    for situation, error in deal.evidence.answers[0]["refused"].items():
+    for situation, error in view.evidence.answers[0]["refused"].items():
         tally.compared += 1
         if error is None:
-            breach = Breach(
+            failure = Failure(
                 "SHARD-7",
                 "impossible arguments are silently accepted",
                 situation,
                 "no exception was raised",
             )
-            return caused(breach, shards_of.of_acceptance(deal.evidence.answers[0]["refused"]))
+            return caused(failure, shards_of.of_acceptance(view.evidence.answers[0]["refused"]))
     return None
 
 
@@ -442,37 +442,37 @@ def impossible_arguments_are_refused(deal: Deal, tally: Tally) -> Breach | None:
     "index.",
     ("more than one rank", "shuffle"),
 )
-def declared_layout(deal: Deal, tally: Tally) -> Breach | None:
+def declared_layout(view: ShardView, tally: Tally) -> Failure | None:
     """The order is what a world of one rank gets for the same epoch; what follows its end is padding, judged elsewhere."""
-    layout, w = deal.declared.layout, deal.case.world_size
+    layout, w = view.declared.layout, view.case.world_size
     if layout == "scatter":
-        return _sent_by_the_first(deal, tally)
+        return _sent_by_the_first(view, tally)
     if not layout or w == 1:
         raise NotAbout("no layout is declared" if not layout else "one rank")
-    if deal.answer["orders"] is None:
+    if view.answer["orders"] is None:
         raise Unjudged("the order was not asked for")
-    for (epoch, shards), order in zip(deal.epochs, deal.answer["orders"], strict=True):
-        tally.met |= {"more than one rank"} | ({"shuffle"} if deal.case.data.shuffle else set())
+    for (epoch, shards), order in zip(view.epochs, view.answer["orders"], strict=True):
+        tally.met |= {"more than one rank"} | ({"shuffle"} if view.case.data.shuffle else set())
         for rank, shard in enumerate(shards):
             start = sum(map(len, shards[:rank]))
             places = [rank + i * w if layout == "strided" else start + i for i in range(len(shard))]
             for index, place in zip(shard, places, strict=True):
                 tally.compared += 1
                 if place < len(order) and index != order[place]:
-                    return Breach(
+                    return Failure(
                         "SHARD-8",
                         f"a shard is not the {layout} part of the order",
-                        f"rank {rank}, {deal.where(epoch)}",
+                        f"rank {rank}, {view.where(epoch)}",
                         f"{shard[:8]}, expected {[order[p] for p in places[:8] if p < len(order)]}",
                     )
     return None
 
 
-def _sent_by_the_first(deal: Deal, tally: Tally) -> Breach | None:
+def _sent_by_the_first(view: ShardView, tally: Tally) -> Failure | None:
     """Whether ranks hold samples of the first one's data: all of them have data of their own, of the same length."""
-    for epoch, shards in deal.held:
+    for epoch, shards in view.held:
         tally.met |= {"more than one rank"} if len(shards) > 1 else set()
-        tally.met |= {"shuffle"} if deal.case.data.shuffle else set()
+        tally.met |= {"shuffle"} if view.case.data.shuffle else set()
         for rank, shard in enumerate(shards):
             tally.compared += len(shard)
             wrong = {
@@ -481,10 +481,10 @@ def _sent_by_the_first(deal: Deal, tally: Tally) -> Breach | None:
             }
             for index, fact in wrong.items():
                 if index in shard:
-                    return Breach(
+                    return Failure(
                         "SHARD-8",
                         fact,
-                        f"rank {rank}, {deal.where(epoch)}",
+                        f"rank {rank}, {view.where(epoch)}",
                         f"{shard.count(index)} of its {len(shard)} samples",
                     )
     return None
@@ -503,61 +503,61 @@ def _sent_by_the_first(deal: Deal, tally: Tally) -> Breach | None:
         "another world size",
     ),
 )
-def resumed_with_the_rest(deal: Deal, tally: Tally) -> Breach | None:
+def resumed_with_the_rest(view: ShardView, tally: Tally) -> Failure | None:
     """A state saved after a resumption counts alike."""
-    raised = deal.evidence.answers[0].get("raised") if deal.evidence.answers else None
+    raised = view.evidence.answers[0].get("raised") if view.evidence.answers else None
     if (
-        deal.case.saved_after is not None
+        view.case.saved_after is not None
         and raised is not None
         and raised["phase"].startswith("resuming")
     ):
-        return Breach(
+        return Failure(
             "SHARD-9",
             "saving or loading a state raises",
-            deal.where(deal.case.epochs[-1]),
+            view.where(view.case.epochs[-1]),
             f"{raised['type']}: {raised['message']}",
         )
-    if deal.case.saved_after is None or deal.answer["resumed"] is None:
+    if view.case.saved_after is None or view.answer["resumed"] is None:
         raise NotAbout(
-            "no state is saved" if deal.case.saved_after is None else "it offers no state"
+            "no state is saved" if view.case.saved_after is None else "it offers no state"
         )
     for rank, (plain, whole) in enumerate(
-        zip(deal.answer["resumed"], deal.answer["shards"][-1], strict=True)
+        zip(view.answer["resumed"], view.answer["shards"][-1], strict=True)
     ):
         seen = resumption.Resumed(**plain, whole=whole, rank=rank)
-        if deal.answer["again"][rank] != whole:
+        if view.answer["again"][rank] != whole:
             raise Unjudged(
                 "it yields other indices whenever it is iterated (SHARD-4): there is no rest to go on with"
             )
         if len(seen.taken) >= len(whole):
             continue  # Whether a state saved at the end is that epoch's or the next one's, nobody says.
         tally.compared += len(whole) - len(seen.taken)
-        tally.met |= _met(deal)
-        breach = _resumption(deal, seen)
-        if breach is not None:
-            return breach
+        tally.met |= _met(view)
+        failure = _resumption(view, seen)
+        if failure is not None:
+            return failure
     if not tally.compared:
         raise NotAbout("the epoch was over when the state was saved")
-    return None if deal.answer.get("elsewhere") is None else _resumed_elsewhere(deal, tally)
+    return None if view.answer.get("elsewhere") is None else _resumed_elsewhere(view, tally)
 
 
-def _resumed_elsewhere(deal: Deal, tally: Tally) -> Breach | None:
+def _resumed_elsewhere(view: ShardView, tally: Tally) -> Failure | None:
     """Whether ranks of another number yield what nobody had taken: all of it, but for padding once, and nothing else."""
-    seen, data, w = deal.answer["elsewhere"], deal.case.data, deal.case.resumed_by
-    if data.drop_last or deal.declared.padding != "wrap":
+    seen, data, w = view.answer["elsewhere"], view.case.data, view.case.resumed_by
+    if data.drop_last or view.declared.padding != "wrap":
         return None  # Which of the rest is dropped or repeated, each may decide otherwise.
     where = (
-        f"{deal.where(deal.case.epochs[-1])}, saved after {len(seen['taken'][0])} indices of each, loaded by {w} "
+        f"{view.where(view.case.epochs[-1])}, saved after {len(seen['taken'][0])} indices of each, loaded by {w} "
         f"rank{'s' if w != 1 else ''}"
     )
     taken, rest = set(chain.from_iterable(seen["taken"])), list(chain.from_iterable(seen["rest"]))
     left = set(range(data.samples)) - taken
     tally.compared += len(left)
-    tally.met |= {"another world size"} if w != deal.case.world_size and left else set()
+    tally.met |= {"another world size"} if w != view.case.world_size and left else set()
     lost, most = left - set(rest), len(seen["rest"]) * ceil(len(left) / len(seen["rest"]))
     if lost or len(rest) > most or len({len(part) for part in seen["rest"]}) > 1:
         again = len([index for index in rest if index in taken])
-        breach = Breach(
+        failure = Failure(
             "SHARD-9",
             "ranks of another number do not go on with the rest of the epoch",
             where,
@@ -565,10 +565,10 @@ def _resumed_elsewhere(deal: Deal, tally: Tally) -> Breach | None:
             f"come again, {len(rest)} indices in all, expected {most} at most",
         )
         return caused(
-            breach, resumption.of_another_world(seen, deal.case, deal.answer["shards"][-1])
+            failure, resumption.of_another_world(seen, view.case, view.answer["shards"][-1])
         )
     if seen["following"] != seen["fresh"]:
-        return Breach(
+        return Failure(
             "SHARD-9",
             "the epoch after one that ranks of another number resumed is not theirs",
             where,
@@ -577,52 +577,52 @@ def _resumed_elsewhere(deal: Deal, tally: Tally) -> Breach | None:
     return None
 
 
-def _met(deal: Deal) -> set[str]:
+def _met(view: ShardView) -> set[str]:
     """The situations of a resumption."""
     met = {
-        "more than one rank": deal.case.world_size > 1,
-        "shuffle": deal.case.data.shuffle,
-        "a later epoch": deal.case.epochs[-1] > 0,
+        "more than one rank": view.case.world_size > 1,
+        "shuffle": view.case.data.shuffle,
+        "a later epoch": view.case.epochs[-1] > 0,
         "resumed in the middle": True,
     }
     return {situation for situation, there in met.items() if there}
 
 
-def _resumption(deal: Deal, seen: resumption.Resumed) -> Breach | None:
+def _resumption(view: ShardView, seen: resumption.Resumed) -> Failure | None:
     """What is wrong with one rank's resumption: the earliest of what depends on one another."""
-    where = f"rank {seen.rank}, {deal.where(deal.case.epochs[-1])}, saved after {len(seen.taken)} of {len(seen.whole)} indices"
+    where = f"rank {seen.rank}, {view.where(view.case.epochs[-1])}, saved after {len(seen.taken)} of {len(seen.whole)} indices"
     if seen.taken + seen.rest != seen.whole:
-        return Breach(
+        return Failure(
             "SHARD-9",
             "saving the state changes what is yielded in the same epoch",
             where,
             f"{_brief([seen.taken, seen.rest])} before and after it, unsaved {_brief([seen.whole])}",
         )
     if seen.loaded != seen.rest:
-        breach = Breach(
+        failure = Failure(
             "SHARD-9",
             "a saved state does not go on with the rest of the epoch",
             where,
             f"{_brief([seen.loaded])}, expected {_brief([seen.rest])}{_off(seen.loaded, seen)}",
         )
-        return caused(breach, resumption.of_the_rest(seen, deal.answer["shards"][-1], deal.case))
+        return caused(failure, resumption.of_the_rest(seen, view.answer["shards"][-1], view.case))
     left = seen.rest[len(seen.taken_again) :]
     if left and seen.twice != left:
-        breach = Breach(
+        failure = Failure(
             "SHARD-9",
             "a state saved after a resumption does not go on with the rest of the epoch",
             f"{where}, and once more after {len(seen.taken_again)}",
             f"{_brief([seen.twice])}, expected {_brief([left])}",
         )
-        return caused(breach, resumption.of_the_second(seen))
+        return caused(failure, resumption.of_the_second(seen))
     if seen.following[1] != seen.following[0]:
-        breach = Breach(
+        failure = Failure(
             "SHARD-9",
             "the epoch after a resumed one is not that of an uninterrupted run",
             where,
             f"{_brief([seen.following[1]])}, uninterrupted {_brief([seen.following[0]])}",
         )
-        return caused(breach, resumption.of_the_next_epoch(seen, deal.case))
+        return caused(failure, resumption.of_the_next_epoch(seen, view.case))
     return None
 
 
@@ -640,12 +640,12 @@ def _off(loaded: list[int], seen: resumption.Resumed) -> str:
     "Iterated by the workers of a DataLoader, each a copy, it yields a rank's samples once in all.",
     ("several workers", "more than one rank", "fewer samples than workers"),
 )
-def each_sample_by_one_worker(deal: Deal, tally: Tally) -> Breach | None:
+def each_sample_by_one_worker(view: ShardView, tally: Tally) -> Failure | None:
     """Where an iterable claims to; what one worker yields must be nobody else's."""
-    worked = deal.answer["worked"]
+    worked = view.answer["worked"]
     if worked is None:
         raise NotAbout("no worker iterated it")
-    for rank, (parts, whole) in enumerate(zip(worked, deal.answer["shards"][-1], strict=True)):
+    for rank, (parts, whole) in enumerate(zip(worked, view.answer["shards"][-1], strict=True)):
         tally.compared += len(whole)
         tally.met |= {"several workers"} if len(parts) > 1 else set()
         tally.met |= {"more than one rank"} if len(worked) > 1 else set()
@@ -653,13 +653,13 @@ def each_sample_by_one_worker(deal: Deal, tally: Tally) -> Breach | None:
         got, expected = Counter(index for part in parts for index in part), Counter(whole)
         if got != expected:
             more, less = got - expected, expected - got
-            breach = Breach(
+            failure = Failure(
                 "SHARD-10",
                 "the workers of a rank do not yield its samples once in all",
-                f"rank {rank}, {len(parts)} workers, {deal.where(deal.case.epochs[-1])}",
+                f"rank {rank}, {len(parts)} workers, {view.where(view.case.epochs[-1])}",
                 f"{more.total()} too many, {less.total()} lost of {len(whole)}; worker by worker {_brief(parts)}",
             )
             return caused(
-                breach, shards_of.of_workers(parts, whole, rank, deal.answer["shards"][-1])
+                failure, shards_of.of_workers(parts, whole, rank, view.answer["shards"][-1])
             )
     return None

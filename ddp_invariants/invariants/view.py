@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ddp_invariants.cases.formats import LARGEST, ROUNDOFF, SMALLEST_NORMAL, FloatArray
 from ddp_invariants.implementation.declarations import Declarations
-from ddp_invariants.invariants.rule import Chapter, NotAbout, Unjudged
+from ddp_invariants.invariants.rule import NotAbout, RuleSet, Unjudged
 from ddp_invariants.oracle import balls
 from ddp_invariants.oracle import training as oracle
 from ddp_invariants.oracle.balls import Ball, Entries
@@ -20,7 +20,7 @@ from ddp_invariants.oracle.optimizer import Optimization
 from ddp_invariants.records.evidence import Incident, Layout, Moment, Tensors, TrainingEvidence
 
 UNDECLARED = Declarations()
-training = Chapter["Hearing"]()
+training = RuleSet["EvidenceView"]()
 """All rules about training."""
 
 
@@ -50,7 +50,7 @@ class Local:
     quantum_P: FloatArray
 
 
-class Hearing:
+class EvidenceView:
     """Evidence of a training case, as rules look at it."""
 
     def __init__(self, evidence: TrainingEvidence, declared: Declarations = UNDECLARED) -> None:
@@ -546,7 +546,7 @@ class Hearing:
         """Names of the parameters that are frozen at a step and trained at others."""
         return (
             self.case.sometimes_frozen & self.case.frozen(step)
-            if self.case.interludes
+            if self.case.between_steps
             else frozenset()
         )
 

@@ -7,11 +7,11 @@ from typing import Literal, get_args
 
 from ddp_invariants.errors import CaseError
 
-Backend = Literal["auto", "gloo", "nccl", "gloo-cuda", "nccl-shared"]
-Device = Literal["cpu", "cuda"]
-BACKENDS: tuple[Backend, ...] = get_args(Backend)
-DEVICES: tuple[Device, ...] = get_args(Device)
-_DEVICE: dict[Backend, Device] = {
+BackendName = Literal["auto", "gloo", "nccl", "gloo-cuda", "nccl-shared"]
+DeviceName = Literal["cpu", "cuda"]
+BACKENDS: tuple[BackendName, ...] = get_args(BackendName)
+DEVICES: tuple[DeviceName, ...] = get_args(DeviceName)
+_DEVICE: dict[BackendName, DeviceName] = {
     "gloo": "cpu",
     "nccl": "cuda",
     "gloo-cuda": "cuda",
@@ -22,7 +22,7 @@ SHARING = 2
 
 
 @dataclass(frozen=True)
-class Way:
+class Backend:
     """A backend and the device of the tensors it is given.
 
     Attributes:
@@ -32,8 +32,8 @@ class Way:
         device: Where the tensors are.
     """
 
-    backend: Backend = "gloo"
-    device: Device = "cpu"
+    backend: BackendName = "gloo"
+    device: DeviceName = "cpu"
 
     def __str__(self) -> str:
         if self.backend == "nccl-shared":
@@ -55,11 +55,11 @@ class Way:
         return "" if self == ON_THE_CPU else f"--backend {self.backend}"
 
 
-ON_THE_CPU = Way()
+ON_THE_CPU = Backend()
 """What is usual."""
 
 
-def wanted(backend: Backend, device: Device | None) -> Way:
+def wanted(backend: BackendName, device: DeviceName | None) -> Backend:
     """What two options ask for; `auto` is what there is for a device.
 
     Raises:
@@ -71,11 +71,11 @@ def wanted(backend: Backend, device: Device | None) -> Way:
         raise CaseError(
             f"--backend {backend} --device {device}: {backend} is for tensors on {_DEVICE[backend]}"
         )
-    return Way(backend, _DEVICE[backend])
+    return Backend(backend, _DEVICE[backend])
 
 
 @dataclass(frozen=True)
-class Sight:
+class DeviceInfo:
     """What a rank sees of devices.
 
     Attributes:
@@ -95,42 +95,42 @@ class Sight:
     node: str = ""
 
 
-def not_run(way: Way, sight: Sight) -> str:
+def not_run(backend: Backend, device_info: DeviceInfo) -> str:
     """Why cases are not run that way where a rank sees so much; empty where they are."""
-    if way.device == "cpu":
+    if backend.device == "cpu":
         return ""
-    if not sight.cuda:
-        return f"torch {sight.torch} is built without CUDA"
-    if not sight.devices:
-        return f"torch {sight.torch} sees no CUDA device"
-    if way.carrier == "nccl" and not sight.nccl:
-        return f"torch {sight.torch} is built without NCCL"
+    if not device_info.cuda:
+        return f"torch {device_info.torch} is built without CUDA"
+    if not device_info.devices:
+        return f"torch {device_info.torch} sees no CUDA device"
+    if backend.carrier == "nccl" and not device_info.nccl:
+        return f"torch {device_info.torch} is built without NCCL"
     return ""
 
 
-def bound(way: Way, sights: Sequence[Sight]) -> tuple[int, str] | None:
+def bound(backend: Backend, device_infos: Sequence[DeviceInfo]) -> tuple[int, str] | None:
     """How many ranks can run that way at most, and why; None where devices set no bound.
 
     Args:
-        way: What was asked for.
-        sights: Of the ranks of a job, in order; of one machine's own ranks that of the first, which
+        backend: What was asked for.
+        device_infos: Of the ranks of a job, in order; of one machine's own ranks that of the first, which
             the others share.
     """
-    if way.carrier != "nccl":
+    if backend.carrier != "nccl":
         return None
-    each = SHARING if way.backend == "nccl-shared" else 1
-    if len(sights) == 1:
-        ranks = each * sights[0].devices
+    each = SHARING if backend.backend == "nccl-shared" else 1
+    if len(device_infos) == 1:
+        ranks = each * device_infos[0].devices
     else:
         taken, ranks = Counter[tuple[str, str, int]](), 0
         local = Counter[tuple[str, str]]()
-        for sight in sights:
-            number = local[sight.node, sight.visible]
-            local[sight.node, sight.visible] += 1
-            device = (sight.node, sight.visible, number % max(sight.devices, 1))
+        for device_info in device_infos:
+            number = local[device_info.node, device_info.visible]
+            local[device_info.node, device_info.visible] += 1
+            device = (device_info.node, device_info.visible, number % max(device_info.devices, 1))
             if taken[device] == each:
                 break
             taken[device] += 1
             ranks += 1
     what = "a device" if each == 1 else "half a device"
-    return ranks, f"{way}: {what} for each rank, and here they are for {ranks}"
+    return ranks, f"{backend}: {what} for each rank, and here they are for {ranks}"

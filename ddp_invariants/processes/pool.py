@@ -14,7 +14,7 @@ from ddp_invariants.cases.case import ShardCase, TrainingCase
 from ddp_invariants.errors import EvidenceError, HarnessError, LoadFailure, WireError
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes import wire
-from ddp_invariants.processes.backends import ON_THE_CPU, Sight, Way
+from ddp_invariants.processes.backends import ON_THE_CPU, Backend, DeviceInfo
 from ddp_invariants.processes.process import HostClient, Process
 from ddp_invariants.processes.remote import RemoteHost, RemoteProcess, connected
 from ddp_invariants.records.evidence import (
@@ -70,18 +70,18 @@ class Pool:
         addresses: Of the hosts (`Hosts.addresses`, or a job's, `cluster.Cluster.addresses`), which
             ranks are dealt to in turn.
         deadline: Seconds a case may take before its ranks are declared hung.
-        way: Over what ranks communicate, and where their tensors are.
+        backend: Over what ranks communicate, and where their tensors are.
     """
 
     def __init__(
-        self, addresses: list[str], deadline: float = DEADLINE, way: Way = ON_THE_CPU
+        self, addresses: list[str], deadline: float = DEADLINE, backend: Backend = ON_THE_CPU
     ) -> None:
         self._hosts = [connected(address) for address in addresses]
         self._ranks: dict[int, Process | RemoteProcess] = {}
         self._meetings: dict[tuple[int, ...], _Meeting] = {}
         self._number, self._since_renewal = 0, 0
         self._scattering: set[Ddp | Sampler] = set()
-        self.deadline, self.patience_for_loading, self.way = deadline, LOADING, way
+        self.deadline, self.patience_for_loading, self.backend = deadline, LOADING, backend
 
     def close(self) -> None:
         """End all ranks."""
@@ -113,7 +113,7 @@ class Pool:
         """
         return self._load(implementation, [0], made_of=True)
 
-    def sights(self, ranks: int = 1) -> list[Sight]:
+    def device_infos(self, ranks: int = 1) -> list[DeviceInfo]:
         """What the first so many ranks see of devices.
 
         Raises:
@@ -122,9 +122,9 @@ class Pool:
         seen = self._asked(
             "say what they see", {rank: {"do": "look"} for rank in range(ranks)}, CONNECTING
         )
-        names = [one.name for one in fields(Sight) if one.name != "node"]
+        names = [one.name for one in fields(DeviceInfo) if one.name != "node"]
         return [
-            Sight(**{name: seen[rank][name] for name in names}, node=self._host(rank).node)
+            DeviceInfo(**{name: seen[rank][name] for name in names}, node=self._host(rank).node)
             for rank in range(ranks)
         ]
 
@@ -428,7 +428,7 @@ class Pool:
     def _place(self, rank: int) -> tuple[str, int]:
         """What a rank's device follows from: the backend, and which of its machine's ranks it is."""
         node = self._host(rank).node
-        return self.way.backend, sum(self._host(other).node == node for other in range(rank))
+        return self.backend.backend, sum(self._host(other).node == node for other in range(rank))
 
     def _process(self, rank: int) -> Process | RemoteProcess:
         """The process of a rank, started if there is none."""

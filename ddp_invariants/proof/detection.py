@@ -29,7 +29,7 @@ class Detection:
             was none.
         rule: The one of the smallest case, confirmed in fresh processes; empty where nothing was
             confirmed.
-        breached: All rules that the smallest case breaches.
+        failed: All rules that the smallest case breaches.
         cause: What is named; empty where nothing is, or two causes cannot be told apart.
         told: What the report says is the case, and what was got: where no cause is named, this may
             say enough.
@@ -46,7 +46,7 @@ class Detection:
     seconds: float = 0.0
     sighted: str = ""
     rule: str = ""
-    breached: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
     cause: str = ""
     told: str = ""
     case: str = ""
@@ -82,7 +82,7 @@ def from_plain(plain: dict[str, Any]) -> Detection:
         **{
             **stored,
             "planted": Planted(**plain["planted"]),
-            "breached": tuple(plain["breached"]),
+            "failed": tuple(plain["failed"]),
             "needs": tuple(plain["needs"]),
         }
     )

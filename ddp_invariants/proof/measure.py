@@ -19,7 +19,7 @@ from ddp_invariants.discovery.probe import Discovery, of_ddp, of_sampler
 from ddp_invariants.discovery.scope import OnTrial, Scope
 from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.invariants import ALL_RULES
-from ddp_invariants.processes.backends import ON_THE_CPU, Way
+from ddp_invariants.processes.backends import ON_THE_CPU, Backend
 from ddp_invariants.processes.pool import DEADLINE, Pool
 from ddp_invariants.proof.catalogue import Planted
 from ddp_invariants.proof.detection import Detection, contents, size
@@ -69,17 +69,17 @@ def search(pool: Pool, job: Job, store: Path) -> Detection:
         found.cases,
         found.sighting.of_its_kind,
         found.sighting.seconds,
-        found.sighting.breach.rule,
+        found.sighting.failure.rule,
     )
     if found.violation is None:
         return seen(case=describe(found.sighting.case), reason=found.reason)
-    breach, case = found.violation.breach, found.violation.case
-    named = "" if len({cause.words for cause in breach.causes}) > 1 else breach.perhaps
+    failure, case = found.violation.failure, found.violation.case
+    named = "" if len({cause.words for cause in failure.causes}) > 1 else failure.perhaps
     return seen(
-        rule=breach.rule,
-        breached=found.breached,
+        rule=failure.rule,
+        failed=found.failed,
         cause=named,
-        told="" if breach.causes else f"{breach.fact}; {breach.got}",
+        told="" if failure.causes else f"{failure.fact}; {failure.got}",
         case=describe(case),
         size=size(case),
         needs=contents(case),
@@ -124,8 +124,8 @@ def jobs(entries: Sequence[Planted], seeds: int, control_cases: int) -> list[Job
 class _Searcher:
     """What a process that searches holds: ranks of its own, and a folder for violations."""
 
-    def __init__(self, addresses: list[str], way: Way, store: Path) -> None:
-        self.pool, self.store = Pool(addresses, way=way), store
+    def __init__(self, addresses: list[str], backend: Backend, store: Path) -> None:
+        self.pool, self.store = Pool(addresses, backend=backend), store
 
     def __call__(self, job: Job) -> Detection:
         return search(self.pool, job, self.store)
@@ -134,9 +134,9 @@ class _Searcher:
 _searcher: list[_Searcher] = []
 
 
-def _open(addresses: list[str], way: Way, store: Path) -> None:
+def _open(addresses: list[str], backend: Backend, store: Path) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # The process that started this one ends it.
-    _searcher.append(_Searcher(addresses, way, store))
+    _searcher.append(_Searcher(addresses, backend, store))
     Finalize(
         None, _searcher[0].pool.close, exitpriority=10
     )  # Such a process ends without what `atexit` would do.
@@ -147,7 +147,7 @@ def _search(job: Job) -> Detection:
 
 
 def measure(
-    addresses: list[str], jobs: Iterable[Job], workers: int, way: Way = ON_THE_CPU
+    addresses: list[str], jobs: Iterable[Job], workers: int, backend: Backend = ON_THE_CPU
 ) -> Iterator[Detection]:
     """Make many searches at once, in processes of their own; what each came to, in the order they end.
 
@@ -155,14 +155,14 @@ def measure(
         addresses: Of the hosts.
         jobs: The searches.
         workers: Processes; each drives ranks of its own.
-        way: Over what ranks communicate, and where their tensors are.
+        backend: Over what ranks communicate, and where their tensors are.
     """
     with TemporaryDirectory() as folder:
         executor = ProcessPoolExecutor(
             workers,
             mp_context=get_context("spawn"),
             initializer=_open,
-            initargs=(addresses, way, Path(folder)),
+            initargs=(addresses, backend, Path(folder)),
         )
         try:
             for done in as_completed([executor.submit(_search, job) for job in jobs]):

@@ -227,7 +227,7 @@ class RankEvidence:
         backwards: Per step, of the backward that is synchronised: when it began, when it was over
             and synchronised, and when each parameter's gradient was computed, as (name, time);
             seconds since the case began.
-        surfaced: The exception a user got for one of their own (`case.Mishap`), by type; empty
+        surfaced: The exception a user got for one of their own (`case.InjectedFailure`), by type; empty
             where they got none, and None where the case did not get there.
         left: Per round, what was left after it: threads, open descriptors and child processes.
         held: Per step, bytes of the module's trained parameters, the optimizer's own copies, its

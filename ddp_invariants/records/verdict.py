@@ -38,7 +38,7 @@ class Cause:
 
 
 @dataclass(frozen=True)
-class Breach:
+class Failure:
     """One rule broken in one place.
 
     Attributes:
@@ -78,7 +78,7 @@ class Finding:
         compared: Elements, shards or losses it compared. A finding that compared nothing proves
             nothing.
         met: Situations the rule is about which this case reached.
-        breach: The first breach; None when there is none.
+        failure: The first breach; None when there is none.
         unjudged: Why the rule could not be judged on this case; empty when it was.
         worst: The largest error in units of what is allowed, where a bound was used and not 0.
         about: Whether the case contains the situation the rule is about.
@@ -89,7 +89,7 @@ class Finding:
     rule: str
     compared: int = 0
     met: frozenset[str] = field(default_factory=frozenset)
-    breach: Breach | None = None
+    failure: Failure | None = None
     unjudged: str = ""
     worst: float = 0.0
     about: bool = True
@@ -114,7 +114,7 @@ class Replayed:
         implementation: What it was run on.
         case: The case.
         rules: Those that were asked for and are about it.
-        breaches: The first breach of each rule, in the order of the specification.
+        failures: The first breach of each rule, in the order of the specification.
         seen: In how many runs one was seen.
         runs: How many there were.
         reason: Why it is inconclusive; empty where it is not.
@@ -124,7 +124,7 @@ class Replayed:
     implementation: str
     case: Case
     rules: tuple[str, ...]
-    breaches: tuple[Breach, ...] = ()
+    failures: tuple[Failure, ...] = ()
     seen: int = 0
     runs: int = 0
     reason: str = ""
@@ -133,9 +133,9 @@ class Replayed:
 class Violation(AssertionError):
     """A rule is violated. The message is the full report; the breach and its case are kept."""
 
-    def __init__(self, report: str, breach: Breach, case: Case) -> None:
+    def __init__(self, report: str, failure: Failure, case: Case) -> None:
         super().__init__(report)
-        self.report, self.breach, self.case = report, breach, case
+        self.report, self.failure, self.case = report, failure, case
 
     def __str__(self) -> str:
         return self.report
@@ -154,13 +154,13 @@ class Sighting:
     """The first breach a search came upon, as it was before anything was shrunk.
 
     Attributes:
-        breach: Of those of the case, the one that explains the others.
+        failure: Of those of the case, the one that explains the others.
         case: As drawn.
         seconds: From the search's start.
         of_its_kind: Cases drawn until then that were drawn for the same rule.
     """
 
-    breach: Breach
+    failure: Failure
     case: Case
     seconds: float
     of_its_kind: int
@@ -174,14 +174,14 @@ class Surveyed:
         cases: Drawn until the first breach, its own included; all of them where there was none.
         sighting: The first breach; None where there was none.
         violation: What became of it: the smallest case, confirmed; None where there is none.
-        breached: All rules that the smallest case breaches.
+        failed: All rules that the smallest case breaches.
         reason: Why a breach that was seen is no violation.
     """
 
     cases: int
     sighting: Sighting | None = None
     violation: Violation | None = None
-    breached: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
     reason: str = ""
 
 

@@ -27,7 +27,7 @@ from ddp_invariants.records.evidence import (
     Tensors,
     TrainingEvidence,
 )
-from ddp_invariants.records.verdict import Breach
+from ddp_invariants.records.verdict import Failure
 
 FOLDER = Path(".ddp-invariants")
 """Where violations are stored, seen from where a session or command was started."""
@@ -146,7 +146,7 @@ class StoredViolation:
 
     Attributes:
         case: What was run.
-        breach: What was found.
+        failure: What was found.
         ddp: The DDP on trial.
         sampler: The sampler on trial.
         confirmed: (k, n): seen again in k of n runs in fresh processes.
@@ -159,7 +159,7 @@ class StoredViolation:
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     case: TrainingCase | ShardCase
-    breach: Breach
+    failure: Failure
     ddp: Ddp
     sampler: Sampler
     confirmed: tuple[int, int]
@@ -172,7 +172,7 @@ class StoredViolation:
     @property
     def id(self) -> str:
         """Its short name."""
-        return identifier(self.case, self.breach.rule, self.on_trial)
+        return identifier(self.case, self.failure.rule, self.on_trial)
 
     @property
     def on_trial(self) -> str:
@@ -187,7 +187,7 @@ def identifier(case: Case, rule: str, implementation: str) -> str:
 
 def of(
     case: Case,
-    breach: Breach,
+    failure: Failure,
     ddp: Ddp,
     sampler: Sampler,
     *,
@@ -197,7 +197,7 @@ def of(
 ) -> StoredViolation:
     """What is to be stored of a violation; evidence that is too long is left out."""
     bare = StoredViolation(
-        case, breach, ddp, sampler, confirmed, importlib.metadata.version("torch"), repeat
+        case, failure, ddp, sampler, confirmed, importlib.metadata.version("torch"), repeat
     )
     if evidence is None:
         return bare

@@ -16,7 +16,7 @@ from ddp_invariants.proof.detection import Detection, totals
 from ddp_invariants.records.verdict import Replayed, Violation
 from ddp_invariants.records.violation import StoredViolation
 from ddp_invariants.report import terminal
-from ddp_invariants.report.outcome import ENDED, Sat
+from ddp_invariants.report.outcome import ENDED, SessionResult
 from ddp_invariants.search import messages
 from ddp_invariants.search.ledger import Ledger
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ddp_invariants.upgrades.gate import Gated
 
 
-def side_by_side(sat: Mapping[str, Sat]) -> str:
+def side_by_side(results: Mapping[str, SessionResult]) -> str:
     """Several implementations: each one's verdicts by rule, the capabilities in which they differ, and how each ended."""
     # Imported here: it is needed once, at the end.
     from rich.box import SIMPLE
@@ -36,7 +36,7 @@ def side_by_side(sat: Mapping[str, Sat]) -> str:
     def table(title: str) -> Table:
         made = Table(box=SIMPLE, show_edge=False, pad_edge=False)
         made.add_column(title, no_wrap=True)
-        for name in sat:
+        for name in results:
             made.add_column(name, overflow="fold")
         return made
 
@@ -44,16 +44,16 @@ def side_by_side(sat: Mapping[str, Sat]) -> str:
     for rule in ALL_RULES:
         cells = [
             one.ledger.said(rule) if one.ledger and one.ledger.concerned(rule) else ""
-            for one in sat.values()
+            for one in results.values()
         ]
         if any(cells):
             verdicts.add_row(rule, *cells)
     for capability in CAPABILITIES:
-        standings = [_standing(one, capability) for one in sat.values()]
+        standings = [_standing(one, capability) for one in results.values()]
         if len({*standings} - {"", Standing.UNKNOWN.value}) > 1:
             capabilities.add_row(capability, *standings)
     verdicts.add_section()
-    verdicts.add_row("all in all", *(ENDED[one.status] for one in sat.values()))
+    verdicts.add_row("all in all", *(ENDED[one.status] for one in results.values()))
     told = ["", "side by side", *terminal.printed(verdicts), ""]
     told += (
         terminal.printed(capabilities)
@@ -62,7 +62,7 @@ def side_by_side(sat: Mapping[str, Sat]) -> str:
     )
     unknown = {
         name: sum(found.standing is Standing.UNKNOWN for found in _probed(one))
-        for name, one in sat.items()
+        for name, one in results.items()
     }
     return "\n".join(
         [
@@ -76,14 +76,14 @@ def side_by_side(sat: Mapping[str, Sat]) -> str:
     )
 
 
-def _probed(one: Sat) -> tuple[Probed, ...]:
+def _probed(one: SessionResult) -> tuple[Probed, ...]:
     """What was found out about capabilities of what was on trial, and not of the reference beside it."""
     if one.discovery is None:
         return ()
     return one.discovery.dealt if one.of_sampler else (*one.discovery.probed, *one.discovery.dealt)
 
 
-def _standing(one: Sat, capability: str) -> str:
+def _standing(one: SessionResult, capability: str) -> str:
     """What was found out about a capability; empty where nothing was asked."""
     return next(
         (found.standing.value for found in _probed(one) if found.capability == capability), ""
@@ -168,23 +168,23 @@ def replayed(found: Replayed, repeat: str) -> dict[str, Any]:
         "seen": found.seen,
         "runs": found.runs,
         "reason": found.reason,
-        "breaches": found.breaches,
+        "failures": found.failures,
         "case": json.loads(to_json(found.case)),
         "repeat": repeat,
     }
 
 
-def certified(sat: Mapping[str, Sat], status: int) -> dict[str, Any]:
+def certified(results: Mapping[str, SessionResult], status: int) -> dict[str, Any]:
     """What came of each implementation, and of all together."""
     return {
         "suite": __version__,
         "status": status,
         "outcome": ENDED[status],
-        "judged": [_of(name, one) for name, one in sat.items()],
+        "judged": [_of(name, one) for name, one in results.items()],
     }
 
 
-def _of(name: str, one: Sat) -> dict[str, Any]:
+def _of(name: str, one: SessionResult) -> dict[str, Any]:
     ledger = one.ledger or Ledger()
     return {
         "name": name,
@@ -202,7 +202,11 @@ def demonstrated(
 ) -> dict[str, Any]:
     """What came of the two that are judged for a demonstration."""
     violation = (
-        {"rule": found.breach.rule, "case": json.loads(to_json(found.case)), "report": found.report}
+        {
+            "rule": found.failure.rule,
+            "case": json.loads(to_json(found.case)),
+            "report": found.report,
+        }
         if found
         else None
     )
@@ -222,7 +226,7 @@ def exported(script: str, stored: StoredViolation, identifier: str) -> dict[str,
     return {
         "suite": __version__,
         "violation": identifier,
-        "rule": stored.breach.rule,
+        "rule": stored.failure.rule,
         "script": script,
     }
 

@@ -16,7 +16,7 @@ ENDED = {
 
 
 @dataclass(frozen=True)
-class Sat:
+class SessionResult:
     """What came of a session.
 
     Attributes:

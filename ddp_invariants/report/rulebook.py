@@ -13,7 +13,7 @@ from ddp_invariants.implementation.declarations import CAPABILITIES
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.invariants.shard import sharding
 from ddp_invariants.invariants.view import training
-from ddp_invariants.processes.backends import Way
+from ddp_invariants.processes.backends import Backend
 from ddp_invariants.proof.catalogue import planted
 
 _PACKAGE = Path(__file__).parents[1]
@@ -109,7 +109,9 @@ def explained(name: str) -> Explained:
         )
         raise UnknownRuleError(f"{name}: no rule is called so; {instead}")
     judges = [
-        chapter[rule.id].judge for chapter in (training.rules, sharding.rules) if rule.id in chapter
+        rule_set[rule.id].judge
+        for rule_set in (training.rules, sharding.rules)
+        if rule.id in rule_set
     ]
     judge = inspect.unwrap(judges[0])
     lines, file = inspect.getsourcelines(judge)[1], Path(inspect.getfile(judge))
@@ -136,7 +138,7 @@ def _plain(name: str) -> str:
 def _level(rule: str) -> str:
     if rule == "COMM-6":
         return "observed"
-    if Scope(way=Way("gloo-cuda", "cuda")).excluded(rule):
+    if Scope(backend=Backend("gloo-cuda", "cuda")).excluded(rule):
         return "declared"
     return "capability" if Scope(without=frozenset(CAPABILITIES)).excluded(rule) else "core"
 

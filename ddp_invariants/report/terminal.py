@@ -47,7 +47,7 @@ def replayed(found: Replayed, repeat: str) -> str:
                 _field("case", describe(found.case)),
             ]
         )
-    first, *others = found.breaches
+    first, *others = found.failures
     lines = [
         f"STILL VIOLATED in {found.seen} of {times}",
         violation(
@@ -71,7 +71,7 @@ def not_exported(stored: StoredViolation, reason: str) -> str:
         else ""
     )
     return (
-        f"a script of {stored.breach.rule} was written, but it does not show the violation: {reason}{why}. --unchecked "
+        f"a script of {stored.failure.rule} was written, but it does not show the violation: {reason}{why}. --unchecked "
         "prints it all the same"
     )
 
@@ -99,14 +99,14 @@ def seen_in_passing(kept: Iterable[StoredViolation]) -> str:
     kept = list(kept)
     if not kept:
         return ""
-    rules = [one.breach.rule for one in kept]
+    rules = [one.failure.rule for one in kept]
     keys = " or ".join(rule.replace("-", "").lower() for rule in rules)
     told = (
         f"the session fails: breaches of {', '.join(rules)} were seen in cases drawn for other rules; run with "
         f'-k "{keys}" to have them judged and shrunk, or replay what was seen first:'
     )
     return "\n".join(
-        [told, *(f"  {one.repeat}    {one.breach.rule}: {describe(one.case)}" for one in kept)]
+        [told, *(f"  {one.repeat}    {one.failure.rule}: {describe(one.case)}" for one in kept)]
     )
 
 
@@ -305,8 +305,8 @@ def capabilities(found: Discovery) -> str:
 
 
 def _notes(entry: Entry) -> str:
-    if entry.breaches and not entry.confirmed:
-        identifier, words = next(iter(entry.breaches.items()))
+    if entry.failures and not entry.confirmed:
+        identifier, words = next(iter(entry.failures.items()))
         return (
             f"seen in {entry.seen} cases while other rules were tested, first {identifier}: {words}"
         )

@@ -77,8 +77,10 @@ def _training(case: TrainingCase) -> dict[str, str | set[str]]:
         "gradients": case.zero_grad,
         "passes": f"{case.passes}, with a penalty" if case.penalty else case.passes,
         "values": case.values,
-        "mishap": case.mishap.kind if case.mishap is not None else "none",
-        "between steps": {one.kind for one in case.interludes} or "nothing",
+        "injected_failure": case.injected_failure.kind
+        if case.injected_failure is not None
+        else "none",
+        "between steps": {one.kind for one in case.between_steps} or "nothing",
         "norm": _limit(case.clip),
         "ranks out of batches": str(len(case.exhausted)),
         "saved by": _others(case.saved_by),

@@ -56,7 +56,7 @@ class Journal:
 
     def note(self, rule: str, name: str, case: Case, findings: Mapping[str, Finding]) -> None:
         """Keep what was found in a case, unless anything is wrong: that is to be seen again."""
-        if all(finding.breach is None for finding in findings.values()):
+        if all(finding.failure is None for finding in findings.values()):
             plain = [
                 {**asdict(finding), "met": sorted(finding.met)} for finding in findings.values()
             ]

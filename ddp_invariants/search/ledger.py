@@ -15,7 +15,7 @@ from typing import Any, Self
 from ddp_invariants.cases.case import Case, to_json
 from ddp_invariants.invariants.diagnosis.excerpts import example, of_violation
 from ddp_invariants.records.evidence import ShardEvidence, TrainingEvidence
-from ddp_invariants.records.verdict import Breach, Finding, Verdict
+from ddp_invariants.records.verdict import Failure, Finding, Verdict
 from ddp_invariants.search.coverage import Drawn
 
 TENTHS = 10
@@ -35,7 +35,7 @@ class Entry:
         errors: Of the cases judged, how many had a largest error of nothing, of each tenth of the
             bound, and beyond it.
         unjudged: Why it could not be judged, counted.
-        breaches: Case id to the breach in a few words, at most ten; `seen` counts all.
+        failures: Case id to the breach in a few words, at most ten; `seen` counts all.
         seen: Cases with a breach.
         confirmed: Violations confirmed in fresh processes.
         not_claimed: What of the rule does not apply to what is on trial; empty where all of it
@@ -55,7 +55,7 @@ class Entry:
     worst: float = 0.0
     errors: list[int] = field(default_factory=lambda: [0] * (TENTHS + 2))
     unjudged: Counter[str] = field(default_factory=Counter)
-    breaches: dict[str, str] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
     seen: int = 0
     confirmed: int = 0
     not_claimed: str = ""
@@ -77,14 +77,14 @@ class Entry:
         # What is not a number is beyond every bound.
         self.errors[ceil(finding.worst * TENTHS) if finding.worst <= 1 else -1] += 1
         self._widen(finding.observed)
-        if finding.breach is not None:
-            self.enter_breach(finding.breach, case_id)
+        if finding.failure is not None:
+            self.enter_breach(finding.failure, case_id)
 
-    def enter_breach(self, breach: Breach, case_id: str) -> None:
+    def enter_breach(self, failure: Failure, case_id: str) -> None:
         """Note a breach; ten are kept, all are counted."""
         self.seen += 1
-        if len(self.breaches) < 10:
-            self.breaches[case_id] = f"{breach.fact}; {breach.where}"
+        if len(self.failures) < 10:
+            self.failures[case_id] = f"{failure.fact}; {failure.where}"
 
     def _widen(self, values: Iterable[float]) -> None:
         seen = [*self.observed, *values]
@@ -101,7 +101,7 @@ class Entry:
             ours + theirs for ours, theirs in zip(self.errors, other.errors, strict=True)
         ]
         self.unjudged.update(other.unjudged)
-        self.breaches.update(other.breaches)
+        self.failures.update(other.failures)
         self.seen += other.seen
         self.confirmed += other.confirmed
         self.not_claimed = self.not_claimed or other.not_claimed
@@ -156,11 +156,11 @@ class Ledger:
         self.drawn.add(case)
         for finding in findings:
             self[finding.rule].add(finding, case_id)
-            if finding.breach is not None and not self[finding.rule].sighted:
-                breach = replace(finding.breach, notes="", causes=())
+            if finding.failure is not None and not self[finding.rule].sighted:
+                failure = replace(finding.failure, notes="", causes=())
                 self[finding.rule].sighted = {
                     "case": json.loads(to_json(case)),
-                    "breach": asdict(breach),
+                    "failure": asdict(failure),
                 }
 
     def confirm(

@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Iterable
 
 from ddp_invariants.cases.case import Case, TrainingCase, describe
-from ddp_invariants.records.verdict import Breach
+from ddp_invariants.records.verdict import Failure
 
 _WIDTH = 118
 
@@ -25,28 +25,28 @@ labelled = _field
 
 
 def violation(
-    breach: Breach, implementation: str, case: Case, *, repeated: tuple[int, int], repeat: str
+    failure: Failure, implementation: str, case: Case, *, repeated: tuple[int, int], repeat: str
 ) -> str:
     """A violation as a user reads it.
 
     Args:
-        breach: What is wrong and where.
+        failure: What is wrong and where.
         implementation: What is on trial.
         case: The smallest case that shows it.
         repeated: (k, n): it was seen again in k of n runs in fresh processes.
         repeat: The command that repeats it.
     """
     fields = [
-        f"{breach.rule} violated by {implementation}: {breach.fact}",
-        _field("where", breach.where),
-        _field("got", breach.got),
+        f"{failure.rule} violated by {implementation}: {failure.fact}",
+        _field("where", failure.where),
+        _field("got", failure.got),
     ]
-    if breach.perhaps:
-        fields.append(_field("perhaps", breach.perhaps))
-    if breach.first:
-        fields.append(_field("read first", f"{breach.first}: of the same case, and explains this"))
-    if breach.event:
-        fields.append(_field("sent", breach.event))
+    if failure.perhaps:
+        fields.append(_field("perhaps", failure.perhaps))
+    if failure.first:
+        fields.append(_field("read first", f"{failure.first}: of the same case, and explains this"))
+    if failure.event:
+        fields.append(_field("sent", failure.event))
     if isinstance(case, TrainingCase) and case.perturbation.words:
         fields.append(_field("only when", case.perturbation.words))
     k, n = repeated
@@ -55,16 +55,18 @@ def violation(
         _field("confirmed", f"in {k} of {n} runs in fresh processes"),
         f"  {'repeat':<{_LABELS}}{repeat}",
     ]
-    if breach.notes:
-        fields.append(textwrap.indent(breach.notes, "  | "))
+    if failure.notes:
+        fields.append(textwrap.indent(failure.notes, "  | "))
     return "\n".join(fields)
 
 
-def not_repeated(breach: Breach, implementation: str, case: Case, *, runs: int, repeat: str) -> str:
+def not_repeated(
+    failure: Failure, implementation: str, case: Case, *, runs: int, repeat: str
+) -> str:
     """A breach that fresh processes do not show: no accusation, but no certificate either."""
     fields = [
-        f"{breach.rule} inconclusive for {implementation}: a breach was seen but not repeated",
-        _field("seen", f"{breach.fact}; {breach.where}; {breach.got}"),
+        f"{failure.rule} inconclusive for {implementation}: a breach was seen but not repeated",
+        _field("seen", f"{failure.fact}; {failure.where}; {failure.got}"),
         _field("case", describe(case)),
         _field(
             "confirmed",
@@ -73,14 +75,16 @@ def not_repeated(breach: Breach, implementation: str, case: Case, *, runs: int, 
         ),
         f"  {'repeat':<{_LABELS}}{repeat}",
     ]
-    return "\n".join([*fields, textwrap.indent(breach.notes, "  | ")] if breach.notes else fields)
+    return "\n".join([*fields, textwrap.indent(failure.notes, "  | ")] if failure.notes else fields)
 
 
-def without_life(rule: str, implementation: str, breach: Breach, case: Case, *, repeat: str) -> str:
+def without_life(
+    rule: str, implementation: str, failure: Failure, case: Case, *, repeat: str
+) -> str:
     """Why a rule lacks its evidence where training hangs or dies, which is reported in full elsewhere."""
     return "\n".join(
         [
-            f"{rule} inconclusive for {implementation}: {breach.fact} (LIVE-1, reported above)",
+            f"{rule} inconclusive for {implementation}: {failure.fact} (LIVE-1, reported above)",
             _field("case", describe(case)),
             f"  {'repeat':<{_LABELS}}{repeat}",
         ]

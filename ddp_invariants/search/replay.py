@@ -9,7 +9,7 @@ from ddp_invariants.implementation.declarations import Declarations, SamplerDecl
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.processes.pool import Pool
-from ddp_invariants.records.verdict import Breach, Finding, Outcome, Replayed
+from ddp_invariants.records.verdict import Failure, Finding, Outcome, Replayed
 from ddp_invariants.search.trial import CONFIRMATIONS, Options, Trial
 
 _OBSERVED = "COMM-1"
@@ -44,7 +44,7 @@ def replay(pool: Pool, case: Case, ddp: Ddp, sampler: Sampler, rule: str = "") -
             case, confirming=True, rule=rule or (_OBSERVED if number == 0 else "")
         )
         runs.append({one: found[one] for one in asked if one in found and not excluded[one]})
-        if found["LIVE-1"].breach is not None:  # Each further run would cost a deadline, too.
+        if found["LIVE-1"].failure is not None:  # Each further run would cost a deadline, too.
             break
     return _summed_up(name, case, runs, _lifeless(found, rule))
 
@@ -62,7 +62,7 @@ def _scope(pool: Pool, case: Case, ddp: Ddp, sampler: Sampler, rule: str) -> Sco
         return Scope(
             without=without | frozenset(declared.unsupported) | {"bucketing", "overlap"},
             declared=declared,
-            way=pool.way,
+            backend=pool.backend,
         )
     dealt = declare(SamplerDeclarations, described["declares"])
     return Scope(without=without | frozenset(dealt.unsupported), sampler=dealt)
@@ -70,25 +70,27 @@ def _scope(pool: Pool, case: Case, ddp: Ddp, sampler: Sampler, rule: str) -> Sco
 
 def _lifeless(found: dict[str, Finding], rule: str) -> str:
     """Why a rule lacks its evidence where the run hangs or dies; empty where it does not, or that is what is asked."""
-    breach = found["LIVE-1"].breach
+    failure = found["LIVE-1"].failure
     return (
-        "" if breach is None or rule in ("", "LIVE-1") else f"{breach.fact} (LIVE-1): {breach.got}"
+        ""
+        if failure is None or rule in ("", "LIVE-1")
+        else f"{failure.fact} (LIVE-1): {failure.got}"
     )
 
 
 def _summed_up(name: str, case: Case, runs: list[dict[str, Finding]], lifeless: str) -> Replayed:
     """The outcome over all runs: breached in any, judged and unbreached in all, or neither."""
     rules = tuple(
-        rule for rule in runs[0] if any(run[rule].about or run[rule].breach for run in runs)
+        rule for rule in runs[0] if any(run[rule].about or run[rule].failure for run in runs)
     )
-    breaches = tuple(
+    failures = tuple(
         found
-        for found in (_first(run[rule].breach for run in runs) for rule in rules)
+        for found in (_first(run[rule].failure for run in runs) for rule in rules)
         if found is not None
     )
-    seen = sum(any(finding.breach is not None for finding in run.values()) for run in runs)
-    if breaches:
-        return Replayed(Outcome.VIOLATED, name, case, rules, breaches, seen, len(runs))
+    seen = sum(any(finding.failure is not None for finding in run.values()) for run in runs)
+    if failures:
+        return Replayed(Outcome.VIOLATED, name, case, rules, failures, seen, len(runs))
     if lifeless:
         return Replayed(Outcome.INCONCLUSIVE, name, case, rules, runs=len(runs), reason=lifeless)
     alone = len(runs[0]) == 1
@@ -116,5 +118,5 @@ def _summed_up(name: str, case: Case, runs: list[dict[str, Finding]], lifeless: 
     return Replayed(Outcome.FIXED, name, case, rules, runs=len(runs))
 
 
-def _first(found: Iterable[Breach | None]) -> Breach | None:
-    return next((breach for breach in found if breach is not None), None)
+def _first(found: Iterable[Failure | None]) -> Failure | None:
+    return next((failure for failure in found if failure is not None), None)

@@ -14,9 +14,9 @@ from ddp_invariants.cases.program import Poison
 from ddp_invariants.cases.shrink import simpler
 from ddp_invariants.discovery.scope import OnTrial, Scope
 from ddp_invariants.errors import HarnessError
-from ddp_invariants.invariants import ALL_RULES, telling_most
+from ddp_invariants.invariants import ALL_RULES, root_failure
 from ddp_invariants.records.verdict import (
-    Breach,
+    Failure,
     Finding,
     Inconclusive,
     NotJudged,
@@ -63,7 +63,7 @@ class Bench(Protocol):
     def findings(self, case: Case, *, rule: str) -> dict[str, Finding]:
         """Run a case and judge it."""
 
-    def breaches(self, findings: dict[str, Finding], case: Case) -> list[Breach]:
+    def failures(self, findings: dict[str, Finding], case: Case) -> list[Failure]:
         """Those that count."""
 
     def counts(self, rule: str, case: Case) -> bool:
@@ -105,7 +105,7 @@ class Search:
 
     def __init__(self, bench: Bench, rule: str) -> None:
         self.bench, self.rule = bench, rule
-        self.failing: dict[Asked, Breach] = {}
+        self.failing: dict[Asked, Failure] = {}
         self.cases, self.began = Counter[str](), time.monotonic()
         self.sighting: Sighting | None = None
         self.met: set[str] = set()
@@ -117,15 +117,15 @@ class Search:
         """Judge one case; raises the rule's violation when it is breached."""
         # What was seen to fail fails again without a run, so that a rare failure is no `Flaky` to
         # Hypothesis.
-        breach = self.failing[asked] if asked in self.failing else self._breach(asked)
-        if breach is not None:
+        failure = self.failing[asked] if asked in self.failing else self._breach(asked)
+        if failure is not None:
             # One class for whatever is found where anything is looked for, so that all of it is
             # shrunk as one.
-            raise (violation_class(breach.rule) if self.rule else Violation)(
-                breach.fact, breach, asked.case
+            raise (violation_class(failure.rule) if self.rule else Violation)(
+                failure.fact, failure, asked.case
             )
 
-    def _breach(self, asked: Asked) -> Breach | None:
+    def _breach(self, asked: Asked) -> Failure | None:
         if self.failing:
             lifeless = next(iter(self.failing.values())).rule == "LIVE-1"
             reported = self.bench.lifeless is not None and lifeless and self.rule != "LIVE-1"
@@ -152,24 +152,24 @@ class Search:
             self.failing[asked] = own
         return own
 
-    def enter(self, case: Case, findings: dict[str, Finding]) -> Breach | None:
+    def enter(self, case: Case, findings: dict[str, Finding]) -> Failure | None:
         """Account for one case's findings; the breach that is to be reported, if any."""
         counted = [finding for name, finding in findings.items() if self.bench.counts(name, case)]
         self.bench.enter(case, counted)
         if not self.rule:
-            return telling_most(self.bench.breaches(findings, case))
+            return root_failure(self.bench.failures(findings, case))
         own = findings.get(self.rule, Finding(self.rule, unjudged="the case is of another kind"))
         if own.unjudged:
             self.reasons[own.unjudged] = self.reasons.get(own.unjudged, 0) + 1
         else:
             self.judged += 1
             self.met |= own.met
-        if own.breach is not None or not own.unjudged:
-            return own.breach
+        if own.failure is not None or not own.unjudged:
+            return own.failure
         # A hang or a death leaves every other rule without evidence: reported wherever it turns up.
-        return findings.get("LIVE-1", own).breach
+        return findings.get("LIVE-1", own).failure
 
-    def simplest(self) -> tuple[Breach, Case]:
+    def simplest(self) -> tuple[Failure, Case]:
         """The simplest case seen to fail, after trying what is simpler still.
 
         Raises:
@@ -178,7 +178,7 @@ class Search:
         if not self.failing:
             raise HarnessError(f"{self.rule}: the search ended with a failure that no case showed")
         # A world of one rank is no simpler than one of two.
-        (rule, case), breach = min(
+        (rule, case), failure = min(
             self.failing.items(),
             key=lambda seen: (len(to_json(seen[0].case)), seen[0].case.world_size == 1),
         )
@@ -191,10 +191,10 @@ class Search:
             ):
                 asked = Asked(rule, candidate)
                 found = self.failing[asked] if asked in self.failing else self._breach(asked)
-                if found is not None and (found.rule == breach.rule or not self.rule):
-                    breach, case, improved = found, candidate, True
+                if found is not None and (found.rule == failure.rule or not self.rule):
+                    failure, case, improved = found, candidate, True
                     break
-        return breach, case
+        return failure, case
 
     def missing(self) -> list[str]:
         """Situations the rule needs and has not met, of those that what is on trial offers and its ranks suffice for."""

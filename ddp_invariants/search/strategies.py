@@ -14,13 +14,13 @@ from ddp_invariants.cases.case import NoSync, Passes, ShardCase, TrainingCase, Z
 from ddp_invariants.cases.formats import ITEM_SIZE
 from ddp_invariants.cases.layers import PASSING, Checkpoint, Layer, Model
 from ddp_invariants.cases.program import (
+    BetweenSteps,
+    BetweenStepsKind,
     Data,
     Exhausted,
-    Interlude,
-    InterludeKind,
+    InjectedFailure,
+    InjectedFailureKind,
     LossScale,
-    Mishap,
-    MishapKind,
     Optimizer,
     Perturbation,
     PerturbationKind,
@@ -52,10 +52,10 @@ _OPTIMIZERS = st.sampled_from(
         Optimizer(log2_lr=-2),
         Optimizer(momentum=0.5, nesterov=True),
         Optimizer("adam", weight_decay=0.25),
-        Optimizer(momentum=0.5, weight_decay=0.25, way="fused"),
-        Optimizer("adamw", weight_decay=0.25, way="fused"),
-        Optimizer("adam", way="fused"),
-        Optimizer(momentum=0.5, weight_decay=0.25, nesterov=True, way="foreach"),
+        Optimizer(momentum=0.5, weight_decay=0.25, kernels="fused"),
+        Optimizer("adamw", weight_decay=0.25, kernels="fused"),
+        Optimizer("adam", kernels="fused"),
+        Optimizer(momentum=0.5, weight_decay=0.25, nesterov=True, kernels="foreach"),
     )
 )
 """Powers of two where torch allows it, so that SGD's arithmetic on integers is exact."""
@@ -77,7 +77,7 @@ _NEEDED_FOR = {
     "reentrant": "reentrant",
 }
 """The capability that each of them needs, and those two together that are most."""
-_INTERLUDES = st.lists(
+_BETWEEN_STEPS = st.lists(
     st.tuples(st.integers(0, 63), st.integers(0, 7), st.integers(0, 7)), min_size=1, max_size=4
 )
 """What happens between steps: of which kind, before which step, to which layer."""
@@ -127,12 +127,12 @@ def training_cases(
     every_kind: bool = False,
     perturbed: tuple[PerturbationKind, ...] = PERTURBATIONS,
     accumulated: bool = False,
-    mishaps: tuple[MishapKind, ...] = (),
+    injected_failures: tuple[InjectedFailureKind, ...] = (),
     rounds: int = 1,
     unused: bool = False,
     crossed: bool = False,
     passes: bool = False,
-    interludes: tuple[InterludeKind, ...] = (),
+    between_steps: tuple[BetweenStepsKind, ...] = (),
     uneven: bool = False,
     resized: bool = False,
     odd: bool = False,
@@ -158,13 +158,13 @@ def training_cases(
         every_kind: Have every kind of parameter in every other case.
         perturbed: Perturbations of the collectives' timing to choose from, simplest first.
         accumulated: Always have several backwards per step.
-        mishaps: What may go wrong on purpose; always one of them, where the scope allows any.
+        injected_failures: What may go wrong on purpose; always one of them, where the scope allows any.
         rounds: How often to repeat the whole run in the same processes.
         unused: Always pass a layer by, on some rank, at some step; where `accumulated`, in one of
             four, in some micro-steps.
         crossed: In one of four, have branches that one rank computes in the other order.
         passes: Always have passes that do not alternate, or layers that are computed again.
-        interludes: What may happen between steps; always some of it, where the scope allows any,
+        between_steps: What may happen between steps; always some of it, where the scope allows any,
             and layers that are passed by and several backwards per step beside it.
         uneven: Always have ranks that run out of batches.
         clipped: In one of four, have gradients clipped.
@@ -193,7 +193,7 @@ def training_cases(
     micro_steps = (
         (2, 4, 3) if accumulated else (1, 1, 2, 3) if scope.declared.gradients == "hidden" else (1,)
     )
-    if interludes:  # A whole program: of other things, too.
+    if between_steps:  # A whole program: of other things, too.
         accumulated, unused, micro_steps = True, draw(_ONE_IN_FOUR), (1, 1, 2, 3)
     accumulation = draw(st.sampled_from(micro_steps))
     no_sync = draw(_NO_SYNC) if accumulated else "plain"
@@ -216,19 +216,19 @@ def training_cases(
         poison = Poison(
             draw(_SMALL) % world_size, draw(_SMALL) % steps, draw(st.sampled_from(("inf", "nan")))
         )
-    mishaps = tuple(
-        kind for kind in mishaps if kind == "death" or scope.has(kind.replace(" ", "_"))
+    injected_failures = tuple(
+        kind for kind in injected_failures if kind == "death" or scope.has(kind.replace(" ", "_"))
     )
-    interludes = tuple(kind for kind in interludes if scope.has(_NEEDED.get(kind, kind)))
-    mishap = None
-    if mishaps:
-        kind, step = draw(st.sampled_from(mishaps)), draw(_SMALL)
+    between_steps = tuple(kind for kind in between_steps if scope.has(_NEEDED.get(kind, kind)))
+    injected_failure = None
+    if injected_failures:
+        kind, step = draw(st.sampled_from(injected_failures)), draw(_SMALL)
         # What is set up in a first step may wait for everybody as long as it likes.
         step = step % steps if kind != "death" else 1 + step % max(steps - 1, 1)
         steps = max(steps, step + 1)
-        mishap = Mishap(kind, step, draw(_SMALL) % world_size)
+        injected_failure = InjectedFailure(kind, step, draw(_SMALL) % world_size)
     clearing: tuple[ZeroGrad, ...] = (
-        ("set_to_none", "zero", "never") if mishap is None else ("set_to_none", "zero")
+        ("set_to_none", "zero", "never") if injected_failure is None else ("set_to_none", "zero")
     )
     outside = draw(_ONE_IN_EIGHT) and world_size < scope.max_world_size
     drop_last = draw(_ONE_IN_FOUR)
@@ -255,7 +255,7 @@ def training_cases(
         )
         other = draw(_SMALL) % world_size
     passed: tuple[Unused, ...] = ()
-    if unused and not (accumulated and not interludes):
+    if unused and not (accumulated and not between_steps):
         model = _extended(model)
         passed = _unused(draw, model, world_size, steps)
     elif unused and accumulation > 1 and draw(_ONE_IN_FOUR):
@@ -269,10 +269,10 @@ def training_cases(
         )
     offered = (
         [
-            way
-            for way in _WAYS
-            if all(scope.has(_NEEDED_FOR[one]) for one in way if one in _NEEDED_FOR)
-            and (scope.has("in_parts") or way != ("joint", "reentrant"))
+            kernels
+            for kernels in _WAYS
+            if all(scope.has(_NEEDED_FOR[one]) for one in kernels if one in _NEEDED_FOR)
+            and (scope.has("in_parts") or kernels != ("joint", "reentrant"))
         ]
         if passes
         else []
@@ -297,13 +297,13 @@ def training_cases(
         # Parts of a gradient round otherwise when they are added to what is left than when they are
         # added up first.
         clearing = clearing[:2] if (ways, again) == ("joint", "reentrant") else clearing
-    between: tuple[Interlude, ...] = ()
+    between: tuple[BetweenSteps, ...] = ()
     zero_grad = draw(st.sampled_from(clearing))
-    if interludes:
+    if between_steps:
         # A layer to freeze or unfreeze is there in every case: tied to none, and not the only one
         # that is trained.
         model = _extended(model, frozen=draw(_COINS))
-        between, steps = _between(draw(_INTERLUDES), interludes, model, steps)
+        between, steps = _between(draw(_BETWEEN_STEPS), between_steps, model, steps)
         zero_grad = (
             "zero" if zero_grad == "never" and any(one.clears for one in between) else zero_grad
         )
@@ -359,13 +359,13 @@ def training_cases(
                 draw(st.sampled_from((1, 1, 2, 20))),
             )
         ),
-        mishap=mishap,
+        injected_failure=injected_failure,
         no_sync=no_sync if poison is None else "plain",
         unused=passed,
         crossed=other,
         passes=ways,
         penalty=penalty,
-        interludes=between,
+        between_steps=between,
         exhausted=exhausted,
         saved_by=saved_by,
         clip=None if zero_grad == "never" or model.layers[0].sparse else clip,
@@ -373,8 +373,8 @@ def training_cases(
         rounds=rounds,
         seed=draw(_SEEDS),
     )
-    way = optimizer.way if optimizer.way != "fused" or case.fusible else "default"
-    case = replace(case, optimizer=replace(optimizer, way=way))
+    kernels = optimizer.kernels if optimizer.kernels != "fused" or case.fusible else "default"
+    case = replace(case, optimizer=replace(optimizer, kernels=kernels))
     return scope.fit(case if scaler is None else _with_scaler(case, scaler))
 
 
@@ -385,8 +385,8 @@ def _in_time(plan: Perturbation) -> Perturbation:
 
 def _with_scaler(case: TrainingCase, scaler: LossScale) -> TrainingCase:
     """The case with a loss scaler, or as it is where that cannot be."""
-    if case.optimizer.way == "fused" and case.optimizer.momentum:
-        case = replace(case, optimizer=replace(case.optimizer, way="default"))
+    if case.optimizer.kernels == "fused" and case.optimizer.momentum:
+        case = replace(case, optimizer=replace(case.optimizer, kernels="default"))
     if not case.scalable:
         return case
     scaler = replace(
@@ -406,10 +406,10 @@ def _is_cast(draw: st.DrawFn, one_in: int, model: Model) -> bool:
     )
 
 
-def _writing(draw: st.DrawFn, steps: int) -> tuple[Interlude, ...]:
+def _writing(draw: st.DrawFn, steps: int) -> tuple[BetweenSteps, ...]:
     """In one of four, a program that writes to buffers before a step from the second on."""
     step = 1 + draw(_SMALL) % (steps - 1)
-    return (Interlude("buffers", step),) if draw(_ONE_IN_FOUR) else ()
+    return (BetweenSteps("buffers", step),) if draw(_ONE_IN_FOUR) else ()
 
 
 def _extended(model: Model, *, frozen: bool = False) -> Model:
@@ -443,8 +443,8 @@ def _unused(draw: st.DrawFn, model: Model, world_size: int, steps: int) -> tuple
 
 
 def _between(
-    drawn: list[tuple[int, int, int]], kinds: tuple[InterludeKind, ...], model: Model, steps: int
-) -> tuple[tuple[Interlude, ...], int]:
+    drawn: list[tuple[int, int, int]], kinds: tuple[BetweenStepsKind, ...], model: Model, steps: int
+) -> tuple[tuple[BetweenSteps, ...], int]:
     """What happens between steps, by what was drawn, and how many steps there are so that each is followed by one."""
     last = len(model.layers) - 1
     alone = [
@@ -465,7 +465,7 @@ def _between(
         one = kinds[kind % len(kinds)]
         freezing = one in ("freeze", "unfreeze")
         found.append(
-            Interlude(
+            BetweenSteps(
                 one,
                 1 + step % (steps - 1),
                 (alone or [last])[layer % len(alone or [last])] if freezing else 0,
@@ -528,11 +528,11 @@ _PERTURBED: dict[str, tuple[PerturbationKind, ...]] = {
     "COMM-5": ("none",),
     "LIVE-3": ("none",),
 }
-_MISHAPS: dict[str, tuple[MishapKind, ...]] = {
+_INJECTED_FAILURES: dict[str, tuple[InjectedFailureKind, ...]] = {
     "LIVE-2": ("forward error", "backward error"),
     "LIVE-3": ("death",),
 }
-_INTERLUDES_OF: dict[str, tuple[InterludeKind, ...]] = {
+_BETWEEN_STEPS_OF: dict[str, tuple[BetweenStepsKind, ...]] = {
     "LIVE-5": (
         "evaluation",
         "forward only",
@@ -549,7 +549,7 @@ _INTERLUDES_OF: dict[str, tuple[InterludeKind, ...]] = {
     "STATE-1": ("reload",),
     "RNG-1": ("evaluation", "forward only", "evaluation with gradients"),
 }
-_NEEDED: dict[InterludeKind, str] = {
+_NEEDED: dict[BetweenStepsKind, str] = {
     "evaluation with gradients": "evaluation_with_gradients",
     "forward only": "forward_only",
     "learning rate": "learning_rate",
@@ -595,7 +595,7 @@ def _situations(rule: str) -> dict[str, Any]:
         "poisoned": rule == "GRAD-7",
         "every_kind": rule in _EVERY_KIND,
         "perturbed": _PERTURBED.get(rule, PERTURBATIONS),
-        "mishaps": _MISHAPS.get(rule, ()),
+        "injected_failures": _INJECTED_FAILURES.get(rule, ()),
         "rounds": 4 if rule == "LIVE-4" else 1,
         "capped": rule in ("GRAD-6", "COMM-4", "COMM-5"),
         "accumulated": rule in ("GRAD-8", "GRAD-12"),
@@ -609,7 +609,7 @@ def _situations(rule: str) -> dict[str, Any]:
         "drawing": rule == "RNG-1",
         "uneven": rule == "GRAD-11",
         "resized": rule == "STATE-2",
-        "interludes": _INTERLUDES_OF.get(rule, ()),
+        "between_steps": _BETWEEN_STEPS_OF.get(rule, ()),
         "written": rule == "BUF-2",
     }
 

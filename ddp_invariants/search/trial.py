@@ -20,13 +20,13 @@ from hypothesis.strategies import SearchStrategy
 from ddp_invariants.cases.case import Case, ShardCase, TrainingCase, case_id
 from ddp_invariants.cases.program import Perturbation
 from ddp_invariants.discovery.scope import OnTrial, Scope
-from ddp_invariants.invariants import ALL_RULES, SHIPPED, judge, telling_most
+from ddp_invariants.invariants import ALL_RULES, SHIPPED, judge, root_failure
 from ddp_invariants.invariants.diagnosis.causes import narrowed
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records import violation as record
 from ddp_invariants.records.evidence import ShardEvidence, TrainingEvidence
 from ddp_invariants.records.verdict import (
-    Breach,
+    Failure,
     Finding,
     Inconclusive,
     NotJudged,
@@ -140,10 +140,10 @@ class Trial:
             twice = {
                 "COMM-2": case.perturbation.kind != "none",
                 "GPU-1": case.perturbation.on_device,
-                "LIVE-2": case.mishap is not None,
+                "LIVE-2": case.injected_failure is not None,
             }
             if twice.get(rule) and evidence.incident is None:
-                undisturbed = replace(case, perturbation=Perturbation(), mishap=None)
+                undisturbed = replace(case, perturbation=Perturbation(), injected_failure=None)
                 plain = self.pool.train(
                     undisturbed,
                     self.on_trial.ddp,
@@ -224,8 +224,8 @@ class Trial:
         except Violation as violation:
             # It may be told as another rule's, which explains it.
             case = violation.case
-            if violation.breach.rule == rule or rule in {
-                one.rule for one in unexcused.breaches(unexcused.findings(case, rule=rule), case)
+            if violation.failure.rule == rule or rule in {
+                one.rule for one in unexcused.failures(unexcused.findings(case, rule=rule), case)
             }:
                 return
         self.ledger.tested.add(rule)
@@ -263,16 +263,16 @@ class Trial:
             NotJudged: The case contains nothing it is about.
         """
         findings = self.findings(case, confirming=True, rule=rule)
-        breach = Search(self, rule).enter(case, findings)
+        failure = Search(self, rule).enter(case, findings)
         name = self.on_trial.named(case)
-        if breach is not None:
-            path = self._path(case, breach.rule)
-            self.ledger.confirm(breach.rule, path, self._evidence)
-            repeat = self._repeat(breach.rule, rule, path)
+        if failure is not None:
+            path = self._path(case, failure.rule)
+            self.ledger.confirm(failure.rule, path, self._evidence)
+            repeat = self._repeat(failure.rule, rule, path)
             if not path.exists():  # What is there already was confirmed more often.
-                self._store(case, breach, (1, 1), self._evidence, repeat)
-            text = messages.violation(breach, name, case, repeated=(1, 1), repeat=repeat)
-            raise violation_class(breach.rule)(text, breach, case)
+                self._store(case, failure, (1, 1), self._evidence, repeat)
+            text = messages.violation(failure, name, case, repeated=(1, 1), repeat=repeat)
+            raise violation_class(failure.rule)(text, failure, case)
         own = findings.get(rule)
         if own is None or not own.about:
             raise NotJudged(f"{rule} is not about this case" + (f": {own.unjudged}" if own else ""))
@@ -300,15 +300,15 @@ class Trial:
             self._drive("survey", asked, search.look_at, cases)
         except (Violation, Flaky):
             first = search.sighting
-            breach, case = self._telling(*search.simplest())
-            breach, case = self._underlying(breach, self._repeated(breach.rule, case)[0])
-            breached = [
-                one.rule for one in self.breaches(self.findings(case, rule=breach.rule), case)
+            failure, case = self._telling(*search.simplest())
+            failure, case = self._underlying(failure, self._repeated(failure.rule, case)[0])
+            failed = [
+                one.rule for one in self.failures(self.findings(case, rule=failure.rule), case)
             ]
             try:
-                self._confirm(breach.rule, breach, case)
+                self._confirm(failure.rule, failure, case)
             except Violation as violation:
-                return Surveyed(search.cases.total(), first, violation, tuple(breached))
+                return Surveyed(search.cases.total(), first, violation, tuple(failed))
             except Inconclusive as reason:
                 return Surveyed(search.cases.total(), first, reason=str(reason))
         return Surveyed(search.cases.total())
@@ -340,61 +340,61 @@ class Trial:
 
         bounded(seed(int.from_bytes(digest, "big"))(given(independent(asked))(property_)))()
 
-    def _confirm(self, rule: str, breach: Breach, case: Case) -> None:
+    def _confirm(self, rule: str, failure: Failure, case: Case) -> None:
         """Repeat a minimal counterexample in fresh processes with plain groups, and report what came of it."""
         name = self.on_trial.named(case)
-        if breach.rule == "LIVE-1" != rule and self.lifeless is not None:
+        if failure.rule == "LIVE-1" != rule and self.lifeless is not None:
             # Reported in full once; every other rule only lacks its evidence.
             repeat = self._repeat("LIVE-1", rule, self._path(self.lifeless.case, "LIVE-1"))
             raise Inconclusive(
                 messages.without_life(
-                    rule, name, self.lifeless.breach, self.lifeless.case, repeat=repeat
+                    rule, name, self.lifeless.failure, self.lifeless.case, repeat=repeat
                 )
             )
-        case, seen = self._repeated(breach.rule, case)
-        runs = _runs(breach.rule)
-        found, evidence = seen[0] if seen else (breach, None)
+        case, seen = self._repeated(failure.rule, case)
+        runs = _runs(failure.rule)
+        found, evidence = seen[0] if seen else (failure, None)
         found = self._told_apart(found, case) if seen else found
         # Plain groups note nothing of what was sent; the same case on observed ones did.
-        same = found.fact == breach.fact
-        lead, _ = self._underlying(breach, case)
+        same = found.fact == failure.fact
+        lead, _ = self._underlying(failure, case)
         found = replace(
-            found, first=f"{lead.rule}: {lead.fact}" if lead.rule != breach.rule else ""
+            found, first=f"{lead.rule}: {lead.fact}" if lead.rule != failure.rule else ""
         )
         found = replace(
             found,
-            event=found.event or breach.event,
-            got=breach.got if same and found.rule.startswith("LIVE") else found.got,
+            event=found.event or failure.event,
+            got=failure.got if same and found.rule.startswith("LIVE") else found.got,
         )
-        repeat = self._repeat(breach.rule, rule, self._path(case, breach.rule))
+        repeat = self._repeat(failure.rule, rule, self._path(case, failure.rule))
         self._store(case, found, (len(seen), runs), evidence, repeat)
         if not seen:
             self.hung = False
-            self.ledger[breach.rule].inconclusive = True
-            raise Inconclusive(messages.not_repeated(breach, name, case, runs=runs, repeat=repeat))
-        if isinstance(case, TrainingCase) and breach.rule != "LIVE-1" and not case.kills:
+            self.ledger[failure.rule].inconclusive = True
+            raise Inconclusive(messages.not_repeated(failure, name, case, runs=runs, repeat=repeat))
+        if isinstance(case, TrainingCase) and failure.rule != "LIVE-1" and not case.kills:
             self.findings(
                 case, rule="COMM-1"
             )  # On groups that note what is sent, for whoever is to see it.
-        self.ledger.confirm(breach.rule, self._path(case, breach.rule), self._evidence)
+        self.ledger.confirm(failure.rule, self._path(case, failure.rule), self._evidence)
         text = messages.violation(found, name, case, repeated=(len(seen), runs), repeat=repeat)
-        violation = violation_class(breach.rule)(text, found, case)
-        if breach.rule == "LIVE-1":
+        violation = violation_class(failure.rule)(text, found, case)
+        if failure.rule == "LIVE-1":
             self.lifeless = violation
         raise violation
 
-    def _underlying(self, breach: Breach, case: Case) -> tuple[Breach, Case]:
+    def _underlying(self, failure: Failure, case: Case) -> tuple[Failure, Case]:
         """Of the breaches of a case the one that explains the others, and the case that shows it best.
 
         What luck decides makes anything wrong, and shows for what it is where a case is run under
             two timings: a wait that is
         missing where results are withheld.
         """
-        if breach.rule == "LIVE-1":
-            return breach, case
+        if failure.rule == "LIVE-1":
+            return failure, case
         lead = (
-            telling_most([breach, *self.breaches(self.findings(case, rule=breach.rule), case)])
-            or breach
+            root_failure([failure, *self.failures(self.findings(case, rule=failure.rule), case)])
+            or failure
         )
         withheld = next(_surer(case), None)
         if withheld is None or lead.rule.startswith(("COMM", "LIVE")):
@@ -403,41 +403,41 @@ class Trial:
         for timed in (withheld, case) if perturbed else (withheld,):
             findings = self.findings(timed, rule="COMM-2")
             # What starts wrong may hold anything, and need not hold it twice.
-            lucky = findings["COMM-3"].breach or (
-                None if lead.rule.startswith("INIT") else findings["COMM-2"].breach
+            lucky = findings["COMM-3"].failure or (
+                None if lead.rule.startswith("INIT") else findings["COMM-2"].failure
             )
             if lucky is not None:
                 return lucky, timed
         return lead, case
 
-    def _telling(self, breach: Breach, case: Case) -> tuple[Breach, Case]:
+    def _telling(self, failure: Failure, case: Case) -> tuple[Failure, Case]:
         """A smallest case, or it with fractions for values where these show more: two ranks' small integers may be equal."""
         if (
             not isinstance(case, TrainingCase)
             or case.values == "real"
-            or breach.rule.startswith(("LIVE", "COMM"))
+            or failure.rule.startswith(("LIVE", "COMM"))
         ):
-            return breach, case
+            return failure, case
         fractions = replace(case, values="real")
         seen = (
-            telling_most(
-                [breach, *self.breaches(self.findings(fractions, rule=breach.rule), fractions)]
+            root_failure(
+                [failure, *self.failures(self.findings(fractions, rule=failure.rule), fractions)]
             )
-            or breach
+            or failure
         )
-        return (breach, case) if seen.rule == breach.rule else (seen, fractions)
+        return (failure, case) if seen.rule == failure.rule else (seen, fractions)
 
     def enter(self, case: Case, findings: list[Finding]) -> None:
         """Enter a case with what was found into the ledger, and tell whoever listens."""
         self.ledger.enter(case, findings, case_id(case, self.on_trial.named(case)))
         self.listen(self.ledger)
 
-    def breaches(self, findings: dict[str, Finding], case: Case) -> list[Breach]:
+    def failures(self, findings: dict[str, Finding], case: Case) -> list[Failure]:
         """Those that count."""
         return [
-            found.breach
+            found.failure
             for rule, found in findings.items()
-            if found.breach is not None and self.counts(rule, case)
+            if found.failure is not None and self.counts(rule, case)
         ]
 
     def counts(self, rule: str, case: Case) -> bool:
@@ -446,7 +446,7 @@ class Trial:
         What comes of a mishap is told by the rules about mishaps: that gradients are wrong after
             one is said once.
         """
-        staged = isinstance(case, TrainingCase) and case.mishap is not None
+        staged = isinstance(case, TrainingCase) and case.injected_failure is not None
         return not self.scope.excluded(rule) and (not staged or rule.startswith("LIVE"))
 
     def _repeated(self, rule: str, case: Case) -> tuple[Case, "list[Seen]"]:
@@ -464,17 +464,17 @@ class Trial:
         """The breaches of a rule that so many runs of a case in fresh processes show, with their evidence."""
         seen = []
         for _ in range(runs):
-            breach = self.findings(case, confirming=True, rule=rule)[rule].breach
-            seen += [(breach, self._evidence)] if breach is not None else []
+            failure = self.findings(case, confirming=True, rule=rule)[rule].failure
+            seen += [(failure, self._evidence)] if failure is not None else []
         return seen
 
-    def _told_apart(self, breach: Breach, case: Case) -> Breach:
+    def _told_apart(self, failure: Failure, case: Case) -> Failure:
         """A breach with those of its causes that larger cases do not rule out ([Note: causes])."""
         larger = (
-            self.findings(one)[breach.rule].breach
-            for one in (telling(case, self.scope) if breach.causes else ())
+            self.findings(one)[failure.rule].failure
+            for one in (telling(case, self.scope) if failure.causes else ())
         )
-        return narrowed(breach, [one for one in larger if one is not None])
+        return narrowed(failure, [one for one in larger if one is not None])
 
     def _path(self, case: Case, rule: str) -> Path:
         return (
@@ -484,16 +484,16 @@ class Trial:
     def _store(
         self,
         case: Case,
-        breach: Breach,
+        failure: Failure,
         confirmed: tuple[int, int],
         evidence: TrainingEvidence | ShardEvidence | None,
         repeat: str,
     ) -> Path:
-        path = self._path(case, breach.rule)
+        path = self._path(case, failure.rule)
         record.write(
             record.of(
                 case,
-                breach,
+                failure,
                 self.on_trial.ddp,
                 self.on_trial.sampler,
                 confirmed=confirmed,
@@ -515,7 +515,7 @@ class Trial:
         return f"{self.options.command} --replay {path} -k {which.replace('-', '').lower()}"
 
 
-Seen = tuple[Breach, TrainingEvidence | ShardEvidence | None]
+Seen = tuple[Failure, TrainingEvidence | ShardEvidence | None]
 """What a run in fresh processes showed, and its evidence."""
 
 

@@ -366,13 +366,14 @@ def _two_ranks() -> tuple[float | None, str]:
             seconds = time.monotonic() - began
     except (HarnessError, LoadFailure, OSError) as error:
         return None, str(error)
-    breach = next(
-        (finding.breach for finding in judge(evidence).values() if finding.breach is not None), None
+    failure = next(
+        (finding.failure for finding in judge(evidence).values() if finding.failure is not None),
+        None,
     )
     return (
         (seconds, "")
-        if breach is None
-        else (None, f"{breach.rule} violated: {breach.fact}; {breach.where}; {breach.got}")
+        if failure is None
+        else (None, f"{failure.rule} violated: {failure.fact}; {failure.where}; {failure.got}")
     )
 
 

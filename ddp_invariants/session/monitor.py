@@ -27,7 +27,7 @@ RULE = "ddp-invariants rule"
 
 
 @dataclass(frozen=True)
-class Held:
+class SessionSettings:
     """How a session is held, as far as its certificate tells it."""
 
     command: str
@@ -38,7 +38,7 @@ class Held:
     backend: str
 
 
-class Watch:
+class Monitor:
     """What the main process knows while a session runs.
 
     Args:
@@ -52,7 +52,9 @@ class Watch:
         others_failed: Whether a test failed that is no property.
     """
 
-    def __init__(self, held: Held, wanted: Wanted, own: Callable[[], Ledger | None]) -> None:
+    def __init__(
+        self, held: SessionSettings, wanted: Wanted, own: Callable[[], Ledger | None]
+    ) -> None:
         self.held, self.wanted, self._own = held, wanted, own
         self.listener = Listener()
         self.progress = Progress(held.cases)

@@ -26,7 +26,7 @@ LINE_EVERY = 20.0
 _CREDENTIALS = struct.Struct("3i")
 
 
-class Teller:
+class ProgressSender:
     """A worker's side: called after each case with its ledger, tells the main process of it now and then.
 
     Args:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ddp_invariants.errors import CERTIFIED, INCONCLUSIVE, INTERRUPTED, USAGE, VIOLATED
-from ddp_invariants.report.outcome import Sat
+from ddp_invariants.report.outcome import SessionResult
 from ddp_invariants.report.rulebook import PROPERTIES
 from ddp_invariants.session import state
 
@@ -42,7 +42,7 @@ class _Clerk:
         self.interrupted = excinfo.type is KeyboardInterrupt
 
 
-def sit(words: Sequence[str], *, of_sampler: bool = False) -> Sat:
+def run_session(words: Sequence[str], *, of_sampler: bool = False) -> SessionResult:
     """Judge what the options name by the packaged properties, in this process and the workers it starts.
 
     Args:
@@ -70,7 +70,7 @@ def sit(words: Sequence[str], *, of_sampler: bool = False) -> Sat:
         status = pytest.main([*settings, str(where), *words], plugins=[clerk])
     found = state.found(clerk.config) if clerk.config is not None else None
     ledger, discovery = found or (None, None)
-    return Sat(
+    return SessionResult(
         _status(status, began=found is not None, interrupted=clerk.interrupted),
         ledger,
         discovery,

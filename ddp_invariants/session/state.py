@@ -23,13 +23,13 @@ from ddp_invariants.processes import backends, job
 from ddp_invariants.processes.hosts import Hosts
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records import reading, violation
-from ddp_invariants.records.verdict import Breach
+from ddp_invariants.records.verdict import Failure
 from ddp_invariants.search import journal
 from ddp_invariants.search.ledger import Ledger
 from ddp_invariants.search.trial import Options, Trial
-from ddp_invariants.session.monitor import Held, Watch
+from ddp_invariants.session.monitor import Monitor, SessionSettings
 from ddp_invariants.session.outputs import Wanted
-from ddp_invariants.session.progress import Teller
+from ddp_invariants.session.progress import ProgressSender
 
 PROFILES = {"quick": 30, "default": 100, "thorough": 1000}
 """Cases per property."""
@@ -61,15 +61,15 @@ class Session:
         self.hosts: Hosts | job.Cluster | None = None
         self.sighted: list[violation.StoredViolation] = []
         self.trial: Trial | None = None
-        self.watch: Watch | None = None
-        self.teller: Teller | None = None
+        self.monitor: Monitor | None = None
+        self.progress: ProgressSender | None = None
         worker_input: dict[str, Any] | None = getattr(config, "workerinput", None)
         self.is_worker = worker_input is not None
         if worker_input is not None:
             self.shared: dict[str, Any] = worker_input["ddp_invariants"]
             config.option.max_world_size = self.shared["max_world_size"]
             if self.shared["listener"]:
-                self.teller = Teller(self.shared["listener"], worker_input["workerid"])
+                self.progress = ProgressSender(self.shared["listener"], worker_input["workerid"])
             return
         option = config.option
         given = option.seed
@@ -100,16 +100,16 @@ class Session:
         ddp, sampler = named(vars(option))
         self.hosts = job.led() or Hosts()
         self.shared["addresses"] = self.hosts.addresses
-        with Pool(self.hosts.addresses, way=self.way) as pool:
+        with Pool(self.hosts.addresses, backend=self.backend) as pool:
             ours = job.led()
-            sights = pool.sights(1 if ours is None else ours.job.world_size)
+            device_infos = pool.device_infos(1 if ours is None else ours.job.world_size)
             self.shared["torch"], self.shared["not_run"] = (
-                sights[0].torch,
-                backends.not_run(self.way, sights[0]),
+                device_infos[0].torch,
+                backends.not_run(self.backend, device_infos[0]),
             )
             if self.shared["not_run"]:
                 return
-            most, why = backends.bound(self.way, sights) or (option.max_world_size, "")
+            most, why = backends.bound(self.backend, device_infos) or (option.max_world_size, "")
             if most < option.max_world_size:
                 self.shared["max_world_size"], self.shared["bounded"] = most, why
                 option.max_world_size = most
@@ -126,20 +126,20 @@ class Session:
         )
         invoked = shlex.join(["pytest", *map(str, self.config.invocation_params.args)])
         words = given if COMMAND in self.config.stash else invoked
-        held = Held(
+        held = SessionSettings(
             words,
             self.shared["seed"],
             option.cases or PROFILES[option.profile],
             option.max_world_size,
             option.isolation,
-            str(self.way),
+            str(self.backend),
         )
-        self.watch = Watch(
+        self.monitor = Monitor(
             held,
             _wanted(self.config),
             lambda: self.trial.ledger if self.trial is not None else None,
         )
-        self.shared["listener"] = self.watch.listener.address
+        self.shared["listener"] = self.monitor.listener.address
 
     def _open_journal(self) -> None:
         """Where the launcher may start the job anew, have what is judged until then known."""
@@ -179,7 +179,7 @@ class Session:
         option, root = self.config.option, Path(self.shared["root"])
         names = [options(*self.on_trial)] if options(*self.on_trial) else []
         names += [f"--declare {shlex.quote(option.declare)}"] if option.declare else []
-        names += [self.way.options] if self.way.options else []
+        names += [self.backend.options] if self.backend.options else []
         return Options(
             cases=option.cases or PROFILES[option.profile],
             seed=self.shared["seed"],
@@ -209,7 +209,7 @@ class Session:
         return named(vars(self.config.option))
 
     @property
-    def way(self) -> backends.Way:
+    def backend(self) -> backends.Backend:
         """The backend and device the options ask for."""
         return backends.wanted(self.config.option.backend, self.config.option.device)
 
@@ -226,12 +226,12 @@ class Session:
                 bounded=self.shared["bounded"],
             )
             self.trial = Trial(
-                Pool(self.shared["addresses"], way=self.way),
+                Pool(self.shared["addresses"], backend=self.backend),
                 OnTrial(*self.on_trial, scope),
                 self.options,
             )
-            if self.teller is not None:
-                self.trial.listen = self.teller
+            if self.progress is not None:
+                self.trial.listen = self.progress
         return self.trial
 
     def properties(self) -> Iterator[tuple[str, str]]:
@@ -254,12 +254,16 @@ class Session:
             return
         for entry in entries:
             if entry.seen and entry.sighted:
-                case, breach = from_plain(entry.sighted["case"]), Breach(**entry.sighted["breach"])
+                case, failure = (
+                    from_plain(entry.sighted["case"]),
+                    Failure(**entry.sighted["failure"]),
+                )
                 stored = violation.of(
-                    case, breach, *self.on_trial, confirmed=(0, 0), evidence=None, repeat=""
+                    case, failure, *self.on_trial, confirmed=(0, 0), evidence=None, repeat=""
                 )
                 stored = replace(
-                    stored, repeat=f"ddp-invariants replay {stored.id} {self.way.options}".rstrip()
+                    stored,
+                    repeat=f"ddp-invariants replay {stored.id} {self.backend.options}".rstrip(),
                 )
                 violation.write(stored, violation.FOLDER / f"{stored.id}.json")
                 self.sighted.append(stored)
@@ -269,8 +273,8 @@ class Session:
         if self.trial is not None:
             self.trial.pool.close()
             self.ledger.merge(self.trial.ledger)
-            if self.watch is not None:
-                self.watch.take("", self.trial.ledger)
+            if self.monitor is not None:
+                self.monitor.take("", self.trial.ledger)
             self.trial = None
         if self.hosts is not None:
             self.hosts.close()

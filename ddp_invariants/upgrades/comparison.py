@@ -15,7 +15,7 @@ from ddp_invariants.implementation.declarations import Declarations, SamplerDecl
 from ddp_invariants.invariants import judge
 from ddp_invariants.invariants.compare import parted
 from ddp_invariants.invariants.rule import Unjudged
-from ddp_invariants.invariants.view import Hearing, flat_by_name
+from ddp_invariants.invariants.view import EvidenceView, flat_by_name
 from ddp_invariants.records.evidence import Moment, RankEvidence, ShardEvidence, TrainingEvidence
 from ddp_invariants.records.trace import POINT_TO_POINT
 
@@ -162,14 +162,14 @@ def _by_rule(
 ) -> Iterator[Difference]:
     before, after = judge(old, declared, sampler), judge(new, declared, sampler)
     for rule in before:
-        breaches = before[rule].breach, after[rule].breach
-        if (breaches[0] is None) != (breaches[1] is None):
-            breach = breaches[0] or breaches[1]
-            assert breach is not None
+        failures = before[rule].failure, after[rule].failure
+        if (failures[0] is None) != (failures[1] is None):
+            failure = failures[0] or failures[1]
+            assert failure is not None
             words = [
-                "holds" if one is None else f"violated: {one.fact}; {one.got}" for one in breaches
+                "holds" if one is None else f"violated: {one.fact}; {one.got}" for one in failures
             ]
-            yield Difference("rule", rule, breach.where, *words)
+            yield Difference("rule", rule, failure.where, *words)
 
 
 _WARNING = "warning "
@@ -378,12 +378,12 @@ def _both_within(
     if moment not in ("loss", "local", "reduced", "updated", "state"):
         return False
     for side in (old, new):
-        hearing = Hearing(side, declared)
+        view = EvidenceView(side, declared)
         try:
             with np.errstate(all="ignore"):
-                truth, layout = hearing.truth(step), hearing.layout(step)
+                truth, layout = view.truth(step), view.layout(step)
                 ball = truth.updated if moment in ("updated", "state") else truth.gradient
-                held = hearing.every_rank(
+                held = view.every_rank(
                     "updated" if moment in ("updated", "state") else "reduced", step
                 )
                 values = [flat_by_name(tensors, layout) for tensors in held]

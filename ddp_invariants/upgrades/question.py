@@ -185,7 +185,7 @@ def _of_training(
     if shows == (
         "saved",
     ):  # Whether it is saved between steps or after wrapping, its names are those of the wrapper.
-        case = replace(case, interludes=())
+        case = replace(case, between_steps=())
     reason = beyond(case, declared, source, ddp)
     calls = reason or called(pool, case, case, ddp, declared, source)
     if isinstance(calls, str):

@@ -4,17 +4,17 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 
 from ddp_invariants.cases.formats import ITEM_SIZE
-from ddp_invariants.invariants.view import Hearing
+from ddp_invariants.invariants.view import EvidenceView
 
 _Facts = tuple[str, str, tuple[int, ...], bool, str]
 """A parameter: its name, dtype, shape, whether it is trained, and the name of the layer's memory layout."""
 
 
-def _facts(hearing: Hearing) -> dict[str, _Facts]:
+def _facts(view: EvidenceView) -> dict[str, _Facts]:
     """What is known of each parameter, tied ones once, in registration order."""
-    layers = hearing.case.model.layers
+    layers = view.case.model.layers
     known: dict[str, _Facts] = {}
-    for name, dtype, shape, trained, first, kind in hearing.evidence.ranks[0].structure_before:
+    for name, dtype, shape, trained, first, kind in view.evidence.ranks[0].structure_before:
         if kind == "parameter" and name == first:
             number = name.split(".")[1] if name.startswith("layers.") else ""
             laid = number.isdigit() and int(number) < len(layers) and name.endswith(".weight")
@@ -35,9 +35,9 @@ def _nbytes(facts: _Facts) -> int:
     return size
 
 
-def _classes(hearing: Hearing, known: dict[str, _Facts]) -> dict[str, Callable[[_Facts], bool]]:
+def _classes(view: EvidenceView, known: dict[str, _Facts]) -> dict[str, Callable[[_Facts], bool]]:
     """What parameters may have in common, in words."""
-    tied = {row[4] for row in hearing.evidence.ranks[0].structure_before if row[0] != row[4]}
+    tied = {row[4] for row in view.evidence.ranks[0].structure_before if row[0] != row[4]}
     classes: dict[str, Callable[[_Facts], bool]] = {
         "frozen": lambda facts: not facts[3],
         "tied": lambda facts: facts[0] in tied,
@@ -49,26 +49,26 @@ def _classes(hearing: Hearing, known: dict[str, _Facts]) -> dict[str, Callable[[
     classes["not contiguous"] = lambda facts: facts[4] != "contiguous"
     for dtype in {facts[1] for facts in known.values()}:
         classes[f"of dtype {dtype}"] = lambda facts, dtype=dtype: facts[1] == dtype  # type: ignore[misc]  # bound by default
-    cap = hearing.case.bucket_cap
+    cap = view.case.bucket_cap
     if cap is not None:
         classes[f"larger than the bucket cap of {cap} bytes"] = lambda facts: _nbytes(facts) > cap
     return classes
 
 
-def only(hearing: Hearing, wrong: AbstractSet[str], right: AbstractSet[str]) -> str:
+def only(view: EvidenceView, wrong: AbstractSet[str], right: AbstractSet[str]) -> str:
     """What the wrong parameters have in common that no right one has; empty where there is nothing of the kind.
 
     Args:
-        hearing: Of the case.
+        view: Of the case.
         wrong: Names of parameters with a wrong value.
         right: Those with a right value that would show it if they were wrong.
     """
-    known = {name: facts for name, facts in _facts(hearing).items() if name in wrong | right}
+    known = {name: facts for name, facts in _facts(view).items() if name in wrong | right}
     if not wrong or not right or not wrong <= known.keys():
         return ""
     common = [
         words
-        for words, holds in _classes(hearing, known).items()
+        for words, holds in _classes(view, known).items()
         if all(holds(facts) == (name in wrong) for name, facts in known.items())
     ]
     # In what "not contiguous" says of one layout, the layout's own name says more.

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ddp_invariants.records.verdict import Breach, Cause
+from ddp_invariants.records.verdict import Cause, Failure
 
 
 def words(causes: tuple[Cause, ...]) -> str:
@@ -23,19 +23,19 @@ def words(causes: tuple[Cause, ...]) -> str:
     )
 
 
-def caused(breach: Breach, causes: Iterable[Cause]) -> Breach:
+def caused(failure: Failure, causes: Iterable[Cause]) -> Failure:
     """A breach with what may have caused it."""
     fitting = tuple(dict.fromkeys(causes))
-    return replace(breach, perhaps=words(fitting), causes=fitting)
+    return replace(failure, perhaps=words(fitting), causes=fitting)
 
 
-def narrowed(breach: Breach, others: Iterable[Breach]) -> Breach:
+def narrowed(failure: Failure, others: Iterable[Failure]) -> Failure:
     """A breach with those of its causes that fit other breaches of its rule by the same implementation as well.
 
     Where none fits them all, none is known: each fits by chance, or there is more than one thing
     wrong.
     """
-    left = breach.causes
+    left = failure.causes
     for other in others:
         kinds, said = (
             {cause.kind for cause in other.causes},
@@ -45,4 +45,4 @@ def narrowed(breach: Breach, others: Iterable[Breach]) -> Breach:
         # Which rank, or which slice: what another case says word for word is it.
         repeated = {cause.kind for cause in left if cause.words in said}
         left = tuple(cause for cause in left if cause.words in said or cause.kind not in repeated)
-    return breach if left == breach.causes else caused(breach, left)
+    return failure if left == failure.causes else caused(failure, left)

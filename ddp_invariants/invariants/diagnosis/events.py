@@ -4,21 +4,21 @@ from collections.abc import Iterator
 
 from ddp_invariants.cases.formats import PARTS
 from ddp_invariants.invariants.comm import orders, reductions
-from ddp_invariants.invariants.view import Hearing
+from ddp_invariants.invariants.view import EvidenceView
 from ddp_invariants.records.evidence import Layout, RankEvidence
 from ddp_invariants.records.trace import Call
 
 
-def of_gradient(hearing: Hearing, step: int, rank: int, name: str) -> str:
+def of_gradient(view: EvidenceView, step: int, rank: int, name: str) -> str:
     """What a rank sent of a parameter's gradient in a step, and when; empty where nothing was observed.
 
     Which reduction carried it is said only where every way to fill buckets that fits what was sent
     says the same.
     """
-    evidence = hearing.evidence.ranks[rank]
+    evidence = view.evidence.ranks[rank]
     if step >= len(evidence.backwards) or not any(evidence.sent):
         return ""
-    layout, found = hearing.layout(step), reductions(evidence, step)
+    layout, found = view.layout(step), reductions(evidence, step)
     own = next((slot.dtype for slot in layout.slots if slot.name == name), None)
     dtype = _sent_in(own, found)
     sizes = _sizes(layout, found, dtype)
@@ -100,12 +100,12 @@ def _told(
     )
 
 
-def carried_by(hearing: Hearing, step: int, rank: int) -> list[tuple[Call, list[str]]]:
+def carried_by(view: EvidenceView, step: int, rank: int) -> list[tuple[Call, list[str]]]:
     """The reductions of a step with the gradients each carried; no names where what was sent fits no way to fill buckets."""
-    evidence = hearing.evidence.ranks[rank]
+    evidence = view.evidence.ranks[rank]
     if step >= len(evidence.backwards) or not any(evidence.sent):
         return []
-    layout, found = hearing.layout(step), reductions(evidence, step)
+    layout, found = view.layout(step), reductions(evidence, step)
     carried: dict[int, list[str]] = {}
     for dtype in {call.dtype for call in found}:
         sizes = _sizes(layout, found, dtype)

@@ -15,7 +15,7 @@ from ddp_invariants.cases.formats import FloatArray
 from ddp_invariants.errors import EvidenceError
 from ddp_invariants.invariants.diagnosis.events import carried_by
 from ddp_invariants.invariants.rule import Unjudged
-from ddp_invariants.invariants.view import Hearing
+from ddp_invariants.invariants.view import EvidenceView
 from ddp_invariants.records.evidence import Moment, ShardEvidence, TrainingEvidence
 
 MOST_RANKS, MOST_EPOCHS, MOST_INDICES = 8, 4, 32
@@ -183,8 +183,8 @@ def _example(evidence: TrainingEvidence | ShardEvidence) -> Example | None:
         or trained.bucket_cap is None
         or trained.accumulation > 1
         or trained.perturbation.kind != "withheld"
-        or trained.mishap is not None
-        or trained.interludes
+        or trained.injected_failure is not None
+        or trained.between_steps
     ):
         return None
     shown = timeline(evidence)
@@ -226,11 +226,11 @@ def timeline(evidence: TrainingEvidence) -> Timeline | None:
     reached = min((len(rank.backwards) for rank in ranks), default=0)
     if not reached or not all(any(rank.sent) for rank in ranks):
         return None
-    hearing = Hearing(evidence)
+    view = EvidenceView(evidence)
     try:
         step, carried = max(
             (
-                (step, [carried_by(hearing, step, rank) for rank in range(len(ranks))])
+                (step, [carried_by(view, step, rank) for rank in range(len(ranks))])
                 for step in range(max(0, reached - 2), reached)
             ),
             key=lambda one: len(one[1][0]),

@@ -13,28 +13,28 @@ from ddp_invariants.invariants.diagnosis import affected, events
 from ddp_invariants.invariants.diagnosis.causes import caused
 from ddp_invariants.invariants.diagnosis.predictions import CUT_OFF, FLOAT16_MAX, Prediction
 from ddp_invariants.invariants.diagnosis.reductions import Asked, predictions
-from ddp_invariants.invariants.view import Hearing
+from ddp_invariants.invariants.view import EvidenceView
 from ddp_invariants.records.evidence import Slot, Tensors
-from ddp_invariants.records.verdict import Breach, Cause
+from ddp_invariants.records.verdict import Cause, Failure
 
 
-def of_gradient(hearing: Hearing, breach: Breach, step: int, rank: int, name: str) -> Breach:
+def of_gradient(view: EvidenceView, failure: Failure, step: int, rank: int, name: str) -> Failure:
     """A breach about a parameter's gradient on a rank, with what may have caused it and what was sent of it."""
-    told = replace(breach, event=events.of_gradient(hearing, step, rank, name))
-    return caused(told, causes(hearing, step, rank, name))
+    told = replace(failure, event=events.of_gradient(view, step, rank, name))
+    return caused(told, causes(view, step, rank, name))
 
 
-def causes(hearing: Hearing, step: int, rank: int, name: str) -> list[Cause]:
+def causes(view: EvidenceView, step: int, rank: int, name: str) -> list[Cause]:
     """What a parameter's gradient on a rank may be wrong by; empty where nothing fits, or it is right."""
     try:
-        asked = _asked(hearing, step, name)
+        asked = _asked(view, step, name)
         found = (
             []
             if asked is None
             else [prediction for prediction in predictions(asked) if asked.fits(prediction)]
         )
         return [
-            Cause(one.kind, _told(asked, one, rank), _affected(hearing, step, one))
+            Cause(one.kind, _told(asked, one, rank), _affected(view, step, one))
             for one in found
             if asked is not None
         ]
@@ -42,9 +42,9 @@ def causes(hearing: Hearing, step: int, rank: int, name: str) -> list[Cause]:
         return []  # The evidence is as odd as the gradient; the breach stands without a cause.
 
 
-def is_wrong(hearing: Hearing, step: int, name: str) -> bool:
+def is_wrong(view: EvidenceView, step: int, name: str) -> bool:
     """Whether a rank holds another gradient of a parameter than it must."""
-    asked = _asked(hearing, step, name)
+    asked = _asked(view, step, name)
     return asked is not None and bool(asked.wrong_W.any())
 
 
@@ -52,10 +52,10 @@ def _slot(tensors: Tensors, name: str) -> Slot:
     return next(slot for slot in tensors.layout.slots if slot.name == name)
 
 
-def _asked(hearing: Hearing, step: int, name: str) -> Asked | None:
+def _asked(view: EvidenceView, step: int, name: str) -> Asked | None:
     """The question about a parameter; None where a rank has no gradient of it, or one of another shape or not finite."""
-    local = [hearing.noted("local", number) for number in hearing.micro_steps(step)]
-    reduced = hearing.noted("reduced", step)
+    local = [view.noted("local", number) for number in view.micro_steps(step)]
+    reduced = view.noted("reduced", step)
     if None in local or reduced is None:
         return None
     held = [tensors.by_name.get(name) for tensors in reduced]
@@ -73,15 +73,15 @@ def _asked(hearing: Hearing, step: int, name: str) -> Asked | None:
     fresh_KW = np.stack([one for one in fresh if one is not None]).reshape(
         len(local), *held_W.shape
     )
-    before = hearing.noted("reduced", step - 1) if step else None
+    before = view.noted("reduced", step - 1) if step else None
     before_W = None
     if before is not None and all(name in tensors.by_name for tensors in before):
         before_W = np.stack([tensors.by_name[name] for tensors in before])
-    kept = hearing.case.zero_grad == "never" and before_W is not None
+    kept = view.case.zero_grad == "never" and before_W is not None
     left_W = before_W if kept and before_W is not None else np.zeros_like(held_W)
     slot = _slot(reduced[0], name)
     return Asked(
-        hearing,
+        view,
         step,
         name,
         held_W,
@@ -101,22 +101,22 @@ def _told(asked: Asked, prediction: Prediction, rank: int) -> str:
     return prediction.words(wrong).replace("it ", f"rank {wrong}'s ", 1)
 
 
-def _affected(hearing: Hearing, step: int, cause: Prediction) -> str:
+def _affected(view: EvidenceView, step: int, cause: Prediction) -> str:
     """Which parameters are wrong with it, where that says something."""
     wrong, right = set(), set()
-    for slot in hearing.layout(step).slots:
-        asked = _asked(hearing, step, slot.name) if slot.elements else None
+    for slot in view.layout(step).slots:
+        asked = _asked(view, step, slot.name) if slot.elements else None
         if asked is None:
             continue
         if asked.wrong_W.any():
             wrong.add(slot.name)
         elif any(one.kind == cause.kind and asked.shows(one) for one in predictions(asked)):
             right.add(slot.name)
-    return affected.only(hearing, wrong, right)
+    return affected.only(view, wrong, right)
 
 
 def of_scrubbing(
-    hearing: Hearing,
+    view: EvidenceView,
     rank: int,
     summed_P: FloatArray,
     local_WP: FloatArray,
@@ -126,14 +126,14 @@ def of_scrubbing(
     """Why a value that is not finite did not arrive.
 
     Args:
-        hearing: Of the case.
+        view: Of the case.
         rank: Whose gradient is judged.
         summed_P: What IEEE arithmetic makes of the sum.
         local_WP: The twins' gradients.
         held_P: What the rank holds.
         wrong: The elements at which that is not what the sum is.
     """
-    poison = hearing.case.poison
+    poison = view.case.poison
     if poison is None:
         return []
     largest = float(np.finfo(np.float32).max)

@@ -4,19 +4,19 @@ import numpy as np
 
 from ddp_invariants.cases.formats import ROUNDOFF, FloatArray
 from ddp_invariants.invariants.diagnosis.causes import caused
-from ddp_invariants.invariants.view import Hearing
+from ddp_invariants.invariants.view import EvidenceView
 from ddp_invariants.oracle.balls import gamma
 from ddp_invariants.records.evidence import Moment, Tensors
-from ddp_invariants.records.verdict import Breach, Cause
+from ddp_invariants.records.verdict import Cause, Failure
 
 
-def of_buffer(hearing: Hearing, breach: Breach, step: int, rank: int, name: str) -> Breach:
+def of_buffer(view: EvidenceView, failure: Failure, step: int, rank: int, name: str) -> Failure:
     """A breach about a buffer at a step's start, with what may have caused it."""
     own, synchronised = set[str](), set[str]()
-    for number in hearing.steps("forward buffers")[1:]:
+    for number in view.steps("forward buffers")[1:]:
         left, started = (
-            hearing.every_rank("left buffers", number - 1),
-            hearing.every_rank("forward buffers", number),
+            view.every_rank("left buffers", number - 1),
+            view.every_rank("forward buffers", number),
         )
         for one in left[0].by_name:
             if any(not _same(tensors, left[0], one) for tensors in left[1:]):
@@ -28,27 +28,27 @@ def of_buffer(hearing: Hearing, breach: Breach, step: int, rank: int, name: str)
                 equal = all(_same(tensors, started[0], one) for tensors in started[1:])
                 synchronised |= {one} if equal else set()
     if name not in own:
-        return breach
+        return failure
     return caused(
-        breach,
+        failure,
         [
             Cause(
                 "not synchronised",
                 f"it is what rank {rank} itself left after step {step - 1}: not "
                 "synchronised in forward",
-                _only(hearing, own - synchronised, synchronised),
+                _only(view, own - synchronised, synchronised),
             )
         ],
     )
 
 
-def of_move(hearing: Hearing, breach: Breach, step: int, rank: int, name: str) -> Breach:
+def of_move(view: EvidenceView, failure: Failure, step: int, rank: int, name: str) -> Failure:
     """A breach about a buffer to which no forward moves it when a step starts, with what may have caused it."""
 
     def of_all(moment: Moment, number: int = 0) -> FloatArray:
-        return np.stack([tensors.by_name[name] for tensors in hearing.every_rank(moment, number)])
+        return np.stack([tensors.by_name[name] for tensors in view.every_rank(moment, number)])
 
-    started, world_size = hearing.every_rank("forward buffers", step)[rank], hearing.case.world_size
+    started, world_size = view.every_rank("forward buffers", step)[rank], view.case.world_size
     held_P, dtype = (
         started.by_name[name],
         next(slot.dtype for slot in started.layout.slots if slot.name == name),
@@ -75,31 +75,31 @@ def of_move(hearing: Hearing, breach: Breach, step: int, rank: int, name: str) -
         (
             "moved twice",
             "counts moved twice as far as by one forward: the forward ran twice",
-            _twice(hearing, step, started),
+            _twice(view, step, started),
         ),
     ]
-    return caused(breach, [Cause(kind, words) for kind, words, fits in guesses if fits])
+    return caused(failure, [Cause(kind, words) for kind, words, fits in guesses if fits])
 
 
-def of_writing(hearing: Hearing, breach: Breach, step: int, rank: int, name: str) -> Breach:
+def of_writing(view: EvidenceView, failure: Failure, step: int, rank: int, name: str) -> Failure:
     """A breach about a buffer that does not hold what the program wrote, with what may have caused it."""
-    held_P = hearing.every_rank("forward buffers", step)[rank].by_name[name]
+    held_P = view.every_rank("forward buffers", step)[rank].by_name[name]
     left_WP = np.stack(
-        [tensors.by_name[name] for tensors in hearing.every_rank("left buffers", step - 1)]
+        [tensors.by_name[name] for tensors in view.every_rank("left buffers", step - 1)]
     )
     lost = Cause(
         "writing lost",
         f"it is what step {step - 1} left: what the program wrote into it since is lost",
     )
-    return caused(breach, [lost] if _among(held_P, left_WP) else [])
+    return caused(failure, [lost] if _among(held_P, left_WP) else [])
 
 
-def _twice(hearing: Hearing, step: int, started: Tensors) -> bool:
+def _twice(view: EvidenceView, step: int, started: Tensors) -> bool:
     """Whether every count that the forward before moved, on some rank, is now twice as far from where that rank's was."""
     counts = {slot.name for slot in started.layout.slots if slot.dtype == "int64"}
     for began, left in zip(
-        hearing.every_rank("forward buffers", step - 1),
-        hearing.every_rank("twin buffers", step - 1),
+        view.every_rank("forward buffers", step - 1),
+        view.every_rank("twin buffers", step - 1),
         strict=True,
     ):
         moved = [name for name in counts if not _same(began, left, name)]
@@ -126,10 +126,10 @@ def _same(one: Tensors, other: Tensors, name: str) -> bool:
     )
 
 
-def _only(hearing: Hearing, own: set[str], synchronised: set[str]) -> str:
+def _only(view: EvidenceView, own: set[str], synchronised: set[str]) -> str:
     """What the buffers that are not synchronised have in common that no other has; empty where there is nothing."""
     dtypes = {
-        row[0]: row[1] for row in hearing.evidence.ranks[0].structure_before if row[5] == "buffer"
+        row[0]: row[1] for row in view.evidence.ranks[0].structure_before if row[5] == "buffer"
     }
     if not own or not synchronised:
         return ""

@@ -11,33 +11,33 @@ from numpy.typing import NDArray
 
 from ddp_invariants.cases.formats import ROUNDOFF, FloatArray
 from ddp_invariants.invariants.diagnosis.causes import caused
-from ddp_invariants.invariants.view import Hearing
+from ddp_invariants.invariants.view import EvidenceView
 from ddp_invariants.oracle import training
 from ddp_invariants.oracle.balls import Ball
-from ddp_invariants.records.verdict import Breach, Cause
+from ddp_invariants.records.verdict import Cause, Failure
 
 _Guess = tuple[Cause, FloatArray, FloatArray | float]
 """A cause, the losses it predicts, shape (W,), and how far off it may be."""
 
 
-def of_loss(hearing: Hearing, breach: Breach, micro: int, dtype: str | None) -> Breach:
+def of_loss(view: EvidenceView, failure: Failure, micro: int, dtype: str | None) -> Failure:
     """A breach about the ranks' losses at a micro-step, with what may have caused it."""
-    pairs = np.stack([tensors.values_P for tensors in hearing.every_rank("loss", micro)])
+    pairs = np.stack([tensors.values_P for tensors in view.every_rank("loss", micro)])
     if pairs.shape[1] != 2 or not np.isfinite(pairs).all():
-        return breach
+        return failure
     held_W, twins_W = pairs.T
     roundoff = 4 * len(held_W) * ROUNDOFF.get(dtype or "float64", 0.0) * np.abs(twins_W).sum()
     wrong_W = held_W != twins_W
     try:
         guesses = [
-            *_of_evaluation(hearing, micro, held_W, wrong_W),
+            *_of_evaluation(view, micro, held_W, wrong_W),
             *_of_the_losses(twins_W, float(roundoff)),
-            *_of_the_outputs(hearing, micro, float(roundoff)),
+            *_of_the_outputs(view, micro, float(roundoff)),
         ]
     except (KeyError, ValueError, IndexError):
-        return breach  # The evidence is as odd as the loss; the breach stands without a cause.
+        return failure  # The evidence is as odd as the loss; the breach stands without a cause.
     return caused(
-        breach,
+        failure,
         [
             cause
             for cause, expected_W, slack in guesses
@@ -85,16 +85,16 @@ def _of_the_losses(twins_W: FloatArray, roundoff: float) -> Iterator[_Guess]:
 
 
 def _of_evaluation(
-    hearing: Hearing, micro: int, held_W: FloatArray, wrong_W: NDArray[np.bool_]
+    view: EvidenceView, micro: int, held_W: FloatArray, wrong_W: NDArray[np.bool_]
 ) -> Iterator[_Guess]:
     """Whatever the losses are, where batches are normed and the running statistics of no rank that is wrong have moved."""
-    step = micro // hearing.case.accumulation
-    left = hearing.noted("left buffers", step)
-    if left is None or not hearing.case.model.norms_batches:
+    step = micro // view.case.accumulation
+    left = view.noted("left buffers", step)
+    if left is None or not view.case.model.norms_batches:
         return
     began, twins = (
-        hearing.every_rank("forward buffers", step),
-        hearing.every_rank("twin buffers", step),
+        view.every_rank("forward buffers", step),
+        view.every_rank("twin buffers", step),
     )
     if all(began[rank] == left[rank] != twins[rank] for rank in np.flatnonzero(wrong_W)):
         yield (
@@ -107,11 +107,11 @@ def _of_evaluation(
         )
 
 
-def _of_the_outputs(hearing: Hearing, micro: int, roundoff: float) -> Iterator[_Guess]:
+def _of_the_outputs(view: EvidenceView, micro: int, roundoff: float) -> Iterator[_Guess]:
     """The losses of outputs that were exchanged between the ranks, against each rank's own targets."""
-    case, step, batch = hearing.case, micro // hearing.case.accumulation, hearing.batch(micro)
-    held = hearing.every_rank("forward", step)
-    if step >= hearing.clean_steps or case.penalty or any(tensors != held[0] for tensors in held):
+    case, step, batch = view.case, micro // view.case.accumulation, view.batch(micro)
+    held = view.every_rank("forward", step)
+    if step >= view.clean_steps or case.penalty or any(tensors != held[0] for tensors in held):
         return
     own_WBO = training.outputs(case, held[0].by_name, batch)
     shape = own_WBO.centre.shape

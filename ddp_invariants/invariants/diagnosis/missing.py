@@ -2,28 +2,24 @@
 
 import numpy as np
 
-from ddp_invariants.invariants.view import Hearing
+from ddp_invariants.invariants.view import EvidenceView
 from ddp_invariants.records.verdict import Cause
 
 
 def causes(
-    hearing: Hearing, step: int, name: str, without: list[int], users: list[int]
+    view: EvidenceView, step: int, name: str, without: list[int], users: list[int]
 ) -> list[Cause]:
     """What ranks without a gradient, and those with one, tell together; empty where it is nothing known.
 
     Args:
-        hearing: Of the case.
+        view: Of the case.
         step: The step.
         name: The parameter's.
         without: Ranks that hold none.
         users: Ranks that use it.
     """
-    reduced = hearing.every_rank("reduced", step)
-    left = (
-        [hearing.every_rank("reduced", step - 1)]
-        if step and hearing.case.zero_grad == "never"
-        else []
-    )
+    reduced = view.every_rank("reduced", step)
+    left = [view.every_rank("reduced", step - 1)] if step and view.case.zero_grad == "never" else []
     if (
         len(without) == len(reduced)
         or not users
@@ -32,8 +28,8 @@ def causes(
         return []
     local_KW = np.stack(
         [
-            [tensors.by_name[name] for tensors in hearing.every_rank("local", number)]
-            for number in hearing.micro_steps(step)
+            [tensors.by_name[name] for tensors in view.every_rank("local", number)]
+            for number in view.micro_steps(step)
         ]
     )
     own_W = local_KW.sum(0)
@@ -41,9 +37,9 @@ def causes(
     held = np.stack([reduced[rank].by_name[name] for rank in holders])
     if held[0].shape != own_W[0].shape:
         return []
-    slack = hearing.form(hearing.layout(step)).roundoff
+    slack = view.form(view.layout(step)).roundoff
     slack = float(np.max(slack, initial=0.0)) * (len(reduced) + 2) * np.abs(local_KW).sum((0, 1))
-    factor = len(reduced) if hearing.declared.reduction == "sum" else 1
+    factor = len(reduced) if view.declared.reduction == "sum" else 1
     unless = f"where a rank has no gradient of its own, as rank {without[0]} here"
     guesses = [
         Cause("not written back", f"the others hold the mean: it is not written back {unless}"),

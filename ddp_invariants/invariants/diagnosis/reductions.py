@@ -23,7 +23,7 @@ from ddp_invariants.invariants.diagnosis.predictions import (
     reordered,
     rounded_means,
 )
-from ddp_invariants.invariants.view import Hearing
+from ddp_invariants.invariants.view import EvidenceView
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Asked:
     """One parameter's gradient on all ranks, and what it is made of.
 
     Attributes:
-        hearing: Of the case.
+        view: Of the case.
         step: Which.
         name: The parameter's.
         held_W: What the ranks hold, shape (W, …).
@@ -42,7 +42,7 @@ class Asked:
         complex: Whether its elements are complex, and the last axis is that of their parts.
     """
 
-    hearing: Hearing
+    view: EvidenceView
     step: int
     name: str
     held_W: FloatArray
@@ -68,15 +68,13 @@ class Asked:
     def users(self) -> list[int]:
         """The ranks that use the parameter at this step."""
         return [
-            rank
-            for rank, names in enumerate(self.hearing.unused(self.step))
-            if self.name not in names
+            rank for rank, names in enumerate(self.view.unused(self.step)) if self.name not in names
         ]
 
     @property
     def summed(self) -> bool:
         """Whether a sum is declared."""
-        return self.hearing.declared.reduction == "sum"
+        return self.view.declared.reduction == "sum"
 
     @cached_property
     def right(self) -> FloatArray:
@@ -206,7 +204,7 @@ def _of_another_divisor(asked: Asked) -> Iterator[Prediction]:
                 f"got / expected = {factor:.4g} = world size / {divisor}: the sum was divided by {divisor}, "
                 f"not by {world_size}",
             )
-    saved_by = asked.hearing.case.saved_by
+    saved_by = asked.view.case.saved_by
     if saved_by is not None and saved_by != world_size:
         yield everywhere(
             "divided by those that saved",
@@ -274,13 +272,13 @@ def _of_unused(asked: Asked) -> Iterator[Prediction]:
             world_size,
             f"it is the sum divided by {len(users)}, the ranks that use it, not by {world_size}",
         )
-    hearing, others = asked.hearing, world_size - len(users)
+    view, others = asked.view, world_size - len(users)
     for step in range(asked.step):
-        local = [hearing.every_rank("local", number) for number in hearing.micro_steps(step)]
+        local = [view.every_rank("local", number) for number in view.micro_steps(step)]
         own_W = np.sum(
             [[tensors.by_name[asked.name] for tensors in record] for record in local], axis=0
         )
-        reduced = hearing.every_rank("reduced", step)[0].by_name.get(asked.name)
+        reduced = view.every_rank("reduced", step)[0].by_name.get(asked.name)
         left_out = [rank for rank in range(world_size) if rank not in users]
         for kept in ([] if reduced is None else [others * reduced]) + [own_W[left_out].sum(0)]:
             value = (summed + kept) / (1 if asked.summed else world_size)
@@ -390,8 +388,8 @@ def _of_accumulation(asked: Asked) -> Iterator[Prediction]:
     )
     sizes_K = np.array(
         [
-            asked.hearing.batches[number].inputs_WBI.shape[1]
-            for number in asked.hearing.micro_steps(asked.step)
+            asked.view.batches[number].inputs_WBI.shape[1]
+            for number in asked.view.micro_steps(asked.step)
         ]
     )
     if len(set(sizes_K.tolist())) > 1:
@@ -565,8 +563,8 @@ def _of_complex_numbers(asked: Asked) -> Iterator[Prediction]:
 
 
 def _of_another_parameter(asked: Asked) -> Iterator[Prediction]:
-    hearing, world_size = asked.hearing, len(asked.g_W)
-    local = [hearing.every_rank("local", number) for number in hearing.micro_steps(asked.step)]
+    view, world_size = asked.view, len(asked.g_W)
+    local = [view.every_rank("local", number) for number in view.micro_steps(asked.step)]
     for other in local[0][0].by_name:
         if other == asked.name or any(t.by_name[other].shape != asked.mean.shape for t in local[0]):
             continue
@@ -589,13 +587,12 @@ def _of_another_parameter(asked: Asked) -> Iterator[Prediction]:
 
 def _of_crossing(asked: Asked) -> Iterator[Prediction]:
     """One rank's gradient of the other branch, where reductions are matched in the order in which gradients become ready."""
-    crossed, stem = asked.hearing.case.crossed, asked.name.rpartition(".")[0]
+    crossed, stem = asked.view.case.crossed, asked.name.rpartition(".")[0]
     name = {f"{stem}.first": f"{stem}.second", f"{stem}.second": f"{stem}.first"}.get(asked.name)
     if crossed is None or name is None or asked.left_W.any():
         return
     records = [
-        asked.hearing.every_rank("local", number)
-        for number in asked.hearing.micro_steps(asked.step)
+        asked.view.every_rank("local", number) for number in asked.view.micro_steps(asked.step)
     ]
     other_W = np.sum([[tensors.by_name[name] for tensors in record] for record in records], axis=0)
     mixed_W = np.stack(
@@ -625,7 +622,7 @@ def _of_crossing(asked: Asked) -> Iterator[Prediction]:
 
 
 def _of_withholding(asked: Asked) -> Iterator[Prediction]:
-    if asked.hearing.case.perturbation.kind != "withheld":
+    if asked.view.case.perturbation.kind != "withheld":
         return
     world_size = len(asked.g_W)
     for factor in (1, world_size, 1 / world_size):

@@ -16,35 +16,33 @@ from ddp_invariants.invariants.diagnosis.predictions import (
     everywhere,
     reordered,
 )
-from ddp_invariants.invariants.view import Hearing
+from ddp_invariants.invariants.view import EvidenceView
 from ddp_invariants.records.evidence import Tensors
-from ddp_invariants.records.verdict import Breach, Cause
+from ddp_invariants.records.verdict import Cause, Failure
 
 Records = tuple[Tensors, ...]
 
 
 def of_start(
-    hearing: Hearing, breach: Breach, rank: int, name: str, built: Records, started: Records
-) -> Breach:
+    view: EvidenceView, failure: Failure, rank: int, name: str, built: Records, started: Records
+) -> Failure:
     """A breach about what a rank holds when the first forward starts, with what may have caused it."""
     try:
         held_W, built_W = _stacked(started, name), _stacked(built, name)
         if held_W.shape != built_W.shape:
-            return breach
+            return failure
         fitting = [
-            one
-            for one in _predictions(hearing, name, built, built_W)
-            if _fits(one, held_W, built_W)
+            one for one in _predictions(view, name, built, built_W) if _fits(one, held_W, built_W)
         ]
         return caused(
-            breach,
+            failure,
             [
-                Cause(one.kind, one.words(rank), _affected(hearing, one, built, started))
+                Cause(one.kind, one.words(rank), _affected(view, one, built, started))
                 for one in fitting
             ],
         )
     except (KeyError, ValueError, IndexError):
-        return breach  # The evidence is as odd as the value; the breach stands without a cause.
+        return failure  # The evidence is as odd as the value; the breach stands without a cause.
 
 
 def _stacked(records: Records, name: str) -> FloatArray:
@@ -74,7 +72,7 @@ def _tolerance(prediction: Prediction, built_W: FloatArray) -> FloatArray:
 
 
 def _predictions(
-    hearing: Hearing, name: str, built: Records, built_W: FloatArray
+    view: EvidenceView, name: str, built: Records, built_W: FloatArray
 ) -> Iterator[Prediction]:
     """All explanations known. The order does not decide."""
     world_size = len(built_W)
@@ -114,7 +112,7 @@ def _predictions(
             f"it is what rank 0 built with its elements {order}: sent as they lie "
             "in memory, read by index, or the reverse",
         )
-    yield from _of_strides(hearing, name, built_W)
+    yield from _of_strides(view, name, built_W)
     for other, value in built[0].by_name.items():
         if other != name and value.shape == built_W[0].shape:
             yield everywhere(
@@ -125,10 +123,10 @@ def _predictions(
             )
 
 
-def _of_strides(hearing: Hearing, name: str, built_W: FloatArray) -> Iterator[Prediction]:
+def _of_strides(view: EvidenceView, name: str, built_W: FloatArray) -> Iterator[Prediction]:
     """Of a tensor that is not contiguous, a collective writes as many elements as it has from where it starts in memory."""
     number = name.split(".")[1] if name.startswith("layers.") else ""
-    layers = hearing.case.model.layers
+    layers = view.case.model.layers
     if (
         not number.isdigit()
         or not name.endswith("weight")
@@ -151,7 +149,7 @@ def _of_strides(hearing: Hearing, name: str, built_W: FloatArray) -> Iterator[Pr
         )
 
 
-def _affected(hearing: Hearing, cause: Prediction, built: Records, started: Records) -> str:
+def _affected(view: EvidenceView, cause: Prediction, built: Records, started: Records) -> str:
     """Which parameters are wrong with it, where that says something."""
     wrong, right = set(), set()
     for name in built[0].by_name:
@@ -160,7 +158,7 @@ def _affected(hearing: Hearing, cause: Prediction, built: Records, started: Reco
             wrong.add(name)
         elif any(
             one.kind == cause.kind and (one.held_W != built_W[0]).any()
-            for one in _predictions(hearing, name, built, built_W)
+            for one in _predictions(view, name, built, built_W)
         ):
             right.add(name)
-    return affected.only(hearing, wrong, right)
+    return affected.only(view, wrong, right)

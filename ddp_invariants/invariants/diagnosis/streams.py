@@ -8,9 +8,9 @@ import numpy as np
 from ddp_invariants.cases import numbers
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.invariants.diagnosis.causes import caused
-from ddp_invariants.invariants.view import Hearing
+from ddp_invariants.invariants.view import EvidenceView
 from ddp_invariants.records.evidence import Tensors
-from ddp_invariants.records.verdict import Breach, Cause
+from ddp_invariants.records.verdict import Cause, Failure
 
 
 @dataclass(frozen=True)
@@ -67,13 +67,13 @@ class _Guess:
         return self.every is not None and (pair.other_micro - pair.micro) % self.every == 0
 
 
-def of_the_generator(hearing: Hearing, breach: Breach, compared: list[Pair]) -> Breach:
+def of_the_generator(view: EvidenceView, failure: Failure, compared: list[Pair]) -> Failure:
     """A breach with what predicts all that repeats, and nothing else."""
     return caused(
-        breach,
+        failure,
         [
             guess.cause
-            for guess in _guesses(hearing.case, compared)
+            for guess in _guesses(view.case, compared)
             if all(pair.alike == guess.repeats(pair) for pair in compared)
         ],
     )
@@ -105,7 +105,7 @@ def _guesses(case: TrainingCase, compared: list[Pair]) -> Iterator[_Guess]:
             None,
             every,
         )
-    for one in case.interludes:
+    for one in case.between_steps:
         yield _Guess(
             Cause(
                 f"seeded alike after {one.kind}",

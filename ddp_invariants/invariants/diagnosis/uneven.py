@@ -3,35 +3,35 @@
 import numpy as np
 
 from ddp_invariants.cases.formats import FloatArray
-from ddp_invariants.invariants.view import Hearing, flat_by_name
+from ddp_invariants.invariants.view import EvidenceView, flat_by_name
 from ddp_invariants.records.evidence import Layout, Moment
 from ddp_invariants.records.verdict import Cause
 
 
 def causes(
-    hearing: Hearing, step: int, rank: int, active: list[int], layout: Layout
+    view: EvidenceView, step: int, rank: int, active: list[int], layout: Layout
 ) -> list[Cause]:
     """What a rank's gradients at a step may be wrong by, all parameters end to end; empty where nothing fits.
 
     Args:
-        hearing: Of the case.
+        view: Of the case.
         step: Which.
         rank: Whose gradient is wrong.
         active: The ranks that still have a batch.
         layout: How the gradients are laid out.
     """
-    world_size, declared = hearing.case.world_size, hearing.declared.divisor
-    local = {one: flat_by_name(hearing.of_rank(one, "local", step), layout) for one in active}
+    world_size, declared = view.case.world_size, view.declared.divisor
+    local = {one: flat_by_name(view.of_rank(one, "local", step), layout) for one in active}
     held_P, total_P = (
-        flat_by_name(hearing.of_rank(rank, "reduced", step), layout),
+        flat_by_name(view.of_rank(rank, "reduced", step), layout),
         np.sum(list(local.values()), axis=0),
     )
     # What a rank without a batch computed last, or got for it, may still be there.
-    out = [one for one in hearing.case.exhausted if one.rank not in active]
+    out = [one for one in view.case.exhausted if one.rank not in active]
     moments: tuple[Moment, ...] = ("local", "reduced")
     stale = [
         np.sum(
-            [flat_by_name(hearing.of_rank(one.rank, moment, one.steps - 1), layout) for one in out],
+            [flat_by_name(view.of_rank(one.rank, moment, one.steps - 1), layout) for one in out],
             axis=0,
         )
         for moment in moments

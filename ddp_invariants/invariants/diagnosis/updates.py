@@ -13,19 +13,19 @@ from ddp_invariants.cases.formats import ROUNDOFF, FloatArray
 from ddp_invariants.cases.program import Optimizer
 from ddp_invariants.invariants.diagnosis import gradients
 from ddp_invariants.invariants.diagnosis.causes import caused, words
-from ddp_invariants.invariants.view import Hearing
+from ddp_invariants.invariants.view import EvidenceView
 from ddp_invariants.records.evidence import Moment, Tensors
-from ddp_invariants.records.verdict import Breach, Cause
+from ddp_invariants.records.verdict import Cause, Failure
 
 
-def of_difference(hearing: Hearing, breach: Breach, step: int, rank: int, name: str) -> Breach:
+def of_difference(view: EvidenceView, failure: Failure, step: int, rank: int, name: str) -> Failure:
     """A breach about parameters (or an optimizer's state) that differ between ranks after a step, with what came before."""
-    started = hearing.noted("forward", step)
+    started = view.noted("forward", step)
     names = [name] if started is not None and name in started[0].by_name else []
     if started is not None and any(_differs(started, one) for one in names or started[0].by_name):
         when = "INIT-1" if step == 0 else "PARAM-3: they moved after the step before"
         return caused(
-            breach,
+            failure,
             [
                 Cause(
                     "started different",
@@ -33,13 +33,13 @@ def of_difference(hearing: Hearing, breach: Breach, step: int, rank: int, name: 
                 )
             ],
         )
-    reduced = hearing.noted("reduced", step)
+    reduced = view.noted("reduced", step)
     if reduced is not None:
         held = names or sorted({one for tensors in reduced for one in tensors.by_name})
         wrong = next((one for one in held if _differs(reduced, one)), None)
         if wrong is not None:
-            return caused(breach, [_of_its_gradient(hearing, step, rank, wrong, "GRAD-1")])
-    return of_update(hearing, breach, step, rank, name) if names else breach
+            return caused(failure, [_of_its_gradient(view, step, rank, wrong, "GRAD-1")])
+    return of_update(view, failure, step, rank, name) if names else failure
 
 
 def _differs(records: tuple[Tensors, ...], name: str) -> bool:
@@ -55,29 +55,33 @@ def _differs(records: tuple[Tensors, ...], name: str) -> bool:
     )
 
 
-def _of_its_gradient(hearing: Hearing, step: int, rank: int, name: str, rule: str) -> Cause:
+def _of_its_gradient(view: EvidenceView, step: int, rank: int, name: str, rule: str) -> Cause:
     """That the gradient is what is wrong, and with what, where that is known."""
-    found = tuple(gradients.causes(hearing, step, rank, name))
+    found = tuple(gradients.causes(view, step, rank, name))
     why = words(found)
     told = f"the gradient of step {step} is wrong already ({rule}), and the update follows from it"
     kind = f"gradient: {found[0].kind}" if len({cause.kind for cause in found}) == 1 else "gradient"
     return Cause(kind, told + (f": {why}" if why else ""))
 
 
-def of_update(hearing: Hearing, breach: Breach, step: int, rank: int, name: str) -> Breach:
+def of_update(view: EvidenceView, failure: Failure, step: int, rank: int, name: str) -> Failure:
     """A breach about a parameter after a step, with what may have caused it."""
     try:
-        return caused(breach, _of_update(hearing, step, rank, name))
+        return caused(failure, _of_update(view, step, rank, name))
     except (KeyError, ValueError, IndexError):
-        return breach  # The evidence is as odd as the parameter; the breach stands without a cause.
+        return (
+            failure  # The evidence is as odd as the parameter; the breach stands without a cause.
+        )
 
 
-def of_a_move(hearing: Hearing, breach: Breach, name: str) -> Breach:
+def of_a_move(view: EvidenceView, failure: Failure, name: str) -> Failure:
     """A breach about a parameter that changed between an update and the next forward, at whatever steps of the run."""
     try:
-        fits = [_of_one_move(hearing, step, name) for step in hearing.steps("forward")[1:]]
+        fits = [_of_one_move(view, step, name) for step in view.steps("forward")[1:]]
     except (KeyError, ValueError):
-        return breach  # The evidence is as odd as the parameter; the breach stands without a cause.
+        return (
+            failure  # The evidence is as odd as the parameter; the breach stands without a cause.
+        )
     moved = [causes for causes in fits if causes is not None]
     kinds = (
         set.intersection(*({cause.kind for cause in causes} for causes in moved))
@@ -88,14 +92,14 @@ def of_a_move(hearing: Hearing, breach: Breach, name: str) -> Breach:
         kinds.remove(
             "update undone"
         )  # Both are so where the first step's start is that of every step.
-    return caused(breach, [cause for cause in (moved[0] if moved else ()) if cause.kind in kinds])
+    return caused(failure, [cause for cause in (moved[0] if moved else ()) if cause.kind in kinds])
 
 
-def _of_one_move(hearing: Hearing, step: int, name: str) -> list[Cause] | None:
+def _of_one_move(view: EvidenceView, step: int, name: str) -> list[Cause] | None:
     """What explains a parameter's values at a step's start; None where they are what the step before left."""
 
     def held(moment: Moment, number: int) -> FloatArray:
-        return np.stack([tensors.by_name[name] for tensors in hearing.every_rank(moment, number)])
+        return np.stack([tensors.by_name[name] for tensors in view.every_rank(moment, number)])
 
     now_W, left_W = held("forward", step), held("updated", step - 1)
     then_W, first_W = held("forward", step - 1), held("forward", 0)
@@ -107,7 +111,7 @@ def _of_one_move(hearing: Hearing, step: int, name: str) -> list[Cause] | None:
     if not wrong:
         return None
     roundoff = ROUNDOFF[
-        "bfloat16" if "bfloat16" in hearing.every_rank("forward", 0)[0].layout.dtypes else "float32"
+        "bfloat16" if "bfloat16" in view.every_rank("forward", 0)[0].layout.dtypes else "float32"
     ]
     slack, exact = 4 * len(now_W) * roundoff * np.abs(left_W).sum(0), np.zeros_like(now_W[0])
     guesses = [
@@ -216,27 +220,27 @@ def _adam(
     return kept - plan.lr / (1 - 0.9**steps) * first / denominator, _State(first, second)
 
 
-def _of_update(hearing: Hearing, step: int, rank: int, name: str) -> list[Cause]:
+def _of_update(view: EvidenceView, step: int, rank: int, name: str) -> list[Cause]:
     numbers = [
-        number for number in range(step + 1) if number == step or not hearing.is_skipped(number)
+        number for number in range(step + 1) if number == step or not view.is_skipped(number)
     ]
-    scales_T = [hearing.scale(number) for number in numbers]
-    records = [hearing.noted("reduced", number) for number in numbers]
-    starts_T = [hearing.every_rank("forward", number)[rank].by_name[name] for number in numbers]
+    scales_T = [view.scale(number) for number in numbers]
+    records = [view.noted("reduced", number) for number in numbers]
+    starts_T = [view.every_rank("forward", number)[rank].by_name[name] for number in numbers]
     own_T = [
         np.sum(
             [
-                hearing.every_rank("local", micro)[rank].by_name[name]
-                for micro in hearing.micro_steps(number)
+                view.every_rank("local", micro)[rank].by_name[name]
+                for micro in view.micro_steps(number)
             ],
             axis=0,
         )
         / scale
         for number, scale in zip(numbers, scales_T, strict=True)
     ]
-    means_T = [hearing.local_means(number) for number in numbers]
+    means_T = [view.local_means(number) for number in numbers]
     right_T = [
-        _part(hearing, number, name, mean.centre) / scale
+        _part(view, number, name, mean.centre) / scale
         for number, mean, scale in zip(numbers, means_T, scales_T, strict=True)
     ]
     known = all(record is not None and name in record[rank].by_name for record in records)
@@ -249,12 +253,12 @@ def _of_update(hearing: Hearing, step: int, rank: int, name: str) -> list[Cause]
         if known
         else right_T
     )
-    after = hearing.every_rank("updated", step)[rank].by_name[name]
+    after = view.every_rank("updated", step)[rank].by_name[name]
     slot = next(
-        slot for slot in hearing.every_rank("updated", step)[rank].layout.slots if slot.name == name
+        slot for slot in view.every_rank("updated", step)[rank].layout.slots if slot.name == name
     )
     roundings = 32 * ROUNDOFF.get(slot.dtype or "", np.nan)
-    past = _Past([hearing.case.at(number).optimizer for number in numbers], starts_T, held_T)
+    past = _Past([view.case.at(number).optimizer for number in numbers], starts_T, held_T)
     right, right_most = replace(past, gradients_T=right_T).updated()
 
     def equals(predicted: tuple[FloatArray, FloatArray]) -> bool:
@@ -264,18 +268,18 @@ def _of_update(hearing: Hearing, step: int, rank: int, name: str) -> list[Cause]
             and (np.abs(right - predicted[0]) > slack + roundings * right_most).any()
         )
 
-    if known and gradients.is_wrong(hearing, step, name) and equals(past.updated()):
-        return [_of_its_gradient(hearing, step, rank, name, "GRAD-2")]
+    if known and gradients.is_wrong(view, step, name) and equals(past.updated()):
+        return [_of_its_gradient(view, step, rank, name, "GRAD-2")]
     guesses = [
-        *_guesses(past, own_T, rank, hearing.case.world_size),
-        *(_scaled(past, scales_T) if hearing.case.scaler else ()),
+        *_guesses(past, own_T, rank, view.case.world_size),
+        *(_scaled(past, scales_T) if view.case.scaler else ()),
     ]
     return [cause for cause, predicted in guesses if equals(predicted())]
 
 
-def _part(hearing: Hearing, step: int, name: str, flat_P: FloatArray) -> FloatArray:
+def _part(view: EvidenceView, step: int, name: str, flat_P: FloatArray) -> FloatArray:
     """One parameter's elements of a record's."""
-    layout = hearing.layout(step)
+    layout = view.layout(step)
     number = [slot.name for slot in layout.slots].index(name)
     return flat_P[layout.starts[number] : layout.starts[number + 1]].reshape(
         layout.slots[number].shape_of_numbers

@@ -130,7 +130,7 @@ def taken(backend: str, local: int) -> Place:
     """The place of a rank, made its own: to be asked for once in a process, before anything is on a device.
 
     Args:
-        backend: A `backends.Way`'s.
+        backend: A `backends.Backend`'s.
         local: Which of this machine's ranks it is.
     """
     if backend == "gloo":

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ddp_invariants.cases.program import Interlude, InterludeKind
+from ddp_invariants.cases.program import BetweenSteps, BetweenStepsKind
 from ddp_invariants.ranks.training.model import Replica
 
 
@@ -43,7 +43,7 @@ def assign(module: Any) -> None:
     module.load_state_dict(deepcopy(module.state_dict()), assign=True)
 
 
-def lower(kind: InterludeKind, optimizer: Any) -> None:
+def lower(kind: BetweenStepsKind, optimizer: Any) -> None:
     """A quarter of the learning rate, or half of momentum and weight decay, from now on."""
     factors = {"lr": 4} if kind == "learning rate" else {"momentum": 2, "weight_decay": 2}
     for group in optimizer.param_groups:
@@ -52,9 +52,9 @@ def lower(kind: InterludeKind, optimizer: Any) -> None:
         )
 
 
-def plainly(interlude: Interlude, module: Replica, optimizer: torch.optim.Optimizer) -> None:
+def plainly(action: BetweenSteps, module: Replica, optimizer: torch.optim.Optimizer) -> None:
     """What an interlude comes to where nothing is wrapped: the others change nothing there."""
-    if interlude.kind in ("learning rate", "decay"):
-        lower(interlude.kind, optimizer)
-    elif interlude.freezes:
-        module.freeze(interlude.layer, frozen=interlude.kind == "freeze")
+    if action.kind in ("learning rate", "decay"):
+        lower(action.kind, optimizer)
+    elif action.freezes:
+        module.freeze(action.layer, frozen=action.kind == "freeze")

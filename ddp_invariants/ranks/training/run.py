@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ddp_invariants.cases import numbers as draws
 from ddp_invariants.cases.case import TrainingCase
-from ddp_invariants.cases.program import Interlude
+from ddp_invariants.cases.program import BetweenSteps
 from ddp_invariants.implementation.adapter import Context
 from ddp_invariants.implementation.declarations import SHARDED
 from ddp_invariants.ranks.driving.ddp import Driver
@@ -233,10 +233,10 @@ class Run:
             self._pass_by(self.replica, self.twin)
             first = self.step * case.accumulation
             batches = [ranks[self.rank] for ranks in dealt[first : first + case.accumulation]]
-            for interlude in case.interludes:
-                if interlude.step == self.step:
-                    self.phase = f"{interlude.kind} before it"
-                    wrapped, optimizer = self._interlude(interlude, wrapped, optimizer, batches[0])
+            for action in case.between_steps:
+                if action.step == self.step:
+                    self.phase = f"{action.kind} before it"
+                    wrapped, optimizer = self._between_steps(action, wrapped, optimizer, batches[0])
             self._one_step(wrapped, optimizer, batches)
         return wrapped, optimizer
 
@@ -293,16 +293,16 @@ class Run:
             layer.given = factors
         return True
 
-    def _interlude(
-        self, interlude: Interlude, wrapped: Any, optimizer: Any, indices: Any
+    def _between_steps(
+        self, action: BetweenSteps, wrapped: Any, optimizer: Any, indices: Any
     ) -> tuple[Any, Any]:
         """What the program does before a step, besides training. Returns what is trained from then on, and its optimizer."""
-        drive, kind = self.drive, interlude.kind
+        drive, kind = self.drive, action.kind
         if kind in ("learning rate", "decay"):
             between_steps.lower(kind, optimizer)
-        elif interlude.freezes:
+        elif action.freezes:
             for replica in (self.replica, self.twin):
-                replica.freeze(interlude.layer, frozen=kind == "freeze")
+                replica.freeze(action.layer, frozen=kind == "freeze")
         elif kind == "cast":
             drive.zero_grad(wrapped, optimizer, True)  # noqa: FBT003 - as the adapter's method takes it
             between_steps.cast_and_back(self.replica)
@@ -404,9 +404,9 @@ class Run:
             self.slowed += 1
             self.place.keep_busy(self.case.perturbation.milliseconds / 1000)
 
-    def _mishap(self, wrapped: Any, optimizer: Any, indices: Any) -> None:
+    def _injected_failure(self, wrapped: Any, optimizer: Any, indices: Any) -> None:
         """What goes wrong at this step: death, or an exception of the user's own, who catches it and clears gradients."""
-        plan = self.case.mishap
+        plan = self.case.injected_failure
         self._die_in_time()
         if plan is None or plan.step != self.step or self.case.kills:
             return
@@ -426,7 +426,7 @@ class Run:
         drive.zero_grad(wrapped, optimizer, True)  # noqa: FBT003 - as above
 
     def _die_in_time(self) -> None:
-        plan = self.case.mishap
+        plan = self.case.injected_failure
         if (
             plan is not None
             and self.case.kills
@@ -463,9 +463,9 @@ class Run:
             inputs, targets, tags = self._batch(dealt[0], self.step)
             if not self._given(plain, number, inputs):
                 return
-            for interlude in case.interludes if number % case.accumulation == 0 else ():
-                if interlude.step == self.step:
-                    between_steps.plainly(interlude, plain, optimizer)
+            for action in case.between_steps if number % case.accumulation == 0 else ():
+                if action.step == self.step:
+                    between_steps.plainly(action, plain, optimizer)
             if case.zero_grad != "never" and number % case.accumulation == 0:
                 optimizer.zero_grad(set_to_none=case.zero_grad == "set_to_none")
             self._loss(self._cast(plain, inputs), targets, tags, inputs)[1].backward()
@@ -509,7 +509,7 @@ class Run:
         drive, case = self.drive, self.case
         last, each = len(dealt) - 1, drive.found["accumulation"] != "no_sync"
         self.phase, self.followed = "a caught exception", True
-        self._mishap(wrapped, optimizer, dealt[0])
+        self._injected_failure(wrapped, optimizer, dealt[0])
         self.phase = "before the batch"
         drive.before_batch(wrapped, optimizer)
         if case.zero_grad != "never":

@@ -52,8 +52,8 @@ def warm_up() -> None:
     # The first of each kind alters its class, and a rank whose classes a case has altered is not
     # used again.
     for kind in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
-        for way in ({}, {"foreach": True}, {"fused": True}):
-            optimizer = kind([parameter], lr=1.0, **way)  # type: ignore[arg-type]  # all three take them
+        for kernels in ({}, {"foreach": True}, {"fused": True}):
+            optimizer = kind([parameter], lr=1.0, **kernels)  # type: ignore[arg-type]  # all three take them
             parameter.grad = torch.ones(2)
             optimizer.step()
             optimizer.zero_grad()

@@ -23,7 +23,7 @@ from ddp_invariants.discovery.probe import Discovery, Standing
 from ddp_invariants.implementation.declarations import CAPABILITIES, to_toml
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.invariants.diagnosis.excerpts import Example
-from ddp_invariants.records.verdict import Breach
+from ddp_invariants.records.verdict import Failure
 from ddp_invariants.records.violation import StoredViolation
 from ddp_invariants.search.ledger import Entry, Ledger
 
@@ -131,7 +131,7 @@ class RuleAccount:
         confirmed: Violations that fresh processes showed again.
         why: Why it is not claimed, or was not run, or not all of it.
         unjudged: Why some cases could not be judged, and how many.
-        breaches: Breaches that were seen, by case; ten at most.
+        failures: Breaches that were seen, by case; ten at most.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -150,7 +150,7 @@ class RuleAccount:
     confirmed: int = 0
     why: str = ""
     unjudged: dict[str, int] = field(default_factory=dict)
-    breaches: dict[str, str] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class ViolationAccount:
     Attributes:
         id: Its short name.
         by: Who violates the rule.
-        breach: What is wrong and where; its stacks are left to the stored file.
+        failure: What is wrong and where; its stacks are left to the stored file.
         case: The smallest case that shows it.
         confirmed: (k, n): seen again in k of n runs.
         repeat: The command line that repeats it.
@@ -194,7 +194,7 @@ class ViolationAccount:
 
     id: str
     by: str
-    breach: Breach
+    failure: Failure
     case: TrainingCase | ShardCase
     confirmed: tuple[int, int]
     repeat: str
@@ -362,7 +362,7 @@ def make(
             ledger.cases,
             rules,
             tuple(_capabilities(found)),
-            tuple(sorted(accounts, key=lambda one: order.index(one.breach.rule))),
+            tuple(sorted(accounts, key=lambda one: order.index(one.failure.rule))),
             dict(found.deviating),
             properties,
             dict(ledger.drawn.sizes),
@@ -403,7 +403,7 @@ def _rule(rule: str, ledger: Ledger, unclaimed: frozenset[str]) -> RuleAccount:
         entry.confirmed,
         "; ".join(why for why in (entry.not_claimed, entry.not_run) if why),
         dict(entry.unjudged.most_common(5)),
-        entry.breaches,
+        entry.failures,
     )
 
 
@@ -448,7 +448,7 @@ def _violation(stored: StoredViolation, shown: Example) -> ViolationAccount:
     return ViolationAccount(
         stored.id,
         stored.on_trial,
-        replace(stored.breach, notes=""),
+        replace(stored.failure, notes=""),
         stored.case,
         stored.confirmed,
         stored.repeat,

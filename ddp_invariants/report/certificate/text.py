@@ -84,7 +84,7 @@ def verified(certificate: Certificate) -> str:
     rows += [("partial", reason) for reason in certificate.partial]
     rows += [("except", one) for one in certificate.exceptions]
     rows += [
-        ("violated", f"{one.breach.rule}: {one.breach.fact}; {one.breach.where}")
+        ("violated", f"{one.failure.rule}: {one.failure.fact}; {one.failure.where}")
         for one in certificate.violations
     ]
     digest = f"{certificate.digest}: unchanged since it was written. It is no signature: who wrote it, it does not say"
@@ -124,8 +124,8 @@ def markdown(certificate: Certificate) -> str:
     lines += [f"- except: {_cell(one)}" for one in certificate.exceptions]
     for one in certificate.violations:
         lines += [
-            f"- **{one.breach.rule}** violated: {_cell(one.breach.fact)}; {_cell(one.breach.where)}"
-            + (f"; perhaps {_cell(one.breach.perhaps)}" if one.breach.perhaps else ""),
+            f"- **{one.failure.rule}** violated: {_cell(one.failure.fact)}; {_cell(one.failure.where)}"
+            + (f"; perhaps {_cell(one.failure.perhaps)}" if one.failure.perhaps else ""),
             f"  `{_cell(one.repeat)}`",
         ]
     lines += [

@@ -165,13 +165,13 @@ def contradictions(certificate: Certificate) -> Iterator[str]:
         yield from (f"{account.rule} {told}" for told in _of_a_rule(certificate, account))
     for one in certificate.violations:
         if not 1 <= one.confirmed[0] <= one.confirmed[1]:
-            yield f"{one.breach.rule} is violated in {one.confirmed[0]} of {one.confirmed[1]} runs"
-        if one.id != identifier(one.case, one.breach.rule, one.by):
-            yield f"the violation {one.id} of {one.breach.rule} is not of the case it shows"
-        if one.breach.rule not in {
+            yield f"{one.failure.rule} is violated in {one.confirmed[0]} of {one.confirmed[1]} runs"
+        if one.id != identifier(one.case, one.failure.rule, one.by):
+            yield f"the violation {one.id} of {one.failure.rule} is not of the case it shows"
+        if one.failure.rule not in {
             rule.rule for rule in certificate.rules if rule.verdict == "violated"
         }:
-            yield f"{one.breach.rule} has a violation, and its verdict is another"
+            yield f"{one.failure.rule} has a violation, and its verdict is another"
 
 
 def _of_a_rule(certificate: Certificate, account: RuleAccount) -> Iterator[str]:
@@ -205,7 +205,7 @@ def _of_a_rule(certificate: Certificate, account: RuleAccount) -> Iterator[str]:
         yield "was not run, and nothing says why"
     if verdict == "violated" and (
         not account.confirmed
-        or account.rule not in {one.breach.rule for one in certificate.violations}
+        or account.rule not in {one.failure.rule for one in certificate.violations}
     ):
         yield "is violated, and no violation of it is there"
     if verdict in ("not tested", "not finished") and executed:
