@@ -1,4 +1,4 @@
-"""Right implementations in shapes unlike the reference's; none may ever be accused."""
+"""Right implementations in shapes unlike the reference; no rule may accuse any of them."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
@@ -11,7 +11,7 @@ from ddp_invariants.reference.ddp import DistributedDataParallel as Reference
 
 
 class EqualSeeds(Reference):
-    """Broadcasts nothing: the ranks are built equal, as it declares."""
+    """A wrapper that broadcasts nothing, because it declares that the ranks are built equal."""
 
     declares: ClassVar[dict[str, str]] = {"init": "seed"}
 
@@ -23,7 +23,10 @@ class EqualSeeds(Reference):
 
 
 class ExplicitCall(nn.Module):
-    """One blocking all-reduce per gradient, when told to; divides before it sums. Every rank has all gradients, as it says."""
+    """A wrapper that reduces gradients in an explicit call, with one blocking all-reduce each.
+
+    The wrapper divides before it sums. Every rank must have all gradients, as the wrapper declares.
+    """
 
     declares: ClassVar[Mapping[str, tuple[str, ...]]] = {"unsupported": ("unused",)}
 
@@ -36,11 +39,11 @@ class ExplicitCall(nn.Module):
             tensor.detach().copy_(whole)
 
     def forward(self, *inputs: Tensor) -> Any:
-        """The module's."""
+        """Return the module's output."""
         return self.module(*inputs)
 
     def sync_gradients(self) -> None:
-        """To be called after backward."""
+        """Average the gradients; the caller calls this method after backward."""
         for parameter in self.module.parameters():
             if parameter.grad is not None:
                 mean = parameter.grad.clone(
@@ -51,7 +54,10 @@ class ExplicitCall(nn.Module):
 
 
 def in_place(module: nn.Module) -> None:
-    """Hooks a module without wrapping it; multiplies by 1/W after a parameter server's sum."""
+    """Install hooks in a module without wrapping it.
+
+    Gradients go through rank 0, like a parameter server: sum, multiplication by 1/W, broadcast.
+    """
     for tensor in (*module.parameters(), *module.buffers()):
         whole = tensor.detach().clone(memory_format=torch.contiguous_format)
         dist.broadcast(whole, src=0)
@@ -71,11 +77,16 @@ def in_place(module: nn.Module) -> None:
             parameter.register_post_accumulate_grad_hook(through_rank_0)
 
 
-in_place.declares = {"unsupported": ("unused", "crossed")}  # type: ignore[attr-defined]  # as a class would say it
+in_place.declares = {  # type: ignore[attr-defined]  # a class would declare the same
+    "unsupported": ("unused", "crossed")
+}
 
 
 class SlicesOfTheOrder:
-    """A sampler by other names: contiguous slices of the padded order, computed on construction."""
+    """A sampler with other argument names that gives each rank a contiguous slice.
+
+    The constructor computes the padded order and its slices.
+    """
 
     def __init__(self, data_source: range, world_size: int, rank: int) -> None:
         if not 0 <= rank < world_size:
@@ -92,10 +103,13 @@ class SlicesOfTheOrder:
 
 
 class TensorHooks(Reference):
-    """Averages each incoming gradient in a tensor hook, before autograd adds it to what a parameter already holds."""
+    """A wrapper that averages each incoming gradient in a tensor hook.
+
+    The hook runs before autograd adds the gradient to the one that the parameter already holds.
+    """
 
     declares: ClassVar[Mapping[str, tuple[str, ...]]] = {"unsupported": ("unused", "crossed")}
-    no_sync = None  # type: ignore[assignment]  # every backward is synchronised: it claims nothing else
+    no_sync = None  # type: ignore[assignment]  # not offered: every backward is synchronised
 
     def _plan(self) -> None:
         for parameter in self._trainable():
@@ -108,7 +122,7 @@ class TensorHooks(Reference):
         super().__init__(module)
 
     def forward(self, *inputs: Tensor) -> Any:
-        """The module's, from the first rank's buffers."""
+        """Broadcast the buffers of the first rank in training, then return the module's output."""
         if self.training:
             self._broadcast_state(self.module.buffers())
         return self.module(*inputs)
@@ -120,7 +134,10 @@ class TensorHooks(Reference):
 
 
 class FlatParameters(ExplicitCall):
-    """Keeps all parameters of a dtype in one contiguous buffer: other strides, other alignment, the same values."""
+    """A wrapper that keeps all parameters of a dtype in one contiguous buffer.
+
+    Strides and alignment differ from the module's; the values are the same.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__(module)

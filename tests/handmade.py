@@ -1,4 +1,4 @@
-"""Evidence made by hand: what right ranks would have noted, without starting any."""
+"""Evidence made by hand: the records of right ranks, without starting a process."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -40,7 +40,7 @@ CASE = TrainingCase(
     optimizer=Optimizer(log2_lr=-10, momentum=0.5),
     bucket_cap=16,
 )
-"""Small enough that most of its arithmetic is exact."""
+"""A case so small that most of its arithmetic is exact."""
 
 SHAPES = {
     "layers.0.weight": (2, 2),
@@ -69,13 +69,13 @@ STRUCTURE = [
 
 
 class Maker:
-    """Makes records that share layouts, as a decoded frame's do."""
+    """A maker of tensor records that share layouts, as the records of a decoded frame do."""
 
     def __init__(self) -> None:
         self.layouts: dict[tuple[Slot, ...], Layout] = {}
 
     def tensors(self, named: Mapping[str, FloatArray | None], dtype: str = "float32") -> Tensors:
-        """A record of float tensors; None where there is none."""
+        """Return a record of float tensors; None stands for a tensor that does not exist."""
         slots = tuple(
             Slot(name, None, ()) if value is None else Slot(name, dtype, np.shape(value))
             for name, value in named.items()
@@ -88,7 +88,7 @@ class Maker:
         return Tensors(self.layouts.setdefault(slots, Layout(slots)), bits)
 
     def typed(self, named: dict[str, tuple[str, FloatArray]]) -> Tensors:
-        """A record of tensors of several dtypes."""
+        """Return a record of tensors of several dtypes."""
         slots = tuple(Slot(name, dtype, np.shape(value)) for name, (dtype, value) in named.items())
         return Tensors(
             self.layouts.setdefault(slots, Layout(slots)),
@@ -106,11 +106,13 @@ def _unpacked(flat_P: FloatArray) -> dict[str, FloatArray]:
 
 
 def right(case: TrainingCase = CASE, *, none: bool = True) -> TrainingEvidence:
-    """What right ranks note on a case with CASE's model: the oracle's centres, rounded to float32.
+    """Return what right ranks record on a case with CASE's model.
+
+    The values are the oracle's centres, rounded to float32.
 
     Args:
         case: The case.
-        none: Whether a parameter that no rank uses has no gradient; it may as well have zero.
+        none: True if a parameter that no rank uses has no gradient. Zero would be right as well.
     """
     maker = Maker()
     count = sum(int(np.prod(shape, dtype=int)) for shape in SHAPES.values())
@@ -138,32 +140,32 @@ def right(case: TrainingCase = CASE, *, none: bool = True) -> TrainingEvidence:
     for step in range(case.steps):
         numbers = range(step * case.accumulation, (step + 1) * case.accumulation)
         now, frozen = case.at(step), case.frozen(step) & case.sometimes_frozen
-        found_K = [training.gradients(now, held, dealt[number], scales[-1]) for number in numbers]
-        found_K = [
+        results_K = [training.gradients(now, held, dealt[number], scales[-1]) for number in numbers]
+        results_K = [
             replace(
-                found,
+                result,
                 by_name={
-                    **found.by_name,
+                    **result.by_name,
                     **{name: training.nothing(held[name], case.world_size) for name in frozen},
                 },
             )
-            for found in found_K
+            for result in results_K
         ]
-        # The ranks compute in float32, and reduce what they computed.
+        # The ranks compute in float32 and reduce these float32 values.
         local_K = [
-            {name: found.by_name[name].centre.astype(np.float32) for name in trainable}
-            for found in found_K
+            {name: result.by_name[name].centre.astype(np.float32) for name in trainable}
+            for result in results_K
         ]
-        if case.exhausted:  # Who has no batch counts as zero.
+        if case.exhausted:  # A rank that has no batch counts as zero.
             active_W = np.array(
                 [step < case.steps_of(rank) for rank in range(case.world_size)], np.float32
             )
             local_K = [
                 {
                     name: values * active_W.reshape(-1, *[1] * (values.ndim - 1))
-                    for name, values in found.items()
+                    for name, values in result.items()
                 }
-                for found in local_K
+                for result in local_K
             ]
         if case.scaler is not None and case.poison is not None and case.poison.step == step:
             for values_W in local_K:
@@ -208,7 +210,9 @@ def right(case: TrainingCase = CASE, *, none: bool = True) -> TrainingEvidence:
         )
         after = {**held, **_like(held, trainable, updated)}
         buffer = optimization.first.centre if optimization.first is not None else None
-        reloaded = any((one.kind, one.step) == ("reload", step) for one in case.between_steps)
+        reloaded = any(
+            (action.kind, action.step) == ("reload", step) for action in case.between_steps
+        )
         for rank, noted in enumerate(notes):
             if step >= case.steps_of(rank):
                 continue
@@ -223,11 +227,11 @@ def right(case: TrainingCase = CASE, *, none: bool = True) -> TrainingEvidence:
             noted["forward buffers", step] = (
                 notes[0].get(("left buffers", step - 1), buffers[0]) if step else buffers[0]
             )
-            for number, found, parts in zip(numbers, found_K, local_K, strict=True):
+            for number, result, parts in zip(numbers, results_K, local_K, strict=True):
                 noted["local", number] = maker.tensors(
                     {name: parts[name][rank] if name in parts else None for name in SHAPES}
                 )
-                loss = found.losses_W.centre[rank]
+                loss = result.losses_W.centre[rank]
                 noted["loss", number] = maker.tensors({"loss": loss, "twin": loss}, "float64")
             noted["reduced", step] = maker.tensors(
                 {name: None if name in nowhere else mean.get(name) for name in SHAPES}
@@ -249,8 +253,8 @@ def right(case: TrainingCase = CASE, *, none: bool = True) -> TrainingEvidence:
     for noted in notes if case.saved_by is not None else ():
         noted["restored", 0] = noted["saved", 0] = noted["forward", 0]
         noted["restored state", 0] = noted["saved state", 0] = maker.tensors({})
-    # Two all-reduces a step, as a greedy filling from the last parameter on makes: the first before
-    # the last gradient comes.
+    # Each step has two all-reduces, the result of a greedy filling that begins at the last
+    # parameter. The first one starts before the last gradient is computed.
     sent = [
         [
             call
@@ -288,8 +292,8 @@ def right(case: TrainingCase = CASE, *, none: bool = True) -> TrainingEvidence:
     ]
     saved = [
         sorted(str(row[0]) for row in STRUCTURE)
-        for one in case.between_steps
-        if one.kind == "reload"
+        for action in case.between_steps
+        if action.kind == "reload"
     ]
     saved += [sorted(str(row[0]) for row in STRUCTURE)] if case.saved_by is not None else []
     return TrainingEvidence(
@@ -330,7 +334,16 @@ def _like(
 def altered(
     evidence: TrainingEvidence, rank: int, moment: Moment, step: int, name: str, change: object
 ) -> TrainingEvidence:
-    """Evidence in which one tensor of one rank is another: `change` is a function of its values, or None to remove it."""
+    """Return evidence in which one tensor of one rank is altered.
+
+    Args:
+        evidence: The evidence before the change; it is not modified.
+        rank: The rank whose tensor changes.
+        moment: The moment of the record that holds the tensor.
+        step: The step of that record.
+        name: The tensor's name.
+        change: A function of the tensor's values, or None to remove the tensor.
+    """
     noted = dict(evidence.ranks[rank].tensors)
     before = noted[moment, step]
     bits, slots, start = b"", [], 0
@@ -359,7 +372,10 @@ def altered(
 def everywhere(
     evidence: TrainingEvidence, moment: Moment, step: int, name: str, change: object
 ) -> TrainingEvidence:
-    """The same alteration on every rank; the ranks then still agree."""
+    """Return evidence in which one tensor is altered in the same way on every rank.
+
+    The ranks still agree afterwards.
+    """
     for rank in range(len(evidence.ranks)):
         evidence = altered(evidence, rank, moment, step, name, change)
     layout = evidence.ranks[0].tensors[moment, step].layout

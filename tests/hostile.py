@@ -1,6 +1,6 @@
-"""Hostile implementations: the reference, and beside it whatever may break a suite that runs it.
+"""Hostile wrappers and samplers: the reference implementation plus one attack on the suite.
 
-Every class says what it does; `test_hostile.py` says what must become of it.
+Each docstring says what its class does. `test_hostile.py` says which verdict the class must get.
 """
 
 import atexit
@@ -29,16 +29,19 @@ from ddp_invariants.reference.ddp import DistributedDataParallel as Reference
 from ddp_invariants.reference.sampler import DistributedSampler
 
 KEPT: list[Any] = []
-"""What is to live on after its case."""
+"""Objects that must stay alive after their case."""
 
 
 class InBackward(Reference):
-    """Attacks on one rank when a backward begins; base of those that keep the rank from answering rightly."""
+    """A base class that attacks when a backward begins, on the ranks in `on` (rank 1 by default).
+
+    Its subclasses keep the rank from giving a right answer.
+    """
 
     on: ClassVar[tuple[int, ...]] = (1,)
 
     def attack(self) -> object:
-        """Do it."""
+        """Run the attack."""
         raise NotImplementedError
 
     def _backward_begins(self, gradient: Tensor) -> None:
@@ -48,12 +51,15 @@ class InBackward(Reference):
 
 
 class AtTheEnd(Reference):
-    """Attacks on all ranks in the last forward of a case of one step; base of those that leave something behind."""
+    """A base class that attacks on every rank, in the last forward of a case with one step.
+
+    Its subclasses leave something behind.
+    """
 
     forwards = 0
 
     def attack(self) -> object:
-        """Do it."""
+        """Run the attack."""
         raise NotImplementedError
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -64,11 +70,11 @@ class AtTheEnd(Reference):
         return result
 
 
-# That do not end.
+# Wrappers that do not end.
 
 
 class LoopsInPython(InBackward):
-    """Loops for ever in Python."""
+    """A wrapper that loops for ever in Python."""
 
     def attack(self) -> NoReturn:
         while True:
@@ -76,14 +82,14 @@ class LoopsInPython(InBackward):
 
 
 class LoopsInC(InBackward):
-    """Loops for ever in C and never lets go of the GIL."""
+    """A wrapper that loops for ever in C and never releases the GIL."""
 
     def attack(self) -> None:
         sum(itertools.repeat(0))
 
 
 class SleepsWithTheGil(InBackward):
-    """Sleeps in C and keeps the GIL, as a driver call may."""
+    """A wrapper that sleeps in C and keeps the GIL, as a driver call may."""
 
     def attack(self) -> NoReturn:
         while True:
@@ -91,14 +97,14 @@ class SleepsWithTheGil(InBackward):
 
 
 class StopsItself(InBackward):
-    """Has the kernel stop it."""
+    """A wrapper that sends SIGSTOP to its own process."""
 
     def attack(self) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
 
 
 class FloodsForEver(InBackward):
-    """Writes to stdout and stderr without end."""
+    """A wrapper that writes to stdout and stderr without end."""
 
     def attack(self) -> NoReturn:
         while True:
@@ -107,7 +113,7 @@ class FloodsForEver(InBackward):
 
 
 class DeafAndLooping(InBackward):
-    """Ignores every signal that can be ignored, then loops."""
+    """A wrapper that ignores every signal that can be ignored, then loops for ever."""
 
     def attack(self) -> NoReturn:
         for number in (
@@ -123,36 +129,39 @@ class DeafAndLooping(InBackward):
 
 
 class DribblesIntoTheSocket(InBackward):
-    """Finds the harness's socket and sends a frame that never ends, a byte at a time."""
+    """A wrapper that finds the harness's socket and sends an endless frame, one byte at a time."""
 
     def attack(self) -> NoReturn:
         while True:
             for descriptor in range(3, 40):
-                with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as one:
-                    if one.family == socket.AF_UNIX:
-                        one.send(b"\x01")
+                with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
+                    if connection.family == socket.AF_UNIX:
+                        connection.send(b"\x01")
             time.sleep(0.02)
 
 
-# That end their process.
+# Wrappers that end their process.
 
 
 class EndsQuietly(InBackward):
-    """Ends its process as if all were well."""
+    """A wrapper that ends its process with exit status 0, as if all were well."""
 
     def attack(self) -> None:
         os._exit(0)
 
 
 class EndsLoudly(InBackward):
-    """Ends its process with a status."""
+    """A wrapper that ends its process with exit status 1."""
 
     def attack(self) -> None:
         os._exit(1)
 
 
 class EndsAndLeavesAChild(InBackward):
-    """Ends its process; a child lives on with all its descriptors, the harness's socket among them."""
+    """A wrapper that ends its process and leaves a child with all its descriptors.
+
+    The harness's socket is one of these descriptors.
+    """
 
     def attack(self) -> None:
         if not os.fork():
@@ -161,52 +170,52 @@ class EndsAndLeavesAChild(InBackward):
 
 
 class SegmentationFault(InBackward):
-    """Reads where nothing is."""
+    """A wrapper that reads from address 0."""
 
     def attack(self) -> None:
         ctypes.string_at(0)
 
 
 class Aborts(InBackward):
-    """Aborts, as a failed assertion in C++ does."""
+    """A wrapper that aborts, as a failed assertion in C++ does."""
 
     def attack(self) -> None:
         os.abort()
 
 
 class ClosesDescriptors(InBackward):
-    """Closes every descriptor it did not open, as daemons do."""
+    """A wrapper that closes every descriptor it did not open, as daemons do."""
 
     def attack(self) -> None:
         os.closerange(3, 256)
 
 
-# That raise.
+# Wrappers that raise.
 
 
 class CallsSysExit(InBackward):
-    """Calls sys.exit on one rank."""
+    """A wrapper that calls `sys.exit` on one rank."""
 
     def attack(self) -> None:
         sys.exit("enough")
 
 
 class RaisesOnOneRank(InBackward):
-    """Raises on one rank; the others wait for it."""
+    """A wrapper that raises on one rank while the other ranks wait for that rank."""
 
     def attack(self) -> None:
         raise ValueError("only here")
 
 
 class Unpicklable(Exception):
-    """An exception that holds what cannot be pickled."""
+    """An exception that holds an object that cannot be pickled."""
 
     def __init__(self) -> None:
         super().__init__("cannot be pickled", lambda: None)
 
 
 class RaisesTheUnpicklable(InBackward):
-    """Raises what cannot be pickled, on every rank."""
+    """A wrapper that raises an exception that cannot be pickled, on every rank."""
 
     on = (0, 1, 2)
 
@@ -215,14 +224,14 @@ class RaisesTheUnpicklable(InBackward):
 
 
 class Unprintable(Exception):
-    """An exception whose message raises."""
+    """An exception whose message raises `SystemExit`."""
 
     def __str__(self) -> str:
         raise SystemExit(5)
 
 
 class RaisesTheUnprintable(InBackward):
-    """Raises what cannot be printed, on every rank."""
+    """A wrapper that raises an exception that cannot be printed, on every rank."""
 
     on = (0, 1, 2)
 
@@ -231,7 +240,7 @@ class RaisesTheUnprintable(InBackward):
 
 
 class RaisesHalfACharacter(InBackward):
-    """Raises a message that no encoding takes, on every rank."""
+    """A wrapper that raises a message that no encoding accepts, on every rank."""
 
     on = (0, 1, 2)
 
@@ -240,7 +249,7 @@ class RaisesHalfACharacter(InBackward):
 
 
 class AllocatesForEver(InBackward):
-    """Takes memory until there is none, a GiB at a time, on every rank."""
+    """A wrapper that allocates 1 GiB at a time until no memory is left, on every rank."""
 
     on = (0, 1, 2)
 
@@ -250,7 +259,7 @@ class AllocatesForEver(InBackward):
 
 
 class HandsBackGigabytes(Reference):
-    """Makes a gradient of eight bytes that says it has eight GiB."""
+    """A wrapper whose gradients show 2^30 elements although each stores a single one."""
 
     def _write_back(self, bucket: Bucket) -> None:
         super()._write_back(bucket)
@@ -259,11 +268,11 @@ class HandsBackGigabytes(Reference):
             parameter.grad.data = torch.zeros((), dtype=parameter.dtype).expand(1 << 30)
 
 
-# That disagree.
+# Wrappers whose ranks disagree.
 
 
 class OnOneRank(Reference):
-    """Sends something else on rank 1; base of the next four."""
+    """A base class that sends something else on rank 1."""
 
     def _launch(self, bucket: Bucket) -> None:
         if dist.get_rank(self.group) != 1 or bucket.work is not None:
@@ -274,43 +283,43 @@ class OnOneRank(Reference):
         bucket.work = self.send(bucket.flat)
 
     def send(self, flat: Tensor) -> Any:
-        """What it sends instead."""
+        """Start the collective that rank 1 issues instead, and return its work handle."""
         raise NotImplementedError
 
 
 class OtherCollective(OnOneRank):
-    """Rank 1 broadcasts where the others reduce."""
+    """A wrapper that broadcasts on rank 1 while the other ranks reduce."""
 
     def send(self, flat: Tensor) -> Any:
         return dist.broadcast(flat, src=1, group=self.group, async_op=True)
 
 
 class OtherDtype(OnOneRank):
-    """Rank 1 reduces float16 where the others reduce float32."""
+    """A wrapper that reduces float16 on rank 1 while the other ranks reduce float32."""
 
     def send(self, flat: Tensor) -> Any:
         return dist.all_reduce(flat.half(), group=self.group, async_op=True)
 
 
 class OtherShape(OnOneRank):
-    """Rank 1 reduces one element less than the others."""
+    """A wrapper that reduces one element less on rank 1 than on the other ranks."""
 
     def send(self, flat: Tensor) -> Any:
         return dist.all_reduce(flat[1:].clone(), group=self.group, async_op=True)
 
 
 class OtherOperation(OnOneRank):
-    """Rank 1 takes the maximum where the others take the sum."""
+    """A wrapper that takes the maximum on rank 1 while the other ranks take the sum."""
 
     def send(self, flat: Tensor) -> Any:
         return dist.all_reduce(flat, op=dist.ReduceOp.MAX, group=self.group, async_op=True)
 
 
-# That leave something behind.
+# Wrappers that leave something behind.
 
 
 class Floods(AtTheEnd):
-    """Prints four MB a case, half of it to stderr."""
+    """A wrapper that prints 4 MB in a case, half of it to stderr."""
 
     def attack(self) -> None:
         print("flood " * 350000)
@@ -318,7 +327,7 @@ class Floods(AtTheEnd):
 
 
 class LeavesThreads(AtTheEnd):
-    """Starts threads that never end."""
+    """A wrapper that starts threads that never end."""
 
     def attack(self) -> None:
         for _ in range(3):
@@ -326,7 +335,7 @@ class LeavesThreads(AtTheEnd):
 
 
 class LeavesAFork(AtTheEnd):
-    """Forks a child that deafens itself and stays."""
+    """A wrapper that forks a child that ignores SIGTERM and sleeps."""
 
     def attack(self) -> None:
         if not os.fork():
@@ -335,7 +344,7 @@ class LeavesAFork(AtTheEnd):
 
 
 class LeavesAProcess(AtTheEnd):
-    """Starts a process through multiprocessing that stays."""
+    """A wrapper that starts a process through multiprocessing and never ends it."""
 
     def attack(self) -> None:
         process = multiprocessing.get_context("fork").Process(
@@ -346,14 +355,17 @@ class LeavesAProcess(AtTheEnd):
 
 
 class LeavesACommand(AtTheEnd):
-    """Starts a command that stays, in a session of its own."""
+    """A wrapper that starts a command in a session of its own and never ends it."""
 
     def attack(self) -> None:
         KEPT.append(subprocess.Popen(["sleep", "1000"], start_new_session=True))
 
 
 class LeavesADaemon(AtTheEnd):
-    """Forks twice, as daemons do: what stays is no child of the rank."""
+    """A wrapper that forks twice, as daemons do.
+
+    The process that stays is no child of the rank.
+    """
 
     def attack(self) -> None:
         child = os.fork()
@@ -366,14 +378,17 @@ class LeavesADaemon(AtTheEnd):
 
 
 class LeavesAFamily(AtTheEnd):
-    """Starts a shell that starts a shell that starts a command, each in the background."""
+    """A wrapper that starts a shell, which starts a second shell and commands in the background."""
 
     def attack(self) -> None:
         KEPT.append(subprocess.Popen(["sh", "-c", "sh -c 'sleep 1000 & sleep 1000' & sleep 1000"]))
 
 
 class ForksAndGoesOn(AtTheEnd):
-    """Forks, and the child goes on as if it were the rank: it would answer in its place."""
+    """A wrapper that forks a child that goes on as if it were the rank.
+
+    The child would answer in the rank's place.
+    """
 
     def attack(self) -> None:
         if not os.fork():
@@ -382,14 +397,14 @@ class ForksAndGoesOn(AtTheEnd):
 
 
 class LeaksDescriptors(AtTheEnd):
-    """Opens files and never closes them."""
+    """A wrapper that opens files and never closes them."""
 
     def attack(self) -> None:
         KEPT.extend(os.open("/dev/null", os.O_RDONLY) for _ in range(20))
 
 
 class LeavesACollective(AtTheEnd):
-    """Starts a collective that nobody waits for, on one rank."""
+    """A wrapper that starts a collective on one rank and never waits for it."""
 
     def attack(self) -> None:
         if dist.get_rank(self.group) == 1:
@@ -397,14 +412,14 @@ class LeavesACollective(AtTheEnd):
 
 
 class DestroysTheGroup(AtTheEnd):
-    """Destroys the process group that was lent to it."""
+    """A wrapper that destroys the process group that was lent to it."""
 
     def attack(self) -> None:
         dist.destroy_process_group()
 
 
 class ChangesSettings(AtTheEnd):
-    """Changes what torch and the process are set to."""
+    """A wrapper that changes settings of torch and of the process."""
 
     def attack(self) -> None:
         torch.set_default_dtype(torch.float64)
@@ -418,7 +433,7 @@ class ChangesSettings(AtTheEnd):
 
 
 class LosesItsFolder(AtTheEnd):
-    """Works in a folder that is gone."""
+    """A wrapper whose working directory no longer exists."""
 
     def attack(self) -> None:
         os.chdir(tempfile.mkdtemp())
@@ -426,7 +441,7 @@ class LosesItsFolder(AtTheEnd):
 
 
 class ReseedsGenerators(AtTheEnd):
-    """Leaves every global random generator in another state."""
+    """A wrapper that leaves every global random generator in another state."""
 
     def attack(self) -> None:
         torch.manual_seed(5)
@@ -435,32 +450,32 @@ class ReseedsGenerators(AtTheEnd):
 
 
 def _nothing(*_: Any, **__: Any) -> None:
-    """Stands for anything, and does nothing."""
+    """Do nothing, whatever the arguments."""
 
 
 class PatchesDistributed(AtTheEnd):
-    """Replaces an operation of torch.distributed for good."""
+    """A wrapper that replaces an operation of torch.distributed for good."""
 
     def attack(self) -> None:
         dist.all_reduce = _nothing
 
 
 class PatchesTensor(AtTheEnd):
-    """Replaces a method of every tensor for good."""
+    """A wrapper that replaces a method of every tensor for good."""
 
     def attack(self) -> None:
         Tensor.backward = _nothing  # type: ignore[method-assign]
 
 
 class PatchesModule(AtTheEnd):
-    """Gives every module a method it only inherited."""
+    """A wrapper that sets `__call__` on `nn.Linear`, which only inherited it before."""
 
     def attack(self) -> None:
         nn.Linear.__call__ = _nothing  # type: ignore[method-assign]
 
 
 class BreaksTheHarness(AtTheEnd):
-    """Replaces what the harness itself calls when a case has ended."""
+    """A wrapper that replaces functions that the harness itself calls after a case."""
 
     def attack(self) -> None:
         def broken(*_: Any) -> NoReturn:
@@ -472,14 +487,14 @@ class BreaksTheHarness(AtTheEnd):
 
 
 class HooksEveryModule(AtTheEnd):
-    """Hooks the forward of all modules there are."""
+    """A wrapper that hooks the forward of all modules."""
 
     def attack(self) -> None:
         nn.modules.module.register_module_forward_hook(lambda *_: None)
 
 
 class HandlesSignals(AtTheEnd):
-    """Installs signal handlers and a farewell."""
+    """A wrapper that installs signal handlers and an `atexit` function."""
 
     def attack(self) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -489,14 +504,14 @@ class HandlesSignals(AtTheEnd):
 
 
 class LeavesItsSession(AtTheEnd):
-    """Makes a session of its own, out of the terminal's reach."""
+    """A wrapper that makes a session of its own, which the terminal cannot reach."""
 
     def attack(self) -> None:
         os.setsid()
 
 
 class Traces(AtTheEnd):
-    """Leaves a trace function and its own stdout."""
+    """A wrapper that leaves a profile function and another stdout."""
 
     def attack(self) -> None:
         sys.setprofile(_nothing)
@@ -507,14 +522,14 @@ class Traces(AtTheEnd):
 
 
 class SamplerCallsSysExit(DistributedSampler):
-    """Calls sys.exit when iterated."""
+    """A sampler that calls `sys.exit` when it is iterated."""
 
     def order(self) -> list[int]:
         sys.exit(3)
 
 
 class SamplerLeavesACommand(DistributedSampler):
-    """Starts a command that stays."""
+    """A sampler that starts a command and never ends it."""
 
     def order(self) -> list[int]:
         KEPT.append(subprocess.Popen(["sleep", "1000"], start_new_session=True))
@@ -522,7 +537,7 @@ class SamplerLeavesACommand(DistributedSampler):
 
 
 class SamplerPatchesRandom(DistributedSampler):
-    """Replaces a function of the standard library's generator for good."""
+    """A sampler that replaces a function of the `random` module for good."""
 
     def order(self) -> list[int]:
         random.shuffle = _nothing

@@ -1,4 +1,4 @@
-"""The certificate: it says what a session came to, and nothing that was changed, cut off or left out passes for one."""
+"""Tests of the certificate: its contents, and how a changed or partial certificate is caught."""
 
 import json
 import os
@@ -48,12 +48,12 @@ from ddp_invariants.search.ledger import Entry, Ledger
 
 
 def verify(path: Path, *options: str) -> Result:
-    """The command on a file."""
+    """Run the `verify` command on a file."""
     return CliRunner().invoke(main, ["verify", str(path), *options])
 
 
 def written(folder: Path, certificate: Certificate | str, name: str = "it.json") -> Path:
-    """A file of it."""
+    """Write a certificate, or a text, to a file and return its path."""
     path = folder / name
     text = certificate if isinstance(certificate, str) else to_json(certificate)
     path.write_text(text, encoding="utf-8")
@@ -87,26 +87,32 @@ def written(folder: Path, certificate: Certificate | str, name: str = "it.json")
 def test_the_status_says_what_came_of_it(
     certificate: Certificate, status: int, words: str, tmp_path: Path
 ) -> None:
-    """Of JSON and page, read back, the certificate is the same; the command says so in words and as JSON."""
+    """`verify` reads one certificate from JSON and page, and its status gives the outcome.
+
+    The command reports the outcome in words and as JSON.
+    """
     paths = [
         written(tmp_path, certificate),
         written(tmp_path, page.render(certificate, drawn=False), "it.html"),
     ]
     for path in paths:
         assert verifying.read(path) == certificate
-        said = verify(path)
-        assert (said.exit_code, words in said.output) == (status, True), said.output
-        told = json.loads(verify(path, "--json").output)
-        assert (told["valid"], told["outcome"]) == (True, certificate.outcome)
+        result = verify(path)
+        assert (result.exit_code, words in result.output) == (status, True), result.output
+        answer = json.loads(verify(path, "--json").output)
+        assert (answer["valid"], answer["outcome"]) == (True, certificate.outcome)
 
 
 def test_what_did_not_run_or_was_never_reported_makes_it_partial() -> None:
-    """By the workers' word or by pytest's; and a property that was cut off proves nothing."""
-    found = ledger()
-    found.ended -= {"GRAD-2"}
-    made = make(found, discovery(), run(), {})
+    """A property that did not run to its end, or was not reported, makes the certificate partial.
+
+    Either the workers or pytest may report this. A property that was cut off proves nothing.
+    """
+    account = ledger()
+    account.ended -= {"GRAD-2"}
+    made = make(account, discovery(), run(), {})
     assert made.partial == (f"1 of {len(ALL_RULES)} properties did not run to their end: GRAD-2",)
-    assert {one.rule: one.verdict for one in made.rules}["GRAD-2"] == "not finished"
+    assert {rule.rule: rule.verdict for rule in made.rules}["GRAD-2"] == "not finished"
     assert made.outcome == "inconclusive"
 
 
@@ -131,21 +137,21 @@ CHANGED: dict[str, tuple[str, str]] = {
         "it was changed after it was written",
     ),
     "a verdict": (
-        _plain(violated(), lambda it: it.update(outcome="certified")),
+        _plain(violated(), lambda plain: plain.update(outcome="certified")),
         "it was changed after it was written",
     ),
     "an older form": (
-        _plain(certified(), lambda it: it.update(form=0)),
+        _plain(certified(), lambda plain: plain.update(form=0)),
         f"it is of form 0; this version reads form {FORM} ",
     ),
-    "no form": (_plain(certified(), lambda it: it.pop("form")), "it is of form None"),
+    "no form": (_plain(certified(), lambda plain: plain.pop("form")), "it is of form None"),
     "another kind": ('{"kind": "violation"}', "kind is 'violation', expected 'certificate'"),
     "an unknown field": (
-        _plain(certified(), lambda it: it.update(more=1)),
+        _plain(certified(), lambda plain: plain.update(more=1)),
         "more: Unexpected keyword argument",
     ),
     "a wrong type": (
-        _plain(certified(), lambda it: it["setting"].update(seed="1")),
+        _plain(certified(), lambda plain: plain["setting"].update(seed="1")),
         "setting.seed: Input should be a valid integer",
     ),
     "no number": (
@@ -156,7 +162,7 @@ CHANGED: dict[str, tuple[str, str]] = {
     "empty": ("", "not a JSON object"),
     "deep": ("[" * 100_000, "not a JSON object"),
     "a bad case": (
-        _plain(violated(), lambda it: it["violations"][0]["case"].update(steps=0)),
+        _plain(violated(), lambda plain: plain["violations"][0]["case"].update(steps=0)),
         "steps is 0, expected an integer",
     ),
 }
@@ -164,17 +170,17 @@ CHANGED: dict[str, tuple[str, str]] = {
 
 @pytest.mark.parametrize("what", CHANGED)
 def test_a_file_that_was_changed_is_refused_with_the_reason(what: str, tmp_path: Path) -> None:
-    """One sentence, status 2; never a traceback."""
+    """A changed file is refused in one sentence, with status 2 and without a traceback."""
     text, words = CHANGED[what]
-    said = verify(written(tmp_path, text))
-    assert said.exit_code == 2
-    assert said.output.startswith("REFUSED: ")
-    assert words in said.output
-    assert len(said.output.splitlines()) == 1
+    result = verify(written(tmp_path, text))
+    assert result.exit_code == 2
+    assert result.output.startswith("REFUSED: ")
+    assert words in result.output
+    assert len(result.output.splitlines()) == 1
 
 
 def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
-    """Not there, a folder, a pipe nobody writes to, no text, too long."""
+    """A missing file, a folder, a pipe without a writer, binary data and huge files are refused."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "binary").write_bytes(b"\xff\xfe{}")
     with (tmp_path / "long").open("wb") as file:
@@ -186,9 +192,9 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
         ("binary", "not a text file"),
         ("long", "more than any certificate"),
     ):
-        said = verify(tmp_path / name)
-        assert said.exit_code == 2
-        assert words in said.output, (name, said.output)
+        result = verify(tmp_path / name)
+        assert result.exit_code == 2
+        assert words in result.output, (name, result.output)
 
 
 PAGE = page.render(violated(), drawn=False)
@@ -208,21 +214,24 @@ CHANGED_PAGES: dict[str, tuple[str, str]] = {
 
 @pytest.mark.parametrize("what", CHANGED_PAGES)
 def test_a_page_that_was_changed_is_refused(what: str, tmp_path: Path) -> None:
-    """Though the certificate in it is whole."""
+    """A changed page is refused, although the certificate in it is whole."""
     text, words = CHANGED_PAGES[what]
     assert text != PAGE
-    said = verify(written(tmp_path, text, "it.html"))
-    assert said.exit_code == 2
-    assert words in said.output
+    result = verify(written(tmp_path, text, "it.html"))
+    assert result.exit_code == 2
+    assert words in result.output
 
 
 def _with_rule(certificate: Certificate, rule: str, **changes: Any) -> Certificate:
-    rules = tuple(replace(one, **changes) if one.rule == rule else one for one in certificate.rules)
+    rules = tuple(
+        replace(account, **changes) if account.rule == rule else account
+        for account in certificate.rules
+    )
     return replace(certificate, rules=rules)
 
 
 def _needs(certificate: Certificate, rule: str) -> RuleAccount:
-    return next(one for one in certificate.rules if one.rule == rule)
+    return next(account for account in certificate.rules if account.rule == rule)
 
 
 WHOLE, ACCUSED = certified(), violated()
@@ -269,15 +278,18 @@ CONTRADICTIONS: dict[str, Certificate] = {
 def test_a_file_that_contradicts_itself_is_refused_though_its_digest_is_right(
     words: str, tmp_path: Path
 ) -> None:
-    """A digest is no signature: anybody can make one; the counts must add up all the same."""
-    said = verify(written(tmp_path, sealed(CONTRADICTIONS[words])))
-    assert said.exit_code == 2
-    assert "it contradicts itself: " in said.output
-    assert words in said.output
+    """A file that contradicts itself is refused, although its digest is right.
+
+    A digest is no signature, because anybody can compute one. The counts must still add up.
+    """
+    result = verify(written(tmp_path, sealed(CONTRADICTIONS[words])))
+    assert result.exit_code == 2
+    assert "it contradicts itself: " in result.output
+    assert words in result.output
 
 
 def test_nothing_an_implementation_says_is_markup_or_steers_a_terminal(tmp_path: Path) -> None:
-    """In its name, in what it raises: the page shows it, the terminal prints it, and it stays text."""
+    """Text from an implementation stays text on the page and in the terminal."""
     name = '</script><script>alert(1)</script>&amp;\\u003c"\x1b[2J\x07|`'
     made = violated(name, "<b>bold</b> \ud800")
     text = page.render(made)
@@ -291,7 +303,7 @@ def test_nothing_an_implementation_says_is_markup_or_steers_a_terminal(tmp_path:
 
 
 def test_the_schema_that_is_shipped_is_that_of_the_certificate() -> None:
-    """Made anew, as `python tests/readme.py` does, it is the same."""
+    """The shipped schema equals the certificate's schema, which `python tests/readme.py` writes."""
     assert (
         Path(certificates.__file__).with_name("certificate.schema.json").read_text(encoding="utf-8")
         == certificates.schema()
@@ -299,7 +311,7 @@ def test_the_schema_that_is_shipped_is_that_of_the_certificate() -> None:
 
 
 def test_a_badge_and_a_table_say_the_same() -> None:
-    """As shields.io and GitHub take them."""
+    """The badge for shields.io and the table for GitHub report the same outcome."""
     assert json.loads(badge(WHOLE)) == {
         "schemaVersion": 1,
         "label": "data-parallel invariants",
@@ -318,25 +330,28 @@ def test_a_badge_and_a_table_say_the_same() -> None:
 
 
 def test_ledgers_add_up_also_by_way_of_json() -> None:
-    """Errors, what was drawn, what is shown: a worker's account is taken in whole."""
-    one, plain = ledger(), json.loads(json.dumps(ledger().to_plain()))
-    other = Ledger.from_plain(plain)
-    assert json.loads(json.dumps(other.to_plain())) == plain
-    one.merge(other)
-    assert one.cases == sum(one.drawn.sizes.values()) == 80
-    assert one.entries["GRAD-2"].errors == [62, 8, 0, 6, 0, 0, 0, 0, 0, 2, 2, 0]
-    assert one.drawn.dimensions["optimizer"] == {"sgd": 40}
+    """Ledgers add up, also after a round trip through JSON, and keep a worker's account whole."""
+    total, plain = ledger(), json.loads(json.dumps(ledger().to_plain()))
+    added = Ledger.from_plain(plain)
+    assert json.loads(json.dumps(added.to_plain())) == plain
+    total.merge(added)
+    assert total.cases == sum(total.drawn.sizes.values()) == 80
+    assert total.entries["GRAD-2"].errors == [62, 8, 0, 6, 0, 0, 0, 0, 0, 2, 2, 0]
+    assert total.drawn.dimensions["optimizer"] == {"sgd": 40}
     drawn, linear = Drawn(), Layer("linear", 4)
     model = Model(
         4, (linear, replace(linear, bias=True), replace(linear, frozen=True))
-    )  # 64, 64 and 16 bytes are trained.
+    )  # The trained parameters take 64, 64 and 16 bytes.
     for cap in (None, 1, 79, 80, 4096):
         drawn.add(TrainingCase(model, bucket_cap=cap))
     assert drawn.dimensions["buckets"] == {"as its default makes": 1, "3": 2, "2": 1, "1": 1}
 
 
 def test_errors_are_counted_in_tenths_of_their_bound() -> None:
-    """None, up to each tenth, the whole, and beyond it, where what is no number is, too."""
+    """Errors are counted as zero, by tenths of their bound, and as beyond it.
+
+    An infinity or NaN counts as beyond the bound.
+    """
     entry = Entry()
     for worst in (0.0, 0.05, 0.1, 0.11, 1.0, 1.0001, float("inf"), float("nan")):
         entry.add(Finding("GRAD-2", compared=1, worst=worst), "abcdef")
@@ -344,11 +359,11 @@ def test_errors_are_counted_in_tenths_of_their_bound() -> None:
 
 
 def test_a_shard_map_is_what_the_sampler_answered() -> None:
-    """Bounded, and said to be cut where it was."""
-    found = shard_map(DEALT)
-    assert found is not None
-    assert found.shards == (((4, 1, 0), (7, 2, 5), (3, 6, 4)), ((1, 3, 5), (0, 2, 4), (6, 7, 1)))
-    assert not found.cut
+    """A shard map shows what the sampler answered, and says whether it was cut."""
+    whole = shard_map(DEALT)
+    assert whole is not None
+    assert whole.shards == (((4, 1, 0), (7, 2, 5), (3, 6, 4)), ((1, 3, 5), (0, 2, 4), (6, 7, 1)))
+    assert not whole.cut
     long = ShardEvidence(DEALT.case, ({"shards": [[list(range(99))] * 3] * 2},))
     cut = shard_map(long)
     assert cut is not None
@@ -357,27 +372,30 @@ def test_a_shard_map_is_what_the_sampler_answered() -> None:
 
 
 def test_a_timeline_is_what_the_ranks_noted() -> None:
-    """Milliseconds from the first backward's beginning; which gradients each reduction carried; what is withheld."""
-    found = timeline(WITHHELD)
-    assert found is not None
-    assert found.withheld
-    assert [(one.elements, one.carried) for one in found.buckets] == [
+    """A timeline shows what the ranks recorded, in milliseconds from the first backward's start.
+
+    It also shows which gradients each reduction carried, and whether results are withheld.
+    """
+    picture = timeline(WITHHELD)
+    assert picture is not None
+    assert picture.withheld
+    assert [(bucket.elements, bucket.carried) for bucket in picture.buckets] == [
         (3, ("layers.4.factor", "layers.3.nothing", "layers.0.bias")),
         (4, ("layers.0.weight",)),
     ]
-    lane = found.lanes[1]
+    lane = picture.lanes[1]
     assert (lane.began, lane.ended) == (0.0, 800.0)
     assert [(sent.launched, sent.waited) for sent in lane.sent] == [(400.0, 700.0), (600.0, 700.0)]
     assert (
         timeline(replace(WITHHELD, ranks=tuple(replace(rank, sent=[]) for rank in WITHHELD.ranks)))
         is None
     )
-    # A step broadcasts buffers, too: it is no reduction, and in no bucket.
+    # A step also broadcasts buffers. A broadcast is no reduction and belongs to no bucket.
     broadcast = Call(
-        "broadcast", "float32", 4, "0", launched=WITHHELD.ranks[0].backwards[found.step][0] - 0.1
+        "broadcast", "float32", 4, "0", launched=WITHHELD.ranks[0].backwards[picture.step][0] - 0.1
     )
     marks = [
-        [[*starts, 0], [*ends, int(step == found.step)]]
+        [[*starts, 0], [*ends, int(step == picture.step)]]
         for step, (starts, ends) in enumerate(WITHHELD.ranks[0].marks)
     ]
     ranks = tuple(
@@ -389,16 +407,24 @@ def test_a_timeline_is_what_the_ranks_noted() -> None:
         ("broadcast (float32 x 4 0)", -100.0, False)
     ]
     assert [sent.of_gradients for sent in more.lanes[0].sent] == [False, True, True]
-    assert more.buckets == found.buckets
+    assert more.buckets == picture.buckets
     assert "broadcast never waited for" in pictures.timeline("it", more)
 
 
 def test_a_heat_map_shows_who_is_off_and_nothing_where_nobody_is() -> None:
-    """Against the mean of the local gradients; against rank 0 where it is about agreement."""
+    """A heat map shows which rank deviates, and right evidence gives no heat map.
+
+    GRAD-2 compares with the mean of the local gradients. A rule about agreement compares with rank
+    0.
+    """
     doubled = altered(right(), 1, "reduced", 1, "layers.0.bias", lambda values: values * 2)
-    found = mismatch(doubled, "GRAD-2")
-    assert found is not None
-    assert (found.step, found.names[0], found.largest[0]) == (1, "layers.0.bias", (0.0, 1.0))
+    heat_map = mismatch(doubled, "GRAD-2")
+    assert heat_map is not None
+    assert (heat_map.step, heat_map.names[0], heat_map.largest[0]) == (
+        1,
+        "layers.0.bias",
+        (0.0, 1.0),
+    )
     assert mismatch(right(), "GRAD-2") is None
     moved: TrainingEvidence = altered(
         right(), 1, "updated", 2, "layers.0.bias", lambda values: values + 1
@@ -410,7 +436,7 @@ def test_a_heat_map_shows_who_is_off_and_nothing_where_nobody_is() -> None:
 
 
 def test_a_source_digest_covers_the_files_a_class_refers_to_and_no_others(tmp_path: Path) -> None:
-    """A change in a module beside it, which it imports, changes the digest; one in a file it does not, does not."""
+    """A source digest covers the files that a class imports, and no other file."""
     for name, text in {
         "ddp_on_trial": "from buckets_on_trial import Bucket\nimport json\nclass Ddp:\n    pass\n",
         "buckets_on_trial": "class Bucket: pass\n",
@@ -432,7 +458,7 @@ def test_a_source_digest_covers_the_files_a_class_refers_to_and_no_others(tmp_pa
 
 
 def test_the_same_certificate_gives_the_same_page() -> None:
-    """Byte for byte, pictures included; a long name is there in full."""
+    """The same certificate gives the same page byte for byte, and a long name is shown in full."""
     made = violated(LONG)
     assert page.render(made) == page.render(made)
     assert LONG in page.render(made, drawn=False)

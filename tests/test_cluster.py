@@ -1,4 +1,4 @@
-"""Jobs of several processes: under a launcher, across two simulated hosts, and when something of them dies."""
+"""Tests of jobs of several processes: under a launcher, across two hosts, and when parts die."""
 
 import json
 import os
@@ -39,18 +39,18 @@ ON_A, ON_B = "10.77.0.1", "10.77.0.2"
 
 
 def free_port() -> int:
-    """A port that nobody listens at now."""
+    """Return a port on which nobody listens now."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 
 
 def torchrun(*arguments: str) -> list[str]:
-    """The launcher's command line."""
+    """Return the launcher's command line."""
     return [sys.executable, "-m", "torch.distributed.run", *arguments]
 
 
 def graded(*arguments: str) -> list[str]:
-    """A session of GRAD-2's property, to be launched."""
+    """Return the arguments that launch a session of GRAD-2's property."""
     return [
         "pytest",
         "-p",
@@ -65,7 +65,7 @@ def graded(*arguments: str) -> list[str]:
 
 
 def srun(rank: int, size: int, host: str, port: int) -> dict[str, str]:
-    """What srun sets for a process."""
+    """Return the environment that srun sets for a process."""
     return {
         **os.environ,
         "SLURM_PROCID": str(rank),
@@ -80,7 +80,7 @@ def srun(rank: int, size: int, host: str, port: int) -> dict[str, str]:
 def started(
     commands: Sequence[tuple[Sequence[str], dict[str, str]]],
 ) -> Iterator[list["subprocess.Popen[str]"]]:
-    """Processes with their environments, which are gone afterwards, with all below them."""
+    """Start processes with their environments, and kill them and their descendants at the end."""
     running = [
         subprocess.Popen(
             command,
@@ -90,7 +90,7 @@ def started(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            # What runs in the background of a shell ignores SIGINT, and so would they.
+            # Background processes of a shell ignore SIGINT, and so would these processes.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
         )
         for command, environment in commands
@@ -107,17 +107,22 @@ def started(
 
 
 def below(processes: Sequence["subprocess.Popen[str]"]) -> list[psutil.Process]:
-    """All processes that some started."""
+    """Return all processes that the given processes started."""
     return [
-        one for process in processes for one in psutil.Process(process.pid).children(recursive=True)
+        child
+        for process in processes
+        for child in psutil.Process(process.pid).children(recursive=True)
     ]
 
 
 def gone(processes: Sequence[psutil.Process]) -> bool:
-    """Whether all have ended, or do within seconds."""
+    """Return True if all processes have ended or end within ten seconds."""
     until = time.monotonic() + 10
     while time.monotonic() < until:
-        if not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in processes):
+        if not any(
+            process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+            for process in processes
+        ):
             return True
         time.sleep(0.05)
     return False
@@ -125,7 +130,7 @@ def gone(processes: Sequence[psutil.Process]) -> bool:
 
 @pytest.fixture(scope="module")
 def two_hosts() -> Iterator[tuple[list[str], list[str], str]]:
-    """What to put before a command to run it on either of two hosts, and the first one's link to the other."""
+    """Yield command prefixes that run a command on either host, and the first host's link."""
     name = f"ddp{os.getpid()}"
     if os.geteuid() or not shutil.which("ip"):
         pytest.skip("simulated hosts are network namespaces: they need root and iproute2")
@@ -153,7 +158,8 @@ def two_hosts() -> Iterator[tuple[list[str], list[str], str]]:
             )
         ):
             pytest.skip(
-                "simulated hosts are network namespaces joined by a veth pair: this system allows none"
+                "simulated hosts are network namespaces joined by a veth pair: "
+                "this system allows none"
             )
         for host, address in (("A", ON_A), ("B", ON_B)):
             device = f"{name}{host.lower()}"
@@ -170,7 +176,10 @@ def two_hosts() -> Iterator[tuple[list[str], list[str], str]]:
 
 
 def test_certify_takes_its_place_in_a_job_once_for_all_names() -> None:
-    """Under torchrun rank 0 judges one implementation after another on the job's ranks, and every process ends with 0."""
+    """Under torchrun, rank 0 judges one implementation after another on the job's ranks.
+
+    Every process ends with status 0.
+    """
     command = torchrun(
         "--standalone",
         "--nproc-per-node=3",
@@ -195,7 +204,10 @@ def test_certify_takes_its_place_in_a_job_once_for_all_names() -> None:
 
 
 def test_torchrun_on_one_host_certifies_with_the_job_s_ranks() -> None:
-    """Rank 0 alone reports, its workers share the job's ranks, world sizes are the job's, and every process ends with 0."""
+    """Only rank 0 reports, and its workers share the job's ranks.
+
+    The job limits the world sizes, and every process ends with status 0.
+    """
     command = torchrun(
         "--standalone", "--nproc-per-node=4", "-m", *graded("--cases", "10", "-n", "2")
     )
@@ -212,7 +224,10 @@ def test_torchrun_on_one_host_certifies_with_the_job_s_ranks() -> None:
 def test_a_fault_is_found_and_shrunk_across_two_hosts(
     two_hosts: tuple[list[str], list[str], str],
 ) -> None:
-    """What passes on two ranks, and so on each host by itself, is shrunk to three; both launchers report failure."""
+    """A fault that passes on each host alone is found across hosts and shrunk to three ranks.
+
+    The fault passes on two ranks, and each host has two. Both launchers report failure.
+    """
     on_a, on_b, _ = two_hosts
     fault = "ddp_invariants/faults/bucketed.py:DividesByTwo"
     commands = [
@@ -234,15 +249,15 @@ def test_a_fault_is_found_and_shrunk_across_two_hosts(
         for node, where in enumerate((on_a, on_b))
     ]
     with started(commands) as (first, second):
-        said, _ = first.communicate(timeout=200)
+        report, _ = first.communicate(timeout=200)
         elsewhere, _ = second.communicate(timeout=60)
     assert (
-        f"4 ranks under torchrun: 0, 1 on {socket.gethostname()} ({ON_A}); 2, 3 on {socket.gethostname()} ({ON_B})"
-        in said
+        f"4 ranks under torchrun: 0, 1 on {socket.gethostname()} ({ON_A}); "
+        f"2, 3 on {socket.gethostname()} ({ON_B})" in report
     )
-    assert f"GRAD-2 violated by {fault}" in said
-    assert "rank 0 of 3" in said
-    assert "in 3 of 3 runs in fresh processes" in said
+    assert f"GRAD-2 violated by {fault}" in report
+    assert "rank 0 of 3" in report
+    assert "in 3 of 3 runs in fresh processes" in report
     assert (first.returncode, second.returncode) == (1, 1)
     assert "test session starts" not in elsewhere
 
@@ -250,7 +265,10 @@ def test_a_fault_is_found_and_shrunk_across_two_hosts(
 def test_ranks_links_and_processes_that_die_are_told_and_outlived(
     two_hosts: tuple[list[str], list[str], str],
 ) -> None:
-    """A rank that is killed or stopped is a verdict; a link that is cut, or a process gone, is none, and is named."""
+    """A rank that is killed or stopped gives a verdict; a link or process that fails gives none.
+
+    The message names the link or process that failed.
+    """
     *wheres, link = two_hosts
     commands = [
         (
@@ -260,9 +278,9 @@ def test_ranks_links_and_processes_that_die_are_told_and_outlived(
         for rank in range(4)
     ]
     with started(commands) as running:
-        said, _ = running[0].communicate(f"rank {running[3].pid}\n", timeout=200)
+        output, _ = running[0].communicate(f"rank {running[3].pid}\n", timeout=200)
         statuses = [process.wait(90) for process in running]
-    lines = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     came = {line["step"]: line["came"] for line in lines}
     on_b = f"{socket.gethostname()} ({ON_B})"
     assert came.pop("a rank killed").startswith("LIVE-1: ")
@@ -274,8 +292,8 @@ def test_ranks_links_and_processes_that_die_are_told_and_outlived(
     assert came == dict.fromkeys(
         ["whole", "after a rank killed", "after a rank stopped", "a short cut", "after a long cut"],
         "right",
-    ), said
-    assert statuses == [7, 7, 7, -signal.SIGKILL], said
+    ), output
+    assert statuses == [7, 7, 7, -signal.SIGKILL], output
 
 
 @pytest.mark.parametrize(
@@ -284,7 +302,10 @@ def test_ranks_links_and_processes_that_die_are_told_and_outlived(
 def test_rank_0_releases_the_others_however_it_ends(
     number: signal.Signals, ends: tuple[int, int]
 ) -> None:
-    """Interrupted, which SIGTERM does too, or killed: no process is left, and none reports success."""
+    """Rank 0 releases the other processes, whether it is interrupted or killed.
+
+    SIGTERM acts as an interrupt does. No process is left, and none reports success.
+    """
     port = free_port()
     commands = [
         ([sys.executable, "-m", *graded("--cases", "5000")], srun(rank, 2, "127.0.0.1", port))
@@ -297,22 +318,23 @@ def test_rank_0_releases_the_others_however_it_ends(
                 break
         processes = below(running)
         assert len(processes) >= 2
-        said = ""
-        for _ in range(
-            4
-        ):  # One that comes while Hypothesis starts may be lost there: a user presses again.
+        output = ""
+        # A signal during the start of Hypothesis may be lost there: a user presses the keys again.
+        for _ in range(4):
             time.sleep(1)
             running[0].send_signal(number)
             with suppress(subprocess.TimeoutExpired):
-                said, _ = running[0].communicate(timeout=25)
+                output, _ = running[0].communicate(timeout=25)
                 break
         assert (running[0].wait(90), running[1].wait(90)) == ends
-        assert ("no tests ran" in said or "KeyboardInterrupt" in said) == (number != signal.SIGKILL)
+        assert ("no tests ran" in output or "KeyboardInterrupt" in output) == (
+            number != signal.SIGKILL
+        )
         assert gone(processes)
 
 
 def test_a_process_that_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With those that did come, and after a while only."""
+    """A process that does not come is named after a while, with the processes that did come."""
     monkeypatch.setattr(job, "COMING", 1.0)
     with pytest.raises(
         HarnessError,
@@ -327,10 +349,10 @@ def test_a_process_that_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture(scope="module")
 def job_of_two() -> Iterator[Cluster]:
-    """This process as rank 0, and one other."""
+    """Yield a job of two processes, in which this process is rank 0."""
     port = free_port()
     serve = "import sys; from ddp_invariants import cluster; sys.exit(cluster.enter())"
-    with started([([sys.executable, "-c", serve], srun(1, 2, "127.0.0.1", port))]) as (other,):
+    with started([([sys.executable, "-c", serve], srun(1, 2, "127.0.0.1", port))]) as (second,):
         joined = Cluster(Job("srun", 0, 2, "127.0.0.1", port))
         yield joined
         joined.end()
@@ -338,7 +360,7 @@ def job_of_two() -> Iterator[Cluster]:
         for session in sessions:
             wire.send(session, {"status": 3})
             session.close()
-        assert other.wait(10) == 3
+        assert second.wait(10) == 3
 
 
 @pytest.mark.parametrize(
@@ -352,7 +374,7 @@ def job_of_two() -> Iterator[Cluster]:
     ],
 )
 def test_who_has_not_the_token_is_turned_away(job_of_two: Cluster, greeting: bytes) -> None:
-    """Whatever is said to the port, the connection is closed and ranks are served as before."""
+    """A connection without the token is closed, and ranks are served as before."""
     place = Place.from_text(job_of_two.addresses[1])
     with socket.create_connection((place.address, place.port), 5) as intruder:
         intruder.sendall(greeting)
@@ -371,7 +393,7 @@ def _heard(connection: socket.socket) -> bytes:
 
 
 def test_another_token_is_no_token(job_of_two: Cluster) -> None:
-    """A process of another job that has the wrong port is told so."""
+    """A process of another job that uses the wrong port gets an error that says so."""
     place = Place.from_text(job_of_two.addresses[1])
     with pytest.raises(HarnessError, match="does not take a connection"):
         connect(Place(**{**vars(place), "token": "0" * 32}), "host")
@@ -380,7 +402,10 @@ def test_another_token_is_no_token(job_of_two: Cluster) -> None:
 def test_a_job_that_is_started_anew_runs_no_case_again(
     make_trial: TrialMaker, tmp_path: Path
 ) -> None:
-    """With the same seed the same cases are drawn: those that were judged are known, the others are run; and all count."""
+    """A job that is started again with the same seed runs only the cases that were not judged.
+
+    The same seed draws the same cases, and all of them count.
+    """
     folder = tmp_path / "job"
 
     def attempt(number: int) -> tuple[Ledger, int]:
@@ -388,7 +413,7 @@ def test_a_job_that_is_started_anew_runs_no_case_again(
         trial = make_trial(cases=12, seed=5, scope=Scope(2))
         trial.options = replace(trial.options, journal=journal.Journal(folder, "main"))
         before = trial.pool._number
-        with suppress(Inconclusive):  # Of two ranks, not all is met.
+        with suppress(Inconclusive):  # Two ranks do not meet every situation.
             trial.certify("GRAD-4")
         return trial.ledger, trial.pool._number - before
 
@@ -399,9 +424,11 @@ def test_a_job_that_is_started_anew_runs_no_case_again(
     (folder / "main.jsonl").write_text("\n".join([*lines[:-3], lines[-3][: len(lines[-3]) // 2]]))
     again, asked = attempt(1)
     plain, known = again.to_plain(), first.to_plain()
-    assert plain.pop("examples").keys() == known.pop("examples").keys()  # With the time of day.
+    assert (
+        plain.pop("examples").keys() == known.pop("examples").keys()
+    )  # These contain the time of day.
     assert plain == known
-    assert 0 < asked <= 3 * 3 + 4  # Three cases, and what it takes to connect and load.
+    assert 0 < asked <= 3 * 3 + 4  # Three cases, plus connecting and loading.
     assert journal.begin(tmp_path / "elsewhere", 1, 6) == 6
 
 
@@ -419,7 +446,10 @@ def test_a_job_that_is_started_anew_runs_no_case_again(
 def test_what_cannot_be_run_here_is_not_run_and_certifies_nothing(
     session: Session, options: list[str], backend: str
 ) -> None:
-    """Header and table say why; nothing passes, nothing is skipped, and the session is inconclusive."""
+    """A backend that cannot run here is reported with the reason in the header and the table.
+
+    Nothing passes, nothing is skipped, and the session is inconclusive.
+    """
     done = session("pytest", "properties/", "-p", "no:cacheprovider", *options)
     why = f"torch {version('torch')} is built without CUDA"
     assert done.returncode == 2
@@ -437,7 +467,10 @@ def test_what_cannot_be_run_here_is_not_run_and_certifies_nothing(
     [(3, 0, "FIXED: "), (2, 1, "not run: it takes 3 ranks; the job has 2")],
 )
 def test_a_case_is_replayed_by_a_job(tmp_path: Path, ranks: int, status: int, said: str) -> None:
-    """Its processes are the ranks, where they suffice; all end when rank 0 does, which alone reads the file."""
+    """A job replays a case on its processes, if they suffice.
+
+    Only rank 0 reads the file. All processes end when rank 0 ends.
+    """
     path = tmp_path / "case.json"
     path.write_text(to_json(replace(CASE, world_size=3)))
     command = torchrun(f"--nproc-per-node={ranks}", "-m", "ddp_invariants", "replay", str(path))
@@ -481,7 +514,10 @@ BATCH = {"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}
 def test_the_launcher_s_variables_are_read(
     environment: dict[str, str], expected: Job | str | None
 ) -> None:
-    """A process by itself is no job, nor is a batch script; what makes no sense gets one sentence."""
+    """The launcher's variables describe the job, and wrong variables get one sentence.
+
+    A single process is no job, and neither is a batch script.
+    """
     if isinstance(expected, str):
         with pytest.raises(HarnessError, match=expected):
             job.job(environment)

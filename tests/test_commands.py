@@ -1,4 +1,4 @@
-"""What the command line offers a newcomer: certify from anywhere, rules, doctor, demo, init, and exit statuses."""
+"""Tests of the command line for newcomers: certify, rules, doctor, demo, init, exit statuses."""
 
 import json
 import os
@@ -34,7 +34,7 @@ NEVER_DIVIDES = "ddp_invariants.faults.bucketed:NeverDivides"
 
 
 def command(*words: str, at: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A command given in a folder, from nothing."""
+    """Run a command in a folder, in a process of its own."""
     return subprocess.run(
         [sys.executable, "-m", "ddp_invariants", *words],
         cwd=at,
@@ -47,7 +47,7 @@ def command(*words: str, at: Path, **environment: str) -> subprocess.CompletedPr
 
 
 def invoke(*words: str) -> Result:
-    """A command, in this process."""
+    """Run a command in this process."""
     return CliRunner().invoke(main, words)
 
 
@@ -74,7 +74,7 @@ def invoke(*words: str) -> Result:
 def test_a_mistake_in_what_was_asked_ends_with_64_and_a_sentence(
     words: list[str], told: str
 ) -> None:
-    """Whatever the command: 2 is a verdict."""
+    """A usage mistake ends with status 64 and a sentence, because status 2 is a verdict."""
     done = invoke(*words)
     assert done.exit_code == 64, done.output
     assert told in done.output
@@ -94,7 +94,7 @@ def test_a_mistake_in_what_was_asked_ends_with_64_and_a_sentence(
 def test_what_the_user_did_not_cause_is_no_mistake_of_theirs(
     error: BaseException, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the harness or the system fails nothing is known (2), and an interrupt is told as one (130)."""
+    """A failure of the harness or the system gives status 2, and an interrupt gives status 130."""
 
     def failing() -> None:
         raise error
@@ -118,15 +118,15 @@ def test_what_the_user_did_not_cause_is_no_mistake_of_theirs(
 def test_a_bad_name_is_told_before_anything_is_started(
     words: list[str], told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As far as the name itself tells: no host is started for it."""
+    """A bad name is reported before any host is started, if the name alone shows the mistake."""
     monkeypatch.setattr(pool, "Hosts", None)
     done = invoke("discover", *words)
     assert (done.exit_code, told in done.output) == (64, True), done.output
 
 
 def test_the_statuses_and_completion_stand_in_the_help() -> None:
-    """All five of them, and every command with a line of its own."""
-    told = " ".join(invoke("--help").output.split())
+    """The help lists all five exit statuses, and every command has a line of its own."""
+    text = " ".join(invoke("--help").output.split())
     for words in (
         "0 certified",
         "1 violated",
@@ -135,7 +135,7 @@ def test_the_statuses_and_completion_stand_in_the_help() -> None:
         "130 interrupted",
         'eval "$(_DDP_INVARIANTS_COMPLETE=bash_source ddp-invariants)"',
     ):
-        assert words in told
+        assert words in text
     with main.make_context("ddp-invariants", ["rules"]) as context:
         for name in main.list_commands(context):
             offered = main.get_command(context, name)
@@ -144,7 +144,7 @@ def test_the_statuses_and_completion_stand_in_the_help() -> None:
 
 
 def test_completion_offers_commands_and_rules(tmp_path: Path) -> None:
-    """As the line in the help sets it up."""
+    """Completion offers commands, rules and options after the setup that the help describes."""
     source = command(at=tmp_path, _DDP_INVARIANTS_COMPLETE="zsh_source")
     assert "compdef" in source.stdout
     for words, offered in (
@@ -167,7 +167,11 @@ def test_completion_offers_commands_and_rules(tmp_path: Path) -> None:
 def test_several_are_judged_one_after_another_and_compared(
     session: Session, tmp_path: Path
 ) -> None:
-    """A table of rules and one of capabilities; a certificate each and a page of both; the worst of their exit statuses."""
+    """Several implementations are judged one after another, and then compared.
+
+    The command prints one table of rules and one of capabilities. It writes a certificate for each
+    implementation and one page for all. Its exit status is the worst one.
+    """
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
     done = session(
         "ddp_invariants",
@@ -196,12 +200,12 @@ def test_several_are_judged_one_after_another_and_compared(
     )
     assert done.returncode == 1, done.stdout + done.stderr
     plain = json.loads(done.stdout)
-    assert (plain["status"], plain["outcome"], [one["status"] for one in plain["judged"]]) == (
+    assert (plain["status"], plain["outcome"], [entry["status"] for entry in plain["judged"]]) == (
         1,
         "violated",
         [1, 0],
     )
-    assert [one["rules"].get("SHARD-1") for one in plain["judged"]] == ["holds", "holds"]
+    assert [entry["rules"].get("SHARD-1") for entry in plain["judged"]] == ["holds", "holds"]
     assert [(tmp_path / path).exists() for path in plain["judged"][0]["violations"]] == [True]
     mine = "both-ddp-invariants.faults.bucketed-NeverDivides"
     written = {
@@ -209,7 +213,7 @@ def test_several_are_judged_one_after_another_and_compared(
     } | {"both.html"}
     assert {path.name for path in tmp_path.glob("both*")} == written
     certificates = [read(tmp_path / name) for name in (f"{mine}.json", "both-sampler-torch.json")]
-    assert [len(one.violations) for one in certificates] == [1, 0]
+    assert [len(certificate.violations) for certificate in certificates] == [1, 0]
     page = (tmp_path / "both.html").read_text()
     assert all(words in page for words in (NEVER_DIVIDES, "torch", "violated"))
     assert "comparison: both.html, of 2 certificates beside it" in done.stderr
@@ -219,7 +223,8 @@ def test_several_are_judged_one_after_another_and_compared(
     assert ["all", "in", "all", "violated", "certified"] in [row.split() for row in rows]
     assert ["resume", "right", "not", "offered"] in [row.split() for row in rows]
     repeat = re.search(
-        rf"repeat +ddp-invariants (certify --ddp {NEVER_DIVIDES} --replay \.ddp-invariants/\w+\.json -k grad2)",
+        rf"repeat +ddp-invariants (certify --ddp {NEVER_DIVIDES} "
+        r"--replay \.ddp-invariants/\w+\.json -k grad2)",
         done.stderr,
     )
     assert repeat is not None
@@ -229,22 +234,28 @@ def test_several_are_judged_one_after_another_and_compared(
 
 
 def test_a_comparison_that_cannot_be_written_is_said_to_be_none(tmp_path: Path) -> None:
-    """A folder in its place; no certificate to write it of."""
+    """A comparison that cannot be written is reported with the reason.
+
+    The reason is a folder at its path, or a missing certificate.
+    """
     (tmp_path / "one.json").write_text(to_json(certified()), encoding="utf-8")
     (tmp_path / "both.html").mkdir()
-    told = certifying._compared(tmp_path / "both.json", [tmp_path / "one.json"])
-    assert told.endswith("both.html could not be written: Is a directory")
-    told = certifying._compared(tmp_path / "other.html", [tmp_path / "none.json"])
-    assert told.endswith("other.html was not written: there is no certificate")
+    message = certifying._compared(tmp_path / "both.json", [tmp_path / "one.json"])
+    assert message.endswith("both.html could not be written: Is a directory")
+    message = certifying._compared(tmp_path / "other.html", [tmp_path / "none.json"])
+    assert message.endswith("other.html was not written: there is no certificate")
 
 
 def test_what_pytest_says_and_what_was_found_make_the_status() -> None:
-    """What fails is a violation where one was confirmed, and inconclusive elsewhere; an interrupt is one whatever was found."""
+    """A failure is a violation if it was confirmed, and inconclusive otherwise.
+
+    An interrupt keeps its own status, whatever was found.
+    """
     violated, seen, well = Ledger(), Ledger(), Ledger()
     violated["GRAD-2"].confirmed = 1
     seen["GRAD-2"].seen = 1
-    # With 2 a session ends that was cut short: by -x under xdist, say.
-    for status, ledger, others, expected in (
+    # A session that was cut short ends with 2, for example by -x under xdist.
+    for status, ledger, failed_elsewhere, expected in (
         (0, well, False, 0),
         (0, seen, False, 2),
         (1, violated, False, 1),
@@ -256,7 +267,10 @@ def test_what_pytest_says_and_what_was_found_make_the_status() -> None:
         (2, seen, True, 2),
         (3, violated, False, 3),
     ):
-        assert ending.judged(status, ledger, others_failed=others) == expected, (status, expected)
+        assert ending.judged(status, ledger, others_failed=failed_elsewhere) == expected, (
+            status,
+            expected,
+        )
     for status, began, interrupted, expected in (
         (0, True, False, 0),
         (1, True, False, 1),
@@ -275,21 +289,25 @@ def test_what_pytest_says_and_what_was_found_make_the_status() -> None:
 
 
 def test_a_comparison_tells_what_differs_and_what_was_not_looked_at() -> None:
-    """Capabilities that nobody probed differ in nothing; of a sampler only its own are told."""
+    """A comparison shows capabilities that differ, and counts those that were not probed.
+
+    A capability that was not probed is no difference. For a sampler, only its own capabilities
+    count.
+    """
     right, broken = Ledger(), Ledger()
     for ledger in (right, broken):
         ledger.entries["GRAD-2"], ledger.cases = Entry(judged=3), 3
         ledger.tested = ledger.ended = {"GRAD-2"}
     broken["GRAD-2"].confirmed = 1
-    ours = (Probed("tied", Standing.RIGHT), Probed("unused", Standing.WRONG))
-    theirs = (Probed("tied", Standing.UNKNOWN), Probed("unused", Standing.REFUSED))
-    dealt = (Probed("shuffle", Standing.RIGHT),)
+    first_probes = (Probed("tied", Standing.RIGHT), Probed("unused", Standing.WRONG))
+    second_probes = (Probed("tied", Standing.UNKNOWN), Probed("unused", Standing.REFUSED))
+    sampler_probes = (Probed("shuffle", Standing.RIGHT),)
     text = machine.side_by_side(
         {
-            "one": SessionResult(0, right, Discovery({}, {}, ours, dealt)),
-            "other": SessionResult(1, broken, Discovery({}, {}, theirs, dealt)),
+            "one": SessionResult(0, right, Discovery({}, {}, first_probes, sampler_probes)),
+            "other": SessionResult(1, broken, Discovery({}, {}, second_probes, sampler_probes)),
             "sampler:torch": SessionResult(
-                2, right, Discovery({}, {}, ours, dealt), of_sampler=True
+                2, right, Discovery({}, {}, first_probes, sampler_probes), of_sampler=True
             ),
             "bad": SessionResult(64),
         }
@@ -306,24 +324,27 @@ def test_a_comparison_tells_what_differs_and_what_was_not_looked_at() -> None:
 
 
 def test_every_rule_is_explained() -> None:
-    """Where it comes from, how it is judged, which property tests it; and which faults it catches, if any are planted."""
+    """Every rule is explained with its source, its judgement, its property and its code.
+
+    If planted faults violate the rule, the explanation names them.
+    """
     for rule in SHIPPED:
-        found = rulebook.explained(rule.lower())
-        assert found.source, rule
-        assert found.judged, rule
-        assert re.fullmatch(r"properties/test_\w+\.py:\d+", found.property), rule
-        file, _, line = found.code.partition(":")
+        explanation = rulebook.explained(rule.lower())
+        assert explanation.source, rule
+        assert explanation.judged, rule
+        assert re.fullmatch(r"properties/test_\w+\.py:\d+", explanation.property), rule
+        file, _, line = explanation.code.partition(":")
         source = (ROOT / "ddp_invariants" / file).read_text().splitlines()[int(line) - 1 :]
         assert any(f'"{rule}"' in text for text in source[:3]), rule
-        assert found.level in ("core", "capability", "declared", "observed")
-    told = invoke("rules", "grad2").output
-    assert told.startswith("GRAD-2  The gradient is the mean of the ranks' local gradients")
-    assert "catches   NeverDivides: Summed, never divided" in told
-    assert "exactness = lossy" in told
+        assert explanation.level in ("core", "capability", "declared", "observed")
+    text = invoke("rules", "grad2").output
+    assert text.startswith("GRAD-2  The gradient is the mean of the ranks' local gradients")
+    assert "catches   NeverDivides: Summed, never divided" in text
+    assert "exactness = lossy" in text
     assert rulebook.explained("MEM-1").level == "declared"
     assert rulebook.explained("GRAD-9").level == "capability"
     listed = json.loads(invoke("rules", "--json").output)
-    assert [one["id"] for one in listed] == list(SHIPPED)
+    assert [entry["id"] for entry in listed] == list(SHIPPED)
     assert (
         "no rule is called so; did you mean LOSS-1 or LOSS-2 or LOSS-3?"
         in invoke("rules", "loss").output
@@ -412,7 +433,7 @@ def _torch(**changes: Any) -> Facts:
 def test_the_doctor_says_what_is_wrong_and_what_to_do(
     facts: Facts, name: str, standing: str, advice: str
 ) -> None:
-    """Of a machine on which all else is well."""
+    """The doctor names the one fault of an otherwise healthy machine, and what to do."""
     odd = [check for check in diagnose(facts) if check.standing != "ok" or check.advice]
     assert [(check.name, check.standing) for check in odd] == [(name, standing)]
     assert advice in odd[0].advice
@@ -421,13 +442,16 @@ def test_the_doctor_says_what_is_wrong_and_what_to_do(
 
 
 def test_the_doctor_looks_at_this_machine(tmp_path: Path) -> None:
-    """It can judge, which two ranks show; where nothing can be opened, it is said, with status 1."""
+    """The doctor shows with two ranks that this machine can judge.
+
+    If torch cannot be imported, the doctor says so and exits with status 1.
+    """
     assert [check for check in diagnose(WELL) if check.standing != "ok" or check.advice] == []
     done = command("doctor", "--json", at=tmp_path)
-    found = {check["name"]: check for check in json.loads(done.stdout)}
+    checks = {check["name"]: check for check in json.loads(done.stdout)}
     assert done.returncode == 0, done.stdout
-    assert found["two ranks"]["standing"] == found["fork"]["standing"] == "ok", done.stdout
-    assert "right by all rules" in found["two ranks"]["found"]
+    assert checks["two ranks"]["standing"] == checks["fork"]["standing"] == "ok", done.stdout
+    assert "right by all rules" in checks["two ranks"]["found"]
     (tmp_path / "torch.py").write_text(
         "raise ImportError('libgomp.so.1: cannot open shared object file')\n"
     )
@@ -439,7 +463,10 @@ def test_the_doctor_looks_at_this_machine(tmp_path: Path) -> None:
 
 
 def test_the_demonstration_shows_both_outcomes(session: Session, tmp_path: Path) -> None:
-    """One implementation is certified, the other is not, and the line that repeats it works."""
+    """The demonstration certifies one implementation and not the other.
+
+    The printed line that repeats the violation works.
+    """
     done = session("ddp_invariants", "demo", at=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     for rule in ("SHARD-3", "GRAD-2", "PARAM-1"):
@@ -453,13 +480,13 @@ def test_the_demonstration_shows_both_outcomes(session: Session, tmp_path: Path)
 
 
 def test_what_init_writes_certifies_and_nothing_is_overwritten(tmp_path: Path) -> None:
-    """The adapter is driven, and found right; a second time nothing is touched."""
+    """The adapter that `init` writes is driven and certified; a second `init` changes nothing."""
     done = command("init", at=tmp_path)
     assert done.returncode == 0, done.stderr
     job = (tmp_path / ".github" / "workflows" / "ddp-invariants.yml").read_text()
     certified = re.search(r"run: ddp-invariants (certify .+)", job)
     assert certified is not None
-    found = command(
+    judged = command(
         *certified[1].split(),
         "-n",
         "0",
@@ -474,8 +501,8 @@ def test_what_init_writes_certifies_and_nothing_is_overwritten(tmp_path: Path) -
         "3",
         at=tmp_path,
     )
-    assert found.returncode == 0, found.stdout + found.stderr
-    assert "driven    adapter with wrap, after_backward" in found.stdout
+    assert judged.returncode == 0, judged.stdout + judged.stderr
+    assert "driven    adapter with wrap, after_backward" in judged.stdout
     (tmp_path / "ddp_invariants_adapter.py").write_text("# ours\n")
     again = command("init", str(tmp_path), at=tmp_path)
     assert again.returncode == 64
@@ -487,8 +514,11 @@ def test_what_init_writes_certifies_and_nothing_is_overwritten(tmp_path: Path) -
 
 
 def test_what_the_package_offers_is_imported_when_asked_for() -> None:
-    """The rank side imports the package, and has nothing of Hypothesis or pydantic."""
-    heavy = "{'hypothesis', 'pydantic', 'pytest', 'click', 'rich', 'jinja2', 'torch', 'numpy'} & set(sys.modules)"
+    """A rank imports the package without Hypothesis or pydantic, which are imported on demand."""
+    heavy = (
+        "{'hypothesis', 'pydantic', 'pytest', 'click', 'rich', 'jinja2', 'torch', 'numpy'}"
+        " & set(sys.modules)"
+    )
     lines = [
         "import sys, ddp_invariants",
         f"assert not {heavy}",
@@ -511,7 +541,7 @@ def test_what_the_package_offers_is_imported_when_asked_for() -> None:
 def test_a_rule_of_ones_own_is_certified_and_shrunk_like_any_other(
     session: Session, host_addresses: list[str], tmp_path: Path
 ) -> None:
-    """On cases of its own: right of torch's DDP, and violated by one whose gradients travel in bfloat16."""
+    """A user's own rule holds for torch's DDP, and is violated by gradients sent in bfloat16."""
     own: Any = SimpleNamespace(**runpy.run_path(str(ROOT / "examples" / "own_property.py")))
     from ddp_invariants import Implementation, certify
     from ddp_invariants.invariants import ALL_RULES
@@ -530,11 +560,11 @@ def test_a_rule_of_ones_own_is_certified_and_shrunk_like_any_other(
         assert held.said("COMM-100") == "holds"
         assert held["COMM-100"].met["several buckets"] > 0
         rounding = Implementation(ddp="ddp_invariants.faults.bucketed:RoundsToBfloat16")
-        with pytest.raises(Violation, match=r"COMM-100 violated by .*RoundsToBfloat16") as found:
+        with pytest.raises(Violation, match=r"COMM-100 violated by .*RoundsToBfloat16") as raised:
             certify(
                 rounding, "COMM-100", own.small_buckets(), examples=20, store=tmp_path, hosts=hosts
             )
-        repeat = re.search(r"repeat +certify\(…, 'COMM-100', replay='(.+)'\)", found.value.report)
+        repeat = re.search(r"repeat +certify\(…, 'COMM-100', replay='(.+)'\)", raised.value.report)
         assert repeat is not None
         with pytest.raises(Violation, match="COMM-100 violated by"):
             certify(rounding, "COMM-100", replay=repeat[1], store=tmp_path, hosts=hosts)
@@ -548,9 +578,9 @@ def test_a_rule_of_ones_own_is_certified_and_shrunk_like_any_other(
         "COMM-100 is none of the rules here, but of somebody's own: --rules FILE names"
         in unknown.output
     )
-    for text, told in (("1 / 0", "it raised ZeroDivisionError"), ("", "it adds no rule")):
+    for text, message in (("1 / 0", "it raised ZeroDivisionError"), ("", "it adds no rule")):
         (tmp_path / "rules.py").write_text(text)
-        assert told in invoke("replay", repeat[1], "--rules", str(tmp_path / "rules.py")).output
+        assert message in invoke("replay", repeat[1], "--rules", str(tmp_path / "rules.py")).output
     again = session(
         "ddp_invariants",
         "replay",
@@ -565,7 +595,7 @@ def test_a_rule_of_ones_own_is_certified_and_shrunk_like_any_other(
 
 
 def test_a_property_of_ones_own_is_a_test_like_any_other(tmp_path: Path) -> None:
-    """In a folder of its own, on what the options name; the line that repeats what it finds works there."""
+    """A user's own property runs in its own folder, and the line that repeats its failure works."""
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["ddp_invariants.plugin"]\n')
     (tmp_path / "own_property.py").write_text((ROOT / "examples" / "own_property.py").read_text())
     (tmp_path / "test_own.py").write_text(
@@ -603,7 +633,7 @@ def test_a_property_of_ones_own_is_a_test_like_any_other(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", ["COMM-7", "MINE-100", "COMM", "comm-100"])
 def test_a_rule_of_ones_own_has_a_name_that_no_other_will_have(name: str) -> None:
-    """An invariant, and a number from 100 on."""
+    """The name of a user's own rule is an invariant and a number from 100 on."""
     from ddp_invariants import rules
 
     with pytest.raises(ValueError, match="the number 100 or more"):

@@ -1,4 +1,4 @@
-"""No right implementation is accused, whatever its shape, and the suite knows what each does not claim."""
+"""Tests that no right implementation is accused, and that the suite knows what each can do."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from ddp_invariants.search.strategies import cases_for
 
 CONTROLS = str(Path(__file__).with_name("controls.py"))
 
-# The reference is judged by all of properties/, torch's DDP by the gallery.
+# properties/ judges the reference by all rules, and the gallery judges torch's DDP.
 WRAPPERS = {
     name: f"{CONTROLS}:{name}"
     for name in ("EqualSeeds", "ExplicitCall", "in_place", "TensorHooks", "FlatParameters")
@@ -23,7 +23,7 @@ RULES = ["INIT-1", "INIT-2", "LOSS-2", "GRAD-2", "GRAD-7", "PARAM-3", "COMM-2", 
 
 @pytest.mark.parametrize("ddp", WRAPPERS.values(), ids=WRAPPERS)
 def test_a_right_wrapper_is_not_accused_by_any_rule(make_trial: TrialMaker, ddp: str) -> None:
-    """All rules are judged on every case; none is breached, none refused."""
+    """All rules are judged on every case of a right wrapper, and none fails or is refused."""
     trial = make_trial(ddp=ddp, cases=14)
     for rule in [*RULES, "INIT-4"]:
         if not trial.scope.excluded(rule):
@@ -37,7 +37,10 @@ def test_a_right_wrapper_is_not_accused_by_any_rule(make_trial: TrialMaker, ddp:
 
 @pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
 def test_a_right_sampler_is_not_accused_by_any_rule(make_trial: TrialMaker, sampler: str) -> None:
-    """All rules are judged on every case; a sampler that cannot shuffle or drop is not asked to."""
+    """All rules are judged on every case of a right sampler, and none fails.
+
+    A sampler that cannot shuffle or drop is not asked to do so.
+    """
     trial = make_trial(sampler=sampler, cases=60)
     for rule in ("SHARD-1", "SHARD-6", "SHARD-7"):
         trial.certify(rule, cases_for(rule, trial.scope))
@@ -45,7 +48,7 @@ def test_a_right_sampler_is_not_accused_by_any_rule(make_trial: TrialMaker, samp
 
 
 def test_what_a_sampler_does_not_take_is_not_asked_of_it(make_trial: TrialMaker) -> None:
-    """A sampler that can neither drop nor shuffle is judged without both, and the ledger says so."""
+    """A sampler that can neither drop nor shuffle is judged without both, as the ledger reports."""
     trial = make_trial(sampler=f"{CONTROLS}:SlicesOfTheOrder", cases=40)
     trial.certify("SHARD-3", cases_for("SHARD-3", trial.scope))
     assert trial.ledger["SHARD-3"].verdict is Verdict.HOLDS

@@ -1,4 +1,4 @@
-"""A cause is named where it alone explains what was found, and nowhere else."""
+"""Tests of diagnosis: a cause is named only if this cause alone explains the evidence."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,12 +25,12 @@ WEIGHT, BIAS, SCALE = "layers.0.weight", "layers.0.bias", "layers.4.factor"
 Array = np.ndarray[Any, np.dtype[Any]]
 
 THREE = replace(CASE, world_size=3, values="real", data=Data(samples=24), seed=1)
-"""On fractions and three ranks nothing is equal by chance."""
+"""A case with fractions and three ranks, so that no two values are equal by chance."""
 MICRO = replace(THREE, accumulation=2, data=Data(samples=48, batch_size=2))
 
 
 def kinds(failure: Failure | None) -> set[str]:
-    """The kinds of cause that fit a breach."""
+    """Return the kinds of the causes that fit a failure."""
     assert failure is not None
     return {cause.kind for cause in failure.causes}
 
@@ -38,7 +38,7 @@ def kinds(failure: Failure | None) -> set[str]:
 def on_ranks(
     evidence: TrainingEvidence, moment: Moment, step: int, name: str, values_W: Any
 ) -> TrainingEvidence:
-    """Evidence in which every rank holds a value of its own."""
+    """Return evidence in which every rank holds its own value of a tensor."""
     for rank, value in enumerate(values_W):
         evidence = altered(
             evidence,
@@ -52,7 +52,7 @@ def on_ranks(
 
 
 def local(evidence: TrainingEvidence, name: str = WEIGHT, *numbers: int) -> Array:
-    """The ranks' local gradients, summed over micro-steps. Shape (W, …)."""
+    """Return the ranks' local gradients, summed over micro-steps, in shape (W, …)."""
     return np.stack(
         [
             np.sum(
@@ -64,12 +64,12 @@ def local(evidence: TrainingEvidence, name: str = WEIGHT, *numbers: int) -> Arra
 
 
 def alike(value: Array) -> list[Array]:
-    """One value on three ranks."""
+    """Return the same value for each of three ranks."""
     return [value] * 3
 
 
 def with_part(g_W: Array, part_W: Array) -> list[Array]:
-    """The mean, but for the last two elements."""
+    """Return the mean for every rank, with all but its first two elements replaced by a part's."""
     mean = g_W.mean(0)
     return [
         np.concatenate([mean.ravel()[:2], part.ravel()[2:]]).reshape(mean.shape) for part in part_W
@@ -144,7 +144,10 @@ GRADIENTS: list[tuple[str, Callable[[Array], Any], str]] = [
 def test_a_gradients_cause_is_named_and_a_near_miss_of_it_is_not(
     kind: str, held: Callable[[Array], Any], words: str
 ) -> None:
-    """Every wrong element must be predicted: with one of them moved by a hundredth, nothing is named."""
+    """The cause of a wrong gradient is named only if it predicts every wrong element.
+
+    With one wrong element moved by a hundredth, no cause is named.
+    """
     evidence = right(THREE)
     values_W = held(local(evidence))
     rules = judge(on_ranks(evidence, "reduced", 0, WEIGHT, values_W))
@@ -162,7 +165,11 @@ def test_a_gradients_cause_is_named_and_a_near_miss_of_it_is_not(
 
 
 def test_what_overflows_a_lower_precision_is_told_as_rounded_to_it() -> None:
-    """An infinity, or the NaN that two of them make, has no distance to what is predicted, and equals it."""
+    """A gradient that overflows a lower precision is diagnosed as rounded to that precision.
+
+    An infinity, or the NaN made from two of them, has no distance to a prediction. It must equal
+    the prediction.
+    """
     evidence = right(THREE)
     large_W = 2.0**20 * local(evidence)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -188,7 +195,7 @@ def test_what_overflows_a_lower_precision_is_told_as_rounded_to_it() -> None:
 def test_a_cause_of_wrong_accumulation_is_named(
     kind: str, held: Callable[[Array, Array], Any]
 ) -> None:
-    """Two micro-steps, of which one is lost or not reduced."""
+    """The cause of wrong accumulation is named if one of two micro-steps is lost or not reduced."""
     evidence = right(MICRO)
     rules = judge(
         on_ranks(
@@ -206,7 +213,7 @@ def test_a_cause_of_wrong_accumulation_is_named(
 def test_two_as_a_factor_of_two_micro_steps_is_no_certain_cause(
     factor: float, kind: str | None
 ) -> None:
-    """A doubled mean of two micro-steps is counted twice, or not divided by them: both are said."""
+    """A factor of two over two micro-steps has two possible causes, and both are reported."""
     evidence = right(MICRO)
     failure = judge(everywhere(evidence, "reduced", 0, WEIGHT, lambda v: v * np.float32(factor)))[
         "GRAD-8"
@@ -219,7 +226,7 @@ def test_two_as_a_factor_of_two_micro_steps_is_no_certain_cause(
 
 
 def test_what_the_step_before_left_is_named() -> None:
-    """Stale, or added to what is fresh."""
+    """A gradient of the step before is named as stale, or as not cleared if it was added."""
     evidence = right(THREE)
     before, fresh = (evidence.ranks[0].tensors["reduced", step].by_name[WEIGHT] for step in (0, 1))
     for value, kind in ((before, "stale"), (before + fresh, "not cleared")):
@@ -229,7 +236,7 @@ def test_what_the_step_before_left_is_named() -> None:
 
 
 def test_a_buffer_read_too_early_is_named() -> None:
-    """It holds the sentinel, divided or not."""
+    """A gradient that holds the sentinel, divided or not, is diagnosed as read too early."""
     evidence = right(replace(THREE, perturbation=Perturbation("withheld")))
     failure = judge(
         everywhere(evidence, "reduced", 0, WEIGHT, lambda v: np.full_like(v, 12345.0 / 3))
@@ -238,11 +245,15 @@ def test_a_buffer_read_too_early_is_named() -> None:
 
 
 def test_of_two_causes_that_both_fit_none_is_preferred() -> None:
-    """On two ranks a sum is twice the mean; of three causes and more nothing is said."""
+    """If two causes fit, both are reported; if three or more fit, none is.
+
+    On two ranks a sum is twice the mean, so that two causes fit.
+    """
     failure = judge(everywhere(right(), "reduced", 0, WEIGHT, lambda v: v * 2))["GRAD-2"].failure
     assert failure is not None
     assert failure.perhaps == (
-        "either got / expected = 2 = world size: summed, never divided; or got / expected = 2: accumulated once too often; "
+        "either got / expected = 2 = world size: summed, never divided; "
+        "or got / expected = 2: accumulated once too often; "
         f"only 1 of 3 parameters, {WEIGHT!r}: tied and the first in registration order"
     )
     three = replace(failure, causes=(*failure.causes, Cause("third", "a third")), perhaps="")
@@ -255,17 +266,21 @@ def test_of_two_causes_that_both_fit_none_is_preferred() -> None:
 
 
 def test_which_rank_it_is_is_said_only_where_that_is_certain() -> None:
-    """Two ranks with equal gradients leave open whose is left out; a case that tells one of the two settles it."""
-    one, other = (Cause("left out", f"rank {rank} is left out") for rank in (0, 1))
-    open_ = Failure("GRAD-2", "", "", "", "", causes=(one, other))
-    assert narrowed(open_, [replace(open_, causes=(other,))]).perhaps == "rank 1 is left out"
+    """A cause names a rank only if that rank is certain.
+
+    Two ranks with equal gradients leave open which rank's gradient is left out. A case that
+    separates the two ranks settles it.
+    """
+    first, second = (Cause("left out", f"rank {rank} is left out") for rank in (0, 1))
+    open_ = Failure("GRAD-2", "", "", "", "", causes=(first, second))
+    assert narrowed(open_, [replace(open_, causes=(second,))]).perhaps == "rank 1 is left out"
     assert narrowed(
         open_, [replace(open_, causes=(Cause("left out", "rank 2 is left out"),))]
-    ).causes == (one, other)
+    ).causes == (first, second)
 
 
 def test_a_declared_sum_that_is_divided_is_named() -> None:
-    """The mean is wrong there."""
+    """A gradient that is the mean, where a sum is declared, is diagnosed as divided."""
     evidence = right(THREE)
     assert kinds(judge(evidence, Declarations(reduction="sum"))["GRAD-2"].failure) == {"divided"}
 
@@ -278,7 +293,10 @@ _ORDER = "registration order"
     [
         (
             [WEIGHT],
-            f"only 1 of 3 parameters, {WEIGHT!r}: tied, larger than the bucket cap of 12 bytes and the first in {_ORDER}",
+            (
+                f"only 1 of 3 parameters, {WEIGHT!r}: tied, larger than the bucket cap of 12 bytes "
+                f"and the first in {_ORDER}"
+            ),
         ),
         ([BIAS], f"only 1 of 3 parameters, {BIAS!r}: vectors"),
         ([BIAS, SCALE], f"only 2 of 3 parameters, {BIAS!r}, {SCALE!r}: the last 2 in {_ORDER}"),
@@ -287,7 +305,10 @@ _ORDER = "registration order"
     ],
 )
 def test_what_wrong_parameters_have_in_common_is_said(names: list[str], words: str) -> None:
-    """Only where no right parameter has it too, and where one is right."""
+    """A common property of the wrong parameters is named only if no right parameter has it.
+
+    At least one parameter must be right.
+    """
     evidence = right(replace(THREE, bucket_cap=12))
     for name in names:
         evidence = on_ranks(evidence, "reduced", 0, name, local(evidence, name))
@@ -312,7 +333,10 @@ STARTS: list[tuple[str, Callable[[Array], Any]]] = [
 def test_a_starts_cause_is_named_and_a_near_miss_of_it_is_not(
     kind: str, held: Callable[[Array], Any]
 ) -> None:
-    """What every wrong rank holds must be predicted to the last bit where it is a copy."""
+    """The cause of a wrong start is named only if it predicts the values of every wrong rank.
+
+    If the cause is a copy, the prediction must be right to the last bit.
+    """
     evidence = right(THREE)
     built_W = np.stack([rank.tensors["built", 0].by_name[WEIGHT] for rank in evidence.ranks])
     values_W = [np.array(value, np.float64) for value in held(built_W)]
@@ -326,7 +350,10 @@ def test_a_starts_cause_is_named_and_a_near_miss_of_it_is_not(
 
 
 def test_buffers_that_alone_were_not_broadcast_are_named() -> None:
-    """Integers, floats and bools alike."""
+    """A buffer that keeps the value its rank built is diagnosed as never broadcast.
+
+    This holds for integers, floats and bools.
+    """
     evidence = right(replace(THREE, world_size=4))
     own = evidence.ranks[1].tensors["built buffers", 0].by_name["layers.5.count"]
     failure = judge(altered(evidence, 1, "forward buffers", 0, "layers.5.count", lambda _: own))[
@@ -349,7 +376,7 @@ def test_buffers_that_alone_were_not_broadcast_are_named() -> None:
     ],
 )
 def test_a_losss_cause_is_named(kind: str | None, loss: Callable[[Array], Any]) -> None:
-    """From the losses of the ranks' twins."""
+    """The cause of a wrong loss is found from the losses of the ranks' unwrapped twin modules."""
     evidence = right(THREE)
     twins_W = np.array([rank.tensors["loss", 0].values_P[1] for rank in evidence.ranks])
     assert kinds(judge(on_ranks(evidence, "loss", 0, "loss", loss(twins_W)))["LOSS-1"].failure) == (
@@ -394,7 +421,11 @@ COUNT, RUNNING = "layers.5.count", "layers.5.running"
 def test_where_a_buffer_went_is_named(
     kind: str | None, name: str, step: int, value: Callable[[TrainingEvidence], Array]
 ) -> None:
-    """From what the ranks' twins were left with, what they started from, and what was built."""
+    """The cause of a wrong buffer is found from the ranks' unwrapped twin modules.
+
+    The diagnosis compares the buffer with the twins' last values, the step's first values, and the
+    values that were built.
+    """
 
     def filled(
         evidence: TrainingEvidence, moment: Moment, number: int, to: int
@@ -402,13 +433,13 @@ def test_where_a_buffer_went_is_named(
         return everywhere(evidence, moment, number, name, lambda held: np.full_like(held, to))
 
     evidence = filled(filled(right(THREE), "built buffers", 0, 1), "forward buffers", 0, 1)
-    for number, left in enumerate((3, 5)):  # Not zero, and not as it was built.
+    for number, left in enumerate((3, 5)):  # These values are neither zero nor the built ones.
         evidence = filled(
             filled(evidence, "twin buffers", number, left), "forward buffers", number + 1, left
         )
     assert judge(evidence)["BUF-2"].failure is None
-    found = value(evidence).astype(np.int64 if name == COUNT else np.float32)
-    failure = judge(altered(evidence, 1, "forward buffers", step, name, lambda _: found))[
+    wrong = value(evidence).astype(np.int64 if name == COUNT else np.float32)
+    failure = judge(altered(evidence, 1, "forward buffers", step, name, lambda _: wrong))[
         "BUF-2"
     ].failure
     assert failure is not None
@@ -416,7 +447,7 @@ def test_where_a_buffer_went_is_named(
 
 
 def test_a_buffer_that_was_not_moved_is_named() -> None:
-    """As by a module in evaluation."""
+    """A buffer that did not move in a step is diagnosed as in evaluation mode."""
     evidence = right(THREE)
     for rank in range(3):
         evidence = altered(evidence, rank, "twin buffers", 0, COUNT, lambda v: np.full_like(v, 3))
@@ -426,7 +457,10 @@ def test_a_buffer_that_was_not_moved_is_named() -> None:
 
 
 def test_what_a_program_wrote_into_buffers_is_what_the_next_forward_starts_from() -> None:
-    """Exactly, although no forward would have left that; what is lost of it is named."""
+    """The next forward must start from exactly the values that a program wrote into buffers.
+
+    No forward would have left these values. If they are lost, the diagnosis says so.
+    """
     evidence = right(replace(THREE, between_steps=(BetweenSteps("buffers", 1),)))
     written = [rank.tensors["twin buffers", 1] for rank in evidence.ranks]
     evidence = replace(
@@ -443,17 +477,17 @@ def test_what_a_program_wrote_into_buffers_is_what_the_next_forward_starts_from(
             for rank in evidence.ranks
         ),
     )
-    found = judge(evidence)["BUF-2"]
-    assert found.failure is None
-    assert "buffers written to between steps" in found.met
+    finding = judge(evidence)["BUF-2"]
+    assert finding.failure is None
+    assert "buffers written to between steps" in finding.met
     left = evidence.ranks[0].tensors["left buffers", 0].by_name[COUNT]
-    for value, told in ((left, "what the program wrote into it since is lost"), (left + 7, "")):
+    for value, words in ((left, "what the program wrote into it since is lost"), (left + 7, "")):
         failure = judge(
             altered(evidence, 0, "forward buffers", 1, COUNT, lambda _, value=value: value)
         )["BUF-2"].failure
         assert failure is not None
-        assert told in failure.perhaps
-        assert bool(told) == bool(failure.perhaps)
+        assert words in failure.perhaps
+        assert bool(words) == bool(failure.perhaps)
 
 
 MOMENTUM = replace(THREE, optimizer=Optimizer(log2_lr=-4, momentum=0.5, weight_decay=0.25))
@@ -467,7 +501,7 @@ def sgd(
     decay: float = 0.25,
     scale: float = 1.0,
 ) -> Array:
-    """WEIGHT after a step of SGD with momentum 0.5, computed anew, with something wrong at that step."""
+    """Return WEIGHT after a step of SGD with momentum 0.5, computed anew with a possible error."""
     rank = evidence.ranks[0]
     buffer = np.zeros((2, 2))
     value = buffer
@@ -496,7 +530,7 @@ def sgd(
 def test_an_updates_cause_is_named(
     kind: str | None, step: int, value: Callable[[TrainingEvidence], Array]
 ) -> None:
-    """The optimizer is computed again with what may have gone wrong."""
+    """The cause of a wrong update is found by computing the optimizer again with each error."""
     evidence = right(MOMENTUM)
     failure = judge(on_ranks(evidence, "updated", step, WEIGHT, alike(value(evidence))))[
         "PARAM-3"
@@ -505,7 +539,7 @@ def test_an_updates_cause_is_named(
 
 
 def test_an_update_that_follows_a_wrong_gradient_points_back_to_it() -> None:
-    """The gradient's own cause is told with it."""
+    """An update that follows from a wrong gradient is reported with the gradient's own cause."""
     evidence = right(MOMENTUM)
     evidence = everywhere(evidence, "reduced", 0, WEIGHT, lambda v: v * 3)
     failure = judge(on_ranks(evidence, "updated", 0, WEIGHT, alike(sgd(evidence, 0))))[
@@ -517,7 +551,7 @@ def test_an_update_that_follows_a_wrong_gradient_points_back_to_it() -> None:
 
 
 def test_parameters_that_differ_point_back_to_what_differed_first() -> None:
-    """The start, or the gradients."""
+    """Parameters that differ are explained by the start or the gradients that differed first."""
     evidence = right(THREE)
     apart = altered(evidence, 1, "updated", 0, WEIGHT, lambda v: v + 1)
     assert kinds(judge(apart)["PARAM-1"].failure) == set()
@@ -530,7 +564,7 @@ def test_parameters_that_differ_point_back_to_what_differed_first() -> None:
 
 
 def test_parameters_that_move_between_steps_are_told_where_they_went() -> None:
-    """Back to the start, or to somebody's values."""
+    """Parameters that move back to the start between steps are diagnosed as restored."""
     evidence = right(THREE)
     start = evidence.ranks[0].tensors["forward", 0].by_name[WEIGHT]
     restored = evidence
@@ -554,7 +588,7 @@ def test_parameters_that_move_between_steps_are_told_where_they_went() -> None:
 def test_why_a_nan_did_not_arrive_is_named(
     held: Callable[[Array], Array], kind: str | None
 ) -> None:
-    """Scrubbed on the way, or never reduced."""
+    """A NaN that did not arrive is diagnosed as scrubbed on the way or as never reduced."""
     evidence = right(replace(THREE, poison=Poison(0, 1)))
     evidence = altered(evidence, 0, "local", 1, WEIGHT, lambda v: np.full_like(v, np.nan))
     value = held(local(evidence, WEIGHT, 1)).astype(np.float32)
@@ -574,7 +608,7 @@ def deal(
     batch_size: int = 1,
     **answer: object,
 ) -> Failure | None:
-    """A rule's breach by a sampler that dealt these shards."""
+    """Return a rule's failure by a sampler that yields these shards."""
     case = ShardCase(
         world_size=len(shards[0]),
         epochs=epochs,
@@ -596,7 +630,7 @@ def deal(
 
 
 def permuted(count: int, seed: int) -> list[int]:
-    """A permutation."""
+    """Return a random permutation of the integers below `count`."""
     order: list[int] = np.random.default_rng(seed).permutation(count).tolist()
     return order
 
@@ -752,12 +786,15 @@ _DRAWN = np.random.default_rng(0).integers(0, _N, (2, 2, _N // 2)).tolist()
 def test_a_samplers_cause_is_named(
     rule: str, kind: str | None, failure: Callable[[str], Failure | None]
 ) -> None:
-    """Where what was dealt is impossible under every other, or a chance below 1e-9."""
+    """A sampler's cause is named if every other cause is impossible or less likely than 1e-9."""
     assert kinds(failure(rule)) == ({kind} if kind else set())
 
 
 def test_on_a_short_dataset_what_is_random_stays_open() -> None:
-    """Two ranks that share an index of two may have drawn it with replacement, or shuffled by themselves."""
+    """On a short dataset random causes stay open, because several of them explain the shards.
+
+    Two ranks that share one of two indices may have drawn with replacement or shuffled separately.
+    """
     failure = deal("SHARD-3", [[[1], [1]]], samples=2, shuffle=True)
     assert {"rank ignored", "with replacement", "shuffled differently"} <= kinds(failure)
     assert failure is not None
@@ -765,23 +802,28 @@ def test_on_a_short_dataset_what_is_random_stays_open() -> None:
 
 
 def test_larger_cases_keep_what_a_smaller_one_is_about() -> None:
-    """Kinds of layers, ties, layouts and the cap's relation to a parameter; more ranks only where the scope has them."""
+    """Larger cases keep a case's kinds of layers, ties, layouts, and the cap's relation to sizes.
+
+    They have more ranks only if the scope allows more ranks.
+    """
     case = TrainingCase(
         Model(1, (Layer("linear", layout="strided"), Layer("linear", tied=0))),
         world_size=2,
         bucket_cap=2,
     )
     larger = list(telling(case, Scope(3)))
-    assert {one.world_size for one in larger if isinstance(one, TrainingCase)} == {2, 3}
+    assert {
+        candidate.world_size for candidate in larger if isinstance(candidate, TrainingCase)
+    } == {2, 3}
     assert all(
-        isinstance(one, TrainingCase)
-        and one.model.layers[1].tied == 0
-        and one.model.layers[0].layout == "strided"
-        and one.values == "real"
-        for one in larger
+        isinstance(candidate, TrainingCase)
+        and candidate.model.layers[1].tied == 0
+        and candidate.model.layers[0].layout == "strided"
+        and candidate.values == "real"
+        for candidate in larger
     )
-    assert all(one.world_size == 2 for one in telling(case, Scope(2)))
-    assert {one.world_size for one in telling(ShardCase(), Scope())} == {2, 3, 4}
+    assert all(candidate.world_size == 2 for candidate in telling(case, Scope(2)))
+    assert {candidate.world_size for candidate in telling(ShardCase(), Scope())} == {2, 3, 4}
 
 
 SENT_TOGETHER = [Call("allreduce", "float32", 7, "SUM", site="ddp.py:3", launched=0.7, waited=0.8)]
@@ -798,21 +840,26 @@ AMBIGUOUS = [
             None,
             WEIGHT,
             (
-                "it travelled in reduction 2 of 2 of step 0 on rank 0, all_reduce (float32 x 4 SUM) at ddp.py:1, started "
+                "it travelled in reduction 2 of 2 of step 0 on rank 0, "
+                "all_reduce (float32 x 4 SUM) at ddp.py:1, started "
                 "600.0 ms into the backward and waited for after 700.0 ms"
             ),
         ),
         (
             None,
             SCALE,
-            "it travelled in reduction 1 of 2 of step 0 on rank 0, all_reduce (float32 x 3 SUM) at ddp.py:1",
+            (
+                "it travelled in reduction 1 of 2 of step 0 on rank 0, "
+                "all_reduce (float32 x 3 SUM) at ddp.py:1"
+            ),
         ),
         (SENT_TOGETHER, BIAS, "it travelled in the one reduction of step 0"),
         (
             AMBIGUOUS,
             WEIGHT,
             (
-                "in step 0 rank 0 sent all_reduce (float32 x 2 SUM) at ddp.py:3, all_reduce (float32 x 2 SUM) at "
+                "in step 0 rank 0 sent all_reduce (float32 x 2 SUM) at ddp.py:3, "
+                "all_reduce (float32 x 2 SUM) at "
                 "ddp.py:3; its float32 gradients have 7 elements"
             ),
         ),
@@ -822,10 +869,13 @@ AMBIGUOUS = [
 def test_a_wrong_gradient_is_told_with_the_reduction_that_carried_it(
     calls: list[Call] | None, name: str, event: str
 ) -> None:
-    """Where every way to fill buckets says the same; otherwise with what was sent."""
+    """A wrong gradient is reported with its reduction, if every filling of buckets agrees on it.
+
+    Otherwise the report lists what the rank sent.
+    """
     evidence = everywhere(right(), "reduced", 0, name, lambda value: value + value.dtype.type(1))
     if calls is not None:
-        # Something else was sent, before: the group is observed.
+        # The group is observed, because another collective was sent before.
         sent = [[Call("broadcast", "float32", 8, "from 0"), *calls]]
         evidence = replace(
             evidence, ranks=tuple(replace(rank, sent=sent) for rank in evidence.ranks)

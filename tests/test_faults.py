@@ -1,4 +1,7 @@
-"""The catalogue of planted faults is whole, and the judge catches a sample of it; the whole is measured by a command."""
+"""Tests of the catalogue of planted faults, and of the judge on a sample of it.
+
+A command measures the whole catalogue.
+"""
 
 import re
 from dataclasses import replace
@@ -22,41 +25,48 @@ from ddp_invariants.search import search as searches
 from ddp_invariants.search.strategies import training_cases
 from ddp_invariants.search.trial import Trial
 
-FAULTS = [one for one in planted() if one.is_fault]
+FAULTS = [fault for fault in planted() if fault.is_fault]
 _RARELY = ("ReadyCountersSurvive", "TakesAPartForTheWhole", "QueuedByTheFirstGradient")
 _SLOWLY = ("HangsOnThree", "NeverEnds", "TakesWhatHasArrived")
-SAMPLE = [one for one in FAULTS if not one.needs_device and one.name not in (*_SLOWLY, *_RARELY)][
-    ::24
-]
-"""Enough to notice that the judge has become worse. What hangs takes its deadline, and has a test of its own; what gives up
-after some milliseconds does so always on a machine that is busy, and is then told as what never
-reduces; what shows in one of hundreds of cases is searched for by the command alone."""
+SAMPLE = [
+    fault for fault in FAULTS if not fault.needs_device and fault.name not in (*_SLOWLY, *_RARELY)
+][::24]
+"""A sample of the faults, large enough to show that the judge has become worse.
+
+The sample leaves out three kinds of faults. A fault that hangs takes its whole deadline, and has a
+test of its own. A fault that gives up after some milliseconds always gives up on a busy machine,
+and is then diagnosed as one that never reduces. A fault that shows in one of hundreds of cases is
+searched for only by the command.
+"""
 
 
-@pytest.mark.parametrize("fault", SAMPLE, ids=[f"{one.host}_{one.name}" for one in SAMPLE])
+@pytest.mark.parametrize("fault", SAMPLE, ids=[f"{fault.host}_{fault.name}" for fault in SAMPLE])
 def test_a_planted_fault_is_caught_and_told_as_what_it_is(
     pool: Pool, tmp_path: Path, fault: Planted
 ) -> None:
-    """In a search for anything, by the rule that names the fact, with no cause that was not planted."""
-    found = search(pool, Job(fault, seed=0), tmp_path)
-    assert found.is_right_rule, found
-    assert found.diagnosis != "wrong", found
+    """A search by all rules catches the fault by the rule that names it, with no wrong cause."""
+    detection = search(pool, Job(fault, seed=0), tmp_path)
+    assert detection.is_right_rule, detection
+    assert detection.diagnosis != "wrong", detection
 
 
 def test_the_catalogue_is_whole() -> None:
-    """A hundred faults and more, of every style; each style has a right one; names are unique in their module."""
+    """The catalogue has at least 100 faults, and every style of fault has a right control.
+
+    Names are unique in their module.
+    """
     assert len(FAULTS) >= 100
-    hosts = {one.host for one in FAULTS}
+    hosts = {fault.host for fault in FAULTS}
     assert len(hosts) >= 11
-    controlled = {one.host for one in planted() if not one.is_fault}
+    controlled = {entry.host for entry in planted() if not entry.is_fault}
     assert hosts - controlled <= {
         "starts",
         "bucketed",
         "timing",
         "programs",
-    }  # Whose right one is the reference.
-    assert len({(one.target, one.is_sampler) for one in planted()}) == len(planted())
-    assert {one.rule for one in FAULTS} >= {
+    }  # The control of these is the reference.
+    assert len({(entry.target, entry.is_sampler) for entry in planted()}) == len(planted())
+    assert {fault.rule for fault in FAULTS} >= {
         "INIT-1",
         "SHARD-1",
         "LOSS-1",
@@ -69,9 +79,9 @@ def test_the_catalogue_is_whole() -> None:
 
 
 def test_every_source_is_an_address_or_says_what_it_is() -> None:
-    """An issue becomes a link."""
-    assert all(one.where for one in FAULTS)
-    linked = [one for one in FAULTS if one.link]
+    """Every fault names its source, and an issue becomes a link."""
+    assert all(fault.where for fault in FAULTS)
+    linked = [fault for fault in FAULTS if fault.link]
     assert len(linked) > len(FAULTS) / 3
     assert (
         Planted("", "", "", "", "pytorch#49172").link
@@ -96,7 +106,7 @@ def test_every_source_is_an_address_or_says_what_it_is() -> None:
 def test_a_docstring_that_is_no_record_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, words: str
 ) -> None:
-    """With the name of the entry, and the form."""
+    """A docstring that is no record is refused with the entry's name and the expected form."""
     (tmp_path / "odd.py").write_text(source, encoding="utf-8")
     monkeypatch.setattr(catalogue, "_FOLDER", tmp_path)
     with pytest.raises(CatalogueError, match=re.escape(words)) as refused:
@@ -105,17 +115,17 @@ def test_a_docstring_that_is_no_record_is_refused(
 
 
 def test_entries_are_chosen_by_name_module_or_rule() -> None:
-    """And a name that is none of these is refused, with a close one."""
+    """Entries are chosen by name, module or rule; an unknown name is refused with a suggestion."""
     assert chosen([]) == list(planted())
-    assert {one.name for one in chosen(["NoWait"])} == {"NoWait"}
-    assert {one.rule for one in chosen(["COMM-3"])} == {"COMM-3"}
-    assert {one.host for one in chosen(["timing", "starts"])} == {"timing", "starts"}
+    assert {entry.name for entry in chosen(["NoWait"])} == {"NoWait"}
+    assert {entry.rule for entry in chosen(["COMM-3"])} == {"COMM-3"}
+    assert {entry.host for entry in chosen(["timing", "starts"])} == {"timing", "starts"}
     with pytest.raises(CatalogueError, match=r"--only timming: .* did you mean timing"):
         chosen(["timming"])
 
 
 def caught(trial: Trial, rule: str) -> Violation:
-    """The violation a trial ends with."""
+    """Return the violation that a trial ends with."""
     with pytest.raises(violation_class(rule)) as raised:
         trial.certify(rule)
     violation = raised.value
@@ -126,15 +136,19 @@ def caught(trial: Trial, rule: str) -> Violation:
 def test_a_violation_says_which_of_its_cases_violations_to_read_first(
     make_trial: TrialMaker,
 ) -> None:
-    """A sum that is never divided moves parameters wrongly; a missing wait makes anything wrong."""
-    told = caught(make_trial(ddp=fault_of("NeverDivides"), cases=20), "PARAM-3").report
-    assert "read first GRAD-2: the gradient is not the mean" in told
+    """A report names the violation of the same case that explains this one.
+
+    A sum that is never divided also moves parameters wrongly. A missing wait can make any value
+    wrong.
+    """
+    report = caught(make_trial(ddp=fault_of("NeverDivides"), cases=20), "PARAM-3").report
+    assert "read first GRAD-2: the gradient is not the mean" in report
     assert (
         "read first"
         not in caught(make_trial(ddp=fault_of("NeverDivides"), cases=20), "GRAD-2").report
     )
-    told = caught(make_trial(ddp=fault_of("NoWait"), cases=20), "GRAD-2").report
-    assert "read first COMM-3: the result of a collective is not waited for" in told
+    report = caught(make_trial(ddp=fault_of("NoWait"), cases=20), "GRAD-2").report
+    assert "read first COMM-3: the result of a collective is not waited for" in report
 
 
 NORMED = TrainingCase(
@@ -183,7 +197,10 @@ NORMED = TrainingCase(
 def test_what_goes_wrong_with_a_batch_norm_is_told_of_its_buffers(
     pool: Pool, name: str, rule: str, where: str, perhaps: str
 ) -> None:
-    """By name, and what is right, or wrong otherwise, is not: counts move alike on all ranks."""
+    """A violation names the batch-norm buffer and the cause, and right buffers are not accused.
+
+    Counts move alike on all ranks, so a fault that leaves only them out does not violate BUF-2.
+    """
     failure = judge(pool.train(NORMED, Ddp(f"ddp_invariants.faults.buffers:{name}")))[rule].failure
     assert (failure is None) == (where == "")
     if failure is not None:
@@ -192,7 +209,10 @@ def test_what_goes_wrong_with_a_batch_norm_is_told_of_its_buffers(
 
 
 def test_what_a_program_writes_into_buffers_must_not_be_lost(pool: Pool) -> None:
-    """Right wrappers hand it on; a copy of what the last forward left undoes it."""
+    """A wrapper that restores the buffers of the last forward loses what the program wrote.
+
+    Right wrappers keep the values that the program wrote.
+    """
     case = replace(NORMED, between_steps=(BetweenSteps("buffers", 1),))
     lost = judge(pool.train(case, Ddp("ddp_invariants.faults.buffers:LosesWhatIsWritten")))[
         "BUF-2"
@@ -200,16 +220,16 @@ def test_what_a_program_writes_into_buffers_must_not_be_lost(pool: Pool) -> None
     assert lost is not None
     assert "what the program wrote into it since is lost" in lost.perhaps
     for right in ("reference", "torch", "ddp_invariants.faults.buffers:OneByOne"):
-        found = judge(pool.train(case, Ddp(right)))["BUF-2"]
-        assert found.failure is None
-        assert "buffers written to between steps" in found.met
+        finding = judge(pool.train(case, Ddp(right)))["BUF-2"]
+        assert finding.failure is None
+        assert "buffers written to between steps" in finding.met
 
 
 @pytest.mark.parametrize("fault", ["HangsOnThree", "DiesInBackward"])
 def test_fault_that_does_not_end_violates_live1_with_ranks_and_stacks(
     make_trial: TrialMaker, pool: Pool, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    """A hang or a death is LIVE-1's, names the ranks, shows where they were, and the ranks after it are usable."""
+    """A hang or a death violates LIVE-1, with ranks and stacks, and spares the next trial."""
     pool.deadline = 1.5
     monkeypatch.setattr(searches, "SHRINK_SECONDS", 8.0)
     trial = make_trial(ddp=fault_of(fault), cases=20)
@@ -217,8 +237,8 @@ def test_fault_that_does_not_end_violates_live1_with_ranks_and_stacks(
     assert "rank 1" in violation.report
     assert "timing.py" in violation.report or "ddp.py" in violation.report
     assert isinstance(violation.case, TrainingCase)
-    # Each try to make it smaller takes its whole deadline: on a slow machine there is no time for
-    # all.
+    # Each attempt to shrink the case takes its whole deadline. On a slow machine there is no time
+    # for all attempts.
     assert violation.case.world_size in ((3, 4) if fault == "HangsOnThree" else (2,))
     assert ("SIGABRT" in violation.report) == (fault == "DiesInBackward")
     trial = make_trial(cases=10)
@@ -228,7 +248,7 @@ def test_fault_that_does_not_end_violates_live1_with_ranks_and_stacks(
 def test_a_sampler_that_does_not_end_violates_live1(
     make_trial: TrialMaker, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever rule was asked, within a few short deadlines."""
+    """A sampler that does not end violates LIVE-1 within a few short deadlines, for any rule."""
     pool.deadline = 1.5
     monkeypatch.setattr(searches, "SHRINK_SECONDS", 4.0)
     trial = make_trial(sampler=fault_of("NeverEnds"), cases=20)
@@ -243,7 +263,10 @@ def test_a_sampler_that_does_not_end_violates_live1(
 def test_a_missing_wait_is_caught_whatever_the_timing(
     make_trial: TrialMaker, fault: str, seed: int
 ) -> None:
-    """With results withheld until they are waited for, no luck hides it; the report says what withholding showed."""
+    """A missing wait always shows if results are withheld until they are waited for.
+
+    The report says what the withheld results showed.
+    """
     trial = make_trial(ddp=fault_of(fault), cases=20, seed=seed)
     violation = caught(trial, "COMM-3")
     assert "confirmed in 3 of 3 runs" in violation.report
@@ -255,14 +278,14 @@ def test_a_missing_wait_is_caught_whatever_the_timing(
 def test_a_wrapper_that_trains_a_copy_cannot_be_judged_and_is_told_so(
     make_trial: TrialMaker,
 ) -> None:
-    """What is watched must be what is trained."""
+    """A wrapper that trains a copy is inconclusive, because the monitored module is not trained."""
     trial = make_trial(ddp=fault_of("TrainsACopy"), cases=10)
     with pytest.raises(Inconclusive, match=r"it\s+trains\s+a\s+copy"):
         trial.certify("GRAD-2")
 
 
 def test_a_refusal_is_neither_a_violation_nor_a_pass(make_trial: TrialMaker) -> None:
-    """An implementation that raises on every rank cannot be certified, and is not accused."""
+    """An implementation that raises on every rank is neither certified nor accused."""
     trial = make_trial(ddp=fault_of("RaisesOnWrap"), cases=10)
     with pytest.raises(Inconclusive, match="NotImplementedError in wrap of step 0"):
         trial.certify("GRAD-2")
@@ -290,7 +313,7 @@ def test_what_comes_and_goes_is_shown_every_time_by_withholding(
 
 
 def test_timing_that_changes_an_answer_violates_comm2(make_trial: TrialMaker) -> None:
-    """The case is run with and without its perturbation, and the report says which it needs."""
+    """COMM-2 runs a case with and without its perturbation, and reports which one it needs."""
     violation = caught(make_trial(ddp=fault_of("NoWait"), cases=40), "COMM-2")
     assert re.search(
         r"only when (results are withheld|rank \d starts its collectives|collectives start)",

@@ -1,4 +1,4 @@
-"""Two interpreters compared: what differs is found, in its class, and nothing else is."""
+"""Tests of the upgrade gate: it finds each difference between two interpreters, and no other."""
 
 import datetime as dt
 import gzip
@@ -50,19 +50,20 @@ expires = 2100-01-01
 
 
 def names(old: TrainingEvidence, new: TrainingEvidence) -> list[str]:
-    """The sorts of difference between two sides."""
+    """Return the names of the differences between two sides."""
     return [
-        one.name for one in comparison.compared(old, new, Declarations(), SamplerDeclarations())
+        difference.name
+        for difference in comparison.compared(old, new, Declarations(), SamplerDeclarations())
     ]
 
 
 def test_a_side_does_not_differ_from_itself() -> None:
-    """Nor from another run of the same."""
+    """Two runs with equal evidence show no difference."""
     assert names(right(), right()) == []
 
 
 def test_every_class_of_difference_is_told() -> None:
-    """A rule, what must match exactly, a number with its stage."""
+    """A comparison reports violated rules, exact mismatches, and the stage where numbers differ."""
     old = right()
     assert names(old, everywhere(old, "reduced", 1, FACTOR, lambda values: values + 1)) == [
         *(f"rule: {rule}" for rule in ("GRAD-2", "GRAD-3", "GRAD-5", "GRAD-6")),
@@ -82,18 +83,21 @@ def test_every_class_of_difference_is_told() -> None:
         == "number: initialisation"
     )
     saved = right(replace(CASE, between_steps=(BetweenSteps("reload"),)))
-    other = replace(
+    prefixed = replace(
         saved,
         ranks=tuple(
             replace(rank, saved=[[f"module.{name}" for name in rank.saved[0]]])
             for rank in saved.ranks
         ),
     )
-    assert set(names(saved, other)) == {"discrete: names in a saved state"}
+    assert set(names(saved, prefixed)) == {"discrete: names in a saved state"}
 
 
 def test_each_warning_is_a_sort_of_its_own() -> None:
-    """By its first sentence without numbers: one that is accepted hides no other; who gives it is told."""
+    """Each warning is a difference of its own, named by its first sentence without numbers.
+
+    An accepted warning hides no other warning. The difference says which ranks gave the warning.
+    """
     old, both = (
         right(),
         [
@@ -102,8 +106,11 @@ def test_each_warning_is_a_sort_of_its_own() -> None:
         ],
     )
     new = replace(old, ranks=tuple(replace(rank, warned=both) for rank in old.ranks))
-    found = comparison.compared(old, new, Declarations(), SamplerDeclarations())
-    assert [(one.name, one.old, one.new, one.moves) for one in found] == [
+    differences = comparison.compared(old, new, Declarations(), SamplerDeclarations())
+    assert [
+        (difference.name, difference.old, difference.new, difference.moves)
+        for difference in differences
+    ] == [
         (
             "discrete: warning FutureWarning: # of # are so.",
             "none",
@@ -112,32 +119,34 @@ def test_each_warning_is_a_sort_of_its_own() -> None:
         ),
         ("discrete: warning UserWarning: b…", "none", "0, 1: UserWarning: b…", True),
     ]
-    other = replace(
+    renumbered = replace(
         new,
         ranks=(
             replace(new.ranks[0], warned=["FutureWarning: 3 of 4 are so. More", both[1]]),
             new.ranks[1],
         ),
     )
-    assert names(new, other) == []
+    assert names(new, renumbered) == []
     assert names(new, replace(new, ranks=(new.ranks[0], old.ranks[1]))) == [
-        one.name for one in found
+        difference.name for difference in differences
     ]
-    asked = ShardCase(data=Data(samples=3))
-    plain, told = (
-        {"raised": {"type": "E", "phase": "p", "message": ""}, "refused": {}, "warned": given}
-        for given in ([], ["UserWarning: c"])
+    case = ShardCase(data=Data(samples=3))
+    plain, warning_answer = (
+        {"raised": {"type": "E", "phase": "p", "message": ""}, "refused": {}, "warned": warnings}
+        for warnings in ([], ["UserWarning: c"])
     )
-    silent, warning = (ShardEvidence(asked, (one, one)) for one in (plain, told))
+    silent, warning = (ShardEvidence(case, (answer, answer)) for answer in (plain, warning_answer))
     assert [
-        one.name
-        for one in comparison.compared(silent, warning, Declarations(), SamplerDeclarations())
+        difference.name
+        for difference in comparison.compared(
+            silent, warning, Declarations(), SamplerDeclarations()
+        )
     ] == ["discrete: warning UserWarning: c"]
 
 
 @pytest.fixture
 def known(discovered: Discover, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is on trial on the hosts at hand is probed where no other test has done so."""
+    """Make the gate reuse the probes of other tests, and probe only what none has probed."""
     monkeypatch.setattr(gate, "discover", discovered)
 
 
@@ -165,7 +174,11 @@ class Warns(DistributedDataParallel):
 def test_a_warning_given_once_a_process_is_asked_of_new_ones(
     tmp_path: Path, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two sides that share processes give it in turn, and do not differ; where one never gives it, that is seen every time."""
+    """A warning that a process gives only once is a difference only if one side never gives it.
+
+    Two sides that share processes give the warning in turn. If one side never gives it, every
+    repetition in fresh processes shows the difference.
+    """
     (tmp_path / "warns.py").write_text(ONCE, encoding="utf-8")
     sides = gate.Gate(pool, pool, Ddp(f"{tmp_path}/warns.py:Warns"), Sampler(), 2)
     assert sides.run(12, 0).found == ()
@@ -182,8 +195,8 @@ def test_a_warning_given_once_a_process_is_asked_of_new_ones(
     monkeypatch.setattr(sides, "answers", silent_before)
     monkeypatch.setattr(gate, "SHRINK_RUNS", 5)
     pool.anew()
-    found = sides.run(12, 0).found
-    assert [(one.difference.name, one.seen) for one in found] == [
+    results = sides.run(12, 0).found
+    assert [(result.difference.name, result.seen) for result in results] == [
         ("discrete: warning UserWarning: only once", gate.REPEATS)
     ]
 
@@ -192,21 +205,30 @@ def test_a_warning_given_once_a_process_is_asked_of_new_ones(
 def test_what_was_only_warned_of_while_something_else_was_shrunk_is_told(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The warnings of all cases are compared once more at the end; what moved between cases alone is none."""
+    """A warning given by one side alone is checked again in fresh processes and then reported.
+
+    The gate compares the warnings of all cases at the end. A warning that both sides gave, in
+    different cases, is no difference.
+    """
     sides = gate.Gate(pool, pool, Ddp(), Sampler(), 2)
-    one = comparison.Difference(
+    difference = comparison.Difference(
         "discrete", "warning UserWarning: so", "", "none", "0: UserWarning: so"
     )
-    sides._warned[1][one.what] = CASE
+    sides._warned[1][difference.what] = CASE
     assert sides._only_warned(set(), {}) == []
-    monkeypatch.setattr(sides, "differences", lambda _case, *, fresh=False: [one] if fresh else [])
-    assert [found.difference for found in sides._only_warned(set(), {})] == [one]
-    sides._warned[0][one.what] = CASE
+    monkeypatch.setattr(
+        sides, "differences", lambda _case, *, fresh=False: [difference] if fresh else []
+    )
+    assert [result.difference for result in sides._only_warned(set(), {})] == [difference]
+    sides._warned[0][difference.what] = CASE
     assert sides._only_warned(set(), {}) == []
 
 
 def test_speed_and_memory_are_ratios_from_the_same_run() -> None:
-    """The median of the cases' ratios, and the most of any rank; of what did not end by itself, nothing."""
+    """Speed is a median ratio over the cases; memory is a ratio of the largest ranks.
+
+    A run that did not end by itself has no cost.
+    """
 
     def answered(seconds: float, peak: float) -> TrainingEvidence:
         ranks = tuple(
@@ -225,62 +247,68 @@ def test_speed_and_memory_are_ratios_from_the_same_run() -> None:
         (cost(answered(0.5, 110)), cost(answered(1.0 * factor, 120 + factor)))
         for factor in (1, 2, 3)
     ]
-    found = {one.what: one for one in ratios([(old, new) for old, new in pairs if old and new])}
-    assert [(one.ratio, one.quartiles, one.cases) for one in found.values()] == [
+    by_name = {
+        ratio.what: ratio for ratio in ratios([(old, new) for old, new in pairs if old and new])
+    }
+    assert [(ratio.ratio, ratio.quartiles, ratio.cases) for ratio in by_name.values()] == [
         (4.0, (3.0, 5.0), 3),
         (4.0, (3.0, 5.0), 3),
         (123 / 110, None, 3),
         (2.3, None, 3),
     ]
-    assert found["a training case"].new == 2000
+    assert by_name["a training case"].new == 2000
     assert cost(right()) is None
     assert cost(replace(answered(1, 1), incident=Incident("hung", {}, {}, 1.0))) is None
     assert (
         cost(
             replace(
-                answered(1, 1), ranks=tuple(replace(one, raised={}) for one in answered(1, 1).ranks)
+                answered(1, 1),
+                ranks=tuple(replace(rank, raised={}) for rank in answered(1, 1).ranks),
             )
         )
         is None
     )
     shards = ShardEvidence(ShardCase(), ({"cost": [1.0, 2.0, 3.0]},) * 2)
     assert cost(shards) == Cost(1.0, 0.0, 2.0, 3.0)
-    told = terminal.compared(
-        (HEAD.environment, HEAD.environment), Gated((), 3, (), tuple(found.values()))
+    text = terminal.compared(
+        (HEAD.environment, HEAD.environment), Gated((), 3, (), tuple(by_name.values()))
     )
     assert (
-        "  a training case               4.00, half of 3 cases from 3.00 to 5.00 (2,000.0 ms, old 500.0)"
-        in told
+        "  a training case               4.00, "
+        "half of 3 cases from 3.00 to 5.00 (2,000.0 ms, old 500.0)" in text
     )
-    assert "  resident memory of a rank     1.12 (123.0 MiB, old 110.0)" in told
+    assert "  resident memory of a rank     1.12 (123.0 MiB, old 110.0)" in text
 
 
 def test_a_difference_within_the_bound_is_a_rounding() -> None:
-    """Where the arithmetic is not exact; the last bit of a sum that is, is none."""
+    """A difference within the rounding bound is a rounding, unless the arithmetic is exact."""
     case = replace(CASE, values="real", world_size=3)
     old = right(case)
     new = everywhere(old, "reduced", 0, FACTOR, lambda values: values * (1 + 2.0**-23))
-    found = comparison.compared(old, new, Declarations(), SamplerDeclarations())
-    assert [one.name for one in found] == ["rounding: reduced gradient"]
-    assert found[0].where == "rank 0 of 3, step 0, parameter 'layers.4.factor' ()"
+    differences = comparison.compared(old, new, Declarations(), SamplerDeclarations())
+    assert [difference.name for difference in differences] == ["rounding: reduced gradient"]
+    assert differences[0].where == "rank 0 of 3, step 0, parameter 'layers.4.factor' ()"
     left = everywhere(old, "updated", 0, FACTOR, lambda values: values * (1 + 2.0**-23))
     left = everywhere(left, "forward", 1, FACTOR, lambda values: values * (1 + 2.0**-23))
-    found = comparison.compared(old, left, Declarations(), SamplerDeclarations())
-    assert [one.name for one in found if one.kind != "rule"] == [
+    differences = comparison.compared(old, left, Declarations(), SamplerDeclarations())
+    assert [difference.name for difference in differences if difference.kind != "rule"] == [
         "rounding: optimizer",
         "rounding: forward",
     ]
     overflowing = everywhere(old, "reduced", 0, FACTOR, lambda values: values * np.inf)
-    other = overflowing
+    rounded = overflowing
     for name in ("loss", "twin"):
-        other = everywhere(other, "loss", 0, name, lambda values: values * (1 + 2.0**-51))
-    assert names(overflowing, other) == ["rounding: forward"]
+        rounded = everywhere(rounded, "loss", 0, name, lambda values: values * (1 + 2.0**-51))
+    assert names(overflowing, rounded) == ["rounding: forward"]
     first = everywhere(old, "forward", 0, FACTOR, lambda values: values * (1 + 2.0**-23))
     assert names(old, first)[-1] == "number: forward"
 
 
 def test_a_samplers_answers_must_match_exactly() -> None:
-    """The first that does not is told; what follows from it is not."""
+    """A sampler's answers must match exactly, and the report names the first mismatch.
+
+    Mismatches that follow from the first one are not reported.
+    """
     case = ShardCase(data=Data(samples=3))
     shards = [[0, 2], [1, 0]]
     plain: dict[str, object] = {
@@ -298,27 +326,30 @@ def test_a_samplers_answers_must_match_exactly() -> None:
         "orders": None,
         "resumed": None,
     }
-    other = {
+    changed = {
         **plain,
         "shards": [[[0, 2], [1, 2]]],
         "again": [[0, 2], [1, 2]],
         "afresh": [[0, 2], [1, 2]],
     }
-    old, new = (ShardEvidence(case, (answer, answer)) for answer in (plain, other))
-    found = comparison.compared(old, new, Declarations(), SamplerDeclarations())
-    assert "discrete: indices" in [one.name for one in found]
+    old, new = (ShardEvidence(case, (answer, answer)) for answer in (plain, changed))
+    differences = comparison.compared(old, new, Declarations(), SamplerDeclarations())
+    assert "discrete: indices" in [difference.name for difference in differences]
     assert comparison.compared(old, old, Declarations(), SamplerDeclarations()) == []
     gone = ShardEvidence(case, (), Incident("died", {0: "died"}, {}, 1.0))
     assert [
-        one.name for one in comparison.compared(old, gone, Declarations(), SamplerDeclarations())
+        difference.name
+        for difference in comparison.compared(old, gone, Declarations(), SamplerDeclarations())
     ][-1] == "discrete: how the sampler ends"
 
 
 def test_defaults_are_compared_before_any_case() -> None:
-    """An argument that is new, gone, or has another default."""
+    """A new argument, a missing argument and another default differ before any case is run."""
     old = {"target": "torch:DDP", "defaults": {"module": "", "gone": "1", "changed": "True"}}
     new = {"target": "torch:DDP", "defaults": {"module": "", "changed": "False", "fresh": ""}}
-    assert [(one.what, one.old, one.new) for one in described(old, new)] == [
+    assert [
+        (difference.what, difference.old, difference.new) for difference in described(old, new)
+    ] == [
         ("argument gone", "default 1", "not taken"),
         ("argument changed", "default True", "default False"),
         ("argument fresh", "not taken", "required"),
@@ -326,7 +357,10 @@ def test_defaults_are_compared_before_any_case() -> None:
 
 
 def test_capabilities_are_compared_by_what_became_of_them() -> None:
-    """Not by their words; one that the other side does not know is told, too."""
+    """Capabilities are compared by their result; their messages may differ.
+
+    A capability that one side does not know is a difference.
+    """
     plain: dict[str, Any] = {"target": "torch:DDP", "defaults": {}}
     old = Offer(
         plain,
@@ -338,7 +372,10 @@ def test_capabilities_are_compared_by_what_became_of_them() -> None:
         plain,
         {"scalar": ("refused", "TypeError: no"), "tied": ("refused", "ValueError: thus")},
     )
-    assert [(one.what, one.old, one.new) for one in before_any_case(old, new)] == [
+    assert [
+        (difference.what, difference.old, difference.new)
+        for difference in before_any_case(old, new)
+    ] == [
         ("capability scalar", "right", "refused TypeError: no"),
         ("capability gone", "right", "not known"),
     ]
@@ -355,7 +392,7 @@ def test_capabilities_are_compared_by_what_became_of_them() -> None:
     ],
 )
 def test_the_gate_closes_on_what_is_not_accepted(found: tuple[Found, ...], status: int) -> None:
-    """Roundings never close it; what does not repeat leaves it undecided."""
+    """A rounding never closes the gate; a difference that does not repeat leaves it undecided."""
     assert Gated(found, 10).status == status
 
 
@@ -376,7 +413,7 @@ def test_the_gate_closes_on_what_is_not_accepted(found: tuple[Found, ...], statu
     ],
 )
 def test_a_bad_file_of_accepted_changes_is_refused(tmp_path: Path, text: str, message: str) -> None:
-    """With the place and the reason."""
+    """A bad file of accepted changes is refused with the place and the reason."""
     path = tmp_path / "accepted.toml"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(DeviationError, match=message):
@@ -384,7 +421,7 @@ def test_a_bad_file_of_accepted_changes_is_refused(tmp_path: Path, text: str, me
 
 
 def test_an_interpreter_that_cannot_serve_is_refused(tmp_path: Path) -> None:
-    """One that is not there, one that is none, one without torch."""
+    """A missing file, a program that is no Python, and a Python without torch are refused."""
     with pytest.raises(HarnessError, match="No such file"):
         gate.side(str(tmp_path / "none"))
     with pytest.raises(HarnessError, match="cannot import torch and numpy"):
@@ -402,8 +439,15 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def command(host_addresses: list[str], known: None, monkeypatch: pytest.MonkeyPatch) -> Command:  # noqa: ARG001 - also probes
-    """The command line, on the hosts at hand where it asks for this interpreter's; differences are made little smaller."""
+def command(
+    host_addresses: list[str],
+    known: None,  # noqa: ARG001 - needed for its effect
+    monkeypatch: pytest.MonkeyPatch,
+) -> Command:
+    """Return a function that runs the command line in this process.
+
+    For this interpreter, the command uses the hosts at hand. Differences are shrunk in few runs.
+    """
 
     def hosts(python: str) -> AbstractContextManager[Any]:
         return (
@@ -424,7 +468,7 @@ def command(host_addresses: list[str], known: None, monkeypatch: pytest.MonkeyPa
 def test_equal_sides_are_the_same_and_accepted_changes_that_do_not_show_are_told(
     command: Command, tmp_path: Path
 ) -> None:
-    """By exit status 0, in words."""
+    """Equal sides exit with status 0, and an accepted change that does not occur is reported."""
     accepted = tmp_path / "accepted.toml"
     accepted.write_text(ACCEPTED, encoding="utf-8")
     new = interpreter(tmp_path / "new")
@@ -456,10 +500,13 @@ def test_equal_sides_are_the_same_and_accepted_changes_that_do_not_show_are_told
 def test_a_simulated_upgrade_is_found(
     command: Command, tmp_path: Path, name: str, ddp: str, cases: int, accept: str, status: int
 ) -> None:
-    """Of the alterations in upgrades.py two that are found at once, with scripts; an accepted one opens the gate."""
+    """A simulated upgrade is found with a script, and an accepted change opens the gate.
+
+    These two alterations of `upgrades.py` show within few cases.
+    """
     accepted = tmp_path / "accepted.toml"
     accepted.write_text(accept, encoding="utf-8")
-    done, found = compared(
+    done, differences = compared(
         sys.executable,
         interpreter(tmp_path / "new", name),
         cases,
@@ -474,18 +521,22 @@ def test_a_simulated_upgrade_is_found(
         command=command,
     )
     assert done == status
-    assert not [one for one in found if one.startswith(("number", "rounding"))]
-    different = next(one for which, one in found.items() if which.startswith(ALTERATIONS[name][0]))
+    assert not [key for key in differences if key.startswith(("number", "rounding"))]
+    different = next(
+        difference
+        for key, difference in differences.items()
+        if key.startswith(ALTERATIONS[name][0])
+    )
     assert different["accepted"] == ("read" if accept else "")
     assert "python discrete-" in Path(different["script"]).read_text(encoding="utf-8")
 
 
 def test_what_is_accepted_is_plain_data() -> None:
-    """With a reason and a day."""
+    """An accepted change has a reason and a last day; its link may be empty."""
     assert Accepted("x", "y", dt.date(2100, 1, 1)).link == ""
 
 
-# A side that is not at hand.
+# A recorded side.
 
 
 HEAD = Head(
@@ -501,7 +552,7 @@ SHARDS = ShardEvidence(ShardCase(data=Data(samples=3)), ({"refused": {}}, {"refu
 
 
 def test_a_baseline_is_read_as_it_was_written(tmp_path: Path) -> None:
-    """Every rank's evidence, to the bit, a question to a sampler, and how a run ended."""
+    """A baseline is read back exactly: each rank's evidence, a sampler's answers, a run's end."""
     hung = replace(right(), incident=Incident("hung", {1: "gave no answer"}, {}, 0.0))
     path = tmp_path / "baseline.json.gz"
     baseline.write(path, HEAD, [right(), hung, SHARDS])
@@ -516,19 +567,22 @@ def test_a_baseline_is_read_as_it_was_written(tmp_path: Path) -> None:
         )
         assert comparison.compared(before, after, Declarations(), SamplerDeclarations()) == []
     assert isinstance(answers[0], TrainingEvidence)
-    for rank, other in zip(right().ranks, answers[0].ranks, strict=True):
+    for rank, read_rank in zip(right().ranks, answers[0].ranks, strict=True):
         assert {moment: tensors.bits for moment, tensors in rank.tensors.items()} == {
-            moment: tensors.bits for moment, tensors in other.tensors.items()
+            moment: tensors.bits for moment, tensors in read_rank.tensors.items()
         }
 
 
 def pressed(plain: bytes) -> bytes:
-    """As a file; with no time in it, or tests would be called otherwise in another second."""
+    """Return the gzipped bytes, without a time.
+
+    The time would change the ids of parametrized tests from one second to the next.
+    """
     return gzip.compress(plain, mtime=0)
 
 
 def packed(*lines: object) -> bytes:
-    """A file of JSON lines with a foot that fits them."""
+    """Return a file of JSON lines with a matching foot."""
     encoded = [json.dumps(line).encode() for line in lines]
     foot = {"cases": len(lines) - 1, "digest": hashlib.sha256(b"".join(encoded)).hexdigest()}
     return pressed(b"\n".join([*encoded, json.dumps(foot).encode(), b""]))
@@ -577,7 +631,7 @@ TRAINING: dict[str, Any] = {"case": json.loads(to_json(CASE)), "incident": None,
     ],
 )
 def test_a_file_that_is_no_baseline_is_refused(tmp_path: Path, data: bytes, message: str) -> None:
-    """Cut short, altered, foreign, of another form, malformed: each with its reason."""
+    """A truncated, altered, foreign or malformed file is refused with the reason."""
     path = tmp_path / "baseline.json.gz"
     path.write_bytes(data)
     with pytest.raises(BaselineError, match=message):
@@ -587,7 +641,7 @@ def test_a_file_that_is_no_baseline_is_refused(tmp_path: Path, data: bytes, mess
 def test_a_file_that_unpacks_to_too_much_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By lines and in all, before it is taken in."""
+    """A file with too long a line, or too large in all, is refused before it is unpacked whole."""
     path = tmp_path / "baseline.json.gz"
     monkeypatch.setattr(baseline, "LONGEST", 1000)
     path.write_bytes(pressed(b"x" * 5000))
@@ -600,7 +654,11 @@ def test_a_file_that_unpacks_to_too_much_is_refused(
 
 
 def test_a_recorded_side_is_compared(command: Command, tmp_path: Path) -> None:
-    """The same is the same; what is altered is found; what is another implementation's is refused."""
+    """A recorded side is compared like any other side.
+
+    The same side shows no difference, and an altered side does. A baseline of another
+    implementation is refused.
+    """
     path = tmp_path / "baseline.json.gz"
     torch = ["--ddp", "torch", "--sampler", "torch", "--max-world-size", "2"]
     against = ["compare", "--baseline", str(path)]
@@ -623,7 +681,10 @@ def test_a_recorded_side_is_compared(command: Command, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("known")
 def test_an_answer_that_is_none_is_told(pool: Pool) -> None:
-    """Whoever alters a file may make its digest fit, too; what cannot be compared is said to be that."""
+    """An answer that cannot be compared is reported as such, even if the file's digest fits.
+
+    A person who alters a file can also make its digest fit.
+    """
     raised = replace(
         right(), ranks=tuple(replace(rank, raised={"message": 3}) for rank in right().ranks)
     )
@@ -637,7 +698,7 @@ def test_an_answer_that_is_none_is_told(pool: Pool) -> None:
 
 @pytest.mark.usefixtures("known")
 def test_numbers_of_another_processor_are_not_compared(pool: Pool) -> None:
-    """What must match exactly is."""
+    """Numbers of another processor are not compared, but facts that must match exactly are."""
     case = replace(
         CASE,
         model=Model(2, (Layer("linear", 2),)),
@@ -646,26 +707,27 @@ def test_numbers_of_another_processor_are_not_compared(pool: Pool) -> None:
         optimizer=Optimizer(log2_lr=-10),
     )
     answer = pool.train(case, Ddp())
-    first, *others = answer.ranks
+    first, *other_ranks = answer.ranks
     tensors = first.tensors["reduced", 0]
     altered_bits = {
         **first.tensors,
         ("reduced", 0): replace(tensors, bits=bytes([tensors.bits[0] ^ 1]) + tensors.bits[1:]),
     }
     kept = replace(
-        answer, ranks=(replace(first, tensors=altered_bits, warned=["FutureWarning: so"]), *others)
+        answer,
+        ranks=(replace(first, tensors=altered_bits, warned=["FutureWarning: so"]), *other_ranks),
     )
-    found = []
+    names_by_cpu = []
     for cpu in ("c", "another"):
         here = Environment("python", "2", "2", "3.11.0", cpu)
         gated = gate.against(HEAD, [kept], pool, Ddp(), Sampler(), here, max_world_size=2)
-        found.append({one.difference.name for one in gated.found})
-    assert "discrete: warning FutureWarning: so" in found[0] & found[1]
-    assert "number: reduced gradient" in found[0] - found[1]
+        names_by_cpu.append({result.difference.name for result in gated.found})
+    assert "discrete: warning FutureWarning: so" in names_by_cpu[0] & names_by_cpu[1]
+    assert "number: reduced gradient" in names_by_cpu[0] - names_by_cpu[1]
 
 
 def test_what_differs_between_processes_and_builds_is_no_difference() -> None:
-    """Addresses, ports, lines of source."""
+    """Addresses, ports and source lines may vary between processes and builds."""
     assert comparison.steady("<function f at 0x7f00aa>") == "<function f…>"
     assert (
         comparison.steady("UserWarning: so (Triggered internally at /pytorch/a.cpp:12.)")
@@ -678,25 +740,29 @@ def test_what_differs_between_processes_and_builds_is_no_difference() -> None:
 
 
 def test_long_answers_of_samplers_are_compared_whole() -> None:
-    """Not their first few hundred characters."""
+    """Long answers of samplers are compared whole, not by their first few hundred characters."""
     case = ShardCase(world_size=4, data=Data(samples=400))
     shards = [list(range(rank, 400, 4)) for rank in range(4)]
     plain: dict[str, object] = {"raised": None, "refused": {}, "shards": [shards]}
-    other = {**plain, "shards": [[*shards[:3], shards[2]]]}
-    old, new = (ShardEvidence(case, (answer, answer)) for answer in (plain, other))
+    changed = {**plain, "shards": [[*shards[:3], shards[2]]]}
+    old, new = (ShardEvidence(case, (answer, answer)) for answer in (plain, changed))
     assert "discrete: indices" in [
-        one.name for one in comparison.compared(old, new, Declarations(), SamplerDeclarations())
+        difference.name
+        for difference in comparison.compared(old, new, Declarations(), SamplerDeclarations())
     ]
 
 
-# In CI.
+# The recipe for CI.
 
 
 WORKFLOW = Path(__file__).parent.parent / "examples" / "upgrade.yml"
 
 
 def test_the_recipe_for_ci_is_yaml_with_commands_that_exist(tmp_path: Path) -> None:
-    """Its compare is one that this version takes, with interpreters and files that other steps make or the text names."""
+    """The recipe's compare command is one that this version accepts.
+
+    Other steps make its interpreters and files, or the recipe's text names them.
+    """
     plain = yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))
     steps = plain["jobs"]["compare"]["steps"]
     assert all(("uses" in step) != ("run" in step) for step in steps)
@@ -713,7 +779,7 @@ def test_the_recipe_for_ci_is_yaml_with_commands_that_exist(tmp_path: Path) -> N
     assert set(plain[True]["workflow_dispatch"]["inputs"]) == {
         "old",
         "new",
-    }  # YAML 1.1 takes `on` for a truth value.
+    }  # YAML 1.1 reads the key `on` as a truth value.
     script = tmp_path / "steps.sh"
     script.write_text("\n".join(step["run"] for step in steps if "run" in step), encoding="utf-8")
     assert subprocess.run(["bash", "-n", str(script)], check=False).returncode == 0

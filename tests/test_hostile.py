@@ -1,4 +1,7 @@
-"""Nothing escapes and nothing breaks the suite: every hostile implementation gets its verdict, and the next one is judged."""
+"""Tests of hostile implementations: each gets its verdict, and the next one is judged as usual.
+
+Nothing escapes, and nothing breaks the suite.
+"""
 
 import getpass
 import os
@@ -38,13 +41,13 @@ DEADLINE = 1.5
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the hosts' and ranks' temporary files would be."""
+    """Return the folder that the hosts and ranks would use for temporary files."""
     return tmp_path_factory.mktemp("temporary")
 
 
 @pytest.fixture(scope="module")
 def hosts(folder: Path) -> Iterator[Hosts]:
-    """Hosts of this module's own, so that whatever is below them is of its making."""
+    """Yield hosts for this module alone, so that these tests start every process below them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(folder))
         hosts = Hosts()
@@ -54,22 +57,22 @@ def hosts(folder: Path) -> Iterator[Hosts]:
 
 @pytest.fixture(scope="module")
 def pool(hosts: Hosts) -> Iterator[Pool]:
-    """One pool for all of them, one after the other."""
+    """Yield one pool that runs all hostile implementations, one after another."""
     with Pool(hosts.addresses) as pool:
-        pool.train(CASE, Ddp())  # The hosts import torch.
+        pool.train(CASE, Ddp())  # This makes the hosts import torch.
         pool.deadline = DEADLINE
         yield pool
 
 
 def below(hosts: Hosts) -> set[int]:
-    """Everything that runs below the hosts."""
-    found = [
+    """Return the ids of all running processes below the hosts."""
+    processes = [
         process
         for host in hosts._processes
         for process in psutil.Process(host.pid).children(recursive=True)
     ]
     alive = set()
-    for process in found:
+    for process in processes:
         try:
             if process.status() != psutil.STATUS_ZOMBIE:
                 alive.add(process.pid)
@@ -79,7 +82,7 @@ def below(hosts: Hosts) -> set[int]:
 
 
 def left_behind(hosts: Hosts, pool: Pool, within: float = 1.0) -> set[int]:
-    """What runs below the hosts after a while and is no rank."""
+    """Return the processes below the hosts that are no ranks, after a while."""
     until = time.monotonic() + within
     left = {0}
     while left and time.monotonic() < until:
@@ -89,13 +92,16 @@ def left_behind(hosts: Hosts, pool: Pool, within: float = 1.0) -> set[int]:
 
 
 def held() -> tuple[int, int, int]:
-    """The controller's descriptors, threads and memory in units of 50 MB."""
+    """Return the controller's descriptor and thread counts, and its memory in units of 50 MB."""
     process = psutil.Process()
     return process.num_fds(), threading.active_count(), process.memory_info().rss // 50_000_000
 
 
 def seen(evidence: TrainingEvidence) -> tuple[str, str]:
-    """The verdict on a case: the rules breached, or `unjudged` by LIVE-1, or `right`; and all words that go with it."""
+    """Return the verdict on a case, and all words that belong to it.
+
+    The verdict is the violated rules, or `unjudged` if LIVE-1 is unjudged, or `right`.
+    """
     findings = judge(evidence)
     failures = {
         rule: finding.failure for rule, finding in findings.items() if finding.failure is not None
@@ -187,25 +193,28 @@ GALLERY = [
 def test_a_hostile_implementation_gets_its_verdict_and_leaves_nothing(
     hosts: Hosts, pool: Pool, folder: Path, name: str, verdict: str, words: str
 ) -> None:
-    """The verdict is right, the next implementation on the same pool is judged as if nothing had been, nothing is left."""
+    """A hostile implementation gets the right verdict and leaves nothing behind.
+
+    The pool then judges the next implementation as usual.
+    """
     pool.train(CASE, Ddp())
     before, started = held(), time.monotonic()
-    got, told = seen(pool.train(CASE, Ddp(f"{HOSTILE}:{name}")))
+    got, text = seen(pool.train(CASE, Ddp(f"{HOSTILE}:{name}")))
     assert time.monotonic() - started < DEADLINE + 3.0
-    assert verdict in got.split(), told
-    assert re.search(words, told, re.DOTALL), told
+    assert verdict in got.split(), text
+    assert re.search(words, text, re.DOTALL), text
     assert seen(pool.train(CASE, Ddp())) == ("right", "")
     assert left_behind(hosts, pool) == set()
     assert held() == before
     assert {path.name for path in folder.iterdir()} <= {
         f"torchinductor_{getpass.getuser()}"
-    }  # torch's own, by name
+    }  # torch makes this folder
 
 
 def test_a_deadlock_at_one_world_size_is_told_and_the_others_are_judged(
     hosts: Hosts, pool: Pool
 ) -> None:
-    """Only the case of three ranks hangs."""
+    """An implementation that hangs only with three ranks is judged as right with two ranks."""
     name = Ddp(fault_of("HangsOnThree"))
     assert seen(pool.train(CASE, name)) == ("right", "")
     verdict, words = seen(
@@ -218,7 +227,10 @@ def test_a_deadlock_at_one_world_size_is_told_and_the_others_are_judged(
 
 
 def test_a_flood_takes_no_memory(pool: Pool) -> None:
-    """What is printed is read and forgotten but for its end, in the controller as in the ranks; the stacks survive it."""
+    """A flood of output takes no memory, because only its end is kept.
+
+    This holds in the controller and in the ranks. The stacks survive the flood.
+    """
     pool.train(CASE, Ddp())
     before = psutil.Process().memory_info().rss
     evidence = pool.train(CASE, Ddp(f"{HOSTILE}:FloodsForEver"))
@@ -247,7 +259,7 @@ subprocess.Popen(["sleep", "1000"])
 def test_what_importing_one_implementation_changes_is_not_the_next_ones_world(
     hosts: Hosts, pool: Pool, tmp_path: Path, source: str
 ) -> None:
-    """It keeps its ranks from case to case, and the next implementation gets others."""
+    """An implementation keeps its ranks from case to case, and the next one gets other ranks."""
     path = tmp_path / "mine.py"
     path.write_text(source)
     mine = Ddp(f"{path}:DDP")
@@ -267,7 +279,7 @@ BAD = "class Bad(BaseException):\n    def __str__(self): raise self\nraise Bad"
     "source", [BAD, "raise KeyboardInterrupt"], ids=["unprintable", "interrupt"]
 )
 def test_whatever_importing_raises_is_one_sentence(pool: Pool, tmp_path: Path, source: str) -> None:
-    """Never a failure of the harness."""
+    """Any exception during an import is reported in one sentence, never as a harness failure."""
     path = tmp_path / "mine.py"
     path.write_text(source)
     with pytest.raises(LoadFailure, match=r"raised (Bad|KeyboardInterrupt)"):
@@ -275,7 +287,10 @@ def test_whatever_importing_raises_is_one_sentence(pool: Pool, tmp_path: Path, s
 
 
 def test_what_is_no_command_does_not_end_a_host(hosts: Hosts, pool: Pool) -> None:
-    """What is on trial can reach the host's socket; it can neither break the host nor kill another pool's ranks."""
+    """A message that is no command neither breaks a host nor kills another pool's ranks.
+
+    The implementation under test can reach the host's socket.
+    """
     pool.train(CASE, Ddp())
     victim = pool._ranks[0].pid
     for message in (
@@ -312,7 +327,10 @@ time.sleep(1000)
 
 @pytest.mark.parametrize("ending", ["killed", "closed"])
 def test_descendants_of_ranks_end_with_the_controller(tmp_path: Path, ending: str) -> None:
-    """SIGKILL to the controller, or closing its hosts, ends what ranks have started in sessions of their own as well."""
+    """Descendants of ranks end when the controller is killed or closes its hosts.
+
+    This includes processes that ranks started in sessions of their own.
+    """
     path = tmp_path / "mine.py"
     path.write_text(CHILD_ON_IMPORT.replace('"1000"]', '"1000"], start_new_session=True'))
     source = ABANDONED.format(path=[str(Path(__file__).parent)], child=f"{path}:DDP")
@@ -331,12 +349,12 @@ def test_descendants_of_ranks_end_with_the_controller(tmp_path: Path, ending: st
                 controller.kill()
             controller.stdin.close()
             controller.wait(10)
-            # One second on a quiet machine, to which `benchmarks/endurance.py` holds it; here other
-            # tests run beside.
+            # On a quiet machine one second is enough, and `benchmarks/endurance.py` requires it.
+            # Here other tests run at the same time.
             _, alive = psutil.wait_procs(everyone, timeout=5.0)
             assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
         finally:
-            controller.kill()  # Or a failure would wait for it.
+            controller.kill()  # Otherwise a failure would wait for it.
 
 
 SAMPLERS = [
@@ -352,7 +370,7 @@ SAMPLERS = [
 def test_a_hostile_sampler_gets_its_verdict_and_leaves_nothing(
     hosts: Hosts, pool: Pool, name: str, verdict: str, words: str
 ) -> None:
-    """The same for samplers, which share their processes with the cases that follow."""
+    """A hostile sampler gets its verdict, and the next case in its processes is judged as usual."""
     case = ShardCase(world_size=2, data=Data(samples=6, batch_size=2))
     pool.shards(case, Sampler())
     evidence = pool.shards(case, Sampler(f"{HOSTILE}:{name}"))
@@ -386,7 +404,10 @@ RUNS = [
 def test_a_whole_run_ends_by_itself_with_every_property_judged(
     tmp_path: Path, name: str, status: int, verdicts: dict[str, str]
 ) -> None:
-    """As a user starts it, with shorter deadlines: the hang is told once, the sampler beside it is judged."""
+    """A run started as a user starts it, with shorter deadlines, ends by itself.
+
+    The hang is reported once, and the sampler is judged as well.
+    """
     (tmp_path / "hurried.py").write_text(HURRIED)
     root = Path(__file__).parent.parent
     command = [
@@ -413,7 +434,7 @@ def test_a_whole_run_ends_by_itself_with_every_property_judged(
     with subprocess.Popen(
         command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
     ) as run:
-        said, _ = run.communicate(timeout=120)
+        output, _ = run.communicate(timeout=120)
     for rule, verdict in verdicts.items():
-        assert re.search(rf"^{rule} +{verdict} ", said, re.MULTILINE), said
-    assert run.returncode == status, said
+        assert re.search(rf"^{rule} +{verdict} ", output, re.MULTILINE), output
+    assert run.returncode == status, output

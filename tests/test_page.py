@@ -1,4 +1,4 @@
-"""A certificate's page in a real browser: it opens by itself, reads on a phone and in the dark, and its tables sort."""
+"""Tests of a certificate's page in a browser: it loads alone, fits a phone, darkens and sorts."""
 
 import re
 import shutil
@@ -26,7 +26,7 @@ Opened = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """A headless Chromium."""
+    """Yield a headless Chromium."""
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
     for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
@@ -38,7 +38,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """One of each sort."""
+    """Write one page of each kind, and return their paths by name."""
     folder = tmp_path_factory.mktemp("pages")
     made = {
         "certified": render(certified()),
@@ -52,7 +52,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture
 def opened(browser: Any, pages: dict[str, Path]) -> Opened:
-    """Open one of them in a window of a width, light or dark."""
+    """Return a function that opens a page in a window of some width, light or dark."""
 
     def open_page(name: str, width: int = DESK, scheme: str = "light") -> Any:
         browser.get_log("browser")
@@ -75,7 +75,10 @@ def opened(browser: Any, pages: dict[str, Path]) -> Opened:
 def test_it_opens_without_errors_loads_nothing_and_scrolls_one_way(
     opened: Opened, name: str, width: int
 ) -> None:
-    """No message on the console, no other file asked for; nothing is wider than the window, however long a name is."""
+    """The page opens without console messages, loads no other file, and fits the window.
+
+    No element is wider than the window, however long a name is.
+    """
     page = opened(name, width)
     assert page.get_log("browser") == []
     assert (
@@ -84,14 +87,18 @@ def test_it_opens_without_errors_loads_nothing_and_scrolls_one_way(
     )
     wide, window = page.execute_script("return [document.documentElement.scrollWidth, innerWidth]")
     assert wide <= window == width
-    outside = page.execute_script("""return [...document.querySelectorAll('h1, h2, h3, p, dd, td, code, summary, figcaption')]
-        .filter(one => one.checkVisibility() && one.getBoundingClientRect().right > innerWidth + 1
-                && !one.closest('.scroll')).map(one => one.textContent.slice(0, 40))""")
+    outside = page.execute_script(
+        "return [...document.querySelectorAll("
+        "'h1, h2, h3, p, dd, td, code, summary, figcaption')]\n"
+        "        .filter(one => one.checkVisibility()"
+        " && one.getBoundingClientRect().right > innerWidth + 1\n"
+        "                && !one.closest('.scroll')).map(one => one.textContent.slice(0, 40))"
+    )
     assert outside == []
 
 
 def test_every_section_is_there_and_every_picture_is_drawn(opened: Opened) -> None:
-    """The sections of a violation too; the links at the top lead to them."""
+    """Every section and picture of a violation is there, and the links at the top lead to them."""
     page = opened("violated")
     sections = page.execute_script(
         "return [...document.querySelectorAll('section')].map(one => one.id)"
@@ -138,9 +145,12 @@ def test_every_section_is_there_and_every_picture_is_drawn(opened: Opened) -> No
 
 
 def test_tables_sort_by_any_column_up_and_down(opened: Opened) -> None:
-    """Numbers as numbers, rules as people count them."""
+    """Tables sort by any column in both directions, with numbers and rule ids in numeric order."""
     page = opened("violated")
-    column = "return [...document.querySelectorAll('#rules tbody tr')].map(row => row.cells[arguments[0]].{})"
+    column = (
+        "return [...document.querySelectorAll('#rules tbody tr')]"
+        ".map(row => row.cells[arguments[0]].{})"
+    )
     button = "document.querySelectorAll('#rules thead button')[arguments[0]].click()"
     for number, value, key in (
         (0, "textContent", lambda text: (text.split("-")[0], int(text.split("-")[1]))),
@@ -161,13 +171,18 @@ def test_tables_sort_by_any_column_up_and_down(opened: Opened) -> None:
 
 
 def test_in_the_dark_paper_is_dark_and_ink_is_light_in_pictures_too(opened: Opened) -> None:
-    """Text stands out by at least 4.5 to 1 in both, as WCAG asks for; verdicts are told by a sign and a word, too."""
+    """Text has a contrast of at least 4.5 to 1 in light and dark mode, as WCAG requires.
+
+    A sign and a word also show each verdict, so that colour alone never does.
+    """
     contrast = """
-        const luminance = colour => { const [r, g, b] = colour.match(/[\\d.]+/g).map(Number).map(one => one / 255)
+        const luminance = colour => { const [r, g, b] = \
+colour.match(/[\\d.]+/g).map(Number).map(one => one / 255)
             .map(one => one <= 0.03928 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4);
             return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
         const paper = luminance(getComputedStyle(document.body).backgroundColor);
-        const ratio = colour => { const [high, low] = [luminance(colour), paper].sort((a, b) => b - a);
+        const ratio = colour => { \
+const [high, low] = [luminance(colour), paper].sort((a, b) => b - a);
             return (high + 0.05) / (low + 0.05); };
         const worst = (selector, property) => Math.min(...[...document.querySelectorAll(selector)]
             .map(one => ratio(getComputedStyle(one)[property])));

@@ -1,4 +1,4 @@
-"""Processes: nothing is left behind, nothing hangs, nothing leaks, whatever happens to whom."""
+"""Tests of the processes: whatever happens, nothing is left behind, hangs or leaks."""
 
 import os
 import signal
@@ -46,24 +46,31 @@ if __name__ == "__main__":
 
 @pytest.fixture(scope="module")
 def pool(host_addresses: list[str]) -> Iterator[Pool]:
-    """Ranks for these tests: those of the session are renewed every few hundred cases, which some of these would notice."""
+    """Yield a pool for these tests alone.
+
+    The session's pool renews its ranks every few hundred cases, and some of these tests would
+    notice.
+    """
     with Pool(host_addresses) as pool:
         yield pool
 
 
 def descriptors() -> list[str]:
-    """This process's open descriptors."""
+    """Return this process's open descriptors."""
     return sorted(str(path) for path in Path("/proc/self/fd").iterdir())
 
 
 def descendants(pid: int) -> list[psutil.Process]:
-    """All processes below one."""
+    """Return all processes below a process."""
     below: list[psutil.Process] = psutil.Process(pid).children(recursive=True)
     return below
 
 
 def still_running(processes: list[psutil.Process], within: float) -> list[psutil.Process]:
-    """Those still running after a while; one that has ended and waits for its new parent is gone."""
+    """Return the processes that still run after a while.
+
+    A process that has ended and waits for its new parent does not count.
+    """
     until = time.monotonic() + within
     alive = processes
     while alive and time.monotonic() < until:
@@ -74,10 +81,10 @@ def still_running(processes: list[psutil.Process], within: float) -> list[psutil
 
 @pytest.mark.parametrize("delay", [0.0, 0.02])
 def test_no_rank_outlives_a_controller_that_is_killed(delay: float) -> None:
-    """SIGKILL to the controller, at whatever moment of a case, ends hosts and ranks soon.
+    """SIGKILL to the controller, at any moment of a case, soon ends its hosts and ranks.
 
-    Within a second on a quiet machine, at fifty moments, to which `benchmarks/endurance.py` holds
-    it; here other tests run beside.
+    On a quiet machine this takes less than a second, at each of fifty moments, and
+    `benchmarks/endurance.py` requires it. Here other tests run at the same time.
     """
     with subprocess.Popen([sys.executable, "-c", CONTROLLER], stdout=subprocess.PIPE) as controller:
         assert controller.stdout is not None
@@ -92,7 +99,7 @@ def test_no_rank_outlives_a_controller_that_is_killed(delay: float) -> None:
 def test_closing_a_pool_ends_its_ranks_and_closes_its_descriptors(
     host_addresses: list[str],
 ) -> None:
-    """Every process and descriptor a pool took is given back."""
+    """A pool that is closed gives back every process and descriptor that it took."""
     before = descriptors()
     with Pool(host_addresses) as pool:
         pool.train(CASE, Ddp())
@@ -106,7 +113,7 @@ def test_closing_a_pool_ends_its_ranks_and_closes_its_descriptors(
 
 
 def test_a_rank_that_is_killed_from_outside_is_a_verdict_and_is_replaced(pool: Pool) -> None:
-    """LIVE-1 names the rank and the signal; the next case is judged as if nothing had been."""
+    """LIVE-1 names a killed rank and the signal, and the next case is judged as usual."""
     pool.train(CASE, Ddp())
     os.kill(pool._ranks[1].pid, signal.SIGKILL)
     failure = judge(pool.train(CASE, Ddp()))["LIVE-1"].failure
@@ -118,7 +125,7 @@ def test_a_rank_that_is_killed_from_outside_is_a_verdict_and_is_replaced(pool: P
 
 
 def test_a_rank_that_is_stopped_is_a_hang_with_stacks_within_the_deadline(pool: Pool) -> None:
-    """SIGSTOP holds a rank for ever; the others' stacks show that they wait for it."""
+    """A rank that SIGSTOP holds is a hang, and the other ranks' stacks show that they wait."""
     pool.train(CASE, Ddp())
     os.kill(pool._ranks[2].pid, signal.SIGSTOP)
     before, pool.deadline = pool.deadline, 1.0
@@ -135,7 +142,7 @@ def test_a_rank_that_is_stopped_is_a_hang_with_stacks_within_the_deadline(pool: 
 
 
 def test_quiet_ranks_are_kept_and_loud_ones_replaced(pool: Pool) -> None:
-    """A case that leaves the connections as it found them keeps its processes; a hang does not."""
+    """A case that leaves its connections as they were keeps its processes; a hang does not."""
     pool.train(CASE, Ddp())
     pids = [process.pid for process in pool._ranks.values()]
     pool.train(CASE, Ddp("torch"))
@@ -151,14 +158,14 @@ def test_quiet_ranks_are_kept_and_loud_ones_replaced(pool: Pool) -> None:
 
 
 def test_ranks_have_different_hash_seeds_like_under_a_launcher(pool: Pool) -> None:
-    """Neighbouring ranks come from hosts with different PYTHONHASHSEED."""
+    """Neighbouring ranks come from hosts with different values of PYTHONHASHSEED."""
     pool.train(CASE, Ddp())
     seeds = [psutil.Process(pool._ranks[rank].pid).environ()["PYTHONHASHSEED"] for rank in (0, 1)]
     assert seeds[0] != seeds[1]
 
 
 def test_hundreds_of_cases_leave_memory_threads_and_descriptors_as_they_were(pool: Pool) -> None:
-    """The ranks' threads and descriptors do not grow, their memory hardly."""
+    """Over hundreds of cases, threads and descriptors do not grow, and memory hardly grows."""
     for _ in range(50):
         pool.train(CASE, Ddp())
     ranks = [psutil.Process(process.pid) for process in pool._ranks.values()]
@@ -175,7 +182,7 @@ def test_hundreds_of_cases_leave_memory_threads_and_descriptors_as_they_were(poo
 def test_no_temporary_file_is_made(
     pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stores and outputs are anonymous: there is nothing to leave behind."""
+    """Stores and outputs are anonymous, so no temporary file can be left behind."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     before = set(Path("/tmp").iterdir())
     pool.train(CASE, Ddp(), fresh=True)
@@ -198,7 +205,7 @@ BAD_NAMES = [
 
 @pytest.mark.parametrize(("name", "message"), BAD_NAMES)
 def test_a_bad_name_gets_one_sentence(pool: Pool, name: str, message: str) -> None:
-    """It names the culprit and what to do."""
+    """A bad name gets one sentence that names the mistake and the remedy."""
     with pytest.raises(LoadFailure) as raised:
         pool.describe(Ddp(name))
     assert message in str(raised.value)
@@ -224,7 +231,7 @@ IMPORTS = [
 def test_a_module_that_fails_to_import_in_a_rank_gets_one_sentence(
     pool: Pool, tmp_path: Path, source: str, message: str
 ) -> None:
-    """Whatever it does when imported."""
+    """A module that fails during its import gets one sentence, whatever it does."""
     path = tmp_path / "mine.py"
     path.write_text(source)
     with pytest.raises(LoadFailure) as raised:
@@ -234,7 +241,10 @@ def test_a_module_that_fails_to_import_in_a_rank_gets_one_sentence(
 
 
 def test_a_module_that_hangs_when_imported_gets_one_sentence(pool: Pool, tmp_path: Path) -> None:
-    """After the time loading may take, and the pool goes on."""
+    """A module that hangs when imported gets one sentence, after the time that loading may take.
+
+    The pool goes on afterwards.
+    """
     path = tmp_path / "mine.py"
     path.write_text("while True: pass")
     before, pool.patience_for_loading = pool.patience_for_loading, 1.0
@@ -247,7 +257,7 @@ def test_a_module_that_hangs_when_imported_gets_one_sentence(pool: Pool, tmp_pat
 
 
 def test_a_sampler_is_asked_in_two_processes(pool: Pool) -> None:
-    """Both answer alike for a right one."""
+    """A sampler runs in two processes, and a right sampler answers alike in both."""
     evidence = pool.shards(
         ShardCase(world_size=2, data=Data(samples=20, shuffle=True)), Sampler("torch")
     )
@@ -258,7 +268,7 @@ def test_a_sampler_is_asked_in_two_processes(pool: Pool) -> None:
 def test_a_frame_that_makes_no_sense_is_a_dead_rank_never_a_crash(
     pool: Pool, tmp_path: Path
 ) -> None:
-    """An implementation that writes to the harness's own socket is caught at it."""
+    """An implementation that writes to the harness's socket is a dead rank, never a crash."""
     path = tmp_path / "liar.py"
     path.write_text("""
 import os, socket

@@ -1,4 +1,4 @@
-"""Whole programs: what happens between steps, how passes follow one another, what is expected to deviate."""
+"""Tests of whole programs: actions between steps, the order of passes, and expected deviations."""
 
 import datetime as dt
 from collections.abc import Callable
@@ -42,8 +42,8 @@ DRAWN = settings(
 
 
 def between(*between_steps: BetweenSteps, **changes: object) -> TrainingCase:
-    """The handmade case with something between its steps."""
-    return replace(CASE, between_steps=between_steps, **changes)  # type: ignore[arg-type]  # checked by the case
+    """Return the handmade case with actions between its steps."""
+    return replace(CASE, between_steps=between_steps, **changes)  # type: ignore[arg-type]  # case checks
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def between(*between_steps: BetweenSteps, **changes: object) -> TrainingCase:
             (BetweenSteps(kind, 1, FROZEN_SCALE if kind == "unfreeze" else SCALE),)
             for kind in (*INTERLUDES, "reload")
             if kind != "assign"
-        ],  # Two of its layers are tied.
+        ],  # CASE has two tied layers.
         (BetweenSteps("freeze", 1, SCALE), BetweenSteps("unfreeze", 2, SCALE)),
         (
             BetweenSteps("learning rate", 1),
@@ -74,10 +74,14 @@ def between(*between_steps: BetweenSteps, **changes: object) -> TrainingCase:
 def test_right_evidence_of_interludes_breaches_no_rule(
     between_steps: tuple[BetweenSteps, ...], optimizer: Optimizer
 ) -> None:
-    """What is frozen for a while keeps its state, and so does what is saved; a lower rate is used from its step on."""
+    """Right evidence with actions between steps violates no rule.
+
+    Parameters that are frozen for a while keep their state, and so does a saved state. A lower
+    learning rate is used from its step on.
+    """
     findings = judge(right(between(*between_steps, optimizer=optimizer)))
-    assert {name: found.failure for name, found in findings.items() if found.failure} == {}
-    kinds: set[BetweenStepsKind] = {one.kind for one in between_steps}
+    assert {name: finding.failure for name, finding in findings.items() if finding.failure} == {}
+    kinds: set[BetweenStepsKind] = {action.kind for action in between_steps}
     assert {INTERLUDES[kind] for kind in kinds if kind in INTERLUDES} <= findings[
         "LIVE-5"
     ].met | set()
@@ -86,7 +90,7 @@ def test_right_evidence_of_interludes_breaches_no_rule(
 
 
 def raised(values: object) -> object:
-    """Every value by one."""
+    """Return the values, each increased by one."""
     return values + 1  # type: ignore[operator]  # an array
 
 
@@ -192,7 +196,7 @@ BREACHES: list[tuple[str, str, TrainingCase, Callable[[TrainingEvidence], Traini
 def test_rule_fires(
     rule: str, fact: str, case: TrainingCase, alter: Callable[[TrainingEvidence], TrainingEvidence]
 ) -> None:
-    """A breach is found and told; without it there is none."""
+    """The altered evidence violates the rule with the expected fact; right evidence does not."""
     evidence = right(case)
     assert judge(evidence)[rule].failure is None
     failure = judge(alter(evidence))[rule].failure
@@ -202,7 +206,7 @@ def test_rule_fires(
 
 
 def test_a_rate_that_stays_is_told() -> None:
-    """Parameters updated with the rate of the first step, after it was lowered."""
+    """An update with the first step's learning rate, after it was lowered, is diagnosed as such."""
     lowered, never = (
         right(between(BetweenSteps("learning rate"), steps=2)),
         right(replace(CASE, steps=2)),
@@ -210,8 +214,8 @@ def test_a_rate_that_stays_is_told() -> None:
     evidence = replace(
         lowered,
         ranks=tuple(
-            replace(rank, tensors={**rank.tensors, ("updated", 1): other.tensors["updated", 1]})
-            for rank, other in zip(lowered.ranks, never.ranks, strict=True)
+            replace(rank, tensors={**rank.tensors, ("updated", 1): unchanged.tensors["updated", 1]})
+            for rank, unchanged in zip(lowered.ranks, never.ranks, strict=True)
         ),
     )
     failure = judge(evidence)["LIVE-5"].failure
@@ -221,9 +225,13 @@ def test_a_rate_that_stays_is_told() -> None:
 
 @pytest.mark.parametrize("passes", ["joint", "retained"])
 def test_right_evidence_of_other_passes_breaches_no_rule(passes: str) -> None:
-    """Whatever the order of a step's passes."""
-    findings = judge(right(replace(CASE, accumulation=2, passes=passes)))  # type: ignore[arg-type]  # checked by the case
-    assert {name: found.failure for name, found in findings.items() if found.failure} == {}
+    """Right evidence violates no rule, whatever the order of a step's passes."""
+    findings = judge(
+        right(
+            replace(CASE, accumulation=2, passes=passes)  # type: ignore[arg-type]  # case checks
+        )
+    )
+    assert {name: finding.failure for name, finding in findings.items() if finding.failure} == {}
     assert PASSES[passes] in findings["GRAD-13"].met
 
 
@@ -236,9 +244,9 @@ UNEVEN = replace(
 
 
 def test_right_evidence_of_uneven_batches_breaches_no_rule() -> None:
-    """Whoever has run out counts as zero, and holds in the end what the others do."""
+    """A rank without batches counts as zero, and ends with the same parameters as the others."""
     findings = judge(right(UNEVEN))
-    assert {name: found.failure for name, found in findings.items() if found.failure} == {}
+    assert {name: finding.failure for name, finding in findings.items() if finding.failure} == {}
     assert findings["GRAD-11"].met == set(ALL_RULES["GRAD-11"].needs)
 
 
@@ -270,7 +278,7 @@ def test_right_evidence_of_uneven_batches_breaches_no_rule() -> None:
 def test_uneven_batches_are_judged(
     fact: str, perhaps: str, alter: Callable[[TrainingEvidence], TrainingEvidence]
 ) -> None:
-    """Step by step among those left, and in the end among all."""
+    """Uneven batches are judged at each step among the remaining ranks, and finally among all."""
     failure = judge(alter(right(UNEVEN)))["GRAD-11"].failure
     assert failure is not None
     assert failure.fact == fact
@@ -280,7 +288,7 @@ def test_uneven_batches_are_judged(
 def of_all_parameters(
     evidence: TrainingEvidence, rank: int, moment: Moment, step: int, factor: float
 ) -> TrainingEvidence:
-    """All tensors of a moment multiplied by a factor."""
+    """Multiply all tensors of a moment by a factor."""
     for slot in evidence.ranks[rank].tensors[moment, step].layout.slots:
         evidence = altered(
             evidence, rank, moment, step, slot.name, lambda values: values * np.float32(factor)
@@ -289,10 +297,12 @@ def of_all_parameters(
 
 
 def test_right_evidence_of_another_number_of_ranks_breaches_no_rule() -> None:
-    """What they load is what others saved."""
+    """Right evidence of ranks that load a state saved by more or fewer ranks violates no rule."""
     for saved_by, met in ((1, "fewer ranks saved"), (3, "more ranks saved")):
         findings = judge(right(replace(CASE, saved_by=saved_by, outside=1)))
-        assert {name: found.failure for name, found in findings.items() if found.failure} == {}
+        assert {
+            name: finding.failure for name, finding in findings.items() if finding.failure
+        } == {}
         assert met in findings["STATE-2"].met
 
 
@@ -316,7 +326,7 @@ def test_right_evidence_of_another_number_of_ranks_breaches_no_rule() -> None:
 def test_a_state_of_another_number_of_ranks_is_judged(
     fact: str, alter: Callable[[TrainingEvidence], TrainingEvidence]
 ) -> None:
-    """When it is loaded, and in every step after it."""
+    """A state saved by another number of ranks is judged at loading and in every later step."""
     failure = judge(alter(right(replace(CASE, saved_by=1))))["STATE-2"].failure
     assert failure is not None
     assert failure.rule == "STATE-2"
@@ -324,7 +334,7 @@ def test_a_state_of_another_number_of_ranks_is_judged(
 
 
 def test_the_names_of_a_state_that_others_load_are_the_other_rules_affair() -> None:
-    """STATE-1 tells them, STATE-2 judges nothing then."""
+    """STATE-1 reports wrong names in a saved state, and STATE-2 then judges nothing."""
     evidence = right(replace(CASE, saved_by=1))
     findings = judge(
         replace(evidence, ranks=tuple(replace(rank, saved=[["x"]]) for rank in evidence.ranks))
@@ -382,7 +392,10 @@ def test_the_names_of_a_state_that_others_load_are_the_other_rules_affair() -> N
             lambda: between(BetweenSteps("copy"), outside=1),
             "outside is 1, expected 0 where a copy is taken",
         ),
-        (lambda: BetweenSteps("sleep"), "kind is 'sleep', expected one of 'evaluation'"),  # type: ignore[arg-type]  # what it is about
+        (
+            lambda: BetweenSteps("sleep"),  # type: ignore[arg-type]  # the wrong value under test
+            "kind is 'sleep', expected one of 'evaluation'",
+        ),
         (
             lambda: replace(CASE, passes="joint"),
             "passes is 'joint', expected 'alternate' where a step has one backward",
@@ -409,14 +422,14 @@ def test_the_names_of_a_state_that_others_load_are_the_other_rules_affair() -> N
     ],
 )
 def test_what_cannot_be_run_is_refused(make: Callable[[], object], message: str) -> None:
-    """With the field, what it holds and what it may hold."""
+    """A case that cannot be run is refused with the field, its value and the allowed values."""
     with pytest.raises(CaseError, match=message):
         make()
 
 
 @pytest.mark.parametrize("rule", ["LIVE-5", "STATE-1", "GRAD-13", "PARAM-5", "GRAD-11", "STATE-2"])
 def test_drawn_programs_can_be_run_and_become_simpler(rule: str) -> None:
-    """Every case that is drawn is valid, and so is every simpler one; both are described."""
+    """Every drawn case, and every simpler case made from it, is valid and can be described."""
 
     @DRAWN
     @given(cases_for(rule, Scope()))
@@ -431,16 +444,16 @@ def test_drawn_programs_can_be_run_and_become_simpler(rule: str) -> None:
             or any(layer.checkpoint != "none" for layer in case.model.layers)
         )
         assert describe(case)
-        for one in simpler(case):
-            assert isinstance(one, TrainingCase)
-            for step in range(one.steps):
-                one.at(step)
+        for smaller in simpler(case):
+            assert isinstance(smaller, TrainingCase)
+            for step in range(smaller.steps):
+                smaller.at(step)
 
     property_()
 
 
 def test_at_a_step_the_case_is_what_the_program_made_of_it() -> None:
-    """Frozen layers and rates add up, and nothing of later steps is known."""
+    """The case at a step includes the actions up to that step, and no later ones."""
     case = between(
         BetweenSteps("learning rate", 1),
         BetweenSteps("freeze", 1, SCALE),
@@ -484,7 +497,7 @@ expires = 2100-01-01
     ],
 )
 def test_a_bad_file_of_deviations_is_refused(tmp_path: Path, text: str, message: str) -> None:
-    """With the place and the reason."""
+    """A bad file of deviations is refused with the place and the reason."""
     path = tmp_path / "deviations.toml"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(DeviationError, match=message):
@@ -492,14 +505,17 @@ def test_a_bad_file_of_deviations_is_refused(tmp_path: Path, text: str, message:
 
 
 def test_a_file_of_deviations_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    """By name."""
+    """A missing file of deviations is refused, and the message says that it does not exist."""
     with pytest.raises(DeviationError, match="No such file"):
         expected(Ddp("torch"), "2.13.0", [tmp_path / "none.toml"])
 
 
 def test_a_deviation_is_of_one_implementation_and_some_versions() -> None:
-    """By name, by the arguments that matter, by torch's version; a local version is none of its own."""
-    one = Deviation(
+    """A deviation applies to one implementation by name, given arguments and torch versions.
+
+    A local version such as `2.13.0+cpu` counts as the version itself.
+    """
+    deviation = Deviation(
         "torch",
         "so",
         "https://example.org",
@@ -509,42 +525,47 @@ def test_a_deviation_is_of_one_implementation_and_some_versions() -> None:
         arguments={"static_graph": "True"},
     )
     static = Ddp("torch", arguments=(("static_graph", "True"), ("bucket_cap_mb", "1")))
-    assert one.is_of(static, "2.13.0+cpu")
-    assert not one.is_of(Ddp("torch"), "2.13.0")
-    assert not one.is_of(replace(static, name="reference"), "2.13.0")
-    assert not one.is_of(static, "2.14.0")
-    assert not one.is_of(static, "2.14.0")
+    assert deviation.is_of(static, "2.13.0+cpu")
+    assert not deviation.is_of(Ddp("torch"), "2.13.0")
+    assert not deviation.is_of(replace(static, name="reference"), "2.13.0")
+    assert not deviation.is_of(static, "2.14.0")
+    assert not deviation.is_of(static, "2.14.0")
 
 
 def test_what_is_shipped_is_expected_of_torch_and_shows(pool: Pool) -> None:
-    """The DDP of torch is silently wrong where it is known to be, and nothing that is expected of it has gone."""
-    found = discover(pool, Ddp("torch"), Sampler(), 4)
-    assert found.stale() == []
-    wrong = {one.capability for one in found.probed if one.standing is Standing.WRONG}
-    assert wrong == {one.capability for one in found.probed if one.expected}
+    """The DDP of torch is silently wrong where this is expected, and nowhere else."""
+    discovery = discover(pool, Ddp("torch"), Sampler(), 4)
+    assert discovery.stale() == []
+    wrong = {probe.capability for probe in discovery.probed if probe.standing is Standing.WRONG}
+    assert wrong == {probe.capability for probe in discovery.probed if probe.expected}
     assert wrong == {"retained", "forward_only_quiet", "unfreeze", "cast", "assign"}
-    assert all(not found.scope(4).has(name) for name in wrong)
+    assert all(not discovery.scope(4).has(name) for name in wrong)
 
 
 def test_a_reduction_whose_operation_nobody_names_is_a_sum(pool: Pool) -> None:
-    """Ranks without batches ask which parameters are used in another way than the others, and for the same."""
-    found = discover(pool, Ddp("torch", (("find_unused_parameters", "True"),)), Sampler(), 4)
-    assert {one.capability: one.standing for one in found.probed}["join"] is Standing.RIGHT
+    """A reduction without a named operation counts as a sum.
+
+    Ranks without batches use another call than the other ranks to ask which parameters are used.
+    """
+    discovery = discover(pool, Ddp("torch", (("find_unused_parameters", "True"),)), Sampler(), 4)
+    assert {probe.capability: probe.standing for probe in discovery.probed}[
+        "join"
+    ] is Standing.RIGHT
 
 
 def test_a_deviation_that_does_not_show_is_told(pool: Pool, tmp_path: Path) -> None:
-    """Of the reference, which is right."""
+    """A deviation that is expected of the right reference is reported as stale."""
     path = tmp_path / "mine.toml"
     path.write_text(ENTRY.replace('"torch"', '"reference"'), encoding="utf-8")
-    (told,) = discover(pool, Ddp(), Sampler(), 4, [path]).stale()
-    assert told == (
-        "'cast' is right, and was expected until 2100-01-01: so it is (https://example.org/1); take the deviation "
-        "out of its file"
+    (message,) = discover(pool, Ddp(), Sampler(), 4, [path]).stale()
+    assert message == (
+        "'cast' is right, and was expected until 2100-01-01: so it is (https://example.org/1); "
+        "take the deviation out of its file"
     )
 
 
 def test_a_rule_that_is_expected_to_be_breached_must_be(pool: Pool, tmp_path: Path) -> None:
-    """One that is, is not claimed; one that is not makes the session inconclusive."""
+    """A rule that is expected to fail is not claimed; if it holds, the session is inconclusive."""
 
     def trial(name: str) -> Trial:
         scope = Scope(4, deviating=(("GRAD-1", "expected"),))
@@ -562,19 +583,26 @@ def test_a_rule_that_is_expected_to_be_breached_must_be(pool: Pool, tmp_path: Pa
 
 
 def test_every_shipped_deviation_names_a_rule_or_capability_and_can_be_read() -> None:
-    """Today."""
-    found = read(deviations.SHIPPED)
-    assert found
-    deviations.current(found, deviations.SHIPPED, dt.datetime.now(dt.UTC).date())
-    assert all(one.about and (not one.rule or one.rule in ALL_RULES) for one in found)
+    """Every shipped deviation can be read, is valid today, and names a rule or a capability."""
+    shipped = read(deviations.SHIPPED)
+    assert shipped
+    deviations.current(shipped, deviations.SHIPPED, dt.datetime.now(dt.UTC).date())
+    assert all(
+        deviation.about and (not deviation.rule or deviation.rule in ALL_RULES)
+        for deviation in shipped
+    )
 
 
 @pytest.mark.parametrize("kind", ["forward only", "evaluation with gradients"])
 def test_a_forward_without_a_backward_is_one_in_an_evaluation_too(kind: BetweenStepsKind) -> None:
-    """Torch's reducer is armed by both, and reduces the next backward although it is under no_sync."""
+    """Both kinds of forward without a backward are left out where they are not quiet.
+
+    Each kind arms torch's reducer, which then reduces the next backward although it is under
+    no_sync.
+    """
     case = between(BetweenSteps(kind, 1), BetweenSteps("decay", 1), accumulation=2)
     fitted = Scope(without=frozenset({"forward_only_quiet"})).fit(case)
-    assert [one.kind for one in fitted.between_steps] == ["decay"]
+    assert [action.kind for action in fitted.between_steps] == ["decay"]
     assert (
         Scope(without=frozenset({"forward_only_quiet"}))
         .fit(replace(case, accumulation=1))

@@ -1,4 +1,4 @@
-"""A difference between two interpreters is written as a script that prints what its own one answers, and nothing else."""
+"""Tests of the script of a difference: it prints what its own interpreter answers, and no more."""
 
 import re
 from dataclasses import replace
@@ -42,17 +42,17 @@ SHARDS = ShardCase(world_size=2, epochs=(0, 1), data=Data(samples=3))
 TORCH = Ddp("torch"), Sampler("torch")
 
 
-def asked(
+def script_of(
     pool: Pool,
     name: str,
     case: TrainingCase | ShardCase | None,
     where: str = "rank 0",
     on_trial: tuple[Ddp, Sampler] = TORCH,
 ) -> str:
-    """The script of a difference of that name."""
-    kind, _, what = name.partition(": ")
+    """Return the script of a difference with this name."""
+    kind, _, fact = name.partition(": ")
     assert kind in ("rule", "discrete", "rounding", "number")
-    difference = Difference(kind, what, where, "before", "after")  # type: ignore[arg-type]  # seen above
+    difference = Difference(kind, fact, where, "before", "after")  # type: ignore[arg-type]  # seen
     return question.script(pool, difference, case, *on_trial, "it.py")
 
 
@@ -68,7 +68,10 @@ def asked(
             "number: reduced gradient",
             replace(SMALLEST, model=Model(1, (Layer("linear", dtype="complex64"),))),
             [
-                r"rank 1: step 0: gradient of layers\.0\.weight: complex64 \(1, 1\) \[-?\d+\.0, -?\d+\.0\]"
+                (
+                    r"rank 1: step 0: gradient of layers\.0\.weight: "
+                    r"complex64 \(1, 1\) \[-?\d+\.0, -?\d+\.0\]"
+                )
             ],
         ),
         (
@@ -86,7 +89,10 @@ def asked(
             RICH,
             [
                 r"rank 0: step 1: after it layers\.2\.factor: float32 \(\) \[",
-                r"rank 1: step 0: state of the optimizer, layers\.2\.factor/exp_avg: float32 \(\) \[",
+                (
+                    r"rank 1: step 0: state of the optimizer, "
+                    r"layers\.2\.factor/exp_avg: float32 \(\) \["
+                ),
             ],
         ),
         (
@@ -133,12 +139,15 @@ def asked(
 def test_a_script_prints_what_its_interpreter_answers(
     pool: Pool, run: Run, name: str, case: TrainingCase, lines: list[str]
 ) -> None:
-    """Of every class of difference in a training case, with the interpreter's version first; it judges nothing."""
-    status, said = run(asked(pool, name, case))
-    assert status == 0, said
-    assert re.match(r"torch \S+, Python \d", said)
+    """A script prints its interpreter's version, then its answers about the difference.
+
+    This holds for every class of difference in a training case. The script judges nothing.
+    """
+    status, output = run(script_of(pool, name, case))
+    assert status == 0, output
+    assert re.match(r"torch \S+, Python \d", output)
     for line in lines:
-        assert re.search(rf"(?m)^{line}", said), said
+        assert re.search(rf"(?m)^{line}", output), output
 
 
 @pytest.mark.parametrize(
@@ -167,13 +176,15 @@ def test_a_script_prints_what_its_interpreter_answers(
 def test_a_script_asks_a_sampler_or_a_signature(
     pool: Pool, run: Run, name: str, case: ShardCase | None, lines: list[str]
 ) -> None:
-    """Exceptions are answers, too."""
-    status, said = run(
-        asked(pool, name, case, f"torch.utils.data:DistributedSampler({name.rpartition(' ')[2]})")
+    """A script asks a sampler or a signature, and an exception is an answer as well."""
+    status, output = run(
+        script_of(
+            pool, name, case, f"torch.utils.data:DistributedSampler({name.rpartition(' ')[2]})"
+        )
     )
-    assert status == 0, said
+    assert status == 0, output
     for line in lines:
-        assert re.search(rf"(?m)^{line}", said), said
+        assert re.search(rf"(?m)^{line}", output), output
 
 
 RAISES = '''
@@ -193,18 +204,18 @@ class Raises(DistributedDataParallel):
 def test_a_script_tells_a_rank_that_raises_from_one_that_hangs(
     pool: Pool, run: Run, tmp_path: Path
 ) -> None:
-    """The latter is ended."""
+    """A script reports a rank that raises, and ends a rank that hangs."""
     (tmp_path / "raises.py").write_text(RAISES, encoding="utf-8")
-    text = asked(
+    text = script_of(
         pool,
         "discrete: how the run ends",
         SMALLEST,
         on_trial=(Ddp(f"{tmp_path}/raises.py:Raises"), Sampler()),
     )
-    status, said = run(text.replace("PATIENCE = 10", "PATIENCE = 4"))
+    status, output = run(text.replace("PATIENCE = 10", "PATIENCE = 4"))
     assert status == 0
-    assert "process 0: it hangs" in said
-    assert "rank 1: ValueError: no more" in said
+    assert "process 0: it hangs" in output
+    assert "rank 1: ValueError: no more" in output
 
 
 @pytest.mark.parametrize(
@@ -227,15 +238,18 @@ def test_a_script_tells_a_rank_that_raises_from_one_that_hangs(
 def test_what_no_script_can_show_is_said(
     pool: Pool, name: str, case: TrainingCase | None, why: str
 ) -> None:
-    """In a sentence."""
+    """A difference that no script can show is refused with the reason."""
     with pytest.raises(ExportError, match=why):
-        asked(pool, name, case)
+        script_of(pool, name, case)
 
 
 def test_a_script_is_run_under_both_and_withheld_where_they_answer_alike(
     pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its first line, the version, is no answer; one that fails is not handed out either."""
+    """A script is withheld if both interpreters print the same after the version.
+
+    A script that fails is not handed out either.
+    """
     argument = Found(
         Difference(
             "discrete", "argument a", "torch.nn.parallel:DistributedDataParallel(a)", "x", "y"
@@ -243,18 +257,18 @@ def test_a_script_is_run_under_both_and_withheld_where_they_answer_alike(
         None,
     )
     outcome = Gated((argument, argument), 3)
-    said = {"old": "a warning\ntorch 1, Python 3\nsame\n", "new": "torch 2, Python 3\nsame\n"}
-    monkeypatch.setattr(question, "ran", lambda _, python: (0, said[python]))
+    outputs = {"old": "a warning\ntorch 1, Python 3\nsame\n", "new": "torch 2, Python 3\nsame\n"}
+    monkeypatch.setattr(question, "ran", lambda _, python: (0, outputs[python]))
     folder = tmp_path / "scripts"
     folder.mkdir()
     written = question.write(folder, outcome, pool, *TORCH, ["old", "new"])
-    assert {one.script for one in written.found} == {
+    assert {entry.script for entry in written.found} == {
         "none: in plain torch both answer alike, so it takes the suite to see it"
     }
     assert list(folder.iterdir()) == []
-    said["new"] = "torch 2, Python 3\nother at 0x7f01\n"
+    outputs["new"] = "torch 2, Python 3\nother at 0x7f01\n"
     written = question.write(folder, outcome, pool, *TORCH, ["old", "new"])
-    assert [one.script for one in written.found] == [
+    assert [entry.script for entry in written.found] == [
         str(folder / f"discrete-argument-a{more}.py") for more in ("", "-")
     ]
     assert len(list(folder.iterdir())) == 2
@@ -270,13 +284,13 @@ def test_a_script_is_run_under_both_and_withheld_where_they_answer_alike(
 
 
 def test_a_script_holds_what_a_report_says_as_text_alone(pool: Pool, run: Run) -> None:
-    """Whatever an exception or a file of a baseline says, nothing of it is run."""
+    """Text from an exception or from a baseline's file is never run."""
     hostile = '"""\nraise SystemExit(3)\n"""' + "\\N{BULLET}\x00"
     difference = Difference("number", "reduced gradient", hostile, hostile, hostile)
     status, _ = run(question.script(pool, difference, SMALLEST, *TORCH, "it.py"))
     assert status == 0
     where = f"torch.nn.parallel:DistributedDataParallel({hostile})"
-    status, said = run(asked(pool, f"discrete: argument {hostile}", None, where))
-    assert (status, said.splitlines()[-1]) == (0, "not taken")
+    status, output = run(script_of(pool, f"discrete: argument {hostile}", None, where))
+    assert (status, output.splitlines()[-1]) == (0, "not taken")
     with pytest.raises(ExportError, match="it is an argument of what has another name here"):
-        asked(pool, "discrete: argument cmd", None, "subprocess:call(cmd)")
+        script_of(pool, "discrete: argument cmd", None, "subprocess:call(cmd)")

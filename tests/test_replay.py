@@ -1,4 +1,7 @@
-"""A stored violation is run again, and exported as a script that shows it on what is wrong and not on what is right."""
+"""Tests of replay and export: a stored violation is run again, or exported as a script.
+
+The script shows the violation on a wrong implementation, and nothing on a right one.
+"""
 
 import json
 import re
@@ -77,13 +80,13 @@ RICH = TrainingCase(
     zero_grad="zero",
     seed=7,
 )
-"""Every kind of layer, layout and dtype, in a subgroup."""
+"""A case with every kind of layer, layout and dtype, in a subgroup."""
 
 
 def stored_violation(
     pool: Pool, case: Case, rule: str, *, ddp: str | Ddp = "reference", sampler: str = "reference"
 ) -> violation.StoredViolation:
-    """What a trial stores of a case that breaches a rule."""
+    """Return the violation that a trial stores of a case that violates a rule."""
     named = (Ddp(ddp) if isinstance(ddp, str) else ddp), Sampler(sampler)
     trial = Trial(pool, OnTrial(*named), Options())
     failure = trial.findings(case, confirming=True, rule=rule)[rule].failure
@@ -94,7 +97,7 @@ def stored_violation(
 
 
 def on_the_right_one(text: str, side: str) -> str:
-    """A script with the one line changed that says what is on trial."""
+    """Return a script whose `ON_TRIAL` line is changed to name the right implementation."""
     changed, times = re.subn(r"(?m)^ON_TRIAL = '[^']*'", f"ON_TRIAL = {RIGHT[side]!r}", text)
     assert times == 1
     return changed
@@ -140,18 +143,18 @@ DDPS: list[tuple[str, str, TrainingCase, str]] = [
 
 
 @pytest.mark.parametrize(
-    ("fault", "rule", "case", "words"), DDPS, ids=[f"{one[0]}_{one[1]}" for one in DDPS]
+    ("fault", "rule", "case", "words"), DDPS, ids=[f"{row[0]}_{row[1]}" for row in DDPS]
 )
 def test_a_script_of_a_ddp_fails_with_the_fault_and_passes_without(
     pool: Pool, run: Run, fault: str, rule: str, case: TrainingCase, words: str
 ) -> None:
-    """With status 1 and the words of the rule, and with 0 once the one line names what is right."""
+    """A script ends with status 1 and the rule's words, and with 0 if it names the right DDP."""
     text = export.script(pool, stored_violation(pool, case, rule, ddp=fault_of(fault)))
     assert "import ddp_invariants" not in text
     assert "from ddp_invariants" not in text
-    status, said = run(text)
-    assert (status, said.partition(":")[0]) == (1, rule), said
-    assert words in said
+    status, output = run(text)
+    assert (status, output.partition(":")[0]) == (1, rule), output
+    assert words in output
     assert run(on_the_right_one(text, "ddp")) == (0, "not reproduced\n")
 
 
@@ -191,14 +194,18 @@ TWO_LAYERS = replace(TWO_STEPS, model=Model(1, (Layer("linear"), Layer("linear")
 def test_a_script_computes_what_the_case_does_on_each_rank(
     pool: Pool, run: Run, name: str, case: TrainingCase, words: str
 ) -> None:
-    """Layers unused by micro-step, step and rank, in the wrapped model and its twin, and branches in the rank's order."""
+    """A script runs the layers and branches that the case runs on each rank.
+
+    Layers are unused by micro-step, step and rank, in the wrapped model and in its unwrapped twin.
+    Branches run in the rank's order.
+    """
     rule = "GRAD-8" if case.accumulation > 1 else "GRAD-9" if case.unused else "GRAD-1"
     text = export.script(
         pool, stored_violation(pool, case, rule, ddp=f"ddp_invariants.faults.{name}")
     )
-    status, said = run(text)
-    assert (status, said.partition(":")[0]) == (1, rule), said
-    assert words in said
+    status, output = run(text)
+    assert (status, output.partition(":")[0]) == (1, rule), output
+    assert words in output
     assert run(on_the_right_one(text, "ddp")) == (0, "not reproduced\n")
 
 
@@ -220,7 +227,10 @@ SCALED = replace(TWO_STEPS, scaler=LossScale(4, unscaled=True), poison=Poison(0,
             "scaled:unscales_and_skips",
             "PARAM-6",
             replace(SCALED, optimizer=Optimizer(momentum=0.5)),
-            "rank 0 of 2, step 0, 'layers.0.weight/momentum_buffer': -inf at element 0, the state was 0.0",
+            (
+                "rank 0 of 2, step 0, 'layers.0.weight/momentum_buffer': -inf at element 0, "
+                "the state was 0.0"
+            ),
         ),
         (
             "scaled:OverflowsAlone",
@@ -241,13 +251,16 @@ SCALED = replace(TWO_STEPS, scaler=LossScale(4, unscaled=True), poison=Poison(0,
 def test_a_script_scales_the_loss(
     pool: Pool, run: Run, name: str, right: str, rule: str, case: TrainingCase, words: str
 ) -> None:
-    """In the wrapped model and its twin; it shows which steps are skipped, and what moves in them."""
+    """A script scales the loss in the wrapped model and its unwrapped twin.
+
+    It shows which steps are skipped, and what moves in these steps.
+    """
     text = export.script(
         pool, stored_violation(pool, case, rule, ddp=f"ddp_invariants.faults.{name}")
     )
-    status, said = run(text)
-    assert (status, said.partition(":")[0]) == (1, rule), said
-    assert words in said
+    status, output = run(text)
+    assert (status, output.partition(":")[0]) == (1, rule), output
+    assert words in output
     assert run(text.replace(f"faults.{name}'", f"faults.{right}'")) == (0, "not reproduced\n")
 
 
@@ -261,19 +274,22 @@ def test_a_script_scales_the_loss(
 def test_a_script_runs_forwards_under_autocast(
     pool: Pool, run: Run, fault: str, rule: str, words: str
 ) -> None:
-    """Of the wrapped model and its twin."""
+    """A script runs the forwards of the wrapped model and its twin under autocast."""
     case = replace(SMALLEST, values="real", autocast=True)
     text = export.script(
         pool, stored_violation(pool, case, rule, ddp=f"ddp_invariants.faults.lowered:{fault}")
     )
-    status, said = run(text)
-    assert (status, said.partition(":")[0]) == (1, rule), said
-    assert words in said
+    status, output = run(text)
+    assert (status, output.partition(":")[0]) == (1, rule), output
+    assert words in output
     assert run(on_the_right_one(text, "ddp")) == (0, "not reproduced\n")
 
 
 def test_what_a_scaled_step_moves_is_beyond_a_script(pool: Pool) -> None:
-    """It is compared with what one process would make of it, and a script says so rather than show less."""
+    """A script is refused for a rule about the values of a scaled step.
+
+    The rule compares such a step with the step of one process, and a script would show less.
+    """
     stored = stored_violation(
         pool,
         replace(SCALED, poison=None, steps=4, scaler=LossScale(4, interval=1)),
@@ -288,7 +304,10 @@ def test_what_a_scaled_step_moves_is_beyond_a_script(pool: Pool) -> None:
 
 
 def test_a_script_knows_sparse_gradients(pool: Pool, run: Run) -> None:
-    """Of the wrapper and of the twin; with the right one, which keeps them sparse, it shows nothing."""
+    """A script handles sparse gradients of the wrapper and the twin.
+
+    It shows nothing for the right wrapper, which keeps the gradients sparse.
+    """
     case = replace(
         TWO_STEPS,
         model=Model(1, (Layer("embedding", sparse=True), Layer("linear"))),
@@ -298,9 +317,9 @@ def test_a_script_knows_sparse_gradients(pool: Pool, run: Run) -> None:
     text = export.script(
         pool, stored_violation(pool, case, "GRAD-10", ddp="ddp_invariants.faults.kinds:SumsSparse")
     )
-    status, said = run(text)
-    assert (status, said.partition(":")[0]) == (1, "GRAD-10"), said
-    assert "'layers.0.weight'" in said
+    status, output = run(text)
+    assert (status, output.partition(":")[0]) == (1, "GRAD-10"), output
+    assert "'layers.0.weight'" in output
     assert run(text.replace("SumsSparse", "StaysSparse")) == (0, "not reproduced\n")
 
 
@@ -324,20 +343,20 @@ SAMPLERS: list[tuple[str, str, ShardCase, str]] = [
 
 
 @pytest.mark.parametrize(
-    ("fault", "rule", "case", "words"), SAMPLERS, ids=[f"{one[0]}_{one[1]}" for one in SAMPLERS]
+    ("fault", "rule", "case", "words"), SAMPLERS, ids=[f"{row[0]}_{row[1]}" for row in SAMPLERS]
 )
 def test_a_script_of_a_sampler_fails_with_the_fault_and_passes_without(
     pool: Pool, run: Run, fault: str, rule: str, case: ShardCase, words: str
 ) -> None:
-    """It prints the shards, then what is wrong with them."""
+    """A script of a sampler prints the shards and what is wrong with them."""
     text = export.script(pool, stored_violation(pool, case, rule, sampler=fault_of(fault)))
-    status, said = run(text)
-    assert status == 1, said
-    assert f"{rule}: " in said
-    assert words in said
-    status, said = run(on_the_right_one(text, "sampler"))
-    assert status == 0, said
-    assert said.endswith("not reproduced\n")
+    status, output = run(text)
+    assert status == 1, output
+    assert f"{rule}: " in output
+    assert words in output
+    status, output = run(on_the_right_one(text, "sampler"))
+    assert status == 0, output
+    assert output.endswith("not reproduced\n")
 
 
 @pytest.mark.parametrize(
@@ -369,16 +388,19 @@ def test_a_script_of_a_sampler_fails_with_the_fault_and_passes_without(
 def test_a_script_of_a_sampler_asks_others_beside_it(
     pool: Pool, run: Run, fault: str, right: str, rule: str, case: ShardCase, words: str
 ) -> None:
-    """One that saw no other epoch, and one with another seed; what has no len is not asked for it."""
+    """A script compares a sampler with one that saw no other epoch, or with one of another seed.
+
+    A sampler without `len` is not asked for its length.
+    """
     text = export.script(
         pool, stored_violation(pool, case, rule, sampler=f"ddp_invariants.faults.{fault}")
     )
-    status, said = run(text)
-    assert status == 1, said
-    assert words in said
+    status, output = run(text)
+    assert status == 1, output
+    assert words in output
     host = fault.partition(":")[0]
-    status, said = run(text.replace(f"{fault}'", f"{host}:{right}'"))
-    assert status == 0, said
+    status, output = run(text.replace(f"{fault}'", f"{host}:{right}'"))
+    assert status == 0, output
 
 
 @pytest.mark.parametrize(
@@ -410,16 +432,16 @@ def test_a_script_of_a_sampler_asks_others_beside_it(
 def test_a_script_runs_a_data_loader(
     pool: Pool, run: Run, target: str, right: str, rule: str, case: ShardCase, words: str
 ) -> None:
-    """A real one, with worker processes where the case has workers."""
+    """A script runs a real DataLoader, with worker processes if the case has workers."""
     text = export.script(
         pool, stored_violation(pool, case, rule, sampler=f"ddp_invariants.faults.{target}")
     )
-    status, said = run(text)
-    assert status == 1, said
-    assert f"{rule}: " in said
-    assert words in said
-    status, said = run(text.replace(f"faults.{target}'", f"faults.{right}'"))
-    assert status == 0, said
+    status, output = run(text)
+    assert status == 1, output
+    assert f"{rule}: " in output
+    assert words in output
+    status, output = run(text.replace(f"faults.{target}'", f"faults.{right}'"))
+    assert status == 0, output
 
 
 @pytest.mark.parametrize(
@@ -455,15 +477,18 @@ def test_a_script_runs_a_data_loader(
 def test_a_script_saves_and_loads_a_samplers_state(
     pool: Pool, run: Run, fault: str, case: ShardCase, words: str
 ) -> None:
-    """In the middle of the last epoch, once more after a batch, and looks at the next epoch."""
+    """A script saves and loads a sampler's state inside the last epoch, and again after a batch.
+
+    It also looks at the next epoch.
+    """
     text = export.script(
         pool,
         stored_violation(pool, case, "SHARD-9", sampler=f"ddp_invariants.faults.resumable:{fault}"),
     )
-    status, said = run(text)
-    assert status == 1, said
-    assert "SHARD-9: " in said
-    assert words in said
+    status, output = run(text)
+    assert status == 1, output
+    assert "SHARD-9: " in output
+    assert words in output
     assert f"resumable:{fault}'" in text
     host = "KeepsTheRest" if "num_replicas" in text else "Slices"
     right = run(text.replace(f"resumable:{fault}'", f"resumable:{host}'"))
@@ -472,7 +497,7 @@ def test_a_script_saves_and_loads_a_samplers_state(
 
 
 def test_a_script_of_a_hang_ends_itself_and_shows_where_it_hung(pool: Pool, run: Run) -> None:
-    """By its watchdog, with the stacks of all ranks."""
+    """A script of a hang is ended by its watchdog, with the stacks of all ranks."""
     deadline, pool.deadline = pool.deadline, 2.0
     case = replace(SMALLEST, world_size=3, data=Data(samples=3))
     try:
@@ -482,22 +507,25 @@ def test_a_script_of_a_hang_ends_itself_and_shows_where_it_hung(pool: Pool, run:
     finally:
         pool.deadline = deadline
     assert "PATIENCE = 10 " in text
-    status, said = run(text.replace("PATIENCE = 10 ", "PATIENCE = 3 "))
+    status, output = run(text.replace("PATIENCE = 10 ", "PATIENCE = 3 "))
     assert status == 1
-    assert "Timeout (0:00:03)!" in said
-    assert "in wait" in said or "_wait" in said
+    assert "Timeout (0:00:03)!" in output
+    assert "in wait" in output or "_wait" in output
     assert run(on_the_right_one(text, "ddp")) == (0, "not reproduced\n")
 
 
 def test_a_script_builds_the_model_the_case_describes(pool: Pool, run: Run) -> None:
-    """Every kind of layer, layout and dtype, tied and frozen, in a subgroup: the script sees the number that was stored."""
+    """A script builds the case's model and sees the number that was stored.
+
+    The case has every kind of layer, layout and dtype, tied and frozen layers, and a subgroup.
+    """
     stored = stored_violation(pool, RICH, "GRAD-2", ddp=fault_of("NeverDivides"))
     text = export.script(pool, stored)
-    status, said = run(text)
-    assert status == 1, said
+    status, output = run(text)
+    assert status == 1, output
     names, numbers = (
-        re.findall(r"'(layers\.\S+)'", said),
-        re.findall(r"(-?[\d.e-]+) at element", said),
+        re.findall(r"'(layers\.\S+)'", output),
+        re.findall(r"(-?[\d.e-]+) at element", output),
     )
     assert f"parameter {names[0]!r}" in stored.failure.where
     got = re.match(r"(-?[\d.e+-]+) at", stored.failure.got)
@@ -520,7 +548,10 @@ DRAWING = Model(1, (Layer("linear", 96), Layer("dropout"), Layer("linear", 1)))
     ],
 )
 def test_a_script_shows_who_draws_what_twice(pool: Pool, run: Run, fault: str, words: str) -> None:
-    """Without anything of the suite, and on a right one not."""
+    """A script shows which rank repeats random draws, without anything of the suite.
+
+    With a right wrapper the script shows nothing.
+    """
     case = TrainingCase(model=DRAWING, steps=2, data=Data(samples=4))
     text = export.script(
         pool, stored_violation(pool, case, "RNG-1", ddp=f"ddp_invariants.faults.seeded:{fault}")
@@ -572,19 +603,27 @@ class Adapter:
 def test_a_script_calls_as_the_suite_does(
     pool: Pool, run: Run, tmp_path: Path, name: str, rule: str, case: TrainingCase, words: str
 ) -> None:
-    """no_sync, arguments by the usual names and given ones, units, a method after backward, an adapter's methods."""
+    """A script calls the implementation as the suite does.
+
+    This covers no_sync, arguments by their usual names, given arguments, units, a method after
+    backward, and an adapter's methods.
+    """
     (tmp_path / "own.py").write_text(OWN)
     ddp = Ddp(f"{tmp_path}/own.py:{name}", (("flavour", "plain"),) if name == "Called" else ())
-    status, said = run(export.script(pool, stored_violation(pool, case, rule, ddp=ddp)))
-    assert status == 1, said
-    assert said.startswith(f"{rule}: ")
-    assert words in said
+    status, output = run(export.script(pool, stored_violation(pool, case, rule, ddp=ddp)))
+    assert status == 1, output
+    assert output.startswith(f"{rule}: ")
+    assert words in output
 
 
 def test_what_cannot_be_shown_by_a_script_is_refused_in_one_sentence(
     pool: Pool, tmp_path: Path
 ) -> None:
-    """Course functions, numbers by the thousand, a sampler that asks its surroundings, a script that shows nothing."""
+    """A violation that no script can show is refused in one sentence.
+
+    The reasons are a course's functions, thousands of numbers, a method that trains a whole step,
+    and a sampler that reads its environment.
+    """
     stored = stored_violation(pool, SMALLEST, "GRAD-2", ddp=fault_of("NeverDivides"))
     with pytest.raises(
         ExportError, match=r"it has 13,\d+ numbers, more than the 4,000 a script spells out"
@@ -606,7 +645,7 @@ def test_what_cannot_be_shown_by_a_script_is_refused_in_one_sentence(
 
 
 def test_what_is_in_a_file_enters_a_script_as_text_alone(pool: Pool, run: Run) -> None:
-    """Quotes, backslashes and line ends of a hostile file end up in the docstring, not in the program."""
+    """Text of a hostile file ends up in the script's docstring, not in its program."""
     stored = stored_violation(pool, SMALLEST, "GRAD-2", ddp=fault_of("NeverDivides"))
     hostile = '"""\nraise SystemExit(7)\n"""\\'
     text = export.script(
@@ -620,53 +659,60 @@ def test_what_is_in_a_file_enters_a_script_as_text_alone(pool: Pool, run: Run) -
 
 
 def outcome(pool: Pool, stored: violation.StoredViolation, ddp: str) -> tuple[Outcome, str]:
-    """What came of a replay, and how it is told."""
-    found = replay(pool, stored.case, Ddp(ddp), Sampler(), stored.failure.rule)
-    return found.outcome, terminal.replayed(found, "the command")
+    """Return the outcome of a replay, and its report."""
+    result = replay(pool, stored.case, Ddp(ddp), Sampler(), stored.failure.rule)
+    return result.outcome, terminal.replayed(result, "the command")
 
 
 def test_a_replay_says_fixed_still_violated_or_inconclusive(pool: Pool) -> None:
-    """On what is right, on what it was found with, and on what refuses; a hang leaves every other rule open."""
+    """A replay reports fixed, still violated or inconclusive.
+
+    A refusal is inconclusive. A hang leaves every other rule open.
+    """
     stored = stored_violation(
         pool,
         replace(SMALLEST, world_size=3, data=Data(samples=3)),
         "GRAD-2",
         ddp=fault_of("NeverDivides"),
     )
-    status, said = outcome(pool, stored, "reference")
+    status, output = outcome(pool, stored, "reference")
     assert status is Outcome.FIXED
-    assert said.splitlines() == [
+    assert output.splitlines() == [
         "FIXED: GRAD-2 holds for reference in all of 3 runs in fresh processes",
         "  case      world_size=3 model=1->linear data=(samples=3)",
     ]
-    status, said = outcome(pool, stored, fault_of("NeverDivides"))
+    status, output = outcome(pool, stored, fault_of("NeverDivides"))
     assert status is Outcome.VIOLATED
-    assert said.startswith(
-        f"STILL VIOLATED in 3 of 3 runs in fresh processes\nGRAD-2 violated by {fault_of('NeverDivides')}: "
+    assert output.startswith(
+        "STILL VIOLATED in 3 of 3 runs in fresh processes\n"
+        f"GRAD-2 violated by {fault_of('NeverDivides')}: "
     )
-    assert said.endswith("repeat    the command")
-    status, said = outcome(pool, stored, fault_of("RaisesOnWrap"))
+    assert output.endswith("repeat    the command")
+    status, output = outcome(pool, stored, fault_of("RaisesOnWrap"))
     assert status is Outcome.INCONCLUSIVE
-    assert "raised NotImplementedError in wrap of step 0: to be written" in said
+    assert "raised NotImplementedError in wrap of step 0: to be written" in output
     deadline, pool.deadline = pool.deadline, 2.0
     try:
-        status, said = outcome(pool, stored, fault_of("HangsOnThree"))
+        status, output = outcome(pool, stored, fault_of("HangsOnThree"))
     finally:
         pool.deadline = deadline
     assert status is Outcome.INCONCLUSIVE
-    assert "a rank hung (LIVE-1)" in said
+    assert "a rank hung (LIVE-1)" in output
 
 
 def test_a_bare_case_is_judged_by_every_rule(pool: Pool) -> None:
-    """All of them hold for what is right; the first that is breached is reported in full, the others are named."""
-    found = replay(pool, SMALLEST, Ddp(), Sampler())
-    assert found.outcome is Outcome.FIXED
-    assert {"INIT-1", "GRAD-2", "COMM-1", "LIVE-1"} <= set(found.rules)
-    found = replay(pool, SMALLEST, Ddp(fault_of("NeverDivides")), Sampler())
-    assert found.outcome is Outcome.VIOLATED
-    said = terminal.replayed(found, "")
-    assert "GRAD-2 violated by" in said
-    assert re.search(r"also +PARAM-3: ", said)
+    """A bare case is judged by every rule, and a right implementation passes them all.
+
+    The first violated rule is reported in full, and the other violated rules are named.
+    """
+    result = replay(pool, SMALLEST, Ddp(), Sampler())
+    assert result.outcome is Outcome.FIXED
+    assert {"INIT-1", "GRAD-2", "COMM-1", "LIVE-1"} <= set(result.rules)
+    result = replay(pool, SMALLEST, Ddp(fault_of("NeverDivides")), Sampler())
+    assert result.outcome is Outcome.VIOLATED
+    output = terminal.replayed(result, "")
+    assert "GRAD-2 violated by" in output
+    assert re.search(r"also +PARAM-3: ", output)
     assert (
         replay(pool, ShardCase(), Ddp(), Sampler(fault_of("AcceptsAnyRank"))).failures[0].rule
         == "SHARD-7"
@@ -678,7 +724,7 @@ Command = Callable[..., Any]
 
 @pytest.fixture
 def command(host_addresses: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
-    """The command line as it is given in a folder, on the hosts at hand."""
+    """Return a function that runs the command line in a folder, on the hosts at hand."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
         violations, "Hosts", lambda: nullcontext(SimpleNamespace(addresses=host_addresses))
@@ -690,7 +736,11 @@ def command(host_addresses: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path
 def test_the_commands_find_a_violation_by_its_id_and_torchrun_runs_the_script(
     pool: Pool, command: Command, tmp_path: Path
 ) -> None:
-    """Exit statuses 1 and 0, options that name another, an id that is misspelt, a script that fails under torchrun, too."""
+    """The commands find a violation by its id, and torchrun runs the exported script.
+
+    An option can name another implementation, and a misspelt id gets a suggestion. The script fails
+    under torchrun, too.
+    """
     stored = stored_violation(pool, SMALLEST, "GRAD-2", ddp=fault_of("NeverDivides"))
     path = violation.FOLDER / f"{stored.id}.json"
     violation.write(stored, path)
@@ -740,10 +790,13 @@ def test_the_commands_find_a_violation_by_its_id_and_torchrun_runs_the_script(
 def test_a_script_that_shows_nothing_is_not_handed_out(
     pool: Pool, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that ends well, one that fails for another reason, one that never ends: status 2, a sentence, nothing on stdout."""
+    """A script that ends well, fails for another reason or never ends is not handed out.
+
+    The command ends with status 2 and a sentence, and prints nothing to stdout.
+    """
     stored = stored_violation(pool, SMALLEST, "GRAD-2", ddp=fault_of("NeverDivides"))
     violation.write(stored, Path("one.json"))
-    for text, told in (
+    for text, reason in (
         ("print('not reproduced')", "it ended with status 0 and said 'not reproduced'"),
         ("raise KeyError('GRAD-3: ')", "it ended with status 1 and said \"KeyError: 'GRAD-3: '\""),
         ("while True: pass", "it did not end within 1 s"),
@@ -752,7 +805,7 @@ def test_a_script_that_shows_nothing_is_not_handed_out(
         monkeypatch.setattr(export, "CHECK_SECONDS", 1.0 if "while" in text else 60.0)
         done = command("export", "one.json")
         assert (done.exit_code, done.stdout) == (2, "")
-        assert f"does not show the violation: {told}" in done.stderr
+        assert f"does not show the violation: {reason}" in done.stderr
         assert command("export", "one.json", "--unchecked").stdout == text
     Path("bare.json").write_text(to_json(SMALLEST))
     done = command("export", "bare.json")
@@ -761,14 +814,19 @@ def test_a_script_that_shows_nothing_is_not_handed_out(
 
 
 def test_a_stored_violation_is_read_as_it_was_written(pool: Pool, tmp_path: Path) -> None:
-    """With the bits of every moment; where a case alone is wanted, its case; evidence that is too long is left out."""
+    """A stored violation is read back exactly, with the bits of every moment.
+
+    A reader that wants only the case gets the case. Evidence that is too long is left out.
+    """
     stored = stored_violation(pool, SMALLEST, "GRAD-2", ddp=fault_of("NeverDivides"))
     path = tmp_path / "one.json"
     violation.write(stored, path)
     assert reading.read_any(path) == stored
     assert reading.read(path) == stored.case
     assert stored.evidence is not None
-    noted = {(one.moment, one.step): one.tensors for one in stored.evidence.ranks[1].moments}
+    noted = {
+        (entry.moment, entry.step): entry.tensors for entry in stored.evidence.ranks[1].moments
+    }
     reduced = noted["reduced", 0][0]
     assert (reduced.name, reduced.dtype, reduced.shape) == ("layers.0.weight", "float32", (1, 1))
     assert reduced.raw().hex() == "000040c2"  # -48
@@ -787,7 +845,7 @@ def test_a_stored_violation_is_read_as_it_was_written(pool: Pool, tmp_path: Path
 
 
 def _wrong(plain: dict[str, Any]) -> dict[str, tuple[Any, str]]:
-    """Files somebody else may have written, and what is said of each."""
+    """Return files that another program may have written, each with the expected message."""
     tensor = {"name": "w", "dtype": "float32", "shape": [2], "bits": "AAAA"}
 
     def holding(tensor: dict[str, Any]) -> dict[str, Any]:
@@ -819,16 +877,16 @@ def _wrong(plain: dict[str, Any]) -> dict[str, tuple[Any, str]]:
 
 
 def test_a_bad_file_gets_one_sentence(pool: Pool, tmp_path: Path) -> None:
-    """Truncated, foreign, hostile or merely wrong: the file and the field are named."""
+    """A truncated, foreign, hostile or wrong file gets one sentence that names file and field."""
     stored = stored_violation(pool, SMALLEST, "GRAD-2", ddp=fault_of("NeverDivides"))
     path = tmp_path / "wrong.json"
     violation.write(stored, path)
-    for name, (content, told) in _wrong(json.loads(path.read_text())).items():
+    for name, (content, message) in _wrong(json.loads(path.read_text())).items():
         path.write_text(content if isinstance(content, str) else json.dumps(content))
         with pytest.raises(CaseError) as raised:
             reading.read_any(path)
         assert str(raised.value).startswith(f"{path}: "), name
-        assert told in str(raised.value), (name, str(raised.value))
+        assert message in str(raised.value), (name, str(raised.value))
         assert "\n" not in str(raised.value), name
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(CaseError, match="not a text file"):

@@ -1,4 +1,4 @@
-"""Every rule fires on handmade evidence of its breach, and stays silent on right evidence."""
+"""Tests of the rules: each fails on handmade evidence of a violation, and not on right evidence."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -36,26 +36,29 @@ Alteration = Callable[[TrainingEvidence], TrainingEvidence]
 
 
 SHARED = replace(CASE, data=Data(samples=1))
-"""Both ranks get the one sample there is."""
+"""A case in which both ranks get the only sample."""
 
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def raised_by_one(value: Array) -> Array:
-    """Another value than before, by one in every element."""
+    """Return the values, each increased by one."""
     raised: Array = value + value.dtype.type(1)
     return raised
 
 
 def one_bit_up(value: Array) -> Array:
-    """The next float32 above, in every element."""
+    """Return the next larger float32 of every value."""
     raised: Array = np.nextafter(value, np.float32(99))
     return raised
 
 
 def restructured(evidence: TrainingEvidence, column: int, value: object) -> TrainingEvidence:
-    """Rank 1's first parameter came out of wrapping with another name, dtype, shape, flag or tying."""
+    """Return evidence in which wrapping changed rank 1's first parameter.
+
+    The parameter has another name, dtype, shape, flag or tying.
+    """
     rows = [list(row) for row in STRUCTURE]
     rows[0][column] = value
     ranks = (evidence.ranks[0], replace(evidence.ranks[1], structure_after=rows))
@@ -109,7 +112,7 @@ def test_right_evidence_breaches_no_rule_and_meets_what_it_can() -> None:
 def test_right_evidence_holds_for_every_world_size_optimizer_and_clearing(
     world_size: int, optimizer: Optimizer, zero_grad: ZeroGrad
 ) -> None:
-    """The oracle's own centres, rounded once to float32, lie inside its radii."""
+    """Right evidence violates no rule: the oracle's rounded centres lie inside its radii."""
     case = replace(
         CASE,
         world_size=world_size,
@@ -241,10 +244,10 @@ BREACHES: list[tuple[str, str, Alteration]] = [
 
 
 @pytest.mark.parametrize(
-    ("rule", "what", "alter"), BREACHES, ids=[f"{rule}-{what}" for rule, what, _ in BREACHES]
+    ("rule", "what", "alter"), BREACHES, ids=[f"{rule}-{title}" for rule, title, _ in BREACHES]
 )
 def test_rule_fires(rule: str, what: str, alter: Alteration) -> None:
-    """A breach of the rule's requirement is found, and named with rank, step or parameter."""
+    """A violation of the rule is found, and named with rank, step or parameter."""
     failure = judge(alter(right()))[rule].failure
     assert failure is not None, what
     assert failure.rule == rule
@@ -254,7 +257,7 @@ def test_rule_fires(rule: str, what: str, alter: Alteration) -> None:
 
 
 def test_every_training_rule_has_a_breach_that_fires_it() -> None:
-    """No rule of training goes without a test that it can fire."""
+    """Every rule of training has a test that makes it fail."""
     tested_elsewhere = {
         "INIT-4",
         "GRAD-7",
@@ -286,7 +289,10 @@ def test_every_training_rule_has_a_breach_that_fires_it() -> None:
 
 
 def test_buf1_tells_which_buffers_a_rank_keeps_to_itself() -> None:
-    """All of them, those assigned anew, or those that are not floating-point."""
+    """BUF-1 reports which buffers a rank keeps to itself.
+
+    They are all buffers, those that forward assigns anew, or those that are not floating-point.
+    """
     running, count, seen = (f"layers.5.{name}" for name in ("running", "count", "seen"))
     for names, words in (
         ([running, count, seen], ""),
@@ -314,7 +320,7 @@ def test_buf1_tells_which_buffers_a_rank_keeps_to_itself() -> None:
 
 
 def test_loss2_fires_on_different_losses_of_a_shared_batch() -> None:
-    """Padding gives ranks the same batch; with the same parameters the loss must be the same."""
+    """Ranks that get the same batch by padding must report the same loss."""
     assert (
         judge(altered(right(SHARED), 1, "loss", 1, "loss", raised_by_one))["LOSS-2"].failure
         is not None
@@ -322,7 +328,7 @@ def test_loss2_fires_on_different_losses_of_a_shared_batch() -> None:
 
 
 def test_init4_judges_equal_seeds_only_where_declared() -> None:
-    """With ranks built equal INIT-1 is not judged, INIT-4 is."""
+    """If ranks are built equal, INIT-4 is judged and INIT-1 is not."""
     evidence = right(replace(CASE, init="equal"))
     findings = judge(evidence)
     assert findings["INIT-1"].unjudged
@@ -337,7 +343,10 @@ def test_init4_judges_equal_seeds_only_where_declared() -> None:
 def test_param3_a_cast_and_back_keeps_what_is_no_number_but_not_which(
     kind: BetweenStepsKind, holds: bool
 ) -> None:
-    """Of a run that has diverged: torch knows one NaN of bfloat16 on the way back. Nothing else may change its bits."""
+    """After a run has diverged, a cast and back may change one NaN into another NaN.
+
+    Torch has one NaN when it casts back from bfloat16. No other action may change a NaN's bits.
+    """
     evidence = right(replace(CASE, between_steps=(BetweenSteps(kind, 2),)))
     evidence = everywhere(
         evidence,
@@ -360,7 +369,7 @@ ACCUMULATED = replace(CASE, accumulation=2, data=Data(samples=8, batch_size=2))
 
 
 def test_right_accumulation_breaches_no_rule() -> None:
-    """Two micro-steps a step, judged as one step on all their samples."""
+    """Two micro-steps are judged as one step on all their samples."""
     findings = judge(right(ACCUMULATED))
     assert {name: f.failure for name, f in findings.items() if f.failure} == {}
     assert findings["GRAD-8"].compared > 0
@@ -372,7 +381,7 @@ def test_right_accumulation_breaches_no_rule() -> None:
     [("nested", "a nested no_sync"), ("error", "an exception inside no_sync")],
 )
 def test_grad8_counts_how_no_sync_was_used(no_sync: NoSync, situation: str) -> None:
-    """Nested, and left by an exception: it has to meet both."""
+    """GRAD-8 needs a nested no_sync and an exception inside no_sync, and counts both."""
     findings = judge(right(replace(ACCUMULATED, no_sync=no_sync)))
     assert {name: f.failure for name, f in findings.items() if f.failure} == {}
     assert situation in findings["GRAD-8"].met
@@ -381,7 +390,7 @@ def test_grad8_counts_how_no_sync_was_used(no_sync: NoSync, situation: str) -> N
 
 @pytest.mark.parametrize("rule", ["GRAD-2", "GRAD-3", "GRAD-8", "GRAD-12"])
 def test_a_lost_micro_step_is_a_breach_of_every_rule_about_the_mean(rule: str) -> None:
-    """The gradient of half the samples is none of the whole batch."""
+    """The gradient of half the samples violates every rule about the mean."""
     assert (
         judge(everywhere(right(ACCUMULATED), "reduced", 0, WEIGHT, lambda v: v / 2))[rule].failure
         is not None
@@ -389,7 +398,7 @@ def test_a_lost_micro_step_is_a_breach_of_every_rule_about_the_mean(rule: str) -
 
 
 def test_grad8_wants_nothing_sent_by_a_backward_inside_no_sync() -> None:
-    """One that sends is a breach; a forward that does is not."""
+    """A backward inside no_sync that sends violates GRAD-8; a forward that sends does not."""
     for sends in (True, False):
         quiet = [[[[2 * step], [2 * step + sends]]] for step in range(3)]
         early = [
@@ -401,17 +410,17 @@ def test_grad8_wants_nothing_sent_by_a_backward_inside_no_sync() -> None:
 
 
 UNUSED_AT = replace(CASE, steps=4, unused=(Unused(4, step=1), Unused(4, rank=1, step=2)))
-"""The last factor: used by no rank at step 1, by rank 0 alone at step 2."""
+"""A case whose last factor no rank uses at step 1, and only rank 0 uses at step 2."""
 
 
 IN_SOME_MICRO_STEPS = replace(
     ACCUMULATED, unused=(Unused(4, micro_step=1), Unused(4, rank=1, micro_step=0))
 )
-"""The last factor: used by rank 0 alone, in the first micro-step alone."""
+"""A case whose last factor only rank 0 uses, and only in the first micro-step."""
 
 
 def test_what_the_last_micro_step_passes_by_is_reduced_all_the_same() -> None:
-    """What the first of them had is in the mean, and a None in its place breaches GRAD-8."""
+    """The gradient of an earlier micro-step is in the mean, and a zero instead violates GRAD-8."""
     findings = judge(right(IN_SOME_MICRO_STEPS))
     assert {name: f.failure for name, f in findings.items() if f.failure} == {}
     assert findings["GRAD-8"].met >= {"used in some micro-steps alone"}
@@ -430,7 +439,10 @@ def test_what_the_last_micro_step_passes_by_is_reduced_all_the_same() -> None:
 def test_right_evidence_of_unused_parameters_breaches_no_rule(
     optimizer: Optimizer, *, none: bool
 ) -> None:
-    """None and zero are both right where no rank uses a parameter, and the update follows which of them it was."""
+    """None and zero are both right for a parameter that no rank uses.
+
+    The update follows whichever of the two the gradient was.
+    """
     findings = judge(right(replace(UNUSED_AT, optimizer=optimizer), none=none))
     assert {name: f.failure for name, f in findings.items() if f.failure} == {}
     assert findings["GRAD-9"].met >= set(ALL_RULES["GRAD-9"].needs)
@@ -456,7 +468,11 @@ def test_right_evidence_of_unused_parameters_breaches_no_rule(
     ],
 )
 def test_grad9_fires_on_unused_parameters(alter: Alteration, rule: str, words: str) -> None:
-    """None where another rank uses it, None and zero side by side, anything but zero where none does, another divisor."""
+    """GRAD-9 fails on a wrong gradient of a parameter that some or all ranks do not use.
+
+    The gradient must not be None if another rank uses the parameter, and must be zero or None on
+    all ranks if none does. Another divisor is wrong as well.
+    """
     failure = judge(alter(right(UNUSED_AT, none=False)))[rule].failure
     assert failure is not None
     assert words in failure.perhaps
@@ -475,7 +491,7 @@ def test_grad9_fires_on_unused_parameters(alter: Alteration, rule: str, words: s
 def test_grad2_judges_what_is_declared(
     declared: Declarations, factor: float, *, fires: bool
 ) -> None:
-    """A sum where a sum is declared; a rounding to float16, and no more, where that is."""
+    """GRAD-2 accepts a declared sum, and a declared rounding to float16 but nothing larger."""
     case = replace(CASE, values="real")
     evidence = everywhere(
         right(case), "reduced", 0, WEIGHT, lambda v: (v * factor).astype(np.float32)
@@ -496,7 +512,10 @@ def test_grad2_judges_what_is_declared(
 def test_param3_allows_for_a_copy_where_one_is_declared(
     declared: Declarations, factor: float, *, fires: bool
 ) -> None:
-    """A bfloat16 parameter shows its fp32 copy rounded: one rounding before the step and one after, and no more."""
+    """A declared float32 copy of a bfloat16 parameter allows two roundings in a step.
+
+    One rounding comes before the step and one after it.
+    """
     view = EvidenceView(right(), declared)
     low = balls.FORMATS["bfloat16"]
     form = balls.Format(np.array([low.roundoff]), np.array([low.smallest]), np.array([low.largest]))
@@ -506,7 +525,7 @@ def test_param3_allows_for_a_copy_where_one_is_declared(
 
 
 def test_an_owner_alone_need_hold_a_gradient() -> None:
-    """None elsewhere is no breach; None everywhere is, and so is another value."""
+    """Only an owner must hold a gradient; no gradient at all, or a wrong one, violates GRAD-2."""
     declared = Declarations(gradients="owner")
     owned = altered(right(), 1, "reduced", 0, WEIGHT, None)
     assert judge(owned, declared)["GRAD-2"].failure is None
@@ -531,7 +550,10 @@ def test_an_owner_alone_need_hold_a_gradient() -> None:
 def test_mem1_wants_a_share_of_what_the_stage_shards(
     stage: int, held: list[int], *, fires: bool
 ) -> None:
-    """Bytes of module, own copies, state and gradients; what a stage does not shard may be whole."""
+    """MEM-1 limits what the ZeRO stage shards; everything else may be whole.
+
+    The four numbers are bytes of the module, own copies, the optimizer's state and gradients.
+    """
     ranks = tuple(replace(rank, held=[held]) for rank in right().ranks)
     finding = judge(replace(right(), ranks=ranks), Declarations(zero=stage))["MEM-1"]
     assert (finding.failure is not None) == fires
@@ -539,7 +561,10 @@ def test_mem1_wants_a_share_of_what_the_stage_shards(
 
 
 def test_comm5_takes_an_all_reduce_of_integers_for_no_gradient() -> None:
-    """With find_unused_parameters torch sends which parameters are used when backward is over: no second bucket."""
+    """COMM-5 does not take an all-reduce of integers for a gradient bucket.
+
+    With find_unused_parameters, torch sends which parameters are used after backward.
+    """
     used = Call("allreduce", "int32", 4, "SUM", launched=1.89)
     sent = [
         [
@@ -557,14 +582,21 @@ def test_comm5_takes_an_all_reduce_of_integers_for_no_gradient() -> None:
 
 
 def test_comm3_counts_what_the_ranks_withhold() -> None:
-    """The controller cannot import the ranks' module, so the names stand twice."""
+    """The names that COMM-3 withholds are those of the ranks' module.
+
+    The controller cannot import this module, so the names are written twice.
+    """
     from ddp_invariants.ranks.groups.observed import IN_LISTS, IN_ONE
 
     assert {*WITHHELD} == {*IN_LISTS, *IN_ONE}
 
 
 def test_comm6_observes_and_never_judges() -> None:
-    """One all-reduce of all gradients is one ring all-reduce; sending twice as much is noted and nothing else."""
+    """COMM-6 observes the bytes that are sent and never judges them.
+
+    One all-reduce of all gradients is one ring all-reduce. Twice as many bytes are recorded, and no
+    rule fails.
+    """
     once = judge(right())["COMM-6"]
     twice = judge(
         replace(
@@ -604,22 +636,26 @@ MAXIMUM, WIDER, SENT = (
     ],
 )
 def test_comm1_wants_one_sequence(theirs: list[Call], *, fires: bool) -> None:
-    """Kind, dtype, count, operation and length; point-to-point calls may differ."""
+    """COMM-1 compares kind, dtype, count, operation and length; point-to-point calls may differ."""
     evidence = right()
     ranks = (replace(evidence.ranks[0], sent=[CALLS]), replace(evidence.ranks[1], sent=[theirs]))
     assert (judge(replace(evidence, ranks=ranks))["COMM-1"].failure is not None) == fires
 
 
 def test_comm1_tells_both_sequences_with_their_call_sites() -> None:
-    """The report shows what each rank issued where, around the call in which they part."""
+    """COMM-1 reports the calls and call sites of both ranks around the first call that differs."""
     evidence = right()
-    theirs = [CALLS[0], MAXIMUM._replace(site="b.py:9")]
-    ranks = (replace(evidence.ranks[0], sent=[CALLS]), replace(evidence.ranks[1], sent=[theirs]))
+    other_calls = [CALLS[0], MAXIMUM._replace(site="b.py:9")]
+    ranks = (
+        replace(evidence.ranks[0], sent=[CALLS]),
+        replace(evidence.ranks[1], sent=[other_calls]),
+    )
     failure = judge(replace(evidence, ranks=ranks))["COMM-1"].failure
     assert failure is not None
     assert failure.where == "rank 1 of 2, call 2"
     assert failure.got == (
-        "all_reduce (float32 x 4 MAX) at b.py:9, rank 0 issues all_reduce (float32 x 4 SUM) at ddp.py:7; "
+        "all_reduce (float32 x 4 MAX) at b.py:9, "
+        "rank 0 issues all_reduce (float32 x 4 SUM) at ddp.py:7; "
         "2 calls in all, rank 0 2"
     )
     assert [line.split() for line in failure.notes.splitlines()][-1][:2] == [">", "2"]
@@ -628,14 +664,14 @@ def test_comm1_tells_both_sequences_with_their_call_sites() -> None:
 @pytest.mark.parametrize(
     ("groups", "fires"),
     [
-        (([[0, 1], [0]], [[0, 1], [1]]), False),  # Each rank's own subgroup: nobody to agree with.
+        (([[0, 1], [0]], [[0, 1], [1]]), False),  # Each rank is alone in its second group.
         (([[0, 1], [0, 1]], [[0, 1], [0, 1]]), True),
     ],
 )
 def test_comm1_compares_each_group_among_its_members(
     groups: tuple[list[list[int]], list[list[int]]], *, fires: bool
 ) -> None:
-    """What a subgroup of other ranks does is no difference."""
+    """COMM-1 compares each group among its members; another group's calls are no difference."""
     sent = [CALLS, [CALLS[1]]], [CALLS, [WIDER]]
     ranks = tuple(
         replace(rank, sent=calls, groups=members)
@@ -648,13 +684,16 @@ def test_comm1_compares_each_group_among_its_members(
 def test_comm1_of_a_hang_tells_calls_that_differ_and_not_what_is_missing(
     theirs: list[Call], *, fires: bool
 ) -> None:
-    """A rank that hangs may have been about to issue the rest."""
-    said = LastCalls(
+    """After a hang, COMM-1 reports calls that differ, and no calls that are missing.
+
+    A rank that hangs may have been about to issue the rest.
+    """
+    last_calls = LastCalls(
         len(theirs),
         0,
         tuple((number, label([0, 1], 0), call) for number, call in enumerate(theirs, start=1)),
     )
-    incident = Incident("hung", {1: "gave no answer within 3.0 s"}, {}, 3.0, {1: said})
+    incident = Incident("hung", {1: "gave no answer within 3.0 s"}, {}, 3.0, {1: last_calls})
     evidence = replace(
         right(),
         ranks=(replace(right().ranks[0], sent=[CALLS]), RankEvidence({})),
@@ -666,7 +705,7 @@ def test_comm1_of_a_hang_tells_calls_that_differ_and_not_what_is_missing(
 
 
 def test_a_process_group_nobody_sees_is_not_observed_and_nothing_holds() -> None:
-    """Rules about what is sent say so instead of holding."""
+    """If nobody sees the process group, rules about sent calls are not observed and do not hold."""
     case = replace(CASE, perturbation=Perturbation("withheld"))
     blind = replace(
         right(case), ranks=tuple(replace(rank, sent=[[]]) for rank in right(case).ranks)
@@ -677,7 +716,7 @@ def test_a_process_group_nobody_sees_is_not_observed_and_nothing_holds() -> None
 
 
 def test_comm2_compares_bits_with_the_unperturbed_run() -> None:
-    """One bit that depends on timing is a breach; without a second run nothing is judged."""
+    """A bit that depends on timing violates COMM-2, which judges nothing without a second run."""
     case = replace(CASE, perturbation=Perturbation("delays"))
     evidence = right(case)
     assert judge(evidence)["COMM-2"].unjudged
@@ -695,7 +734,7 @@ def test_comm2_compares_bits_with_the_unperturbed_run() -> None:
 
 
 def resent(evidence: TrainingEvidence, calls: list[Call]) -> TrainingEvidence:
-    """Evidence whose every step sent these calls, at times within the step."""
+    """Return evidence in which every step sent these calls, at times within the step."""
     sent = [
         call._replace(launched=step + call.launched)
         for step in range(evidence.case.steps)
@@ -705,7 +744,7 @@ def resent(evidence: TrainingEvidence, calls: list[Call]) -> TrainingEvidence:
 
 
 def reduced(*pieces: tuple[int, float]) -> list[Call]:
-    """All-reduces of so many elements, started at such times within a step."""
+    """Return all-reduces with these element counts, started at these times within a step."""
     return [Call("allreduce", "float32", elements, "SUM", launched=at) for elements, at in pieces]
 
 
@@ -725,7 +764,10 @@ def reduced(*pieces: tuple[int, float]) -> list[Call]:
 def test_comm4_wants_the_buckets_of_a_greedy_filling(
     cap: int, calls: list[Call], declared: Buckets, *, fires: bool
 ) -> None:
-    """Tensors of 4, 0, 8 and 16 bytes: as many reductions as the capacity makes, none of them too large."""
+    """COMM-4 wants as many reductions as a greedy filling makes, and none above the cap.
+
+    The trained tensors have 4, 0, 8 and 16 bytes.
+    """
     evidence = resent(right(replace(CASE, bucket_cap=cap)), calls)
     finding = judge(evidence, Declarations(buckets=declared))["COMM-4"]
     assert finding.compared
@@ -738,7 +780,10 @@ def test_comm4_wants_the_buckets_of_a_greedy_filling(
 def test_comm5_wants_a_reduction_before_the_last_gradient(
     calls: list[Call], *, fires: bool
 ) -> None:
-    """The last gradient of each step is computed 0.6 s after the step began."""
+    """COMM-5 wants a reduction that starts before the last gradient is computed.
+
+    The last gradient of each step is computed 0.6 s after the step began.
+    """
     finding = judge(resent(right(), calls))["COMM-5"]
     assert finding.compared
     assert (finding.failure is not None) == fires
@@ -755,7 +800,7 @@ CAUGHT = replace(CASE, injected_failure=InjectedFailure("backward error", 1))
 def test_live2_wants_the_exception_to_reach_the_user(
     surfaced: str | None, *, judged: bool, fires: bool
 ) -> None:
-    """One that was swallowed is a breach; one that was never raised leaves it open."""
+    """A swallowed exception violates LIVE-2; an exception that was never raised leaves it open."""
     ranks = tuple(replace(rank, surfaced=surfaced) for rank in right(CAUGHT).ranks)
     finding = judge(replace(right(CAUGHT), ranks=ranks))["LIVE-2"]
     assert (finding.failure is not None) == fires
@@ -763,7 +808,7 @@ def test_live2_wants_the_exception_to_reach_the_user(
 
 
 def test_live2_wants_every_step_right_afterwards() -> None:
-    """A gradient that is no mean after an exception was caught."""
+    """A gradient that is not the mean after a caught exception violates LIVE-2."""
     evidence = everywhere(right(CAUGHT), "reduced", 1, WEIGHT, lambda v: 2 * v)
     ranks = tuple(replace(rank, surfaced="UserError") for rank in evidence.ranks)
     failure = judge(replace(evidence, ranks=ranks))["LIVE-2"].failure
@@ -785,7 +830,7 @@ RAISED = {
     [({"raised": RAISED}, False), ({}, True), ({"raised": {**RAISED, "step": 2}}, True)],
 )
 def test_live3_wants_the_others_to_fail(change: dict[str, Any], *, fires: bool) -> None:
-    """To raise before the step is made; to finish, or to make the step, is a breach."""
+    """Survivors of a dead rank must raise before the step is made, or they violate LIVE-3."""
     case = replace(CASE, injected_failure=InjectedFailure("death", 1, 0))
     survivor = right(case).ranks[1]
     steps = 3 if not change else change["raised"]["step"]
@@ -814,7 +859,11 @@ def test_live3_wants_the_others_to_fail(change: dict[str, Any], *, fires: bool) 
 def test_live4_wants_nothing_to_grow_with_every_run(
     counts: list[list[int]], *, fires: bool
 ) -> None:
-    """What grew once was started on first use; what grows every time is left behind."""
+    """LIVE-4 fails if a count grows with every run, and not if it grows once.
+
+    A thread or descriptor that appears once was started on first use. One that appears every time
+    is left behind.
+    """
     case = replace(CASE, rounds=4)
     ranks = tuple(replace(rank, left=counts) for rank in right(case).ranks)
     assert (judge(replace(right(case), ranks=ranks))["LIVE-4"].failure is not None) == fires
@@ -822,7 +871,7 @@ def test_live4_wants_nothing_to_grow_with_every_run(
 
 @pytest.mark.parametrize("what", ["not waited for", "written to while in flight"])
 def test_comm3_wants_every_result_waited_for(what: str) -> None:
-    """Judged only where results are withheld, and only where there was one to withhold."""
+    """COMM-3 is judged only if results are withheld and a rank has results to withhold."""
     case = replace(CASE, perturbation=Perturbation("withheld"))
     evidence = right(case)
     assert judge(
@@ -837,7 +886,7 @@ def test_comm3_wants_every_result_waited_for(what: str) -> None:
 
 
 def test_param4_compares_with_plain_training_at_one_rank() -> None:
-    """One bit away from plain training is a breach, at W = 1 only."""
+    """One bit away from plain training violates PARAM-4, at W = 1 only."""
     evidence = right(replace(CASE, world_size=1))
     assert judge(evidence)["PARAM-4"].met == {"one rank"}
     moved = altered(evidence, 0, "updated", 1, WEIGHT, one_bit_up)
@@ -858,7 +907,7 @@ def test_param4_compares_with_plain_training_at_one_rank() -> None:
 def test_grad7_wants_the_very_value_that_is_not_finite(
     value: float, held: float, *, fires: bool
 ) -> None:
-    """NaN must stay NaN and infinity must stay that infinity, on every rank."""
+    """NaN must stay NaN, and an infinity must stay that infinity, on every rank."""
     evidence = right(replace(CASE, poison=Poison(0, 2)))
     evidence = altered(evidence, 0, "local", 2, SCALE, lambda _: np.float32(value))
     evidence = everywhere(evidence, "reduced", 2, SCALE, lambda _: np.float32(held))
@@ -879,7 +928,7 @@ def test_poisoned_steps_are_left_to_grad7() -> None:
 
 
 def test_missing_evidence_is_unjudged_never_a_pass_or_an_accusation() -> None:
-    """A rank that noted nothing leaves every comparing rule without a verdict, with the reason."""
+    """A rank that recorded nothing leaves every rule without a verdict, with the reason."""
     evidence = right()
     silent = RankEvidence(
         {},
@@ -900,10 +949,19 @@ def test_missing_evidence_is_unjudged_never_a_pass_or_an_accusation() -> None:
 
 
 def test_live1_an_exception_on_some_ranks_or_after_a_good_step_is_a_breach() -> None:
-    """Raising everywhere at the start is a refusal; half way, or on one rank alone, it is not."""
+    """An exception on one rank alone, or after a good step, violates LIVE-1.
+
+    An exception on every rank at the start is a refusal.
+    """
     evidence = right()
-    told = {"phase": "forward", "step": 2, "type": "RuntimeError", "message": "no", "traceback": ""}
-    late = [replace(rank, raised=told) for rank in evidence.ranks]
+    error = {
+        "phase": "forward",
+        "step": 2,
+        "type": "RuntimeError",
+        "message": "no",
+        "traceback": "",
+    }
+    late = [replace(rank, raised=error) for rank in evidence.ranks]
     assert (
         judge(replace(evidence, ranks=(evidence.ranks[0], late[1])))["LIVE-1"].failure is not None
     )
@@ -911,7 +969,7 @@ def test_live1_an_exception_on_some_ranks_or_after_a_good_step_is_a_breach() -> 
 
 
 def test_param3_a_step_must_start_where_the_one_before_ended() -> None:
-    """Parameters that change between an update and the next forward are no trajectory."""
+    """A parameter that changes between an update and the next forward violates PARAM-3."""
     moved = everywhere(right(), "forward", 1, WEIGHT, raised_by_one)
     failure = judge(moved)["PARAM-3"].failure
     assert failure is not None
@@ -919,7 +977,10 @@ def test_param3_a_step_must_start_where_the_one_before_ended() -> None:
 
 
 def test_a_rule_that_crashes_hides_no_other_and_is_inconclusive() -> None:
-    """Its crash is its reason; the rest is judged."""
+    """A rule that crashes is inconclusive, and the crash is the reason.
+
+    The other rules are still judged.
+    """
     rule = replace(ALL_RULES["GRAD-2"], judge=lambda *_: dict[str, None]()["missing"])
     finding = rule.find(None)  # type: ignore[arg-type]  # the judge does not look at it
     assert finding.crashed
@@ -930,7 +991,7 @@ def test_a_rule_that_crashes_hides_no_other_and_is_inconclusive() -> None:
 
 
 def test_a_run_cut_short_is_judged_as_far_as_it_went() -> None:
-    """What all ranks noted before one raised still counts."""
+    """Records that all ranks made before one of them raised are still judged."""
     evidence = right()
     cut = {key: value for key, value in evidence.ranks[1].tensors.items() if key[1] < 1}
     findings = judge(
@@ -951,7 +1012,10 @@ def dealt(
     declared: SamplerDeclarations = UNDECLARED,
     **answer: object,
 ) -> dict[str, Finding]:
-    """Findings about a sampler that dealt these shards, in every process the same unless said otherwise."""
+    """Return the findings about a sampler that yields these shards.
+
+    Every process gives the same answer, unless `elsewhere` holds the second process's shards.
+    """
     case = ShardCase(world_size=len(shards[0]), data=data, epochs=epochs)
     plain = {
         "lengths": [len(s) for s in shards[0]],
@@ -967,8 +1031,8 @@ def dealt(
         "refused": {"rank below 0": "ValueError"},
         **answer,
     }
-    other = {**plain, "shards": answer.get("elsewhere", shards)}
-    return judge(ShardEvidence(case, (plain, other)), sampler=declared)
+    second_answer = {**plain, "shards": answer.get("elsewhere", shards)}
+    return judge(ShardEvidence(case, (plain, second_answer)), sampler=declared)
 
 
 PADDED = Data(samples=3, batch_size=1)
@@ -977,7 +1041,7 @@ ORDER = list(range(13))
 
 
 def test_right_shards_breach_no_rule() -> None:
-    """Strided shards, cyclic padding, and a shuffle that changes with the epoch."""
+    """Strided shards, cyclic padding, and a shuffle that changes with the epoch violate no rule."""
     findings = dealt([[[0, 2], [1, 0]]], data=PADDED)
     assert {name for name, f in findings.items() if f.failure} == set()
     shuffled = dealt([[ORDER], [ORDER[::-1]]], data=SHUFFLED, epochs=(0, 1), batches=[13])
@@ -1063,21 +1127,25 @@ SHARD_BREACHES: list[tuple[str, str, Callable[[], dict[str, Finding]]]] = [
 @pytest.mark.parametrize(
     ("rule", "what", "judged"),
     SHARD_BREACHES,
-    ids=[f"{rule}-{what}" for rule, what, _ in SHARD_BREACHES],
+    ids=[f"{rule}-{title}" for rule, title, _ in SHARD_BREACHES],
 )
 def test_shard_rule_fires(rule: str, what: str, judged: Callable[[], dict[str, Finding]]) -> None:
-    """A breach of the rule's requirement is found."""
+    """A violation of the sampler rule is found."""
     assert judged()[rule].failure is not None, what
 
 
 def test_what_has_no_len_is_not_asked_for_one() -> None:
-    """An iterable need not have any; what it yields is judged all the same."""
+    """An iterable without `len` is not asked for its length, but its indices are judged."""
     assert dealt([[[0, 2], [1, 0]]], data=PADDED, lengths=[None, None])["SHARD-1"].failure is None
     assert dealt([[[0, 2], [1]]], data=PADDED, lengths=[None, None])["SHARD-1"].failure is not None
 
 
 def test_what_a_sampler_declares_is_what_it_is_judged_by() -> None:
-    """Unequal shards where no padding is declared, whole batches of padding where those are, and the layout."""
+    """A sampler is judged by the padding and the layout that it declares.
+
+    Shards may be unequal if no padding is declared. Whole batches may be added if padding by batch
+    is declared.
+    """
     exact = dealt([[[0, 2], [1]]], data=PADDED, declared=SamplerDeclarations(padding="none"))
     assert {name for name, f in exact.items() if f.failure} <= {"SHARD-6"}
     repeated = dealt([[[0, 1], [0, 1]]], data=PADDED, declared=SamplerDeclarations(padding="none"))
@@ -1085,7 +1153,8 @@ def test_what_a_sampler_declares_is_what_it_is_judged_by() -> None:
     by_batch = Data(samples=3, batch_size=2)
     shards = [[[0, 1], [2, 0]], [[0, 1, 2, 0], [1, 2, 0, 1]]]
     fits, too_many = (
-        dealt([one], data=by_batch, declared=SamplerDeclarations(padding="batch")) for one in shards
+        dealt([epoch_shards], data=by_batch, declared=SamplerDeclarations(padding="batch"))
+        for epoch_shards in shards
     )
     assert fits["SHARD-3"].failure is None
     assert too_many["SHARD-3"].failure is not None
@@ -1100,11 +1169,14 @@ def test_what_a_sampler_declares_is_what_it_is_judged_by() -> None:
 
 
 WHOLE, LATER, NEXT = [3, 1, 6, 0, 7, 4], [5, 2, 8, 9, 10, 11], [8, 1, 4, 7, 2, 6]
-"""Two ranks' shards of epoch 1, shuffled, and the next epoch's of rank 0."""
+"""The two ranks' shuffled shards of epoch 1, and rank 0's shard of the next epoch."""
 
 
 def went_on(rank: int, answer: dict[str, object], raised: dict[str, str] | None = None) -> Finding:
-    """SHARD-9's finding about a sampler whose rank answered so after a resumption, and rightly where nothing is said."""
+    """Return SHARD-9's finding about a sampler that gives one rank this answer when it resumes.
+
+    Everything that `answer` leaves out is right.
+    """
     case = ShardCase(
         world_size=2, data=Data(samples=12, batch_size=2, shuffle=True), epochs=(1,), saved_after=1
     )
@@ -1132,7 +1204,10 @@ def went_on(rank: int, answer: dict[str, object], raised: dict[str, str] | None 
 
 
 def test_shard9_holds_where_the_rest_is_yielded_and_the_next_epoch_is_whole() -> None:
-    """And meets the middle of a later, shuffled epoch of several ranks."""
+    """SHARD-9 holds if the rest is yielded and the next epoch is whole.
+
+    The case meets the middle of a later, shuffled epoch of several ranks.
+    """
     finding = went_on(0, {})
     assert finding.failure is None
     assert finding.met == set(ALL_RULES["SHARD-9"].needs) - {"another world size"}
@@ -1140,11 +1215,14 @@ def test_shard9_holds_where_the_rest_is_yielded_and_the_next_epoch_is_whole() ->
 
 
 LEFT = [1, 6, 0, 7, 4, 2, 8, 9, 10]
-"""What was left when each of the two ranks had taken some: 3 and 5 and 11."""
+"""The indices that are left after the two ranks took 3, 5 and 11."""
 
 
 def taken_up(world_size: int, **changes: object) -> Finding:
-    """SHARD-9's finding where so many ranks load the state; rightly where nothing is said."""
+    """Return SHARD-9's finding if this number of ranks loads the state.
+
+    Everything that `changes` leaves out is right.
+    """
     rest = [LEFT[rank::world_size] for rank in range(world_size)]
     longest = len(rest[0])
     rest = [(part + LEFT[:1])[:longest] for part in rest]
@@ -1187,7 +1265,7 @@ def taken_up(world_size: int, **changes: object) -> Finding:
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_shard9_holds_where_ranks_of_another_number_share_what_is_left(world_size: int) -> None:
-    """Padded to equal lengths."""
+    """SHARD-9 holds if another number of ranks shares the rest, padded to equal lengths."""
     finding = taken_up(world_size)
     assert finding.failure is None
     assert ("another world size" in finding.met) == (world_size != 2)
@@ -1216,7 +1294,7 @@ def test_shard9_holds_where_ranks_of_another_number_share_what_is_left(world_siz
 def test_shard9_fires_where_ranks_of_another_number_go_on_wrongly(
     fact: str, got: str, changes: dict[str, object]
 ) -> None:
-    """With what was lost and what came again."""
+    """SHARD-9 reports how many indices were lost and how many came again."""
     failure = taken_up(3, **changes).failure
     assert failure is not None
     assert fact in failure.fact
@@ -1270,7 +1348,7 @@ def test_shard9_fires_where_ranks_of_another_number_go_on_wrongly(
     ],
 )
 def test_shard9_fires(fact: str, cause: str, answer: dict[str, object]) -> None:
-    """With what was lost and what came again, and the cause where the evidence shows one."""
+    """SHARD-9 reports lost and repeated indices, and the cause if the evidence shows one."""
     failure = went_on(0, answer).failure
     assert failure is not None
     assert fact in failure.fact
@@ -1280,7 +1358,7 @@ def test_shard9_fires(fact: str, cause: str, answer: dict[str, object]) -> None:
 
 
 def test_shard9_tells_the_count_of_one_rank_from_all_and_a_batch_from_the_world() -> None:
-    """What a short case leaves open is left open."""
+    """SHARD-9 lists every cause that a short case leaves open, and prefers none of them."""
     failure = went_on(1, {"loaded": LATER[4:]}).failure
     assert failure is not None
     assert failure.perhaps == ""
@@ -1292,18 +1370,31 @@ def test_shard9_tells_the_count_of_one_rank_from_all_and_a_batch_from_the_world(
     }
     assert "rank 1" in failure.where
     assert "0 of the 2 taken before come again, 2 of the 4 left are lost" in failure.got
-    assert {cause.kind for cause in went_on(1, {"loaded": LATER[1:]}).failure.causes} == {  # type: ignore[union-attr]  # there is one
-        "counted for all",
-        "one behind",
-        "batches for indices",
-    }
+    assert (
+        {
+            cause.kind
+            for cause in went_on(  # type: ignore[union-attr]  # the rule fails
+                1,
+                {"loaded": LATER[1:]},
+            ).failure.causes
+        }
+        == {
+            "counted for all",
+            "one behind",
+            "batches for indices",
+        }
+    )
 
 
 def test_shard9_is_not_judged_where_nothing_is_left_and_accuses_what_raises() -> None:
-    """A state saved at an epoch's end may be either epoch's; an exception is the rule's own affair."""
+    """SHARD-9 is not judged if nothing is left, and fails if saving or loading raises.
+
+    A state saved at an epoch's end may belong to either epoch. An exception during iteration is
+    left to other rules.
+    """
     assert (
         went_on(0, {"taken": WHOLE, "rest": [], "loaded": WHOLE}).compared == 4
-    )  # Rank 1's alone.
+    )  # Only rank 1 is compared.
     failure = went_on(
         0, {}, {"type": "KeyError", "phase": "resuming", "message": "'epoch'"}
     ).failure
@@ -1316,7 +1407,7 @@ def test_shard9_is_not_judged_where_nothing_is_left_and_accuses_what_raises() ->
 
 
 def test_shard5_is_not_judged_where_chance_could_repeat_an_order() -> None:
-    """Two orders of a short dataset may be equal by chance: no accusation."""
+    """Two orders of a short dataset may be equal by chance, so SHARD-5 is not judged."""
     finding = dealt([[[0, 1]], [[0, 1]]], data=Data(samples=2, shuffle=True), epochs=(0, 1))[
         "SHARD-5"
     ]

@@ -1,9 +1,9 @@
-"""Simulated upgrades: interpreters like this one, in which torch is altered as soon as it is imported.
+"""Simulated upgrades: interpreters like this one that alter torch right after its import.
+
+The script runs `ddp-invariants compare` for each alteration, and for this interpreter against
+itself. It prints the differences that were found. It takes ten minutes:
 
     python tests/upgrades.py [NAME…]
-
-runs `ddp-invariants compare` for each, and this interpreter against itself, and prints what was
-found. Ten minutes.
 """
 
 import json
@@ -23,7 +23,8 @@ import sys
 
 
 class _AfterTorch(importlib.abc.MetaPathFinder):
-    """Alters torch once it has been imported, and not before: importing it here would slow down every start."""
+    """Alters torch once it has been imported, and not before: \
+importing it here would slow down every start."""
 
     def find_spec(self, name, path, target=None):
         if name != "torch":
@@ -118,7 +119,8 @@ ALTERATIONS = {
         "discrete: argument find_unused_parameters",
         """
         plain = DDP.__init__
-        def init(self, module, device_ids=None, output_device=None, dim=0, broadcast_buffers=True, init_sync=True,
+        def init(self, module, device_ids=None, output_device=None, dim=0, \
+broadcast_buffers=True, init_sync=True,
                  process_group=None, bucket_cap_mb=None, find_unused_parameters=True, **kwargs):
             plain(self, module, process_group=process_group, bucket_cap_mb=bucket_cap_mb,
                   find_unused_parameters=find_unused_parameters, **kwargs)
@@ -168,10 +170,12 @@ ALTERATIONS = {
         plain, load = DDP.state_dict, DDP.load_state_dict
         @functools.wraps(plain)
         def state_dict(self, *args, **kwargs):
-            return {name.removeprefix("module."): value for name, value in plain(self, *args, **kwargs).items()}
+            return {name.removeprefix("module."): value \
+for name, value in plain(self, *args, **kwargs).items()}
         @functools.wraps(load)
         def load_state_dict(self, state, *args, **kwargs):
-            return load(self, {f"module.{name}": value for name, value in state.items()}, *args, **kwargs)
+            return load(self, {f"module.{name}": value \
+for name, value in state.items()}, *args, **kwargs)
         DDP.state_dict, DDP.load_state_dict = state_dict, load_state_dict
     """,
     ),
@@ -190,7 +194,8 @@ ALTERATIONS = {
         plain = torch.nn.functional.linear
         def linear(x, weight, bias=None):
             y = plain(x, weight, bias)
-            return y + (torch.nextafter(y.detach(), y.detach() + 1) - y.detach()) if y.dtype is torch.float32 else y
+            return y + (torch.nextafter(y.detach(), y.detach() + 1) - y.detach()) \
+if y.dtype is torch.float32 else y
         torch.nn.functional.linear = linear
     """,
     ),
@@ -221,11 +226,11 @@ ALTERATIONS = {
     """,
     ),
 }
-"""What is altered: the difference that must be found, and how."""
+"""The alterations by name: the difference that must be found, and the code that alters torch."""
 
 
 def interpreter(folder: Path, alteration: str = "") -> str:
-    """A Python with the packages of this one and, where an alteration is named, that."""
+    """Create an interpreter with this one's packages, and with an alteration if one is named."""
     venv.create(folder, with_pip=False)
     site = next(folder.glob("lib/python*/site-packages"))
     (site / "base.pth").write_text(f"{sysconfig.get_paths()['purelib']}\n", encoding="utf-8")
@@ -236,7 +241,7 @@ def interpreter(folder: Path, alteration: str = "") -> str:
 
 
 def given(*words: str) -> subprocess.CompletedProcess[str]:
-    """A command, in a process of its own."""
+    """Run a command in a process of its own."""
     return subprocess.run(
         [sys.executable, "-m", "ddp_invariants", *words],
         capture_output=True,
@@ -253,7 +258,11 @@ def compared(
     *options: str,
     command: Callable[..., subprocess.CompletedProcess[str]] = given,
 ) -> tuple[int, dict[str, dict[str, str]]]:
-    """What `ddp-invariants compare` says of torch's DDP and sampler: its exit status, and the differences by name."""
+    """Compare torch's DDP and sampler under two interpreters.
+
+    Returns:
+        The exit status of `ddp-invariants compare`, and the differences by name.
+    """
     done = command(
         "compare",
         "--old",
@@ -271,27 +280,36 @@ def compared(
     )
     if not done.stdout:
         raise RuntimeError(done.stderr)
-    return done.returncode, {one["name"]: one for one in json.loads(done.stdout)["found"]}
+    return done.returncode, {
+        difference["name"]: difference for difference in json.loads(done.stdout)["found"]
+    }
 
 
 def main() -> None:
-    """All of them, or those named."""
+    """Run all alterations, or those named on the command line."""
     with tempfile.TemporaryDirectory() as folder:
         old = interpreter(Path(folder) / "old")
         if not sys.argv[1:]:
-            status, found = compared(old, old, 2000)
+            status, differences = compared(old, old, 2000)
             sys.stdout.write(
-                f"identical sides, 2,000 cases: exit status {status}, {len(found)} differences\n"
+                f"identical sides, 2,000 cases: exit status {status}, "
+                f"{len(differences)} differences\n"
             )
         for number, name in enumerate(sys.argv[1:] or ALTERATIONS):
-            status, found = compared(old, interpreter(Path(folder) / str(number), name), 150)
+            status, differences = compared(old, interpreter(Path(folder) / str(number), name), 150)
             wanted = ALTERATIONS[name][0]
-            said = "found" if any(one.startswith(wanted) for one in found) else "MISSED"
-            others = [one for one in found if not one.startswith(wanted)]
-            more = f", and {len(others) - 6} more" if len(others) > 6 else ""
+            outcome = (
+                "found"
+                if any(difference.startswith(wanted) for difference in differences)
+                else "MISSED"
+            )
+            unexpected = [
+                difference for difference in differences if not difference.startswith(wanted)
+            ]
+            more = f", and {len(unexpected) - 6} more" if len(unexpected) > 6 else ""
             sys.stdout.write(
-                f"{name}: exit status {status}, {said} {wanted!r}; with it "
-                f"{', '.join(others[:6]) or 'nothing else'}{more}\n"
+                f"{name}: exit status {status}, {outcome} {wanted!r}; with it "
+                f"{', '.join(unexpected[:6]) or 'nothing else'}{more}\n"
             )
             sys.stdout.flush()
 
