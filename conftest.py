@@ -1,3 +1,3 @@
-"""Loads the suite's pytest plugin; everything else is in `ddp_invariants.plugin`."""
+"""The entry point of the suite's pytest plugin, which is in `ddp_invariants.plugin`."""
 
 pytest_plugins = ["ddp_invariants.plugin"]

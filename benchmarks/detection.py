@@ -1,8 +1,10 @@
-"""What the judge catches, as documents: `ddp-invariants faults --seeds 5 --json > FILE; python benchmarks/detection.py FILE`.
+"""Documents on the faults that the rules catch: `docs/faults.md` and `docs/faults.svg`.
 
-Writes `docs/faults.md` (every planted fault and control, what caught it, which dimension of a case
-only which faults need) and `docs/faults.svg` (which rules the smallest case of each fault
-breaches).
+    ddp-invariants faults --seeds 5 --json > FILE; python benchmarks/detection.py FILE
+
+`docs/faults.md` lists every planted fault and control, and the rule that caught it. For each
+dimension of a case, it names the faults that only such a case reveals. `docs/faults.svg` shows the
+rules that the smallest case of each fault violates.
 """
 
 import json
@@ -21,35 +23,53 @@ from ddp_invariants.proof.detection import DIMENSIONS, Detection, Summary, from_
 
 DOCS = Path(__file__).parent.parent / "docs"
 BREACHED, NAMED = "#0072b2", "#e69f00"
-"""Of Okabe and Ito's colours, which all eyes tell apart: a rule that is breached, and the one that was named."""
+"""Two of Okabe and Ito's colours, which all eyes tell apart.
+
+The first is for a rule that is violated, and the second for the rule that the search named.
+"""
 
 
 def revealed(faults: list[tuple[Planted, list[Detection]]]) -> Iterator[tuple[str, list[str]]]:
-    """For each dimension of a case, the faults whose smallest case contains it whatever the seed."""
+    """Yield, for each dimension of a case, the faults whose smallest cases all contain it."""
     for dimension in DIMENSIONS:
         yield (
             dimension,
-            [entry.name for entry, found in faults if all(dimension in one.needs for one in found)],
+            [
+                entry.name
+                for entry, detections in faults
+                if all(dimension in detection.needs for detection in detections)
+            ],
         )
 
 
 def picture(rows: list[tuple[Planted, list[Detection]]], path: Path) -> None:
-    """The matrix of faults and rules: which rules a fault's smallest cases breach, and which is named."""
+    """Draw the matrix of faults and rules.
+
+    A marker shows that a fault's smallest cases violate the rule; its colour shows if the search
+    named that rule.
+    """
     rcParams.update({"svg.hashsalt": "faults", "font.family": "sans-serif", "svg.fonttype": "none"})
     rules = [
-        rule for rule in ALL_RULES if any(rule in one.failed for _, found in rows for one in found)
+        rule
+        for rule in ALL_RULES
+        if any(rule in detection.failed for _, detections in rows for detection in detections)
     ]
-    height = 0.15 * len(rows) + 1.0  # Inches, of which these are for what stands around the matrix.
+    height = 0.15 * len(rows) + 1.0  # Inches; the last 1.0 is for the labels around the matrix.
     figure = Figure(figsize=(0.26 * len(rules) + 3.2, height))
     axes = figure.add_axes((0.22, 0.2 / height, 0.77, 1 - 0.8 / height))
-    for y, (entry, found) in enumerate(rows):
-        share = Counter(rule for one in found for rule in {*one.failed, one.rule} if rule in rules)
+    for y, (entry, detections) in enumerate(rows):
+        share = Counter(
+            rule
+            for detection in detections
+            for rule in {*detection.failed, detection.rule}
+            if rule in rules
+        )
         for rule, times in sorted(share.items()):
-            named = sum(one.rule == rule for one in found)
+            named = sum(detection.rule == rule for detection in detections)
             axes.scatter(
                 rules.index(rule),
                 y,
-                s=26 * times / len(found),
+                s=26 * times / len(detections),
                 marker="s" if named else "o",
                 color=NAMED if named else BREACHED,
                 linewidths=0,
@@ -80,18 +100,19 @@ def main(measured: Path) -> None:
             f"{measured} holds no JSON, as ddp-invariants faults --json prints it: {error}"
         ) from error
     searches: dict[Planted, list[Detection]] = {}
-    for one in map(from_plain, plain["searches"]):
-        searches.setdefault(one.planted, []).append(one)
+    for search in map(from_plain, plain["searches"]):
+        searches.setdefault(search.planted, []).append(search)
     known = [entry for entry in planted() if entry in searches]
     faults = [(entry, searches[entry]) for entry in known if entry.is_fault]
     picture(faults, DOCS / "faults.svg")
     hosts: dict[tuple[str, str], list[tuple[Planted, Summary, str]]] = {}
-    for entry, found in faults:
-        caught = [one for one in found if one.is_caught] or found
+    for entry, detections in faults:
+        caught = [detection for detection in detections if detection.is_caught] or detections
         cause = max(
-            (one.cause or one.told for one in caught), key=lambda words: entry.cause in words
+            (detection.cause or detection.told for detection in caught),
+            key=lambda words: entry.cause in words,
         )
-        hosts.setdefault((entry.host, entry.style), []).append((entry, summary(found), cause))
+        hosts.setdefault((entry.host, entry.style), []).append((entry, summary(detections), cause))
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         undefined=StrictUndefined,
@@ -103,12 +124,12 @@ def main(measured: Path) -> None:
         plain=plain,
         totals=plain["totals"],
         hosts=hosts,
-        seeds=len({one.seed for found in searches.values() for one in found}),
+        seeds=len({detection.seed for detections in searches.values() for detection in detections}),
         controls=[
             (
                 entry,
-                sum(one.cases for one in searches[entry]),
-                [one.rule for one in searches[entry] if one.is_caught],
+                sum(detection.cases for detection in searches[entry]),
+                [detection.rule for detection in searches[entry] if detection.is_caught],
             )
             for entry in known
             if not entry.is_fault

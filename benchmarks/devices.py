@@ -1,8 +1,9 @@
-"""Cases per second over each backend this machine can run, beside gloo on its processor, in one run.
+"""Cases per second over each backend of this machine, beside gloo on its processor.
 
-`python benchmarks/devices.py [--cases 100] [--ddp reference]`. The cases of each row are those a
-property would draw for that world size, with all evidence, and judged by all rules; medians of
-rounds. What cannot be run here is named with the reason.
+`python benchmarks/devices.py [--cases 100] [--ddp reference]` measures all rows in one run. The
+cases of each row are those a property would draw for that world size. The cases run with all
+evidence and are judged by all rules. The figures are medians of rounds. A backend that cannot run
+here is named with the reason.
 """
 
 import argparse
@@ -27,7 +28,7 @@ ROWS: tuple[tuple[BackendName, int], ...] = (
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure all backends and print the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,13 +1,18 @@
-"""Whether a long session grows, and whether a killed one leaves anything: 20,000 cases in one worker, 50 killed controllers.
+"""The growth of a long session, and the leftovers of killed sessions.
 
-`python benchmarks/endurance.py [--cases 20000] [--kills 50] [--seed 0]`. The first part runs the
-reference at world sizes 1
-to 3 on one pool, renewed every 500 cases as always, and prints resident memory, descriptors and
-threads: of the controller and of both hosts after the first 1,000 cases and at the end, and of the
-first and the last ranks between their 100th case and their last. The second part kills a controller
-(SIGKILL) at random moments of its life, the start included, and looks for whatever of it is left
-one second later. Exits with status 1 when descriptors or threads have grown, memory by more than
-the slack below, or anything was left. Run it on an idle machine: a second is meant to be plenty.
+`python benchmarks/endurance.py [--cases 20000] [--kills 50] [--seed 0]`
+
+The first part runs 20,000 cases of the reference at world sizes 1 to 3 on one pool, renewed every
+500 cases as always. This part prints resident memory, descriptors and threads of the processes. The
+controller and both hosts are measured after the first 1,000 cases and at the end. The first and the
+last ranks are measured at their 100th case and at their last.
+
+The second part kills 50 controllers (SIGKILL) at random moments of their lives, the start included.
+One second later, this part looks for processes that are left.
+
+The script exits with status 1 if descriptors or threads have grown, or if a process was left. It
+also exits with 1 if memory has grown by more than the slack below. Run it on an idle machine:
+there, one second is plenty.
 """
 
 import argparse
@@ -28,12 +33,14 @@ from ddp_invariants.processes.hosts import Hosts
 from ddp_invariants.processes.pool import RENEWAL, Pool
 
 SLACK = {"controller": 16.0, "host": 2.0, "rank": 8.0}
-"""MiB a process may grow: the allocators' own unevenness. A leak of one kB a case would show twenty MiB after 20,000 cases,
-and a rank lives for 500."""
+"""MiB by which a process may grow, because allocators are uneven.
+
+A leak of one kB per case would show as twenty MiB after 20,000 cases. A rank lives for 500 cases.
+"""
 WARM = 1000
-"""Cases after which the controller and the hosts have taken what they take once."""
+"""Number of cases after which the controller and the hosts have made their one-time allocations."""
 SETTLED = 100
-"""Cases after which a rank has."""
+"""Number of cases after which a rank has made its one-time allocations."""
 CASE = TrainingCase(
     model=Model(2, (Layer("linear", 3, bias=True),)), steps=2, data=Data(samples=6, batch_size=2)
 )
@@ -56,7 +63,7 @@ with Hosts() as hosts, Pool(hosts.addresses) as pool:
 
 @dataclass(frozen=True)
 class SessionSettings:
-    """What a process holds: resident memory in MiB, descriptors, threads."""
+    """The resources of a process: resident memory in MiB, descriptors and threads."""
 
     memory: float
     descriptors: int
@@ -64,12 +71,12 @@ class SessionSettings:
 
     @classmethod
     def by(cls, pid: int) -> "SessionSettings":
-        """What a process holds now."""
+        """Return the resources that a process holds now."""
         process = psutil.Process(pid)
         return cls(process.memory_info().rss / 2**20, process.num_fds(), process.num_threads())
 
     def grown(self, now: "SessionSettings", slack: float) -> bool:
-        """Whether it holds more now than slack (MiB) explains."""
+        """Return True if the process holds more now than the slack (MiB) allows."""
         return (
             now.memory > self.memory + slack
             or now.descriptors > self.descriptors
@@ -81,14 +88,14 @@ class SessionSettings:
 
 
 def compare(who: str, kind: str, before: SessionSettings, now: SessionSettings) -> bool:
-    """Print two moments of a process; whether it has grown."""
+    """Print the resources of a process at two moments, and return True if it has grown."""
     grown = before.grown(now, SLACK[kind])
     print(f"{who:28} {before}\n{'':28} {now}{'   GROWN' if grown else ''}", flush=True)
     return grown
 
 
 def run(count: int, seed: int) -> bool:
-    """The first part; whether anything has grown."""
+    """Run the first part, and return True if anything has grown."""
     draw, grown = random.Random(seed), False
     with Hosts() as hosts, Pool(hosts.addresses) as pool:
         everyone = {
@@ -144,30 +151,36 @@ def run(count: int, seed: int) -> bool:
 
 
 def below(pid: int) -> list[psutil.Process]:
-    """Everything below a process."""
-    found: list[psutil.Process] = psutil.Process(pid).children(recursive=True)
-    return found
+    """Return all descendants of a process."""
+    children: list[psutil.Process] = psutil.Process(pid).children(recursive=True)
+    return children
 
 
 def left(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """Those that run one second later."""
+    """Return the processes that still run one second later."""
     _, alive = psutil.wait_procs(processes, timeout=1.0)
     return [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
 
 
 def _fate(processes: list[psutil.Process]) -> str:
-    """Whether what is left stays, or was only late: one that was killed needs a processor to end, too."""
+    """Return in words if the remaining processes end within ten seconds, and the machine's load.
+
+    A killed process needs a processor to end, too, so it may only be late.
+    """
     _, alive = psutil.wait_procs(processes, timeout=10.0)
     load = psutil.getloadavg()[0] / (psutil.cpu_count() or 1)
-    return f"{'which STAYS' if alive else 'gone within ten seconds more'}; {load:.1f} processes ready per processor"
+    return (
+        f"{'which STAYS' if alive else 'gone within ten seconds more'}; "
+        f"{load:.1f} processes ready per processor"
+    )
 
 
 def kill(count: int, seed: int) -> bool:
-    """The second part; whether anything was left."""
+    """Run the second part, and return True if any process was left."""
     draw, survived = random.Random(seed), 0
     for number in range(count):
-        # A third while the hosts start, a third while cases run, a third while ranks come and go as
-        # well.
+        # One third is killed while the hosts start, one third while cases run, and one third while
+        # ranks also start and end with each case.
         way = ("starting", "running", "renewing")[number % 3]
         command = [sys.executable, "-c", CONTROLLER, *(["fresh"] if way == "renewing" else [])]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as controller:
@@ -190,7 +203,7 @@ def kill(count: int, seed: int) -> bool:
 
 
 def main() -> None:
-    """Run both parts."""
+    """Run both parts, and exit with their status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,8 +1,8 @@
-"""The same training in PyTorch's own harnesses; run by throughput.py.
+"""The same training in PyTorch's own harnesses; throughput.py runs this script.
 
-`python harnesses.py CLASS` with WAYS_WORLD_SIZE, WAYS_CASES (a file) and WAYS_DDP in the
-environment prints each test's seconds as a JSON list. The environment, because these harnesses
-spawn processes which import this file again and find the class and its tests by name.
+`python harnesses.py CLASS` prints each test's seconds as a JSON list. WAYS_WORLD_SIZE, WAYS_CASES
+(a file) and WAYS_DDP stand in the environment. The reason is that these harnesses spawn processes,
+which import this file again and find the class and its tests by name.
 """
 
 import json
@@ -31,32 +31,32 @@ CASES = [
 
 
 class Separate(MultiProcessTestCase):
-    """Spawns its processes for every test; each test makes its own group, as torch's do."""
+    """Tests that spawn their processes one by one; each test makes its own group, as in torch."""
 
     @property
     def world_size(self) -> int:
-        """Processes per test."""
+        """The number of processes per test."""
         return WORLD_SIZE
 
     def setUp(self) -> None:
-        """Spawn, as every subclass in torch does."""
+        """Spawn the processes, as every subclass in torch does."""
         super().setUp()
         self._spawn_processes()
 
 
 class Continuous(MultiProcContinuousTest):
-    """Spawns its processes once for all tests of the class."""
+    """Tests that share processes, spawned once for the class."""
 
     world_size = WORLD_SIZE
 
     @classmethod
     def backend_str(cls) -> str:
-        """The backend of the class's one group."""
+        """Return the backend of the class's one group."""
         return "gloo"
 
     @classmethod
     def device_type(cls) -> str:
-        """The device of the tests."""
+        """Return the device of the tests."""
         return "cpu"
 
 
@@ -76,15 +76,15 @@ def _continuous(case: TrainingCase) -> Callable[[Any], None]:
     return test
 
 
-for number, one in enumerate(CASES):
+for number, case in enumerate(CASES):
     if number < FEW:
-        setattr(Separate, f"test_{number:03}", _separate(one))
+        setattr(Separate, f"test_{number:03}", _separate(case))
     if number < 8 * FEW:
-        setattr(Continuous, f"test_{number:03}", _continuous(one))
+        setattr(Continuous, f"test_{number:03}", _continuous(case))
 
 
 class Timing(unittest.TestResult):
-    """Notes each test's seconds."""
+    """A test result that records each test's seconds."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,19 +96,19 @@ class Timing(unittest.TestResult):
         self.started = time.perf_counter()
 
     def stopTest(self, test: unittest.TestCase) -> None:
-        """Stop it."""
+        """Stop the clock."""
         self.seconds.append(time.perf_counter() - self.started)
         super().stopTest(test)
 
 
 def main() -> None:
-    """Run a class's tests."""
+    """Run the tests of one class, and print their seconds."""
     made = {"MultiProcessTestCase": Separate, "MultiProcContinuousTest": Continuous}[sys.argv[1]]
     result = Timing()
     unittest.defaultTestLoader.loadTestsFromTestCase(made).run(result)
     if not result.wasSuccessful() or result.skipped:
         sys.exit(f"{sys.argv[1]}: {result.failures} {result.errors} {result.skipped}")
-    # The continuous class starts its processes within its first test: that is no test's time.
+    # The continuous class starts its processes within its first test, so that time is dropped.
     print(json.dumps(result.seconds[1:] if made is Continuous else result.seconds))
 
 

@@ -1,9 +1,9 @@
-"""How soon a session ends once it is interrupted. `python benchmarks/interrupting.py [TIMES]`.
+"""The time from an interrupt until a session ends. `python benchmarks/interrupting.py [TIMES]`.
 
-Each session is started as a shell starts it, in a process group of its own, and SIGINT goes to all
-of the group, as a terminal
-sends it: while cases are judged, and in the first seconds, when it may meet anything. Counted is
-the time until the command has ended, and until nothing is left of what it had started.
+Each session is started as a shell starts it, in a process group of its own. SIGINT goes to the
+whole group, as a terminal sends it. The signal is sent while cases are judged, and also in the
+first seconds, when it can interrupt any step of the start. The script measures the time until the
+command has ended, and until no process that it started is left.
 """
 
 import contextlib
@@ -27,21 +27,21 @@ COMMANDS = {
     "pytest": ["pytest", "-p", "no:cacheprovider", "properties/"],
 }
 JUDGING = "judging"
-"""The moment at which cases are judged; any other is so many seconds after the start."""
+"""The moment at which cases are judged; any other moment is a number of seconds after the start."""
 PATIENCE = 60.0
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a session ended.
+    """The end of a session.
 
     Attributes:
         status: Its exit status.
-        seconds: From the interrupt until it had ended.
-        below: From the interrupt until the last process it had started was gone.
-        told: Whether it told what was known.
-        partial: Whether a certificate says that the session was interrupted.
-        output: All it printed.
+        seconds: Seconds from the interrupt until the session had ended.
+        below: Seconds from the interrupt until the last process that it started was gone.
+        told: True if the session printed the results known so far.
+        partial: True if a certificate says that the session was interrupted.
+        output: Everything that the session printed.
     """
 
     status: int
@@ -53,7 +53,7 @@ class Ended:
 
 
 def interrupted(command: list[str], moment: str) -> Ended:
-    """Start a session, interrupt it, and see it end."""
+    """Start a session, interrupt it, and return its end."""
     with tempfile.TemporaryDirectory() as folder:
         certificate = Path(folder) / "it.json"
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -83,23 +83,23 @@ def interrupted(command: list[str], moment: str) -> Ended:
             _until_gone(below)
             gone = time.monotonic() - pressed
             output.seek(0)
-            said = output.read()
+            text = output.read()
         partial = certificate.exists() and "the session was interrupted" in certificate.read_text(
             encoding="utf-8"
         )
-    return Ended(status, seconds, gone, "cases judged" in said, partial, said)
+    return Ended(status, seconds, gone, "cases judged" in text, partial, text)
 
 
 def _until_it_judges(process: psutil.Process) -> None:
-    """Until its ranks have worked for a while."""
+    """Wait until the session's ranks have worked for a while."""
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
         ranks = 0
-        for one in process.children(recursive=True):
+        for child in process.children(recursive=True):
             with contextlib.suppress(psutil.Error):
                 ranks += (
-                    "ddp_invariants.ranks.host" in one.cmdline()
-                    and "ddp_invariants.ranks.host" in (one.parent() or one).cmdline()
+                    "ddp_invariants.ranks.host" in child.cmdline()
+                    and "ddp_invariants.ranks.host" in (child.parent() or child).cmdline()
                 )
         if ranks >= 4:
             break
@@ -111,9 +111,9 @@ def _until_gone(processes: list[psutil.Process]) -> None:
     until = time.monotonic() + PATIENCE
     while (
         any(
-            one.is_running() and one.status() != psutil.STATUS_ZOMBIE
-            for one in processes
-            if psutil.pid_exists(one.pid)
+            process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+            for process in processes
+            if psutil.pid_exists(process.pid)
         )
         and time.monotonic() < until
     ):
@@ -121,26 +121,30 @@ def _until_gone(processes: list[psutil.Process]) -> None:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure all commands and moments, and print the figures."""
     times = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     signal.signal(
         signal.SIGINT, signal.default_int_handler
-    )  # In the background of a shell it is ignored.
+    )  # A background process of a shell ignores it.
     print(
-        "interrupted when; seconds until it had ended, and until nothing was left (median, most); load average;\n"
+        "interrupted when; seconds until it had ended, and until nothing was left (median, most); "
+        "load average;\n"
         "exit status, whether it told what was known, whether it left a partial certificate\n"
     )
     for name, command in COMMANDS.items():
         for moment in (JUDGING, *(f"{tenths / 10:.1f}" for tenths in range(1, 60, 4))):
-            all_of_them = [
+            endings = [
                 interrupted(command, moment) for _ in range(times if moment == JUDGING else 1)
             ]
             ended, gone = (
-                [getattr(one, which) for one in all_of_them] for which in ("seconds", "below")
+                [getattr(session, which) for session in endings] for which in ("seconds", "below")
             )
-            outcomes = sorted({(one.status, one.told, one.partial) for one in all_of_them})
+            outcomes = sorted(
+                {(session.status, session.told, session.partial) for session in endings}
+            )
             print(
-                f"{name:<13} {moment:<8} {statistics.median(ended):5.2f} {max(ended):5.2f} {statistics.median(gone):8.2f} "
+                f"{name:<13} {moment:<8} {statistics.median(ended):5.2f} {max(ended):5.2f} "
+                f"{statistics.median(gone):8.2f} "
                 f"{max(gone):5.2f} {os.getloadavg()[0]:8.1f}  {outcomes}",
                 flush=True,
             )

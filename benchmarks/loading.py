@@ -1,4 +1,4 @@
-"""What finding out how an implementation is driven adds to a case. `python benchmarks/loading.py`."""
+"""The time that driving an implementation adds to a case. `python benchmarks/loading.py`."""
 
 import statistics
 import sys
@@ -18,7 +18,7 @@ from ddp_invariants.ranks.training.model import Replica
 
 
 def median_seconds(work: Callable[[], object], times: int) -> float:
-    """The median over some calls, after a few to warm up."""
+    """Return the median seconds over some calls, after a few calls to warm up."""
     seconds = []
     for number in range(times + 20):
         started = time.perf_counter()
@@ -29,7 +29,7 @@ def median_seconds(work: Callable[[], object], times: int) -> float:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure loading and driving, and print their times."""
     replica = Replica(BASE.model, numbers.parameters(BASE, 0, BASE.model.numbers))
     context = Context(0, 2, None, None, 0, 0.1, torch.optim.SGD, {"lr": 0.1}, torch.device("cpu"))
     unwrapped = Driver(Ddp("none"))
@@ -43,7 +43,8 @@ def main() -> None:
     added = driving - optimizer
     sys.stdout.write(
         f"loading once per process: {loading:.2f} s, the hosts' start included\n"
-        f"a case of two steps on two ranks: {1e3 * case:.2f} ms, of which driving {1e6 * added:.0f} us "
+        f"a case of two steps on two ranks: {1e3 * case:.2f} ms, "
+        f"of which driving {1e6 * added:.0f} us "
         f"({100 * added / case:.2f} %)\n"
     )
 

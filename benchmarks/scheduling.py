@@ -1,6 +1,7 @@
-"""What the ranks' scheduling policy is worth: one small all-reduce under the default one and under SCHED_BATCH.
+"""The effect of the ranks' scheduling policy on one small all-reduce.
 
-`python benchmarks/scheduling.py`; see [Note: batch scheduling] in ddp_invariants/ranks/host.py.
+`python benchmarks/scheduling.py` compares the default policy with SCHED_BATCH; see [Note: batch
+scheduling] in ddp_invariants/ranks/host.py.
 """
 
 import os
@@ -18,7 +19,7 @@ REPETITIONS, ROUNDS = 300, 5
 
 
 def microseconds(world_size: int, *, batch: bool) -> tuple[float, float]:
-    """Median and 90th percentile of an all-reduce of ten floats."""
+    """Return the median and the 90th percentile of an all-reduce of ten floats."""
 
     def all_reduces(_: int) -> list[float]:
         tensor, seconds = torch.ones(10), []
@@ -33,7 +34,7 @@ def microseconds(world_size: int, *, batch: bool) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Alternate the two policies and print medians of rounds."""
+    """Alternate the two policies, and print the medians of the rounds."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     if not hasattr(os, "SCHED_BATCH"):
         sys.exit("this system has no SCHED_BATCH")
@@ -47,7 +48,8 @@ def main() -> None:
             statistics.median(column) for column in zip(*rounds, strict=True)
         )
         print(
-            f"{world_size:>2} {default:>11.0f} {default_90:>8.0f} {batch:>10.0f} {batch_90:>8.0f} {default / batch:>7.1f}"
+            f"{world_size:>2} {default:>11.0f} {default_90:>8.0f} "
+            f"{batch:>10.0f} {batch_90:>8.0f} {default / batch:>7.1f}"
         )
 
 

@@ -1,8 +1,9 @@
-"""What each stage of sharding saves and sends, measured against the claims. `python benchmarks/sharding.py`.
+"""The bytes that each ZeRO stage saves and sends, measured against the claims.
 
-Bytes are those of storages, each counted once, on the rank that holds most, at the end of a step
-(gradients when they are ready). Sent is what the observed collectives of a step send at best, in
-units of the parameters' bytes.
+`python benchmarks/sharding.py`. Bytes are those of storages, and each storage is counted once.
+Storages are measured on the rank that holds most, at the end of a step (gradients: when they are
+ready). `sent` is the least that the observed collectives of a step must send, in units of the
+parameters' bytes.
 """
 
 from dataclasses import dataclass, replace
@@ -22,12 +23,12 @@ from ddp_invariants.records.evidence import TrainingEvidence
 
 WIDTH = 64
 MAIN = (("main_dtype", "torch.float32"),)
-"""An fp32 copy of bfloat16 parameters: mixed precision as it is accounted for, 2 + 2 + 12 bytes."""
+"""An fp32 copy of bfloat16 parameters: mixed precision as the paper counts it, 2 + 2 + 12 bytes."""
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """One way to hold a model: how it is named, and what it claims of the bytes for a world size."""
+    """One way to hold a model: name, implementation, ZeRO stage, and claim of bytes sent."""
 
     name: str
     ddp: Ddp
@@ -44,7 +45,7 @@ SCHEMES = (
 
 
 def case(world_size: int, *, mixed: bool) -> TrainingCase:
-    """Three square layers and AdamW, for a few steps."""
+    """Return a case with three square layers and AdamW, in bfloat16 if `mixed`."""
     layers = tuple(
         Layer("linear", WIDTH, dtype="bfloat16" if mixed else "float32") for _ in range(3)
     )
@@ -58,7 +59,7 @@ def case(world_size: int, *, mixed: bool) -> TrainingCase:
 
 
 def mixed(scheme: Scheme) -> Scheme:
-    """The scheme with an fp32 copy of what it updates."""
+    """Return the scheme with an fp32 copy of the parameters that it updates."""
     given: dict[str, Any] = (
         {"optimizer_arguments": MAIN} if scheme.ddp.optimizer else {"arguments": MAIN}
     )
@@ -66,7 +67,11 @@ def mixed(scheme: Scheme) -> Scheme:
 
 
 def measured(evidence: TrainingEvidence, elements: int) -> list[float]:
-    """Bytes per parameter element of parameters, gradients, optimizer (copies included) and all; bytes sent over Psi."""
+    """Return the measured bytes per parameter element, and the bytes sent over Psi.
+
+    The bytes held are those of parameters, gradients and optimizer (copies included), and their
+    sum. Psi is the number of the parameters' bytes.
+    """
     module, own, state, gradients = (
         max(rank.held[-1][kind] for rank in evidence.ranks) / elements for kind in range(4)
     )
@@ -84,7 +89,10 @@ def measured(evidence: TrainingEvidence, elements: int) -> list[float]:
 
 
 def claimed(stage: int, world_size: int, *, low: bool) -> list[float]:
-    """The same as Rajbhandari et al. 2020 (arXiv:1910.02054, table 1) state it: 2 + 2 + 12, or 4 + 4 + 8 in float32."""
+    """Return the bytes held as Rajbhandari et al. 2020 (arXiv:1910.02054, table 1) claim them.
+
+    The bytes per element are 2 + 2 + 12 in mixed precision (`low`), or 4 + 4 + 8 in float32.
+    """
     parameters, gradients, optimizer = (2.0, 2.0, 12.0) if low else (4.0, 4.0, 8.0)
     parts = [
         parameters / (world_size if stage > 2 else 1),
@@ -95,7 +103,7 @@ def claimed(stage: int, world_size: int, *, low: bool) -> list[float]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure all schemes and print the tables."""
     console = Console(width=118)
     elements = 3 * WIDTH * WIDTH
     with Hosts() as hosts, Pool(hosts.addresses) as pool:
@@ -117,14 +125,14 @@ def main() -> None:
                 whole = sum(claimed(0, world_size, low=low)[:3])
                 for scheme in SCHEMES:
                     if low and scheme.stage not in (1, 2):
-                        continue  # The others keep no fp32 copy.
+                        continue  # The other schemes keep no fp32 copy.
                     evidence = pool.train(
                         case(world_size, mixed=low), (mixed(scheme) if low else scheme).ddp
                     )
                     *held, sent = measured(evidence, elements)
                     cells = [
-                        f"{got:.2f} ({said:.2f})"
-                        for got, said in zip(
+                        f"{got:.2f} ({claim:.2f})"
+                        for got, claim in zip(
                             held, claimed(scheme.stage, world_size, low=low), strict=True
                         )
                     ]

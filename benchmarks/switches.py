@@ -1,7 +1,7 @@
-"""What torch's own switches are right about, refuse, or get wrong in silence: `python benchmarks/switches.py`.
+"""The capabilities of torch's DDP under its own switches, as `docs/torch.md`.
 
-Writes `docs/torch.md`: every training capability, probed by one small case, of the DDP of torch
-under each switch.
+`python benchmarks/switches.py` probes every training capability under each switch by one small
+case. The document says if torch is right, refuses, or is silently wrong.
 """
 
 from collections.abc import Iterator
@@ -43,8 +43,8 @@ MARKS = {
 }
 
 
-def found(pool: Pool) -> Iterator[tuple[str, Ddp, Discovery]]:
-    """What is found out under each switch."""
+def discoveries(pool: Pool) -> Iterator[tuple[str, Ddp, Discovery]]:
+    """Yield the result of discovery under each switch."""
     for name, ddp in SWITCHES.items():
         click.echo(name, err=True)
         yield name, ddp, discover(pool, ddp, Sampler(), 4)
@@ -54,18 +54,20 @@ def found(pool: Pool) -> Iterator[tuple[str, Ddp, Discovery]]:
 def main() -> None:
     """Write the document."""
     with Hosts() as hosts, Pool(hosts.addresses) as pool:
-        rows = list(found(pool))
+        rows = list(discoveries(pool))
     capabilities = [
-        name for name in CAPABILITIES if any(one.capability == name for one in rows[0][2].probed)
+        name
+        for name in CAPABILITIES
+        if any(probed.capability == name for probed in rows[0][2].probed)
     ]
     marks = [
         (
             name,
             [
-                MARKS[one.standing]
+                MARKS[probed.standing]
                 for _, _, seen in rows
-                for one in seen.probed
-                if one.capability == name
+                for probed in seen.probed
+                if probed.capability == name
             ],
         )
         for name in capabilities
@@ -75,9 +77,14 @@ def main() -> None:
             name,
             ddp.options(),
             [
-                (one.capability, one.words, one.expected, describe(TRAINING[one.capability].probe))
-                for one in seen.probed
-                if one.standing is Standing.WRONG
+                (
+                    probed.capability,
+                    probed.words,
+                    probed.expected,
+                    describe(TRAINING[probed.capability].probe),
+                )
+                for probed in seen.probed
+                if probed.standing is Standing.WRONG
             ],
         )
         for name, ddp, seen in rows
@@ -95,7 +102,7 @@ def main() -> None:
         told=CAPABILITIES,
         rows=[row for row in marks if set(row[1]) != {"✓"}],
         right=[name for name, row in marks if set(row) == {"✓"}],
-        wrong=[one for one in wrong if one[2]],
+        wrong=[switch for switch in wrong if switch[2]],
     )
     (DOCS / "torch.md").write_text(text, encoding="utf-8")
 

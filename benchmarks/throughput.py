@@ -1,8 +1,9 @@
-"""Cases per second of this pool beside the other ways to run the same training on real ranks, in one run.
+"""Cases per second of the pool, beside other ways to run the same training on real ranks.
 
 `python benchmarks/throughput.py [--world-sizes 1,2,3,4] [--cases 100] [--ddp reference] [--json
-FILE]`; needs the package `expecttest`, which PyTorch's own harnesses import. Prints milliseconds
-per case and ratios; medians of rounds. Absolute numbers belong to the machine, ratios less so.
+FILE]` measures all ways in one run. The script needs the package `expecttest`, which PyTorch's own
+harnesses import. The script prints milliseconds per case and ratios, as medians of rounds. The
+milliseconds depend on the machine; the ratios depend on it less.
 """
 
 import argparse
@@ -42,7 +43,7 @@ CHILDREN = {
 
 
 def draw(world_size: int, count: int) -> tuple[list[TrainingCase], float]:
-    """The cases a property would draw for a world size, and the seconds drawing took each."""
+    """Return the cases a property would draw for a world size, and the seconds to draw each."""
     drawn: list[TrainingCase] = []
     scope = Scope(max_world_size=world_size, without=frozenset({"subgroup"}))
 
@@ -52,7 +53,7 @@ def draw(world_size: int, count: int) -> tuple[list[TrainingCase], float]:
     @seed(world_size)
     @given(
         training_cases(scope, world_sizes=(world_size,), perturbed=("none",))
-    )  # Delays are none of the pool's doing.
+    )  # Without perturbations: their delays are not the pool's time.
     def collect(case: TrainingCase) -> None:
         drawn.append(case)
 
@@ -62,14 +63,17 @@ def draw(world_size: int, count: int) -> tuple[list[TrainingCase], float]:
 
 
 def pooled(pool: Pool, cases: list[TrainingCase], ddp: str) -> tuple[float, float]:
-    """Median over rounds of the seconds per case to run with all evidence, and to judge by all rules."""
+    """Return the median seconds per case to run with all evidence, and to judge by all rules.
+
+    The medians are over the rounds.
+    """
     runs, judgements = [], []
     for number in range(ROUNDS + 1):
         started = time.perf_counter()
         evidence = [pool.train(case, Ddp(ddp)) for case in cases]
         ran = time.perf_counter()
-        for one in evidence:
-            judge(one)
+        for run in evidence:
+            judge(run)
         if number:  # The first round connects.
             runs.append((ran - started) / len(cases))
             judgements.append((time.perf_counter() - ran) / len(cases))
@@ -77,7 +81,7 @@ def pooled(pool: Pool, cases: list[TrainingCase], ddp: str) -> tuple[float, floa
 
 
 def elsewhere(way: str, world_size: int, path: Path, ddp: str) -> float:
-    """Median seconds per case of another way, in a process of its own."""
+    """Return the median seconds per case of another way, in a process of its own."""
     script, name = CHILDREN[way]
     environment = {
         **os.environ,
@@ -102,10 +106,10 @@ def elsewhere(way: str, world_size: int, path: Path, ddp: str) -> float:
 
 
 def measure(world_size: int, count: int, ddp: str, pool: Pool) -> dict[str, float]:
-    """Milliseconds per case of every way for one world size."""
+    """Return the milliseconds per case of every way for one world size."""
     cases, drawing = draw(world_size, count)
     running, judging = pooled(pool, cases, ddp)
-    found = {
+    times = {
         "this pool, evidence included": running,
         "  and judged by all rules": running + judging,
         "  and drawn by Hypothesis": running + judging + drawing,
@@ -114,12 +118,12 @@ def measure(world_size: int, count: int, ddp: str, pool: Pool) -> dict[str, floa
         path = Path(folder) / "cases.json"
         path.write_text(json.dumps(cases, default=vars))
         for way in CHILDREN:
-            found[way] = elsewhere(way, world_size, path, ddp)
-    return {way: seconds * 1e3 for way, seconds in found.items()}
+            times[way] = elsewhere(way, world_size, path, ddp)
+    return {way: seconds * 1e3 for way, seconds in times.items()}
 
 
-def show(found: dict[int, dict[str, float]], write: Callable[[object], None]) -> None:
-    """A table of milliseconds per case, and one of ratios to the bare loop."""
+def show(times: dict[int, dict[str, float]], write: Callable[[object], None]) -> None:
+    """Write tables of milliseconds per case, ratios to the bare loop, and cases per second."""
     values: dict[str, Callable[[dict[str, float], str], str]] = {
         "milliseconds per case": lambda row, way: f"{row[way]:,.1f}",
         "times the bare loop": lambda row, way: f"{row[way] / row['bare loop']:,.2f}",
@@ -128,15 +132,15 @@ def show(found: dict[int, dict[str, float]], write: Callable[[object], None]) ->
     for title, value in values.items():
         table = Table(title=title, title_justify="left")
         table.add_column("way")
-        for world_size in found:
+        for world_size in times:
             table.add_column(f"W={world_size}", justify="right")
-        for way in next(iter(found.values())):
-            table.add_row(way, *(value(row, way) for row in found.values()))
+        for way in next(iter(times.values())):
+            table.add_row(way, *(value(row, way) for row in times.values()))
         write(table)
 
 
 def main() -> None:
-    """Measure, print, and write JSON."""
+    """Measure all ways, print the tables, and write JSON."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -145,19 +149,19 @@ def main() -> None:
     parser.add_argument("--ddp", default="reference")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    found = {}
+    times = {}
     with Hosts() as hosts, Pool(hosts.addresses) as pool:
         for world_size in map(int, options.world_sizes.split(",")):
-            found[world_size] = measure(world_size, options.cases, options.ddp, pool)
+            times[world_size] = measure(world_size, options.cases, options.ddp, pool)
     console = Console(width=110)
-    show(found, console.print)
+    show(times, console.print)
     if options.json:
         facts = {
             "machine": platform.processor() or platform.machine(),
             "cores": os.cpu_count(),
             "ddp": options.ddp,
             "cases": options.cases,
-            "milliseconds_per_case": found,
+            "milliseconds_per_case": times,
         }
         options.json.write_text(json.dumps(facts, indent=1) + "\n")
 

@@ -1,7 +1,8 @@
-"""The reference in processes whose groups only forward: nothing noted, no wait, no gradient's time; for recording.py.
+"""The reference in processes whose groups only forward calls; recording.py uses this file.
 
-Importing this file changes the process it is imported in, which is why it is named as an
-implementation: ranks import those, and nothing else does.
+The groups record no call, no wait and no time of a gradient. An import of this file changes the
+process that imports it. The file is therefore named as an implementation, because only ranks import
+implementations.
 """
 
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from ddp_invariants.reference.ddp import DistributedDataParallel
 
 
 class Unrecorded(DistributedDataParallel):
-    """The reference."""
+    """The reference, in a process that records nothing."""
 
 
 def _bare(kind: str) -> Callable[..., Any]:
@@ -21,7 +22,7 @@ def _bare(kind: str) -> Callable[..., Any]:
         work = getattr(self._inner, kind)(*arguments, **options)
         self._works.append(
             work
-        )  # So that connections are known to be quiet, without which no group could be kept.
+        )  # The pool keeps a group only if its connections are known to be quiet.
         return work
 
     return forward
@@ -30,4 +31,6 @@ def _bare(kind: str) -> Callable[..., Any]:
 for _name, _member in list(vars(observed.ObservedGroup).items()):
     if callable(_member) and getattr(_member, "__qualname__", "").startswith("_forwarded"):
         setattr(observed.ObservedGroup, _name, _bare(_name))
-run.Run._watch_gradients = lambda self: None  # type: ignore[method-assign]  # noqa: ARG005 - a method's one argument
+run.Run._watch_gradients = (  # type: ignore[method-assign]
+    lambda self: None  # noqa: ARG005 - a method's one argument
+)

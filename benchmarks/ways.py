@@ -1,9 +1,9 @@
-"""The other ways to run the same training cases on real ranks; run by throughput.py, one way per process.
+"""The other ways to run the same training cases on real ranks; throughput.py runs this script.
 
-`python ways.py WAY WORLD_SIZE CASES.json DDP` prints seconds per case as a JSON list, one number
-per round or test. The
-training is the same everywhere: build the replica, wrap it, make the optimizer, do the case's
-steps, one forward more. No twin, no evidence, no judgement.
+`python ways.py WAY WORLD_SIZE CASES.json DDP` runs one way per process. The script prints seconds
+per case as a JSON list, one number per round or test. The training is the same everywhere: build
+the replica, wrap it, make the optimizer, do the case's steps, and one more forward. There is no
+twin, no evidence and no judgement.
 """
 
 import datetime as dt
@@ -33,11 +33,11 @@ from ddp_invariants.ranks.training.warm_up import optimizer_plan, warm_up
 
 ROUNDS = 5
 FEW = 5
-"""Cases for the ways that take seconds each."""
+"""Number of cases for the ways that take seconds per case."""
 
 
 def train(case: TrainingCase, rank: int, driver: Driver) -> None:
-    """The training steps of a case, and nothing else."""
+    """Run the training steps of a case, and nothing else."""
     replica = Replica(case.model, numbers.parameters(case, rank, case.model.numbers))
     dataset = numbers.Dataset(case)
     kind, arguments = optimizer_plan(case)
@@ -77,9 +77,9 @@ def train(case: TrainingCase, rank: int, driver: Driver) -> None:
 
 
 def connect(path: str, rank: int, world_size: int) -> None:
-    """One thread, and a gloo default group that meets at a file."""
+    """Use one thread, and join a default gloo group that meets at a file."""
     torch.set_num_threads(1)
-    store = dist.FileStore(path, world_size)  # type: ignore[attr-defined]  # exported without a stub
+    store = dist.FileStore(path, world_size)  # type: ignore[attr-defined]  # without a stub
     dist.init_process_group(
         "gloo", store=store, rank=rank, world_size=world_size, timeout=dt.timedelta(seconds=60)
     )
@@ -88,9 +88,10 @@ def connect(path: str, rank: int, world_size: int) -> None:
 def in_forked_ranks(
     world_size: int, work: Callable[[int], object], first: Callable[[], object] | None = None
 ) -> Any:
-    """What rank 0's work gives (JSON-ready) when all ranks, forked and connected anew, have done theirs.
+    """Return the result of rank 0's work, once all ranks have done theirs.
 
-    `first` is done in each rank before it connects: gloo's threads inherit what it sets.
+    The ranks are forked and connected anew. The result must be JSON-ready. Each rank calls `first`
+    before it connects, because gloo's threads inherit the settings of `first`.
     """
     with tempfile.TemporaryDirectory() as folder:
         children = []
@@ -112,7 +113,10 @@ def in_forked_ranks(
 
 
 def bare(world_size: int, cases: list[TrainingCase], ddp: str) -> list[float]:
-    """Persistent ranks that go through the cases one after the other: the floor. Seconds per case, per round."""
+    """Return the seconds per case of persistent ranks, one number per round.
+
+    The ranks run the cases one after the other. These times are the lower limit.
+    """
     warm_up()
 
     def rounds(rank: int) -> list[float]:
@@ -131,7 +135,10 @@ def bare(world_size: int, cases: list[TrainingCase], ddp: str) -> list[float]:
 
 
 def forked(world_size: int, cases: list[TrainingCase], ddp: str) -> list[float]:
-    """Ranks forked for each case from a process that has torch, with a new gloo group."""
+    """Return the seconds per case of ranks that are forked for each case.
+
+    The ranks are forked from a process that has imported torch, and make a new gloo group.
+    """
     warm_up()
     driver, seconds = Driver(Ddp(ddp)), []
     for case in cases[: 4 * FEW]:
@@ -145,11 +152,11 @@ def _spawned_rank(rank: int, world_size: int, path: str, case: TrainingCase, ddp
     connect(path, rank, world_size)
     train(case, rank, Driver(Ddp(ddp)))
     dist.barrier()
-    os._exit(0)  # Through the interpreter's exit gloo's threads abort some of the processes.
+    os._exit(0)  # On a normal exit, gloo's threads abort some of the processes.
 
 
 def spawned(world_size: int, cases: list[TrainingCase], ddp: str) -> list[float]:
-    """torch.multiprocessing.spawn for each case: what most test suites do."""
+    """Return the seconds per case of torch.multiprocessing.spawn, which most test suites use."""
     seconds = []
     for case in cases[:FEW]:
         started = time.perf_counter()
@@ -168,7 +175,7 @@ WAYS = {
 
 
 def main() -> None:
-    """One way, as the command line says."""
+    """Run the way that the command line names, and print its seconds."""
     way, world_size, path, ddp = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
     if way == "bare":
         prefer_batch_scheduling()

@@ -1,6 +1,7 @@
-"""A job's rank 0 for `test_cluster.py`: trains across two hosts, of whose ranks one is killed, whose link is cut, and so on.
+"""The script of `test_cluster.py`'s job: rank 0 trains across two hosts and injects failures.
 
-Every process of the job runs this; those but rank 0 serve it. Prints one line of JSON a step.
+Every process of the job runs this script. Rank 0 kills and stops ranks, and cuts the link between
+the hosts. The other processes serve rank 0. Rank 0 prints one line of JSON per step.
 """
 
 import json
@@ -18,7 +19,7 @@ from ddp_invariants.cases.program import Data
 from ddp_invariants.errors import HarnessError
 from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.invariants import judge
-from ddp_invariants.processes import job
+from ddp_invariants.processes import job as cluster
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.processes.remote import RemoteHost
 
@@ -31,41 +32,47 @@ CASE = TrainingCase(
 
 
 def trained(pool: Pool) -> str:
-    """What came of the case: what is wrong with it, or why it could not be run."""
+    """Return what is wrong with the case, "right", or why the case could not be run."""
     try:
-        found = judge(pool.train(CASE, Ddp()))
+        findings = judge(pool.train(CASE, Ddp()))
     except HarnessError as error:
         return f"harness: {error}"
     return (
         "; ".join(
-            f"{rule}: {one.failure.got}" for rule, one in found.items() if one.failure is not None
+            f"{rule}: {finding.failure.got}"
+            for rule, finding in findings.items()
+            if finding.failure is not None
         )
         or "right"
     )
 
 
 def say(step: str, pool: Pool) -> None:
-    """Tell the test what came of the case at this point."""
+    """Run the case and print its result at this point of the script."""
     began = time.monotonic()
-    came = trained(pool)
+    result = trained(pool)
     sys.stdout.write(
-        json.dumps({"step": step, "came": came, "seconds": round(time.monotonic() - began, 1)})
+        json.dumps({"step": step, "came": result, "seconds": round(time.monotonic() - began, 1)})
         + "\n"
     )
     sys.stdout.flush()
 
 
 def cut(link: str, seconds: float) -> Callable[[], None]:
-    """Cut this host's link; what is returned waits until it is there again."""
+    """Cut this host's link, and return a function that waits until the link is up again."""
     subprocess.run(["ip", "link", "set", link, "down"], check=True)
     mend = threading.Timer(seconds, subprocess.run, [["ip", "link", "set", link, "up"]])
     mend.start()
     return mend.join
 
 
-def steps(ours: job.Job, link: str) -> None:
-    """All that is done to the job; the second host's link is cut longer than its answers are waited for, or not so long."""
-    joined = job.Cluster(ours)
+def steps(job: cluster.Job, link: str) -> None:
+    """Inject each failure in turn, and run the case during and after it.
+
+    The link of the second host is cut twice: once for less time than an answer is waited for, and
+    once for longer.
+    """
+    joined = cluster.Cluster(job)
     try:
         with Pool(joined.addresses, deadline=3.0) as pool:
             for host in pool._hosts:
@@ -85,7 +92,7 @@ def steps(ours: job.Job, link: str) -> None:
             say("a long cut", pool)
             mended()
             say("after a long cut", pool)
-            server = int(sys.stdin.readline().split()[1])  # Of rank 3.
+            server = int(sys.stdin.readline().split()[1])  # The process that serves rank 3.
             os.kill(server, signal.SIGKILL)
             say("a process killed", pool)
     finally:
@@ -94,9 +101,9 @@ def steps(ours: job.Job, link: str) -> None:
 
 
 if __name__ == "__main__":
-    ours = job.job()
-    assert ours is not None
-    if ours.rank:
-        sys.exit(job.serve(ours))
-    steps(ours, sys.argv[1])
+    job = cluster.job()
+    assert job is not None
+    if job.rank:
+        sys.exit(cluster.serve(job))
+    steps(job, sys.argv[1])
     sys.exit(7)

@@ -1,4 +1,4 @@
-"""Certificates made by hand: of sessions that were never held, from ledgers that add up."""
+"""Handmade certificates: no session was run, and their ledgers are consistent."""
 
 from collections import Counter
 from dataclasses import asdict, replace
@@ -29,12 +29,12 @@ DEALT = ShardEvidence(
     ShardCase(3, Data(samples=8, shuffle=True), epochs=(0, 4)),
     ({"shards": [[[4, 1, 0], [7, 2, 5], [3, 6, 4]], [[1, 3, 5], [0, 2, 4], [6, 7, 1]]]},),
 )
-"""Eight samples over three ranks: in each epoch one of them pads."""
+"""Eight samples over three ranks: one rank is padded in each epoch."""
 WITHHELD = right(replace(CASE, perturbation=Perturbation("withheld")))
 
 
 def described(name: str = "somebody.ddp:Wrapper") -> dict[str, Any]:
-    """What a rank says of an implementation."""
+    """Return a rank's description of an implementation."""
     return {
         "name": name,
         "target": name,
@@ -54,7 +54,7 @@ def discovery(
     name: str = "somebody.ddp:Wrapper",
     probed: tuple[Probed, ...] = (Probed("bias", Standing.RIGHT),),
 ) -> Discovery:
-    """What was found out about it."""
+    """Return the result of discovery for such an implementation."""
     return Discovery(
         described(name),
         described("somebody.data:Sampler"),
@@ -64,7 +64,7 @@ def discovery(
 
 
 def ledger(cases: int = 40) -> Ledger:
-    """The ledger of a session in which every rule holds."""
+    """Return the ledger of a session in which every rule holds."""
     made = Ledger()
     for number in range(cases):
         made.drawn.add(CASE if number % 2 else DEALT.case)
@@ -82,14 +82,14 @@ def ledger(cases: int = 40) -> Ledger:
         made.entries[rule] = Entry(not_claimed="shards nothing")
     made.tested, made.ended = set(ALL_RULES) - {"MEM-1", "INIT-4"}, set(ALL_RULES)
     for evidence in (DEALT, WITHHELD):
-        found = example(evidence)
-        assert found is not None
-        made.examples[evidence.case.kind] = asdict(found)
+        shown = example(evidence)
+        assert shown is not None
+        made.examples[evidence.case.kind] = asdict(shown)
     return made
 
 
 def run(**changes: Any) -> Run:
-    """How the session was held, and what was heard of it."""
+    """Return a session's settings and duration, with the changes given."""
     usual = Run(
         "pytest -n 2 properties/",
         1,
@@ -105,7 +105,7 @@ def run(**changes: Any) -> Run:
 
 
 def certified(name: str = "somebody.ddp:Wrapper") -> Certificate:
-    """All holds."""
+    """Return a certificate in which every rule holds."""
     return make(ledger(), discovery(name), run(), {})
 
 
@@ -113,18 +113,18 @@ def violated(
     name: str = "somebody.ddp:Wrapper",
     fact: str = "the gradient is not the mean of the ranks' local gradients",
 ) -> Certificate:
-    """One rule is violated."""
-    found, failure = (
+    """Return a certificate in which one rule, GRAD-2, is violated."""
+    entries, failure = (
         ledger(),
         Failure(
             "GRAD-2", fact, "rank 0 of 2, step 0", "-48 at (0, 0), expected -24", "never divided"
         ),
     )
-    entry = found.entries["GRAD-2"]
+    entry = entries.entries["GRAD-2"]
     entry.errors, entry.seen, entry.confirmed, entry.worst = [*entry.errors[:-2], 0, 1], 1, 1, 2.5e6
     repeat = "pytest properties/ --replay FILE -k grad2"
     stored = StoredViolation(SMALLEST, failure, Ddp(name), Sampler(), (3, 3), "2.13.0", repeat)
     path = Path(".ddp-invariants") / f"{identifier(SMALLEST, 'GRAD-2', name)}.json"
     wrong = altered(WITHHELD, 1, "reduced", 1, "layers.0.bias", lambda values: values * 2)
-    found.stored[str(path)] = asdict(of_violation(wrong, "GRAD-2"))
-    return make(found, discovery(name), run(), {str(path): stored})
+    entries.stored[str(path)] = asdict(of_violation(wrong, "GRAD-2"))
+    return make(entries, discovery(name), run(), {str(path): stored})

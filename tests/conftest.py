@@ -19,8 +19,8 @@ from ddp_invariants.proof.catalogue import planted
 from ddp_invariants.search.trial import Options, Trial
 
 ROOT = Path(__file__).parent.parent
-# How long an example takes is the machine's affair: two workers on two busy cores have made one of
-# a millisecond take 350.
+# The time of an example depends on the machine: with two workers on two busy cores, an example of
+# one millisecond has taken 350.
 settings.register_profile(
     "unhurried", settings.get_profile(settings.get_current_profile_name()), deadline=None
 )
@@ -28,14 +28,17 @@ settings.load_profile("unhurried")
 
 
 def fault_of(name: str) -> str:
-    """A planted fault of the reference, or one that cannot be judged, as a file's: `path/to/timing.py:NoWait`."""
+    """Return the file name of a planted fault of the reference, such as `path/to/timing.py:NoWait`.
+
+    The two implementations of `unjudged.py`, which cannot be judged, are named in the same way.
+    """
     if name in ("RaisesOnWrap", "TrainsACopy"):
         return str(Path(__file__).with_name("unjudged.py")) + f":{name}"
     host = next(
         (
-            one.host
-            for one in planted()
-            if one.name == name and one.host in ("starts", "bucketed", "timing", "strided")
+            entry.host
+            for entry in planted()
+            if entry.name == name and entry.host in ("starts", "bucketed", "timing", "strided")
         ),
         "bucketed",
     )
@@ -44,23 +47,23 @@ def fault_of(name: str) -> str:
 
 @pytest.fixture(scope="session")
 def pool(host_addresses: list[str]) -> Iterator[Pool]:
-    """Ranks for the tests of this worker."""
+    """Yield a pool of ranks for the tests of this worker."""
     with Pool(host_addresses) as pool:
         yield pool
 
 
 @pytest.fixture(scope="session")
 def probed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the workers of this run keep what probing came to."""
-    ours = tmp_path_factory.getbasetemp()
-    folder = (ours.parent if "PYTEST_XDIST_WORKER" in os.environ else ours) / "probed"
+    """Return the folder in which the workers of this run store the results of probing."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "probed"
     folder.mkdir(exist_ok=True)
     return folder
 
 
 @pytest.fixture(scope="session")
 def discovered(host_addresses: list[str], probed: Path) -> Discover:
-    """What probing comes to, which another test may have found out before."""
+    """Return `discover`, which reuses what another test has probed before."""
     return remembering(probed, host_addresses)
 
 
@@ -69,7 +72,7 @@ Run = Callable[[str], tuple[int, str]]
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    """Runs a script and returns its exit status and output."""
+    """Yield a function that runs a script and returns its exit status and output."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     for name in ("RANK", "WORLD_SIZE"):
         environment.pop(name, None)
@@ -89,8 +92,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
             assert server.stdout is not None
             server.stdin.write(f"{path}\n")
             server.stdin.flush()
-            status, said = json.loads(server.stdout.readline())
-            return status, said
+            status, output = json.loads(server.stdout.readline())
+            return status, output
 
         yield run_one
         assert server.stdin is not None
@@ -102,9 +105,10 @@ Session = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="session")
 def session(host_addresses: list[str], probed: Path) -> Iterator[Session]:
-    """Runs a module with arguments as `python -m` does, sooner: on the ranks' hosts of this worker (sessions.py).
+    """Yield a function that runs a module with arguments as `python -m` does, only faster.
 
-    Not for what starts hosts, ends by a signal, or has more on its import path.
+    The module runs on the hosts of this worker (see sessions.py). Do not use this fixture for a
+    module that starts hosts, ends by a signal, or needs more on its import path.
     """
     command = [sys.executable, str(ROOT / "tests" / "sessions.py"), str(probed), *host_addresses]
     with subprocess.Popen(
@@ -126,7 +130,7 @@ def session(host_addresses: list[str], probed: Path) -> Iterator[Session]:
             environment: dict[str, str] | None = None,
             seconds: int = 180,
         ) -> subprocess.CompletedProcess[str]:
-            asked = {
+            request = {
                 "module": module,
                 "arguments": arguments,
                 "folder": str(at),
@@ -136,7 +140,7 @@ def session(host_addresses: list[str], probed: Path) -> Iterator[Session]:
                     "PYTHONPATH": str(ROOT),
                 },
             }
-            requests.write(json.dumps(asked) + "\n")
+            requests.write(json.dumps(request) + "\n")
             requests.flush()
             return subprocess.CompletedProcess(
                 [module, *arguments], *json.loads(answers.readline())
@@ -151,7 +155,10 @@ TrialMaker = Callable[..., Trial]
 
 @pytest.fixture
 def make_trial(pool: Pool, discovered: Discover, tmp_path: Path) -> Iterator[TrialMaker]:
-    """Trials of other implementations than the session's, with a folder of their own; seeds are fixed."""
+    """Yield a maker of trials of other implementations than the session's.
+
+    Each test stores violations in a folder of its own; seeds are fixed.
+    """
     deadline = pool.deadline
 
     def make(

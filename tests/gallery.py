@@ -1,4 +1,4 @@
-"""The gallery of examples: what each system is expected to come out with, and what it does."""
+"""The gallery of examples: the verdict expected of each system, and the verdict that it gets."""
 
 import tomllib
 from dataclasses import dataclass
@@ -23,12 +23,15 @@ VERDICTS: dict[str, dict[str, Any]] = tomllib.loads(
 
 
 ASKED = ("INIT-1", "INIT-4", "GRAD-2", "PARAM-3", "COMM-2", "LIVE-2", "LIVE-3", "MEM-1")
-"""Rules a system is held to by cases of their own, beside those its entry names; all others see those cases, too."""
+"""Rules for which every system gets cases of its own, beside the rules that its entry names.
+
+All other rules judge those cases, too.
+"""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A system's verdicts: the violation of each rule violated, what was inconclusive, and what it holds by."""
+    """A system's verdicts: the violations by rule, the inconclusive rules, and the trial."""
 
     discovery: Discovery
     violations: dict[str, Violation]
@@ -37,7 +40,7 @@ class Judged:
 
 
 def options_of(entry: dict[str, Any]) -> dict[str, Any]:
-    """The command-line options an entry stands for, all of them."""
+    """Return all command-line options for an entry, with defaults for those it does not give."""
     given = {
         name.removeprefix("--").replace("-", "_"): [] if option.repeatable else option.default
         for name, option in OPTIONS.items()
@@ -53,18 +56,23 @@ def options_of(entry: dict[str, Any]) -> dict[str, Any]:
 def judged(
     entry: dict[str, Any], pool: Pool, store: Path, *, cases: int, discover: Discover = discover
 ) -> Judged:
-    """Judge a system by the rules its entry names, and those asked of all; a sampler by every rule that is about it."""
+    """Judge a system by the rules its entry names and by those of `ASKED`.
+
+    A sampler is judged by every rule about samplers.
+    """
     ddp, sampler = named(options_of(entry))
-    found = discover(pool, ddp, sampler, 4)
-    trial = Trial(pool, OnTrial(ddp, sampler, found.scope(4)), Options(cases=cases, store=store))
+    discovery = discover(pool, ddp, sampler, 4)
+    trial = Trial(
+        pool, OnTrial(ddp, sampler, discovery.scope(4)), Options(cases=cases, store=store)
+    )
     violations, inconclusive = {}, {}
     about_sampler = "sampler" in entry
-    asked = {*ASKED, entry.get("violated", ""), *entry.get("consequences", ())}
+    rules = {*ASKED, entry.get("violated", ""), *entry.get("consequences", ())}
     for rule in ALL_RULES:
         if (
             rule.startswith("SHARD") != about_sampler
             or trial.scope.excluded(rule)
-            or not (about_sampler or rule in asked)
+            or not (about_sampler or rule in rules)
         ):
             continue
         try:
@@ -73,11 +81,11 @@ def judged(
             violations[rule] = violation
         except Inconclusive as reason:
             inconclusive[rule] = str(reason)
-    return Judged(found, violations, inconclusive, trial)
+    return Judged(discovery, violations, inconclusive, trial)
 
 
 def command_of(entry: dict[str, Any]) -> str:
-    """The command that judges a system."""
+    """Return the command that judges a system."""
     words = [
         f"--{name} {value}"
         for name, values in entry.items()
@@ -88,7 +96,7 @@ def command_of(entry: dict[str, Any]) -> str:
 
 
 def table() -> str:
-    """The gallery as a table: system, its options, its verdict, and the rule that says so."""
+    """Return the gallery as a table: system, options, verdict, and the rule that is violated."""
     rows = ["| system | options | verdict | violated |", "|---|---|---|---|"]
     for name, entry in VERDICTS.items():
         options = command_of(entry).removeprefix("pytest -n auto properties/ ")

@@ -1,4 +1,7 @@
-"""Implementations that use process groups in every way, to see that observing them changes nothing and misses nothing."""
+"""Implementations that use process groups in unusual ways.
+
+Tests use them to check that observing a group changes nothing and misses no collective.
+"""
 
 import os
 from typing import Any
@@ -14,7 +17,7 @@ from ddp_invariants.reference.ddp import DistributedDataParallel as Reference
 
 
 class Sweep(Reference):
-    """Before it does anything else: every collective there is, on the world and on groups of its own."""
+    """A wrapper that first issues every kind of collective, on the world and on its own groups."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__(module)
@@ -28,10 +31,10 @@ class Sweep(Reference):
                 next(module.parameters()).view(-1)[number] = result
 
     def _all(self, group: Any) -> Tensor:
-        """A number that depends on every bit of every result."""
+        """Return a number that depends on every bit of every result."""
         rank, size = dist.get_rank(group), dist.get_world_size(group)
         mine = torch.arange(size * 2, dtype=torch.float32) * 0.3 + rank
-        found: list[Tensor] = []
+        results: list[Tensor] = []
         for dtype in (
             torch.float32,
             torch.float64,
@@ -43,13 +46,13 @@ class Sweep(Reference):
         ):
             total = mine.to(dtype)
             dist.all_reduce(total, group=group)
-            found.append(total)
+            results.append(total)
         for operation in (dist.ReduceOp.MAX, dist.ReduceOp.PRODUCT, dist.ReduceOp.AVG):
             total = mine.clone()
             work = dist.all_reduce(total, operation, group=group, async_op=True)
             assert work is not None
             work.wait()
-            found.append(total)
+            results.append(total)
         each = [torch.empty_like(mine) for _ in range(size)]
         dist.all_gather(each, mine, group=group)
         flat, piece, swapped, received = (
@@ -77,7 +80,7 @@ class Sweep(Reference):
         dist.all_gather_object(objects, {"rank": rank}, group=group)
         functional_total = functional.wait_tensor(functional.all_reduce(mine.clone(), "sum", group))
         dist.barrier(group)
-        found += [
+        results += [
             *each,
             flat,
             piece,
@@ -87,14 +90,20 @@ class Sweep(Reference):
             dealt,
             passed,
             functional_total,
-            torch.tensor([float(one["rank"]) for one in objects]),
+            torch.tensor([float(entry["rank"]) for entry in objects]),
         ]
-        found += [reduced] if rank == 0 else []
-        return torch.cat([one.double().view(-1) for one in found]).mul(torch.pi).sin().sum().float()
+        results += [reduced] if rank == 0 else []
+        return (
+            torch.cat([result.double().view(-1) for result in results])
+            .mul(torch.pi)
+            .sin()
+            .sum()
+            .float()
+        )
 
 
 class Unseen(Reference):
-    """Reduces gradients over connections of its own, which torch.distributed knows nothing of."""
+    """A wrapper that reduces gradients over its own connections, unknown to torch.distributed."""
 
     def __init__(self, module: nn.Module) -> None:
         nn.Module.__init__(self)
@@ -108,11 +117,11 @@ class Unseen(Reference):
             tensor.detach().copy_(copy)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The module's."""
+        """Return the module's outputs."""
         return self.module(*args, **kwargs)
 
     def finish_gradient_synchronization(self) -> None:
-        """Average over connections of its own."""
+        """Average the gradients over the wrapper's own connections."""
         for parameter in self.module.parameters():
             if parameter.grad is not None:
                 total = parameter.grad.detach().clone(memory_format=torch.contiguous_format)
@@ -121,13 +130,17 @@ class Unseen(Reference):
 
 
 class Uneven(Reference):
-    """Right: every rank owns an uneven part of the gradients, gets it by an uneven all-to-all, sums it and broadcasts it."""
+    """Right: a wrapper that reduces gradients by an uneven all-to-all.
+
+    Every rank owns an uneven part of the gradients. The rank receives this part from all ranks,
+    sums it, and broadcasts the mean.
+    """
 
     def _plan(self) -> None:
-        """Nothing is sent during backward."""
+        """Plan no buckets: nothing is sent during backward."""
 
     def finish_gradient_synchronization(self) -> None:
-        """Exchange the gradients, those of one dtype together."""
+        """Exchange the gradients, one exchange per dtype."""
         parameters = [p for p in self.module.parameters() if p.grad is not None]
         for dtype in sorted({p.dtype for p in parameters}, key=str):
             self._exchange([p for p in parameters if p.dtype == dtype])
@@ -152,7 +165,7 @@ class Uneven(Reference):
 
 
 class PadsBuckets(Reference):
-    """Right: what is sent is padded to a multiple of the world size, as a ring likes it."""
+    """Right: a wrapper that pads its buckets to a multiple of the world size, as for a ring."""
 
     def _launch(self, bucket: Bucket) -> None:
         if bucket.work is not None:
@@ -170,15 +183,15 @@ class PadsBuckets(Reference):
 
 
 class KeepsLayersTogether(Reference):
-    """Right: the parameters of a layer always travel in one bucket, however small the capacity."""
+    """Right: a wrapper that keeps a layer's parameters in one bucket, however small the cap is."""
 
     def _plan(self) -> None:
         super()._plan()
         order = [p for bucket in self._buckets for p in bucket.parameters]
         layer = {
             p: number
-            for number, one in enumerate(self.module.modules())
-            for p in one.parameters(recurse=False)
+            for number, submodule in enumerate(self.module.modules())
+            for p in submodule.parameters(recurse=False)
         }
         self._buckets = []
         for number in dict.fromkeys(layer[p] for p in order):
@@ -197,7 +210,7 @@ class KeepsLayersTogether(Reference):
 
 
 class EndsTheProcess(Reference):
-    """Right: a failing reduction ends the process with a message, as a watchdog does."""
+    """Right: a wrapper that ends the process when a reduction fails, as a watchdog does."""
 
     def _wait(self, bucket: Bucket) -> None:
         try:
@@ -207,29 +220,29 @@ class EndsTheProcess(Reference):
 
 
 class OwnGroupsDiffer(Reference):
-    """Wrong: on a group of its own the first rank sends three numbers, the others two."""
+    """Wrong: on its own group, the first rank sends three numbers and the other ranks send two."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__(module)
         self.own: Any = dist.new_group(list(range(dist.get_world_size())))
 
     def finish_gradient_synchronization(self) -> None:
-        """Send them."""
+        """Send the numbers."""
         dist.all_reduce(torch.zeros(2 if dist.get_rank() else 3), group=self.own)
 
 
 class RefusesBatches(Reference):
-    """Refuses, in other words each time."""
+    """A wrapper that refuses every batch, with another message each time."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """No batch is taken."""
+        """Raise NotImplementedError."""
         raise NotImplementedError(f"no batch is taken, said object {id(object())}")
 
 
 class GathersAndForgets(Reference):
-    """Wrong: an asynchronous gather, into tensors nobody withholds, is never waited for."""
+    """Wrong: the wrapper never waits for an asynchronous gather, whose results are not withheld."""
 
     def finish_gradient_synchronization(self) -> None:
-        """Start it."""
+        """Start the gather."""
         self.gathered = [torch.empty(2) for _ in range(self.world_size)]
         dist.all_gather(self.gathered, torch.ones(2), async_op=True)

@@ -1,8 +1,8 @@
-"""The rank side on a device that computes nothing and knows where its tensors are: a mix of two devices raises.
+"""The code of a rank on a fake device: it computes nothing, but a mix of two devices raises.
 
-Run as a script, since a process has one such device and keeps it. FakeTensors have shapes, dtypes
-and devices and no values, so what depends on values (loss scalers, sparse gradients, Adam's count
-of steps, poison) is not run.
+Run this file as a script, because a process can register only one such device and keeps it.
+FakeTensors have shapes, dtypes and devices, but no values. Cases that depend on values (loss
+scalers, sparse gradients, Adam's count of steps, poison) are therefore not run.
 """
 
 import json
@@ -44,19 +44,23 @@ RULES = (
 WITHOUT = frozenset(
     {"scaler", "sparse", "nonfinite", "autocast", "backward_error", "adam", "adamw", "fused"}
 )
-"""An exception in autograd's thread for such a device ends the process; fused steps and autocast it does not know."""
+"""Capabilities that such a device does not support.
+
+An exception in autograd's thread for the device ends the process. The device has no fused steps and
+no autocast.
+"""
 
 
 class Nowhere(Place):
     """A device that computes nothing."""
 
     def put(self, tensor: torch.Tensor) -> torch.Tensor:
-        """There is no pinned memory on the way to it."""
+        """Move a tensor to the device without pinned memory."""
         return tensor.to(self.device)
 
 
 def bits(tensor: torch.Tensor) -> bytes:
-    """As many as there would be."""
+    """Return as many zero bytes as the tensor has, and count its device."""
     seen[tensor.device.type] += 1
     return bytes(tensor.numel() * tensor.element_size())
 
@@ -74,7 +78,7 @@ seen: Counter[str] = Counter()
 )
 @given(st.sampled_from(RULES).flatmap(lambda rule: cases_for(rule, Scope(1, WITHOUT))))
 def run(case: TrainingCase) -> None:
-    """A case of one rank, with no wrapper."""
+    """Train a case of one rank, with no wrapper."""
     log = SimpleNamespace(now=lambda: 0.0)
     session = SimpleNamespace(
         place=Nowhere("gloo", torch.device("away", 0)),
@@ -85,7 +89,12 @@ def run(case: TrainingCase) -> None:
     )
     with fake_tensor.FakeTensorMode(allow_non_fake_inputs=True), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        record = training.train(replace(case, outside=0), 0, Driver(Ddp("none")), session)  # type: ignore[arg-type]  # what stands in
+        record = training.train(
+            replace(case, outside=0),
+            0,
+            Driver(Ddp("none")),
+            session,  # type: ignore[arg-type]  # a stand-in
+        )
     raised = record.facts.get("raised")
     assert raised is None, (raised["phase"], raised["message"], raised["traceback"])
     seen["cases"] += 1
@@ -93,12 +102,13 @@ def run(case: TrainingCase) -> None:
 
 if __name__ == "__main__":
     _setup_privateuseone_for_python_backend("away")
-    torch.away.get_amp_supported_dtype = lambda: [torch.bfloat16]  # type: ignore[attr-defined]  # Which checkpoints ask for.
+    # Checkpoints call this function.
+    torch.away.get_amp_supported_dtype = lambda: [torch.bfloat16]  # type: ignore[attr-defined]
     fake_tensor.CONSTANT_NUMEL_LIMIT = (
         -1
-    )  # Of what one number comes to it would keep, and have computed there.
+    )  # Otherwise, FakeTensor would keep the value of a one-element tensor and compute with it.
     recorder._bits = bits
     run()
     sys.stdout.write(json.dumps(seen))
     sys.stdout.flush()
-    os._exit(0)  # autograd's thread for the device would abort the interpreter's end.
+    os._exit(0)  # On a normal exit, autograd's thread for the device would abort the interpreter.

@@ -1,10 +1,10 @@
-"""What probing came to, kept for a run of the tests: dozens of sessions put the same few implementations on trial.
+"""A store of probing results, shared by all tests of a run.
 
-Probing runs some seventy cases, which is most of what a short session does. Of what lies in the
-checkout, on the hosts the tests share, it comes to the same each time, so the first who asks
-probes, and all others read what was found. Whatever a test wrote, whatever is under another
-interpreter, and whatever has a file of deviations is probed each time, as are those that the tests
-of probing itself ask for.
+Dozens of sessions judge the same few implementations. Probing runs about seventy cases, which is
+most of the time of a short session. For a file of the checkout, on the hosts that the tests share,
+probing gives the same result each time. So the first test probes and stores the result, and later
+tests read it. An implementation is probed each time if a test wrote it, if it runs under another
+interpreter, or if it has a file of deviations. The tests of probing itself also probe each time.
 """
 
 import hashlib
@@ -21,12 +21,12 @@ from ddp_invariants.processes.pool import Pool
 from ddp_invariants.processes.process import HostClient
 
 ROOT = Path(__file__).resolve().parent.parent
-_probe = probe.discover  # Which a session's is replaced by.
+_probe = probe.discover  # Kept here, because sessions.py replaces the attribute.
 Discover = Callable[..., Discovery]
 
 
 def of_the_checkout(name: str) -> bool:
-    """Whether a name stands for what no test writes."""
+    """Return True if a name stands for a file or package that no test writes."""
     file = name.rpartition(":")[0]
     if file.endswith(".py"):
         return Path(file).resolve().is_relative_to(ROOT)
@@ -34,39 +34,43 @@ def of_the_checkout(name: str) -> bool:
 
 
 def remembering(folder: Path, addresses: Sequence[str]) -> Discover:
-    """`discover`, which keeps what it found in a folder that the run's processes share.
+    """Return a `discover` that stores its results in a folder shared by the run's processes.
 
     Args:
         folder: The folder.
-        addresses: Of the hosts on which it comes to the same.
+        addresses: The addresses of the hosts on which probing gives the same result each time.
     """
 
     def discover(
         pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int, files: Sequence[Path] = ()
     ) -> Discovery:
-        ours = all(
+        on_shared_hosts = all(
             isinstance(host, HostClient)
             and host.connection.getpeername().decode().lstrip("\0") in addresses
             for host in pool._hosts
         )
-        if not ours:
+        if not on_shared_hosts:
             return _probe(pool, ddp, sampler, max_world_size, files)
 
-        def known(one: Ddp | Sampler, find: Callable[[], Discovery], *, lasting: bool) -> Discovery:
-            asked = hashlib.blake2b(repr((one, max_world_size)).encode(), digest_size=8).hexdigest()
-            path = folder / f"{asked}.json"
-            if not lasting or not of_the_checkout(one.name):
+        def known(
+            implementation: Ddp | Sampler, find: Callable[[], Discovery], *, lasting: bool
+        ) -> Discovery:
+            key = hashlib.blake2b(
+                repr((implementation, max_world_size)).encode(), digest_size=8
+            ).hexdigest()
+            path = folder / f"{key}.json"
+            if not lasting or not of_the_checkout(implementation.name):
                 return find()
             if path.exists():
                 return probe.from_plain(json.loads(path.read_text(encoding="utf-8")))
-            found = find()
+            result = find()
             written = path.with_suffix(f".{os.getpid()}")
-            written.write_text(json.dumps(probe.to_plain(found)), encoding="utf-8")
+            written.write_text(json.dumps(probe.to_plain(result)), encoding="utf-8")
             written.replace(path)
-            return found
+            return result
 
         dealing = pool.describe(sampler)
-        found = known(
+        wrapped = known(
             ddp,
             lambda: probe.of_ddp(pool, ddp, pool.describe(ddp), max_world_size, files),
             lasting=not (files or ddp.setup or ddp.after or ddp.optimizer),
@@ -78,6 +82,6 @@ def remembering(folder: Path, addresses: Sequence[str]) -> Discover:
             ),
             lasting=True,
         )
-        return replace(found, sampler=dealing, dealt=dealt.dealt)
+        return replace(wrapped, sampler=dealing, dealt=dealt.dealt)
 
     return discover

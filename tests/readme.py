@@ -1,4 +1,7 @@
-"""What the documents show of commands and code: find it, run the commands, write it anew. `python tests/readme.py [--all]`."""
+"""The commands and code shown in the documents: find them, run them, and update their output.
+
+`python tests/readme.py [--all]`
+"""
 
 import os
 import re
@@ -30,7 +33,7 @@ TABLE = re.compile(r"<!-- table -->\n(?P<table>.*?)<!-- end -->", re.DOTALL)
 
 
 def outputs() -> dict[str, str]:
-    """Each command whose output a document shows, with that output."""
+    """Return the output that the documents show, by command."""
     return {
         match["command"]: match["output"]
         for document in DOCUMENTS
@@ -39,7 +42,7 @@ def outputs() -> dict[str, str]:
 
 
 def json_keys(name: str) -> set[str]:
-    """The keys that the document on JSON lists of a command, or of what is in what one prints."""
+    """Return the keys that docs/json.md lists for a command or for a part of its output."""
     text = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
     row = re.search(rf"^\| `{name}`[^|]*\| (.*) \|$", text, re.MULTILINE)
     words = {*re.findall(r"`([a-z_]+)`", row[1])} if row is not None else set()
@@ -47,7 +50,7 @@ def json_keys(name: str) -> set[str]:
 
 
 def excerpt(path: str, start: str) -> str:
-    """A file from a line on."""
+    """Return the text of a file from a given line to its end."""
     text = (ROOT / path).read_text(encoding="utf-8")
     return text[text.index(start) :]
 
@@ -55,7 +58,7 @@ def excerpt(path: str, start: str) -> str:
 def started(
     module: str, *arguments: str, environment: dict[str, str], seconds: int
 ) -> subprocess.CompletedProcess[str]:
-    """A module run in a process of its own."""
+    """Run a module in a process of its own."""
     return subprocess.run(
         [sys.executable, "-m", module, *arguments],
         cwd=ROOT,
@@ -68,7 +71,7 @@ def started(
 
 
 def run(command: str, start: Callable[..., subprocess.CompletedProcess[str]] = started) -> str:
-    """What a command prints, without what belongs to one machine and moment."""
+    """Return a command's output, without the parts that depend on the machine or the time."""
     name, *words = shlex.split(command)
     if name == "pytest":
         done = start(name, "-p", "no:cacheprovider", *words, environment=plain(), seconds=1800)
@@ -86,8 +89,11 @@ def run(command: str, start: Callable[..., subprocess.CompletedProcess[str]] = s
 
 
 def plain() -> dict[str, str]:
-    """The environment without what changes how much pytest prints: under CI it no longer shortens its summary lines."""
-    telling = (
+    """Return the environment without the variables that change how much pytest prints.
+
+    Under CI, for example, pytest no longer shortens its summary lines.
+    """
+    removed = (
         "CI",
         "BUILD_NUMBER",
         "PYTEST_ADDOPTS",
@@ -96,13 +102,13 @@ def plain() -> dict[str, str]:
         "COLUMNS",
         "LINES",
     )
-    return {name: value for name, value in os.environ.items() if name not in telling} | {
+    return {name: value for name, value in os.environ.items() if name not in removed} | {
         "COLUMNS": "80"
     }
 
 
 def tidy(text: str) -> str:
-    """Paths, plugins and times differ from run to run; lines about them are dropped or shortened."""
+    """Drop or shorten the lines about paths, plugins and times, which differ from run to run."""
     text = text.replace(str(ROOT), "…")
     dropped = (
         "platform ",
@@ -119,7 +125,7 @@ def tidy(text: str) -> str:
 
 
 def shape(text: str) -> str:
-    """An output with its numbers, column widths and the order of its dots taken out: what must stay true of it."""
+    """Return an output without its numbers, column widths and order of dots: the stable part."""
     lines = [
         re.sub(r"[\s=_─]+", " ", re.sub(r"\d[\d,.]*", "#", line)).strip()
         for line in text.splitlines()
@@ -128,40 +134,52 @@ def shape(text: str) -> str:
 
 
 def rules_page() -> str:
-    """Every rule with all that is known of it, from where it is written down."""
+    """Return the page of the rules, made from the code: all that is known about each rule."""
     text = [
         "# The rules",
         "",
-        "Made from the code by `python tests/readme.py`; `ddp-invariants rules GRAD-2` says the same of one.",
-        "**Core**: of every implementation; **capability**: where one is offered; **declared**: where it is declared;",
+        (
+            "Made from the code by `python tests/readme.py`; "
+            "`ddp-invariants rules GRAD-2` says the same of one."
+        ),
+        (
+            "**Core**: of every implementation; **capability**: where one is offered; "
+            "**declared**: where it is declared;"
+        ),
         "**observed**: told, never judged.",
     ]
-    for one in map(explained, ALL_RULES):
+    for rule in map(explained, ALL_RULES):
         faults = "; ".join(
             f"`{fault.name}` ({fault.what[:1].lower() + fault.what[1:].rstrip('.')})"
-            for fault in one.faults
+            for fault in rule.faults
         )
         fields = {
-            "judged": " ".join(one.judged.split()),
-            "source": one.source,
-            "needs": "; ".join(one.needs),
-            "not claimed where it": "; ".join(one.not_claimed),
+            "judged": " ".join(rule.judged.split()),
+            "source": rule.source,
+            "needs": "; ".join(rule.needs),
+            "not claimed where it": "; ".join(rule.not_claimed),
             "must catch": faults,
-            "code": f"`ddp_invariants/{one.code.partition(':')[0]}`, `{one.property.partition(':')[0]}`",
+            "code": (
+                f"`ddp_invariants/{rule.code.partition(':')[0]}`, "
+                f"`{rule.property.partition(':')[0]}`"
+            ),
         }
         text += [
             "",
-            f"## {one.id}",
+            f"## {rule.id}",
             "",
-            f"{one.requirement} **{one.level.capitalize()}.**",
+            f"{rule.requirement} **{rule.level.capitalize()}.**",
             "",
-            *(f"- *{label}*: {told}" for label, told in fields.items() if told),
+            *(f"- *{label}*: {value}" for label, value in fields.items() if value),
         ]
     return "\n".join(text) + "\n"
 
 
 def main() -> None:
-    """Write every output anew, the slow ones only when asked for; and what else is made from code."""
+    """Update every output and everything else that is made from code.
+
+    The slow outputs are updated only with `--all`.
+    """
     SCHEMA.write_text(schema(), encoding="utf-8")
     RULES.write_text(rules_page(), encoding="utf-8")
     for document in DOCUMENTS:

@@ -1,7 +1,7 @@
-"""What the reference promises beyond the plain loop, tried on two or three real ranks. Run by test_reference.py.
+"""Scenarios in which the reference keeps its promises beyond the plain loop.
 
-Each scenario gets its rank and world size and returns what it saw as plain data; ranks are forked
-once for all.
+test_reference.py runs this script on three real ranks. Each scenario gets its rank and returns True
+if its promise holds there. The ranks are forked once for all scenarios.
 """
 
 import json
@@ -40,7 +40,10 @@ def _gradients(module: nn.Module) -> list[Any]:
 
 
 def _mean_locally(module: nn.Module, batches: Callable[[int], list[Tensor]]) -> list[Any]:
-    """The mean over ranks of the gradients accumulated over each rank's batches, computed by every rank alone."""
+    """Return the mean over ranks of the gradients accumulated over each rank's batches.
+
+    Every rank computes this mean alone, without communication.
+    """
     totals = [torch.zeros_like(p) for p in module.parameters()]
     for rank in range(WORLD_SIZE):
         for batch in batches(rank):
@@ -51,7 +54,7 @@ def _mean_locally(module: nn.Module, batches: Callable[[int], list[Tensor]]) -> 
 
 
 def no_sync_accumulates_locally_and_the_next_backward_averages_the_sum(rank: int) -> bool:
-    """Two micro-batches inside, one outside: the mean of the accumulated gradients."""
+    """Return True if two micro-batches inside no_sync and one outside give the mean of the sums."""
     ddp = _wrapped(_model(rank))
     with ddp.no_sync():
         ddp(_batch(rank, 0)).sum().backward()
@@ -69,7 +72,7 @@ def no_sync_accumulates_locally_and_the_next_backward_averages_the_sum(rank: int
 
 
 def no_sync_nests_and_survives_exceptions(rank: int) -> bool:
-    """After an exception two levels deep, the next backward synchronises."""
+    """Return True if the next backward synchronises after an exception two levels deep."""
     ddp = _wrapped(_model(rank))
     try:
         with ddp.no_sync(), ddp.no_sync():
@@ -82,33 +85,37 @@ def no_sync_nests_and_survives_exceptions(rank: int) -> bool:
 
 
 class _Branches(nn.Module):
-    """Uses the branches it is told to."""
+    """A module that uses the branches that its caller names."""
 
     def __init__(self) -> None:
         super().__init__()
         self.branches = nn.ModuleList([nn.Linear(2, 1) for _ in range(3)])
 
     def forward(self, x: Tensor, used: tuple[int, ...]) -> Tensor:
-        """Sum of the used branches' results."""
+        """Return the sum of the used branches' results."""
         return torch.stack([self.branches[i](x) for i in used]).sum(0)
 
 
 def a_parameter_unused_on_some_ranks_counts_as_zero_there(rank: int) -> bool:
-    """Branch 0 everywhere, branch 1 on rank 1 alone, branch 2 nowhere: mean, mean with zeros, None."""
+    """Return True if ranks that do not use a parameter count as zero in its mean.
+
+    All ranks use branch 0, rank 1 alone uses branch 1, and no rank uses branch 2. The gradient of
+    branch 1 is a mean with zeros, and that of branch 2 is None.
+    """
     torch.manual_seed(0)
     ddp = _wrapped(_Branches())
     ddp(_batch(rank), (0, 1) if rank == 1 else (0,)).sum().backward()
-    zero, one, two = ddp.module.branches
+    first, second, third = ddp.module.branches
     mean = sum(float(_batch(r).sum(0)[0]) for r in range(WORLD_SIZE)) / WORLD_SIZE
     return (
-        _close(zero.weight.grad.tolist(), [[mean, mean]])
-        and _close(one.weight.grad.tolist(), [[float(_batch(1).sum(0)[0]) / WORLD_SIZE] * 2])
-        and two.weight.grad is None
+        _close(first.weight.grad.tolist(), [[mean, mean]])
+        and _close(second.weight.grad.tolist(), [[float(_batch(1).sum(0)[0]) / WORLD_SIZE] * 2])
+        and third.weight.grad is None
     )
 
 
 def the_used_set_may_change_from_step_to_step(rank: int) -> bool:
-    """Nothing of an incomplete step leaks into the next."""
+    """Return True if nothing of an incomplete step leaks into the next step."""
     torch.manual_seed(0)
     ddp = _wrapped(_Branches(), bucket_cap_mb=1e-6)
     seen = []
@@ -120,7 +127,10 @@ def the_used_set_may_change_from_step_to_step(rank: int) -> bool:
 
 
 def ranks_may_reach_parameters_in_different_orders(rank: int) -> bool:
-    """Equal shapes, one bucket each, opposite orders of the graph: nothing is swapped."""
+    """Return True if no gradients are swapped between parameters of equal shape.
+
+    Each parameter has its own bucket, and the ranks' graphs have opposite orders.
+    """
     torch.manual_seed(0)
     ddp = _wrapped(_Branches(), bucket_cap_mb=1e-6)
     ddp(_batch(rank), (0, 1, 2) if rank % 2 else (2, 1, 0)).sum().backward()
@@ -154,17 +164,25 @@ class _Fragile(nn.Module):
         self.last: nn.Module = last
 
     def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.last(_RaisesInBackward.apply(self.first(x)))  # type: ignore[no-untyped-call]  # torch's
+        result: Tensor = self.last(
+            _RaisesInBackward.apply(self.first(x))  # type: ignore[no-untyped-call]  # torch's
+        )
         return result
 
 
 def an_exception_half_way_through_a_backward_leaves_nothing_behind(rank: int) -> bool:
-    """On all ranks: buckets sent before it are finished and dropped, and the next step is right."""
+    """Return True if the step after an exception on all ranks is right.
+
+    The buckets that were sent before the exception are finished and dropped.
+    """
     return _right_after_an_exception(rank, raises=True)
 
 
 def an_exception_on_one_rank_is_caught_up_with_at_its_next_forward(rank: int) -> bool:
-    """Rank 0 raises half way; the others wait for it until it goes on; the next step is right on all."""
+    """Return True if the step after an exception on rank 0 alone is right on all ranks.
+
+    The other ranks wait for rank 0 until it goes on.
+    """
     return _right_after_an_exception(rank, raises=rank == 0)
 
 
@@ -181,7 +199,7 @@ def _right_after_an_exception(rank: int, *, raises: bool) -> bool:
 
 
 def freezing_and_unfreezing_after_wrapping_is_followed(rank: int) -> bool:
-    """A parameter frozen later gets no gradient, one unfrozen later is reduced."""
+    """Return True if a frozen parameter gets no gradient, and is reduced once it is unfrozen."""
     model = _model(rank)
     model[0].weight.requires_grad_(False)
     ddp = _wrapped(model)
@@ -197,7 +215,7 @@ def freezing_and_unfreezing_after_wrapping_is_followed(rank: int) -> bool:
 
 
 def replaced_parameters_are_followed(rank: int) -> bool:
-    """load_state_dict(assign=True) puts new tensors in place; they are reduced."""
+    """Return True if parameters replaced by load_state_dict(assign=True) are reduced."""
     ddp = _wrapped(_model(rank))
     ddp.module.load_state_dict(
         {k: v.clone() for k, v in ddp.module.state_dict().items()}, assign=True
@@ -209,7 +227,7 @@ def replaced_parameters_are_followed(rank: int) -> bool:
 
 
 def results_may_be_nested_in_containers(rank: int) -> bool:
-    """A module may return tuples, lists and dicts of tensors."""
+    """Return True if a module may return tuples, lists and dicts of tensors."""
 
     class Nested(nn.Module):
         def __init__(self) -> None:
@@ -225,7 +243,7 @@ def results_may_be_nested_in_containers(rank: int) -> bool:
 
 
 def replicas_of_different_structure_are_refused_on_every_rank(rank: int) -> bool:
-    """Rather than hang, or mix values."""
+    """Return True if different modules raise an error, rather than hang or mix values."""
     try:
         _wrapped(nn.Linear(2, 1 + rank // 2))
     except RuntimeError as error:
@@ -234,7 +252,7 @@ def replicas_of_different_structure_are_refused_on_every_rank(rank: int) -> bool
 
 
 def a_module_without_anything_to_train_is_refused(rank: int) -> bool:
-    """There would be nothing to synchronise."""
+    """Return True if a module with nothing to synchronise is refused."""
     del rank
     try:
         _wrapped(nn.ReLU())
@@ -244,7 +262,7 @@ def a_module_without_anything_to_train_is_refused(rank: int) -> bool:
 
 
 def buffers_are_refreshed_before_each_training_forward_only(rank: int) -> bool:
-    """In training from rank 0's, in evaluation and inside no_sync not at all."""
+    """Return True if only a training forward outside no_sync takes rank 0's buffers."""
     ddp = _wrapped(nn.BatchNorm1d(2))
     mean = ddp.module.running_mean
     assert isinstance(mean, Tensor)
@@ -262,7 +280,7 @@ def buffers_are_refreshed_before_each_training_forward_only(rank: int) -> bool:
 
 
 def several_dtypes_are_bucketed_apart(rank: int) -> bool:
-    """float32, float64, bfloat16 and complex64 in one module."""
+    """Return True if float32, float64, bfloat16 and complex64 work in one module."""
     torch.manual_seed(0)
     parameters = [
         nn.Parameter(torch.ones(2, dtype=d))
@@ -286,7 +304,7 @@ def several_dtypes_are_bucketed_apart(rank: int) -> bool:
 
 
 def a_wrapper_that_is_dropped_is_freed(rank: int) -> bool:
-    """Hooks keep neither the wrapper nor the module alive."""
+    """Return True if hooks keep neither the wrapper nor the module alive."""
     import gc
     import weakref
 
@@ -303,7 +321,7 @@ def _close(got: Any, expected: Any) -> bool:
         return len(got) == len(expected) and all(
             _close(g, e) for g, e in zip(got, expected, strict=True)
         )
-    # Sums of a handful of float32 products in another order: 16 roundings cover them.
+    # A few float32 products may be added up in another order: 16 roundings cover that.
     return (
         got is not None
         and expected is not None
@@ -312,9 +330,11 @@ def _close(got: Any, expected: Any) -> bool:
 
 
 SCENARIOS = {
-    name: thing
-    for name, thing in list(globals().items())
-    if callable(thing) and getattr(thing, "__module__", "") == __name__ and not name.startswith("_")
+    name: member
+    for name, member in list(globals().items())
+    if callable(member)
+    and getattr(member, "__module__", "") == __name__
+    and not name.startswith("_")
 }
 
 
@@ -339,7 +359,7 @@ def _serve(rank: int, path: str) -> None:
 
 
 def main() -> None:
-    """Fork the ranks, wait for them, print each scenario's answers by rank."""
+    """Fork the ranks, wait for them, and print each scenario's answers by rank."""
     with tempfile.TemporaryDirectory() as path:
         children = []
         for rank in range(WORLD_SIZE):

@@ -1,7 +1,7 @@
-"""Run exported scripts in processes forked from one that has imported torch: `python scripts.py`, a path a line.
+"""A server that runs exported scripts in processes forked from one that has imported torch.
 
-Importing torch takes ten times as long as what a script does. Each line gets one of JSON: exit
-status and output.
+`python scripts.py` reads one path per line and answers each with one line of JSON: exit status and
+output. Importing torch takes ten times as long as the work of a script.
 """
 
 import json
@@ -17,7 +17,7 @@ import torch.utils.data  # noqa: F401 - what scripts import
 
 
 def _become(path: str, output: int) -> NoReturn:
-    """Run a script as a process of its own would."""
+    """Run a script as a process of its own would, and exit with its status."""
     os.dup2(output, 1)
     os.dup2(output, 2)
     sys.argv = [path]
@@ -27,15 +27,16 @@ def _become(path: str, output: int) -> NoReturn:
         status = 0
     except SystemExit as ended:
         status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-    except BaseException as error:  # noqa: BLE001 - a script may end in any way; its last line is what is looked at
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201 - the script's output
+    except BaseException as error:  # noqa: BLE001 - a script may end in any way
+        # Tests look at the last line of the output.
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201 - script's output
     finally:
         sys.stdout.flush()
         os._exit(status)
 
 
 def main() -> None:
-    """Answer until the input ends."""
+    """Answer requests until the input ends."""
     for line in sys.stdin:
         with tempfile.TemporaryFile() as output:
             pid = os.fork()
@@ -43,8 +44,8 @@ def main() -> None:
                 _become(line.strip(), output.fileno())
             status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             output.seek(0)
-            said = output.read().decode(errors="replace")
-        sys.stdout.write(json.dumps([status, said]) + "\n")
+            text = output.read().decode(errors="replace")
+        sys.stdout.write(json.dumps([status, text]) + "\n")
         sys.stdout.flush()
 
 

@@ -1,9 +1,10 @@
-"""Run sessions in processes forked from one that has imported what they import: `python sessions.py FOLDER ADDRESS...`.
+"""A server that runs sessions in processes forked from one that has imported their modules.
 
-Each line of the input is a request in JSON: `module`, `arguments`, `folder`, `environment`,
-`seconds`. Each gets one back: exit status, output, errors. Their ranks are forked by the hosts at
-the addresses: starting two, importing what a session imports, and probing what was probed before
-(probed.py), in the folder, takes seconds of a processor, most of what a test of a session would do.
+`python sessions.py FOLDER ADDRESS...` reads one request per line, in JSON: `module`, `arguments`,
+`folder`, `environment`, `seconds`. The server answers each request with an exit status, output and
+errors. The hosts at the addresses fork the sessions' ranks. Starting two hosts, importing a
+session's modules, and probing take seconds of a processor. These seconds are most of the time of a
+test. Results of probing are therefore stored in the folder (see probed.py).
 """
 
 import json
@@ -25,32 +26,35 @@ from ddp_invariants.processes.hosts import HASH_SEEDS, Hosts
 
 
 def lend(addresses: list[str]) -> None:
-    """Have whoever starts hosts under this interpreter get those there are."""
+    """Make every `Hosts` object reuse the running hosts instead of starting hosts.
+
+    Hosts under another interpreter are started as usual.
+    """
     start = Hosts.__init__
 
     def borrowed(
-        self: Hosts, python: str = "", *, hash_seeds: tuple[str, ...] = HASH_SEEDS, **others: Any
+        self: Hosts, python: str = "", *, hash_seeds: tuple[str, ...] = HASH_SEEDS, **options: Any
     ) -> None:
-        start(self, python, hash_seeds=hash_seeds if python else (), **others)
+        start(self, python, hash_seeds=hash_seeds if python else (), **options)
         self.addresses += [] if python else addresses[: len(hash_seeds)]
 
     Hosts.__init__ = borrowed  # type: ignore[method-assign]  # in this process, which is a test's
 
 
-def become(asked: dict[str, Any], output: int, errors: int) -> NoReturn:
-    """Run a module as a process of its own would."""
-    signal.alarm(asked["seconds"])
+def become(request: dict[str, Any], output: int, errors: int) -> NoReturn:
+    """Run a module as a process of its own would, and exit with its status."""
+    signal.alarm(request["seconds"])
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(output, 1)
     os.dup2(errors, 2)
-    os.chdir(asked["folder"])
+    os.chdir(request["folder"])
     os.environ.clear()
-    os.environ.update(asked["environment"])
-    sys.path[0] = asked["folder"]
-    sys.argv = [asked["module"], *asked["arguments"]]
+    os.environ.update(request["environment"])
+    sys.path[0] = request["folder"]
+    sys.argv = [request["module"], *request["arguments"]]
     status = 1
     try:
-        runpy.run_module(asked["module"], run_name="__main__", alter_sys=True)
+        runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
         status = 0
     except SystemExit as ended:
         if isinstance(ended.code, str):
@@ -65,12 +69,14 @@ def become(asked: dict[str, Any], output: int, errors: int) -> NoReturn:
 
 
 def main() -> None:
-    """Answer until the input ends."""
+    """Answer requests until the input ends."""
     lend(sys.argv[2:])
-    probe.discover = remembering(Path(sys.argv[1]), sys.argv[2:])  # Before it is imported by name.
+    probe.discover = remembering(
+        Path(sys.argv[1]), sys.argv[2:]
+    )  # Replace the attribute before other modules import it by name.
     with redirect_stdout(
         StringIO()
-    ):  # So that all is imported the way pytest does it, which it warns of otherwise.
+    ):  # Import everything through pytest: otherwise, pytest would warn.
         pytest.main(["-p", "no:cacheprovider", "--collect-only", "-q", "properties"])
     for line in sys.stdin:
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
@@ -78,11 +84,11 @@ def main() -> None:
             if pid == 0:
                 become(json.loads(line), output.fileno(), errors.fileno())
             status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            said = []
+            texts = []
             for file in (output, errors):
                 file.seek(0)
-                said.append(file.read().decode(errors="replace"))
-        sys.stdout.write(json.dumps([status, *said]) + "\n")
+                texts.append(file.read().decode(errors="replace"))
+        sys.stdout.write(json.dumps([status, *texts]) + "\n")
         sys.stdout.flush()
 
 

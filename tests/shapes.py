@@ -1,4 +1,7 @@
-"""Right implementations in every shape that is to be driven without glue: the same little DDP, called in other ways."""
+"""Right implementations in every shape that the driver must support without glue.
+
+All are the same small DDP, called in different ways.
+"""
 
 import itertools
 import os
@@ -13,7 +16,7 @@ from torch.utils.data import BatchSampler
 
 
 def start_equal(module: nn.Module) -> None:
-    """Give every rank rank 0's parameters and buffers."""
+    """Give every rank the parameters and buffers of rank 0."""
     for tensor in (*module.parameters(), *module.buffers()):
         dist.broadcast(tensor.detach(), src=0)
 
@@ -27,7 +30,7 @@ def average(parameters: Iterable[Tensor]) -> None:
 
 
 class Unfinished(nn.Module):
-    """Starts equal, and leaves the gradients to a call nobody knows."""
+    """A wrapper that starts equal and averages gradients in a method with an unusual name."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -35,7 +38,7 @@ class Unfinished(nn.Module):
         start_equal(module)
 
     def forward(self, x: Tensor) -> Any:
-        """The module's."""
+        """Return the module's outputs."""
         return self.module(x)
 
     def exchange(self) -> None:
@@ -44,7 +47,7 @@ class Unfinished(nn.Module):
 
 
 class UsualCall(Unfinished):
-    """A call after backward by a usual name."""
+    """A wrapper whose method to call after backward has a usual name."""
 
     def sync_gradients(self) -> None:
         """Average the gradients."""
@@ -52,14 +55,14 @@ class UsualCall(Unfinished):
 
 
 class Lazy(nn.Module):
-    """Starts equal at the first forward."""
+    """A wrapper that starts equal at the first forward."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module, self.started = module, False
 
     def forward(self, x: Tensor) -> Any:
-        """The module's, from equal parameters."""
+        """Return the module's outputs, and give all ranks equal parameters first."""
         if not self.started:
             start_equal(self.module)
             self.started = True
@@ -71,29 +74,29 @@ class Lazy(nn.Module):
 
 
 def in_place(model: nn.Module) -> None:
-    """Hooks the module and returns nothing."""
+    """Add gradient hooks to the module, and return nothing."""
     start_equal(model)
     for parameter in model.parameters():
         parameter.register_post_accumulate_grad_hook(lambda p: average([p]))
 
 
 class Stepper:
-    """An optimizer's wrapper that synchronises when it steps."""
+    """A wrapper of an optimizer that synchronises in its step."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, module: nn.Module) -> None:
         self.optimizer, self.module = optimizer, module
 
     @property
     def state(self) -> Any:
-        """The optimizer's."""
+        """The optimizer's state."""
         return self.optimizer.state
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """The optimizer's."""
+        """Clear the optimizer's gradients."""
         self.optimizer.zero_grad(set_to_none)
 
     def step(self) -> None:
-        """Average, then step."""
+        """Average the gradients, then step."""
         average(self.module.parameters())
         self.optimizer.step()
 
@@ -101,13 +104,13 @@ class Stepper:
 def with_optimizer(
     module: nn.Module, optimizer: torch.optim.Optimizer
 ) -> tuple[nn.Module, Stepper]:
-    """Takes the optimizer and returns another."""
+    """Take a module and its optimizer, and return the module and another optimizer."""
     start_equal(module)
     return module, Stepper(optimizer, module)
 
 
 class SynchronisingSgd(torch.optim.SGD):
-    """An optimizer that starts its parameters equal and synchronises when it steps."""
+    """An optimizer that starts its parameters equal and synchronises in its step."""
 
     def __init__(self, params: Iterable[Tensor], lr: float) -> None:
         parameters = list(params)
@@ -116,13 +119,13 @@ class SynchronisingSgd(torch.optim.SGD):
         super().__init__(parameters, lr)
 
     def step(self, closure: Any = None) -> Any:
-        """Average, then step."""
+        """Average the gradients, then step."""
         average(p for group in self.param_groups for p in group["params"])
         return super().step(closure)
 
 
 class ToldItsRank(UsualCall):
-    """Asks for rank and world size."""
+    """A wrapper that takes rank and world size as arguments."""
 
     def __init__(self, model: nn.Module, rank: int, world_size: int) -> None:
         super().__init__(model)
@@ -131,7 +134,7 @@ class ToldItsRank(UsualCall):
 
 
 class CapInElements(UsualCall):
-    """Asks for a bucket capacity in elements: 2 where the case says 8 bytes."""
+    """A wrapper that takes its bucket cap in elements: 2 where the case says 8 bytes."""
 
     def __init__(self, module: nn.Module, bucket_size: int) -> None:
         super().__init__(module)
@@ -140,7 +143,7 @@ class CapInElements(UsualCall):
 
 
 class Flavoured(UsualCall):
-    """Asks for something only its user knows."""
+    """A wrapper that needs an argument only its user knows."""
 
     def __init__(self, module: nn.Module, *, flavour: str) -> None:
         super().__init__(module)
@@ -149,20 +152,21 @@ class Flavoured(UsualCall):
 
 
 class MainGrad(Unfinished):
-    """Leaves its gradients in `main_grad`."""
+    """A wrapper that leaves its gradients in `main_grad`."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__(module)
         for parameter in module.parameters():
-            parameter.main_grad = torch.zeros_like(parameter)  # type: ignore[attr-defined]  # as Megatron does
+            # As in Megatron: a new attribute of the parameter.
+            parameter.main_grad = torch.zeros_like(parameter)  # type: ignore[attr-defined]
 
     def zero_grad_buffer(self) -> None:
-        """To be called before each batch."""
+        """Clear the gradients; call this before each batch."""
         for parameter in self.parameters():
             parameter.main_grad.zero_()  # type: ignore[attr-defined]  # as above
 
     def finish_grad_sync(self) -> None:
-        """To be called after backward."""
+        """Average the gradients; call this after backward."""
         average(self.parameters())
         for parameter in self.parameters():
             parameter.main_grad += parameter.grad  # type: ignore[attr-defined]  # as above
@@ -170,12 +174,12 @@ class MainGrad(Unfinished):
 
 
 class Toggled(Unfinished):
-    """An attribute instead of no_sync."""
+    """A wrapper with an attribute instead of no_sync."""
 
     require_backward_grad_sync = True
 
     def forward(self, x: Tensor) -> Any:
-        """The module's; its backward averages unless told not to."""
+        """Return the module's outputs; their backward averages unless the attribute is False."""
         y = super().forward(x)
         if self.require_backward_grad_sync:
             y.register_hook(
@@ -188,12 +192,12 @@ SIZES: list[tuple[int, int]] = []
 
 
 def set_up(size: int, rank: int) -> None:
-    """A runtime that must be told the world before anything is wrapped."""
+    """Record the world size and rank, as a runtime that must know them before wrapping."""
     SIZES.append((size, rank))
 
 
 class NeedsSetUp(UsualCall):
-    """Cannot be made before `set_up`."""
+    """A wrapper that cannot be made before `set_up` is called."""
 
     def __init__(self, module: nn.Module) -> None:
         if SIZES[-1] != (dist.get_world_size(), dist.get_rank()):
@@ -202,7 +206,7 @@ class NeedsSetUp(UsualCall):
 
 
 class OwnGroup(UsualCall):
-    """Makes the process group itself, as far as it knows."""
+    """A wrapper that initialises the process group in its constructor."""
 
     def __init__(self, module: nn.Module, rank: int, world_size: int) -> None:
         dist.init_process_group("gloo", rank=rank, world_size=world_size)
@@ -210,42 +214,42 @@ class OwnGroup(UsualCall):
 
 
 class Adapter:
-    """For a wrapper that fits no usual shape."""
+    """An adapter for a wrapper that fits no usual shape."""
 
     def wrap(self, module: nn.Module, _context: Any) -> Unfinished:
-        """Make it."""
+        """Return the wrapped module."""
         return Unfinished(module)
 
     def after_backward(self, wrapped: Unfinished, _optimizer: Any) -> None:
-        """Its call."""
+        """Average the gradients with the wrapper's own method."""
         wrapped.exchange()
 
 
 def free_function(model: nn.Module) -> None:
-    """Averages a model's gradients."""
+    """Average a model's gradients."""
     average(model.parameters())
 
 
 def get_ddp_bucketed(module: nn.Module, bucket_size_mb: float) -> Unfinished:
-    """A course's function."""
+    """Return the wrapper, as a course's function does."""
     assert bucket_size_mb > 0
     return Unfinished(module)
 
 
 def ddp_bucketed_on_after_backward(ddp_model: Unfinished, _optimizer: Any) -> None:
-    """A course's function."""
+    """Average the gradients, as a course's function does."""
     ddp_model.exchange()
 
 
 def ddp_bucketed_on_train_batch_start(ddp_model: Unfinished, _optimizer: Any) -> None:
-    """A course's function."""
+    """Do nothing, as a course's function may."""
 
 
 # Samplers.
 
 
 def indices(dataset: range, rank: int, world_size: int) -> list[int]:
-    """A function returning indices."""
+    """Return a rank's indices."""
     _check(rank, world_size)
     return (
         [
@@ -263,12 +267,12 @@ def _check(rank: int, world_size: int) -> None:
 
 
 def split(src: Iterable[Any]) -> Iterator[Any]:
-    """A split of items, by the environment; exact, and so unequal."""
+    """Return a rank's items, by RANK and WORLD_SIZE; unpadded shards may be unequal."""
     return itertools.islice(src, int(os.environ["RANK"]), None, int(os.environ["WORLD_SIZE"]))
 
 
 class AsksTorch:
-    """Asks torch.distributed for its rank."""
+    """A sampler that asks torch.distributed for its rank."""
 
     def __init__(self, dataset: range) -> None:
         self.mine = indices(dataset, dist.get_rank(), dist.get_world_size())
@@ -281,7 +285,7 @@ class AsksTorch:
 
 
 class Batches:
-    """Deals whole batches, and pads to whole global batches."""
+    """A sampler that yields whole batches, and pads the dataset to whole global batches."""
 
     declares: ClassVar[dict[str, str]] = {"padding": "batch"}
 
@@ -304,7 +308,7 @@ class Batches:
 def over_a_length(
     n: int, num_shards: int, shard_id: int, shuffle: bool, seed: int, epoch: int
 ) -> list[int]:
-    """Told a length and the epoch."""
+    """Return a rank's indices, given the dataset's length and the epoch."""
     _check(shard_id, num_shards)
     order = list(range(n))
     if shuffle:

@@ -1,4 +1,4 @@
-"""Ball arithmetic never loses what a floating-point evaluation can give, and knows when it must be exact."""
+"""Ball arithmetic encloses every floating-point evaluation, and recognises exact results."""
 
 from fractions import Fraction
 
@@ -20,7 +20,7 @@ INTEGERS = npst.arrays(np.float32, (3, 4), elements=st.integers(-50, 50).map(flo
 
 
 def inside(values: np.ndarray, ball: Ball) -> bool:
-    """Whether computed values lie in a ball."""
+    """Return True if all computed values lie in a ball."""
     return bool((np.abs(values.astype(np.float64) - ball.centre) <= ball.radius).all())
 
 
@@ -44,14 +44,14 @@ def test_any_order_of_a_float32_product_lies_inside(a: np.ndarray, data: st.Data
 
 @given(INTEGERS, INTEGERS)
 def test_products_of_small_integers_have_radius_zero(a: np.ndarray, b: np.ndarray) -> None:
-    """Integer arithmetic below 2**24 is exact in float32, and the ball says so."""
+    """Integer arithmetic below 2**24 is exact in float32, and the ball's radius is 0."""
     ball = balls.product(exactly(a.astype(float)), exactly(b.T.astype(float)), "float32", 4)
     assert (ball.radius == 0).all()
     assert (ball.centre == a @ b.T).all()
 
 
 def test_sums_beyond_the_precision_are_not_called_exact() -> None:
-    """2**24 + 1 is no float32: the ball must have a radius there."""
+    """The ball of 2**24 + 1 has a positive radius, because this number is no float32."""
     ball = balls.plus(exactly(np.array([2.0**24])), exactly(np.array([1.0])), "float32")
     assert ball.radius[0] > 0
     assert inside(np.array([np.float32(2**24) + np.float32(1)]), ball)
@@ -59,7 +59,7 @@ def test_sums_beyond_the_precision_are_not_called_exact() -> None:
 
 @given(npst.arrays(np.float64, 5, elements=st.floats(-1e30, 1e30, allow_subnormal=False)))
 def test_quantum_is_the_largest_power_of_two_that_divides(values: FloatArray) -> None:
-    """Every value is an odd multiple of its quantum; zero is a multiple of all."""
+    """Every value is an odd multiple of its quantum, except that zero is a multiple of all."""
     for value, quantum in zip(values, balls.quantum_of(values), strict=True):
         assert Fraction(value) % Fraction(quantum) == 0
         assert value == 0 or (Fraction(value) / Fraction(quantum)) % 2 != 0
@@ -80,7 +80,7 @@ AVERAGES = {
 def test_every_way_of_averaging_lies_within_the_bound(
     style: str, world_size: int, data: st.DataObject
 ) -> None:
-    """gamma_(W+K) covers every style of averaging in float32, of numbers of any magnitude."""
+    """The bound gamma_(W+K) covers every style of averaging in float32, at any magnitude."""
     g_WP = data.draw(
         npst.arrays(
             np.float32, (world_size, 4), elements=st.floats(-(2.0**100), 2.0**100, width=32)
@@ -94,7 +94,7 @@ def test_every_way_of_averaging_lies_within_the_bound(
 
 
 def test_a_missing_division_leaves_the_bound_a_million_fold() -> None:
-    """The bound is no tolerance: a sum instead of a mean is nowhere near it."""
+    """A sum instead of a mean is over a million radii away: the bound is no loose tolerance."""
     exact = np.array([[0.1], [0.2], [0.3]])
     mean = balls.mean_over_ranks(
         exact, 0 * exact, np.abs(exact), np.zeros(1), FORMATS["float32"], 1
@@ -104,7 +104,7 @@ def test_a_missing_division_leaves_the_bound_a_million_fold() -> None:
 
 @pytest.mark.parametrize("world_size", [1, 2, 4, 8])
 def test_means_of_integers_are_exact_at_powers_of_two_only(world_size: int) -> None:
-    """At W = 1, 2, 4, 8 the radius is 0; at 3 it is not, since 1/3 is no float."""
+    """The radius is 0 at W = 1, 2, 4, 8, and positive at W = 3, because 1/3 is no float."""
     integers = np.ones((world_size, 1))
     form = FORMATS["float32"]
     assert (
@@ -115,7 +115,7 @@ def test_means_of_integers_are_exact_at_powers_of_two_only(world_size: int) -> N
 
 
 def test_relu_of_an_unknown_sign_lets_its_backward_be_anything_between() -> None:
-    """Where a ball contains 0, the derivative may be 0 or 1."""
+    """If a ball contains 0, the derivative of ReLU may be anything from 0 to 1."""
     ball = Ball(np.array([1e-9, 1.0, -1.0, 0.0]), np.array([1e-8, 1e-8, 1e-8, 0.0]), 0.0)
     result, factor = balls.relu(ball)
     assert factor.centre.tolist() == [0.5, 1.0, 0.0, 0.0]
@@ -124,6 +124,6 @@ def test_relu_of_an_unknown_sign_lets_its_backward_be_anything_between() -> None
 
 
 def test_overflow_makes_the_radius_infinite() -> None:
-    """What does not fit the format is not compared."""
+    """A result that overflows the format has an infinite radius, so that it is not compared."""
     ball = balls.times(exactly(np.array([2.0**100])), exactly(np.array([2.0**100])), "float32")
     assert np.isinf(ball.radius[0])

@@ -1,4 +1,7 @@
-"""The bounds of convolution, norms and attention hold for every way to evaluate them in float32, and are no tolerance."""
+"""The bounds of convolution, norms and attention hold for every evaluation order in float32.
+
+The bounds are also tight: they are no loose tolerance.
+"""
 
 import numpy as np
 import pytest
@@ -16,7 +19,10 @@ f32 = np.float32
 
 @st.composite
 def samples(draw: st.DrawFn, widths: tuple[int, ...] = (1, 2, 4, 8)) -> np.ndarray:
-    """A batch of float32 samples, often far from zero and nearly equal, where a variance cancels: shape (1, 2, D)."""
+    """Draw a batch of float32 samples of shape (1, 2, D).
+
+    The numbers are often far from zero and nearly equal, so that a variance cancels.
+    """
     width, away = draw(st.sampled_from(widths)), draw(st.sampled_from((0.0, 3.0, 1000.0)))
     spread = draw(
         Array(f32, (1, 2, width), elements=st.floats(-2, 2, width=32, allow_subnormal=False))
@@ -25,12 +31,12 @@ def samples(draw: st.DrawFn, widths: tuple[int, ...] = (1, 2, 4, 8)) -> np.ndarr
 
 
 def inside(values: np.ndarray, ball: Ball) -> bool:
-    """Whether computed values lie in a ball."""
+    """Return True if all computed values lie in a ball."""
     return bool((np.abs(values.astype(np.float64) - ball.centre) <= ball.radius).all())
 
 
 def _added(values: np.ndarray) -> np.ndarray:
-    """The sum over the last axis, one after another."""
+    """Return the sum over the last axis, added up from first to last."""
     total = np.zeros_like(values[..., :1])
     for k in range(values.shape[-1]):
         total = total + values[..., k : k + 1]
@@ -43,18 +49,18 @@ def _two_passes(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _running(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Welford's."""
+    """Return mean and variance by Welford's algorithm."""
     mean, squares = np.zeros_like(x[..., :1]), np.zeros_like(x[..., :1])
     for k in range(x.shape[-1]):
-        one = x[..., k : k + 1]
-        off = one - mean
+        value = x[..., k : k + 1]
+        off = value - mean
         mean = mean + off / f32(k + 1)
-        squares = squares + off * (one - mean)
+        squares = squares + off * (value - mean)
     return mean, squares / f32(x.shape[-1])
 
 
 def _squares(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The mean of the squares less the square of the mean."""
+    """Return the mean, and the mean of the squares minus the square of the mean."""
     mean = _added(x) / f32(x.shape[-1])
     return mean, np.maximum(_added(x * x) / f32(x.shape[-1]) - mean * mean, f32(0))
 
@@ -65,7 +71,7 @@ MOMENTS = {"two passes": _two_passes, "running": _running, "squares": _squares}
 def _forwards(
     x: np.ndarray, m: np.ndarray, s: np.ndarray, gain: np.ndarray, shift: np.ndarray
 ) -> list[np.ndarray]:
-    """The mean off first, the scale first, the gain first."""
+    """Return the normed batch in three orders: mean first, scale first, gain first."""
     return [
         (x - m) * s * gain + shift,
         (x * s + -s * m) * gain + shift,
@@ -76,18 +82,16 @@ def _forwards(
 def _as_torch(x: np.ndarray, m: np.ndarray, s: np.ndarray, weighed: np.ndarray) -> np.ndarray:
     n = f32(x.shape[-1])
     slope = (_added(weighed) * m - _added(weighed * x)) * s * s * s / n
-    found: np.ndarray = s * weighed + slope * x + (-slope * m - _added(weighed) * s / n)
-    return found
+    back: np.ndarray = s * weighed + slope * x + (-slope * m - _added(weighed) * s / n)
+    return back
 
 
 def _through_the_normed(
     x: np.ndarray, m: np.ndarray, s: np.ndarray, weighed: np.ndarray
 ) -> np.ndarray:
     n, normed = f32(x.shape[-1]), (x - m) * s
-    found: np.ndarray = s * (
-        weighed - _added(weighed) / n - normed * (_added(weighed * normed) / n)
-    )
-    return found
+    back: np.ndarray = s * (weighed - _added(weighed) / n - normed * (_added(weighed * normed) / n))
+    return back
 
 
 @pytest.mark.parametrize("moments", MOMENTS)
@@ -96,11 +100,11 @@ def _through_the_normed(
 def test_every_way_to_norm_lies_within_the_bound(
     moments: str, x: np.ndarray, data: st.DataObject
 ) -> None:
-    """However mean and variance are computed, in whatever order the rest, forward and backward."""
+    """Forward and backward lie within the bound for every formula and order of a norm."""
     numbers = Array(f32, x.shape[-1], elements=st.floats(-4, 4, width=32, allow_subnormal=False))
     gain, shift = data.draw(numbers), data.draw(numbers)
     g = data.draw(Array(f32, x.shape, elements=st.floats(-4, 4, width=32, allow_subnormal=False)))
-    found, kept = blocks.normed(
+    ball, kept = blocks.normed(
         exactly(x.astype(float)), gain.astype(float), shift.astype(float), "float32"
     )
     mean, variance = MOMENTS[moments](x)
@@ -108,7 +112,7 @@ def test_every_way_to_norm_lies_within_the_bound(
     assert inside(mean, kept.mean)
     assert inside(scale, kept.scale)
     for result in _forwards(x, mean, scale, gain, shift):
-        assert inside(result, found)
+        assert inside(result, ball)
     exact = exactly(x.astype(float))
     back, gradients = blocks.normed_back(
         exactly(g.astype(float)), exact, kept, gain.astype(float), "float32"
@@ -120,7 +124,10 @@ def test_every_way_to_norm_lies_within_the_bound(
 
 @st.composite
 def images(draw: st.DrawFn) -> np.ndarray:
-    """A batch of one to four float32 images of one or two channels, far from zero or equal at times, as in `samples`."""
+    """Draw a batch of one to four float32 images of one or two channels.
+
+    As in `samples`, the numbers are sometimes far from zero or nearly equal.
+    """
     shape, away = (
         (1, draw(st.integers(1, 4)), 4 * draw(st.integers(1, 2))),
         draw(st.sampled_from((0.0, 3.0, 1000.0))),
@@ -139,16 +146,19 @@ def _by_channel(x: np.ndarray) -> np.ndarray:
 def _take_off_first(
     x: np.ndarray, m: np.ndarray, s: np.ndarray, g: np.ndarray, weight: np.ndarray
 ) -> np.ndarray:
-    """As torch goes about a BatchNorm's backward: what is taken off first, the weight last."""
+    """Return a BatchNorm's backward in torch's order: subtract first, weigh last."""
     n = f32(x.shape[-1])
     slope = _added((x - m) * g) * s * s / n
-    found: np.ndarray = (g - _added(g) / n - (x - m) * slope) * s * weight
-    return found
+    back: np.ndarray = (g - _added(g) / n - (x - m) * slope) * s * weight
+    return back
 
 
 @pytest.mark.parametrize("weight", [1.0, 0.0, 2.0**-30])
 def test_what_torch_adds_up_before_it_scales_may_overflow(weight: float) -> None:
-    """Gradients times what is left of the input, of a batch that is normed: their sum, though nothing that comes of it."""
+    """The bound is infinite if torch's unscaled sum overflows, although the result would not.
+
+    In a BatchNorm's backward, torch adds up gradient times centred input before it scales the sum.
+    """
     x, g = (
         np.array([[[1e18, -1e18, 2e18, -1e18]]], np.float32),
         np.array([[[1e21, -1e21, 1e21, 1e21]]], np.float32),
@@ -179,12 +189,12 @@ def test_what_torch_adds_up_before_it_scales_may_overflow(weight: float) -> None
 def test_every_way_to_norm_a_batch_lies_within_the_bound(
     moments: str, x: np.ndarray, data: st.DataObject
 ) -> None:
-    """Each channel over its batch, however mean and variance are computed; and torch's own, forward and backward."""
+    """Every formula for a batch norm, and torch's own, lies within the bound for each channel."""
     channels = x.shape[2] // 4
     numbers = Array(f32, channels, elements=st.floats(-4, 4, width=32, allow_subnormal=False))
     weight, bias = data.draw(numbers), data.draw(numbers)
     g = data.draw(Array(f32, x.shape, elements=st.floats(-4, 4, width=32, allow_subnormal=False)))
-    found, kept = blocks.batch_normed(
+    ball, kept = blocks.batch_normed(
         exactly(x.astype(float)), weight.astype(float), bias.astype(float), "float32"
     )
     back, gradients = blocks.batch_normed_back(
@@ -193,28 +203,28 @@ def test_every_way_to_norm_a_batch_lies_within_the_bound(
     apart, of_apart, gain = _by_channel(x), _by_channel(g), weight[:, None]
     mean, variance = MOMENTS[moments](apart)
     scale = f32(1) / np.sqrt(variance + f32(1e-5))
-    within = blocks._by_channel(found), blocks._by_channel(back)
+    within = blocks._by_channel(ball), blocks._by_channel(back)
     for result in _forwards(apart, mean, scale, gain, bias[:, None]):
         assert inside(result, within[0])
     assert inside(_as_torch(apart, mean, scale, of_apart * gain), within[1])
     assert inside(_take_off_first(apart, mean, scale, of_apart, gain), within[1])
     assert inside((of_apart * ((apart - mean) * scale)).sum(2), gradients["weight"])
     given_, of_weight, of_bias = (
-        torch.tensor(one, requires_grad=True) for one in (x, weight, bias)
+        torch.tensor(array, requires_grad=True) for array in (x, weight, bias)
     )
     shape = (x.shape[1], channels, 2, 2)
     normed = torch.nn.functional.batch_norm(
         given_.reshape(shape), None, None, of_weight, of_bias, training=True
     )
     normed.backward(torch.tensor(g).reshape(shape))
-    assert inside(normed.detach().numpy().reshape(x.shape), found)
-    for ours, theirs in (
+    assert inside(normed.detach().numpy().reshape(x.shape), ball)
+    for bound, tensor in (
         (back, given_),
         (gradients["weight"], of_weight),
         (gradients["bias"], of_bias),
     ):
-        assert theirs.grad is not None
-        assert inside(theirs.grad.numpy().reshape(ours.centre.shape), ours)
+        assert tensor.grad is not None
+        assert inside(tensor.grad.numpy().reshape(bound.centre.shape), bound)
 
 
 @settings(max_examples=200, deadline=None)
@@ -222,7 +232,7 @@ def test_every_way_to_norm_a_batch_lies_within_the_bound(
     scores=Array(f32, (1, 1, 2, 2), elements=st.floats(-120, 120, width=32, allow_subnormal=False))
 )
 def test_every_way_to_share_lies_within_the_bound(scores: np.ndarray) -> None:
-    """The highest score taken off or not, a fraction or the logistic function."""
+    """A softmax lies within the bound, with or without the maximum subtracted, or as a logistic."""
     ball = blocks._shares(exactly(scores.astype(float)), "float32")
     off = np.exp(scores - scores.max(-1, keepdims=True))
     assert inside(off / off.sum(-1, keepdims=True), ball)
@@ -231,16 +241,20 @@ def test_every_way_to_share_lies_within_the_bound(scores: np.ndarray) -> None:
 
 
 def test_the_bounds_are_no_tolerance() -> None:
-    """On ordinary numbers a norm of either kind is known to a thousandth of the largest, and attention to a ten-thousandth."""
+    """For ordinary numbers the bounds are tight, relative to the largest number.
+
+    The bounds are below a thousandth of it for both kinds of norm, and below a ten-thousandth for
+    attention.
+    """
     rng = np.random.default_rng(0)
     x = exactly(rng.uniform(-1, 1, (1, 4, 8)).astype(f32).astype(float))
     g = exactly(rng.uniform(-1, 1, (1, 4, 8)).astype(f32).astype(float))
     _, kept = blocks.normed(x, np.ones(8), np.zeros(8), "float32")
     back, _ = blocks.normed_back(g, x, kept, np.ones(8), "float32")
     assert back.radius.max() < 1e-3 * np.abs(back.centre).max()
-    found, kept = blocks.batch_normed(x, np.ones(2), np.zeros(2), "float32")
+    normed, kept = blocks.batch_normed(x, np.ones(2), np.zeros(2), "float32")
     back, gradients = blocks.batch_normed_back(g, x, kept, np.ones(2), "float32")
-    for ball in (found, back, *gradients.values()):
+    for ball in (normed, back, *gradients.values()):
         assert ball.radius.max() < 1e-3 * np.abs(ball.centre).max()
     weights: dict[str, FloatArray] = {
         name: rng.uniform(-1, 1, (4, 4)).astype(f32).astype(float)
@@ -254,20 +268,23 @@ def test_the_bounds_are_no_tolerance() -> None:
 
 @pytest.mark.parametrize("size", [1e18, 1e25, 1e38])
 def test_what_may_overflow_is_not_known(size: float) -> None:
-    """Squares and products of float32 beyond its largest number: torch gives what is no number, or a wrong one."""
+    """The bound is infinite where squares or products may exceed the largest float32.
+
+    In these cases torch gives NaN, infinity or a wrong number.
+    """
     x = exactly(size * np.array([[[1.0, -1.0, 0.5, 2.0] * 8]]))
     weights = dict.fromkeys(("query", "key", "value"), np.eye(16))
-    for found in (
+    for balls in (
         blocks.attended(x, weights, "float32"),
         blocks.normed(x, np.ones(32), np.zeros(32), "float32"),
         blocks.batch_normed(x, np.ones(8), np.zeros(8), "float32"),
     ):
-        assert (not np.isfinite(found[0].radius).any()) == (size > 1e18)
+        assert (not np.isfinite(balls[0].radius).any()) == (size > 1e18)
 
 
 @pytest.mark.parametrize("channels", [1, 2])
 def test_a_convolution_of_integers_is_exact(channels: int) -> None:
-    """Against a loop over outputs, channels, places and taps."""
+    """A convolution of integers equals a loop over outputs, channels, places and taps exactly."""
     rng = np.random.default_rng(channels)
     x, kernel = (
         rng.integers(-3, 4, (1, 2, 4 * channels)).astype(float),
@@ -282,10 +299,10 @@ def test_a_convolution_of_integers_is_exact(channels: int) -> None:
         result[b, o, i, j] += kernel[o, c, a, d] * padded[b, c, i + a, j + d]
         of_kernel[o, c, a, d] += g_BOIJ[b, o, i, j] * padded[b, c, i + a, j + d]
         of_padded[b, c, i + a, j + d] += g_BOIJ[b, o, i, j] * kernel[o, c, a, d]
-    found = blocks.convolved(exactly(x), exactly(kernel), None, "float32")
+    convolved = blocks.convolved(exactly(x), exactly(kernel), None, "float32")
     back, gradients = blocks.convolved_back(exactly(g), exactly(x), exactly(kernel), "float32")
     for ball, expected in (
-        (found, result),
+        (convolved, result),
         (back, of_padded[:, :, 1:, 1:]),
         (gradients["kernel"], of_kernel),
         (gradients["bias"], g_BOIJ.sum((0, 2, 3))),

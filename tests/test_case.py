@@ -1,4 +1,4 @@
-"""Cases survive JSON, and a bad case file gets one sentence that names the field."""
+"""Cases survive JSON, and a bad case file gives one sentence that names the field."""
 
 import json
 import os
@@ -46,7 +46,7 @@ ANY = (
 
 @given(ANY)
 def test_a_case_survives_json_both_ways(case: Case) -> None:
-    """Through the quick way between our own processes."""
+    """A case survives the fast conversion that is used between our own processes."""
     assert from_plain(json.loads(to_json(case))) == case
     assert describe(case)
 
@@ -54,16 +54,16 @@ def test_a_case_survives_json_both_ways(case: Case) -> None:
 @given(case=ANY)
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture]
-)  # the folder may be shared by all examples
+)  # all examples may share the folder
 def test_a_case_survives_a_file(tmp_path: Path, case: Case) -> None:
-    """Through the strict way for files others wrote."""
+    """A case survives the strict conversion that is used for files from users."""
     path = tmp_path / "case.json"
     path.write_text(to_json(case))
     assert reading.read(path) == case
 
 
 def test_a_file_from_before_states_were_saved_is_read(tmp_path: Path) -> None:
-    """A question to a sampler that says nothing of a saved state saves none."""
+    """A sampler case without the field `saved_after` saves no state."""
     case = ShardCase(data=Data(samples=3))
     older = {
         name: value for name, value in json.loads(to_json(case)).items() if name != "saved_after"
@@ -75,7 +75,7 @@ def test_a_file_from_before_states_were_saved_is_read(tmp_path: Path) -> None:
 
 @given(training_cases(Scope()))
 def test_batches_are_equal_in_size_on_all_ranks_and_at_every_step(case: TrainingCase) -> None:
-    """The harness's own dealing needs no trust in the sampler on trial."""
+    """The harness makes equal batches by itself, without the sampler under test."""
     dealt = numbers.batches(case)
     assert len(dealt) == case.steps * case.accumulation
     for ranks in dealt:
@@ -86,7 +86,7 @@ def test_batches_are_equal_in_size_on_all_ranks_and_at_every_step(case: Training
 
 
 def test_a_file_written_before_a_field_was_is_read(tmp_path: Path) -> None:
-    """What it does not say is the default."""
+    """A field that an old file lacks has its default."""
     plain = json.loads(to_json(SIMPLEST))
     for name in ("unused", "crossed", "no_sync"):
         del plain[name]
@@ -96,7 +96,7 @@ def test_a_file_written_before_a_field_was_is_read(tmp_path: Path) -> None:
 
 
 def test_what_is_passed_by_is_said_by_rank_step_and_micro_step() -> None:
-    """None stands for all of them; a layer of which one micro-step makes use is used."""
+    """None stands for every rank, step or micro-step; a layer is used if one micro-step uses it."""
     case = TrainingCase(
         Model(2, (Layer("linear", 2),) * 3),
         accumulation=2,
@@ -107,7 +107,7 @@ def test_what_is_passed_by_is_said_by_rank_step_and_micro_step() -> None:
 
 
 def test_what_is_passed_by_is_said_by_rank_and_step() -> None:
-    """None stands for all of them; taking a layer out leaves the others unused."""
+    """None stands for every rank or step; removing a layer keeps the others' unused entries."""
     case = TrainingCase(
         Model(2, (Layer("linear", 2),) * 3), steps=2, unused=(Unused(1, step=1), Unused(2, rank=0))
     )
@@ -117,13 +117,14 @@ def test_what_is_passed_by_is_said_by_rank_and_step() -> None:
     ]
     assert case.model.used(frozenset({1})) == {"layers.0.weight", "layers.2.weight"}
     assert any(
-        one == replace(case, model=Model(2, (Layer("linear", 2),) * 2), unused=(Unused(1, rank=0),))
-        for one in simpler(case)
+        candidate
+        == replace(case, model=Model(2, (Layer("linear", 2),) * 2), unused=(Unused(1, rank=0),))
+        for candidate in simpler(case)
     )
 
 
 def test_numbers_are_the_same_for_ever() -> None:
-    """A stored case must mean the same bits in every version of this package, Python and numpy."""
+    """A stored case means the same bits in every version of this package, Python and numpy."""
     assert numbers.words(0, "samples", 3).tolist() == STORED_WORDS
     assert numbers.numbers(SIMPLEST, "samples", 4).tolist() == STORED_NUMBERS
 
@@ -133,15 +134,15 @@ STORED_NUMBERS = [2.0, -2.0, 2.0, -2.0]
 
 
 def test_ranks_differ_in_every_element_before_wrapping() -> None:
-    """Otherwise a fault of initialisation might not show."""
+    """Ranks differ in every element before wrapping, so that a wrong initialisation shows."""
     values = [numbers.parameters(SIMPLEST, rank, 16) for rank in range(4)]
-    for one in range(4):
-        for other in range(one):
-            assert (values[one] != values[other]).all()
+    for rank in range(4):
+        for other_rank in range(rank):
+            assert (values[rank] != values[other_rank]).all()
 
 
 def test_case_ids_tell_cases_and_implementations_apart() -> None:
-    """Six digits of a digest over both."""
+    """A case id is six digits of a digest over the case and the implementation."""
     assert case_id(SIMPLEST, "a") != case_id(SIMPLEST, "b")
     assert case_id(SIMPLEST) == case_id(from_plain(json.loads(to_json(SIMPLEST))))
 
@@ -164,7 +165,7 @@ BAD: list[tuple[str, str]] = [
 
 @pytest.mark.parametrize(("text", "message"), BAD)
 def test_a_bad_case_file_gets_one_sentence(text: str, message: str, tmp_path: Path) -> None:
-    """It names the file, the field, what it holds and what it may hold."""
+    """The message names the file, the field, its value, and the values allowed."""
     path = tmp_path / "bad.json"
     path.write_text(text)
     with pytest.raises(CaseError) as raised:
@@ -175,7 +176,7 @@ def test_a_bad_case_file_gets_one_sentence(text: str, message: str, tmp_path: Pa
 
 
 def test_a_nested_field_is_named_by_its_path(tmp_path: Path) -> None:
-    """The layer and its attribute, not the whole model."""
+    """The message names the layer and its attribute, not the whole model."""
     plain = json.loads(to_json(SIMPLEST))
     plain["model"]["layers"][0]["kind"] = "recurrence"
     path = tmp_path / "bad.json"
@@ -187,7 +188,7 @@ def test_a_nested_field_is_named_by_its_path(tmp_path: Path) -> None:
 
 
 def test_missing_and_binary_files_get_one_sentence(tmp_path: Path) -> None:
-    """Neither ends in a traceback."""
+    """Neither a missing nor a binary file ends in a traceback."""
     with pytest.raises(CaseError, match="No such file"):
         reading.read(tmp_path / "none.json")
     (tmp_path / "binary.json").write_bytes(b"\x80\x04\x95\xff")
@@ -318,7 +319,7 @@ def test_missing_and_binary_files_get_one_sentence(tmp_path: Path) -> None:
     ],
 )
 def test_a_case_that_cannot_be_run_is_refused_where_it_is_made(make: object, message: str) -> None:
-    """The message names the field, what it holds and what it may hold."""
+    """The message names the field, its value, and the values allowed."""
     assert callable(make)
     with pytest.raises(CaseError, match=message):
         make()
@@ -327,7 +328,7 @@ def test_a_case_that_cannot_be_run_is_refused_where_it_is_made(make: object, mes
 @settings(deadline=None)
 @given(ANY)
 def test_what_is_simpler_can_be_run_and_is_another_case(case: Case) -> None:
-    """Every simplification is a valid case, unlike the one it came from; repeating it ends."""
+    """Every simplification is a valid case and differs from its origin; repeated steps end."""
     for _ in range(200):
         steps = list(simpler(case))
         assert case not in steps
@@ -347,8 +348,11 @@ def test_what_is_simpler_can_be_run_and_is_another_case(case: Case) -> None:
     | st.frozensets(st.sampled_from(("sgd", "adam", "adamw", "momentum", "nesterov"))),
 )
 def test_no_case_asks_for_what_is_not_taken(case: TrainingCase, without: frozenset[str]) -> None:
-    """Whichever capabilities are missing together: what stands in for one of them needs none of the others."""
-    assume(not without >= {"sgd", "adamw", "adam"})  # Some optimizer there must be.
+    """A case fitted to any set of missing capabilities needs none of them.
+
+    The replacement of a capability needs none of them, too.
+    """
+    assume(not without >= {"sgd", "adamw", "adam"})  # At least one optimizer must remain.
     assert [
         name for name in without if TRAINING[name].present(Scope(without=without).fit(case))
     ] == []
@@ -356,7 +360,7 @@ def test_no_case_asks_for_what_is_not_taken(case: TrainingCase, without: frozens
 
 @pytest.mark.parametrize("hash_seed", ["1", "2", "3"])
 def test_what_stands_in_for_an_optimizer_is_the_same_under_every_hash_seed(hash_seed: str) -> None:
-    """A set of capabilities has no order of its own: Adam must not come out as AdamW where neither is taken."""
+    """A set of capabilities has no order: Adam never becomes AdamW if neither is supported."""
     program = (
         "from dataclasses import replace\n"
         "from ddp_invariants.cases.program import Optimizer\n"

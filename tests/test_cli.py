@@ -1,4 +1,4 @@
-"""The command line, the files it writes, and what a package ships, as a user meets them."""
+"""The command line, the files it writes, and the files a package ships, as a user meets them."""
 
 import json
 import os
@@ -32,11 +32,11 @@ ONE_RULE = (
     "--max-world-size",
     "2",
 )
-"""One rule judged quickly, after few probes."""
+"""A command that judges one rule quickly, after few probes."""
 
 
 def run(module: str, *arguments: str, path: str) -> subprocess.CompletedProcess[str]:
-    """A command from the checkout's root, with something more on the import path."""
+    """Run a command from the checkout's root, with one more folder on the import path."""
     return subprocess.run(
         [sys.executable, "-m", module, *arguments],
         cwd=ROOT,
@@ -51,9 +51,12 @@ def run(module: str, *arguments: str, path: str) -> subprocess.CompletedProcess[
 def test_what_is_discovered_is_printed_and_pinned_and_a_pin_is_held_to(
     session: Session, tmp_path: Path
 ) -> None:
-    """The pinned file is a declaration file; what it claims of another implementation is an error."""
+    """The pinned file is a declaration file: its claims are checked for another implementation.
+
+    A claim that does not hold there is an error.
+    """
     pin = tmp_path / "pin.toml"
-    found = session(
+    discovered = session(
         "ddp_invariants",
         "discover",
         "--ddp",
@@ -65,13 +68,13 @@ def test_what_is_discovered_is_printed_and_pinned_and_a_pin_is_held_to(
         "--max-world-size",
         "2",
     )
-    assert found.returncode == 0, found.stderr
-    assert "given: flavour='plain'" in found.stdout
-    assert "silently wrong strided" in found.stdout
-    assert "not offered bucket_cap" in found.stdout
+    assert discovered.returncode == 0, discovered.stderr
+    assert "given: flavour='plain'" in discovered.stdout
+    assert "silently wrong strided" in discovered.stdout
+    assert "not offered bucket_cap" in discovered.stdout
     assert (
-        "strided is silently wrong, and declared unsupported there: it is printed, and no longer judged"
-        in found.stdout
+        "strided is silently wrong, and declared unsupported there: "
+        "it is printed, and no longer judged" in discovered.stdout
     )
     declared = tomllib.loads(pin.read_text())
     assert "strided" in declared["ddp"]["unsupported"]
@@ -87,13 +90,13 @@ def test_what_is_discovered_is_printed_and_pinned_and_a_pin_is_held_to(
     )
     assert held.returncode == 0, held.stdout
     assert "silently wrong, declared strided" in held.stdout
-    other = session(
+    on_torch = session(
         *ONE_RULE, "--ddp", "torch", "--ddp-arg", "static_graph=True", "--declare", str(pin)
     )
-    assert other.returncode == 64
+    assert on_torch.returncode == 64
     assert (
-        "it claims 'accumulation' (several backwards per step), which is refused: RuntimeError in backward"
-        in other.stderr
+        "it claims 'accumulation' (several backwards per step), "
+        "which is refused: RuntimeError in backward" in on_torch.stderr
     )
 
 
@@ -110,23 +113,23 @@ def test_what_is_discovered_is_printed_and_pinned_and_a_pin_is_held_to(
 def test_a_bad_declaration_file_gets_one_sentence(
     session: Session, tmp_path: Path, text: str | None, told: str
 ) -> None:
-    """From both doors, with exit status 64 and no traceback."""
+    """Both the command line and pytest end with status 64 and no traceback."""
     path = tmp_path / "declared.toml"
     if text is not None:
         path.write_text(text)
     discovered = CliRunner().invoke(main, ["discover", "--declare", str(path)])
     done = session(*ONE_RULE, "--declare", str(path))
-    for status, said in (
+    for status, output in (
         (discovered.exit_code, discovered.output),
         (done.returncode, done.stderr + done.stdout),
     ):
         assert status == 64
-        assert told in said
-        assert "Traceback" not in said
+        assert told in output
+        assert "Traceback" not in output
 
 
 def test_a_package_ships_its_adapter_as_an_entry_point(session: Session, tmp_path: Path) -> None:
-    """Its name is then enough; a declaration file beside a file is found by itself."""
+    """The name of an entry point is enough, and a declaration file beside an adapter is found."""
     info = tmp_path / "shipped-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shipped\nVersion: 1.0\n")
@@ -148,14 +151,14 @@ def test_a_package_ships_its_adapter_as_an_entry_point(session: Session, tmp_pat
 
 
 def test_faults_are_searched_for_and_counted(session: Session) -> None:
-    """As a table with totals; the exit status says whether the judge did well."""
+    """The faults command prints a table with totals; its status says if the judge did well."""
     none = CliRunner().invoke(
         main, ["faults", "--only", "NeverDivides", "--only", "unchanged_order", "--only", "SHARD-7"]
     )
     assert none.exit_code == 64
     assert (
-        "--only unchanged_order: no fault or control, no module and no rule of the catalogue is called so"
-        in none.output
+        "--only unchanged_order: "
+        "no fault or control, no module and no rule of the catalogue is called so" in none.output
     )
     done = session(
         "ddp_invariants",
@@ -179,7 +182,7 @@ def test_faults_are_searched_for_and_counted(session: Session) -> None:
 
 
 def test_what_faults_came_to_is_json_too(session: Session) -> None:
-    """Everything that is known of each search, and the totals."""
+    """The JSON of the faults command holds all facts about each search, and the totals."""
     done = session("ddp_invariants", "faults", "--only", "NeverDivides", "--json", "--seeds", "2")
     plain = json.loads(done.stdout)
     assert set(plain) == json_keys("faults")
@@ -189,6 +192,8 @@ def test_what_faults_came_to_is_json_too(session: Session) -> None:
         == plain["totals"]["searches"]
         == 2
     )
-    assert [one["seed"] for one in sorted(plain["searches"], key=lambda one: one["seed"])] == [0, 1]
+    assert [
+        search["seed"] for search in sorted(plain["searches"], key=lambda search: search["seed"])
+    ] == [0, 1]
     assert plain["searches"][0]["planted"]["name"] == "NeverDivides"
     assert "GRAD-2" in plain["searches"][0]["failed"]

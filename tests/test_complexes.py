@@ -1,4 +1,4 @@
-"""Complex layers are judged part by part: the oracle is autograd's, the bounds hold, and what is wrong is named by its part."""
+"""Complex layers are judged by real and imaginary part: oracle, bounds and violation texts."""
 
 from dataclasses import replace
 
@@ -45,7 +45,7 @@ LAYERS = st.lists(
 
 
 def numbers(tensor: torch.Tensor) -> np.ndarray:
-    """A tensor's numbers as evidence gives them."""
+    """Return a tensor's numbers as the evidence gives them."""
     tensor = tensor.detach()
     return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).double().numpy()
 
@@ -53,7 +53,10 @@ def numbers(tensor: torch.Tensor) -> np.ndarray:
 @settings(max_examples=60, deadline=None)
 @given(layers=LAYERS, inputs=st.sampled_from((1, 2, 4)), seed=st.integers(0, 1000))
 def test_a_gradient_is_autograds_in_complex128(layers: list[Layer], inputs: int, seed: int) -> None:
-    """By real and imaginary part, of weights, biases and factors, whatever layer comes before and after."""
+    """The oracle's complex gradients equal autograd's in complex128, by part.
+
+    The test covers weights, biases and factors, whatever layer comes before and after.
+    """
     case = TrainingCase(
         model=Model(inputs, tuple(layers)),
         data=Data(samples=4, batch_size=2),
@@ -66,7 +69,7 @@ def test_a_gradient_is_autograds_in_complex128(layers: list[Layer], inputs: int,
             torch.complex128 if parameter.is_complex() else torch.float64
         )
     batch = training.batches(case)[0]
-    found = training.gradients(
+    gradients = training.gradients(
         case, {name: numbers(p) for name, p in replica.named_parameters()}, batch
     )
     for rank in range(case.world_size):
@@ -80,12 +83,12 @@ def test_a_gradient_is_autograds_in_complex128(layers: list[Layer], inputs: int,
         for name, parameter in replica.named_parameters():
             assert parameter.grad is not None
             expected = numbers(parameter.grad).ravel()
-            error = np.abs(found.by_name[name].centre[rank].ravel() - expected)
+            error = np.abs(gradients.by_name[name].centre[rank].ravel() - expected)
             assert (error <= 1e-12 * (1 + np.abs(expected).max(initial=0.0))).all(), name
 
 
 def test_gaussian_integers_make_a_whole_step_exact() -> None:
-    """On small integers every radius is 0, so that the last bit of each part is judged."""
+    """On small Gaussian integers every radius is 0, so the last bit of each part is judged."""
     case = TrainingCase(
         model=Model(
             2, (Layer("linear", 3, bias=True, dtype="complex64"), Layer("scale", dtype="complex64"))
@@ -94,16 +97,16 @@ def test_gaussian_integers_make_a_whole_step_exact() -> None:
         values="integer",
     )
     replica = Replica(case.model, draws.parameters(case, 0, case.model.numbers))
-    found = training.gradients(
+    gradients = training.gradients(
         case,
         {name: numbers(p) for name, p in replica.named_parameters()},
         training.batches(case)[0],
     )
-    assert all((ball.radius == 0).all() for ball in found.by_name.values())
+    assert all((ball.radius == 0).all() for ball in gradients.by_name.values())
 
 
 def inside(values: np.ndarray, ball: Ball) -> bool:
-    """Whether computed values lie in a ball."""
+    """Return True if all computed values lie in a ball."""
     return bool(
         (
             np.abs(values.astype(np.float64).reshape(ball.centre.shape) - ball.centre)
@@ -114,7 +117,10 @@ def inside(values: np.ndarray, ball: Ball) -> bool:
 
 @given(st.data())
 def test_any_order_of_a_complex_product_lies_inside(data: st.DataObject) -> None:
-    """Each part's products in float32, added in a drawn order, the bias where it comes; a scale as well."""
+    """Products of parts in float32, added in any order with the bias, lie inside the ball.
+
+    A complex scale lies inside as well.
+    """
     width = data.draw(st.integers(1, 4))
     x = data.draw(npst.arrays(f32, (1, 2, width), elements=ELEMENTS))
     weight = data.draw(npst.arrays(f32, (3, width, 2), elements=ELEMENTS))
@@ -133,12 +139,12 @@ def test_any_order_of_a_complex_product_lies_inside(data: st.DataObject) -> None
             total = total + terms[k]
         parts.append(total)
     exact, numbers_of = exactly(x.astype(float)), exactly(weight.reshape(3, -1).astype(float))
-    found = complexes.linear(exact, numbers_of, exactly(bias.astype(float)), "complex64")
-    assert inside(parts[0] + f32(2) * parts[1], found)
+    ball = complexes.linear(exact, numbers_of, exactly(bias.astype(float)), "complex64")
+    assert inside(parts[0] + f32(2) * parts[1], ball)
     factor = weight[0, 0]
-    found = complexes.scale(exact, exactly(factor.astype(float)), "complex64")
+    ball = complexes.scale(exact, exactly(factor.astype(float)), "complex64")
     real, imaginary = factor[0] * x - factor[1] * turned, factor[1] * x + factor[0] * turned
-    assert inside(real + f32(2) * imaginary, found)
+    assert inside(real + f32(2) * imaginary, ball)
 
 
 @settings(deadline=None)
@@ -146,11 +152,15 @@ def test_any_order_of_a_complex_product_lies_inside(data: st.DataObject) -> None
 def test_every_way_of_averaging_complex_numbers_lies_within_the_bound(
     world_size: int, data: st.DataObject
 ) -> None:
-    """By torch's complex division, by a reciprocal, by parts; of numbers of any magnitude."""
+    """Every way to average complex numbers lies within the bound, at any magnitude.
+
+    The ways are torch's complex division, a multiplication by the reciprocal, and a division of
+    each part.
+    """
     g_WP = data.draw(
         npst.arrays(f32, (world_size, 8), elements=st.floats(-(2.0**100), 2.0**100, width=32))
     )
-    whole = [torch.view_as_complex(torch.from_numpy(one.copy()).reshape(4, 2)) for one in g_WP]
+    whole = [torch.view_as_complex(torch.from_numpy(row.copy()).reshape(4, 2)) for row in g_WP]
     exact = g_WP.astype(np.float64)
     form = balls.format_of(Layout((Slot("weight", "complex64", (4,)),)))
     mean = balls.mean_over_ranks(
@@ -166,13 +176,16 @@ def test_every_way_of_averaging_complex_numbers_lies_within_the_bound(
         total / world_size,
         total * (1 / world_size),
         torch.view_as_complex(torch.view_as_real(total) / world_size),
-        torch.stack([one / world_size for one in whole]).sum(0),
+        torch.stack([gradient / world_size for gradient in whole]).sum(0),
     ):
         assert inside(numbers(held), mean)
 
 
 def test_what_overflows_in_one_part_is_known_in_neither() -> None:
-    """Infinity times the zero of a real divisor makes the other part no number; a neighbour stays known."""
+    """An overflow in one part makes both parts unknown, because infinity times zero is NaN.
+
+    The zero is the imaginary part of a real divisor. Neighbouring elements stay known.
+    """
     g_WP = np.array([[1.0, 3e38, 1.0, 1.0]] * 2)
     slots = (
         Slot("factor", "float32", ()),
@@ -183,14 +196,14 @@ def test_what_overflows_in_one_part_is_known_in_neither() -> None:
     mean = balls.mean_over_ranks(g_WP, 0 * g_WP, g_WP, np.ones(4), form, 1)
     assert np.isfinite(mean.radius).tolist() == [True, False, False, True]
     sums = torch.complex(torch.tensor([float("inf")]), torch.tensor([2.0]))
-    assert torch.view_as_real(sums / 2).isnan().any()  # So torch does.
+    assert torch.view_as_real(sums / 2).isnan().any()  # torch makes both parts unknown.
 
 
 WEIGHT = Slot("weight", "complex64", (1, 2))
 
 
 def noted(*values: complex) -> Tensors:
-    """A record of one complex tensor, between two real ones."""
+    """Return a record of one complex tensor between two real ones."""
     layout = Layout((Slot("factor", "float32", ()), WEIGHT, Slot("bias", "float64", (1,))))
     return Tensors(
         layout,
@@ -199,12 +212,15 @@ def noted(*values: complex) -> Tensors:
 
 
 def test_evidence_of_complex_numbers_is_that_of_their_parts() -> None:
-    """Bytes and shape are the tensor's own; each part is a number, bitwise compared, and has a place."""
-    one = noted(1 + 2j, 3 + 4j)
-    assert one.layout.nbytes == len(one.bits) == 4 + 16 + 8
-    assert one.values_P.tolist() == [7, 1, 2, 3, 4, 9]
-    assert one.by_name["weight"].tolist() == [[[1, 2], [3, 4]]]
-    assert [one.layout.locate(number)[1] for number in range(6)] == [
+    """Complex evidence keeps a tensor's bytes and shape, and compares its parts bitwise.
+
+    Each part is a number with a place of its own, such as `(0, 1).imag`.
+    """
+    record = noted(1 + 2j, 3 + 4j)
+    assert record.layout.nbytes == len(record.bits) == 4 + 16 + 8
+    assert record.values_P.tolist() == [7, 1, 2, 3, 4, 9]
+    assert record.by_name["weight"].tolist() == [[[1, 2], [3, 4]]]
+    assert [record.layout.locate(number)[1] for number in range(6)] == [
         "()",
         "(0, 0).real",
         "(0, 0).imag",
@@ -212,13 +228,13 @@ def test_evidence_of_complex_numbers_is_that_of_their_parts() -> None:
         "(0, 1).imag",
         "(0,)",
     ]
-    different = parted(one, noted(1 + 2j, 3 + 5j), "rank 0 holds")
+    different = parted(record, noted(1 + 2j, 3 + 5j), "rank 0 holds")
     assert different is not None
     assert different.place == "parameter 'weight' (1, 2)"
     assert different.words == "5 at (0, 1).imag, rank 0 holds 4; 1 of 4 parts differ"
-    found = outside(one, np.array([7.0, 1, 2, 3, 4.5, 9]), exactly(one.values_P), Tally())
-    assert found is not None
-    assert found.words.startswith("4.5 at (0, 1).imag, expected 4; 1 of 4 parts differ")
+    outlier = outside(record, np.array([7.0, 1, 2, 3, 4.5, 9]), exactly(record.values_P), Tally())
+    assert outlier is not None
+    assert outlier.words.startswith("4.5 at (0, 1).imag, expected 4; 1 of 4 parts differ")
 
 
 KINDS = [
@@ -234,12 +250,15 @@ KINDS = [
 
 @pytest.mark.parametrize(("kind", "held"), KINDS, ids=[kind for kind, _ in KINDS])
 def test_what_became_of_the_parts_is_named_and_a_near_miss_is_not(kind: str, held: object) -> None:
-    """Of two complex numbers: what fits everything that is wrong, and with one part moved by a hundredth, nothing."""
+    """A wrong reduction of the parts is named, and a near miss is not.
+
+    If one part of the held values moves by a hundredth, no prediction fits any more.
+    """
     assert callable(held)
     g_W = np.array([[[1.0, 2.0], [3.0, -5.0]], [[2.5, -1.0], [-0.5, 8.0]]])
 
     def named(held_W: np.ndarray) -> set[str]:
-        asked = Asked(
+        gradient = Asked(
             EvidenceView(right()),
             0,
             "layers.0.weight",
@@ -250,7 +269,9 @@ def test_what_became_of_the_parts_is_named_and_a_near_miss_is_not(kind: str, hel
             2.0**-24,
             complex=True,
         )
-        return {one.kind for one in predictions(asked) if asked.fits(one)}
+        return {
+            prediction.kind for prediction in predictions(gradient) if gradient.fits(prediction)
+        }
 
     held_W = np.array(np.broadcast_to(held(g_W), g_W.shape))
     assert named(held_W) == {kind}
@@ -270,7 +291,10 @@ CASE = TrainingCase(
 
 @pytest.mark.parametrize("ddp", ["reference", "torch"])
 def test_a_wholly_complex_model_is_judged_by_bytes_too(pool: Pool, ddp: str) -> None:
-    """Whether its gradients travel as they are or as their parts: a bucket each, the bytes of one ring all-reduce."""
+    """Complex gradients are judged by bytes, whether they travel as complex numbers or as parts.
+
+    Each gradient fills one bucket, and the bytes are those of one ring all-reduce.
+    """
     findings = judge(pool.train(CASE, Ddp(ddp)))
     assert [rule for rule, finding in findings.items() if finding.failure is not None] == []
     assert findings["COMM-4"].compared
@@ -283,14 +307,18 @@ def test_a_wholly_complex_model_is_judged_by_bytes_too(pool: Pool, ddp: str) -> 
 def test_whatever_else_happens_with_complex_parameters_is_judged_right(
     pool: Pool, ddp: str
 ) -> None:
-    """Tied, accumulated, clipped, computed again, called twice, strided, beside other dtypes, of optimizers with a state."""
-    one = Layer("linear", 4, dtype="complex64")
+    """A right wrapper of complex parameters violates no rule in combination with other features.
+
+    The features are tied, recomputed, reused and strided layers, accumulation, clipping, other
+    dtypes, and optimizers with a state.
+    """
+    layer = Layer("linear", 4, dtype="complex64")
     layers = (
         Layer("linear", 4, bias=True),
-        one,
-        replace(one, layout="strided", checkpoint="plain", bias=True),
-        replace(one, tied=1),
-        replace(one, twice=True),
+        layer,
+        replace(layer, layout="strided", checkpoint="plain", bias=True),
+        replace(layer, tied=1),
+        replace(layer, twice=True),
         Layer("scale", dtype="complex64"),
         Layer("linear", 2, dtype="float64"),
     )
@@ -320,13 +348,17 @@ def test_whatever_else_happens_with_complex_parameters_is_judged_right(
 
 
 def test_what_overflows_when_it_is_doubled_is_unknown_and_what_it_meets_too() -> None:
-    """A gradient enters with twice itself as the imaginary part: infinity times an input of zero is no number."""
+    """A gradient that overflows when doubled is unknown, as is everything it is multiplied with.
+
+    The imaginary part of the incoming gradient is twice its real part. Infinity times an input of
+    zero is NaN.
+    """
     large, nothing, weight = (
         exactly(np.full((1, 1, 1), 2.0**127)),
         exactly(np.zeros((1, 1, 1))),
         exactly(np.ones((1, 2))),
     )
-    with np.errstate(invalid="ignore"):  # As where rules are judged.
+    with np.errstate(invalid="ignore"):  # As in the judging of rules.
         of_input, of_weight, of_bias = complexes.linear_back(large, nothing, weight, "complex64")
     assert np.isinf(of_weight.radius).all()
     assert np.isinf(of_input.radius).all()
@@ -334,11 +366,15 @@ def test_what_overflows_when_it_is_doubled_is_unknown_and_what_it_meets_too() ->
     smaller = complexes.linear_back(
         exactly(np.full((1, 1, 1), 2.0**100)), nothing, weight, "complex64"
     )
-    assert all((found.radius == 0).all() for found in smaller[1:])
+    assert all((ball.radius == 0).all() for ball in smaller[1:])
 
 
 def test_what_a_complex_layer_passes_back_is_added_up_before_it_is_cast(pool: Pool) -> None:
-    """Two parts that cancel lose less that way; the gradient of a bfloat16 layer below was off by more than its bound."""
+    """A complex layer adds up the gradient of its input before it casts that gradient.
+
+    Two parts that cancel lose less precision that way. In the other order, the gradient of a
+    bfloat16 layer below exceeded its bound.
+    """
     model = Model(8, (Layer("linear", 4, dtype="bfloat16"), Layer("linear", 4, dtype="complex64")))
     case = TrainingCase(model=model, world_size=2, data=Data(samples=2), values="integer")
     for seed in (4, 15, 28, 31, 72, 75):

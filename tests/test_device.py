@@ -1,4 +1,4 @@
-"""Devices: what can be asked for, what a machine can run of it, where tensors are; and, where there is one, all of it run."""
+"""Devices: which requests are valid, what a machine can run, and where tensors are."""
 
 import json
 import re
@@ -25,7 +25,7 @@ NCCL, SHARED = Backend("nccl", "cuda"), Backend("nccl-shared", "cuda")
 
 
 def test_a_backend_that_contradicts_the_device_is_refused() -> None:
-    """In one sentence, before anything is started."""
+    """A backend that contradicts the device is refused in one sentence, before any rank starts."""
     with pytest.raises(CaseError, match="--backend nccl --device cpu: nccl is for tensors on cuda"):
         wanted("nccl", "cpu")
     assert [wanted("auto", None), wanted("gloo", None), wanted("auto", "cpu")] == [
@@ -42,7 +42,7 @@ def test_a_backend_that_contradicts_the_device_is_refused() -> None:
 
 
 def test_what_a_machine_lacks_is_said() -> None:
-    """What is missing first, in one clause; nothing is missing on the CPU."""
+    """The message names the first missing part in one clause; on the CPU nothing is missing."""
     assert not_run(Backend(), DeviceInfo("9")) == ""
     assert not_run(NCCL, DeviceInfo("9")) == "torch 9 is built without CUDA"
     assert not_run(NCCL, replace(SEEN, devices=0)) == "torch 9 sees no CUDA device"
@@ -65,16 +65,23 @@ def test_what_a_machine_lacks_is_said() -> None:
 def test_over_nccl_ranks_are_as_many_as_there_are_devices_for(
     backend: Backend, device_infos: list[DeviceInfo], ranks: int
 ) -> None:
-    """One each, or two where they share; a job's processes may each see a device of its own."""
-    found = bound(backend, device_infos)
-    assert found is not None
-    assert found[0] == ranks
-    assert "a device for each rank" in found[1]
+    """There is one rank per device, or two ranks per device if ranks share devices.
+
+    Each process of a job may see a device of its own.
+    """
+    limit = bound(backend, device_infos)
+    assert limit is not None
+    assert limit[0] == ranks
+    assert "a device for each rank" in limit[1]
     assert bound(wanted("gloo", "cuda"), device_infos) is None
 
 
 def test_where_there_is_one_rank_what_takes_more_is_not_run(session: Session) -> None:
-    """Named with its reason, judged as far as one rank goes, and no proof; what one rank shows is judged as ever."""
+    """With one rank, rules that need several ranks are `not run`; others are judged as usual.
+
+    The report names the reason, `--max-world-size 1`. Cases on one rank are judged, but prove
+    nothing about these rules. The exit status is therefore 2.
+    """
     done = session(
         "pytest",
         str(ROOT / "properties"),
@@ -101,7 +108,7 @@ def test_where_there_is_one_rank_what_takes_more_is_not_run(session: Session) ->
 
 
 def evidence(slowed: int, *, plain: TrainingEvidence | None) -> TrainingEvidence:
-    """A run under which a stream was slowed, and the same without."""
+    """Return evidence of a run with a slowed stream, and of the same run without (`plain`)."""
     run = right()
     return replace(
         run,
@@ -112,7 +119,10 @@ def evidence(slowed: int, *, plain: TrainingEvidence | None) -> TrainingEvidence
 
 
 def test_gpu1_compares_with_a_run_in_which_nothing_is_slowed() -> None:
-    """Bit by bit; on the CPU, where nothing was slowed, it is about nothing."""
+    """GPU-1 compares a slowed run bitwise with a run at normal speed.
+
+    On the CPU no stream is slowed, so the rule does not apply.
+    """
     plain = right()
     held = judge(evidence(3, plain=plain))["GPU-1"]
     assert held.failure is None
@@ -121,8 +131,8 @@ def test_gpu1_compares_with_a_run_in_which_nothing_is_slowed() -> None:
     assert "on the CPU" in judge(evidence(0, plain=plain))["GPU-1"].unjudged
     assert judge(evidence(3, plain=None))["GPU-1"].unjudged
     assert judge(plain)["GPU-1"].unjudged
-    other = right(replace(CASE, seed=1))
-    failure = judge(evidence(3, plain=other))["GPU-1"].failure
+    different = right(replace(CASE, seed=1))
+    failure = judge(evidence(3, plain=different))["GPU-1"].failure
     assert failure is not None
     assert (
         failure.perhaps
@@ -131,24 +141,31 @@ def test_gpu1_compares_with_a_run_in_which_nothing_is_slowed() -> None:
 
 
 def test_a_host_asks_for_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To ask is to initialise one, and no rank that is forked then could use it: Adam asks in every step."""
-    asked: list[str] = []
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: asked.append("is_available"))
+    """A host never queries for a device: the query initialises it, and forked ranks cannot use it.
+
+    Adam queries for a device in every step.
+    """
+    queries: list[str] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: queries.append("is_available"))
     monkeypatch.setattr(
-        torch.accelerator, "current_accelerator", lambda **_: asked.append("current_accelerator")
+        torch.accelerator, "current_accelerator", lambda **_: queries.append("current_accelerator")
     )
     before = dict(vars(torch.optim.Optimizer))
     warm_up.warm_up()
-    assert asked == []
+    assert queries == []
     assert dict(vars(torch.optim.Optimizer)) == before
     parameter = torch.nn.Parameter(torch.ones(1))
     parameter.grad = torch.ones(1)
     torch.optim.Adam([parameter]).step()
-    assert asked
+    assert queries
 
 
 def test_whatever_a_rank_computes_with_is_on_its_device() -> None:
-    """Models, batches, twins, optimizers, interludes: on a device without values, where mixing it with the CPU raises."""
+    """All tensors of a rank are on its device.
+
+    The script runs models, batches, twins (unwrapped modules), optimizers and between-steps actions
+    on a device without values. A mix of this device and the CPU raises.
+    """
     done = subprocess.run(
         [sys.executable, "tests/on_a_device.py"],
         cwd=ROOT,

@@ -1,4 +1,4 @@
-"""Implementations of every usual shape are driven without glue, and those that cannot be get one clear sentence."""
+"""Implementations of every usual shape are driven without glue; all others get one sentence."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +32,7 @@ SHAPES_FILE = str(Path(__file__).with_name("shapes.py"))
 
 
 def of(name: str) -> str:
-    """A shape's full name."""
+    """Return the full name of a shape."""
     return f"{SHAPES_FILE}:{name}"
 
 
@@ -86,10 +86,10 @@ SHAPES: dict[str, tuple[Ddp, str]] = {
 
 @pytest.mark.parametrize(("ddp", "told"), SHAPES.values(), ids=SHAPES)
 def test_shape_is_driven_without_glue(pool: Pool, ddp: Ddp, told: str) -> None:
-    """It trains, is judged, breaches nothing, and how it is driven is explained."""
-    found = discover(pool, ddp, Sampler(), 2)
-    assert any(told in line for line in found.driven), found.driven
-    scope = found.scope(2)
+    """The shape trains and violates no rule, and the report explains how it is driven."""
+    discovery = discover(pool, ddp, Sampler(), 2)
+    assert any(told in line for line in discovery.driven), discovery.driven
+    scope = discovery.scope(2)
     evidence = pool.train(scope.fit(CASE), ddp)
     assert evidence.incident is None
     assert [rank.raised for rank in evidence.ranks] == [None, None]
@@ -119,7 +119,10 @@ UNUSABLE: dict[str, tuple[str, Ddp, str]] = {
     "a method that takes too little": (
         "class DDP:\n    def wrap(self, module): ...",
         Ddp(),
-        "cannot be called as it will be (too many positional arguments); expected\n    def wrap(self, module, context): ...",
+        (
+            "cannot be called as it will be (too many positional arguments); expected\n"
+            "    def wrap(self, module, context): ..."
+        ),
     ),
     "a whole step without a model": (
         f"class DDP:\n    {STEP}",
@@ -180,7 +183,7 @@ UNUSABLE: dict[str, tuple[str, Ddp, str]] = {
 
 
 def put(path: Path, source: str, ddp: Ddp) -> Ddp:
-    """Write an implementation to a file and name it by that."""
+    """Write an implementation to a file, and return a Ddp that names it there."""
     path.write_text(HEAD + source + "\n")
     name = f"{path}:DDP" if ddp.name == "reference" else ddp.name.format(path=path)
     return replace(ddp, name=name, setup=tuple(call.format(path=path) for call in ddp.setup))
@@ -190,7 +193,7 @@ def put(path: Path, source: str, ddp: Ddp) -> Ddp:
 def test_what_is_no_implementation_gets_one_sentence(
     pool: Pool, tmp_path: Path, source: str, ddp: Ddp, told: str
 ) -> None:
-    """Before any property runs, with the culprit and what to do."""
+    """The sentence names the cause and the remedy, before any property runs."""
     path = tmp_path / "mine.py"
     with pytest.raises(LoadFailure) as raised:
         discover(pool, put(path, source, ddp), Sampler(), 2)
@@ -198,7 +201,7 @@ def test_what_is_no_implementation_gets_one_sentence(
 
 
 def test_a_name_in_another_file_is_suggested(pool: Pool, tmp_path: Path) -> None:
-    """The file beside it that defines the name is named."""
+    """If another file in the same folder defines the name, the message names that file."""
     (tmp_path / "mine.py").write_text("x = 1")
     (tmp_path / "other.py").write_text("class DDP: ...")
     with pytest.raises(LoadFailure, match=r"other\.py:DDP exists"):
@@ -207,7 +210,7 @@ def test_a_name_in_another_file_is_suggested(pool: Pool, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("declared", [False, True])
 def test_capabilities_are_found(pool: Pool, tmp_path: Path, *, declared: bool) -> None:
-    """Refused: listed and not drawn. Silently wrong: drawn, unless declared unsupported."""
+    """A refused capability is not drawn; a silently wrong one is, unless declared unsupported."""
     path = tmp_path / "mine.py"
     path.write_text(
         HEAD
@@ -224,35 +227,38 @@ class DDP(Unfinished):
             average(self.parameters())
 """
     )
-    found = discover(pool, Ddp(f"{path}:DDP"), Sampler(), 4)
-    by_name = {probed.capability: probed for probed in found.probed}
+    discovery = discover(pool, Ddp(f"{path}:DDP"), Sampler(), 4)
+    by_name = {probed.capability: probed for probed in discovery.probed}
     assert by_name["scalar"].standing is Standing.REFUSED
     assert "no scalars" in by_name["scalar"].words
     assert by_name["frozen"].standing is Standing.WRONG
     assert by_name["tied"].standing is Standing.RIGHT
     assert by_name["no_sync"].standing is Standing.ABSENT
-    scope = found.scope(4)
+    scope = discovery.scope(4)
     assert not scope.has("scalar")
     assert scope.has("frozen") != declared
-    pinned, _ = found.pinned()
+    pinned, _ = discovery.pinned()
     assert {"scalar", "frozen"} <= set(pinned.unsupported)
     assert "tied" in pinned.supports
 
 
 def test_what_is_claimed_and_refused_is_an_error(pool: Pool, tmp_path: Path) -> None:
-    """And so is what is claimed and not there."""
+    """A claim that is refused or not offered is an error."""
     path = tmp_path / "mine.py"
     path.write_text(
         HEAD + "class DDP(Unfinished):\n    declares = {'supports': ['no_sync', 'tied']}\n"
         "    def sync_gradients(self): average(self.parameters())"
     )
-    found = discover(pool, Ddp(f"{path}:DDP"), Sampler(), 2)
-    told = "it claims 'no_sync' (gradients can be accumulated without communication), which is not offered"
-    assert found.claims_refused() == [told]
+    discovery = discover(pool, Ddp(f"{path}:DDP"), Sampler(), 2)
+    message = (
+        "it claims 'no_sync' (gradients can be accumulated without communication), "
+        "which is not offered"
+    )
+    assert discovery.claims_refused() == [message]
 
 
 def test_declarations_go_to_toml_and_back() -> None:
-    """All of them, also a model's shape."""
+    """All declarations survive TOML, and so does the declared shape of a model."""
     import tomllib
 
     from ddp_invariants.implementation.declarations import to_toml
@@ -282,7 +288,7 @@ SAMPLERS = {
 
 @pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
 def test_sampler_shape_is_asked_without_glue(make_trial: TrialMaker, sampler: Sampler) -> None:
-    """Its shards are judged by what it declares, and breach nothing."""
+    """The shards are judged by the sampler's declarations, and violate no rule."""
     trial = make_trial(sampler=sampler, cases=40)
     for rule in ("SHARD-1", "SHARD-3", "SHARD-4", "SHARD-5", "SHARD-6", "SHARD-8"):
         if not trial.scope.excluded(rule):
@@ -307,10 +313,15 @@ RESUMABLE = "ddp_invariants.faults.resumable"
 def test_a_state_to_go_on_from_is_found_where_it_is_offered(
     pool: Pool, discovered: Discover, sampler: Sampler, standing: Standing
 ) -> None:
-    """And its rule not asked of a sampler that offers none; one that is wrong is judged, unless it is declared."""
-    found = discovered(pool, Ddp(), sampler, 4)
-    assert [one.standing for one in found.dealt if one.capability == "resume"] == [standing]
-    scope = found.scope(4)
+    """SHARD-9 is judged only if the sampler offers a state to resume from.
+
+    A sampler whose state is wrong is judged, too, unless it declares `resume` unsupported.
+    """
+    discovery = discovered(pool, Ddp(), sampler, 4)
+    assert [probed.standing for probed in discovery.dealt if probed.capability == "resume"] == [
+        standing
+    ]
+    scope = discovery.scope(4)
     assert scope.excluded("SHARD-9") == (
         "" if scope.has("resume") else "goes on from no saved state"
     )
@@ -322,7 +333,11 @@ def test_a_state_to_go_on_from_is_found_where_it_is_offered(
 
 
 def test_whether_a_state_holds_the_epoch_is_declared(make_trial: TrialMaker) -> None:
-    """Where it holds the place alone, set_epoch is called before it is loaded; undeclared, the epoch is lost."""
+    """A sampler declares if its saved state holds the epoch.
+
+    If the state lacks the epoch, set_epoch is called before the state is loaded. If such a sampler
+    claims that its state holds the epoch, SHARD-9 reports that the saved epoch is lost.
+    """
     trial = make_trial(sampler=Sampler(f"{RESUMABLE}:PlaceAlone"))
     trial.certify("SHARD-9", cases_for("SHARD-9", trial.scope))
     trial = make_trial(sampler=Sampler(f"{RESUMABLE}:PlaceAlone", declares={"saves": "epoch"}))

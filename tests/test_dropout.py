@@ -1,4 +1,4 @@
-"""RNG-1 fires on handmade evidence of what is drawn twice, names what it is, and lets chance be chance."""
+"""RNG-1 fails on handmade evidence of repeated draws, names their cause, and allows for chance."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -36,9 +36,12 @@ Array = np.ndarray
 
 
 def stream(seed: int, forwards: int = MICRO_STEPS, width: int = 96) -> list[Array]:
-    """What so many forwards of one sample draw after torch.manual_seed(seed), by another generator's word."""
+    """Return the draws of several forwards of one sample after torch.manual_seed(seed).
+
+    NumPy's generator computes them, independently of torch.
+    """
     words = np.random.RandomState(seed).randint(0, 2**32, (forwards, 1, width), np.uint32)
-    return [2.0 * (one >> np.uint32(23) & 1 == 0) for one in words]
+    return [2.0 * (row >> np.uint32(23) & 1 == 0) for row in words]
 
 
 OWN = [stream(numbers.seed(CASE, rank)) for rank in range(3)]
@@ -47,20 +50,20 @@ OWN = [stream(numbers.seed(CASE, rank)) for rank in range(3)]
 def drew(
     by_rank: list[list[Array]], case: TrainingCase = CASE, evaluated: Array | None = None
 ) -> TrainingEvidence:
-    """Evidence of ranks that drew such factors, in the micro-steps one after another."""
+    """Return evidence of ranks that drew these factors, micro-step by micro-step."""
     maker = Maker()
 
     def noted(factors: Array | None) -> Tensors:
         return maker.tensors({"layers.1": factors}, "uint8")
 
-    other = {} if evaluated is None else {("evaluated", 1): noted(evaluated)}
+    evaluations = {} if evaluated is None else {("evaluated", 1): noted(evaluated)}
     return TrainingEvidence(
         case,
         tuple(
             RankEvidence(
                 {
                     **{("drawn", number): noted(factors) for number, factors in enumerate(mine)},
-                    **other,
+                    **evaluations,
                 }
             )
             for mine in by_rank
@@ -68,25 +71,25 @@ def drew(
     )
 
 
-def found(
+def finding_of(
     by_rank: list[list[Array]], case: TrainingCase = CASE, evaluated: Array | None = None
 ) -> Finding:
-    """What RNG-1 says of them."""
+    """Return the finding of RNG-1 on this evidence."""
     return judge(drew(by_rank, case, evaluated))["RNG-1"]
 
 
 def failure(
     by_rank: list[list[Array]], case: TrainingCase = CASE, evaluated: Array | None = None
 ) -> Failure:
-    """How RNG-1 is violated."""
-    violated = found(by_rank, case, evaluated).failure
+    """Return the failure of RNG-1 on this evidence."""
+    violated = finding_of(by_rank, case, evaluated).failure
     assert violated is not None
     return violated
 
 
 def test_streams_of_their_own_are_right() -> None:
-    """Every two ranks are compared in every micro-step, and every two forwards of a rank."""
-    finding = found(OWN)
+    """All pairs of ranks are compared in each micro-step, and all pairs of a rank's forwards."""
+    finding = finding_of(OWN)
     assert finding.failure is None
     assert finding.met == {RANKS, FORWARDS}
     assert finding.compared == MICRO_STEPS * 3 + 3 * MICRO_STEPS * (MICRO_STEPS - 1) // 2
@@ -109,43 +112,52 @@ def test_streams_of_their_own_are_right() -> None:
 def test_what_is_drawn_twice_is_told_with_what_predicts_it(
     by_rank: list[list[Array]], words: str
 ) -> None:
-    """And with nothing where nothing predicts it."""
+    """A repeated draw is reported with its cause, or with no cause if none predicts it."""
     assert failure(by_rank).perhaps == words
 
 
 def test_it_says_who_drew_what_when() -> None:
-    """Two ranks come before one rank's own, and the first micro-step first."""
-    told = failure([[*OWN[0][:5], OWN[1][5]], OWN[1], OWN[2]])
-    assert told.fact == "two ranks draw the same random numbers"
-    assert told.where == "ranks 0 and 1 of 3, step 2, micro-step 1"
-    assert told.got.startswith("96 of 96 random bits are the same")
-    told = failure([OWN[0], OWN[1], [*OWN[2][:3], OWN[2][0], *OWN[2][4:]]])
-    assert told.fact == "a rank draws the same random numbers again"
-    assert told.where == "rank 2 of 3, step 0, micro-step 0 and step 1, micro-step 1"
+    """A repeat between ranks is reported before a repeat within a rank, and the earliest first."""
+    failure = failure([[*OWN[0][:5], OWN[1][5]], OWN[1], OWN[2]])
+    assert failure.fact == "two ranks draw the same random numbers"
+    assert failure.where == "ranks 0 and 1 of 3, step 2, micro-step 1"
+    assert failure.got.startswith("96 of 96 random bits are the same")
+    failure = failure([OWN[0], OWN[1], [*OWN[2][:3], OWN[2][0], *OWN[2][4:]]])
+    assert failure.fact == "a rank draws the same random numbers again"
+    assert failure.where == "rank 2 of 3, step 0, micro-step 0 and step 1, micro-step 1"
 
 
 def test_what_begins_after_an_interlude_is_told_as_that() -> None:
-    """From the step that follows it on."""
+    """The failure names the between-steps action that precedes the first repeated draw."""
     case = replace(CASE, between_steps=(BetweenSteps("evaluation", 1),))
-    told = failure([[*OWN[rank][:2], *stream(42, 4)] for rank in range(3)], case)
-    assert told.perhaps == "every rank is seeded alike from step 1 on, after this: evaluation"
+    failure = failure([[*OWN[rank][:2], *stream(42, 4)] for rank in range(3)], case)
+    assert failure.perhaps == "every rank is seeded alike from step 1 on, after this: evaluation"
 
 
 def test_what_chance_may_repeat_is_not_compared() -> None:
-    """With 63 comparisons of six micro-steps it takes 70 bits: 69 are too few, whoever draws them."""
+    """Draws of fewer than 70 bits are not compared, because chance may repeat them.
+
+    With 63 comparisons of six micro-steps, 70 bits are needed and 69 are too few.
+    """
     for width, judged in ((69, False), (70, True)):
         case = replace(
             CASE, model=Model(2, (Layer("linear", width), Layer("dropout"), Layer("linear", 2)))
         )
-        finding = found([stream(42, width=width)] * 3, case)
+        finding = finding_of([stream(42, width=width)] * 3, case)
         assert (finding.failure is not None) is judged
         assert bool(finding.unjudged) is not judged
 
 
 def test_what_a_wrapper_made_anew_draws_again_is_its_affair() -> None:
-    """One that seeds each rank where it is made does so twice where it is made twice; other ranks' are not its own."""
+    """A wrapper that seeds each rank in its constructor may repeat its draws when it is rebuilt.
+
+    A draw that another rank repeats is still a failure.
+    """
     case = replace(CASE, accumulation=1, steps=4, between_steps=(BetweenSteps("reload", 2),))
-    assert found([[*stream(rank, 2), *stream(rank, 2)] for rank in range(3)], case).failure is None
+    assert (
+        finding_of([[*stream(rank, 2), *stream(rank, 2)] for rank in range(3)], case).failure
+        is None
+    )
     assert (
         failure([[*stream(42, 2), *stream(42, 2)]] * 3, case).perhaps
         == "every rank is seeded alike"
@@ -153,44 +165,55 @@ def test_what_a_wrapper_made_anew_draws_again_is_its_affair() -> None:
 
 
 def test_backwards_through_one_forward_draw_once() -> None:
-    """What is noted of its other micro-steps is the first one's."""
+    """If two backwards share one forward, both micro-steps may record the same draws."""
     case = replace(CASE, passes="retained")
     assert (
-        found([[one for one in mine[:3] for _ in range(2)] for mine in OWN], case).failure is None
+        finding_of(
+            [[factors for factors in mine[:3] for _ in range(2)] for mine in OWN], case
+        ).failure
+        is None
     )
 
 
 def test_in_training_all_is_drawn_and_in_evaluation_nothing() -> None:
-    """A module left in the one or put back into the other is told as that."""
-    ones = np.ones((1, 96))
-    told = failure([OWN[0], [*OWN[1][:4], ones, OWN[1][5]], OWN[2]])
-    assert told.fact == "a forward in training draws no random numbers"
-    assert told.where == "rank 1 of 3, step 2, micro-step 0"
-    assert found(OWN, evaluated=ones).failure is None
+    """A forward in training must draw, and a forward in evaluation must not."""
+    unchanged = np.ones((1, 96))
+    failure = failure([OWN[0], [*OWN[1][:4], unchanged, OWN[1][5]], OWN[2]])
+    assert failure.fact == "a forward in training draws no random numbers"
+    assert failure.where == "rank 1 of 3, step 2, micro-step 0"
+    assert finding_of(OWN, evaluated=unchanged).failure is None
     assert failure(OWN, evaluated=OWN[0][0]).fact == "a forward in evaluation draws random numbers"
 
 
 def test_without_evidence_nothing_is_judged() -> None:
-    """Of a layer that was called twice, or never, nobody knows; nor of a model that draws nothing."""
-    unknown: list[list[Array]] = [[None] * MICRO_STEPS] * 3  # type: ignore[list-item]  # a tensor that is not there
-    assert "is not known" in found(unknown).unjudged
+    """RNG-1 is not judged if the draws are unknown, or if the model draws nothing.
+
+    The draws of a layer are unknown if it was called twice, or never.
+    """
+    unknown: list[list[Array]] = [
+        [None] * MICRO_STEPS  # type: ignore[list-item]  # a tensor that is not there
+    ] * 3
+    assert "is not known" in finding_of(unknown).unjudged
     assert (
-        found([], replace(CASE, model=Model(2, (Layer("linear", 2),)))).unjudged
+        finding_of([], replace(CASE, model=Model(2, (Layer("linear", 2),)))).unjudged
         == "no layer draws random numbers"
     )
     assert "no evidence of 'loss'" in judge(drew(unknown))["LOSS-1"].unjudged
 
 
 def test_the_oracle_multiplies_by_what_was_drawn_and_rounds_nothing() -> None:
-    """By 0, 1 or 2; what is not known stays so, and what overflows is not known."""
+    """A multiplication by 0, 1 or 2 is exact; unknown values and overflows give unknown values."""
     ball = balls.Ball(np.array([3.0, 3.0, 3.0, 2.0**127]), np.array([0.5, 0.5, np.inf, 0.0]), 0.5)
-    found = balls.masked(ball, np.array([2.0, 0.0, 0.0, 2.0]), "float32")
-    assert found.centre.tolist() == [6.0, 0.0, 0.0, 2.0**128]
-    assert found.radius.tolist() == [1.0, 0.0, np.inf, np.inf]
+    product = balls.masked(ball, np.array([2.0, 0.0, 0.0, 2.0]), "float32")
+    assert product.centre.tolist() == [6.0, 0.0, 0.0, 2.0**128]
+    assert product.radius.tolist() == [1.0, 0.0, np.inf, np.inf]
 
 
 def test_one_batch_of_all_ranks_has_all_their_draws() -> None:
-    """Joined, so that single-process training drops what the ranks dropped."""
+    """The joined batch holds the draws of all ranks.
+
+    Single-process training therefore drops the same elements as the ranks did.
+    """
     batches = training.batches(CASE)
     drawn = [
         replace(batch, drawn={1: np.stack([mine[number] for mine in OWN])})
@@ -205,7 +228,7 @@ def test_one_batch_of_all_ranks_has_all_their_draws() -> None:
         replace(CASE, accumulation=1, world_size=1), held, training.joined(drawn[:2])
     )
     for name, ball in whole.by_name.items():
-        mean = np.mean([one.by_name[name].centre.mean(0) for one in apart], 0)
+        mean = np.mean([part.by_name[name].centre.mean(0) for part in apart], 0)
         assert (np.abs(ball.centre[0] - mean) <= 1e-4 * np.abs(mean).max()).all(), name
 
 
@@ -240,12 +263,18 @@ AROUND = {
 def test_a_right_wrapper_is_right_whatever_else_happens_around_dropout(
     make_trial: TrialMaker, ddp: str
 ) -> None:
-    """And is judged: every loss is its twin's, every step is that of one process that drops the same."""
+    """A right wrapper violates no rule when dropout is combined with other features.
+
+    The rules that compare are judged. Each loss equals that of the twin (the unwrapped module).
+    Each step equals that of one process that drops the same elements.
+    """
     trial = make_trial(ddp=ddp)
     for name, case in AROUND.items():
         findings = trial.findings(trial.scope.fit(case))
-        assert {rule: one.failure for rule, one in findings.items() if one.failure} == {}, name
-        judged = {rule for rule, one in findings.items() if not one.unjudged}
+        assert {
+            rule: finding.failure for rule, finding in findings.items() if finding.failure
+        } == {}, name
+        judged = {rule for rule, finding in findings.items() if not finding.unjudged}
         assert judged >= {"RNG-1", "LOSS-1", "LOSS-3", "PARAM-3"}, (name, findings)
         assert case.world_size > 1 or "PARAM-4" in judged
 
@@ -261,7 +290,8 @@ class CallsTwice(Right):
         return super().forward(inputs)
 
 class FillsUp(Right):
-    """Fills a batch up to a multiple of four samples, and takes the results of what it added off."""
+    """Fills a batch up to a multiple of four samples, and takes the results of what it added \
+off."""
     def forward(self, inputs):
         more = inputs.new_zeros(-len(inputs) % 4, inputs.shape[1])
         return super().forward(torch.cat([inputs, more]))[: len(inputs)]
@@ -269,7 +299,8 @@ class FillsUp(Right):
 class MapsOverSamples(Right):
     """Has each sample go through the module by itself."""
     def forward(self, inputs):
-        return torch.func.vmap(lambda one: super(MapsOverSamples, self).forward(one[None])[0], randomness="different")(inputs)
+        return torch.func.vmap(\
+lambda one: super(MapsOverSamples, self).forward(one[None])[0], randomness="different")(inputs)
 '''
 
 
@@ -294,11 +325,14 @@ class Logs(Right):
 def test_who_hides_what_is_drawn_is_not_accused(
     make_trial: TrialMaker, tmp_path: Path, name: str
 ) -> None:
-    """The twin cannot drop the same, so that no rule that compares with it is judged."""
+    """If the draws are unknown, no rule that compares with the twin is judged.
+
+    The twin (the unwrapped module) cannot drop the same elements.
+    """
     path = tmp_path / "unseen.py"
     path.write_text(UNSEEN, encoding="utf-8")
     findings = make_trial(ddp=f"{path}:{name}", scope=Scope()).findings(PLAIN)
-    assert {rule: one.failure for rule, one in findings.items() if one.failure} == {}
+    assert {rule: finding.failure for rule, finding in findings.items() if finding.failure} == {}
     assert all(
         findings[rule].unjudged
         for rule in ("RNG-1", "LOSS-1", "LOSS-3", "GRAD-2", "GRAD-3", "PARAM-3")
@@ -308,23 +342,31 @@ def test_who_hides_what_is_drawn_is_not_accused(
 def test_who_hands_its_module_more_samples_than_it_was_handed_is_not_accused(
     make_trial: TrialMaker, tmp_path: Path
 ) -> None:
-    """A batch of four, which is not filled up, is the twin's; what was drawn for one of two is not, and stops nothing."""
+    """A wrapper that fills up its batches violates no rule.
+
+    A batch of four samples is not filled up, so its draws serve the twin. The draws for a batch of
+    two samples do not fit the twin, and this stops nothing.
+    """
     path = tmp_path / "fills.py"
     path.write_text(UNSEEN, encoding="utf-8")
     findings = make_trial(ddp=f"{path}:FillsUp", scope=Scope()).findings(
         replace(PLAIN, data=Data(samples=12, batch_size=4))
     )
-    assert {rule: one.failure for rule, one in findings.items() if one.failure} == {}
+    assert {rule: finding.failure for rule, finding in findings.items() if finding.failure} == {}
     assert not findings["RNG-1"].unjudged
 
 
 def test_where_the_twin_made_no_forward_nobody_is_accused_of_its_buffers(
     make_trial: TrialMaker, tmp_path: Path
 ) -> None:
-    """An evaluation inside every forward, for a log, draws ones: what the layers drew is not known, the buffers move once."""
+    """If the twin made no forward, BUF-2 is not judged.
+
+    The wrapper evaluates its module in every forward, as a program does for a log. Dropout then
+    draws ones, so the draws in training are unknown. The buffers still move only once.
+    """
     path = tmp_path / "logs.py"
     path.write_text(LOGS, encoding="utf-8")
     model = replace(WIDE, layers=(*WIDE.layers, Layer("statistics")))
     findings = make_trial(ddp=f"{path}:Logs", scope=Scope()).findings(replace(PLAIN, model=model))
-    assert {rule: one.failure for rule, one in findings.items() if one.failure} == {}
+    assert {rule: finding.failure for rule, finding in findings.items() if finding.failure} == {}
     assert findings["BUF-2"].unjudged

@@ -1,4 +1,4 @@
-"""Every system of the gallery comes out with the verdict that stands beside it."""
+"""Every system of the gallery gets the verdict that stands beside its name."""
 
 import importlib.util
 import re
@@ -24,7 +24,7 @@ _SPEC.loader.exec_module(program)
 
 
 LONG = ("bucketed_main_grad", "bucketed_main_grad_corrected", "per_parameter_hook_corrected")
-"""Systems whose styles are also those of planted faults and their right ones."""
+"""Systems whose styles are also covered by planted faults and controls."""
 
 
 @pytest.mark.parametrize(
@@ -41,25 +41,30 @@ def test_a_system_comes_out_with_the_verdict_beside_it(
     monkeypatch: pytest.MonkeyPatch,
     entry: dict[str, Any],
 ) -> None:
-    """The rule named is violated, with its cause, and besides at most its consequences; of a right one every rule holds."""
+    """A wrong system violates the named rule, with its cause, and at most its consequences.
+
+    A right system violates no rule.
+    """
     monkeypatch.setattr(
         search, "SHRINK_RUNS", 60
-    )  # Of each of its rules: how small a case becomes is no matter here.
-    found = judged(entry, pool, tmp_path, cases=8, discover=discovered)
-    told = {rule: str(violation) for rule, violation in found.violations.items()}
-    assert found.inconclusive == {}
+    )  # Runs per rule: this test does not need the smallest case.
+    result = judged(entry, pool, tmp_path, cases=8, discover=discovered)
+    violations = {rule: str(violation) for rule, violation in result.violations.items()}
+    assert result.inconclusive == {}
     if "violated" not in entry:
-        assert told == {}
+        assert violations == {}
         assert {
-            rule: entry.failures for rule, entry in found.trial.ledger.entries.items() if entry.seen
+            rule: entry.failures
+            for rule, entry in result.trial.ledger.entries.items()
+            if entry.seen
         } == {}
         return
-    assert set(told) <= {entry["violated"], *entry["consequences"]}, told
-    assert entry["cause"] in found.violations[entry["violated"]].failure.perhaps
+    assert set(violations) <= {entry["violated"], *entry["consequences"]}, violations
+    assert entry["cause"] in result.violations[entry["violated"]].failure.perhaps
 
 
 def losses_in_one_process(world_size: int) -> list[float]:
-    """What the program reports, computed on the global batches in float64."""
+    """Return the losses the program should report, computed on the global batches in float64."""
     torch.manual_seed(0)
     module = program.make_module().double()
     optimizer = torch.optim.SGD(module.parameters(), lr=program.LEARNING_RATE)
@@ -90,7 +95,7 @@ def losses_in_one_process(world_size: int) -> list[float]:
 def test_the_program_trains_as_one_process_would_on_the_global_batches(
     tmp_path: Path, how: list[str]
 ) -> None:
-    """The losses it reports to four digits, and a checkpoint that loads without a wrapper."""
+    """The reported losses agree to four digits, and the checkpoint loads without a wrapper."""
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     launcher = [sys.executable, *([] if how else torchrun)]
     done = subprocess.run(
@@ -100,6 +105,6 @@ def test_the_program_trains_as_one_process_would_on_the_global_batches(
         timeout=120,
         check=True,
     )
-    told = [float(number) for number in re.findall(r"loss ([\d.]+) over 2 ranks", done.stdout)]
-    assert told == pytest.approx(losses_in_one_process(2), abs=1.01e-4)
+    losses = [float(number) for number in re.findall(r"loss ([\d.]+) over 2 ranks", done.stdout)]
+    assert losses == pytest.approx(losses_in_one_process(2), abs=1.01e-4)
     program.make_module().load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))

@@ -1,4 +1,4 @@
-"""The observed group: it changes no bit, sees every collective, and tells who waited where for what."""
+"""The observed group: it changes no bit, sees every collective, and records who waits where."""
 
 import time
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ CASE = TrainingCase(
 
 @pytest.fixture(scope="module")
 def pool(host_addresses: list[str]) -> Iterator[Pool]:
-    """Ranks for these tests."""
+    """Yield a pool of ranks for these tests."""
     with Pool(host_addresses) as pool:
         yield pool
 
@@ -39,7 +39,10 @@ def pool(host_addresses: list[str]) -> Iterator[Pool]:
 def test_every_collective_gives_the_same_bits_as_on_plain_groups(
     pool: Pool, kind: PerturbationKind
 ) -> None:
-    """All of them, of all dtypes, on the world and on subgroups; also where timing is perturbed."""
+    """Observation changes no bit of any collective, in any dtype, on the world or on subgroups.
+
+    The bits are the same also where timing is perturbed.
+    """
     evidence = pool.train(
         replace(CASE, perturbation=Perturbation(kind, rank=1)), Ddp(f"{GROUPS}:Sweep")
     )
@@ -71,7 +74,7 @@ def test_every_collective_gives_the_same_bits_as_on_plain_groups(
 
 
 def test_calls_are_noted_with_site_and_times(pool: Pool) -> None:
-    """Where the implementation issued them, whether asynchronously, when, and when they were waited for."""
+    """Each call is recorded with its site, its times, and whether it is asynchronous."""
     evidence = pool.train(CASE, Ddp()).ranks[0]
     began, ended, arrived = evidence.backwards[1]
     calls = [call for call in evidence.calls if began <= call.launched <= ended]
@@ -84,12 +87,12 @@ def test_calls_are_noted_with_site_and_times(pool: Pool) -> None:
     assert [name for name, _ in arrived] == ["layers.1.weight", "layers.0.bias", "layers.0.weight"]
     assert calls[0].launched < arrived[-1][1]
     torchs = pool.train(CASE, Ddp("torch")).ranks[0]
-    # One bucket in the first step, two in each of the others.
+    # torch sends one bucket in the first step and two in each later step.
     assert [call.site for call in torchs.calls if call.kind == "allreduce"] == ["torch"] * 5
 
 
 def test_a_hang_says_who_waits_where_and_where_the_others_are(pool: Pool, tmp_path: Path) -> None:
-    """Within a second after the deadline, with numbers, sizes and lines."""
+    """A hang is reported within a second after the deadline, with calls, sizes and lines."""
     path = tmp_path / "sleeps.py"
     path.write_text("""
 import time
@@ -121,7 +124,10 @@ class Sleeps(Reference):
 MISMATCHES = [
     (
         "gradient.double()",
-        "all_reduce (float64 x 6 SUM) at odd.py:12, rank 0 issues all_reduce (float32 x 6 SUM) at odd.py:12",
+        (
+            "all_reduce (float64 x 6 SUM) at odd.py:12, "
+            "rank 0 issues all_reduce (float32 x 6 SUM) at odd.py:12"
+        ),
     ),
     (
         "gradient.flatten()[:1]",
@@ -134,7 +140,10 @@ MISMATCHES = [
 def test_collectives_that_do_not_match_are_told_apart_even_where_they_end_the_process(
     pool: Pool, tmp_path: Path, gradient: str, words: str
 ) -> None:
-    """The backend aborts a process on another dtype or count; what each rank issued, and where, is known nevertheless."""
+    """A mismatch is reported with each rank's call and line, even if the backend aborts.
+
+    The backend aborts a process on another dtype or count.
+    """
     path = tmp_path / "odd.py"
     path.write_text(f"""
 import torch.distributed as dist
@@ -159,7 +168,10 @@ class Odd(nn.Module):
 def test_what_goes_past_torch_distributed_is_not_observed_and_never_holds(
     make_trial: TrialMaker,
 ) -> None:
-    """Its values are judged, what it sends is not, and the report says so."""
+    """COMM-1 is inconclusive for communication that bypasses torch.distributed.
+
+    The wrapper's values are judged, and the report says that its calls were not observed.
+    """
     trial = make_trial(ddp=f"{GROUPS}:Unseen", cases=10)
     trial.certify("GRAD-2", training_cases(trial.scope, world_sizes=(2, 3)))
     with pytest.raises(Inconclusive, match="not observed"):
@@ -167,7 +179,7 @@ def test_what_goes_past_torch_distributed_is_not_observed_and_never_holds(
 
 
 def test_a_perturbation_shrinks_to_the_one_that_is_needed(make_trial: TrialMaker) -> None:
-    """None where none is needed; the least one otherwise, named in the report."""
+    """Shrinking removes a perturbation that the failure does not need."""
     trial = make_trial(ddp=fault_of("NeverDivides"), cases=20)
     with pytest.raises(AssertionError) as raised:
         trial.certify(
@@ -189,7 +201,7 @@ def test_a_perturbation_shrinks_to_the_one_that_is_needed(make_trial: TrialMaker
 def test_what_is_unusual_and_right_is_not_accused(
     make_trial: TrialMaker, name: str, rule: str
 ) -> None:
-    """Uneven exchanges, padding, and a process that ends itself when another has died."""
+    """Uneven exchanges and padding violate no rule, nor does a process that ends after a peer."""
     trial = make_trial(ddp=f"{GROUPS}:{name}", cases=20)
     trial.certify(rule, cases_for(rule, trial.scope))
     assert trial.ledger[rule].judged
@@ -198,14 +210,17 @@ def test_what_is_unusual_and_right_is_not_accused(
 def test_buckets_of_whole_layers_are_not_said_to_be_filled_to_the_cap(
     make_trial: TrialMaker,
 ) -> None:
-    """What is seen to follow another plan claims none, and is judged by none."""
+    """COMM-4 does not judge a wrapper that is seen to follow another bucket plan."""
     trial = make_trial(ddp=f"{GROUPS}:KeepsLayersTogether", cases=20)
     assert trial.scope.excluded("COMM-4")
     assert not trial.scope.excluded("COMM-5")
 
 
 def test_a_mismatch_on_a_group_of_its_own_is_told_although_the_run_did_not_end(pool: Pool) -> None:
-    """The ranks know the group by its members, the controller too."""
+    """A mismatch on the wrapper's own group is reported, although the run did not end.
+
+    The ranks and the controller know the group by its members.
+    """
     before, pool.deadline = pool.deadline, 2.0
     try:
         evidence = pool.train(CASE, Ddp(f"{GROUPS}:OwnGroupsDiffer"))
@@ -220,14 +235,14 @@ def test_a_mismatch_on_a_group_of_its_own_is_told_although_the_run_did_not_end(p
 
 @pytest.mark.parametrize("rule", ["COMM-2", "LIVE-4"])
 def test_a_refusal_never_holds(make_trial: TrialMaker, rule: str) -> None:
-    """Also where two runs refuse in different words."""
+    """A refusal is inconclusive, even if two runs refuse with different messages."""
     trial = make_trial(ddp=f"{GROUPS}:RefusesBatches", cases=8)
     with pytest.raises(Inconclusive, match="NotImplementedError"):
         trial.certify(rule, cases_for(rule, trial.scope))
 
 
 def test_an_exception_is_not_blamed_for_what_is_wrong_without_it(make_trial: TrialMaker) -> None:
-    """A wrapper that never divides is wrong before and after."""
+    """LIVE-2 is inconclusive if the wrapper is wrong without the exception, too."""
     trial = make_trial(ddp=fault_of("NeverDivides"), cases=12)
     with pytest.raises(Inconclusive, match="wrong without the exception, too"):
         trial.certify("LIVE-2", cases_for("LIVE-2", trial.scope))
@@ -236,7 +251,10 @@ def test_an_exception_is_not_blamed_for_what_is_wrong_without_it(make_trial: Tri
 def test_a_confirmed_hang_is_told_as_it_was_seen(
     make_trial: TrialMaker, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is confirmed on plain groups, which note nothing; the report has what the observed ones noted."""
+    """The report of a confirmed hang has the records of the observed groups.
+
+    The hang is confirmed on plain groups, which record nothing.
+    """
     monkeypatch.setattr(searches, "SHRINK_SECONDS", 4.0)
     pool.deadline = 1.5
     trial = make_trial(ddp=fault_of("HangsOnThree"), cases=12)
@@ -247,7 +265,7 @@ def test_a_confirmed_hang_is_told_as_it_was_seen(
 
 
 def test_a_gather_nobody_waits_for_is_told_though_its_result_is_not_withheld(pool: Pool) -> None:
-    """COMM-3 looks at who asked for the result."""
+    """COMM-3 reports a gather that nobody waits for, although its result is not withheld."""
     evidence = pool.train(
         replace(CASE, perturbation=Perturbation("withheld")), Ddp(f"{GROUPS}:GathersAndForgets")
     )

@@ -1,4 +1,4 @@
-"""What commands print for machines is what the document says, whatever they found."""
+"""The JSON of every command has the keys that docs/json.md lists, whatever the result is."""
 
 import json
 from pathlib import Path
@@ -21,26 +21,28 @@ from ddp_invariants.upgrades.gate import Gated
 
 
 def printed(*words: str, status: int = 0) -> Any:
-    """What a command prints, all of it JSON."""
+    """Return the JSON that a command prints."""
     done = CliRunner().invoke(main, [*words, "--json"])
     assert done.exit_code == status, done.output
     return json.loads(done.stdout)
 
 
 def test_every_command_prints_json_and_stands_in_the_document() -> None:
-    """The option, and a row with its keys."""
+    """Every command has the option `--json` and a row of keys in docs/json.md."""
     with main.make_context("ddp-invariants", ["rules"]) as context:
         for name in main.list_commands(context):
             command = main.get_command(context, name)
             assert command is not None
             assert "--json" in [
-                word for one in command.get_params(click.Context(command)) for word in one.opts
+                word
+                for parameter in command.get_params(click.Context(command))
+                for word in parameter.opts
             ], name
             assert json_keys(name), name
 
 
 def test_what_quick_commands_print_has_the_keys_of_the_document(tmp_path: Path) -> None:
-    """Rules, a start in a repository, a certificate, and one that is refused."""
+    """The output of rules, init and verify has the documented keys."""
     assert set(printed("rules", "GRAD-2")) == set(printed("rules")[0]) == json_keys("rules")
     begun = printed("init", str(tmp_path))
     assert (set(begun), len(begun["written"]), begun["left"]) == (json_keys("init"), 2, [])
@@ -51,16 +53,20 @@ def test_what_quick_commands_print_has_the_keys_of_the_document(tmp_path: Path) 
 
 
 def test_what_slow_commands_print_has_the_keys_of_the_document() -> None:
-    """What they found being made by hand."""
+    """The output of the slow commands has the documented keys; their results are handmade."""
     here = Environment("python", "2.13.0", "2.0", "3.12")
     failure = Failure("GRAD-2", "wrong", "rank 0", "1", "never divided")
     replayed = Replayed(Outcome.VIOLATED, "reference", SMALLEST, ("GRAD-2",), (failure,), 3, 3)
-    found: dict[str, dict[str, Any]] = {
+    outputs: dict[str, dict[str, Any]] = {
         "certify": machine.certified(
             {"a": SessionResult(0, ledger(), discovery()), "b": SessionResult(64)}, 64
         ),
         "replay": machine.replayed(replayed, "ddp-invariants replay 525cc8"),
-        "export": machine.exported("pass", SimpleNamespace(failure=failure), "525cc8"),  # type: ignore[arg-type]  # all it asks for
+        "export": machine.exported(
+            "pass",
+            SimpleNamespace(failure=failure),  # type: ignore[arg-type]  # only the breach is read
+            "525cc8",
+        ),
         "discover": machine.discovered(discovery()),
         "compare": machine.compared((here, here), Gated((), 3)),
         "record": machine.recorded(
@@ -69,11 +75,11 @@ def test_what_slow_commands_print_has_the_keys_of_the_document() -> None:
         "faults": machine.detected([]),
         "demo": machine.demonstrated(ledger(), ["GRAD-2"], "wrong", None),
     }
-    for name, plain in found.items():
+    for name, plain in outputs.items():
         assert set(plain) == json_keys(name), name
-    one, other = found["certify"]["judged"]
-    assert set(one) == set(other) == json_keys("judged")
-    assert (one["rules"]["GRAD-2"], one["outcome"], other["rules"], other["outcome"]) == (
+    first, second = outputs["certify"]["judged"]
+    assert set(first) == set(second) == json_keys("judged")
+    assert (first["rules"]["GRAD-2"], first["outcome"], second["rules"], second["outcome"]) == (
         "holds",
         "certified",
         {},

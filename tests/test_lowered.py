@@ -1,4 +1,4 @@
-"""Forwards under autocast: who casts a weight for each of its uses is as right as who casts it once."""
+"""Forwards under autocast: casting a weight once, or once per use, is right."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,8 @@ from ddp_invariants.reference.ddp import DistributedDataParallel as Right
 class CastsForEachUse(Right):
     """Its own autocast within the program's keeps no casts."""
     def forward(self, *args):
-        with torch.autocast("cpu", torch.bfloat16, torch.is_autocast_enabled("cpu"), cache_enabled=False):
+        with torch.autocast("cpu", torch.bfloat16, torch.is_autocast_enabled("cpu"), \
+cache_enabled=False):
             return super().forward(*args)
 
 class Exaggerates(CastsForEachUse):
@@ -39,11 +40,11 @@ TWICE = replace(TIED, model=Model(4, (Layer("linear", 4, twice=True), Layer("lin
 def findings_of(
     make_trial: TrialMaker, folder: Path, name: str, case: TrainingCase
 ) -> dict[str, str]:
-    """What each rule that is violated says of a wrapper."""
+    """Return where a wrapper violates each rule that it violates."""
     path = folder / "wrappers.py"
     path.write_text(WRAPPERS, encoding="utf-8")
     findings = make_trial(ddp=f"{path}:{name}", scope=Scope()).findings(case)
-    return {rule: one.failure.where for rule, one in findings.items() if one.failure}
+    return {rule: finding.failure.where for rule, finding in findings.items() if finding.failure}
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -51,7 +52,11 @@ def findings_of(
 def test_gradients_of_several_casts_of_one_weight_are_right_too(
     make_trial: TrialMaker, tmp_path: Path, case: TrainingCase, ranks: int
 ) -> None:
-    """They are added up in float32, where those of one cast are in bfloat16: neither is the other's to the last bit."""
+    """Gradients through several casts of one weight violate no rule.
+
+    Such gradients are added up in float32, and gradients through one cast in bfloat16. The two
+    results differ in the last bits.
+    """
     assert (
         findings_of(make_trial, tmp_path, "CastsForEachUse", replace(case, world_size=ranks)) == {}
     )
@@ -60,14 +65,21 @@ def test_gradients_of_several_casts_of_one_weight_are_right_too(
 def test_what_is_wrong_about_them_shows_against_one_process(
     make_trial: TrialMaker, tmp_path: Path
 ) -> None:
-    """The oracle's bounds hold for either order, and are no tolerance; weights used once have their twins'."""
-    found = findings_of(make_trial, tmp_path, "Exaggerates", TIED)
-    assert "'layers.0.weight'" in found["GRAD-3"]
-    assert "'layers.0.weight'" not in found["GRAD-2"]
+    """GRAD-3 reports a wrong gradient of a weight that is cast several times.
+
+    The oracle's bounds hold for either order, and are no loose tolerance. GRAD-2 compares only
+    weights that are used once with their twins.
+    """
+    places = findings_of(make_trial, tmp_path, "Exaggerates", TIED)
+    assert "'layers.0.weight'" in places["GRAD-3"]
+    assert "'layers.0.weight'" not in places["GRAD-2"]
 
 
 def test_only_what_autocast_lowers_several_times_is_recast() -> None:
-    """Not a table's one product, nor what is in float64, nor anything without autocast."""
+    """Only a weight that autocast casts several times is listed in `recast`.
+
+    An embedding table, a layer in float64, and every weight without autocast are not listed.
+    """
     assert TIED.recast == TWICE.recast == {"layers.0.weight"}
     assert replace(TIED, autocast=False).recast == frozenset()
     table = Model(4, (Layer("embedding"), Layer("linear", 4, tied=0)))

@@ -1,7 +1,7 @@
-"""The suite on a CUDA device: collected everywhere, run where there is one.
+"""The suite on a CUDA device: tests that are collected everywhere, and run where a device is.
 
-`pytest -m gpu tests/test_on_gpu.py` on such a machine. What it prints with -s is what
-docs/cluster.md wants to show.
+Run `pytest -m gpu tests/test_on_gpu.py` on such a machine. With -s, it prints the output that
+docs/cluster.md should show.
 """
 
 import re
@@ -25,7 +25,7 @@ _ROW = re.compile(
 
 
 def held(*options: str) -> tuple[int, dict[str, str]]:
-    """A session's exit status, and what it says of each rule."""
+    """Return a session's exit status and its verdict for each rule."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "properties/", "-p", "no:cacheprovider", *options],
         cwd=ROOT,
@@ -41,14 +41,17 @@ def held(*options: str) -> tuple[int, dict[str, str]]:
 @pytest.mark.parametrize("backend", WAYS)
 @pytest.mark.parametrize("ddp", ["reference", "torch"])
 def test_who_is_right_is_not_accused(ddp: str, backend: str) -> None:
-    """By no rule; where devices are too few for more ranks, what takes these is not run."""
-    status, said = held("--ddp", ddp, "--backend", backend, "--profile", "quick", "--seed", "1")
-    assert "violated" not in said.values()
+    """A right wrapper violates no rule.
+
+    If there are too few devices, the rules that need more ranks are not run.
+    """
+    status, verdicts = held("--ddp", ddp, "--backend", backend, "--profile", "quick", "--seed", "1")
+    assert "violated" not in verdicts.values()
     assert status in (0, 2)
     enough = backend == "gloo-cuda" or torch.cuda.device_count() > 1
     assert (
-        said["GRAD-3"]
-        == said["GPU-1"]
+        verdicts["GRAD-3"]
+        == verdicts["GPU-1"]
         == ("holds" if enough or backend == "nccl-shared" else "not run")
     )
 
@@ -58,18 +61,22 @@ def test_who_is_right_is_not_accused(ddp: str, backend: str) -> None:
     [("SendsTooEarly", WAYS[::2]), ("ReadsTooEarly", WAYS[2:]), ("ReadsItsCopyTooEarly", WAYS[:1])],
 )
 def test_a_wait_that_is_missing_between_streams_shows(fault: str, backends: list[str]) -> None:
-    """Over the backends on which it is one: gloo's own wait is for the processor, and takes no tensor but pinned ones."""
+    """GPU-1 catches a missing wait between streams.
+
+    Each fault is run over the backends on which it is a fault. gloo itself waits for the processor,
+    and takes only pinned tensors.
+    """
     for backend in backends:
-        status, said = held(
+        status, verdicts = held(
             "--ddp", f"ddp_invariants.faults.streams:{fault}", "--backend", backend, "-k", "gpu1"
         )
-        assert (status, said["GPU-1"]) == (1, "violated")
+        assert (status, verdicts["GPU-1"]) == (1, "violated")
 
 
 @pytest.mark.parametrize("backend", WAYS)
 def test_a_stream_of_its_own_is_no_fault(backend: str) -> None:
-    """Where both streams wait."""
-    status, said = held(
+    """A wrapper with a stream of its own violates no rule if both streams wait."""
+    status, verdicts = held(
         "--ddp",
         "ddp_invariants.faults.streams:WithAStream",
         "--backend",
@@ -78,13 +85,13 @@ def test_a_stream_of_its_own_is_no_fault(backend: str) -> None:
         "gpu1 or grad2",
     )
     assert status in (0, 2)
-    assert "violated" not in said.values()
+    assert "violated" not in verdicts.values()
 
 
 @pytest.mark.parametrize("fault", ["HangsOnThree", "DiesInBackward"])
 def test_what_hangs_or_dies_on_a_device_is_ended_and_replaced(fault: str) -> None:
-    """A verdict comes of it, and nothing is left on the device."""
-    status, said = held(
+    """A rank that hangs or dies leads to a verdict, and leaves nothing on the device."""
+    status, verdicts = held(
         "--ddp",
         f"ddp_invariants.faults.timing:{fault}",
         "--backend",
@@ -94,6 +101,6 @@ def test_what_hangs_or_dies_on_a_device_is_ended_and_replaced(fault: str) -> Non
         "--cases",
         "20",
     )
-    assert (status, said["LIVE-1"]) == (1, "violated")
+    assert (status, verdicts["LIVE-1"]) == (1, "violated")
     free, total = torch.cuda.mem_get_info()
     assert free > 0.9 * total

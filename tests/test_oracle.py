@@ -1,4 +1,7 @@
-"""The oracle, which shares no code with torch, agrees with torch in float64 and encloses torch in every dtype."""
+"""The oracle agrees with torch in float64, and encloses torch's results in every dtype.
+
+The oracle shares no code with torch.
+"""
 
 from dataclasses import replace
 
@@ -32,7 +35,7 @@ CASES = (
 def torch_gradients(
     case: TrainingCase, replica: Replica, batch: training.Batch
 ) -> tuple[list[float], dict[str, np.ndarray]]:
-    """Each rank's loss, and the local gradients stacked over the ranks, as torch computes them."""
+    """Return each rank's loss, and torch's local gradients stacked over the ranks."""
     losses: list[float] = []
     rows: dict[str, list[np.ndarray]] = {}
     for rank in range(case.world_size):
@@ -61,7 +64,7 @@ def torch_gradients(
 
 
 def first_batch(case: TrainingCase) -> training.Batch:
-    """Every rank's first samples, and what it draws beside them."""
+    """Return every rank's first samples, with the random factors that its layers draw."""
     batch = training.batches(case)[0]
     widths, ranks_and_samples = case.model.widths(), batch.inputs_WBI.shape[:2]
     shapes = {index: (*ranks_and_samples, widths[index]) for index in case.model.draws}
@@ -77,7 +80,7 @@ def first_batch(case: TrainingCase) -> training.Batch:
 
 
 def held_by(replica: Replica) -> dict[str, np.ndarray]:
-    """A module's parameters as the evidence gives them."""
+    """Return a module's parameters as the evidence gives them."""
     return {name: _numbers(p.detach()) for name, p in replica.named_parameters()}
 
 
@@ -86,7 +89,7 @@ def _numbers(tensor: torch.Tensor) -> np.ndarray:
 
 
 def enclosed(values: np.ndarray, ball: Ball) -> bool:
-    """Whether values lie in a ball, infinite radii aside."""
+    """Return True if all values lie in a ball; infinite radii are ignored."""
     return bool(
         (np.abs(values.reshape(ball.centre.shape) - ball.centre) <= ball.radius)[
             np.isfinite(ball.radius)
@@ -97,35 +100,38 @@ def enclosed(values: np.ndarray, ball: Ball) -> bool:
 @settings(max_examples=300, deadline=None)
 @given(CASES)
 def test_the_oracle_encloses_torchs_forward_and_backward(case: TrainingCase) -> None:
-    """Losses and every local gradient, in float32, float64, bfloat16 and complex64, for models of every kind drawn."""
+    """Losses and local gradients of every kind of model lie inside the oracle's balls.
+
+    The dtypes are float32, float64, bfloat16 and complex64.
+    """
     replica = Replica(case.model, numbers.parameters(case, 0, case.model.numbers))
     batch = first_batch(case)
-    found = training.gradients(case, held_by(replica), batch)
+    gradients = training.gradients(case, held_by(replica), batch)
     losses, local = torch_gradients(case, replica, batch)
-    assert enclosed(np.array(losses), found.losses_W)
-    assert local.keys() == found.by_name.keys()
+    assert enclosed(np.array(losses), gradients.losses_W)
+    assert local.keys() == gradients.by_name.keys()
     for name, values in local.items():
-        assert enclosed(values, found.by_name[name]), name
+        assert enclosed(values, gradients.by_name[name]), name
 
 
 @settings(max_examples=100, deadline=None)
 @given(CASES)
 def test_in_float64_the_oracle_is_torch_but_for_the_last_bits(case: TrainingCase) -> None:
-    """With every layer in float64 the centres are torch's gradients within a few units of the last place."""
+    """In float64, the centres equal torch's gradients up to a few units in the last place."""
     layers = tuple(replace(layer, dtype="float64") for layer in case.model.layers)
     case = replace(case, model=replace(case.model, layers=layers))
     replica = Replica(case.model, numbers.parameters(case, 0, case.model.numbers))
     batch = first_batch(case)
-    found = training.gradients(case, held_by(replica), batch)
+    gradients = training.gradients(case, held_by(replica), batch)
     _, local = torch_gradients(case, replica, batch)
     for name, values in local.items():
         scale = (
-            np.abs(found.by_name[name].centre).max(initial=0)
-            + found.by_name[name].radius.max(initial=0) * 2.0**40
+            np.abs(gradients.by_name[name].centre).max(initial=0)
+            + gradients.by_name[name].radius.max(initial=0) * 2.0**40
         )
-        sure = found.by_name[name].radius <= 1e-6 * (1 + np.abs(found.by_name[name].centre))
+        sure = gradients.by_name[name].radius <= 1e-6 * (1 + np.abs(gradients.by_name[name].centre))
         assert (
-            np.abs(values.reshape(sure.shape) - found.by_name[name].centre)[sure]
+            np.abs(values.reshape(sure.shape) - gradients.by_name[name].centre)[sure]
             <= 1e-12 * (1 + scale)
         ).all(), name
 
@@ -133,9 +139,12 @@ def test_in_float64_the_oracle_is_torch_but_for_the_last_bits(case: TrainingCase
 @settings(max_examples=150, deadline=None)
 @given(CASES)
 def test_the_oracle_encloses_torchs_optimizers(case: TrainingCase) -> None:
-    """Each kind that is drawn, each way it steps, over the case's steps on given gradients; one step has none."""
-    # More than a vector of any dtype, so that fused kernels show both their vectors and what is
-    # left over.
+    """Every optimizer, in every implementation of its step, stays inside the oracle's balls.
+
+    The steps are the case's, on given gradients. In some cases, one step has no gradient.
+    """
+    # 35 elements are more than one vector of any dtype. Fused kernels therefore run both their
+    # vector loop and the remainder.
     shape, plan, size = (7, 5), case.optimizer, 35
     values = numbers.numbers(case, "optimizer", size * (case.steps + 1))
     for dtype in (
@@ -148,7 +157,7 @@ def test_the_oracle_encloses_torchs_optimizers(case: TrainingCase) -> None:
         )
         kind, arguments = optimizer_plan(case)
         optimizer = kind([parameter], **arguments)
-        ours, form = Optimization(), balls.FORMATS[dtype]
+        optimization, form = Optimization(), balls.FORMATS[dtype]
         for step in range(case.steps):
             before = parameter.detach().double().numpy().ravel().copy()
             given_ = (
@@ -162,7 +171,7 @@ def test_the_oracle_encloses_torchs_optimizers(case: TrainingCase) -> None:
             optimizer.step()
             left_out = np.full(size, fill_value=True) if none else None
             start = Ball(before, 0 * before, balls.quantum_of(before))
-            after = ours.step(case.optimizer, start, exactly(gradient), form, left_out)
+            after = optimization.step(case.optimizer, start, exactly(gradient), form, left_out)
             assert enclosed(parameter.detach().double().numpy().ravel(), after)
             assert np.isfinite(after.radius).all()
 
@@ -175,5 +184,5 @@ def test_integers_make_a_whole_step_exact() -> None:
         values="integer",
     )
     replica = Replica(case.model, numbers.parameters(case, 0, case.model.numbers))
-    found = training.gradients(case, held_by(replica), training.batches(case)[0])
-    assert all((ball.radius == 0).all() for ball in found.by_name.values())
+    gradients = training.gradients(case, held_by(replica), training.batches(case)[0])
+    assert all((ball.radius == 0).all() for ball in gradients.by_name.values())

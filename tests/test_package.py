@@ -1,4 +1,4 @@
-"""What others install: built, unpacked outside the checkout, and used there."""
+"""The package as users install it: built, unpacked outside the checkout, and used there."""
 
 import json
 import os
@@ -17,7 +17,10 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from the sdist, built from what git has: nothing that merely lies about goes along."""
+    """Build the wheel from the sdist, and the sdist from the files in git.
+
+    Untracked files are not included.
+    """
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
     listed = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True
@@ -41,7 +44,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Command:
-    """Commands of an environment that has the wheel, and finds what it needs in this one; given in a folder of its own."""
+    """Return a function that runs commands in an environment with the wheel installed.
+
+    The environment finds the dependencies in the current one. The commands run in a folder of their
+    own.
+    """
     home = tmp_path_factory.mktemp("elsewhere")
     subprocess.run(
         [sys.executable, "-m", "venv", "--without-pip", str(home / "env")], check=True, timeout=120
@@ -73,8 +80,8 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Command:
         env=environment,
     )
     assert done.returncode == 0, done.stderr
-    # Not as a site folder: then its .pth files would be read, and an editable installation of the
-    # checkout be found.
+    # A plain path, not a site folder: Python would read the .pth files of a site folder, and would
+    # find an editable installation of the checkout.
     here = next(path for path in sys.path if (Path(path) / "torch").is_dir())
     (packages / "needed.pth").write_text(here + "\n")
     folder = home / "project"
@@ -95,7 +102,11 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Command:
 
 
 def test_everything_git_has_of_the_package_is_in_the_wheel(wheel: Path) -> None:
-    """Modules, templates, settings, the marker of types, and the properties, which lie beside the package here."""
+    """The wheel holds every file of the package that is in git, and the properties.
+
+    These are modules, templates, settings, the marker of types, and the properties, which lie
+    beside the package in the checkout.
+    """
     listed = subprocess.run(
         ["git", "ls-files", "ddp_invariants", "properties"],
         cwd=ROOT,
@@ -114,7 +125,10 @@ def test_everything_git_has_of_the_package_is_in_the_wheel(wheel: Path) -> None:
 def test_an_installed_package_certifies_in_a_folder_with_settings_of_its_own(
     installed: Command,
 ) -> None:
-    """Its conftest and settings of pytest are not read, and nothing of the checkout is found."""
+    """The package certifies in a folder without reading the folder's conftest and settings.
+
+    Nothing of the checkout is found.
+    """
     where = installed(
         "python", "-c", "import ddp_invariants, os; print(os.getcwd(), ddp_invariants.__file__)"
     )
@@ -142,5 +156,5 @@ def test_an_installed_package_certifies_in_a_folder_with_settings_of_its_own(
         "conftest.py",
         "pytest.ini",
     ]
-    told = installed("ddp-invariants", "rules", "SHARD-3", "--json")
-    assert json.loads(told.stdout)["property"].startswith("properties/test_shard.py:")
+    rules = installed("ddp-invariants", "rules", "SHARD-3", "--json")
+    assert json.loads(rules.stdout)["property"].startswith("properties/test_shard.py:")

@@ -1,4 +1,4 @@
-"""pytest as a user runs it: bad input ends in one sentence, verdicts in the exit status, nothing stays behind."""
+"""pytest as a user runs it: one-sentence messages, exit statuses, and no leftovers."""
 
 import json
 import re
@@ -25,12 +25,12 @@ NEVER_DIVIDES = "ddp_invariants/faults/bucketed.py:NeverDivides"
 
 @pytest.fixture
 def under_pytest(session: Session) -> Session:
-    """One pytest session from the checkout's root, as a user would start it."""
+    """Return a function that runs a pytest session from the checkout's root, as a user would."""
     return partial(session, "pytest", "-p", "no:cacheprovider")
 
 
-def said(done: subprocess.CompletedProcess[str]) -> str:
-    """All that was printed."""
+def output_of(done: subprocess.CompletedProcess[str]) -> str:
+    """Return everything that a session printed."""
     return done.stdout + done.stderr
 
 
@@ -63,31 +63,32 @@ BAD_OPTIONS: list[tuple[list[str], str]] = [
 def test_bad_options_end_in_one_sentence_and_status_64(
     under_pytest: Session, options: list[str], message: str
 ) -> None:
-    """Before any property runs, without a traceback."""
+    """A bad option ends in one sentence, before any property runs and without a traceback."""
     done = under_pytest("properties/", *options)
     assert done.returncode == 64
-    assert message in said(done)
-    assert "Traceback" not in said(done)
-    assert len(said(done).strip().splitlines()) == 1
+    assert message in output_of(done)
+    assert "Traceback" not in output_of(done)
+    assert len(output_of(done).strip().splitlines()) == 1
 
 
 def test_a_case_for_more_ranks_than_allowed_is_refused(
     under_pytest: Session, tmp_path: Path
 ) -> None:
-    """The file and the option to change are named."""
+    """The message names the file and the option to change."""
     path = tmp_path / "case.json"
     path.write_text(to_json(TrainingCase(model=Model(1, (Layer("linear"),)), world_size=5)))
     done = under_pytest("properties/", "--replay", str(path))
     assert done.returncode == 64
-    assert f"{path}: the case needs 5 ranks, more than --max-world-size 4 allows; raise it" in said(
-        done
+    assert (
+        f"{path}: the case needs 5 ranks, more than --max-world-size 4 allows; raise it"
+        in output_of(done)
     )
 
 
 def test_a_violation_is_reported_and_its_repeat_line_repeats_it(
     under_pytest: Session, tmp_path: Path
 ) -> None:
-    """The report names rule, rank, step, parameter and cause; the line it ends with fails the same way."""
+    """The report names rule, rank, step, parameter and cause; its repeat line fails again."""
     done = under_pytest(
         "properties/test_grad.py",
         "-k",
@@ -101,14 +102,14 @@ def test_a_violation_is_reported_and_its_repeat_line_repeats_it(
     )
     assert done.returncode == 1
     assert (
-        f"GRAD-2 violated by {NEVER_DIVIDES}: the gradient is not the mean of the ranks' local gradients"
-        in done.stdout
+        f"GRAD-2 violated by {NEVER_DIVIDES}: "
+        "the gradient is not the mean of the ranks' local gradients" in done.stdout
     )
     assert re.search(
         r"where     rank 0 of 2, step 0, parameter 'layers\.0\.weight' \(1, 1\)", done.stdout
     )
     assert "perhaps   got / expected = 2 = world size: summed, never divided" in done.stdout
-    assert "Traceback" not in said(done)
+    assert "Traceback" not in output_of(done)
     repeat = re.search(r"repeat    pytest (.+)", done.stdout)
     assert repeat is not None
     again = under_pytest(*repeat[1].split())
@@ -116,18 +117,21 @@ def test_a_violation_is_reported_and_its_repeat_line_repeats_it(
     assert "GRAD-2 violated by ddp_invariants/faults/bucketed.py:NeverDivides" in again.stdout
     case = repeat[1].split()[repeat[1].split().index("--replay") + 1]
     fixed = under_pytest("properties/", "--replay", case, "-k", "grad2")
-    assert fixed.returncode == 0, said(fixed)
+    assert fixed.returncode == 0, output_of(fixed)
     stored = json.loads((ROOT / case).read_text())
     (tmp_path / "wrong.json").write_text(
         json.dumps({**stored, "case": {**stored["case"], "steps": "many"}})
     )
     wrong = under_pytest("properties/", "--replay", str(tmp_path / "wrong.json"))
     assert wrong.returncode == 64
-    assert "case.steps: Input should be a valid integer" in said(wrong)
+    assert "case.steps: Input should be a valid integer" in output_of(wrong)
 
 
 def test_what_is_seen_while_another_rule_is_tested_fails_the_session(under_pytest: Session) -> None:
-    """INIT-3 holds for a wrapper that never divides; that it violates GRAD-2 is not lost."""
+    """A failure that is seen while another rule is tested fails the session.
+
+    INIT-3 holds for a wrapper that never divides. Its failure of GRAD-2 is reported and stored.
+    """
     done = under_pytest(
         "properties/test_init.py",
         "-k",
@@ -144,7 +148,10 @@ def test_what_is_seen_while_another_rule_is_tested_fails_the_session(under_pytes
     assert re.search(
         r"GRAD-2 +inconclusive .*seen in \d+ cases while other rules were tested", done.stdout
     )
-    why = r"the session fails: breaches of .*GRAD-2.* were seen in cases drawn for other rules; run with -k .*grad2"
+    why = (
+        r"the session fails: breaches of .*GRAD-2.* were seen in cases drawn for other rules; "
+        r"run with -k .*grad2"
+    )
     assert re.search(why, done.stdout)
     kept = re.search(r"ddp-invariants replay (\w{6}) +GRAD-2: world_size=", done.stdout)
     assert kept is not None
@@ -158,7 +165,10 @@ def test_what_is_seen_while_another_rule_is_tested_fails_the_session(under_pytes
 
 
 def test_a_constructor_that_raises_is_inconclusive_under_xdist_too(under_pytest: Session) -> None:
-    """Never a pass, never a violation; the reason is shown; the header says who is on trial."""
+    """A constructor that raises is neither a pass nor a violation, and the reason is shown.
+
+    The header names the implementation under test.
+    """
     done = under_pytest(
         "properties/test_grad.py",
         "-k",
@@ -181,7 +191,7 @@ def test_a_constructor_that_raises_is_inconclusive_under_xdist_too(under_pytest:
 
 
 def test_too_small_a_world_is_said_to_prove_nothing(under_pytest: Session) -> None:
-    """With one rank GRAD-1 never meets a second one: it is not run, for want of what was asked for."""
+    """With one rank GRAD-1 is not run, because `--max-world-size 1` excludes a second rank."""
     done = under_pytest(
         "properties/test_grad.py", "-k", "grad1_", "--max-world-size", "1", "--cases", "5"
     )
@@ -191,7 +201,7 @@ def test_too_small_a_world_is_said_to_prove_nothing(under_pytest: Session) -> No
 
 
 def test_fresh_isolation_certifies_too(under_pytest: Session) -> None:
-    """Every case in new processes with plain gloo groups."""
+    """A rule holds also if every case runs in new processes with plain gloo groups."""
     done = under_pytest(
         "properties/test_grad.py",
         "-k",
@@ -203,12 +213,12 @@ def test_fresh_isolation_certifies_too(under_pytest: Session) -> None:
         "--seed",
         "3",
     )
-    assert done.returncode == 0, said(done)
+    assert done.returncode == 0, output_of(done)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_session_that_is_interrupted_or_killed_leaves_no_process(number: signal.Signals) -> None:
-    """Hosts and ranks of main process and workers end with it."""
+    """The hosts and ranks of the main process and of its workers end with the session."""
     command = [
         sys.executable,
         "-m",
@@ -221,20 +231,23 @@ def test_a_session_that_is_interrupted_or_killed_leaves_no_process(number: signa
         "--cases",
         "5000",
     ]
-    # What runs in the background of a shell ignores SIGINT, and so would the session.
+    # A background process of a shell ignores SIGINT, and the session would inherit that.
     with (
         subprocess.Popen(
             command,
             cwd=ROOT,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - the child runs one line
+            preexec_fn=lambda: signal.signal(  # noqa: PLW1509 - the child runs one line
+                signal.SIGINT, signal.SIG_DFL
+            ),
         ) as session,
         ExitStack() as ending,
     ):
-        ending.callback(session.kill)  # Whatever fails below.
+        ending.callback(session.kill)  # Also if an assertion below fails.
         below: list[psutil.Process] = []
-        until = time.monotonic() + 150  # Seconds on a quiet machine; the hosts import torch first.
+        # This takes seconds on a quiet machine, because the hosts import torch first.
+        until = time.monotonic() + 150
         while len(below) < 8 and time.monotonic() < until:
             time.sleep(0.2)
             below = psutil.Process(session.pid).children(recursive=True)

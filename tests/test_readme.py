@@ -1,4 +1,4 @@
-"""The README says what is so."""
+"""The documents agree with the code and with the outputs of the commands."""
 
 import re
 import shlex
@@ -35,12 +35,12 @@ TEXT = README.read_text(encoding="utf-8")
     "command", [command for command in outputs() if command.startswith("pytest")]
 )
 def test_the_outputs_shown_are_those_of_their_commands(session: Session, command: str) -> None:
-    """Run again; numbers and widths aside, every line is the same."""
+    """A pytest command, run again, gives the output shown, except for numbers and widths."""
     assert shape(run(command, start=session)) == shape(outputs()[command])
 
 
 def test_what_is_quoted_from_files_is_what_they_say() -> None:
-    """The adapter, and the table of the gallery."""
+    """The quoted parts of files, and the table of the gallery, are up to date."""
     texts = [document.read_text(encoding="utf-8") for document in DOCUMENTS]
     quoted = [match for text in texts for match in FILE.finditer(text)]
     assert quoted
@@ -49,7 +49,7 @@ def test_what_is_quoted_from_files_is_what_they_say() -> None:
 
 
 def test_the_two_commands_stand_at_the_top_and_are_what_ci_runs() -> None:
-    """The installation line is .ci/run's, the test command .ci/check's."""
+    """The installation line is that of .ci/run, and the test command is that of .ci/check."""
     commands = re.findall(r"```sh\n(.*?)\n```", TEXT, re.DOTALL)[:2]
     install, properties = commands[0].split(" && ")
     assert commands[1].split(" && ")[0] == install
@@ -59,12 +59,12 @@ def test_the_two_commands_stand_at_the_top_and_are_what_ci_runs() -> None:
 
 
 def test_the_page_of_rules_is_what_the_code_says() -> None:
-    """Requirements, sources, situations, planted faults."""
+    """The page of the rules is what the code makes: requirements, sources, situations, faults."""
     assert RULES.read_text(encoding="utf-8") == rules_page()
 
 
 def test_every_command_shown_is_one() -> None:
-    """The command line takes each line of the documents as it stands there: commands, options, arguments."""
+    """The command line accepts every command, option and argument that the documents show."""
     shown = {
         line
         for document in (README, *sorted((ROOT / "docs").glob("*.md")))
@@ -81,7 +81,7 @@ def test_every_command_shown_is_one() -> None:
 
 
 def test_every_option_is_in_the_table_with_its_values() -> None:
-    """And no other."""
+    """The table of options lists every option, and no other."""
     source = (ROOT / "ddp_invariants" / "plugin.py").read_text()
     options = {*re.findall(r'addoption\("(--[a-z-]+)"', source), *OPTIONS}
     table = {
@@ -95,23 +95,23 @@ def test_every_option_is_in_the_table_with_its_values() -> None:
 
 
 def test_what_is_said_of_the_planted_faults_is_what_was_measured() -> None:
-    """The number of control cases is the document's; nobody was accused there."""
+    """The README gives the measured number of control cases, and no control was accused."""
     measured = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
-    told = re.search(r"and ([\d,]+) cases of controls, is in", TEXT)
-    assert told is not None
-    assert f"| cases of controls | {told[1]} |" in measured
+    count = re.search(r"and ([\d,]+) cases of controls, is in", TEXT)
+    assert count is not None
+    assert f"| cases of controls | {count[1]} |" in measured
     assert "| controls accused | 0 |" in measured
 
 
 def test_the_names_an_implementation_may_use_are_those_the_loader_knows() -> None:
-    """Bucket capacities, process groups, declarations."""
+    """docs/adapter.md names every bucket cap and process group argument that the loader knows."""
     text = ADAPTER.read_text(encoding="utf-8")
     for name in (*arguments.BUCKET_CAPS, *arguments.GROUPS):
         assert f"`{name}`" in text
 
 
 def test_every_dependency_has_its_reason_and_the_tested_set_is_pinned() -> None:
-    """A comment behind each, and a line in constraints.txt."""
+    """Every dependency has a comment with its reason, and a line in constraints.txt."""
     source = (ROOT / "pyproject.toml").read_text()
     project = tomllib.loads(source)["project"]
     pinned = (ROOT / "constraints.txt").read_text()

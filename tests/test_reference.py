@@ -1,4 +1,4 @@
-"""The reference keeps what it promises beyond the plain loop, and refuses clearly what it cannot do."""
+"""The reference keeps its promises beyond the plain loop, and refuses the rest clearly."""
 
 import json
 import subprocess
@@ -15,22 +15,22 @@ SCRIPT = Path(__file__).with_name("scenarios.py")
 
 @pytest.fixture(scope="module")
 def answers() -> dict[str, list[str]]:
-    """What three ranks answered to every scenario; empty where all was right."""
+    """Return the answers of three ranks to every scenario; an empty answer means right."""
     done = subprocess.run(
         [sys.executable, str(SCRIPT)], capture_output=True, text=True, timeout=120, check=True
     )
-    found: dict[str, list[str]] = json.loads(done.stdout)
-    return found
+    by_scenario: dict[str, list[str]] = json.loads(done.stdout)
+    return by_scenario
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_reference(answers: dict[str, list[str]], scenario: str) -> None:
-    """What the scenario's name says, on every rank."""
+    """The fact in the scenario's name holds on every rank."""
     assert answers[scenario] == ["", "", ""]
 
 
 def test_a_saved_sampler_continues_with_exactly_the_rest() -> None:
-    """Nothing is lost or repeated, and the epoch after starts from its beginning."""
+    """A loaded sampler yields exactly the rest of its epoch; the next epoch is complete."""
     original = DistributedSampler(range(10), 2, 1, seed=3)
     original.set_epoch(4)
     whole = list(original)
@@ -43,7 +43,7 @@ def test_a_saved_sampler_continues_with_exactly_the_rest() -> None:
 
 
 def test_a_sampler_refuses_an_empty_dataset_unless_it_drops() -> None:
-    """There is nothing to pad with."""
+    """An empty dataset is refused without drop_last, because there is nothing to pad with."""
     with pytest.raises(ValueError, match="nothing to pad"):
         DistributedSampler([], 2, 0)
     assert list(DistributedSampler([], 2, 0, drop_last=True)) == []

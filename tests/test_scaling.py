@@ -1,4 +1,4 @@
-"""Loss scalers: what a scaled case is, what is judged of it, and that torch's own does what is expected of it."""
+"""Loss scalers: the scaled cases, the rules that judge them, and torch's own scaler."""
 
 import math
 from collections.abc import Callable
@@ -34,7 +34,7 @@ SCALED = replace(CASE, steps=4, scaler=LossScale(4, interval=1), poison=Poison(1
 
 
 def of_scales(evidence: TrainingEvidence, rank: int, scales: list[float]) -> TrainingEvidence:
-    """The same in which a rank's scales are others."""
+    """Return the evidence with other loss scales on one rank."""
     ranks = list(evidence.ranks)
     ranks[rank] = replace(ranks[rank], scales=scales)
     return replace(evidence, ranks=tuple(ranks))
@@ -47,7 +47,10 @@ def of_scales(evidence: TrainingEvidence, rank: int, scales: list[float]) -> Tra
 def test_right_evidence_of_a_loss_scale_breaches_no_rule(
     world_size: int, optimizer: Optimizer
 ) -> None:
-    """A skipped step counts for nothing: neither for the momentum nor for the steps that Adam has made."""
+    """Right evidence of a loss scale violates no rule.
+
+    A skipped step does not count, neither for the momentum nor for Adam's number of steps.
+    """
     poison = Poison(world_size - 1, 1, "inf")
     evidence = right(replace(SCALED, world_size=world_size, optimizer=optimizer, poison=poison))
     assert evidence.ranks[0].scales == [32.0, 16.0, 32.0, 64.0]
@@ -58,7 +61,7 @@ def test_right_evidence_of_a_loss_scale_breaches_no_rule(
         "more than one rank",
         UNSCALED,
     }
-    # All four steps, of which one moves nothing.
+    # All four steps are compared; one of them moves nothing.
     assert (
         findings["PARAM-3"].compared
         > 3 * judge(right(replace(CASE, steps=1, world_size=world_size)))["PARAM-3"].compared
@@ -129,7 +132,7 @@ def test_right_evidence_of_a_loss_scale_breaches_no_rule(
 def test_param6_fires(
     fact: str, got: str, alter: Callable[[TrainingEvidence], TrainingEvidence]
 ) -> None:
-    """On each way to skip, scale or move wrongly, named for what it is."""
+    """PARAM-6 fails for each wrong way to skip, scale or move, and names it."""
     failure = judge(alter(right(SCALED)))["PARAM-6"].failure
     assert failure is not None
     assert failure.fact.startswith(fact)
@@ -137,14 +140,18 @@ def test_param6_fires(
 
 
 def test_scales_that_are_missing_prove_nothing() -> None:
-    """No evidence is neither a pass nor an accusation."""
+    """If the scales are missing, the rule neither holds nor fails."""
     finding = judge(of_scales(right(SCALED), 1, []))["PARAM-6"]
     assert finding.failure is None
     assert "no evidence of the loss scale" in finding.unjudged
 
 
 def test_what_may_overflow_or_not_is_left_to_the_ranks() -> None:
-    """Two ranks' gradients of 2**127 overflow if they are summed first, and do not if they are divided first."""
+    """If only some right implementations overflow, the ranks may make the step or skip it.
+
+    Two gradients of 2**127 overflow if they are summed first, but not if they are divided first.
+    All ranks must still decide alike.
+    """
     evidence = right(replace(SCALED, poison=None, steps=1))
     for rank in (0, 1):
         evidence = altered(evidence, rank, "local", 0, WEIGHT, lambda v: np.full_like(v, 2.0**127))
@@ -161,14 +168,17 @@ def test_what_may_overflow_or_not_is_left_to_the_ranks() -> None:
             lambda v, value=value: value.astype(v.dtype).reshape(v.shape),
         )
     skipped = everywhere(skipped, "state", 0, "momentum", np.zeros_like)
-    assert [judge(one)["PARAM-6"].failure for one in (made, skipped)] == [None, None]
+    assert [judge(variant)["PARAM-6"].failure for variant in (made, skipped)] == [None, None]
     parted = judge(of_scales(made, 1, [8.0]))["PARAM-6"].failure
     assert parted is not None
     assert "gradients may be finite, or not" in parted.got
 
 
 def test_unscaling_rounds_nothing_but_what_becomes_too_small() -> None:
-    """A power of two leaves a normal number's digits alone; below the smallest normal number, it is off by that at most."""
+    """Unscaling by a power of two is exact, unless the result is too small or too large.
+
+    Below the smallest normal number, the error is at most that number.
+    """
     form = balls.FORMATS["float32"]
     values = np.array([3.14159, -1e-30, 2.0**-149, 1e38], np.float32)
     for exponent in (-140, -30, 3, 120):
@@ -223,19 +233,22 @@ SPARSE = Model(2, (Layer("embedding", sparse=True), Layer("linear", 2)))
     ],
 )
 def test_what_cannot_be_run_is_refused(make: Callable[[], object], message: str) -> None:
-    """With the field, what it holds and what it may hold."""
+    """The message names the field, its value, and the values allowed."""
     with pytest.raises(CaseError) as refused:
         make()
     assert message in str(refused.value)
 
 
 def test_a_scaled_case_is_told_in_a_line() -> None:
-    """With the scale, and what differs from the defaults."""
+    """The description names the scale and the fields that differ from their defaults."""
     assert "scaler=(log2_scale=4,interval=1)" in describe(SCALED)
 
 
 def test_drawn_cases_are_scaled_and_become_simpler() -> None:
-    """Every one of the rule's own that can be; of others some; all of them can be run, and so can what is simpler."""
+    """PARAM-6 draws a scaler for every case that can have one.
+
+    Every scaled case has a simpler case without a scaler.
+    """
     met: set[str] = set()
 
     @DRAWN
@@ -252,7 +265,10 @@ def test_drawn_cases_are_scaled_and_become_simpler() -> None:
                 {f"scale {case.scaler.log2_scale > 100}", f"unscaled {case.scaler.unscaled}"}
             )
         assert (
-            any(isinstance(one, TrainingCase) and one.scaler is None for one in simpler(case))
+            any(
+                isinstance(candidate, TrainingCase) and candidate.scaler is None
+                for candidate in simpler(case)
+            )
             or case.scaler is None
         )
 
@@ -261,7 +277,10 @@ def test_drawn_cases_are_scaled_and_become_simpler() -> None:
 
 
 def test_an_overflow_of_the_scale_itself_is_skipped(pool: Pool) -> None:
-    """2**122 times a gradient of some size is no float32; the scale falls far at once, and the next steps are made."""
+    """An overflow that the scale itself causes is skipped, and the next steps are made.
+
+    The scale 2**122 times a gradient exceeds float32. The scale then falls by 2**40 at once.
+    """
     scaler = LossScale(122, log2_backoff=40)
     case = TrainingCase(
         Model(4, (Layer("linear", 4), Layer("linear", 4))),
@@ -274,7 +293,7 @@ def test_an_overflow_of_the_scale_itself_is_skipped(pool: Pool) -> None:
     evidence = pool.train(case, Ddp())
     assert [rank.scales for rank in evidence.ranks] == [[2.0**82, 2.0**82, 2.0**83]] * 2
     findings = judge(evidence)
-    assert {name: found.failure for name, found in findings.items() if found.failure} == {}
+    assert {name: finding.failure for name, finding in findings.items() if finding.failure} == {}
     assert findings["PARAM-6"].met >= {"a step skipped", "a step made after one that was skipped"}
 
 
@@ -302,9 +321,9 @@ def test_an_overflow_of_the_scale_itself_is_skipped(pool: Pool) -> None:
 def test_a_world_of_one_rank_is_plain_training_with_a_loss_scale(
     pool: Pool, case: TrainingCase
 ) -> None:
-    """The plain steps have a scaler of their own, which skips what the wrapped ones skip."""
+    """With one rank, the scaler of the plain steps skips the same steps as the wrapper's."""
     findings = judge(pool.train(case, Ddp()))
-    assert {name: found.failure for name, found in findings.items() if found.failure} == {}
+    assert {name: finding.failure for name, finding in findings.items() if finding.failure} == {}
     assert findings["PARAM-4"].compared == 4 * 4
     assert (UNSCALED in findings["PARAM-6"].met) == (case.clip is not None)
     assert "a step skipped" in findings["PARAM-6"].met
@@ -319,18 +338,23 @@ def test_a_world_of_one_rank_is_plain_training_with_a_loss_scale(
     ],
 )
 def test_a_fault_beside_a_scaler_is_caught(make_trial: TrialMaker, name: str, words: str) -> None:
-    """By the rule that nothing but a scaled case can breach, in words that say what is wrong."""
+    """PARAM-6, which only a scaled case can violate, catches the fault and names it."""
     with pytest.raises(violation_class("PARAM-6"), match=words):
         make_trial(ddp=f"ddp_invariants.faults.scaled:{name}", cases=20).certify("PARAM-6")
 
 
 @pytest.mark.parametrize(
-    "control", [one for one in chosen(["scaled"]) if not one.is_fault], ids=lambda one: one.name
+    "control",
+    [entry for entry in chosen(["scaled"]) if not entry.is_fault],
+    ids=lambda entry: entry.name,
 )
 def test_an_optimizer_that_sees_to_scaling_is_not_accused(
     make_trial: TrialMaker, control: Planted
 ) -> None:
-    """Whether it looks at all gradients, or at a shard and asks the other ranks."""
+    """An optimizer that handles the scale itself violates no rule.
+
+    The optimizer looks at all gradients, or it looks at a shard and asks the other ranks.
+    """
     trial = make_trial(ddp=control.target, cases=20)
     trial.certify("PARAM-6")
     assert all(trial.ledger[rule].seen == 0 for rule in ALL_RULES)
@@ -338,7 +362,10 @@ def test_an_optimizer_that_sees_to_scaling_is_not_accused(
 
 @pytest.mark.parametrize("ddp", ["ddp_invariants.faults.functional:stepped"])
 def test_what_synchronises_in_the_step_is_not_asked(make_trial: TrialMaker, ddp: str) -> None:
-    """A scaler would look at what is not synchronised yet: it is not offered, and the rule not judged."""
+    """PARAM-6 is not judged for a wrapper that synchronises in the optimizer's step.
+
+    A scaler would look at gradients that are not synchronised yet, so no scaler is offered.
+    """
     trial = make_trial(ddp=ddp, cases=5)
     assert not trial.scope.has("scaler")
     with pytest.raises(NotJudged, match="takes no loss scaler"):
@@ -346,7 +373,7 @@ def test_what_synchronises_in_the_step_is_not_asked(make_trial: TrialMaker, ddp:
 
 
 def test_an_overflow_where_less_is_held_is_left_to_the_ranks() -> None:
-    """Of gradients that travel in float16, what exceeds 65504 may be infinite."""
+    """If gradients travel in float16, a value above 65504 may become infinite or not."""
     evidence = everywhere(
         right(replace(SCALED, poison=None, steps=1)),
         "local",

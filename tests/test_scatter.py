@@ -1,4 +1,7 @@
-"""Data that the first rank sends to the others: ranks are asked together, and what they hold is told apart by its values."""
+"""Samplers whose first rank sends data to the others.
+
+The ranks are asked together, and the data they hold are recognised by value.
+"""
 
 import pytest
 from probed import Discover
@@ -20,10 +23,13 @@ EACH = ("SHARD-1", "SHARD-2", "SHARD-3", "SHARD-4", "SHARD-6", "SHARD-8")
 
 
 def held(pool: Pool, name: str, **case: object) -> list[list[int]]:
-    """What every rank holds in the first epoch of a small question."""
+    """Return the samples that every rank holds in the first epoch of a small case."""
     sampler = Sampler(SCATTERED + name)
     pool.describe(sampler)
-    evidence = pool.shards(ShardCase(**{"data": Data(samples=6), **case}), sampler)  # type: ignore[arg-type]  # checked there
+    evidence = pool.shards(
+        ShardCase(**{"data": Data(samples=6), **case}),  # type: ignore[arg-type]  # checked there
+        sampler,
+    )
     assert evidence.incident is None
     first, second = evidence.answers
     assert first["shards"] == second["shards"]
@@ -32,7 +38,10 @@ def held(pool: Pool, name: str, **case: object) -> list[list[int]]:
 
 
 def test_ranks_hold_what_the_first_one_has_sent(pool: Pool) -> None:
-    """By sample, wherever it stands in what was sent; their own and nobody's data are told from it."""
+    """A sample is recognised by its value, wherever it stands in the data that were sent.
+
+    Data that a rank made itself, and data that belong to nobody, are marked as such.
+    """
     assert held(pool, "Scatters") == [[0, 1, 2], [3, 4, 5]]
     assert held(pool, "ScattersPadded", world_size=3, data=Data(samples=4)) == [
         [0, 3],
@@ -46,7 +55,10 @@ def test_ranks_hold_what_the_first_one_has_sent(pool: Pool) -> None:
 
 @pytest.mark.parametrize("name", ["Scatters", "ScattersPadded", "ScattersObjects"])
 def test_right_ones_are_not_accused(make_trial: TrialMaker, name: str) -> None:
-    """Of any world size from 1 on; where it must, the data set is divisible."""
+    """A right sampler violates no rule at any world size.
+
+    If the sampler needs it, the drawn datasets are divisible by the world size.
+    """
     trial = make_trial(sampler=SCATTERED + name, cases=20)
     for rule in EACH:
         if not trial.scope.excluded(rule):
@@ -70,31 +82,34 @@ def test_right_ones_are_not_accused(make_trial: TrialMaker, name: str) -> None:
     ],
 )
 def test_a_wrong_one_is_caught(make_trial: TrialMaker, name: str, rule: str, words: str) -> None:
-    """And confirmed in new processes."""
+    """A wrong sampler is caught, and the failure is confirmed in new processes."""
     trial = make_trial(sampler=SCATTERED + name, cases=20)
     trial.pool.deadline = 1.5
-    asked = rule if rule.startswith("SHARD") else "SHARD-1"
+    target = rule if rule.startswith("SHARD") else "SHARD-1"
     with pytest.raises(Violation) as raised:
-        trial.certify(asked, cases_for(asked, trial.scope))
+        trial.certify(target, cases_for(target, trial.scope))
     assert raised.value.failure.rule == rule
     assert words in str(raised.value)
     assert "runs in fresh processes" in str(raised.value)
 
 
 def test_unequal_parts_are_refused_by_every_rank(pool: Pool, discovered: Discover) -> None:
-    """Which is no violation: data sets are then drawn that the world size divides."""
-    found = discovered(pool, Ddp(), Sampler(SCATTERED + "Scatters"), 4)
-    uneven = next(one for one in found.dealt if one.capability == "uneven")
+    """If every rank refuses unequal parts, datasets are drawn that the world size divides.
+
+    Such a refusal is no violation.
+    """
+    discovery = discovered(pool, Ddp(), Sampler(SCATTERED + "Scatters"), 4)
+    uneven = next(probed for probed in discovery.dealt if probed.capability == "uneven")
     assert (uneven.standing, uneven.words) == (
         Standing.REFUSED,
         "ValueError: 7 samples are no equal parts for 2 ranks",
     )
-    asked = found.scope(3).fit_shards(ShardCase(world_size=8, data=Data(samples=7)))
-    assert (asked.world_size, asked.data.samples) == (3, 9)
+    fitted = discovery.scope(3).fit_shards(ShardCase(world_size=8, data=Data(samples=7)))
+    assert (fitted.world_size, fitted.data.samples) == (3, 9)
 
 
 def test_what_takes_no_data_cannot_scatter(pool: Pool) -> None:
-    """A sentence, not an accusation."""
+    """A sampler that scatters but takes no data is refused in one sentence."""
     with pytest.raises(
         LoadFailure, match="declares layout = 'scatter' and takes no data as dataset"
     ):
@@ -104,7 +119,10 @@ def test_what_takes_no_data_cannot_scatter(pool: Pool) -> None:
 
 
 def test_a_rank_that_raises_alone_is_heard(pool: Pool) -> None:
-    """The parts of one answer: what one raised is the answer; rules about what was dealt then lack their evidence."""
+    """If one rank raises, its error is the answer, and the rules lack their evidence.
+
+    The ranks' parts are joined into one answer.
+    """
     sampler = Sampler(SCATTERED + "Scatters")
     pool.describe(sampler)
     evidence = pool.shards(ShardCase(data=Data(samples=3)), sampler)

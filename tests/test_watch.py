@@ -1,4 +1,4 @@
-"""While a session runs, and when it is cut short: what is known is told, kept, and never taken for more than it is."""
+"""A session while it runs and when it is cut short: progress, certificates and clean-up."""
 
 import json
 import os
@@ -38,14 +38,18 @@ def _until(holds: Callable[[], object], seconds: float) -> bool:
 
 
 def test_what_a_worker_tells_is_what_the_main_process_knows() -> None:
-    """The last of it; of workers that handed over their ledgers nothing; and nothing of what is no ledger."""
+    """The main process knows the last ledger that each worker sent.
+
+    The listener leaves out workers that have handed over their ledgers, and ignores messages that
+    are no ledger.
+    """
     listener = Listener()
-    one, other = ProgressSender(listener.address, "gw0"), ProgressSender(listener.address, "gw1")
-    one(ledger(8))
-    one(ledger(9))  # A moment later: not told.
-    other.tell(ledger(10))
-    other.tell(ledger(11))
-    one._socket.send(b"no ledger")
+    first, second = ProgressSender(listener.address, "gw0"), ProgressSender(listener.address, "gw1")
+    first(ledger(8))
+    first(ledger(9))  # A moment later: not sent.
+    second.tell(ledger(10))
+    second.tell(ledger(11))
+    first._socket.send(b"no ledger")
     assert _until(
         lambda: (
             {name: each.cases for name, each in listener.ledgers().items()} == {"gw0": 8, "gw1": 11}
@@ -54,13 +58,16 @@ def test_what_a_worker_tells_is_what_the_main_process_knows() -> None:
     )
     assert list(listener.ledgers(without={"gw0"})) == ["gw1"]
     listener.close()
-    one.tell(ledger())  # Nobody listens: nothing happens.
-    one.close()
-    other.close()
+    first.tell(ledger())  # Without a listener, sending does nothing.
+    first.close()
+    second.close()
 
 
 def test_progress_says_what_is_held_open_vacuous_and_left() -> None:
-    """A rule is held once its property has ended; a guess of what is left needs one that did."""
+    """A rule counts as held once its property has ended.
+
+    The remaining time is unknown until one property has ended.
+    """
     known, progress = Ledger(), Progress(100)
     known.cases = 30
     known.merge(ledger())
@@ -80,7 +87,8 @@ def test_progress_says_what_is_held_open_vacuous_and_left() -> None:
     assert progress.vacuous(known) == {"GRAD-2": ["three ranks"]}
     line = progress.line(known)
     assert re.match(
-        rf"1/{len(ALL_RULES)} properties, 70 cases, [\d]+/s, 1 held, {len(ALL_RULES) - 1} open, about ",
+        rf"1/{len(ALL_RULES)} properties, 70 cases, [\d]+/s, "
+        rf"1 held, {len(ALL_RULES) - 1} open, about ",
         line,
     ), line
     known.entries["GRAD-1"].confirmed = known.entries["GRAD-1"].seen = 1
@@ -93,14 +101,18 @@ SHOWN = (
     .split("```sh\n")[1]
     .partition("\n```")[0]
 )
-"""The two commands of the README."""
+"""The two commands in the README's section on the certificate."""
 SHARDS = ("properties/test_shard.py", "-k", "shard2 or shard4", "--cases", "10", "--seed", "1")
 
 
 def test_a_session_leaves_all_it_was_asked_for_also_under_xdist(
     session: Session, tmp_path: Path
 ) -> None:
-    """Certificate, page, badge, JUnit with the rules' properties, the CI job's page; of two rules alone it is partial."""
+    """A session under xdist writes every output that it was asked for.
+
+    The outputs are a certificate, its page, a badge, a JUnit file with the rules' properties, and
+    the summary of a CI job. The certificate of two rules alone is partial.
+    """
     (tmp_path / "summary.md").write_text("said before\n")
     certify, recheck = (
         line.replace(" certificate.", f" {tmp_path}/it.").split() for line in SHOWN.splitlines()
@@ -134,7 +146,7 @@ def test_a_session_leaves_all_it_was_asked_for_also_under_xdist(
     assert (rechecked.exit_code, rechecked.output.startswith("PARTIAL")) == (2, True)
     certificate = verifying.read(tmp_path / "it.json")
     assert certificate == verifying.read(tmp_path / "it.html")
-    assert [one.rule for one in certificate.rules if one.verdict == "holds"] == [
+    assert [row.rule for row in certificate.rules if row.verdict == "holds"] == [
         "SHARD-2",
         "SHARD-4",
     ]
@@ -145,25 +157,28 @@ def test_a_session_leaves_all_it_was_asked_for_also_under_xdist(
         f"{len(ALL_RULES) - 2} of {len(ALL_RULES)} properties did not run to their end"
     )
     assert certificate.setting.seed == 1
-    assert all(len(one.digest) == 64 and one.files == 1 for one in certificate.subjects)
+    assert all(len(subject.digest) == 64 and subject.files == 1 for subject in certificate.subjects)
     assert json.loads((tmp_path / "badge.json").read_text())["message"] == "partial"
     assert (
         (tmp_path / "summary.md").read_text().startswith("said before\n## PARTIAL: not certified\n")
     )
     suite = ET.parse(tmp_path / "junit.xml").getroot().find("testsuite")
     assert suite is not None
-    whole = {one.get("name"): one.get("value") for one in suite.findall("properties/property")}
+    whole = {item.get("name"): item.get("value") for item in suite.findall("properties/property")}
     assert (whole["SHARD-2"], whole["GRAD-1"], whole["seed"]) == ("holds", "not tested", "1")
     per_test = [
-        {one.get("name"): one.get("value") for one in case.findall("properties/property")}
+        {item.get("name"): item.get("value") for item in case.findall("properties/property")}
         for case in suite.findall("testcase")
     ]
-    said = sorted((one["ddp-invariants rule"], one["verdict"]) for one in per_test)
-    assert said == [("SHARD-2", "holds"), ("SHARD-4", "holds")]
+    verdicts = sorted((test["ddp-invariants rule"], test["verdict"]) for test in per_test)
+    assert verdicts == [("SHARD-2", "holds"), ("SHARD-4", "holds")]
 
 
 def test_what_cannot_be_written_is_refused_before_anything_runs(tmp_path: Path) -> None:
-    """No folder, another suffix, a folder in its place; by the option's name."""
+    """An output that cannot be written is refused by its option's name before anything runs.
+
+    Examples are a missing folder, another suffix, and a folder in the file's place.
+    """
     for wanted, words in (
         (Wanted(certificate=tmp_path / "no" / "it.json"), f"there is no folder {tmp_path / 'no'}"),
         (Wanted(certificate=tmp_path / "it.pdf"), "expected FILE.json or FILE.html"),
@@ -175,7 +190,10 @@ def test_what_cannot_be_written_is_refused_before_anything_runs(tmp_path: Path) 
 
 
 def test_an_interrupt_prints_what_is_known_and_leaves_a_partial_certificate(tmp_path: Path) -> None:
-    """On a terminal where the progress was drawn, with two workers, by the key: the table, a certificate, and no process."""
+    """An interrupt by key prints the table, writes a partial certificate, and leaves no process.
+
+    The session runs on a terminal with a progress display and two workers.
+    """
     command = [
         sys.executable,
         "-m",
@@ -194,16 +212,16 @@ def test_an_interrupt_prints_what_is_known_and_leaves_a_partial_certificate(tmp_
     if not pid:
         os.chdir(ROOT)
         os.execve(sys.executable, command, {**plain(), "TERM": "xterm", "COLUMNS": "118"})
-    said, below, pressed = b"", [], 0.0
+    output, below, pressed = b"", [], 0.0
     until = time.monotonic() + 90
     try:
         while time.monotonic() < until:
             if select.select([terminal], [], [], 0.1)[0]:
                 try:
-                    said += os.read(terminal, 1 << 16)
+                    output += os.read(terminal, 1 << 16)
                 except OSError:  # The other side is closed.
                     break
-            if not pressed and re.search(rb"/\d+ properties, [1-9][\d,]* cases, \d+/s, ", said):
+            if not pressed and re.search(rb"/\d+ properties, [1-9][\d,]* cases, \d+/s, ", output):
                 below, pressed = psutil.Process(pid).children(recursive=True), time.monotonic()
                 os.write(terminal, b"\x03")
         seconds = time.monotonic() - pressed
@@ -212,15 +230,15 @@ def test_an_interrupt_prints_what_is_known_and_leaves_a_partial_certificate(tmp_
         os.close(terminal)
         for process in [psutil.Process(pid)] if psutil.pid_exists(pid) else []:
             process.send_signal(signal.SIGKILL)
-    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", said.decode())
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", output.decode())
     assert status == 2, text
-    # A third of a second where there is a core for it (`benchmarks/interrupting.py`); here others
-    # are at work.
+    # With a free core this takes a third of a second (`benchmarks/interrupting.py`). Here, other
+    # tests run at the same time.
     assert seconds < 3 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
     assert re.search(r"[\d,]+ cases judged\r\nrule +verdict", text), text
     assert "not finished" in text
     assert "Traceback" not in text
-    assert ".\r\n" not in text.partition("=== data-parallel")[0]  # No dots between what is drawn.
+    assert ".\r\n" not in text.partition("=== data-parallel")[0]  # No dots beside the display.
     certificate = verifying.read(tmp_path / "it.json")
     assert certificate.partial[0] == "the session was interrupted"
     assert certificate.cases > 0
@@ -228,7 +246,11 @@ def test_an_interrupt_prints_what_is_known_and_leaves_a_partial_certificate(tmp_
     assert len(below) > 3
     assert _until(
         lambda: (
-            not [one for one in below if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+            not [
+                child
+                for child in below
+                if child.is_running() and child.status() != psutil.STATUS_ZOMBIE
+            ]
         ),
         5,
     )
@@ -236,7 +258,11 @@ def test_an_interrupt_prints_what_is_known_and_leaves_a_partial_certificate(tmp_
 
 @pytest.mark.parametrize("heeded", [True, False])
 def test_an_interrupt_that_python_ignores_is_made_again(*, heeded: bool) -> None:
-    """One that comes in a finalizer, or a callback of the garbage collector: without it the program goes on."""
+    """An interrupt that Python ignores is raised again.
+
+    Python ignores an interrupt in a finalizer or in a callback of the garbage collector. Without
+    `heed_interrupts`, the program goes on.
+    """
     lines = [
         "import os, signal, time",
         "from ddp_invariants.session.ending import heed_interrupts",
@@ -264,21 +290,31 @@ def test_an_interrupt_that_python_ignores_is_made_again(*, heeded: bool) -> None
 
 
 def test_whoever_cuts_a_session_short_ends_its_workers_but_those_that_came_back() -> None:
-    """Whether or not they have told anything yet."""
+    """A session that is cut short kills its workers, whether or not they have sent anything.
+
+    Workers that have handed over their ledgers are not killed.
+    """
     monitor = Monitor(SessionSettings("pytest", 1, 10, 4, "pooled", "gloo"), Wanted(), lambda: None)
-    with subprocess.Popen(["sleep", "60"]) as one, subprocess.Popen(["sleep", "60"]) as other:
-        monitor.workers = {"gw0": one.pid, "gw1": other.pid}
+    with (
+        subprocess.Popen(["sleep", "60"]) as running,
+        subprocess.Popen(["sleep", "60"]) as finished,
+    ):
+        monitor.workers = {"gw0": running.pid, "gw1": finished.pid}
         monitor.take("gw1", Ledger())
         monitor.cut_short(by_user=False)
-        assert (one.wait(10), other.poll(), monitor.interrupted) == (-signal.SIGKILL, None, False)
-        other.kill()
+        assert (running.wait(10), finished.poll(), monitor.interrupted) == (
+            -signal.SIGKILL,
+            None,
+            False,
+        )
+        finished.kill()
     monitor.listener.close()
 
 
 def test_in_a_ci_job_a_line_tells_now_and_then_how_far_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Not before its time, and not twice at once."""
+    """In a CI job, a progress line is printed at intervals: not too early, and not twice."""
     monitor = Monitor(SessionSettings("pytest", 1, 10, 4, "pooled", "gloo"), Wanted(), lambda: None)
     try:
         assert monitor.line() == ""

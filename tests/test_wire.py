@@ -1,4 +1,4 @@
-"""Frames: taken whole however they come, and nothing else taken for one."""
+"""Frames are received whole, however their bytes arrive, and nonsense is rejected."""
 
 import socket
 from collections.abc import Iterator
@@ -13,14 +13,14 @@ Ends = tuple[socket.socket, socket.socket]
 
 @pytest.fixture
 def ends() -> Iterator[Ends]:
-    """Two connected sockets."""
-    one, other = socket.socketpair()
-    with one, other:
-        yield one, other
+    """Yield two connected sockets."""
+    left, right = socket.socketpair()
+    with left, right:
+        yield left, right
 
 
 def taken(connection: socket.socket) -> object:
-    """What comes of taking until there is a frame or nothing is left to take."""
+    """Take from a connection until a frame is complete; return None after 1,000 tries."""
     incoming = wire.Incoming()
     for _ in range(1000):
         frame = incoming.take(connection)
@@ -30,14 +30,14 @@ def taken(connection: socket.socket) -> object:
 
 
 def test_a_frame_arrives_as_it_was_sent(ends: Ends) -> None:
-    """Header and bits, whichever way they are received."""
+    """Header and bits arrive unchanged by both ways of receiving."""
     for receive in (taken, wire.receive):
         wire.send(ends[0], {"to": 1}, b"bits")
         assert receive(ends[1]) == ({"to": 1}, b"bits")
 
 
 def test_half_a_frame_keeps_nobody_waiting(ends: Ends) -> None:
-    """Taking returns at once, and the frame is there when its last byte is."""
+    """Taking returns None at once until the last byte of the frame has arrived."""
     incoming = wire.Incoming()
     wire.send(ends[0], {"to": 1}, b"bits")
     whole = ends[1].recv(100)
@@ -60,7 +60,7 @@ NONSENSE = [
 
 @pytest.mark.parametrize(("sent", "message"), NONSENSE, ids=[message for _, message in NONSENSE])
 def test_nonsense_is_told_as_such(ends: Ends, sent: bytes, message: str) -> None:
-    """By the one exception that means a broken peer."""
+    """Nonsense raises WireError, the one exception that means a broken peer."""
     ends[0].sendall(sent)
     ends[0].close()
     with pytest.raises(WireError, match=message):

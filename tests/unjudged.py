@@ -8,14 +8,20 @@ from ddp_invariants.reference.ddp import DistributedDataParallel as Reference
 
 
 class RaisesOnWrap(Reference):
-    """The constructor raises on every rank: a refusal, which is no violation and no pass."""
+    """A wrapper whose constructor raises on every rank.
+
+    This is a refusal: neither a violation nor a pass.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         raise NotImplementedError("to be written")
 
 
 class TrainsACopy(Reference):
-    """Trains a deep copy of the module: nothing of it can be seen, and nothing may be said of it."""
+    """A wrapper that trains a deep copy of the module.
+
+    The copy cannot be seen, so no rule may judge it.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__(deepcopy(module))

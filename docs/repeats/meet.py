@@ -1,4 +1,4 @@
-"""Two ranks that meet at a file: what the scripts beside this one share."""
+"""A meeting of two ranks at a file: the part that the scripts in this folder share."""
 
 import os
 import sys
@@ -15,10 +15,10 @@ def _rank(rank: int, path: str, work: Callable[[int], None]) -> None:
     work(rank)
     sys.stdout.flush()
     dist.barrier()
-    os._exit(0)  # Through the interpreter's exit gloo's threads abort some of the processes.
+    os._exit(0)  # On a normal exit, gloo's threads abort some of the processes.
 
 
 def in_two_ranks(work: Callable[[int], None]) -> None:
-    """Run something on two gloo ranks."""
+    """Run a function on two gloo ranks."""
     with tempfile.TemporaryDirectory() as folder:
         spawn(_rank, (f"{folder}/store", work), nprocs=2)

@@ -1,9 +1,12 @@
-"""FSDP2 of torch 2.13: an exception caught as the first backward starts, and the steps after it are not what they would be.
+"""FSDP2 of torch 2.13: wrong steps after an exception caught in the first backward.
+
+The exception is raised and caught as the first backward starts. Nothing is raised later. The script
+uses plain torch, with two ranks on the same batch, so that the parameters must be those of plain
+training.
+
+Run it from the checkout's root:
 
     python docs/repeats/torch_fsdp2_caught_error.py
-
-Nothing is raised. Plain torch, two ranks on the same batch, so that the parameters must be those of
-plain training.
 """
 
 import sys
@@ -16,12 +19,12 @@ from torch.distributed.tensor import DTensor
 
 
 def fail(_gradient: Tensor) -> None:
-    """What a user's backward may do, such as run out of memory."""
+    """Raise an error, as a user's backward may do, for example when it runs out of memory."""
     raise RuntimeError("an exception of the user's own")
 
 
 def trained(*, sharded: bool, failing: bool) -> list[Tensor]:
-    """The parameters after three steps, before the first of which a backward may fail."""
+    """Return the parameters after three steps; before the first step, a backward may fail."""
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
     if sharded:
@@ -39,7 +42,7 @@ def trained(*, sharded: bool, failing: bool) -> list[Tensor]:
         module(inputs).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-    # After the exception they are no DTensors any more.
+    # After the exception, the parameters are no longer DTensors.
     return [
         parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
         for parameter in module.parameters()
@@ -47,11 +50,14 @@ def trained(*, sharded: bool, failing: bool) -> list[Tensor]:
 
 
 def rank_main(rank: int) -> None:
-    """With and without the exception."""
+    """Train with and without the exception, and print the difference from plain training."""
     plain = trained(sharded=False, failing=False)
     for failing in (False, True):
-        found = trained(sharded=True, failing=failing)
-        off = max(float((one - other).abs().max()) for one, other in zip(plain, found, strict=True))
+        parameters = trained(sharded=True, failing=failing)
+        off = max(
+            float((expected - actual).abs().max())
+            for expected, actual in zip(plain, parameters, strict=True)
+        )
         sys.stdout.write(
             f"rank {rank}, {'after an exception' if failing else 'undisturbed'}: off by {off:.2g}\n"
         )

@@ -1,6 +1,8 @@
-"""torch 2.13's `replicate` broadcasts parameters and no buffers: ranks keep the ones they built. Plain torch, two ranks.
+"""torch 2.13's `replicate` broadcasts parameters but no buffers: ranks keep their own.
 
-python docs/repeats/torch_replicate_buffers.py
+The script uses plain torch and two ranks. Run it from the checkout's root:
+
+    python docs/repeats/torch_replicate_buffers.py
 """
 
 import sys
@@ -13,8 +15,8 @@ from torch.distributed._composable.replicate import replicate
 
 
 def rank_main(rank: int) -> None:
-    """Build different buffers, wrap, look at them when the first forward starts."""
-    warnings.simplefilter("ignore")  # It is deprecated, and says so.
+    """Build different buffers, wrap the module, and print them when the first forward starts."""
+    warnings.simplefilter("ignore")  # `replicate` is deprecated.
     module = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     norm = module[1]
     assert isinstance(norm, nn.BatchNorm1d)

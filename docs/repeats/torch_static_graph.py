@@ -1,9 +1,12 @@
-"""torch 2.13's DDP with static_graph=True: an exception caught in the first backward, and no gradient is ever reduced again.
+"""torch 2.13's DDP with static_graph=True: no gradient is reduced after a caught exception.
+
+After an exception that is caught in the first backward, no gradient is ever reduced again. Nothing
+is raised, in this step or in any later step. The script uses plain torch and two ranks; every
+step's gradients must be equal on both.
+
+Run it from the checkout's root:
 
     python docs/repeats/torch_static_graph.py
-
-Nothing is raised, in this step or any later one. Plain torch, two ranks; every step's gradients
-must be equal on both.
 """
 
 import sys
@@ -15,12 +18,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def fail(_gradient: Tensor) -> None:
-    """What a user's backward may do, such as run out of memory."""
+    """Raise an error, as a user's backward may do, for example when it runs out of memory."""
     raise RuntimeError("an exception of the user's own")
 
 
 class Model(nn.Module):
-    """A layer whose backward fails where it is told to."""
+    """A layer whose backward fails if `failing` is set."""
 
     failing = False
 
@@ -29,7 +32,7 @@ class Model(nn.Module):
         self.layer = nn.Linear(2, 1)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Shape (B, 2) to (B, 1)."""
+        """Return the layer's outputs: shape (B, 2) to (B, 1)."""
         outputs: Tensor = self.layer(inputs)
         if self.failing:
             outputs.register_hook(fail)
@@ -52,7 +55,8 @@ def rank_main(rank: int) -> None:
             optimizer.zero_grad()
             continue
         sys.stdout.write(
-            f"rank {rank}, step {step}: gradient {module.layer.weight.grad}, weight {module.layer.weight.data}\n"
+            f"rank {rank}, step {step}: gradient {module.layer.weight.grad}, "
+            f"weight {module.layer.weight.data}\n"
         )
         optimizer.step()
         optimizer.zero_grad()

@@ -1,8 +1,11 @@
-"""torch 2.13's DDP with static_graph=True: where the loss carries a penalty on gradients, no gradient is reduced.
+"""torch 2.13's DDP with static_graph=True: no gradient is reduced under a gradient penalty.
+
+The loss carries a penalty on gradients. Nothing is raised. The script uses plain torch and two
+ranks; gradients must be equal on both.
+
+Run it from the checkout's root:
 
     python docs/repeats/torch_static_graph_penalty.py
-
-Nothing is raised. Plain torch, two ranks; gradients must be equal on both.
 """
 
 import sys
@@ -14,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def rank_main(rank: int) -> None:
-    """One step of each kind."""
+    """Run one step of each kind: with and without static_graph, with and without the penalty."""
     for static_graph in (False, True):
         for penalised in (False, True):
             torch.manual_seed(0)
@@ -23,7 +26,7 @@ def rank_main(rank: int) -> None:
             inputs = torch.full((1, 2), float(rank + 1), requires_grad=True)
             outputs = wrapped(inputs)
             loss = outputs.square().sum()
-            if penalised:  # The gradient that is asked for here uses up what a forward has armed.
+            if penalised:  # This call to grad uses up the state that the forward has armed.
                 (gradient,) = torch.autograd.grad(outputs.sum(), inputs, create_graph=True)
                 loss = loss + gradient.square().sum()
             loss.backward()

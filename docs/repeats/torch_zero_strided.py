@@ -1,9 +1,11 @@
-"""torch 2.13's ZeroRedundancyOptimizer on a parameter that is not contiguous: other ranks get wrong elements, silently.
+"""torch 2.13's ZeroRedundancyOptimizer sends wrong elements of a non-contiguous parameter.
+
+After each step, the optimizer broadcasts the owner's parameters as they lie in memory. Since gloo
+ignores strides (pytorch#192920), the other ranks get wrong elements. Nothing is raised.
+
+Run it from the checkout's root:
 
     python docs/repeats/torch_zero_strided.py
-
-After each step it broadcasts the owner's parameters as they lie, and gloo ignores strides
-(pytorch#192920).
 """
 
 import sys
@@ -15,7 +17,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 
 
 def rank_main(rank: int) -> None:
-    """One step of SGD with equal gradients: every rank must end with every element one lower."""
+    """Run one step of SGD with equal gradients: every element must fall by one on every rank."""
     strided = nn.Parameter(torch.arange(8.0).reshape(2, 4)[:, ::2])
     optimizer = ZeroRedundancyOptimizer(
         [strided, nn.Parameter(torch.ones(2))], torch.optim.SGD, lr=1.0
