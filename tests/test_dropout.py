@@ -78,7 +78,7 @@ def finding_of(
     return judge(drew(by_rank, case, evaluated))["RNG-1"]
 
 
-def failure(
+def failure_of(
     by_rank: list[list[Array]], case: TrainingCase = CASE, evaluated: Array | None = None
 ) -> Failure:
     """Return the failure of RNG-1 on this evidence."""
@@ -113,16 +113,16 @@ def test_what_is_drawn_twice_is_told_with_what_predicts_it(
     by_rank: list[list[Array]], words: str
 ) -> None:
     """A repeated draw is reported with its cause, or with no cause if none predicts it."""
-    assert failure(by_rank).perhaps == words
+    assert failure_of(by_rank).perhaps == words
 
 
 def test_it_says_who_drew_what_when() -> None:
     """A repeat between ranks is reported before a repeat within a rank, and the earliest first."""
-    failure = failure([[*OWN[0][:5], OWN[1][5]], OWN[1], OWN[2]])
+    failure = failure_of([[*OWN[0][:5], OWN[1][5]], OWN[1], OWN[2]])
     assert failure.fact == "two ranks draw the same random numbers"
     assert failure.where == "ranks 0 and 1 of 3, step 2, micro-step 1"
     assert failure.got.startswith("96 of 96 random bits are the same")
-    failure = failure([OWN[0], OWN[1], [*OWN[2][:3], OWN[2][0], *OWN[2][4:]]])
+    failure = failure_of([OWN[0], OWN[1], [*OWN[2][:3], OWN[2][0], *OWN[2][4:]]])
     assert failure.fact == "a rank draws the same random numbers again"
     assert failure.where == "rank 2 of 3, step 0, micro-step 0 and step 1, micro-step 1"
 
@@ -130,7 +130,7 @@ def test_it_says_who_drew_what_when() -> None:
 def test_what_begins_after_an_interlude_is_told_as_that() -> None:
     """The failure names the between-steps action that precedes the first repeated draw."""
     case = replace(CASE, between_steps=(BetweenSteps("evaluation", 1),))
-    failure = failure([[*OWN[rank][:2], *stream(42, 4)] for rank in range(3)], case)
+    failure = failure_of([[*OWN[rank][:2], *stream(42, 4)] for rank in range(3)], case)
     assert failure.perhaps == "every rank is seeded alike from step 1 on, after this: evaluation"
 
 
@@ -159,7 +159,7 @@ def test_what_a_wrapper_made_anew_draws_again_is_its_affair() -> None:
         is None
     )
     assert (
-        failure([[*stream(42, 2), *stream(42, 2)]] * 3, case).perhaps
+        failure_of([[*stream(42, 2), *stream(42, 2)]] * 3, case).perhaps
         == "every rank is seeded alike"
     )
 
@@ -178,11 +178,11 @@ def test_backwards_through_one_forward_draw_once() -> None:
 def test_in_training_all_is_drawn_and_in_evaluation_nothing() -> None:
     """A forward in training must draw, and a forward in evaluation must not."""
     unchanged = np.ones((1, 96))
-    failure = failure([OWN[0], [*OWN[1][:4], unchanged, OWN[1][5]], OWN[2]])
+    failure = failure_of([OWN[0], [*OWN[1][:4], unchanged, OWN[1][5]], OWN[2]])
     assert failure.fact == "a forward in training draws no random numbers"
     assert failure.where == "rank 1 of 3, step 2, micro-step 0"
     assert finding_of(OWN, evaluated=unchanged).failure is None
-    assert failure(OWN, evaluated=OWN[0][0]).fact == "a forward in evaluation draws random numbers"
+    assert failure_of(OWN, evaluated=OWN[0][0]).fact == "a forward in evaluation draws random numbers"
 
 
 def test_without_evidence_nothing_is_judged() -> None:
