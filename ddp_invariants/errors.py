@@ -5,7 +5,7 @@ Standard library only: the rank side imports this module under any interpreter.
 
 
 class CertificateError(ValueError):
-    """A file is no certificate, or not as it was written: one sentence that says why."""
+    """A file is no certificate, or was changed; the message is one sentence with the reason."""
 
 
 class DeclarationError(ValueError):
@@ -57,7 +57,7 @@ class UnknownRuleError(ValueError):
 
 
 class BaselineError(ValueError):
-    """A file is no baseline, or not all of one: one sentence that says why."""
+    """A file is no baseline, or an incomplete one; the message is one sentence with the reason."""
 
 
 UNUSABLE_INPUT = (

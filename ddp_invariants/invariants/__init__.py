@@ -1,7 +1,7 @@
 """The rules, as pure functions of evidence.
 
-A rule sees one case's evidence and says: nothing wrong among so many comparisons, a
-breach here, or that it lacks its evidence. Add a rule to the module of its invariant.
+A rule reads one case's evidence. It reports how many comparisons found nothing wrong, or a failure,
+or that evidence is missing. Add a rule to the module of its invariant.
 """
 
 from collections.abc import Callable, Iterable
@@ -61,25 +61,28 @@ ALL_RULES = {
         _RULES, key=lambda rule: (_ORDER.index(rule.split("-")[0]), int(rule.split("-")[1]))
     )
 }
-"""Every rule by id, in the order of the specification; then those that were added (`own`)."""
+"""Every rule by id, in the order of the specification; user-defined rules (`own`) follow."""
 SHIPPED = tuple(ALL_RULES)
-"""The ids of those that come with the package."""
+"""The ids of the rules that come with the package."""
 OWN = 100
-"""Number from which on a rule is somebody's own."""
+"""Smallest number of a user-defined rule."""
 
 
 def own(identifier: str, requirement: str, needs: tuple[str, ...] = ()) -> Callable[[Judge], Judge]:
-    """Register a judge as a rule of one's own, in the process that imports it; it is certified like any other.
+    """Register a judge as a user-defined rule, in the process that imports it.
+
+    A user-defined rule is certified like any other.
 
     Args:
-        identifier: The invariant it belongs to and a number from `OWN` on, as `COMM-100`. The
-            invariant says what is judged: SHARD a sampler, all others training; COMM what is sent,
-            too.
-        requirement: What must hold, in one sentence.
-        needs: Situations without which it has proved nothing: the judge enters them in `tally.met`.
+        identifier: The rule's invariant and a number of at least `OWN`, as `COMM-100`. The
+            invariant decides what is judged. SHARD rules judge a sampler; all others judge
+            training. COMM rules also see what is sent.
+        requirement: The requirement, in one sentence.
+        needs: Situations without which the rule has proved nothing. The judge enters the situations
+            it meets in `tally.met`.
 
     Raises:
-        ValueError: It is not called so.
+        ValueError: The identifier does not have this form.
     """
     invariant, _, number = identifier.partition("-")
     if invariant not in _ORDER or not number.isdecimal() or int(number) < OWN:
@@ -102,12 +105,15 @@ def judge(
     declared: Declarations = UNDECLARED,
     sampler: SamplerDeclarations = UNDECLARED_SAMPLER,
 ) -> dict[str, Finding]:
-    """Judge one case by every rule about its kind of evidence, as far as what is declared says what to expect."""
+    """Judge one case by every rule about its kind of evidence.
+
+    The declarations say what to expect.
+    """
     if isinstance(evidence, ShardEvidence):
         shard_view = ShardView(evidence, sampler)
         return {identifier: rule.find(shard_view) for identifier, rule in sharding.rules.items()}
     view = EvidenceView(evidence, declared)
-    # A run may diverge: what overflows is told from what does not by its value, not by a warning.
+    # A run may diverge. The rules recognise an overflow by its value; a numpy warning adds nothing.
     with np.errstate(all="ignore"):
         return {identifier: rule.find(view) for identifier, rule in training.rules.items()}
 
@@ -119,7 +125,7 @@ _CAUSES_FIRST = (
     "LIVE-1",
     "COMM-3",
     "GPU-1",
-    "COMM-2",  # What luck decides is wrong in any of the ways below.
+    "COMM-2",  # A race can produce any of the failures below.
     "INIT-3",
     "INIT-1",
     "INIT-2",
@@ -130,7 +136,7 @@ _CAUSES_FIRST = (
     "BUF-2",
     "LOSS-2",
     "LOSS-3",
-    "PARAM-4",  # In a world of one rank, which a smallest case has only where it needs it.
+    "PARAM-4",  # World size 1: a smallest case has it only if the fault needs it.
     "STATE-1",
     "STATE-2",
     "GRAD-4",
@@ -167,29 +173,30 @@ _CAUSES_FIRST = (
     "SHARD-9",
     "SHARD-10",
 )
-"""Rules in the order in which the breach of one explains those of later ones, in one and the same case. Of two about the same
-values the narrower comes first: in the smallest case that shows a fault, its situation is there
-because the fault needs it."""
+"""The rules in causal order: in one case, a rule's failure explains the failures of later rules.
+
+Of two rules about the same values, the narrower comes first. In the smallest case that shows a
+fault, the narrower rule's situation is present only because the fault needs it.
+"""
 
 assert set(_CAUSES_FIRST) | {"COMM-6"} == set(ALL_RULES)
 
 
 def root_failure(failures: Iterable[Failure]) -> Failure | None:
-    """Of the breaches of one case, the one that explains the others; None of none."""
+    """Return the failure that explains the other failures of its case; None if there is none."""
     return min(failures, key=_depth, default=None)
 
 
 def _depth(failure: Failure) -> float:
-    """How far down the causes a breach is."""
+    """Return the position of a failure in the causal order."""
     after = failure.rule
-    if (
-        failure.rule == "INIT-3" and failure.fact == init.SOURCE_CHANGED
-    ):  # What all ranks got tells more.
+    # A failure of INIT-1, -2 or -4 says more: it names the values that the other ranks received.
+    if failure.rule == "INIT-3" and failure.fact == init.SOURCE_CHANGED:
         after = "INIT-4"
     if failure.rule == "GRAD-5" and any(cause.kind in LOW for cause in failure.causes):
-        after = "GRAD-2"  # It is not the step that matters, but that the first one's values happened to survive.
-    if (
-        after not in _CAUSES_FIRST
-    ):  # Somebody's own: what those that are known to explain others do not tell.
+        # The step does not matter: the first step's values survived the low precision by chance.
+        after = "GRAD-2"
+    # A user-defined rule comes last: the shipped rules are known to explain others.
+    if after not in _CAUSES_FIRST:
         return len(_CAUSES_FIRST)
     return _CAUSES_FIRST.index(after) + 0.5 * (after != failure.rule)

@@ -1,4 +1,4 @@
-"""BUF: buffers stay those of one model, where the implementation promises it, and move as its forwards move them."""
+"""BUF: ranks keep equal buffers if the implementation promises it; forwards move them as usual."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +21,15 @@ WRITTEN = "buffers written to between steps"
 
 @training.rule(
     "BUF-1",
-    "Every step's forward starts from equal buffers on all ranks, which their batches have moved apart.",
+    "Every step's forward starts from equal buffers on all ranks, which their batches have moved "
+    "apart.",
     (TWO_RANKS, MOVED),
 )
 def equal_when_a_forward_starts(view: EvidenceView, tally: Tally) -> Failure | None:
-    """Bitwise, from the second step on (the first is INIT-2's), where no forward before it was under no_sync."""
+    """Compare bitwise from the second step on; the first step is judged by INIT-2.
+
+    Only cases in which no earlier forward ran under no_sync are judged.
+    """
     case = view.case
     if case.world_size == 1 or case.injected_failure is not None:
         raise NotAbout(
@@ -59,16 +63,19 @@ def equal_when_a_forward_starts(view: EvidenceView, tally: Tally) -> Failure | N
 
 @training.rule(
     "BUF-2",
-    "A forward in training moves buffers as the unwrapped module's does: what the next one starts from "
-    "lies, element by element, between what the ranks' twins were left with, or what the program wrote since.",
+    "A forward in training moves buffers as the unwrapped module's does: what the next one "
+    "starts from lies, element by element, between what the ranks' twins were left with, or what "
+    "the program wrote since.",
     (EACH_MOVED, NORMED, WRITTEN),
 )
 def moved_as_the_modules(view: EvidenceView, tally: Tally) -> Failure | None:
-    """On steps of one forward, from what each rank started it from.
+    """Judge steps of one forward, from the buffers each rank started the step with.
 
-    Between them lies what a broadcast makes of them, a mean, weighted or not, and what each rank
-    keeps for itself; of a count that all ranks agree on, nothing else does. A mean is computed in
-    the buffer's dtype: to what W terms and a division round.
+    The twin is the unwrapped module, run on the same batch from the same buffers. The allowed range
+    lies between the values that the ranks' twins left. It contains a broadcast value, a plain or
+    weighted mean, and a rank's own value. If all ranks agree on a count, only that count lies in
+    the range. A mean is computed in the buffer's dtype, so the bound allows the rounding of W terms
+    and a division.
     """
     case = view.case
     if not any(layer.buffers for layer in case.model.layers):
@@ -79,17 +86,18 @@ def moved_as_the_modules(view: EvidenceView, tally: Tally) -> Failure | None:
             if case.accumulation > 1
             else "whose buffers count where ranks run out of batches is not fixed"
         )
-    forwards = {one.step for one in case.between_steps if one.kind == "forward only"}
+    forwards = {action.step for action in case.between_steps if action.kind == "forward only"}
     forwards |= {case.injected_failure.step} if case.injected_failure is not None else set()
-    written = {one.step for one in case.between_steps if one.kind == "buffers"}
+    written = {action.step for action in case.between_steps if action.kind == "buffers"}
     for step in view.steps("forward buffers")[1:]:
-        if step in forwards:  # Which moved buffers, too, before this was noted.
+        # An extra forward moved the buffers before they were recorded.
+        if step in forwards:
             continue
         began, twins = (
             view.every_rank("forward buffers", step - 1),
             view.every_rank("twin buffers", step - 1),
         )
-        moved = any(one != other for one, other in zip(began, twins, strict=True))
+        moved = any(before != after for before, after in zip(began, twins, strict=True))
         if step in written:
             twins = view.every_rank("written buffers", step)
             tally.met.add(WRITTEN)
@@ -97,9 +105,9 @@ def moved_as_the_modules(view: EvidenceView, tally: Tally) -> Failure | None:
             {NORMED} if moved and case.model.norms_batches else set()
         )
         for rank, started in enumerate(view.every_rank("forward buffers", step)):
-            found = _not_between(twins, started, tally)
-            if found is not None:
-                name, words = found
+            wrong = _not_between(twins, started, tally)
+            if wrong is not None:
+                name, words = wrong
                 slot = next(slot for slot in started.layout.slots if slot.name == name)
                 failure = Failure(
                     "BUF-2",
@@ -118,15 +126,19 @@ def moved_as_the_modules(view: EvidenceView, tally: Tally) -> Failure | None:
 def _not_between(
     twins: tuple[Tensors, ...], started: Tensors, tally: Tally
 ) -> tuple[str, str] | None:
-    """The first buffer with an element that lies between none of the ranks', and what it is; None where there is none."""
+    """Return the first buffer with an element outside the range of the twins' buffers, with words.
+
+    Returns:
+        The buffer's name and the difference in words; None if every element lies in the range.
+    """
     layout = started.layout
     if any(
-        [slot.name for slot in one.layout.slots] != [slot.name for slot in layout.slots]
-        or one.layout.sizes != layout.sizes
-        for one in twins
+        [slot.name for slot in twin.layout.slots] != [slot.name for slot in layout.slots]
+        or twin.layout.sizes != layout.sizes
+        for twin in twins
     ):
         raise Unjudged("the buffers a forward starts from are not those of the module")
-    twins_WP = np.stack([one.values_P for one in twins])
+    twins_WP = np.stack([twin.values_P for twin in twins])
     known_P = np.isfinite(twins_WP).all(0)
     tally.compared += int(known_P.sum())
     slack_P = _rounding(layout, twins_WP)
@@ -138,7 +150,7 @@ def _not_between(
         return None
     first = int(np.argmax(wrong_P))
     slot, place = layout.locate(first)
-    left = sorted({float(one) for one in twins_WP[:, first]})
+    left = sorted({float(value) for value in twins_WP[:, first]})
     expected = (
         number(left[0]) if len(left) == 1 else f"between {number(left[0])} and {number(left[-1])}"
     )
@@ -149,7 +161,10 @@ def _not_between(
 
 
 def _rounding(layout: Layout, twins_WP: FloatArray) -> FloatArray:
-    """What a weighted mean over the ranks may be off by: W products, as many additions, a division; of integers nothing."""
+    """Return the largest rounding error of a weighted mean over the ranks.
+
+    The mean takes W products, W additions and a division. Integers have no rounding.
+    """
     terms = 2 * len(twins_WP) + 1
     rounding_P = (
         gamma(terms, layout.roundoff_P) * np.abs(twins_WP).sum(0) + terms * layout.smallest_P

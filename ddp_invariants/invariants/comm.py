@@ -1,4 +1,4 @@
-"""COMM: what the ranks send each other, beyond what arrives."""
+"""COMM: the collectives that the ranks issue, apart from the values they deliver."""
 
 from collections.abc import Iterable
 
@@ -21,15 +21,18 @@ WITHHELD = (
     "reduce_scatter_single",
 )
 """Collectives whose result can be withheld; `ranks.group` withholds them."""
-NOT_OBSERVED = "not observed: no collective went through torch.distributed, as far as this process group's own code goes"
+NOT_OBSERVED = (
+    "not observed: no collective went through torch.distributed, as far as this "
+    "process group's own code goes"
+)
 
 
 def _require_observed(ranks: Iterable[RankEvidence]) -> None:
-    """Insist that the ranks' groups saw something.
+    """Raise unless the ranks' process groups observed a collective.
 
     Raises:
-        NotAbout: The groups are plain ones, which note nothing.
-        Unjudged: Nothing went through them.
+        NotAbout: The process groups are plain, and plain process groups record nothing.
+        Unjudged: No collective went through them.
     """
     sent = [rank.sent for rank in ranks]
     if not any(sent):
@@ -39,8 +42,12 @@ def _require_observed(ranks: Iterable[RankEvidence]) -> None:
 
 
 def _groups(view: EvidenceView) -> dict[tuple[tuple[int, ...], int], dict[int, list[Call]]]:
-    """The collectives of each group by rank; a group is known by its members and how many with the same were made before."""
-    outside, found = (
+    """Return the collectives of each process group by rank.
+
+    A process group is identified by its members and its number among the groups with the same
+    members.
+    """
+    outside, by_group = (
         view.case.outside,
         dict[tuple[tuple[int, ...], int], dict[int, list[Call]]](),
     )
@@ -50,15 +57,17 @@ def _groups(view: EvidenceView) -> dict[tuple[tuple[int, ...], int], dict[int, l
             everyone = range(outside, outside + view.case.world_size)
             members = tuple(evidence.groups[number] if number < len(evidence.groups) else everyone)
             made[members] = made.get(members, 0) + 1
-            found.setdefault((members, made[members]), {})[rank] = collectives(calls)
-    return found
+            by_group.setdefault((members, made[members]), {})[rank] = collectives(calls)
+    return by_group
 
 
 def _require_plain_steps(view: EvidenceView) -> None:
-    """Insist that every step is one forward and its backward after another, and that nothing happens between steps.
+    """Raise unless every step is a plain sequence of forwards and backwards.
+
+    Each forward is followed by its backward, and nothing happens between steps.
 
     Raises:
-        NotAbout: They are not.
+        NotAbout: The case is not plain.
     """
     case = view.case
     if (
@@ -79,11 +88,15 @@ def _require_plain_steps(view: EvidenceView) -> None:
 
 @training.rule(
     "COMM-1",
-    "All ranks issue the same sequence of collectives: kind, dtype, element count, reduce operation.",
+    "All ranks issue the same sequence of collectives: kind, dtype, element count, reduce "
+    "operation.",
     ("more than one rank",),
 )
 def same_sequence_on_all_ranks(view: EvidenceView, tally: Tally) -> Failure | None:
-    """As the observed groups noted them, each group among its members; what goes past torch.distributed is not seen."""
+    """Compare the recorded collectives of each process group among its members.
+
+    Communication that bypasses torch.distributed is not seen.
+    """
     world_size, incident = view.case.world_size, view.incident
     if world_size == 1:
         raise NotAbout("one rank")
@@ -110,18 +123,21 @@ def same_sequence_on_all_ranks(view: EvidenceView, tally: Tally) -> Failure | No
 
 
 def _so_far(view: EvidenceView, tally: Tally) -> Failure | None:
-    """Of a run that did not end, what each rank is known to have issued: a call that differs is told, a missing one is not."""
+    """Compare what each rank is known to have issued in a run that did not end.
+
+    A call that differs is a failure; a missing call is not, since the rank may not have reached it.
+    """
     incident, outside, world_size = view.incident, view.case.outside, view.case.world_size
     assert incident is not None
     known: dict[str, dict[int, list[Call]]] = {}
     for (members, occurrence), by_rank in _groups(view).items():
         known.setdefault(label(members, occurrence - 1), {}).update(by_rank)
-    for number, said in incident.calls.items():
-        for group, calls in said.by_group().items() if number >= outside else ():
+    for number, issued in incident.calls.items():
+        for group, calls in issued.by_group().items() if number >= outside else ():
             known.setdefault(group, {})[number - outside] = calls
     for by_rank in known.values():
-        first, *others = sorted(by_rank)
-        for rank in others:
+        first, *rest = sorted(by_rank)
+        for rank in rest:
             failure = _mismatch(
                 collectives(by_rank[first]),
                 collectives(by_rank[rank]),
@@ -137,42 +153,49 @@ def _so_far(view: EvidenceView, tally: Tally) -> Failure | None:
 
 
 def _mismatch(
-    one: list[Call],
-    other: list[Call],
+    first_calls: list[Call],
+    calls: list[Call],
     first: int,
     rank: int,
     world_size: int,
     *,
     so_far: bool = False,
 ) -> Failure | None:
-    found = difference(one, other, so_far=so_far)
-    if found is None:
+    parting = difference(first_calls, calls, so_far=so_far)
+    if parting is None:
         return None
-    said = [call.at if call is not None else "nothing more" for call in (found.one, found.other)]
-    calls = "" if so_far else f"; {len(other)} calls in all, rank {first} {len(one)}"
-    notes = "\n".join(_side_by_side(one, other, found.number, first, rank))
+    places = [
+        call.at if call is not None else "nothing more" for call in (parting.one, parting.other)
+    ]
+    counts = "" if so_far else f"; {len(calls)} calls in all, rank {first} {len(first_calls)}"
+    notes = "\n".join(_side_by_side(first_calls, calls, parting.number, first, rank))
     return Failure(
         "COMM-1",
         "ranks issue different collectives",
-        f"rank {rank} of {world_size}, call {found.number}",
-        f"{said[1]}, rank {first} issues {said[0]}{calls}",
+        f"rank {rank} of {world_size}, call {parting.number}",
+        f"{places[1]}, rank {first} issues {places[0]}{counts}",
         "",
         notes,
     )
 
 
 def _side_by_side(
-    one: list[Call], other: list[Call], number: int, first: int, rank: int
+    first_calls: list[Call], calls: list[Call], number: int, first: int, rank: int
 ) -> Iterable[str]:
-    """Two ranks' sequences around the call in which they part."""
+    """Yield two ranks' sequences around the first call that differs, side by side."""
     yield f"   call   {f'rank {first}':<52} rank {rank}"
-    for index in range(max(0, number - 3), min(number + 2, max(len(one), len(other)))):
-        left, right = (calls[index].at if index < len(calls) else "-" for calls in (one, other))
+    for index in range(max(0, number - 3), min(number + 2, max(len(first_calls), len(calls)))):
+        left, right = (
+            column[index].at if index < len(column) else "-" for column in (first_calls, calls)
+        )
         yield f" {'>' if index == number - 1 else ' '} {index + 1:>4}   {left:<52} {right}"
 
 
 def _raised(evidence: TrainingEvidence) -> list[tuple[str, str, int] | None]:
-    """What ended each rank's run, and where; not in which words, which may hold addresses and ports."""
+    """Return the error type and place that ended each rank's run.
+
+    The message is left out: it may hold addresses and ports.
+    """
     return [
         None
         if rank.raised is None
@@ -183,13 +206,13 @@ def _raised(evidence: TrainingEvidence) -> list[tuple[str, str, int] | None]:
 
 @training.rule(
     "COMM-2",
-    "No answer depends on luck: with results withheld until they are waited for, and with delays, the "
-    "evidence is bitwise the same.",
+    "No answer depends on luck: with results withheld until they are waited for, and with "
+    "delays, the evidence is bitwise the same.",
     ("results withheld", "collectives delayed"),
     costs=2,
 )
 def same_whatever_the_timing(view: EvidenceView, tally: Tally) -> Failure | None:
-    """Against the same case run without its perturbation."""
+    """Compare with the same case run without its perturbation."""
     plan = view.case.perturbation
     if (
         plan.kind == "none"
@@ -198,9 +221,8 @@ def same_whatever_the_timing(view: EvidenceView, tally: Tally) -> Failure | None
         or view.case.world_size == 1
     ):
         raise NotAbout("the timing of nothing is perturbed")
-    if (
-        view.case.injected_failure is not None
-    ):  # Without its perturbation it is run without that, too.
+    # The run without the perturbation also lacks the injected failure.
+    if view.case.injected_failure is not None:
         raise NotAbout("something goes wrong on purpose")
     failure = same_as_without(view, tally, "COMM-2")
     if failure is None:
@@ -209,28 +231,28 @@ def same_whatever_the_timing(view: EvidenceView, tally: Tally) -> Failure | None
 
 
 def same_as_without(view: EvidenceView, tally: Tally, rule: str) -> Failure | None:
-    """Whether all evidence is that of the same case without its perturbation, to the last bit.
+    """Compare all evidence bitwise with that of the same case without its perturbation.
 
     Raises:
-        NotAbout: It was not run a second time.
-        Unjudged: One of the two runs was cut short, or drew other random numbers, or sent nothing
-            that was seen.
+        NotAbout: The case was not run a second time.
+        Unjudged: One of the two runs was cut short, drew other random numbers, or sent nothing that
+            was observed.
     """
     plan, plain = view.case.perturbation, view.evidence.unperturbed
     if plain is None:
         raise NotAbout("not run a second time without its perturbation")
-    other = EvidenceView(plain, view.declared)
+    unperturbed = EvidenceView(plain, view.declared)
     if view.incident is not None or plain.incident is not None:
-        raise Unjudged(view.cut_short or other.cut_short)
+        raise Unjudged(view.cut_short or unperturbed.cut_short)
     _require_observed(view.evidence.ranks)
     _require_the_same_draws(view.evidence.ranks, plain.ranks)
     for rank, (perturbed, before) in enumerate(zip(view.evidence.ranks, plain.ranks, strict=True)):
         for (moment, step), tensors in before.tensors.items():
-            found = perturbed.tensors.get((moment, step))
-            if found is None:
+            changed = perturbed.tensors.get((moment, step))
+            if changed is None:
                 continue
             tally.compared += len(tensors.layout.slots)
-            difference = parted(tensors, found, "without that")
+            difference = parted(tensors, changed, "without that")
             if difference is not None:
                 return Failure(
                     rule,
@@ -245,7 +267,8 @@ def same_as_without(view: EvidenceView, tally: Tally, rule: str) -> Failure | No
             rule,
             "whether it raises depends on timing",
             f"world size {len(plain.ranks)}",
-            f"{view.cut_short or 'nothing raised'}; without that {other.cut_short or 'nothing raised'}",
+            f"{view.cut_short or 'nothing raised'}; without that "
+            f"{unperturbed.cut_short or 'nothing raised'}",
             f"it changes when {plan.words}",
         )
     if view.cut_short:
@@ -257,11 +280,11 @@ def same_as_without(view: EvidenceView, tally: Tally, rule: str) -> Failure | No
 def _require_the_same_draws(
     perturbed_W: tuple[RankEvidence, ...], plain_W: tuple[RankEvidence, ...]
 ) -> None:
-    """Insist that both runs drew the same random numbers, so that what differs is not their doing.
+    """Raise unless both runs drew the same random numbers; other draws would explain a difference.
 
     Raises:
-        Unjudged: They did not: an exception was caught in one alone, or threads draw from the
-            generator as well.
+        Unjudged: The runs drew other numbers. An exception was caught in one run alone, or threads
+            draw from the same generator.
     """
     for perturbed, plain in zip(perturbed_W, plain_W, strict=True):
         for at, tensors in plain.tensors.items():
@@ -275,17 +298,21 @@ def _require_the_same_draws(
 
 @training.rule(
     "COMM-3",
-    "Nothing is still in flight when a step's gradients are to be ready, and no buffer is written while "
-    "its collective is in flight.",
+    "Nothing is still in flight when a step's gradients are to be ready, and no buffer is "
+    "written while its collective is in flight.",
     ("results withheld",),
 )
 def nothing_is_left_in_flight(view: EvidenceView, tally: Tally) -> Failure | None:
-    """On cases that withhold results until they are waited for: a wait that is missing is missing whatever the timing."""
+    """Judge cases that withhold results until they are waited for.
+
+    In such a case a missing wait shows under every timing.
+    """
     if not view.case.perturbation.kind == "withheld":
         raise NotAbout("results are not withheld")
     if view.case.exhausted:
         raise NotAbout(
-            "whether others still have batches is asked in every step, and nobody need wait for the answer"
+            "whether others still have batches is asked in every step, and nobody need wait for "
+            "the answer"
         )
     if view.case.world_size == 1:
         raise NotAbout("one rank")
@@ -298,21 +325,22 @@ def nothing_is_left_in_flight(view: EvidenceView, tally: Tally) -> Failure | Non
                 view.cut_short or "no collective was observed whose result could be withheld"
             )
         tally.compared += calls
-        # Of what is sent before the first step alone nothing is to be ready at a step's end.
+        # Collectives sent before the first step need not be ready at a step's end, so a run with
+        # only such collectives does not meet the situation.
         if any(
             call.kind in WITHHELD
             for starts, ends in evidence.marks
             for call in evidence.sent_between(starts, ends)
         ):
             tally.met.add("results withheld")
-        for step, sent, what in evidence.in_flight:
+        for step, sent, state in evidence.in_flight:
             return Failure(
                 "COMM-3",
-                f"the result of a collective is {what}",
+                f"the result of a collective is {state}",
                 f"rank {rank} of {len(view.evidence.ranks)}, step {step} of {view.case.steps}",
                 sent.at,
                 "a wait is missing"
-                if what.startswith("not")
+                if state.startswith("not")
                 else "a buffer is used before its wait",
             )
     return None
@@ -329,12 +357,18 @@ _REDUCTIONS = (
 
 
 _PADDING = 32
-"""Elements a bucket may be padded to a multiple of, where that is more than the world size: how many are sent tells that the
-filling is right, and this only what no padding explains."""
+"""A bucket may be padded to a multiple of this many elements, or of the world size if larger.
+
+The number of reductions shows that buckets are filled correctly. This size check only finds an
+excess that no padding explains.
+"""
 
 
 def reductions(evidence: RankEvidence, step: int) -> list[Call]:
-    """The reductions of the gradients of a step, in the order they were started; of integers, which tell other things, none."""
+    """Return the reductions of a step's gradients, in the order they were started.
+
+    Reductions of integers are left out: they carry no gradients.
+    """
     began, ended, _ = evidence.backwards[step]
     return [
         call
@@ -346,17 +380,19 @@ def reductions(evidence: RankEvidence, step: int) -> list[Call]:
 
 
 def reductions_per_step(evidence: TrainingEvidence) -> list[int]:
-    """How many reductions the first rank started in each step's backward."""
+    """Return the number of reductions that the first rank started in each step's backward."""
     return [
         len(reductions(evidence.ranks[0], step)) for step in range(len(evidence.ranks[0].backwards))
     ]
 
 
 def overlapping(evidence: TrainingEvidence) -> bool:
-    """Whether steps had several reductions, and in each of them every rank started one before the last gradient came.
+    """Return whether reductions started before the last gradient was computed.
 
-    The first step aside, which may come before the plan; and not where a thread of its own
-    communicates, whose time is the scheduler's affair.
+    This must hold on every rank in each step with several reductions, and there must be such a
+    step. The first step is left out, since the implementation may not have planned its buckets yet.
+    The result is False if a separate thread communicates: the scheduler decides when that thread
+    runs.
     """
     steps = [
         (rank, step, arrived)
@@ -373,13 +409,13 @@ def overlapping(evidence: TrainingEvidence) -> bool:
 
 
 def filled(sizes: Iterable[int], cap: int, *, reach: bool = False) -> int:
-    """How many buckets a greedy filling of tensors in their order makes.
+    """Return the number of buckets of a greedy filling with tensors in their order.
 
     Args:
         sizes: Bytes of each tensor.
-        cap: Most bytes of a bucket, unless it holds one tensor.
-        reach: A bucket is closed only once it has reached the cap, instead of before it would
-            exceed it.
+        cap: Largest number of bytes of a bucket, unless it holds one tensor.
+        reach: Close a bucket only when it has reached the cap, instead of before it would exceed
+            the cap.
     """
     buckets, used, opened = 0, 0, False
     for size in sizes:
@@ -391,7 +427,11 @@ def filled(sizes: Iterable[int], cap: int, *, reach: bool = False) -> int:
 
 
 def orders(layout: Layout, evidence: RankEvidence, step: int) -> list[list[str]]:
-    """Orders buckets may have been filled in: registration, the reverse, and as gradients came, in this step or before."""
+    """Return the orders in which buckets may have been filled.
+
+    These are the registration order, its reverse, and the orders in which gradients became ready in
+    this step, the step before and the first step.
+    """
     names = [slot.name for slot in layout.slots if slot.dtype is not None]
     came = [
         [name for name, _ in evidence.backwards[number][2]]
@@ -402,15 +442,15 @@ def orders(layout: Layout, evidence: RankEvidence, step: int) -> list[list[str]]
 
 @training.rule(
     "COMM-4",
-    "No bucket exceeds the capacity unless it holds one parameter, and a step takes as many reductions "
-    "as a greedy filling makes.",
+    "No bucket exceeds the capacity unless it holds one parameter, and a step takes as many "
+    "reductions as a greedy filling makes.",
     ("one bucket", "several buckets"),
 )
 def buckets_are_filled_to_the_cap(view: EvidenceView, tally: Tally) -> Failure | None:
-    """By the number of reductions; a flag beside each gradient is allowed for, and padding.
+    """Judge by the number of reductions; a flag beside each gradient and padding are allowed.
 
-    Where all gradients are of one dtype, and travel in it: how gradients of several dtypes share
-    buckets is not said.
+    Only cases whose gradients all have one dtype, and travel in it, are judged. How gradients of
+    several dtypes share buckets is not specified.
     """
     cap, world_size = view.case.bucket_cap, view.case.world_size
     if cap is None or world_size == 1:
@@ -439,19 +479,18 @@ def _wrongly_filled(
         view.declared.buckets == "reach",
     )
     sent = reductions(evidence, step)
-    # Complex gradients travel as they are, or as their parts: torch.distributed makes that of them.
+    # Complex gradients travel as they are or as their parts: torch.distributed converts them.
     if len(layout.dtypes) > 1 or {_of_parts(call.dtype) for call in sent} != set(
         map(_of_parts, layout.dtypes)
     ):
         return None
     item = ITEM_SIZE[next(iter(layout.dtypes))]
     if evidence.driven.get("bucket capacity") == "elements":
-        cap = (
-            cap * item // ITEM_SIZE["float32"]
-        )  # What was given were as many elements as float32 has in that many bytes.
+        # The driver passed a number of elements: as many as float32 has in `cap` bytes.
+        cap = cap * item // ITEM_SIZE["float32"]
     sizes = {slot.name: slot.elements * item for slot in layout.slots if slot.dtype is not None}
     largest = max(sizes.values())
-    # A tensor without elements may be left out.
+    # An implementation may leave out a tensor without elements.
     counts = [
         filled(
             [sizes[name] for name in order if name in sizes and (sizes[name] or empty)],
@@ -461,7 +500,7 @@ def _wrongly_filled(
         for order in orders(layout, evidence, step)
         for empty in (True, False)
     ]
-    # A first step may come before the plan.
+    # The first step may run before the implementation has planned its buckets.
     least, most = 1 if step == 0 else min(counts), max(counts)
     tally.compared += 1
     tally.met |= {"one bucket"} if most == 1 else {"several buckets"} if least > 1 else set()
@@ -472,10 +511,10 @@ def _wrongly_filled(
             "COMM-4",
             "buckets are not filled to their capacity",
             where,
-            f"{len(sent)} reductions, expected {expected}: gradients of {', '.join(map(str, sizes.values()))} bytes "
-            f"under a capacity of {cap}",
+            f"{len(sent)} reductions, expected {expected}: gradients of "
+            f"{', '.join(map(str, sizes.values()))} bytes under a capacity of {cap}",
         )
-    # The last tensor of a bucket that is filled until it has reached the capacity may exceed it.
+    # If a bucket is filled until it reaches the capacity, its last tensor may exceed the capacity.
     allowed = max(cap + (largest if reach else 0), largest)
     spare = len(sizes) + max(view.case.world_size, _PADDING) - 1
     over = next((call for call in sent if step and _nbytes(call) - spare * item > allowed), None)
@@ -489,12 +528,12 @@ def _wrongly_filled(
 
 
 def _nbytes(call: Call) -> int:
-    """Bytes of the tensor noted; 0 where there is none."""
+    """Return the bytes of the recorded tensor; 0 if there is none."""
     return call.elements * ITEM_SIZE.get(call.dtype, 0)
 
 
 def _of_parts(dtype: str) -> str:
-    """A dtype, or that of a complex number's parts."""
+    """Return a real dtype as it is, and for a complex dtype that of its parts."""
     return PARTS.get(dtype, dtype)
 
 
@@ -504,9 +543,10 @@ def _of_parts(dtype: str) -> str:
     ("two buckets",),
 )
 def reduction_overlaps_backward(view: EvidenceView, tally: Tally) -> Failure | None:
-    """Where all gradients are of one dtype: buckets of several interleave, and the first may wait for the last gradient.
+    """Judge cases whose gradients all have one dtype.
 
-    The first step aside, which may come before the plan.
+    Buckets of several dtypes interleave, and the first bucket may wait for the last gradient. The
+    first step is left out, since the implementation may not have planned its buckets yet.
     """
     if view.case.world_size == 1 or view.case.perturbation.kind not in ("none", "withheld"):
         raise NotAbout("one rank" if view.case.world_size == 1 else "collectives are delayed")
@@ -516,7 +556,8 @@ def reduction_overlaps_backward(view: EvidenceView, tally: Tally) -> Failure | N
         )
     if view.case.autocast:
         raise NotAbout(
-            "a layer's gradients pass through autocast's casts: a bias of the first bucket may come last"
+            "a layer's gradients pass through autocast's casts: a bias of the first bucket may "
+            "come last"
         )
     _require_plain_steps(view)
     view.every_rank("reduced", 0)
@@ -538,8 +579,8 @@ def reduction_overlaps_backward(view: EvidenceView, tally: Tally) -> Failure | N
                     "communication waits for the whole backward",
                     f"rank {rank} of {view.case.world_size}, step {step}",
                     f"the first of {len(sent)} reductions, {first.at}, starts after "
-                    f"{(first.launched - began) * 1e3:.2f} ms of the backward, the last gradient, of {name!r}, is "
-                    f"computed after {(last - began) * 1e3:.2f} ms",
+                    f"{(first.launched - began) * 1e3:.2f} ms of the backward, the last "
+                    f"gradient, of {name!r}, is computed after {(last - began) * 1e3:.2f} ms",
                 )
     if not tally.compared:
         raise NotAbout(
@@ -549,29 +590,33 @@ def reduction_overlaps_backward(view: EvidenceView, tally: Tally) -> Failure | N
 
 
 def _bytes_sent(call: Call, world_size: int) -> float:
-    """What a rank sends for a collective under the algorithms that send least (Patarasuk and Yuan 2009).
+    """Return the bytes a rank sends for a collective, under the algorithms that send least.
 
-    The elements noted are those of the first tensor: the whole result of an all-gather into one
-    tensor, the piece of a reduce-scatter, a rank's own piece where tensors lie in a list.
+    Source: Patarasuk and Yuan 2009. The recorded elements are those of the first tensor. For an
+    all-gather into one tensor this is the whole result, and for a reduce-scatter it is the piece.
+    If tensors lie in a list, it is the rank's own piece.
     """
-    kind, size, others = call.kind, float(_nbytes(call)), world_size - 1
+    kind, size, rest = call.kind, float(_nbytes(call)), world_size - 1
     if kind.startswith("allreduce"):
-        return 2 * others / world_size * size
+        return 2 * rest / world_size * size
     if kind in ("_allgather_base", "all_gather_single", "broadcast", "reduce"):
-        return others / world_size * size
+        return rest / world_size * size
     if kind in ("_reduce_scatter_base", "reduce_scatter_single", "reduce_scatter", "allgather"):
-        return others * size
+        return rest * size
     return 0.0 if kind in ("recv", "recv_anysource", "barrier", "monitored_barrier") else size
 
 
 @training.rule(
     "COMM-6",
-    "Bytes sent per step and rank, in units of what a ring all-reduce of the gradients sends; observed, "
-    "never judged.",
+    "Bytes sent per step and rank, in units of what a ring all-reduce of the gradients sends; "
+    "observed, never judged.",
     ("more than one rank",),
 )
 def bytes_per_step(view: EvidenceView, tally: Tally) -> Failure | None:
-    """As the collectives noted would send them at best; 2 (W - 1) / W times the gradients' bytes is one unit."""
+    """Observe the bytes that the recorded collectives send at best.
+
+    One unit is 2 (W - 1) / W times the gradients' bytes.
+    """
     world_size = view.case.world_size
     if world_size == 1:
         raise NotAbout("one rank")

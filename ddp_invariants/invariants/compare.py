@@ -1,4 +1,4 @@
-"""Comparisons that say where things part: bitwise between ranks, and against a ball."""
+"""Comparisons that name the place of a difference: bitwise between ranks, and against a ball."""
 
 from dataclasses import dataclass
 
@@ -12,44 +12,52 @@ from ddp_invariants.records.evidence import Slot, Tensors
 
 @dataclass(frozen=True)
 class Difference:
-    """Where two things part: the tensor's name (empty for all of them), the place and the difference in words."""
+    """A difference between two records.
+
+    Attributes:
+        name: The tensor's name; empty if the difference concerns all tensors.
+        place: The place, in words.
+        words: The difference, in words.
+    """
 
     name: str
     place: str
     words: str
 
 
-def parted(one: Tensors, other: Tensors, what: str) -> Difference | None:
-    """Where two records differ in any bit.
+def parted(wanted: Tensors, actual: Tensors, owner: str) -> Difference | None:
+    """Return the first difference in any bit between two records.
 
     Args:
-        one: What was expected.
-        other: What was got.
-        what: Whose the expected one is, such as "rank 0 holds".
+        wanted: The expected record.
+        actual: The record to check.
+        owner: The owner of the expected record, such as "rank 0 holds".
 
     Returns:
-        The first difference; None when all bits agree.
+        The first difference; None if all bits agree.
     """
-    if one.layout is other.layout and one.bits == other.bits:
+    if wanted.layout is actual.layout and wanted.bits == actual.bits:
         return None
-    if len(one.layout.slots) != len(other.layout.slots):
+    if len(wanted.layout.slots) != len(actual.layout.slots):
         return Difference(
-            "", "all tensors", f"{len(other.layout.slots)} tensors, {what} {len(one.layout.slots)}"
+            "",
+            "all tensors",
+            f"{len(actual.layout.slots)} tensors, {owner} {len(wanted.layout.slots)}",
         )
-    start_one = start_other = 0
-    for expected, got in zip(one.layout.slots, other.layout.slots, strict=True):
-        size_one, size_other = expected.nbytes, got.nbytes
-        bits_one, bits_other = (
-            one.bits[start_one : start_one + size_one],
-            other.bits[start_other : start_other + size_other],
+    start_wanted = start_actual = 0
+    for expected, got in zip(wanted.layout.slots, actual.layout.slots, strict=True):
+        size_wanted, size_actual = expected.nbytes, got.nbytes
+        bits_wanted, bits_actual = (
+            wanted.bits[start_wanted : start_wanted + size_wanted],
+            actual.bits[start_actual : start_actual + size_actual],
         )
-        start_one, start_other = start_one + size_one, start_other + size_other
+        start_wanted, start_actual = start_wanted + size_wanted, start_actual + size_actual
         if expected != got:
             return Difference(
-                expected.name, _place(expected), f"{_kind(got)}, {what} {_kind(expected)}"
+                expected.name, _place(expected), f"{_kind(got)}, {owner} {_kind(expected)}"
             )
-        if bits_one != bits_other:
-            return _bit_difference(one, other, expected, what, bits_one, bits_other)
+        if bits_wanted != bits_actual:
+            return _bit_difference(wanted, actual, expected, owner, bits_wanted, bits_actual)
     return None
 
 
@@ -62,50 +70,52 @@ def _place(slot: Slot) -> str:
 
 
 def _bit_difference(
-    one: Tensors, other: Tensors, slot: Slot, what: str, bits_one: bytes, bits_other: bytes
+    wanted: Tensors, actual: Tensors, slot: Slot, owner: str, bits_wanted: bytes, bits_actual: bytes
 ) -> Difference:
     width = slot.nbytes // slot.numbers
     differs = (
-        (np.frombuffer(bits_one, np.uint8) != np.frombuffer(bits_other, np.uint8))
+        (np.frombuffer(bits_wanted, np.uint8) != np.frombuffer(bits_actual, np.uint8))
         .reshape(-1, width)
         .any(1)
     )
     first = int(np.argmax(differs))
-    expected, got = one.by_name[slot.name].ravel(), other.by_name[slot.name].ravel()
+    expected, got = wanted.by_name[slot.name].ravel(), actual.by_name[slot.name].ravel()
     return Difference(
         slot.name,
         _place(slot),
-        f"{number(got[first])} at {slot.place(first)}, {what} "
-        f"{number(expected[first])}; {int(differs.sum())} of {differs.size} {_counted(slot)} differ",
+        f"{number(got[first])} at {slot.place(first)}, {owner} "
+        f"{number(expected[first])}; {int(differs.sum())} of {differs.size} {_counted(slot)} "
+        "differ",
     )
 
 
 def _counted(slot: Slot) -> str:
-    """What is compared one by one."""
+    """Return the word for the numbers that are compared: parts of complex numbers, or elements."""
     return "parts" if slot.complex else "elements"
 
 
 def number(value: float) -> str:
-    """A float as the shortest text that tells it from its neighbours."""
+    """Return a float as the shortest text that differs from the texts of its neighbours."""
     return format(float(value), ".9g")
 
 
 def outside(tensors: Tensors, values_P: FloatArray, ball: Ball, tally: Tally) -> Difference | None:
-    """Where values leave a ball.
+    """Return the first place where values lie outside a ball.
 
     Args:
         tensors: The record whose layout names the P elements.
         values_P: The values, in that layout.
-        ball: What they must lie in. Elements with an infinite radius are not compared.
-        tally: Counts what was compared, and the largest error in units of its bound.
+        ball: The ball. Elements with an infinite radius are not compared.
+        tally: Counts the comparisons, and keeps the largest error in units of its bound.
 
     Returns:
-        The first difference; None when all lie inside.
+        The first difference; None if all values lie inside.
     """
     known = np.isfinite(ball.radius)
     tally.compared += int(known.sum())
     error = np.abs(values_P - ball.centre)
-    # A value that is not finite is outside any finite radius; written so that NaN counts.
+    # A value that is not finite lies outside any finite radius. `~(error <= radius)` is also true
+    # for NaN.
     wrong = known & ~(error <= ball.radius)
     bounded = known & ~wrong & (ball.radius > 0)
     if bounded.any():
@@ -120,7 +130,8 @@ def outside(tensors: Tensors, values_P: FloatArray, ball: Ball, tally: Tally) ->
     allowed = float(ball.radius[first])
     words = (
         f"{number(values_P[first])} at {place}, expected {number(ball.centre[first])}; "
-        f"{int(wrong[inside].sum())} of {slot.numbers} {_counted(slot)} differ, at most {largest:.2g} "
-        f"({allowed:.2g} allowed{', since this arithmetic is exact' if allowed == 0 else ''})"
+        f"{int(wrong[inside].sum())} of {slot.numbers} {_counted(slot)} differ, at most "
+        f"{largest:.2g} ({allowed:.2g} "
+        f"allowed{', since this arithmetic is exact' if allowed == 0 else ''})"
     )
     return Difference(slot.name, _place(slot), words)

@@ -1,4 +1,4 @@
-"""GPU: on a device work is queued on streams, and what nobody waits for may be there in time, or not."""
+"""GPU: work on a device is queued on streams; without a wait, a result may or may not be ready."""
 
 from ddp_invariants.invariants.comm import same_as_without
 from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
@@ -13,13 +13,16 @@ SLOWED = {
 
 @training.rule(
     "GPU-1",
-    "Results do not change when the communication stream is slowed, nor when the stream is on which "
-    "gradients are computed: to the last bit.",
+    "Results do not change when the communication stream is slowed, nor when the stream is on "
+    "which gradients are computed: to the last bit.",
     tuple(SLOWED.values()),
     costs=8,
 )
 def same_however_slow_a_stream(view: EvidenceView, tally: Tally) -> Failure | None:
-    """Against the same case on the same device, where nothing is slowed: a wait that is missing shows every time."""
+    """Compare with the same case on the same device, where no stream is slowed.
+
+    A slowed stream exposes a missing wait every time.
+    """
     plan = view.case.perturbation
     if not plan.on_device or view.case.world_size == 1 or view.case.injected_failure is not None:
         raise NotAbout("no stream is slowed")

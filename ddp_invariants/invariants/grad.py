@@ -1,4 +1,8 @@
-"""GRAD: after synchronisation every rank holds the mean of the ranks' local gradients."""
+"""GRAD: after synchronisation every rank holds the mean of the ranks' local gradients.
+
+A rank's local gradient is that of its twin: the unwrapped module with the same parameters, batch
+and random state.
+"""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -33,14 +37,14 @@ CHANNELS_LAST = "channels_last parameter"
 
 
 def _distinct(records: tuple[Tensors, ...]) -> list[int]:
-    """The ranks to judge: the first, and those that do not hold the very same bits."""
+    """Return the ranks to judge: the first rank, and every rank that holds other bits."""
     return [rank for rank, tensors in enumerate(records) if rank == 0 or tensors != records[0]]
 
 
 def _against(
     view: EvidenceView, tally: Tally, rule: str, fact: str, step: int, expected: Ball
 ) -> Failure | None:
-    """Whether what ranks hold after synchronisation lies in a ball laid out like the twins' gradients."""
+    """Compare the ranks' gradients after synchronisation with a ball in the twins' layout."""
     reduced, local = (
         view.every_rank("reduced", step),
         view.every_rank("local", view.micro_steps(step)[0]),
@@ -53,7 +57,8 @@ def _against(
             else Failure(
                 rule,
                 fact,
-                f"every rank of {view.case.world_size} that holds it, step {step}, {difference.place}",
+                f"every rank of {view.case.world_size} that holds it, step {step}, "
+                f"{difference.place}",
                 difference.words,
             )
         )
@@ -72,14 +77,15 @@ def _against(
 
 
 def _present(tensors: Tensors, layout: Layout) -> NDArray[np.bool_]:
-    """Which elements of a layout a record has. Shape (P,)."""
+    """Return a mask of the layout's elements that a record has. Shape (P,)."""
     return np.repeat([slot.name in tensors.by_name for slot in layout.slots], layout.sizes)
 
 
 def _owned(view: EvidenceView, step: int, expected: Ball) -> FloatArray:
-    """Each parameter's gradient as the rank holds it that is right, or else the first that has one. Shape (P,).
+    """Return each parameter's gradient from the rank that owns it. Shape (P,).
 
-    What stands in `.grad` of a rank that does not own it means nothing.
+    The owner is the rank with the right value, or else the first rank with a gradient. On any other
+    rank, `.grad` has no meaning.
     """
     layout = view.layout(step)
     held_WP = np.stack(
@@ -100,7 +106,7 @@ def _owned(view: EvidenceView, step: int, expected: Ball) -> FloatArray:
 
 
 def _unowned(view: EvidenceView, step: int) -> str:
-    """A parameter whose gradient no rank holds."""
+    """Return the name of a parameter whose gradient no rank holds; empty if there is none."""
     reduced = view.every_rank("reduced", step)
     return next(
         (
@@ -113,7 +119,7 @@ def _unowned(view: EvidenceView, step: int) -> str:
 
 
 def _mean_at(view: EvidenceView, tally: Tally, rule: str, fact: str, step: int) -> Failure | None:
-    """Whether a step's gradients are the mean of the twins'."""
+    """Compare a step's gradients with the mean of the twins' gradients."""
     failure = _against(view, tally, rule, fact, step, view.local_means(step))
     if _locals_differ(view, step):
         tally.met.add(LOCAL_DIFFERED)
@@ -127,11 +133,12 @@ def _locals_differ(view: EvidenceView, step: int) -> bool:
 
 @training.rule(
     "GRAD-1",
-    "After synchronisation every gradient is bitwise identical on all ranks, and so is which are None.",
+    "After synchronisation every gradient is bitwise identical on all ranks, and so is which are "
+    "None.",
     (TWO_RANKS, LOCAL_DIFFERED, CROSSED),
 )
 def identical_on_all_ranks(view: EvidenceView, tally: Tally) -> Failure | None:
-    """Bitwise, on every step, poisoned ones included."""
+    """Compare bitwise, on every step, including poisoned steps."""
     for step in view.steps("reduced"):
         reduced = view.every_rank("reduced", step)
         tally.met |= {TWO_RANKS} if len(reduced) > 1 else set()
@@ -152,7 +159,10 @@ def identical_on_all_ranks(view: EvidenceView, tally: Tally) -> Failure | None:
 
 
 def _permuted(model: Model) -> bool:
-    """Whether a trained parameter lies in another order than it is read in: one channel lies as it is read."""
+    """Return whether a trained parameter's memory order differs from its index order.
+
+    With one channel, both orders are equal.
+    """
     return any(
         layer.layout == "channels_last" and width > 4 and not layer.frozen
         for width, layer in zip(model.widths(), model.layers, strict=False)
@@ -166,7 +176,7 @@ def _permuted(model: Model) -> bool:
     (TWO_RANKS, LOCAL_DIFFERED, "three ranks", CHANNELS_LAST),
 )
 def mean_of_the_local_gradients(view: EvidenceView, tally: Tally) -> Failure | None:
-    """Against the exact mean of what unwrapped twins computed on the same batches."""
+    """Compare with the exact mean of the gradients that the twins computed on the same batches."""
     tally.met |= {TWO_RANKS} if view.case.world_size > 1 else set()
     tally.met |= {"three ranks"} if view.case.world_size == 3 else set()
     tally.met |= {CHANNELS_LAST} if _permuted(view.case.model) else set()
@@ -192,7 +202,7 @@ def mean_of_the_local_gradients(view: EvidenceView, tally: Tally) -> Failure | N
     (TWO_RANKS,),
 )
 def gradient_of_the_global_batch(view: EvidenceView, tally: Tally) -> Failure | None:
-    """Against the oracle, which shares no code with torch."""
+    """Compare with the oracle, which shares no code with torch."""
     tally.met |= {TWO_RANKS} if view.case.world_size > 1 else set()
     for step in view.steps("reduced"):
         failure = _against(
@@ -209,7 +219,13 @@ def gradient_of_the_global_batch(view: EvidenceView, tally: Tally) -> Failure | 
 
 
 def _full(view: EvidenceView, step: int, ball: Ball) -> Ball:
-    """The oracle's ball; its parameters are those with a gradient, which is how the twins' record lays them out."""
+    """Return the oracle's ball if it has the twins' layout.
+
+    The ball's parameters are those with a gradient; the twins' record has the same layout.
+
+    Raises:
+        Unjudged: The twins have gradients of other parameters.
+    """
     if ball.centre.shape != (sum(view.layout(step).sizes),):
         raise Unjudged("the twins' gradients are not those of the trainable parameters")
     return ball
@@ -222,7 +238,7 @@ def _full(view: EvidenceView, step: int, ball: Ball) -> Ball:
     ("frozen parameter", "tied parameter", "0-d parameter", "zero-element parameter"),
 )
 def gradients_fit_their_parameters(view: EvidenceView, tally: Tally) -> Failure | None:
-    """By the structure noted before wrapping."""
+    """Compare with the structure recorded before wrapping."""
     rows = {row[0]: row for row in view.evidence.ranks[0].structure_before}
     tally.met |= {"tied parameter"} if any(row[0] != row[4] for row in rows.values()) else set()
     for step in view.steps("reduced"):
@@ -234,7 +250,10 @@ def gradients_fit_their_parameters(view: EvidenceView, tally: Tally) -> Failure 
                 _, dtype, shape, _, _, _ = rows[slot.name]
                 trainable = slot.name in trainable_names
                 tally.compared += 1
-                where = f"rank {rank} of {view.case.world_size}, step {step}, parameter {slot.name!r} {tuple(shape)}"
+                where = (
+                    f"rank {rank} of {view.case.world_size}, step {step}, parameter "
+                    f"{slot.name!r} {tuple(shape)}"
+                )
                 if not trainable:
                     tally.met.add("frozen parameter")
                     if slot.dtype is not None:
@@ -270,12 +289,15 @@ _KEPT = {
 
 @training.rule(
     "GRAD-5",
-    "Step t's gradient depends on step t alone, however gradients were cleared (or on what was left "
-    "in place on purpose).",
+    "Step t's gradient depends on step t alone, however gradients were cleared (or on what was "
+    "left in place on purpose).",
     tuple(_KEPT.values()),
 )
 def no_leftovers(view: EvidenceView, tally: Tally) -> Failure | None:
-    """The mean at every later step, where the first step's was right: what differs then was left over."""
+    """Compare every later step's gradient with the mean, if the first step's gradient was right.
+
+    In that case a wrong later gradient must contain something left over.
+    """
     steps = [step for step in view.steps("reduced") if step < view.clean_steps]
     if len(steps) < 2:
         raise NotAbout("fewer than two steps")
@@ -302,7 +324,7 @@ def no_leftovers(view: EvidenceView, tally: Tally) -> Failure | None:
     ("every parameter above the cap", "cap between", "cap above the model"),
 )
 def any_bucket_cap(view: EvidenceView, tally: Tally) -> Failure | None:
-    """The mean again, on cases that set a cap."""
+    """Compare with the mean again, on cases that set a bucket cap."""
     cap = view.case.bucket_cap
     if cap is None:
         raise NotAbout("no bucket cap drawn")
@@ -336,18 +358,17 @@ def any_bucket_cap(view: EvidenceView, tally: Tally) -> Failure | None:
     "GRAD-7", "NaN or infinity on one rank reaches every rank.", ("a NaN", "an infinity")
 )
 def what_is_not_finite_spreads(view: EvidenceView, tally: Tally) -> Failure | None:
-    """Elementwise: the reduced value must be what IEEE arithmetic makes of the sum."""
+    """Compare each element with the sum that IEEE arithmetic gives."""
     poison = view.case.poison
     if poison is None:
         raise NotAbout("no poison drawn")
-    local = view.every_rank(
-        "local", poison.step
-    )  # Where there is poison, a step has one micro-step.
+    # A poisoned step has one micro-step.
+    local = view.every_rank("local", poison.step)
     local_WP = np.stack([tensors.values_P for tensors in local])
     summed_P = local_WP.sum(0)
     finite_P = np.abs(np.where(np.isfinite(local_WP), local_WP, 0)).sum(0)
-    # Where the finite terms might overflow by themselves, which infinity comes first is a matter of
-    # order.
+    # If the finite terms might overflow by themselves, the order of summation decides which
+    # infinity comes first.
     poisoned = ~np.isfinite(summed_P) & (finite_P <= view.form(local[0].layout).largest)
     tally.met |= {"a NaN"} if np.isnan(summed_P).any() else set()
     tally.met |= {"an infinity"} if np.isinf(summed_P).any() else set()
@@ -361,7 +382,10 @@ def what_is_not_finite_spreads(view: EvidenceView, tally: Tally) -> Failure | No
         if wrong.any():
             first = int(np.argmax(wrong))
             slot, place = local[0].layout.locate(first)
-            where = f"rank {rank} of {view.case.world_size}, step {poison.step}, parameter {slot.name!r} {slot.shape}"
+            where = (
+                f"rank {rank} of {view.case.world_size}, step {poison.step}, parameter "
+                f"{slot.name!r} {slot.shape}"
+            )
             failure = Failure(
                 "GRAD-7",
                 "a value that is not finite did not reach every rank",
@@ -377,17 +401,20 @@ def what_is_not_finite_spreads(view: EvidenceView, tally: Tally) -> Failure | No
 
 @training.rule(
     "GRAD-8",
-    "Inside no_sync gradients accumulate locally and nothing is reduced; the next synchronised backward "
-    "yields the mean of the ranks' accumulated gradients, nested or left by an exception, too.",
+    "Inside no_sync gradients accumulate locally and nothing is reduced; the next synchronised "
+    "backward yields the mean of the ranks' accumulated gradients, nested or left by an "
+    "exception, too.",
     (TWO_RANKS, "several micro-steps", SOME_MICRO_STEPS, *NO_SYNC.values()),
 )
 def accumulation_without_communication(view: EvidenceView, tally: Tally) -> Failure | None:
-    """On cases with several micro-steps, all but the last under no_sync."""
+    """Judge cases with several micro-steps, all but the last under no_sync."""
     if view.case.accumulation == 1 or view.synchronised_each or view.case.passes != "alternate":
         raise NotAbout("no backward ran under no_sync")
     tally.met |= {TWO_RANKS} if view.case.world_size > 1 else set()
     tally.met |= (
-        {SOME_MICRO_STEPS} if any(one.micro_step is not None for one in view.case.unused) else set()
+        {SOME_MICRO_STEPS}
+        if any(unused.micro_step is not None for unused in view.case.unused)
+        else set()
     )
     for step in view.steps("reduced"):
         tally.met |= {"several micro-steps"} | {
@@ -395,7 +422,7 @@ def accumulation_without_communication(view: EvidenceView, tally: Tally) -> Fail
         }
         for rank, evidence in enumerate(view.evidence.ranks):
             spans = evidence.quiet[step] if step < len(evidence.quiet) else []
-            # Forwards may send: buffers are refreshed, a lazy wrapper starts.
+            # Forwards may send: they refresh buffers, and a lazy wrapper starts in one.
             sent = [call for starts, ends in spans for call in evidence.sent_between(starts, ends)]
             tally.compared += 1
             if sent:
@@ -403,7 +430,8 @@ def accumulation_without_communication(view: EvidenceView, tally: Tally) -> Fail
                     "GRAD-8",
                     "a backward inside no_sync communicates",
                     f"rank {rank} of {view.case.world_size}, step {step}",
-                    f"{len(sent)} collectives, expected none; the first is {sent[0][0]} {sent[0][1]} x {sent[0][2]}",
+                    f"{len(sent)} collectives, expected none; the first is {sent[0][0]} "
+                    f"{sent[0][1]} x {sent[0][2]}",
                 )
         failure = _mean_at(
             view,
@@ -419,12 +447,15 @@ def accumulation_without_communication(view: EvidenceView, tally: Tally) -> Fail
 
 @training.rule(
     "GRAD-9",
-    "A rank that does not use a parameter counts as zero in the mean, which every rank gets; where no "
-    "rank uses it, all hold None or all zero.",
+    "A rank that does not use a parameter counts as zero in the mean, which every rank gets; "
+    "where no rank uses it, all hold None or all zero.",
     (TWO_RANKS, *UNUSED),
 )
 def unused_counts_as_zero(view: EvidenceView, tally: Tally) -> Failure | None:
-    """On cases in which forwards pass layers by; of which layers is the case's affair, and another at every step."""
+    """Judge cases in which forwards skip layers.
+
+    The case decides which layers each rank skips at each step.
+    """
     if not view.case.unused:
         raise NotAbout("all ranks use all parameters")
     tally.met |= {TWO_RANKS} if view.case.world_size > 1 else set()
@@ -457,7 +488,7 @@ def unused_counts_as_zero(view: EvidenceView, tally: Tally) -> Failure | None:
 def _wrongly_none(
     view: EvidenceView, tally: Tally, step: int, unused: tuple[frozenset[str], ...]
 ) -> Failure | None:
-    """Whether a parameter has a gradient on some ranks only, or on none though one uses it."""
+    """Return a failure if only some ranks have a gradient, or none although a rank uses it."""
     reduced, world_size = view.every_rank("reduced", step), view.case.world_size
     for slot in view.layout(step).slots:
         name = slot.name
@@ -480,15 +511,15 @@ def _wrongly_none(
             "GRAD-9",
             fact,
             f"rank {without[0]} of {world_size}, step {step}, parameter {name!r} {slot.shape}",
-            f"None on rank{'s' if len(without) > 1 else ''} {', '.join(map(str, without))}; used on "
-            f"{'rank ' + ', '.join(map(str, users)) if users else 'none'}",
+            f"None on rank{'s' if len(without) > 1 else ''} {', '.join(map(str, without))}; used "
+            f"on {'rank ' + ', '.join(map(str, users)) if users else 'none'}",
         )
         return caused(failure, missing.causes(view, step, name, without, users))
     return None
 
 
 def _mean_with(view: EvidenceView, tally: Tally, rule: str, met: set[str]) -> Failure | None:
-    """Whether every step's gradients are the mean of the twins', in the situations a rule is about."""
+    """Compare every step's gradients with the twins' mean, in the situations of a rule."""
     tally.met |= {TWO_RANKS} if view.case.world_size > 1 else set()
     for step in view.steps("reduced"):
         if step >= view.clean_steps:
@@ -518,11 +549,12 @@ OF_A_KIND = (
 @training.rule(
     "GRAD-10",
     "Gradients of every kind are the mean of the ranks' local gradients: sparse ones, as sparse or "
-    "dense, complex ones in both parts, those of low precision, and those of several dtypes beside one another.",
+    "dense, complex ones in both parts, those of low precision, and those of several dtypes "
+    "beside one another.",
     (TWO_RANKS, *OF_A_KIND),
 )
 def gradients_of_every_kind(view: EvidenceView, tally: Tally) -> Failure | None:
-    """The mean again, on cases whose gradients are not all of float32, or of float64, and dense."""
+    """Compare with the mean again, on cases with other gradients than dense float32 or float64."""
     case = view.case
     dtypes = {layer.dtype for layer in case.model.layers if layer.parameters and not layer.frozen}
     are = (
@@ -542,12 +574,13 @@ ONE_OUT, TWO_OUT = "a rank without batches", "two ranks left at different steps"
 
 @training.rule(
     "GRAD-11",
-    "Ranks with different numbers of batches finish; a step's gradient is the mean over the ranks, those "
-    "without a batch counted as is declared, and all ranks end with one set of parameters.",
+    "Ranks with different numbers of batches finish; a step's gradient is the mean over the "
+    "ranks, those without a batch counted as is declared, and all ranks end with one set of "
+    "parameters.",
     (ONE_OUT, TWO_OUT),
 )
 def uneven_batches(view: EvidenceView, tally: Tally) -> Failure | None:
-    """On cases in which ranks run out of batches, step by step among those that still have one."""
+    """Judge cases in which ranks run out of batches, step by step among the ranks with a batch."""
     case = view.case
     if not case.exhausted:
         raise NotAbout("all ranks have as many batches")
@@ -563,14 +596,14 @@ def uneven_batches(view: EvidenceView, tally: Tally) -> Failure | None:
                 whose = "what they" if view.declared.divisor == "active" else "what all"
                 failure = Failure(
                     "GRAD-11",
-                    f"with {len(active)} of {case.world_size} ranks left the gradient is not the mean "
-                    f"of {whose} computed",
+                    f"with {len(active)} of {case.world_size} ranks left the gradient is not the "
+                    f"mean of {whose} computed",
                     f"rank {rank} of {case.world_size}, step {step}, {difference.place}",
                     difference.words,
                 )
                 return caused(failure, uneven.causes(view, step, rank, active, layout))
         tally.met |= {ONE_OUT} if len(active) < case.world_size else set()
-    tally.met |= {TWO_OUT} if len({one.steps for one in case.exhausted}) > 1 else set()
+    tally.met |= {TWO_OUT} if len({rank.steps for rank in case.exhausted}) > 1 else set()
     left = view.of_rank(last, "updated", case.steps - 1)
     for rank, tensors in enumerate(view.every_rank("joined")):
         tally.compared += sum(tensors.layout.sizes)
@@ -591,7 +624,10 @@ def uneven_batches(view: EvidenceView, tally: Tally) -> Failure | None:
     (TWO_RANKS, "several micro-steps"),
 )
 def batch_arithmetic(view: EvidenceView, tally: Tally) -> Failure | None:
-    """Against the oracle on all samples as one batch of one rank, where all batches of the step have equal sizes."""
+    """Compare with the oracle on all samples as one batch of one rank.
+
+    Only steps whose batches all have equal sizes are judged.
+    """
     case = view.case
     if case.accumulation == 1:
         raise NotAbout("one micro-step per step")
@@ -601,7 +637,8 @@ def batch_arithmetic(view: EvidenceView, tally: Tally) -> Failure | None:
         raise NotAbout("all micro-steps see one batch")
     if case.model.norms_batches:
         raise NotAbout(
-            "each micro-step's samples on a rank are normed by themselves, and not with those of all"
+            "each micro-step's samples on a rank are normed by themselves, and not with those of "
+            "all"
         )
     plain = replace(
         case,
@@ -623,9 +660,9 @@ def batch_arithmetic(view: EvidenceView, tally: Tally) -> Failure | None:
         truth = view.truth(step).gradient
         joined = oracle.joined(parts)
         held = view.every_rank("forward", step)[0].by_name
-        found = oracle.gradients(plain.at(step), held, joined, view.scale(step)).by_name
+        by_name = oracle.gradients(plain.at(step), held, joined, view.scale(step)).by_name
         balls = [
-            found[slot.name] if slot.name in found else oracle.nothing(held[slot.name], 1)
+            by_name[slot.name] if slot.name in by_name else oracle.nothing(held[slot.name], 1)
             for slot in view.layout(step).slots
             if slot.dtype is not None
         ]
@@ -666,12 +703,12 @@ CHECKPOINTS = {
 @training.rule(
     "GRAD-13",
     "However a step's forwards and backwards follow one another, whatever of a forward backward "
-    "computes again, however often a layer is called, and whatever gradients are part of the loss, the gradient is "
-    "the mean of the ranks' local gradients.",
+    "computes again, however often a layer is called, and whatever gradients are part of the "
+    "loss, the gradient is the mean of the ranks' local gradients.",
     (TWO_RANKS, *PASSES.values(), *CHECKPOINTS.values(), TWICE, PENALTY),
 )
 def any_order_of_passes(view: EvidenceView, tally: Tally) -> Failure | None:
-    """The mean again, on cases whose passes do not alternate, or with layers that are computed again."""
+    """Compare with the mean again, on cases with other pass orders or with recomputed layers."""
     case = view.case
     met = {PASSES[case.passes]} if case.passes != "alternate" else set()
     met |= {

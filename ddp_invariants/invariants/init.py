@@ -1,4 +1,7 @@
-"""INIT: all ranks start from the source rank's parameters and buffers, and wrapping changes nothing else."""
+"""INIT: all ranks start from the source rank's parameters and buffers.
+
+Wrapping changes nothing else.
+"""
 
 from ddp_invariants.implementation.declarations import SHARDED
 from ddp_invariants.invariants.compare import parted
@@ -13,7 +16,7 @@ DIFFERED = "ranks differed before wrapping"
 
 
 def _like_the_source(
-    view: EvidenceView, tally: Tally, rule: str, what: str, before: Moment, after: Moment
+    view: EvidenceView, tally: Tally, rule: str, subject: str, before: Moment, after: Moment
 ) -> Failure | None:
     if view.case.saved_by is not None:
         raise NotAbout("the first forward starts from a state that is loaded")
@@ -28,12 +31,12 @@ def _like_the_source(
         if difference is not None:
             place = (
                 difference.place
-                if what == "parameters"
+                if subject == "parameters"
                 else difference.place.replace("parameter", "buffer", 1)
             )
             failure = Failure(
                 rule,
-                f"{what} differ from rank 0's when the first forward starts",
+                f"{subject} differ from rank 0's when the first forward starts",
                 f"rank {rank} of {len(started)}, step 0, {place}",
                 difference.words,
             )
@@ -47,7 +50,7 @@ def _like_the_source(
     (DIFFERED, "a group without rank 0"),
 )
 def parameters_are_the_sources(view: EvidenceView, tally: Tally) -> Failure | None:
-    """Bitwise, from ranks that were built differently on purpose."""
+    """Compare bitwise with rank 0; the ranks were built differently on purpose."""
     if view.case.init == "equal":
         raise NotAbout("the ranks were built equal, as the implementation declares (INIT-4)")
     return _like_the_source(view, tally, "INIT-1", "parameters", "built", "forward")
@@ -55,7 +58,7 @@ def parameters_are_the_sources(view: EvidenceView, tally: Tally) -> Failure | No
 
 @training.rule("INIT-2", "The same for buffers: float, integer and bool.", (DIFFERED,))
 def buffers_are_the_sources(view: EvidenceView, tally: Tally) -> Failure | None:
-    """Bitwise, from ranks that were built differently on purpose."""
+    """Compare bitwise with rank 0; the ranks were built differently on purpose."""
     if view.case.init == "equal":
         raise NotAbout("the ranks were built equal, as the implementation declares (INIT-4)")
     if view.case.injected_failure is not None and view.case.injected_failure.step == 0:
@@ -64,7 +67,7 @@ def buffers_are_the_sources(view: EvidenceView, tally: Tally) -> Failure | None:
 
 
 SOURCE_CHANGED = "wrapping changed a value on the source rank"
-"""What INIT-3 says where a value and nothing of the structure changed."""
+"""The fact that INIT-3 reports if a value changed, but nothing of the structure."""
 
 
 @training.rule(
@@ -73,7 +76,7 @@ SOURCE_CHANGED = "wrapping changed a value on the source rank"
     ("tied parameter", "frozen parameter"),
 )
 def wrapping_changes_nothing_else(view: EvidenceView, tally: Tally) -> Failure | None:
-    """The structure on every rank, the bits on the source rank."""
+    """Compare the structure on every rank, and the bits on the source rank."""
     sharded = view.declared.zero == SHARDED
     if not sharded:
         view.every_rank("wrapped")
@@ -82,7 +85,8 @@ def wrapping_changes_nothing_else(view: EvidenceView, tally: Tally) -> Failure |
         raise Unjudged(view.cut_short or "a rank noted no structure")
     for number, rank in enumerate(ranks):
         before, after = rank.structure_before, rank.structure_after
-        if sharded:  # Shapes are those of shards, and what is tied shows in a forward.
+        # Shapes are those of shards, and a lost tie shows in a forward.
+        if sharded:
             before, after = ([[row[0], row[3], row[5]] for row in rows] for rows in (before, after))
         tally.compared += len(before)
         rows = rank.structure_before
@@ -103,7 +107,7 @@ def wrapping_changes_nothing_else(view: EvidenceView, tally: Tally) -> Failure |
                 f"{names[1]}, expected {names[0]}",
             )
         was, became = next((b, a) for b, a in zip(before, after, strict=True) if b != a)
-        said = [
+        changes = [
             f"{label} {a!r}, expected {b!r}"
             for label, b, a in zip(
                 ("name", "requires_grad", "kind") if sharded else _COLUMNS, was, became, strict=True
@@ -114,12 +118,15 @@ def wrapping_changes_nothing_else(view: EvidenceView, tally: Tally) -> Failure |
             "INIT-3",
             "wrapping changed a parameter's structure",
             f"rank {number} of {len(ranks)}, parameter {was[0]!r}",
-            "; ".join(said),
+            "; ".join(changes),
         )
     for before_moment, after_moment in (
         () if sharded else (("built", "wrapped"), ("built buffers", "wrapped buffers"))
     ):
-        built, wrapped = ranks[0].at(before_moment), ranks[0].at(after_moment)  # type: ignore[arg-type]  # both are moments
+        built, wrapped = (
+            ranks[0].at(before_moment),  # type: ignore[arg-type]  # a moment
+            ranks[0].at(after_moment),  # type: ignore[arg-type]  # a moment
+        )
         assert built is not None
         assert wrapped is not None
         difference = parted(built, wrapped, "it built")
@@ -135,7 +142,7 @@ def wrapping_changes_nothing_else(view: EvidenceView, tally: Tally) -> Failure |
     "An implementation that relies on equal seeds instead of a broadcast still starts identical.",
 )
 def equal_seeds_start_identical(view: EvidenceView, tally: Tally) -> Failure | None:
-    """Judged only where the implementation declares init = seed."""
+    """Judge only implementations that declare init = seed."""
     if view.case.init != "equal":
         raise NotAbout("not declared: the implementation is expected to synchronise")
     return _like_the_source(

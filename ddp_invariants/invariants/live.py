@@ -1,4 +1,4 @@
-"""LIVE: every case ends, on every rank; what goes wrong on one is told on all; nothing is left behind."""
+"""LIVE: every case ends on every rank, all ranks learn of an error, a run leaves nothing behind."""
 
 import re
 from dataclasses import replace
@@ -14,7 +14,10 @@ from ddp_invariants.records.verdict import Failure
 
 
 def _of_the_implementation(text: str) -> str:
-    """A rank's output without the frames below the harness's own training loop, which are the same every time."""
+    """Return a rank's output without the stack frames below the suite's own training loop.
+
+    These frames are the same every time.
+    """
     kept, below = [], False
     for line in text.splitlines():
         below = below and line.startswith("  File")
@@ -29,13 +32,16 @@ _REQUIREMENT = "Every case ends within its deadline on every rank."
 
 @training.rule("LIVE-1", _REQUIREMENT)
 def every_case_ends(view: EvidenceView, tally: Tally) -> Failure | None:
-    """A rank that hangs or dies; one that raises is seen to have ended."""
+    """Judge ranks that hang or die; a rank that raises has ended."""
     if view.case.kills:
         raise NotAbout("a rank is killed on purpose")
     tally.compared += len(view.evidence.ranks)
     ranks = view.evidence.ranks
     raised = [
-        f"rank {rank} raised {e.raised['type']} in {e.raised['phase']} of step {e.raised['step']}: {e.raised['message']}"
+        (
+            f"rank {rank} raised {e.raised['type']} in {e.raised['phase']} of step "
+            f"{e.raised['step']}: {e.raised['message']}"
+        )
         for rank, e in enumerate(ranks)
         if e.raised is not None
     ]
@@ -44,13 +50,12 @@ def every_case_ends(view: EvidenceView, tally: Tally) -> Failure | None:
         for rank, e in enumerate(ranks)
         if e.raised is not None and e.raised["phase"] == "evidence"
     ]
-    if (
-        overfull
-    ):  # The harness ended that run, and what others then did for want of it is nobody's fault.
+    # The suite ended that run; the implementation is not to blame for the other ranks' reaction.
+    if overfull:
         tally.compared = 0
         raise Unjudged("; ".join(overfull))
     if view.incident is not None or not raised:
-        return _told(
+        return _no_end(
             view.incident,
             view.case.world_size,
             "; ".join(raised),
@@ -75,20 +80,19 @@ def every_case_ends(view: EvidenceView, tally: Tally) -> Failure | None:
             f"world size {len(ranks)}",
             "; ".join(raised),
         )
-    tally.compared = (
-        0  # Raised on every rank at the start, or at a value that is not finite: a refusal.
-    )
+    # All ranks raised at the start, or at a value that is not finite: the implementation refuses.
+    tally.compared = 0
     raise Unjudged(view.cut_short)
 
 
 @sharding.rule("LIVE-1", _REQUIREMENT)
 def every_sampler_answers(view: ShardView, tally: Tally) -> Failure | None:
-    """A sampler that hangs or ends its process."""
+    """Judge a sampler that hangs or ends its process."""
     tally.compared += 1
-    return _told(view.evidence.incident, view.case.world_size, "")
+    return _no_end(view.evidence.incident, view.case.world_size, "")
 
 
-def _told(
+def _no_end(
     incident: Incident | None,
     world_size: int,
     perhaps: str,
@@ -104,64 +108,73 @@ def _told(
     )
     verb = "hung" if incident.kind == "hung" else "died"
     another = " while another raised" if perhaps else ""
-    told = [_whereabouts(incident, rank) for rank in sorted(incident.ranks)]
-    told += [
-        f"rank {number + outside} went on to the end{f', having issued {len(rank.calls)}' if rank.sent else ''}"
+    places = [_whereabouts(incident, rank) for rank in sorted(incident.ranks)]
+    places += [
+        (
+            f"rank {number + outside} went on to the "
+            f"end{f', having issued {len(rank.calls)}' if rank.sent else ''}"
+        )
         for number, rank in enumerate(ranks)
         if rank.tensors and rank.raised is None
     ]
-    if (
-        verb == "died" and perhaps
-    ):  # That others get an error then is as it should be, and no cause.
-        told, perhaps = [*told, perhaps], ""
+    # After a death the other ranks should get an error, so that error is not a cause.
+    if verb == "died" and perhaps:
+        places, perhaps = [*places, perhaps], ""
     return Failure(
         "LIVE-1",
         f"a rank {verb}{another}",
         f"world size {world_size}, after {incident.seconds:.1f} s",
-        "; ".join(told),
+        "; ".join(places),
         perhaps,
         notes,
     )
 
 
 def _whereabouts(incident: Incident, rank: int) -> str:
-    """Where a rank that gave no answer was, by what it had issued and by its stack."""
-    how, said = incident.ranks[rank], incident.calls.get(rank)
+    """Return the place of a rank that gave no answer, from its issued calls and its stack."""
+    how, calls = incident.ranks[rank], incident.calls.get(rank)
     if rank in incident.statuses:
         return f"rank {rank} {how}" + (
-            f" after {said.issued} collectives" if said is not None else ""
+            f" after {calls.issued} collectives" if calls is not None else ""
         )
     place = _place(incident.stacks.get(rank, ""))
     at = (
-        f"{'and ' if said is not None else ''}is at {place}"
+        f"{'and ' if calls is not None else ''}is at {place}"
         if place
-        else f"{'and ' if said is not None else ''}{how}"
+        else f"{'and ' if calls is not None else ''}{how}"
     )
-    if said is None:
+    if calls is None:
         return f"rank {rank} {at}"
-    waiting, last = said.call(said.waiting), said.call(said.issued)
+    waiting, last = calls.call(calls.waiting), calls.call(calls.issued)
     if waiting is not None:
-        return f"rank {rank} waits in {waiting.told(said.waiting)} at {waiting.site}"
-    return f"rank {rank} issued {said.issued}{f', the last {last.told(said.issued)} at {last.site},' if last else ''} {at}"
+        return f"rank {rank} waits in {waiting.told(calls.waiting)} at {waiting.site}"
+    return (
+        f"rank {rank} issued "
+        f"{calls.issued}"
+        f"{f', the last {last.told(calls.issued)} at {last.site},' if last else ''} {at}"
+    )
 
 
 _FRAME = re.compile(r'  File "(?P<path>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
 
 
 def _place(stacks: str) -> str:
-    """The innermost line of the implementation in the thread that runs the case; empty where the stacks do not show it."""
+    """Return the innermost line of the implementation in the thread that runs the case.
+
+    The result is empty if the stacks do not show such a line.
+    """
     for thread in re.split(r"\n(?=(?:Current thread|Thread) 0x)", stacks):
         frames = [frame for frame in map(_FRAME.match, thread.splitlines()) if frame is not None]
         if not any("/ranks/training/" in frame["path"] for frame in frames):
             continue
         for frame in frames:
             path = frame["path"]
-            ours = (
+            internal = (
                 "/torch/" in path
                 or "ddp_invariants/ranks/" in path
                 or ("/lib/python" in path and "-packages" not in path)
             )
-            if not ours:
+            if not internal:
                 return f"{path.rpartition('/')[2]}:{frame['line']}"
     return ""
 
@@ -171,13 +184,16 @@ FORWARD_ERROR, BACKWARD_ERROR = "an exception in forward", "an exception in back
 
 @training.rule(
     "LIVE-2",
-    "An exception in the user's forward or backward reaches the user, and after it has been caught on all "
-    "ranks the next step is right.",
+    "An exception in the user's forward or backward reaches the user, and after it has been "
+    "caught on all ranks the next step is right.",
     (FORWARD_ERROR, BACKWARD_ERROR),
     costs=2,
 )
 def a_caught_exception_does_no_harm(view: EvidenceView, tally: Tally) -> Failure | None:
-    """On cases with such an exception: that it surfaced, and that every step is what it must be, as it is without."""
+    """Judge cases with an injected exception: it must reach the user, and every step must be right.
+
+    If the same case without the exception is wrong too, the exception is not the cause.
+    """
     plan = view.case.injected_failure
     if plan is None or plan.kind == "death":
         raise NotAbout("nothing goes wrong")
@@ -221,10 +237,10 @@ def a_caught_exception_does_no_harm(view: EvidenceView, tally: Tally) -> Failure
     costs=4,
 )
 def a_death_is_told_to_the_others(view: EvidenceView, tally: Tally) -> Failure | None:
-    """On cases in which a rank is killed as a step starts: nobody else can have that step's mean.
+    """Judge cases in which a rank is killed as a step starts.
 
-    A rank that fails with an error is ended too, as it would be by the exception; the next one
-    waits for it, not for the first.
+    No other rank can have that step's mean. A rank that fails with an error is ended too, as the
+    exception would end it. The next rank then waits for that rank, not for the killed one.
     """
     plan, incident, world_size = view.case.injected_failure, view.incident, view.case.world_size
     if plan is None or plan.kind != "death" or world_size == 1:
@@ -247,7 +263,7 @@ def a_death_is_told_to_the_others(view: EvidenceView, tally: Tally) -> Failure |
                 incident.stacks.get(number, ""),
             )
         if incident.statuses.get(number):
-            continue  # It ended its process with an error: that is to fail, too.
+            continue  # Ending the process with an error counts as a failure, as required.
         if evidence.raised is None:
             return Failure(
                 "LIVE-3",
@@ -262,7 +278,8 @@ def a_death_is_told_to_the_others(view: EvidenceView, tally: Tally) -> Failure |
                 "LIVE-3",
                 "a rank makes a step without one that died",
                 where,
-                f"rank {rank} updated its parameters at step {plan.step} and raised {evidence.raised['type']} later",
+                f"rank {rank} updated its parameters at step {plan.step} and raised "
+                f"{evidence.raised['type']} later",
             )
     tally.met.add("a rank died")
     return None
@@ -270,7 +287,10 @@ def a_death_is_told_to_the_others(view: EvidenceView, tally: Tally) -> Failure |
 
 _KINDS = ("threads", "open descriptors", "child processes")
 ENOUGH_ROUNDS = 4
-"""Repetitions after which what grew every time is said to grow for ever; the first is not counted, nor is what grew once."""
+"""Number of runs after which a count that grew every time is taken to grow for ever.
+
+The first run does not count, nor does a single growth.
+"""
 
 
 @training.rule(
@@ -280,7 +300,7 @@ ENOUGH_ROUNDS = 4
     costs=4,
 )
 def nothing_is_left_behind(view: EvidenceView, tally: Tally) -> Failure | None:
-    """On cases that repeat the whole run in the same processes: what is more after every single round is left behind."""
+    """Judge cases that repeat the run in the same processes: a leak grows after every run."""
     if view.case.rounds < ENOUGH_ROUNDS:
         raise NotAbout("not repeated often enough")
     if view.incident is not None:
@@ -294,7 +314,8 @@ def nothing_is_left_behind(view: EvidenceView, tally: Tally) -> Failure | None:
                     "LIVE-4",
                     f"every run leaves {kind} behind",
                     f"rank {rank} of {view.case.world_size}",
-                    f"{' then '.join(map(str, counts))} {kind} after each of {len(counts)} runs in one process",
+                    f"{' then '.join(map(str, counts))} {kind} after each of {len(counts)} runs "
+                    "in one process",
                 )
     if view.cut_short:
         tally.compared = 0
@@ -318,21 +339,24 @@ INTERLUDES: dict[BetweenStepsKind, str] = {
 
 @training.rule(
     "LIVE-5",
-    "What a program does between two steps on all ranks (it evaluates, runs a forward of which nothing "
-    "comes, lowers the learning rate, momentum or weight decay, freezes or unfreezes a layer, casts parameters and "
-    "casts them back, takes a deep copy, assigns a state as new tensors) leaves the steps after it right.",
+    "What a program does between two steps on all ranks (it evaluates, runs a forward of which "
+    "nothing comes, lowers the learning rate, momentum or weight decay, freezes or unfreezes a "
+    "layer, casts parameters and casts them back, takes a deep copy, assigns a state as new "
+    "tensors) leaves the steps after it right.",
     tuple(INTERLUDES.values()),
 )
 def interludes_do_no_harm(view: EvidenceView, tally: Tally) -> Failure | None:
-    """On cases with such interludes: every step's gradients and update are what they must be."""
+    """Judge cases with between-steps actions: every step's gradients and update must be right."""
     case = view.case
-    if not any(one.kind in INTERLUDES for one in case.between_steps):
+    if not any(action.kind in INTERLUDES for action in case.between_steps):
         raise NotAbout("nothing happens between steps")
     if view.declared.exactness == "lossy":
         raise NotAbout("declares exactness = lossy")
     failure = param.every_step(view, tally)
     if failure is not None:
-        past = [INTERLUDES[one.kind] for one in case.between_steps if one.kind in INTERLUDES]
+        past = [
+            INTERLUDES[action.kind] for action in case.between_steps if action.kind in INTERLUDES
+        ]
         return replace(
             failure,
             rule="LIVE-5",
@@ -340,8 +364,8 @@ def interludes_do_no_harm(view: EvidenceView, tally: Tally) -> Failure | None:
         )
     done = view.steps("updated")
     tally.met |= {
-        INTERLUDES[one.kind]
-        for one in case.between_steps
-        if one.kind in INTERLUDES and one.step in done
+        INTERLUDES[action.kind]
+        for action in case.between_steps
+        if action.kind in INTERLUDES and action.step in done
     }
     return None

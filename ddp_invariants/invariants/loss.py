@@ -19,7 +19,10 @@ CAST = "a forward under autocast"
     "LOSS-1", "Each rank's loss is bitwise its unwrapped twin's on its own batch.", (CAST,)
 )
 def loss_is_the_twins(view: EvidenceView, tally: Tally) -> Failure | None:
-    """The wrapper neither mixes ranks nor changes the forward."""
+    """Compare each rank's loss bitwise with that of its unwrapped twin module.
+
+    The wrapper must neither mix ranks nor change the forward.
+    """
     tally.met |= {CAST} if view.case.autocast else set()
     for micro in view.all_micro_steps("loss"):
         for rank, tensors in enumerate(view.every_rank("loss", micro)):
@@ -43,9 +46,11 @@ def loss_is_the_twins(view: EvidenceView, tally: Tally) -> Failure | None:
     ("batches differed", "ranks shared a batch"),
 )
 def losses_differ_as_batches_do(view: EvidenceView, tally: Tally) -> Failure | None:
-    """By the samples' tags (draws.Dataset) two batches' losses are equal with a chance below 1e-9.
+    """Compare the losses of every two ranks.
 
-    Of the same batch, where a forward draws no random numbers: these are each rank's own (RNG-1).
+    The samples' tags (draws.Dataset) make the losses of different batches equal with a chance below
+    1e-9. Losses of equal batches are compared only if the forward draws no random numbers: each
+    rank draws its own (RNG-1).
     """
     for micro in view.all_micro_steps("loss"):
         at = step, _ = divmod(micro, view.case.accumulation)
@@ -56,36 +61,37 @@ def losses_differ_as_batches_do(view: EvidenceView, tally: Tally) -> Failure | N
         if not np.isfinite(losses).all():
             break
         indices = view.batches[micro].indices
-        for one, other in combinations(range(len(losses)), 2):
-            where = f"ranks {one} and {other} of {len(losses)}, {view.at(micro)}"
-            if sorted(indices[one]) != sorted(indices[other]):
+        for rank, other_rank in combinations(range(len(losses)), 2):
+            where = f"ranks {rank} and {other_rank} of {len(losses)}, {view.at(micro)}"
+            if sorted(indices[rank]) != sorted(indices[other_rank]):
                 tally.compared += 1
                 tally.met.add("batches differed")
-                # A tag is a multiple of 2**-40: far larger losses swallow it.
-                if losses[one] == losses[other] and abs(losses[one]) < 2.0**12:
+                # A tag is a multiple of 2**-40; rounding removes it from much larger losses.
+                if losses[rank] == losses[other_rank] and abs(losses[rank]) < 2.0**12:
                     return Failure(
                         "LOSS-2",
                         "ranks with different batches report the same loss",
                         where,
-                        f"{number(losses[one])} on both; samples {indices[one].tolist()} and "
-                        f"{indices[other].tolist()}",
+                        f"{number(losses[rank])} on both; samples {indices[rank].tolist()} and "
+                        f"{indices[other_rank].tolist()}",
                         "the loss was averaged over the ranks, or all ranks were "
                         "given one rank's batch",
                     )
             elif (
                 not view.case.model.draws
-                and view.case.passed_by(one, *at) == view.case.passed_by(other, *at)
-                and (indices[one] == indices[other]).all()
-                and held[one] == held[other]
+                and view.case.passed_by(rank, *at) == view.case.passed_by(other_rank, *at)
+                and (indices[rank] == indices[other_rank]).all()
+                and held[rank] == held[other_rank]
             ):
                 tally.compared += 1
                 tally.met.add("ranks shared a batch")
-                if losses[one] != losses[other]:
+                if losses[rank] != losses[other_rank]:
                     return Failure(
                         "LOSS-2",
                         "ranks with the same batch and parameters report different losses",
                         where,
-                        f"{number(losses[one])} and {number(losses[other])} on samples {indices[one].tolist()}",
+                        f"{number(losses[rank])} and {number(losses[other_rank])} on samples "
+                        f"{indices[rank].tolist()}",
                     )
     return None
 
@@ -95,7 +101,7 @@ def losses_differ_as_batches_do(view: EvidenceView, tally: Tally) -> Failure | N
     "With equal batch sizes the mean of the ranks' losses is the loss of the global batch.",
 )
 def mean_loss_is_the_global_batchs(view: EvidenceView, tally: Tally) -> Failure | None:
-    """Against float64 on the global batch, within the forward's derived bound."""
+    """Compare with float64 on the global batch, within the forward's derived bound."""
     for micro in view.all_micro_steps("loss"):
         step, part = divmod(micro, view.case.accumulation)
         truth, noted = view.truth(step).losses[part], view.every_rank("loss", micro)
@@ -119,11 +125,11 @@ def mean_loss_is_the_global_batchs(view: EvidenceView, tally: Tally) -> Failure 
 
 
 def _own_rounding(view: EvidenceView, dtype: str | None, micro: int) -> float:
-    """What a loss that the implementation computes by itself may be off by, if that is in a dtype lower than float64.
+    """Return the largest error of a loss that the implementation computes in a dtype below float64.
 
-    Targets t are cast down, then differences d squared, summed over batch and outputs and divided:
-    to first order u (terms d**2 + 2 |d| |t|) in the mean, and by Cauchy and Schwarz mean |d| <=
-    sqrt(loss); to second order (u t)**2.
+    The implementation casts the targets t down, squares the differences d, adds them up over batch
+    and outputs, and divides. To first order the error of the mean is u (terms d**2 + 2 |d| |t|),
+    and by Cauchy and Schwarz mean |d| <= sqrt(loss). To second order it is (u t)**2.
     """
     if dtype in (None, "float64"):
         return 0.0

@@ -1,4 +1,4 @@
-"""MEM: what sharding promises to save. Of each kind, a rank holds its share and no more."""
+"""MEM: the memory that sharding promises to save; a rank holds at most its share of each kind."""
 
 from ddp_invariants.cases.formats import ITEM_SIZE
 from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
@@ -7,20 +7,20 @@ from ddp_invariants.records.evidence import Slot
 from ddp_invariants.records.verdict import Failure
 
 _MOMENTS = {"sgd": 1, "adam": 2, "adamw": 2}
-"""Tensors of a parameter's size an optimizer keeps; SGD keeps one only with momentum."""
+"""Tensors of a parameter's size that an optimizer keeps; SGD keeps one only with momentum."""
 
 
 @training.rule(
     "MEM-1",
-    "Each rank's parameter, gradient and optimizer-state bytes are at most the claimed share, plus the "
-    "stated padding.",
+    "Each rank's parameter, gradient and optimizer-state bytes are at most the claimed share, "
+    "plus the stated padding.",
     ("more than one rank", "optimizer with state"),
 )
 def at_most_the_claimed_share(view: EvidenceView, tally: Tally) -> Failure | None:
-    """Storages, each counted once, at the end of each step; gradients when they are to be ready.
+    """Count storages, each once, at the end of each step; gradients when they must be ready.
 
-    Stage 1 shards optimizer state (and the copies of parameters an optimizer updates), 2 gradients
-    too, 3 parameters too.
+    Stage 1 shards optimizer state (and the copies of parameters that an optimizer updates), stage 2
+    gradients too, stage 3 parameters too.
     """
     stage, case = view.declared.zero, view.case
     if not stage:
@@ -38,11 +38,12 @@ def at_most_the_claimed_share(view: EvidenceView, tally: Tally) -> Failure | Non
         else _MOMENTS[case.optimizer.kind]
     )
     padding = _padding(view)
-    # An fp32 copy of lower parameters is what is promised, with state and gradients to match.
+    # For parameters below float32 the promise counts a float32 copy; state and gradients match it.
     wide = sum(slot.elements * _size(slot) for slot in layout.slots)
     share = wide / case.world_size + padding
     _require_all_seen([rank.held[-1] for rank in ranks], stage, trained, moments)
-    if share < wide:  # Where it is not, holding everything would be as good.
+    # If the share is not smaller than the whole, a rank that holds everything passes as well.
+    if share < wide:
         tally.met |= {"more than one rank"} | ({"optimizer with state"} if moments else set())
     for number, rank in enumerate(ranks):
         for step, (module, own, state, gradients) in enumerate(rank.held):
@@ -52,12 +53,12 @@ def at_most_the_claimed_share(view: EvidenceView, tally: Tally) -> Failure | Non
             ]
             claims += [("gradients", gradients, share)] if stage > 1 else []
             claims += [("parameters", module + own, share)] if stage > 2 else []
-            for what, held, allowed in claims:
+            for kind, held, allowed in claims:
                 tally.compared += 1
                 if held > allowed:
                     return Failure(
                         "MEM-1",
-                        f"a rank holds more {what} than its share",
+                        f"a rank holds more {kind} than its share",
                         f"rank {number} of {len(ranks)}, step {step}",
                         f"{held} bytes, expected at most {allowed:.0f}: {wide} bytes of trained "
                         f"parameters over {case.world_size} ranks, and {padding:.0f} of padding",
@@ -66,25 +67,29 @@ def at_most_the_claimed_share(view: EvidenceView, tally: Tally) -> Failure | Non
 
 
 def _require_all_seen(held_W: list[list[int]], stage: int, trained: int, moments: int) -> None:
-    """Insist that what is sharded was seen at all: all shards together make the whole.
+    """Raise unless all sharded bytes were seen: all shards together must make the whole.
 
     Raises:
-        Unjudged: They do not, so somebody keeps what nobody sees.
+        Unjudged: They do not, so the implementation keeps tensors that the recorder cannot see.
     """
     module, own, state, gradients = (sum(held[kind] for held in held_W) for kind in range(4))
     wanted = [("optimizer state", state, moments * trained)]
     wanted += [("gradients", gradients, trained)] if stage > 1 else []
     wanted += [("parameters", module + own, trained)] if stage > 2 else []
-    for what, seen, whole in wanted:
+    for label, seen, whole in wanted:
         if seen < whole:
             raise Unjudged(
-                f"the ranks together were seen to hold {seen} bytes of {what}, where there must be {whole}: the "
-                "optimizer shows no `state` or `param_groups`"
+                f"the ranks together were seen to hold {seen} bytes of {label}, where there must "
+                f"be {whole}: the optimizer shows no `state` or `param_groups`"
             )
 
 
 def _padding(view: EvidenceView) -> float:
-    """Bytes a share may be above an even one: an element or a row per parameter, or a whole one where those are dealt out."""
+    """Return the bytes by which a share may exceed an even share.
+
+    These are an element or a row per parameter, or one whole parameter if the implementation
+    assigns whole parameters to ranks.
+    """
     slots = [(slot, _size(slot)) for slot in view.layout(0).slots if slot.elements]
     if view.declared.partition == "elements":
         return sum(size for _, size in slots)
@@ -96,5 +101,5 @@ def _padding(view: EvidenceView) -> float:
 
 
 def _size(slot: Slot) -> int:
-    """Bytes of an element, as an optimizer keeps it: float32 at least."""
+    """Return the bytes of an element as an optimizer keeps it: float32 at least."""
     return max(4, ITEM_SIZE[slot.dtype or "float32"])

@@ -40,7 +40,7 @@ def _identical(
     (TWO_RANKS,),
 )
 def identical_on_all_ranks(view: EvidenceView, tally: Tally) -> Failure | None:
-    """Bitwise, on every step."""
+    """Compare bitwise, on every step."""
     return _identical(
         view,
         tally,
@@ -52,7 +52,7 @@ def identical_on_all_ranks(view: EvidenceView, tally: Tally) -> Failure | None:
 
 @training.rule("PARAM-2", "So is the optimizer's state.", (TWO_RANKS, "optimizer with state"))
 def optimizer_state_is_identical(view: EvidenceView, tally: Tally) -> Failure | None:
-    """Bitwise: momentum, moments and step counts."""
+    """Compare momentum, moments and step counts bitwise."""
     if any(tensors.layout.slots for tensors in view.every_rank("state")):
         tally.met.add("optimizer with state")
     return _identical(
@@ -61,12 +61,13 @@ def optimizer_state_is_identical(view: EvidenceView, tally: Tally) -> Failure | 
 
 
 def _moved_between(view: EvidenceView, tally: Tally, step: int) -> Failure | None:
-    """Whether a step's forward starts from anything but what the step before left: each step is judged from its start.
+    """Return a failure if a step's forward does not start from the values that the last step left.
 
-    What is cast to another dtype and back keeps its value, but not which NaN it was: bfloat16 knows
-    one alone on the way back.
+    The rules judge each step from its own start, so this check covers the time between steps. A
+    cast to another dtype and back keeps a value, but not the bits of a NaN: a cast from bfloat16
+    knows only one NaN.
     """
-    cast = any(one.kind == "cast" and one.step == step for one in view.case.between_steps)
+    cast = any(action.kind == "cast" and action.step == step for action in view.case.between_steps)
     for rank, (left, started) in enumerate(
         zip(
             view.every_rank("updated", step - 1),
@@ -104,7 +105,7 @@ def _moved_between(view: EvidenceView, tally: Tally, step: int) -> Failure | Non
     ),
 )
 def trajectory_of_single_process_training(view: EvidenceView, tally: Tally) -> Failure | None:
-    """Against the oracle: bitwise where the arithmetic is exact, within the derived bound elsewhere."""
+    """Compare with the oracle: bitwise if the arithmetic is exact, else within a derived bound."""
     plan = view.case.optimizer
     met = {
         "AdamW": plan.kind == "adamw",
@@ -142,7 +143,7 @@ def trajectory_of_single_process_training(view: EvidenceView, tally: Tally) -> F
 
 
 def every_step(view: EvidenceView, tally: Tally) -> Failure | None:
-    """Whether every step's gradients, where they are seen, and update are what they must be."""
+    """Judge every step's gradients, if they are visible, and every step's update."""
     failure = (
         None if view.declared.gradients == "hidden" else mean_of_the_local_gradients(view, tally)
     )
@@ -151,14 +152,14 @@ def every_step(view: EvidenceView, tally: Tally) -> Failure | None:
 
 @training.rule("PARAM-4", "At W = 1 training is bitwise plain training.", ("one rank",))
 def one_rank_is_plain_training(view: EvidenceView, tally: Tally) -> Failure | None:
-    """Against the same steps without a wrapper, in the same process."""
+    """Compare with the same steps without a wrapper, in the same process."""
     if view.case.world_size > 1:
         raise NotAbout("more than one rank")
     if view.case.passes != "alternate":
         raise NotAbout("passes do not alternate, which plain training is not made to do")
     if view.case.saved_by is not None:
         raise NotAbout("it starts from a state that is loaded")
-    if any(one.kind in ("cast", "assign") for one in view.case.between_steps):
+    if any(action.kind in ("cast", "assign") for action in view.case.between_steps):
         raise NotAbout(
             "parameters are made anew and lie otherwise from then on, and so are added up otherwise"
         )
@@ -168,7 +169,8 @@ def one_rank_is_plain_training(view: EvidenceView, tally: Tally) -> Failure | No
         )
     if view.case.recast:
         raise NotAbout(
-            "autocast may cast a weight for each of its uses, whose gradients are then added up otherwise"
+            "autocast may cast a weight for each of its uses, whose gradients are then added up "
+            "otherwise"
         )
     if view.case.sparse:
         raise NotAbout("a sparse gradient may be taken off in parts, or their sum at once")
@@ -196,7 +198,7 @@ def one_rank_is_plain_training(view: EvidenceView, tally: Tally) -> Failure | No
     ("frozen parameter", "frozen for a while"),
 )
 def frozen_parameters_stay(view: EvidenceView, tally: Tally) -> Failure | None:
-    """Bitwise, from the first forward on, or over each step at which they are frozen."""
+    """Compare bitwise from the first forward on, or over each step that freezes the parameter."""
     always = {
         row[0] for row in view.evidence.ranks[0].structure_before if not row[3]
     } - view.case.sometimes_frozen
@@ -212,7 +214,10 @@ def frozen_parameters_stay(view: EvidenceView, tally: Tally) -> Failure | None:
                 )
                 tally.compared += after.size
                 if before.shape != after.shape or not np.array_equal(before, after, equal_nan=True):
-                    where = f"rank {rank} of {view.case.world_size}, after step {step}, parameter {name!r} {after.shape}"
+                    where = (
+                        f"rank {rank} of {view.case.world_size}, after step {step}, "
+                        f"parameter {name!r} {after.shape}"
+                    )
                     return Failure(
                         "PARAM-5",
                         "a frozen parameter moved",
@@ -234,17 +239,17 @@ SCALED = (
 
 @training.rule(
     "PARAM-6",
-    "With a loss scaler every rank skips the same steps, those whose gradients are not finite and no "
-    "other, and moves nothing in them; the other steps are those of training without one; and all ranks have one "
-    "scale.",
+    "With a loss scaler every rank skips the same steps, those whose gradients are not finite "
+    "and no other, and moves nothing in them; the other steps are those of training without one; "
+    "and all ranks have one scale.",
     SCALED,
 )
 def every_rank_skips_the_same_steps(view: EvidenceView, tally: Tally) -> Failure | None:
-    """By what each rank's scale does, by whether anything moved, and for the steps that are made against the oracle.
+    """Judge each rank's scale, check that skipped steps move nothing, and judge the other steps.
 
-    What is not finite on any rank is not finite in the sum, whatever the order; where the
-    magnitudes of finite gradients add up to more than their format holds, whether they overflow is
-    a matter of order, and all that is asked is that ranks agree.
+    The oracle judges the steps that are made. If any rank's gradient is not finite, the sum is not
+    finite in any order. Finite gradients may add up to more than their format holds. Then the order
+    of summation decides whether they overflow, and the rule asks only that all ranks agree.
     """
     plan = view.case.scaler
     if plan is None:
@@ -277,7 +282,7 @@ def every_rank_skips_the_same_steps(view: EvidenceView, tally: Tally) -> Failure
 
 
 def _next(plan: LossScale, scale: float, made_in_a_row: int) -> tuple[float, int]:
-    """The scale after a step, and how many steps count towards its growth from then on."""
+    """Return the scale after a step, and the number of steps that count towards its growth."""
     if made_in_a_row == 0:
         return scale * 2.0**-plan.log2_backoff, 0
     return (
@@ -290,12 +295,12 @@ def _next(plan: LossScale, scale: float, made_in_a_row: int) -> tuple[float, int
 def _wrongly_skipped(
     view: EvidenceView, step: int, skips: list[bool], *, overflows: bool | None
 ) -> Failure | None:
-    """Whether ranks do not agree on a step, or agree on what is wrong."""
+    """Return a failure if ranks disagree on a step, or agree on the wrong choice."""
     world_size = len(skips)
     if len(set(skips)) == 1 and overflows in (None, skips[0]):
         return None
     rank = skips.index(not overflows) if overflows is not None else skips.index(not skips[0])
-    others = [str(one) for one, skipped in enumerate(skips) if skipped != skips[rank]]
+    opposed = [str(number) for number, skipped in enumerate(skips) if skipped != skips[rank]]
     whose = (
         "all gradients are finite"
         if overflows is False
@@ -305,12 +310,19 @@ def _wrongly_skipped(
     )
     fact = (
         "ranks skip different steps"
-        if others
-        else f"a step is {'skipped' if skips[rank] else 'made'} although {'no' if skips[rank] else 'a'} gradient overflows"
+        if opposed
+        else (
+            f"a step is {'skipped' if skips[rank] else 'made'} although "
+            f"{'no' if skips[rank] else 'a'} gradient overflows"
+        )
     )
     got = (
         f"it {'skips' if skips[rank] else 'makes'} the step"
-        + (f", rank {', '.join(others)} {'makes' if skips[rank] else 'skips'} it" if others else "")
+        + (
+            f", rank {', '.join(opposed)} {'makes' if skips[rank] else 'skips'} it"
+            if opposed
+            else ""
+        )
         + f"; {whose}"
     )
     return _with_what_it_held(
@@ -319,7 +331,7 @@ def _wrongly_skipped(
 
 
 def _overflowing(view: EvidenceView, step: int) -> list[int]:
-    """The ranks that computed a gradient which is not finite."""
+    """Return the ranks that computed a gradient that is not finite."""
     return [
         rank
         for rank in range(view.case.world_size)
@@ -331,7 +343,10 @@ def _overflowing(view: EvidenceView, step: int) -> list[int]:
 
 
 def _with_what_it_held(view: EvidenceView, failure: Failure, step: int) -> Failure:
-    """The same with which ranks' synchronised gradients are not finite, which a scaler goes by."""
+    """Add the ranks whose synchronised gradients are not finite to the failure.
+
+    A scaler reads the synchronised gradients.
+    """
     reduced = view.noted("reduced", step)
     if reduced is None:
         return failure
@@ -349,7 +364,7 @@ def _with_what_it_held(view: EvidenceView, failure: Failure, step: int) -> Failu
 
 
 def _another_scale(view: EvidenceView, step: int, expected: float) -> Failure | None:
-    """Whether a rank's scale is another after a step than its factors make it."""
+    """Return a failure if a rank's scale after a step differs from the scale its factors give."""
     for rank, evidence in enumerate(view.evidence.ranks):
         if evidence.scales[step] != expected:
             return Failure(
@@ -362,7 +377,10 @@ def _another_scale(view: EvidenceView, step: int, expected: float) -> Failure | 
 
 
 def _moved(view: EvidenceView, tally: Tally, step: int) -> Failure | None:
-    """Whether a skipped step moves a parameter, or the optimizer's state; what first comes to be then must be zero."""
+    """Return a failure if a skipped step moves a parameter or the optimizer's state.
+
+    State that a skipped step creates must be zero.
+    """
     where = f"of {view.case.world_size}, step {step}"
     for rank, (started, left) in enumerate(
         zip(view.every_rank("forward", step), view.every_rank("updated", step), strict=True)
@@ -388,6 +406,7 @@ def _moved(view: EvidenceView, tally: Tally, step: int) -> Failure | None:
                     "PARAM-6",
                     "a skipped step changes the optimizer's state",
                     f"rank {rank} {where}, {name!r}",
-                    f"{value.ravel()[:4]}, expected {before.get(name, np.zeros_like(value)).ravel()[:4]}",
+                    f"{value.ravel()[:4]}, expected "
+                    f"{before.get(name, np.zeros_like(value)).ravel()[:4]}",
                 )
     return None

@@ -1,11 +1,11 @@
-"""RNG: random numbers. What a model draws on one rank is that rank's own, as its user seeded it.
+"""RNG: a model on one rank draws that rank's own random numbers, as its user seeded it.
 
-[Note: chance] A layer that draws makes each number of its input zero or twice itself, by a bit of
-its own of torch's default generator. Two forwards that draw n of them from streams that have
-nothing to do with one another draw the same with a chance of 2**-n. A case compares some pairs of
-forwards, so that the chance of any being equal is at most pairs * 2**-n: only forwards of at least
-`CHANCE_FREE` + log2(pairs) bits are compared, which keeps it below 2**-64 in a case. One on a
-shorter batch is not.
+[Note: chance] A layer that draws multiplies each number of its input by zero or two. One bit of
+torch's default generator decides for each number. Two forwards that draw n bits from independent
+streams draw the same bits with a chance of 2**-n. A case compares some pairs of forwards, so the
+chance that any pair is equal is at most pairs * 2**-n. Only forwards of at least `CHANCE_FREE` +
+log2(pairs) bits are compared, which keeps this chance below 2**-64 in a case. Forwards on shorter
+batches are not compared.
 """
 
 from itertools import combinations
@@ -20,20 +20,22 @@ from ddp_invariants.records.evidence import Tensors
 from ddp_invariants.records.verdict import Failure
 
 CHANCE_FREE = 64
-"""Bits that two streams do not draw alike in any machine's life."""
+"""Number of bits that two independent streams never draw alike in practice."""
 RANKS, FORWARDS = "several ranks drew", "a rank drew in several forwards"
 
 
 @training.rule(
     "RNG-1",
-    "Ranks that were seeded differently draw random numbers of their own: in training no forward draws "
-    "what another rank's does, or an earlier one of its rank; in evaluation nothing is drawn.",
+    "Ranks that were seeded differently draw random numbers of their own: in training no forward "
+    "draws what another rank's does, or an earlier one of its rank; in evaluation nothing is "
+    "drawn.",
     (RANKS, FORWARDS),
 )
 def random_numbers_are_each_ranks_own(view: EvidenceView, tally: Tally) -> Failure | None:
-    """On cases with layers that draw: the bits of each forward against those of the other ranks, and of its rank's other ones.
+    """Compare each forward's bits with those of other ranks, and of the same rank's other forwards.
 
-    How many numbers a wrapper draws by itself, and whether it seeds each rank anew, is its affair.
+    Only cases with layers that draw are judged. A wrapper may draw any amount of random numbers for
+    itself, and may seed each rank anew.
     """
     if not view.case.model.draws:
         raise NotAbout("no layer draws random numbers")
@@ -51,61 +53,70 @@ def random_numbers_are_each_ranks_own(view: EvidenceView, tally: Tally) -> Failu
     tally.compared += len(compared)
     tally.met |= {RANKS if pair.of_two_ranks else FORWARDS for pair in compared}
     alike = next((pair for pair in compared if pair.alike), None)
-    return None if alike is None else streams.of_the_generator(view, _told(view, alike), compared)
+    return (
+        None if alike is None else streams.of_the_generator(view, _failure(view, alike), compared)
+    )
 
 
 def _drawn(view: EvidenceView) -> list[dict[int, Tensors]]:
-    """By rank and micro-step, what each forward drew of which that is known. Of backwards through one forward, the first."""
+    """Return the recorded draws of each forward, by rank and micro-step.
+
+    Forwards with incomplete draws are left out. If several backwards go through one forward, only
+    the first micro-step counts.
+    """
     case = view.case
     apart = case.accumulation if case.passes == "retained" else 1
     numbers = range(0, case.steps * case.accumulation, apart)
-    found = [
+    recorded = [
         {number: tensors for number in numbers if (tensors := rank.at("drawn", number)) is not None}
         for rank in view.evidence.ranks
     ]
     return [
         {
-            number: one
-            for number, one in by_number.items()
-            if all(slot.dtype is not None for slot in one.layout.slots)
+            number: tensors
+            for number, tensors in by_number.items()
+            if all(slot.dtype is not None for slot in tensors.layout.slots)
         }
-        for by_number in found
+        for by_number in recorded
     ]
 
 
 def _pairs(case: TrainingCase, drawn: list[dict[int, Tensors]]) -> list[Pair]:
-    """Every two forwards that are compared, those of two ranks first, each as a run goes.
+    """Return every two forwards to compare: pairs of two ranks first, each in the order of the run.
 
-    A rank's own only by one and the same wrapper: one that seeds each rank where it is made does so
-    again when it is made anew.
+    Two forwards of one rank are compared only if they ran in the same wrapper. A wrapper that seeds
+    each rank on construction seeds it again when it is rebuilt.
     """
 
     def made(number: int) -> int:
-        """How often a wrapper was made before a micro-step."""
+        """Return the number of times the wrapper was rebuilt before a micro-step."""
         return sum(
-            one.kind == "reload" and one.step * case.accumulation <= number
-            for one in case.between_steps
+            action.kind == "reload" and action.step * case.accumulation <= number
+            for action in case.between_steps
         )
 
-    numbers = sorted({number for found in drawn for number in found})
+    numbers = sorted({number for by_number in drawn for number in by_number})
     pairs = [
-        Pair(one, number, other, number, drawn[one][number], drawn[other][number])
+        Pair(rank, number, other_rank, number, drawn[rank][number], drawn[other_rank][number])
         for number in numbers
-        for one, other in combinations(range(len(drawn)), 2)
-        if number in drawn[one] and number in drawn[other]
+        for rank, other_rank in combinations(range(len(drawn)), 2)
+        if number in drawn[rank] and number in drawn[other_rank]
     ]
     pairs += [
-        Pair(rank, one, rank, other, found[one], found[other])
-        for rank, found in enumerate(drawn)
-        for one, other in combinations(sorted(found), 2)
-        if made(one) == made(other)
+        Pair(rank, first, rank, second, by_number[first], by_number[second])
+        for rank, by_number in enumerate(drawn)
+        for first, second in combinations(sorted(by_number), 2)
+        if made(first) == made(second)
     ]
     return [pair for pair in pairs if len(pair.one.bits) == len(pair.other.bits)]
 
 
-def _told(view: EvidenceView, pair: Pair) -> Failure:
-    """A breach by two forwards that drew the same."""
-    got = f"{pair.bits} of {pair.bits} random bits are the same, where chance makes them so once in 2**{pair.bits}"
+def _failure(view: EvidenceView, pair: Pair) -> Failure:
+    """Return the failure for two forwards that drew the same bits."""
+    got = (
+        f"{pair.bits} of {pair.bits} random bits are the same, where chance makes them so once "
+        f"in 2**{pair.bits}"
+    )
     of = f"of {view.case.world_size}, {view.at(pair.micro)}"
     if pair.of_two_ranks:
         return Failure(
@@ -123,9 +134,9 @@ def _told(view: EvidenceView, pair: Pair) -> Failure:
 
 
 def _in_training(view: EvidenceView, drawn: list[dict[int, Tensors]]) -> Failure | None:
-    """Whether a layer drew nothing in training, which the user asked for."""
-    for rank, found in enumerate(drawn):
-        for number, tensors in found.items():
+    """Return a failure if a layer drew nothing in training."""
+    for rank, by_number in enumerate(drawn):
+        for number, tensors in by_number.items():
             if (tensors.values_P == 1).any():
                 return Failure(
                     "RNG-1",
@@ -138,7 +149,7 @@ def _in_training(view: EvidenceView, drawn: list[dict[int, Tensors]]) -> Failure
 
 
 def _in_evaluation(view: EvidenceView) -> Failure | None:
-    """Whether a layer drew in evaluation, after the module was told of it."""
+    """Return a failure if a layer drew random numbers in evaluation."""
     for rank, evidence in enumerate(view.evidence.ranks):
         for step in range(view.case.steps):
             tensors = evidence.at("evaluated", step)

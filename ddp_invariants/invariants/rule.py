@@ -1,4 +1,4 @@
-"""A rule: its requirement in one sentence, the situations it needs, and the pure function that judges it."""
+"""A rule: a requirement, the situations it needs, and the pure function that judges."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,22 +10,22 @@ Subject = TypeVar("Subject")
 
 
 class Unjudged(Exception):
-    """Raised by a judge that lacks its evidence; the message says which."""
+    """Raised by a judge that lacks its evidence; the message names the missing evidence."""
 
 
 class NotAbout(Unjudged):
-    """Raised by a judge whose rule is about a situation this case does not contain."""
+    """Raised by a judge whose rule is about a situation that this case does not contain."""
 
 
 @dataclass
 class Tally:
-    """What a judge counts while it judges.
+    """The counts that a judge keeps while it judges.
 
     Attributes:
-        compared: Things compared so far.
+        compared: Number of things compared so far.
         met: Situations met so far.
-        worst: The largest error in units of its bound so far.
-        observed: Values of a rule that observes and never judges.
+        worst: The largest error so far, in units of its bound.
+        observed: Values of a rule that only observes and never judges.
     """
 
     compared: int = 0
@@ -39,12 +39,12 @@ class Rule(Generic[Subject]):
     """One rule of the specification.
 
     Attributes:
-        id: Such as `GRAD-2`; fixed for ever.
-        requirement: What must hold, in one sentence.
-        needs: Situations without which the rule has proved nothing in a run.
-        judge: Looks at one case's evidence, counts into a tally and returns the first breach.
-        costs: How many ordinary cases one of its own takes as long as; its property draws so many
-            fewer.
+        id: Such as `GRAD-2`; it never changes.
+        requirement: The requirement, in one sentence.
+        needs: Situations that a run must contain; without them the rule has proved nothing.
+        judge: Reads one case's evidence, counts into a tally and returns the first failure.
+        costs: The cost of one case of this rule, in ordinary cases. The rule's property draws so
+            many times fewer cases.
     """
 
     id: str
@@ -59,7 +59,7 @@ class Rule(Generic[Subject]):
         try:
             failure = self.judge(subject, tally)
         except Unjudged as reason:
-            # What was compared before the evidence ended was compared.
+            # Comparisons made before the evidence ended still count.
             why = "" if tally.compared else str(reason)
             return Finding(
                 self.id,
@@ -70,7 +70,8 @@ class Rule(Generic[Subject]):
                 tally.worst,
                 about=not isinstance(reason, NotAbout),
             )
-        except Exception as crash:  # noqa: BLE001 - a judge that crashes has judged nothing, and must not hide other rules
+        # A judge that crashes has judged nothing, and its crash must not hide other rules.
+        except Exception as crash:  # noqa: BLE001 - the crash is recorded in the finding
             why = f"the rule itself crashed: {type(crash).__name__}: {crash}"
             return Finding(
                 self.id, tally.compared, frozenset(tally.met), None, why, tally.worst, crashed=True
@@ -89,7 +90,7 @@ class Rule(Generic[Subject]):
 
 
 class RuleSet(Generic[Subject]):
-    """The rules about one kind of evidence, in the order a cause comes before its consequences."""
+    """The rules about one kind of evidence; a cause comes before its consequences."""
 
     def __init__(self) -> None:
         self.rules: dict[str, Rule[Subject]] = {}

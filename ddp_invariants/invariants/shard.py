@@ -1,4 +1,4 @@
-"""SHARD: ranks get disjoint shards that cover the dataset, but for padding, and are fixed by their arguments alone.
+"""SHARD: the arguments alone determine disjoint shards that cover the dataset, but for padding.
 
 Words: N dataset length, W world size, L indices per rank; total = W * ceil(N / W), or W * floor(N /
 W) with drop_last.
@@ -19,14 +19,17 @@ from ddp_invariants.records.evidence import FOREIGN, OWN, ShardEvidence
 from ddp_invariants.records.verdict import Cause, Failure
 
 CHANCE_FREE = 13
-"""Dataset length from which two random permutations are equal with a chance below 1e-9 (1 / 13! = 1.6e-10)."""
+"""Smallest dataset length at which two random permutations are equal with a chance below 1e-9.
+
+The chance is 1 / 13! = 1.6e-10.
+"""
 
 
 UNDECLARED = SamplerDeclarations()
 
 
 class ShardView:
-    """A sampler's answers, as rules look at them."""
+    """The recorded answers of a sampler, as the rules read them."""
 
     def __init__(self, evidence: ShardEvidence, declared: SamplerDeclarations = UNDECLARED) -> None:
         self.evidence, self.case, self.declared = evidence, evidence.case, declared
@@ -54,23 +57,26 @@ class ShardView:
         """Each epoch with every rank's indices.
 
         Raises:
-            Unjudged: What a rank was sent is no sample of the first one's data.
+            Unjudged: A rank holds data that are no sample of the first rank's data.
         """
-        found = self.held
+        held = self.held
         if self.declared.layout == "scatter" and any(
-            index in (OWN, FOREIGN) for _, ranks in found for shard in ranks for index in shard
+            index in (OWN, FOREIGN) for _, ranks in held for shard in ranks for index in shard
         ):
             raise Unjudged("a rank holds what the first one has not sent (SHARD-8)")
-        return found
+        return held
 
     @property
     def held(self) -> list[tuple[int, list[list[int]]]]:
-        """Each epoch with what every rank holds: indices, and where data are scattered `OWN` and `FOREIGN`."""
+        """Each epoch with everything that every rank holds.
+
+        These are indices, and `OWN` and `FOREIGN` if data are scattered.
+        """
         return list(zip(self.case.epochs, self.answer["shards"], strict=True))
 
     @property
     def total(self) -> int:
-        """Indices of all ranks together, as far as the declared padding allows."""
+        """The number of indices of all ranks together, under the declared padding."""
         n, unit = self.case.data.samples, self.case.world_size
         if self.declared.padding == "none" and not self.case.data.drop_last:
             return n
@@ -80,11 +86,11 @@ class ShardView:
 
     @property
     def dealt(self) -> shards_of.Dealt:
-        """What was dealt, for whoever looks for a cause."""
+        """The shards, as the diagnosis of causes needs them."""
         return shards_of.Dealt(self.case, self.epochs, self.total)
 
     def where(self, epoch: int) -> str:
-        """A place in words."""
+        """Return an epoch and the sizes of the case in words."""
         data = self.case.data
         return f"{data.samples} samples over {self.case.world_size} ranks, epoch {epoch}"
 
@@ -100,7 +106,7 @@ sharding = RuleSet[ShardView]()
     ("N not divisible by W", "N < W"),
 )
 def equal_lengths_in_range(view: ShardView, tally: Tally) -> Failure | None:
-    """Counted, not asked for."""
+    """Count the indices that are yielded; `len` is compared with the count."""
     data, w = view.case.data, view.case.world_size
     for epoch, shards in view.epochs:
         tally.compared += len(shards)
@@ -125,22 +131,21 @@ def equal_lengths_in_range(view: ShardView, tally: Tally) -> Failure | None:
             return caused(
                 failure, shards_of.of_length(view.dealt, shards, shards[counts.index(max(counts))])
             )
-        for rank, (shard, said) in enumerate(zip(shards, view.answer["lengths"], strict=True)):
-            if (
-                said not in (None, len(shard)) or len(shard) >= view.dealt.endless
-            ):  # What is iterated need have no len.
+        for rank, (shard, length) in enumerate(zip(shards, view.answer["lengths"], strict=True)):
+            # An iterable need not have a `len`.
+            if length not in (None, len(shard)) or len(shard) >= view.dealt.endless:
                 fact = (
                     "len(sampler) is not the number of indices it yields"
-                    if said is not None
+                    if length is not None
                     else "iterating does not end"
                 )
                 failure = Failure(
                     "SHARD-1",
                     fact,
                     f"rank {rank}, {view.where(epoch)}",
-                    f"len {said}, yields {len(shard)}",
+                    f"len {length}, yields {len(shard)}",
                 )
-                return caused(failure, shards_of.of_length(view.dealt, shards, shard, said))
+                return caused(failure, shards_of.of_length(view.dealt, shards, shard, length))
             bad = [index for index in shard if not 0 <= index < data.samples]
             if bad:
                 return Failure(
@@ -154,12 +159,12 @@ def equal_lengths_in_range(view: ShardView, tally: Tally) -> Failure | None:
 
 @sharding.rule(
     "SHARD-2",
-    "Without drop_last the union of the shards covers all N indices; with it, exactly total distinct "
-    "ones.",
+    "Without drop_last the union of the shards covers all N indices; with it, exactly total "
+    "distinct ones.",
     ("drop_last", "padding"),
 )
 def shards_cover_the_dataset(view: ShardView, tally: Tally) -> Failure | None:
-    """As sets."""
+    """Compare sets of indices."""
     data = view.case.data
     for epoch, shards in view.epochs:
         union = {index for shard in shards for index in shard}
@@ -204,7 +209,7 @@ def _brief(shards: list[list[int]]) -> str:
     ("padding", "N divisible by W", "drop_last", "shuffle"),
 )
 def shards_are_disjoint(view: ShardView, tally: Tally) -> Failure | None:
-    """Counted over all ranks."""
+    """Count repetitions over all ranks."""
     data, w = view.case.data, view.case.world_size
     for epoch, shards in view.epochs:
         counts = Counter(index for shard in shards for index in shard)
@@ -225,8 +230,8 @@ def shards_are_disjoint(view: ShardView, tally: Tally) -> Failure | None:
                 "SHARD-3",
                 "shards overlap beyond padding",
                 view.where(epoch),
-                f"{repeated} repetitions, {allowed} allowed; index {index} occurs {most} times on ranks {owners}; "
-                f"shards {_brief(shards)}",
+                f"{repeated} repetitions, {allowed} allowed; index {index} occurs {most} times "
+                f"on ranks {owners}; shards {_brief(shards)}",
             )
             return caused(failure, shards_of.of_overlap_or_loss(view.dealt, epoch, shards))
     return None
@@ -234,12 +239,12 @@ def shards_are_disjoint(view: ShardView, tally: Tally) -> Failure | None:
 
 @sharding.rule(
     "SHARD-4",
-    "Shards are fixed by the arguments alone: the same in every process, on re-iteration and whatever "
-    "the global generators hold, which iterating leaves untouched.",
+    "Shards are fixed by the arguments alone: the same in every process, on re-iteration and "
+    "whatever the global generators hold, which iterating leaves untouched.",
     ("shuffle", "two processes"),
 )
 def shards_are_determined(view: ShardView, tally: Tally) -> Failure | None:
-    """Two processes with different hash seeds and global random states are asked."""
+    """Compare two processes with different hash seeds and global random states."""
     answers = view.evidence.answers
     last = view.case.epochs[-1]
     raised = [answer["raised"] for answer in answers if "raised" in answer]
@@ -280,7 +285,8 @@ def shards_are_determined(view: ShardView, tally: Tally) -> Failure | None:
                 "SHARD-4",
                 "a new sampler gives other indices of the same epoch",
                 f"rank {rank}, {view.where(last)}",
-                f"{afresh[:8]}, the one that was asked for epochs {list(view.case.epochs)} {before[:8]}",
+                f"{afresh[:8]}, the one that was asked for epochs {list(view.case.epochs)} "
+                f"{before[:8]}",
                 "" if len(view.case.epochs) == 1 else "an epoch's order depends on those before it",
             )
     reseeded = view.answer["reseeded"]
@@ -297,21 +303,24 @@ def shards_are_determined(view: ShardView, tally: Tally) -> Failure | None:
             "the seed is ignored",
         )
     tally.met.add("two processes")
-    for (epoch, ours), theirs in zip(view.epochs, answers[1]["shards"], strict=True):
-        for rank, (one, other) in enumerate(zip(ours, theirs, strict=True)):
-            if one != other:
+    for (epoch, first), second in zip(view.epochs, answers[1]["shards"], strict=True):
+        for rank, (shard, second_shard) in enumerate(zip(first, second, strict=True)):
+            if shard != second_shard:
                 return Failure(
                     "SHARD-4",
                     "another process gets other indices from the same arguments",
                     f"rank {rank}, {view.where(epoch)}",
-                    f"{other[:8]}, the first process {one[:8]}",
+                    f"{second_shard[:8]}, the first process {shard[:8]}",
                     "the order depends on the hash seed or on a global random generator",
                 )
     return None
 
 
 def _of_generators(view: ShardView) -> list[Cause]:
-    """What is done with the global generators that were seen to move: what draws from them is another order each time."""
+    """Return the possible uses of the global generators that moved: drawn from, or seeded.
+
+    A sampler that draws from a global generator gives another order each time.
+    """
     touched, answer = " and ".join(view.answer["touched"]), view.answer
     if not touched:
         return []
@@ -326,7 +335,8 @@ def _of_generators(view: ShardView) -> list[Cause]:
     )
     seeded = Cause(
         "seeds",
-        f"it seeds the global generator of {touched}, which is everybody's, instead of one of its own",
+        f"it seeds the global generator of {touched}, which is everybody's, instead of one of "
+        "its own",
     )
     if not fixed:
         return [drawn]
@@ -339,39 +349,42 @@ def _of_generators(view: ShardView) -> list[Cause]:
     ("shuffle", "no shuffle"),
 )
 def epochs_change_the_order(view: ShardView, tally: Tally) -> Failure | None:
-    """Judged where a chance repeat is below 1e-9; that the ranks agree on the permutation shows in SHARD-2 and SHARD-3."""
+    """Judge only datasets so long that a chance repeat is below 1e-9.
+
+    SHARD-2 and SHARD-3 show that the ranks agree on the permutation.
+    """
     data = view.case.data
     if data.shuffle and data.samples < CHANCE_FREE:
         raise NotAbout("the dataset is so short that two epochs may have the same order by chance")
-    for (one, shards), (other, others) in combinations(view.epochs, 2):
-        if one == other:
+    for (epoch, shards), (other_epoch, other_shards) in combinations(view.epochs, 2):
+        if epoch == other_epoch:
             continue
         tally.compared += 1
         tally.met.add("shuffle" if data.shuffle else "no shuffle")
-        if data.shuffle and shards == others:
+        if data.shuffle and shards == other_shards:
             failure = Failure(
                 "SHARD-5",
                 "set_epoch does not change the order",
-                f"epochs {one} and {other}, {view.where(other)}",
+                f"epochs {epoch} and {other_epoch}, {view.where(other_epoch)}",
                 f"both {_brief(shards)}",
             )
             return caused(failure, _of_the_same_order(view, shards))
-        if not data.shuffle and shards != others:
+        if not data.shuffle and shards != other_shards:
             return Failure(
                 "SHARD-5",
                 "set_epoch changes the order though shuffle is off",
-                f"epochs {one} and {other}, {view.where(other)}",
-                f"{_brief(others)}, before {_brief(shards)}",
+                f"epochs {epoch} and {other_epoch}, {view.where(other_epoch)}",
+                f"{_brief(other_shards)}, before {_brief(shards)}",
             )
     return None
 
 
 def _of_the_same_order(view: ShardView, shards: list[list[int]]) -> list[Cause]:
-    """Why two epochs have one order: which may also be one that adds up, or lags behind."""
+    """Return the possible reasons why two epochs have one order."""
     if view.answer["again"] != view.answer["shards"][-1]:
         return []
     if view.answer["afresh"] != view.answer["shards"][-1]:
-        kept = all(others == shards for _, others in view.epochs)
+        kept = all(epoch_shards == shards for _, epoch_shards in view.epochs)
         return [Cause("first order kept", "the first epoch's order is kept")] * kept
     if all(shard[:-1] == sorted(shard[:-1]) for shard in shards) and len(shards[0]) > 3:
         return [Cause("shuffle ignored", "the order is that of the dataset: shuffle is ignored")]
@@ -384,7 +397,7 @@ def _of_the_same_order(view: ShardView, shards: list[list[int]]) -> list[Cause]:
     ("last batch short",),
 )
 def equal_numbers_of_batches(view: ShardView, tally: Tally) -> Failure | None:
-    """Torch's own DataLoader, run."""
+    """Run torch's own DataLoader and count its batches."""
     batches = view.answer["batches"]
     if batches is None:
         raise NotAbout("no DataLoader was run")
@@ -417,7 +430,7 @@ def equal_numbers_of_batches(view: ShardView, tally: Tally) -> Failure | None:
     "SHARD-7", "Impossible arguments raise an error on construction; none is silently accepted."
 )
 def impossible_arguments_are_refused(view: ShardView, tally: Tally) -> Failure | None:
-    """Rank below 0, rank from W on, world size below 1."""
+    """Try three impossible arguments: rank below 0, rank W or above, world size below 1."""
     if view.evidence.incident is not None:
         raise Unjudged(f"the process {view.evidence.incident.kind}")
     if not view.evidence.answers[0]["refused"]:
@@ -438,12 +451,16 @@ def impossible_arguments_are_refused(view: ShardView, tally: Tally) -> Failure |
 @sharding.rule(
     "SHARD-8",
     "Each rank holds the declared part of the order: order[r::W] where strided, "
-    "order[r * L : (r + 1) * L] where contiguous; where scattered, the data that the first rank has sent, and no "
-    "index.",
+    "order[r * L : (r + 1) * L] where contiguous; where scattered, the data that the first rank "
+    "has sent, and no index.",
     ("more than one rank", "shuffle"),
 )
 def declared_layout(view: ShardView, tally: Tally) -> Failure | None:
-    """The order is what a world of one rank gets for the same epoch; what follows its end is padding, judged elsewhere."""
+    """Compare each shard with its part of the order.
+
+    The order is the one that a world of one rank gets for the same epoch. Indices beyond the end of
+    that order are padding, which other rules judge.
+    """
     layout, w = view.declared.layout, view.case.world_size
     if layout == "scatter":
         return _sent_by_the_first(view, tally)
@@ -469,7 +486,10 @@ def declared_layout(view: ShardView, tally: Tally) -> Failure | None:
 
 
 def _sent_by_the_first(view: ShardView, tally: Tally) -> Failure | None:
-    """Whether ranks hold samples of the first one's data: all of them have data of their own, of the same length."""
+    """Return a failure if a rank holds samples that are not the first rank's data.
+
+    All ranks have data of their own, of the same length.
+    """
     for epoch, shards in view.held:
         tally.met |= {"more than one rank"} if len(shards) > 1 else set()
         tally.met |= {"shuffle"} if view.case.data.shuffle else set()
@@ -477,7 +497,10 @@ def _sent_by_the_first(view: ShardView, tally: Tally) -> Failure | None:
             tally.compared += len(shard)
             wrong = {
                 OWN: "a rank holds its own data, not what the first rank has sent",
-                FOREIGN: "a rank holds what is nobody's data: an index, or data that were altered on the way",
+                FOREIGN: (
+                    "a rank holds what is nobody's data: an index, or data that were "
+                    "altered on the way"
+                ),
             }
             for index, fact in wrong.items():
                 if index in shard:
@@ -492,8 +515,8 @@ def _sent_by_the_first(view: ShardView, tally: Tally) -> Failure | None:
 
 @sharding.rule(
     "SHARD-9",
-    "State saved after k batches and loaded into a new sampler goes on with exactly the rest of the "
-    "epoch, on every rank; the epoch after it is whole again. So do ranks of another number, "
+    "State saved after k batches and loaded into a new sampler goes on with exactly the rest of "
+    "the epoch, on every rank; the epoch after it is whole again. So do ranks of another number, "
     "where claimed.",
     (
         "resumed in the middle",
@@ -504,7 +527,7 @@ def _sent_by_the_first(view: ShardView, tally: Tally) -> Failure | None:
     ),
 )
 def resumed_with_the_rest(view: ShardView, tally: Tally) -> Failure | None:
-    """A state saved after a resumption counts alike."""
+    """Judge a state saved in the middle of an epoch, and a state saved after a resumption."""
     raised = view.evidence.answers[0].get("raised") if view.evidence.answers else None
     if (
         view.case.saved_after is not None
@@ -527,10 +550,11 @@ def resumed_with_the_rest(view: ShardView, tally: Tally) -> Failure | None:
         seen = resumption.Resumed(**plain, whole=whole, rank=rank)
         if view.answer["again"][rank] != whole:
             raise Unjudged(
-                "it yields other indices whenever it is iterated (SHARD-4): there is no rest to go on with"
+                "it yields other indices whenever it is iterated (SHARD-4): there is no rest to "
+                "go on with"
             )
         if len(seen.taken) >= len(whole):
-            continue  # Whether a state saved at the end is that epoch's or the next one's, nobody says.
+            continue  # A state saved at the end may belong to this epoch or to the next.
         tally.compared += len(whole) - len(seen.taken)
         tally.met |= _met(view)
         failure = _resumption(view, seen)
@@ -542,13 +566,16 @@ def resumed_with_the_rest(view: ShardView, tally: Tally) -> Failure | None:
 
 
 def _resumed_elsewhere(view: ShardView, tally: Tally) -> Failure | None:
-    """Whether ranks of another number yield what nobody had taken: all of it, but for padding once, and nothing else."""
+    """Return a failure if ranks of another number do not yield exactly the remaining indices.
+
+    Each remaining index comes once, but for padding, and no other index comes.
+    """
     seen, data, w = view.answer["elsewhere"], view.case.data, view.case.resumed_by
     if data.drop_last or view.declared.padding != "wrap":
-        return None  # Which of the rest is dropped or repeated, each may decide otherwise.
+        return None  # Samplers may choose which of the remaining indices are dropped or repeated.
     where = (
-        f"{view.where(view.case.epochs[-1])}, saved after {len(seen['taken'][0])} indices of each, loaded by {w} "
-        f"rank{'s' if w != 1 else ''}"
+        f"{view.where(view.case.epochs[-1])}, saved after {len(seen['taken'][0])} indices of "
+        f"each, loaded by {w} rank{'s' if w != 1 else ''}"
     )
     taken, rest = set(chain.from_iterable(seen["taken"])), list(chain.from_iterable(seen["rest"]))
     left = set(range(data.samples)) - taken
@@ -561,8 +588,8 @@ def _resumed_elsewhere(view: ShardView, tally: Tally) -> Failure | None:
             "SHARD-9",
             "ranks of another number do not go on with the rest of the epoch",
             where,
-            f"{_brief(seen['rest'])}; {len(lost)} of the {len(left)} left are lost, {again} of those taken before "
-            f"come again, {len(rest)} indices in all, expected {most} at most",
+            f"{_brief(seen['rest'])}; {len(lost)} of the {len(left)} left are lost, {again} of "
+            f"those taken before come again, {len(rest)} indices in all, expected {most} at most",
         )
         return caused(
             failure, resumption.of_another_world(seen, view.case, view.answer["shards"][-1])
@@ -578,7 +605,7 @@ def _resumed_elsewhere(view: ShardView, tally: Tally) -> Failure | None:
 
 
 def _met(view: ShardView) -> set[str]:
-    """The situations of a resumption."""
+    """Return the situations of a resumption."""
     met = {
         "more than one rank": view.case.world_size > 1,
         "shuffle": view.case.data.shuffle,
@@ -589,14 +616,18 @@ def _met(view: ShardView) -> set[str]:
 
 
 def _resumption(view: ShardView, seen: resumption.Resumed) -> Failure | None:
-    """What is wrong with one rank's resumption: the earliest of what depends on one another."""
-    where = f"rank {seen.rank}, {view.where(view.case.epochs[-1])}, saved after {len(seen.taken)} of {len(seen.whole)} indices"
+    """Return the first failure of one rank's resumption; later checks depend on earlier ones."""
+    where = (
+        f"rank {seen.rank}, {view.where(view.case.epochs[-1])}, saved after "
+        f"{len(seen.taken)} of {len(seen.whole)} indices"
+    )
     if seen.taken + seen.rest != seen.whole:
         return Failure(
             "SHARD-9",
             "saving the state changes what is yielded in the same epoch",
             where,
-            f"{_brief([seen.taken, seen.rest])} before and after it, unsaved {_brief([seen.whole])}",
+            f"{_brief([seen.taken, seen.rest])} before and after it, unsaved "
+            f"{_brief([seen.whole])}",
         )
     if seen.loaded != seen.rest:
         failure = Failure(
@@ -627,12 +658,15 @@ def _resumption(view: ShardView, seen: resumption.Resumed) -> Failure | None:
 
 
 def _off(loaded: list[int], seen: resumption.Resumed) -> str:
-    """How many of the indices were yielded before the state was saved, and how many never are."""
+    """Return how many yielded indices came before the save, and how many are lost, in words."""
     before, after = (
         (Counter(loaded) & Counter(seen.taken)).total(),
         (Counter(seen.rest) - Counter(loaded)).total(),
     )
-    return f"; {before} of the {len(seen.taken)} taken before come again, {after} of the {len(seen.rest)} left are lost"
+    return (
+        f"; {before} of the {len(seen.taken)} taken before come again, {after} of the "
+        f"{len(seen.rest)} left are lost"
+    )
 
 
 @sharding.rule(
@@ -641,7 +675,7 @@ def _off(loaded: list[int], seen: resumption.Resumed) -> str:
     ("several workers", "more than one rank", "fewer samples than workers"),
 )
 def each_sample_by_one_worker(view: ShardView, tally: Tally) -> Failure | None:
-    """Where an iterable claims to; what one worker yields must be nobody else's."""
+    """Judge iterables that claim to support workers: each sample must come from one worker."""
     worked = view.answer["worked"]
     if worked is None:
         raise NotAbout("no worker iterated it")
@@ -657,7 +691,8 @@ def each_sample_by_one_worker(view: ShardView, tally: Tally) -> Failure | None:
                 "SHARD-10",
                 "the workers of a rank do not yield its samples once in all",
                 f"rank {rank}, {len(parts)} workers, {view.where(view.case.epochs[-1])}",
-                f"{more.total()} too many, {less.total()} lost of {len(whole)}; worker by worker {_brief(parts)}",
+                f"{more.total()} too many, {less.total()} lost of {len(whole)}; worker by worker "
+                f"{_brief(parts)}",
             )
             return caused(
                 failure, shards_of.of_workers(parts, whole, rank, view.answer["shards"][-1])

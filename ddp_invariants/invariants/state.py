@@ -1,4 +1,4 @@
-"""STATE: what is saved and loaded again goes on as if nothing had happened."""
+"""STATE: training that is saved and loaded continues as if it had not been interrupted."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -17,24 +17,30 @@ _KEPT: tuple[tuple[str, Moment, Moment], ...] = (
     ("a buffer", "left buffers", "restored buffers"),
     ("the optimizer's state", "state", "restored state"),
 )
-"""What is kept: when it was noted before it was saved, and after it was loaded."""
+"""The saved tensors: name, moment recorded before saving, moment recorded after loading."""
 
 
 @training.rule(
     "STATE-1",
-    "What is trained, saved and loaded into a wrapper made anew, with its optimizer, is bitwise what was "
-    "saved, under the module's names or those with one prefix, and training goes on from there.",
+    "What is trained, saved and loaded into a wrapper made anew, with its optimizer, is bitwise "
+    "what was saved, under the module's names or those with one prefix, and training goes on "
+    "from there.",
     (RELOADED, STATEFUL),
 )
 def what_is_loaded_is_what_was_saved(view: EvidenceView, tally: Tally) -> Failure | None:
-    """On cases that save and load: parameters, buffers and the optimizer's state. The steps after it PARAM-3 judges.
+    """Compare parameters, buffers and the optimizer's state of cases that save and load.
 
-    Of a state that another number of ranks loads, its names; the rest of it is STATE-2's.
+    PARAM-3 judges the later steps. If another number of ranks loads the state, this rule judges its
+    names only; STATE-2 judges the rest.
     """
     if view.case.saved_by is not None:
         return _of_names(view, tally)
     steps = sorted(
-        {one.step for one in view.case.between_steps if one.kind == "reload" and one.step > 0}
+        {
+            action.step
+            for action in view.case.between_steps
+            if action.kind == "reload" and action.step > 0
+        }
     )
     if not steps:
         raise NotAbout("nothing is saved")
@@ -52,7 +58,7 @@ def _of_names(view: EvidenceView, tally: Tally) -> Failure | None:
     for rank, evidence in enumerate(view.evidence.ranks):
         for saved in evidence.saved:
             tally.compared += len(saved)
-            # Whatever the wrapper's name for the module, and whatever it keeps beside it.
+            # Accept any prefix for the module, and any additional entries of the wrapper.
             prefix = next((name[: -len(first)] for name in saved if name.endswith(first)), None)
             missing = sorted(names - {name.removeprefix(prefix or "") for name in saved})
             if prefix is None or missing or _repeats(prefix):
@@ -67,24 +73,24 @@ def _of_names(view: EvidenceView, tally: Tally) -> Failure | None:
 
 
 def _repeats(prefix: str) -> bool:
-    """Whether a prefix holds a name twice in a row."""
+    """Return whether a prefix contains the same name twice in a row."""
     parts = prefix.split(".")
-    return any(one == other != "" for one, other in pairwise(parts))
+    return any(part == following != "" for part, following in pairwise(parts))
 
 
 def _of_values(view: EvidenceView, tally: Tally, step: int) -> Failure | None:
-    """Whether what was loaded before a step is what the step before left."""
+    """Compare the loaded values with those that the previous step left."""
     view.every_rank("restored", step)
-    forwards = any(one.step == step and one.kind in _FORWARDS for one in view.case.between_steps)
-    for what, left, loaded in _KEPT:
-        if (
-            left == "left buffers" and forwards
-        ):  # Which move them, or broadcast them, before they are saved.
+    forwards = any(
+        action.step == step and action.kind in _FORWARDS for action in view.case.between_steps
+    )
+    for kind, left, loaded in _KEPT:
+        # An extra forward moves or broadcasts the buffers before they are saved.
+        if left == "left buffers" and forwards:
             continue
         before, after = view.noted(left, step - 1), view.noted(loaded, step)
-        if (
-            before is None or after is None
-        ):  # It has none, or the optimizer's state is its own affair.
+        # The implementation has no such tensors, or keeps its optimizer's state private.
+        if before is None or after is None:
             continue
         for rank in range(view.case.world_size):
             tally.met |= {STATEFUL} if left == "state" and before[rank].layout.slots else set()
@@ -93,7 +99,7 @@ def _of_values(view: EvidenceView, tally: Tally, step: int) -> Failure | None:
             if difference is not None:
                 return Failure(
                     "STATE-1",
-                    f"{what} that was saved and loaded is another",
+                    f"{kind} that was saved and loaded is another",
                     f"rank {rank} of "
                     f"{view.case.world_size}, before step {step}, {difference.place}",
                     difference.words,
@@ -106,24 +112,27 @@ _LOADED: tuple[tuple[str, Moment, Moment], ...] = (
     ("a parameter", "saved", "restored"),
     ("the optimizer's state", "saved state", "restored state"),
 )
-"""What is loaded by ranks of another number; buffers may have been each rank's own."""
+"""The tensors that another number of ranks loads; buffers may differ by rank."""
 
 
 @training.rule(
     "STATE-2",
-    "What ranks of one number have trained and saved, those of another load bitwise, and go on from "
-    "there as training does.",
+    "What ranks of one number have trained and saved, those of another load bitwise, and go on "
+    "from there as training does.",
     (FEWER, MORE, STATEFUL),
     costs=4,
 )
 def another_number_of_ranks_goes_on(view: EvidenceView, tally: Tally) -> Failure | None:
-    """On cases that start from what others saved: what is loaded, and every step after it."""
+    """Compare loaded values with saved values, and judge every later step.
+
+    Only cases that load the state of another run are judged.
+    """
     case = view.case
     if case.saved_by is None:
         raise NotAbout("it starts from nothing that was saved")
     if _of_names(view, Tally()) is not None:
         raise Unjudged("a saved state has other names than the module's (STATE-1)")
-    failure = _of_what_others_saved(view, tally)
+    failure = _of_loaded_values(view, tally)
     if failure is not None:
         return failure
     failure = param.every_step(view, tally)
@@ -144,15 +153,15 @@ def another_number_of_ranks_goes_on(view: EvidenceView, tally: Tally) -> Failure
     return None
 
 
-def _of_what_others_saved(view: EvidenceView, tally: Tally) -> Failure | None:
-    """Whether what was loaded is what those that trained before held, as far as a rank was one of them."""
+def _of_loaded_values(view: EvidenceView, tally: Tally) -> Failure | None:
+    """Compare the loaded values with those that the saving ranks held, as far as recorded."""
     loaded_by = {
         moment: view.every_rank(moment)
         for _, _, moment in _LOADED
         if view.noted(moment) is not None
     }
     view.every_rank("restored")
-    for what, left, loaded in _LOADED:
+    for kind, left, loaded in _LOADED:
         held = next(
             (tensors for rank in view.evidence.ranks if (tensors := rank.at(left)) is not None),
             None,
@@ -166,7 +175,7 @@ def _of_what_others_saved(view: EvidenceView, tally: Tally) -> Failure | None:
             if difference is not None:
                 return Failure(
                     "STATE-2",
-                    f"{what} that other ranks saved is another when it is loaded",
+                    f"{kind} that other ranks saved is another when it is loaded",
                     f"rank {rank} of {view.case.world_size}, {difference.place}",
                     difference.words,
                 )

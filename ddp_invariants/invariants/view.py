@@ -1,4 +1,7 @@
-"""One training case's evidence, with what several rules need computed once.
+"""The evidence view: one training case's evidence, with the values that several rules need.
+
+Each shared value is computed once. A rank's twin is the unwrapped module with the same parameters,
+batch and random state.
 
 Suffixes: W ranks, P elements of all trainable parameters end to end.
 """
@@ -26,7 +29,13 @@ training = RuleSet["EvidenceView"]()
 
 @dataclass(frozen=True)
 class Truth:
-    """What single-process training gives at one step: each micro-step's mean loss, gradient and updated parameters (P,)."""
+    """The result of single-process training at one step.
+
+    Attributes:
+        losses: The mean loss of each micro-step.
+        gradient: The gradient, shape (P,).
+        updated: The updated parameters, shape (P,).
+    """
 
     losses: tuple[Ball, ...]
     gradient: Ball
@@ -35,13 +44,13 @@ class Truth:
 
 @dataclass(frozen=True)
 class Local:
-    """What the ranks computed in one step, before anything is reduced: sums over its micro-steps.
+    """The ranks' gradients of one step before any reduction, as sums over its micro-steps.
 
     Attributes:
         centre_WP: The sums, shape (W, P).
-        radius_WP: What they may be off by, shape (W, P).
-        most_WP: The magnitudes of the summands, added up, shape (W, P).
-        quantum_P: What all summands are multiples of, shape (P,).
+        radius_WP: The largest error of each sum, shape (W, P).
+        most_WP: The sum of the summands' magnitudes, shape (W, P).
+        quantum_P: Every summand is a multiple of this number, shape (P,).
     """
 
     centre_WP: FloatArray
@@ -51,7 +60,7 @@ class Local:
 
 
 class EvidenceView:
-    """Evidence of a training case, as rules look at it."""
+    """The evidence of a training case, as the rules read it."""
 
     def __init__(self, evidence: TrainingEvidence, declared: Declarations = UNDECLARED) -> None:
         self.evidence, self.case, self.declared = evidence, evidence.case, declared
@@ -61,32 +70,35 @@ class EvidenceView:
 
     @property
     def incident(self) -> Incident | None:
-        """How the run ended where it did not end by itself."""
+        """The way the run ended, if it did not end by itself."""
         return self.evidence.incident
 
     @cached_property
     def cut_short(self) -> str:
-        """Why the ranks did not get through the case; empty when they did."""
+        """The reason why the ranks did not finish the case; empty if they did."""
         if self.incident is not None:
             return f"the run {self.incident.kind}"
         for rank, evidence in enumerate(self.evidence.ranks):
             if evidence.raised is not None:
-                told = evidence.raised
-                return f"rank {rank} raised {told['type']} in {told['phase']} of step {told['step']}: {told['message']}"
+                error = evidence.raised
+                return (
+                    f"rank {rank} raised {error['type']} in {error['phase']} of step "
+                    f"{error['step']}: {error['message']}"
+                )
         return ""
 
     def noted(self, moment: Moment, step: int = 0) -> tuple[Tensors, ...] | None:
-        """The tensors of a moment on every rank; None unless all ranks got there."""
+        """Return the tensors of a moment on every rank; None unless all ranks reached it."""
         key = (moment, step)
         if key not in self._noted:
             self._noted[key] = self.evidence.moment(moment, step)
         return self._noted[key]
 
     def every_rank(self, moment: Moment, step: int = 0) -> tuple[Tensors, ...]:
-        """The tensors of a moment on every rank.
+        """Return the tensors of a moment on every rank.
 
         Raises:
-            Unjudged: A rank did not get there.
+            Unjudged: A rank did not reach the moment.
         """
         tensors = self.noted(moment, step)
         if tensors is None:
@@ -96,23 +108,24 @@ class EvidenceView:
         return tensors
 
     def of_rank(self, rank: int, moment: Moment, step: int) -> Tensors:
-        """The tensors of a moment on one rank, where others need not have got there.
+        """Return the tensors of a moment on one rank; the other ranks need not have reached it.
 
         Raises:
-            Unjudged: It did not.
+            Unjudged: The rank did not reach the moment.
         """
         tensors = self.evidence.ranks[rank].at(moment, step)
         if tensors is None:
             raise Unjudged(
-                f"no evidence of {moment!r} at step {step} on rank {rank}: {self.cut_short or 'it noted none'}"
+                f"no evidence of {moment!r} at step {step} on rank {rank}: "
+                f"{self.cut_short or 'it noted none'}"
             )
         return tensors
 
     def steps(self, moment: Moment) -> range:
-        """The steps that all ranks reached up to a moment.
+        """Return the steps in which all ranks reached a moment.
 
         Raises:
-            Unjudged: There is none.
+            Unjudged: There is no such step.
         """
         self.every_rank(moment, 0)
         return range(
@@ -123,14 +136,14 @@ class EvidenceView:
         )
 
     def micro_steps(self, step: int) -> range:
-        """The numbers of a step's micro-steps."""
+        """Return the numbers of a step's micro-steps."""
         return range(step * self.case.accumulation, (step + 1) * self.case.accumulation)
 
     def all_micro_steps(self, moment: Moment) -> range:
-        """The micro-steps that all ranks reached up to a moment.
+        """Return the micro-steps in which all ranks reached a moment.
 
         Raises:
-            Unjudged: There is none.
+            Unjudged: There is no such micro-step.
         """
         self.every_rank(moment, 0)
         count = self.case.steps * self.case.accumulation
@@ -139,13 +152,13 @@ class EvidenceView:
         )
 
     def at(self, micro: int) -> str:
-        """A micro-step in words."""
+        """Return a micro-step in words."""
         step, part = divmod(micro, self.case.accumulation)
         return f"step {step}" + (f", micro-step {part}" if self.case.accumulation > 1 else "")
 
     @cached_property
     def synchronised_each(self) -> bool:
-        """Whether every micro-step was synchronised, for want of a way not to."""
+        """True if every micro-step was synchronised, for lack of a way to prevent it."""
         each = (
             self.case.passes == "retained"
             or self.evidence.ranks[0].driven.get("accumulation") == "each"
@@ -154,7 +167,10 @@ class EvidenceView:
 
     @cached_property
     def clean_steps(self) -> int:
-        """Steps before the first that is poisoned, or that a loss scale may make overflow: numbers need not be finite there."""
+        """Number of steps before the first poisoned or possibly overflowing step.
+
+        From that step on, numbers need not be finite. A step may overflow because of a loss scale.
+        """
         clean = self.case.steps if self.case.poison is None else self.case.poison.step
         if self.case.scaler is None:
             return clean
@@ -169,26 +185,32 @@ class EvidenceView:
         )
 
     def scale(self, step: int) -> float:
-        """What the loss of a step was multiplied by: what the step before left of the scale.
+        """Return the factor on a step's loss: the loss scale that the previous step left.
 
         Raises:
-            Unjudged: A rank did not get there, or the ranks' scales differ.
+            Unjudged: A rank did not reach the step, or the ranks' scales differ.
         """
         if self.case.scaler is None:
             return 1.0
         if step == 0:
             return float(2.0**self.case.scaler.log2_scale)
-        found = {rank.scales[step - 1] for rank in self.evidence.ranks if len(rank.scales) >= step}
-        if len(found) != 1 or any(len(rank.scales) < step for rank in self.evidence.ranks):
+        scales = {rank.scales[step - 1] for rank in self.evidence.ranks if len(rank.scales) >= step}
+        if len(scales) != 1 or any(len(rank.scales) < step for rank in self.evidence.ranks):
             raise Unjudged(
                 f"the ranks' loss scales already differ when step {step} starts"
-                if len(found) > 1
-                else f"no evidence of the loss scale of step {step}: {self.cut_short or 'a rank noted none'}"
+                if len(scales) > 1
+                else (
+                    f"no evidence of the loss scale of step {step}: "
+                    f"{self.cut_short or 'a rank noted none'}"
+                )
             )
-        return found.pop()
+        return scales.pop()
 
     def overflows(self, step: int) -> bool | None:
-        """Whether what a step reduces is not finite; None where sums come so close to it that their order decides.
+        """Return whether a step reduces values that are not finite.
+
+        Returns:
+            None if sums come so close to overflow that their order decides.
 
         Raises:
             Unjudged: Evidence is missing.
@@ -203,23 +225,27 @@ class EvidenceView:
         return False if (np.abs(values_P).sum(0) <= self.form(layout).largest).all() else None
 
     def skips(self, step: int) -> list[bool]:
-        """Whether each rank's scaler skipped a step, which is when its scale falls.
+        """Return whether each rank's scaler skipped a step; a skip lowers the scale.
 
         Raises:
-            Unjudged: A rank did not get there, or the ranks' scales differed before.
+            Unjudged: A rank did not reach the step, or the ranks' scales differed before.
         """
         before = self.scale(step)
         if any(len(rank.scales) <= step for rank in self.evidence.ranks):
             raise Unjudged(
-                f"no evidence of the loss scale after step {step}: {self.cut_short or 'a rank noted none'}"
+                f"no evidence of the loss scale after step {step}: "
+                f"{self.cut_short or 'a rank noted none'}"
             )
         return [rank.scales[step] < before for rank in self.evidence.ranks]
 
     def is_skipped(self, step: int) -> bool:
-        """Whether a step is to move nothing: its gradients overflow, or they may, and all ranks say they do.
+        """Return whether a step must move nothing.
+
+        A step must move nothing if its gradients overflow, or if they may overflow and all ranks
+        report an overflow.
 
         Raises:
-            Unjudged: Evidence is missing, or the ranks do not agree on what they alone can know.
+            Unjudged: Evidence is missing, or the ranks disagree where only they can know.
         """
         if self.case.scaler is None:
             return False
@@ -239,34 +265,40 @@ class EvidenceView:
         return oracle.batches(self.case)
 
     def batch(self, number: int) -> oracle.Batch:
-        """Every rank's samples at a micro-step, and what its forward drew.
+        """Return every rank's samples at a micro-step, with the random numbers its forward drew.
 
         Raises:
-            Unjudged: It draws random numbers, and what they were is not known on every rank.
+            Unjudged: The forward draws random numbers, and they are not known on every rank.
         """
         batch, drawn = self.batches[number], self.case.model.draws
         if not drawn:
             return batch
-        found = [tensors.by_name for tensors in self.every_rank("drawn", number)]
+        drawn_W = [tensors.by_name for tensors in self.every_rank("drawn", number)]
         shapes = {
             index: (batch.inputs_WBI.shape[1], self.case.model.widths()[index]) for index in drawn
         }
         names = {f"layers.{index}": shape for index, shape in shapes.items()}
         if any(
-            name not in one or one[name].shape != shape
-            for one in found
+            name not in by_name or by_name[name].shape != shape
+            for by_name in drawn_W
             for name, shape in names.items()
         ):
             raise Unjudged(
-                f"what the forward of micro-step {number} drew is not known: no layer drew it once, for the batch"
+                f"what the forward of micro-step {number} drew is not known: no layer drew it "
+                "once, for the batch"
             )
         return replace(
             batch,
-            drawn={index: np.stack([one[f"layers.{index}"] for one in found]) for index in drawn},
+            drawn={
+                index: np.stack([by_name[f"layers.{index}"] for by_name in drawn_W])
+                for index in drawn
+            },
         )
 
     def local(self, step: int) -> Local:
-        """The sum of the twins' gradients over a step's micro-steps, laid out like the twins' first record of it.
+        """Return the sum of the twins' gradients over a step's micro-steps.
+
+        The layout is that of the twins' first record of the step.
 
         Raises:
             Unjudged: Evidence is missing, or a local gradient is not finite.
@@ -282,7 +314,7 @@ class EvidenceView:
             return self._entries(step, layout)
         quantum_P = balls.quantum_of(values_KWP).min((0, 1))
         centre_WP = values_KWP.sum(0)
-        # What is recast is known from the oracle alone, whose bounds hold for either order.
+        # Only the oracle knows the gradients of recast parameters; its bounds hold for any order.
         recast = self.case.recast
         radius_P = np.repeat(
             [np.inf if slot.name in recast else 0.0 for slot in layout.slots], layout.sizes
@@ -295,19 +327,23 @@ class EvidenceView:
         )
 
     def _entries(self, step: int, layout: Layout) -> Local:
-        """The same where a gradient is sparse: what it is kept as the sum of may be added up in any order, over ranks too."""
-        found_W = []
+        """Return the same sum for a case with a sparse gradient.
+
+        A sparse gradient is stored as entries, and an implementation may add the entries up in any
+        order, also across ranks.
+        """
+        parts_W = []
         for rank in range(self.case.world_size):
             records = [
                 self.every_rank("entries", number)[rank].by_name
                 for number in self.micro_steps(step)
             ]
-            found_W.append(
+            parts_W.append(
                 [
                     np.concatenate(
                         [
-                            one.reshape(len(one), -1 if one.size else 0)
-                            for one in (record[slot.name] for record in records)
+                            entries.reshape(len(entries), -1 if entries.size else 0)
+                            for entries in (record[slot.name] for record in records)
                         ]
                     )
                     for slot in layout.slots
@@ -315,14 +351,14 @@ class EvidenceView:
                 ]
             )
         if any(
-            len(one) != len(other)
-            for parts in zip(*found_W, strict=True)
-            for one, other in pairwise(parts)
+            len(entries) != len(following)
+            for parts in zip(*parts_W, strict=True)
+            for entries, following in pairwise(parts)
         ):
             raise Unjudged(f"the ranks' gradients of step {step} have different numbers of entries")
         parts = [
-            np.stack(one) for one in zip(*found_W, strict=True)
-        ]  # Each (W, entries, elements).
+            np.stack(entries_W) for entries_W in zip(*parts_W, strict=True)
+        ]  # Each of shape (W, entries, elements).
         return Local(
             np.concatenate([part.sum(1) for part in parts], 1),
             np.zeros((self.case.world_size, sum(layout.sizes))),
@@ -331,9 +367,9 @@ class EvidenceView:
         )
 
     def local_means(self, step: int) -> Ball:
-        """What every rank must hold: the mean of the twins' gradients, plus what was left in place on purpose.
+        """Return the gradient that every rank must hold: the mean of the twins' gradients.
 
-        Shape (P,), laid out like the twins' record.
+        Gradients left in place on purpose are added. Shape (P,), laid out like the twins' record.
 
         Raises:
             Unjudged: Evidence is missing, or a local gradient is not finite.
@@ -343,9 +379,10 @@ class EvidenceView:
         return self._means[step]
 
     def mean_of(self, active: list[int], step: int) -> tuple[Ball, Layout]:
-        """What the ranks that have a batch must hold at a step of one micro-step, and how it is laid out.
+        """Return the gradient that the ranks with a batch must hold at a step, and its layout.
 
-        Shape (P,). The others count as zero, or not at all, as is declared.
+        The step has one micro-step. Shape (P,). A rank without a batch counts as zero, or does not
+        count, as the implementation declares.
 
         Raises:
             Unjudged: Evidence is missing, or a local gradient is not finite.
@@ -359,7 +396,8 @@ class EvidenceView:
         if self.declared.divisor == "initial":
             zeros_WP = np.zeros((self.case.world_size - len(active), values_WP.shape[1]))
             values_WP = np.concatenate([values_WP, zeros_WP])
-        lowered = 2 if self.declared.exactness in ROUNDOFF else 0  # Cast down and up again.
+        # Two more roundings: a cast down and a cast up again.
+        lowered = 2 if self.declared.exactness in ROUNDOFF else 0
         mean = balls.mean_over_ranks(
             values_WP,
             np.zeros_like(values_WP),
@@ -371,21 +409,25 @@ class EvidenceView:
         return mean, layout
 
     def layout(self, step: int) -> Layout:
-        """How the twins' gradients of a step are laid out."""
+        """Return the layout of the twins' gradients of a step."""
         return self.every_rank("local", self.micro_steps(step)[0])[0].layout
 
     def _mean(self, fresh: Local, step: int, layout: Layout) -> Ball:
-        """The mean over the ranks of a step's gradients, added to what each rank still held of the step before."""
+        """Return the mean over the ranks of a step's gradients.
+
+        Gradients that each rank kept from the step before are added first.
+        """
         form, world_size = self.form(layout), self.case.world_size
-        # Where every micro-step is reduced, what is there already is reduced with it, each time
-        # with its own roundings.
+        # If every micro-step is reduced, the accumulated gradient is reduced again each time, with
+        # new roundings.
         rounds = self.case.accumulation if self.synchronised_each else 1
         passes = (
             self.case.accumulation
             + (rounds - 1) * (world_size + 1)
             + rounds * balls.COMPLEX_DIVISION * layout.complex_P
         )
-        passes += 2 if self.declared.exactness in ROUNDOFF else 0  # Cast down and up again.
+        # Two more roundings: a cast down and a cast up again.
+        passes += 2 if self.declared.exactness in ROUNDOFF else 0
         passes += self._most_entries(step) if self.case.sparse else 0
         centre_WP, radius_WP, most_WP, quantum_P = (
             fresh.centre_WP,
@@ -410,11 +452,11 @@ class EvidenceView:
 
     @property
     def divisor(self) -> int:
-        """What a mean is multiplied by to give what is declared: 1, or the world size for a sum."""
+        """The factor from a mean to the declared reduction: 1, or the world size for a sum."""
         return self.case.world_size if self.declared.reduction == "sum" else 1
 
     def _most_entries(self, step: int) -> int:
-        """Of how many entries a sparse gradient is kept as the sum at most: one for every sample of a step."""
+        """Return the largest number of entries of a sparse gradient: one per sample of a step."""
         return sum(
             len(indices)
             for number in self.micro_steps(step)
@@ -422,9 +464,10 @@ class EvidenceView:
         )
 
     def _left(self, step: int, layout: Layout) -> Ball:
-        """What a step left in place of its gradients, on every rank: as noted, or where they are hidden as they must be.
+        """Return the gradients that a step left in place, on every rank.
 
-        Shape (W, P), or (P,) where it must be the same on all ranks.
+        These are the recorded gradients; if gradients are hidden, they are the correct ones. Shape
+        (W, P), or (P,) if they must be equal on all ranks.
         """
         if self.declared.gradients == "hidden":
             return self.truth(step).gradient
@@ -436,7 +479,7 @@ class EvidenceView:
         return Ball(left_WP, np.zeros_like(left_WP), balls.quantum_of(left_WP).min(0))
 
     def form(self, layout: Layout) -> balls.Format:
-        """The formats gradients are reduced in: their own, or the lower one declared."""
+        """Return the formats of the reduction: the gradients' own, or the lower format declared."""
         form, lower = form_of(layout), self.declared.exactness
         if lower not in ROUNDOFF:
             return form
@@ -448,7 +491,9 @@ class EvidenceView:
         )
 
     def truth(self, step: int) -> Truth:
-        """What the step gives in one process on the global batch, from the parameters the ranks held at its start.
+        """Return the result of one process that makes the step on the global batch.
+
+        The process starts from the parameters that the ranks held at the step's start.
 
         Raises:
             Unjudged: The ranks' parameters differ, evidence is missing, or the step is poisoned.
@@ -459,7 +504,7 @@ class EvidenceView:
 
     @cached_property
     def _optimization(self) -> Optimization:
-        """The optimizer before the first step, in the state that was loaded, if one was."""
+        """The optimizer before the first step, with the loaded state if a state was loaded."""
         loaded = self.noted("restored state", 0)
         if loaded is None:
             return Optimization()
@@ -507,11 +552,13 @@ class EvidenceView:
             if name in held_0
         }
         scale = self.scale(step)
-        found = [oracle.gradients(case, held_0, self.batch(number), scale) for number in numbers]
-        found = (
-            [replace(one, by_name={**one.by_name, **frozen}) for one in found] if frozen else found
+        micro_K = [oracle.gradients(case, held_0, self.batch(number), scale) for number in numbers]
+        micro_K = (
+            [replace(micro, by_name={**micro.by_name, **frozen}) for micro in micro_K]
+            if frozen
+            else micro_K
         )
-        fresh = _end_to_end(found, names, self.case.world_size)
+        fresh = _end_to_end(micro_K, names, self.case.world_size)
         gradient = self._mean(fresh, step, layout)
         start_P = np.concatenate([held_0[name].ravel() for name in names])
         apart = (
@@ -529,21 +576,21 @@ class EvidenceView:
         )
         losses = tuple(
             Ball(
-                one.losses_W.centre.mean(),
-                one.losses_W.radius.mean() + 2.0**-50 * np.abs(one.losses_W.centre).mean(),
+                micro.losses_W.centre.mean(),
+                micro.losses_W.radius.mean() + 2.0**-50 * np.abs(micro.losses_W.centre).mean(),
                 0.0,
             )
-            for one in found
+            for micro in micro_K
         )
         return Truth(losses, gradient, updated)
 
     def trainable(self, step: int) -> frozenset[str]:
-        """Names of the parameters that are trained at a step."""
+        """Return the names of the parameters that are trained at a step."""
         at_first = frozenset(row[0] for row in self.evidence.ranks[0].structure_before if row[3])
         return (at_first | self.case.sometimes_frozen) - self.left_frozen(step)
 
     def left_frozen(self, step: int) -> frozenset[str]:
-        """Names of the parameters that are frozen at a step and trained at others."""
+        """Return the names of the parameters that are frozen at this step and trained at others."""
         return (
             self.case.sometimes_frozen & self.case.frozen(step)
             if self.case.between_steps
@@ -551,7 +598,10 @@ class EvidenceView:
         )
 
     def unused(self, step: int) -> tuple[frozenset[str], ...]:
-        """Names of the trainable parameters that each rank does not use at a step, in none of its micro-steps."""
+        """Return, for each rank, the names of the trainable parameters it does not use at a step.
+
+        A parameter counts as unused if none of the step's micro-steps uses it.
+        """
         trainable = self.trainable(step)
         model, ranks = self.case.model, range(self.case.world_size)
         return tuple(
@@ -562,7 +612,11 @@ class EvidenceView:
         )
 
     def _left_out(self, step: int, layout: Layout) -> NDArray[np.bool_] | None:
-        """Elements that are frozen at a step, or that no rank uses and that have no gradient. Shape (P,); None for none."""
+        """Return a mask of the elements that the optimizer leaves out at a step.
+
+        These are frozen elements, and elements that no rank uses and that have no gradient. Shape
+        (P,); None if there are none.
+        """
         names = self.left_frozen(step)
         if self.case.unused:
             reduced, nowhere = (
@@ -583,15 +637,15 @@ class EvidenceView:
         left_out_P: NDArray[np.bool_] | None = None,
         entries: Entries | None = None,
     ) -> Ball:
-        """The parameters after the optimizer's step; shape (P,)."""
+        """Return the parameters after the optimizer's step; shape (P,)."""
         if self.case.clip is not None:
             gradient = balls.clipped(gradient, self.case.clip, form)
         plan = self.case.at(step).optimizer
         start = Ball(start_P, np.zeros_like(start_P), balls.quantum_of(start_P))
         if not self.declared.main:
             return self._optimization.step(plan, start, gradient, form, left_out_P, entries)
-        # What is held is the copy, rounded: the copy itself lies within one rounding of it, before
-        # the step and after.
+        # The ranks hold the rounded main copy. The main copy itself lies within one rounding of the
+        # held values, before the step and after it.
         main = ROUNDOFF[self.declared.main]
         lower_P = form.roundoff > main
         held_P = np.where(lower_P, form.roundoff, 0.0)
@@ -606,7 +660,7 @@ class EvidenceView:
 
 
 def _skipped(start_P: FloatArray, gradient: Ball, micro_steps: int) -> Truth:
-    """A step that moves nothing; neither its gradient nor its losses are known."""
+    """Return the truth of a step that moves nothing; its gradient and its losses are not known."""
     unknown = Ball(np.zeros(()), np.full((), np.inf), 0.0)
     return Truth(
         (unknown,) * micro_steps,
@@ -615,8 +669,8 @@ def _skipped(start_P: FloatArray, gradient: Ball, micro_steps: int) -> Truth:
     )
 
 
-def _end_to_end(found_K: list[oracle.Gradients], names: list[str], world_size: int) -> Local:
-    """The oracle's gradients of a step's micro-steps, as sums, parameters end to end."""
+def _end_to_end(gradients_K: list[oracle.Gradients], names: list[str], world_size: int) -> Local:
+    """Return the oracle's gradients of a step's micro-steps as sums, parameters end to end."""
 
     def flat(parts_K: list[dict[str, FloatArray]]) -> FloatArray:
         summed_WP: FloatArray = np.sum(
@@ -628,21 +682,21 @@ def _end_to_end(found_K: list[oracle.Gradients], names: list[str], world_size: i
         )
         return summed_WP
 
-    balls_K = [found.by_name for found in found_K]
+    balls_K = [gradients.by_name for gradients in gradients_K]
     quantum_P = np.repeat(
-        [min(float(found[name].quantum) for found in balls_K) for name in names],
+        [min(float(by_name[name].quantum) for by_name in balls_K) for name in names],
         [balls_K[0][name].centre[0].size for name in names],
     )
     return Local(
-        flat([{name: ball.centre for name, ball in found.items()} for found in balls_K]),
-        flat([{name: ball.radius for name, ball in found.items()} for found in balls_K]),
+        flat([{name: ball.centre for name, ball in by_name.items()} for by_name in balls_K]),
+        flat([{name: ball.radius for name, ball in by_name.items()} for by_name in balls_K]),
         flat(
             [
                 {
-                    name: found.entries.get(name, np.abs(ball.centre))
-                    for name, ball in found.by_name.items()
+                    name: gradients.entries.get(name, np.abs(ball.centre))
+                    for name, ball in gradients.by_name.items()
                 }
-                for found in found_K
+                for gradients in gradients_K
             ]
         ),
         quantum_P,
@@ -651,12 +705,14 @@ def _end_to_end(found_K: list[oracle.Gradients], names: list[str], world_size: i
 
 @lru_cache(maxsize=64)
 def form_of(layout: Layout) -> balls.Format:
-    """The formats of a record's elements; kept, since a layout repeats over the steps of a case."""
+    """Return the formats of a record's elements; cached, since a case's steps share a layout."""
     return balls.format_of(layout)
 
 
 def flat_by_name(tensors: Tensors, layout: Layout) -> FloatArray:
-    """A record's elements in another record's order; tensors it lacks count as zero. Shape (P,).
+    """Return a record's elements in another record's order; missing tensors count as zero.
+
+    Shape (P,).
 
     Raises:
         Unjudged: A tensor has another number of elements.
@@ -668,8 +724,8 @@ def flat_by_name(tensors: Tensors, layout: Layout) -> FloatArray:
         return tensors.values_P
     pieces = [np.empty(0)]
     for slot, size in zip(layout.slots, layout.sizes, strict=True):
-        found = tensors.by_name.get(slot.name, np.zeros(size)).ravel()
-        if found.size != size and slot.dtype is not None:
-            raise Unjudged(f"{slot.name!r} has {found.size} elements, expected {size}")
-        pieces.append(found[:size])
+        values = tensors.by_name.get(slot.name, np.zeros(size)).ravel()
+        if values.size != size and slot.dtype is not None:
+            raise Unjudged(f"{slot.name!r} has {values.size} elements, expected {size}")
+        pieces.append(values[:size])
     return np.concatenate(pieces)

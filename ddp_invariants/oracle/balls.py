@@ -1,12 +1,12 @@
-"""Ball arithmetic: numbers with a radius that no correct evaluation in a floating-point format can leave.
+"""Ball arithmetic: numbers with a radius that no correct floating-point evaluation can leave.
 
 The radius is derived operation by operation from the standard model of floating-point arithmetic;
 no tolerance is chosen anywhere.
 
-[Note: exact arithmetic] Numbers that are multiples of a power of two q, whose sums of magnitudes
-stay below 2**p * q (p the format's precision), are added and multiplied without any rounding, in
-whatever order. The quantum q is carried along, so such elements have radius 0 and must agree to the
-last bit. Cases with `values="integer"` are made so.
+[Note: exact arithmetic] Take numbers that are multiples of a power of two q, and whose sums of
+magnitudes stay below 2**p * q (p the format's precision). Additions and multiplications of such
+numbers round nothing, in any order. Each ball carries the quantum q, so such elements have radius 0
+and must agree to the last bit. Cases with `values="integer"` are made so.
 
 Suffixes: W ranks, P elements of all trainable parameters end to end.
 
@@ -30,18 +30,22 @@ OWN_ROUNDOFF = 2.0**-53
 
 
 def gamma(terms: float | FloatArray | NDArray[np.intp], roundoff: float | FloatArray) -> FloatArray:
-    """Higham's gamma_n = n u / (1 - n u): the relative error of n roundings in any order."""
-    if isinstance(terms, int | float) and isinstance(
-        roundoff, float
-    ):  # As mostly: without numpy a tenth of the time.
+    """Return Higham's gamma_n = n u / (1 - n u), the relative error of n roundings in any order."""
+    # The common case; without numpy it takes a tenth of the time.
+    if isinstance(terms, int | float) and isinstance(roundoff, float):
         share = terms * roundoff
-        return np.float64(share / (1 - share) if share < 1 else math.inf)  # type: ignore[return-value]  # 0-d, as below
+        return np.float64(  # type: ignore[return-value]  # 0-d, as below
+            share / (1 - share) if share < 1 else math.inf
+        )
     product = np.asarray(terms * roundoff)
     return np.where(product < 1, product / np.maximum(1 - product, 1e-300), np.inf)
 
 
 def quantum_of(values: FloatArray) -> FloatArray:
-    """The largest power of two each value is an integer multiple of; 2**200 for zero. Same shape."""
+    """Return the largest power of two of which each value is an integer multiple.
+
+    The result has the same shape; it is 2**200 for zero.
+    """
     mantissa, exponent = np.frexp(values)
     whole = np.abs(np.ldexp(np.where(np.isfinite(mantissa), mantissa, 0.5), 53)).astype(np.int64)
     lowest = np.ldexp((whole & -whole).astype(np.float64), exponent - 53)
@@ -59,8 +63,8 @@ class Ball:
     Attributes:
         centre: Any shape, float64.
         radius: The same shape, at least 0; inf where nothing is known.
-        quantum: A power of two all centres are multiples of, for one array or per element; 0 where
-            none is known.
+        quantum: A power of two of which all centres are multiples, for the whole array or per
+            element; 0 where none is known.
     """
 
     centre: FloatArray
@@ -75,20 +79,22 @@ class Ball:
 
 
 def exactly(values: FloatArray) -> Ball:
-    """Numbers known to the last bit, with one quantum for all of them."""
+    """Return numbers known to the last bit, with one quantum for all of them."""
     return Ball(values, np.zeros_like(values), _shared_quantum(values))
 
 
 @dataclass(frozen=True)
 class Format:
-    """A floating-point format as the bounds need it; per element where parameters of several dtypes lie end to end.
+    """A floating-point format, as the bounds need it.
+
+    The values are per element if parameters of several dtypes lie end to end.
 
     Attributes:
         roundoff: The unit roundoff.
         smallest: The smallest normal number.
         largest: The largest number.
-        others_P: Where the other part of each element's complex number is, or itself where it is
-            real; None where all are real.
+        others_P: The index of the other part of each element's complex number, or the element's own
+            index if it is real; None if all elements are real.
     """
 
     roundoff: float | FloatArray
@@ -97,17 +103,17 @@ class Format:
     others_P: NDArray[np.intp] | None = None
 
     def where_it_fits(self, radius: FloatArray, most: FloatArray) -> FloatArray:
-        """The radius, or inf where a number as large as `most` overflows.
+        """Return the radius, or inf where a number as large as `most` overflows.
 
-        A complex number of which one part does is multiplied by real ones as by complex ones:
-            infinity times their zero makes
-        the other part no number, too.
+        If one part of a complex number overflows, the other part is lost too. Torch multiplies a
+        complex number by a real one as by a complex one, and infinity times the zero imaginary part
+        is NaN.
         """
         fits = most <= self.largest
-        found: FloatArray = np.where(
+        known_radius: FloatArray = np.where(
             fits if self.others_P is None else fits & fits[self.others_P], radius, np.inf
         )
-        return found
+        return known_radius
 
     def rounded(
         self,
@@ -117,14 +123,14 @@ class Format:
         terms: float,
         quantum: float | FloatArray,
     ) -> Ball:
-        """The result of an operation computed in this format.
+        """Return the result of an operation computed in this format.
 
         Args:
             centre: The exact result for the operands' centres.
-            radius: What the operands' radii let it move by.
-            most: The sum of the magnitudes of everything that is added up, radii included.
-            terms: Roundings on the longest way from an operand to the result.
-            quantum: What all summands are multiples of.
+            radius: The effect of the operands' radii on the result.
+            most: The sum of the magnitudes of all terms that are added up, radii included.
+            terms: Number of roundings on the longest path from an operand to the result.
+            quantum: A number of which all summands are multiples.
         """
         if (
             self.others_P is None
@@ -135,7 +141,7 @@ class Format:
             and (highest := most.max()) * self.roundoff <= quantum
             and highest <= self.largest
         ):
-            return Ball(centre, radius, quantum)  # All exact: the same as below, sooner.
+            return Ball(centre, radius, quantum)  # All exact: a shortcut for the code below.
         exact = (radius == 0) & (most * self.roundoff <= quantum) & (quantum >= self.smallest)
         rounding = gamma(terms, self.roundoff + OWN_ROUNDOFF) * most + terms * self.smallest
         radius = np.where(exact, 0.0, radius + rounding)
@@ -146,14 +152,14 @@ FORMATS = {name: Format(ROUNDOFF[name], SMALLEST_NORMAL[name], LARGEST[name]) fo
 
 
 def cast(ball: Ball, source: str, target: str) -> Ball:
-    """Numbers converted from one dtype to another; widening changes nothing."""
+    """Return numbers converted from one dtype to another; widening changes nothing."""
     if ROUNDOFF[target] <= ROUNDOFF[source]:
         return ball
     return FORMATS[target].rounded(ball.centre, ball.radius, ball.most, 1, ball.quantum)
 
 
 def product(a: Ball, b: Ball, dtype: str, terms: int, plus: Ball | None = None) -> Ball:
-    """A @ b (+ plus) computed in a dtype; `terms` is the length of the sums."""
+    """Return a @ b (+ plus) computed in a dtype; `terms` is the length of the sums."""
     centre, most = a.centre @ b.centre, a.most @ b.most
     radius = np.abs(a.centre) @ b.radius + a.radius @ b.most
     quantum = a.quantum * b.quantum
@@ -164,7 +170,7 @@ def product(a: Ball, b: Ball, dtype: str, terms: int, plus: Ball | None = None) 
 
 
 def times(a: Ball, b: Ball, dtype: str) -> Ball:
-    """A * b elementwise, computed in a dtype."""
+    """Return a * b elementwise, computed in a dtype."""
     radius = np.abs(a.centre) * b.radius + a.radius * b.most
     return FORMATS[dtype].rounded(
         a.centre * b.centre, radius, a.most * b.most, 1, a.quantum * b.quantum
@@ -172,10 +178,10 @@ def times(a: Ball, b: Ball, dtype: str) -> Ball:
 
 
 def plus(a: Ball, b: Ball, dtype: str, roundings: int = 1) -> Ball:
-    """A + b elementwise, computed in a dtype.
+    """Return a + b elementwise, computed in a dtype.
 
-    Several may be added one after another, in whatever order that is done in truth, when the k-th
-    of these sums counts k.
+    To add several balls one after another, pass `roundings=k` for the k-th sum. The result then
+    holds for any order of the additions.
     """
     quantum = np.minimum(a.quantum, b.quantum)
     return FORMATS[dtype].rounded(
@@ -184,7 +190,10 @@ def plus(a: Ball, b: Ball, dtype: str, roundings: int = 1) -> Ball:
 
 
 def masked(ball: Ball, factors: FloatArray, dtype: str) -> Ball:
-    """Numbers multiplied by 0, 1 or 2 each, which rounds nothing; what overflows, or may have, is not known."""
+    """Return numbers multiplied by 0, 1 or 2 each, which rounds nothing.
+
+    Nothing is known of a number that overflows, or may have overflowed.
+    """
     most = ball.most * np.maximum(factors, 1)
     radius = np.where(
         most <= FORMATS[dtype].largest, factors * np.where(factors > 0, ball.radius, 0.0), np.inf
@@ -193,7 +202,7 @@ def masked(ball: Ball, factors: FloatArray, dtype: str) -> Ball:
 
 
 def summed(ball: Ball, axes: tuple[int, ...], dtype: str) -> Ball:
-    """The sum over some axes, computed in a dtype in any order."""
+    """Return the sum over some axes, computed in a dtype in any order."""
     terms = int(np.prod([ball.centre.shape[axis] for axis in axes]))
     return FORMATS[dtype].rounded(
         ball.centre.sum(axes), ball.radius.sum(axes), ball.most.sum(axes), terms, ball.quantum
@@ -201,7 +210,10 @@ def summed(ball: Ball, axes: tuple[int, ...], dtype: str) -> Ball:
 
 
 def relu(ball: Ball) -> tuple[Ball, Ball]:
-    """max(x, 0), and the factor its backward multiplies by: 0, 1, or anything between where the sign is not known."""
+    """Return max(x, 0), and the factor its backward multiplies by.
+
+    The factor is 0 or 1, or anything between if the sign of x is not known.
+    """
     centre, radius = ball.centre, ball.radius
     unknown = (centre - radius <= 0) & (centre + radius > 0)
     result = Ball(np.maximum(centre, 0), np.where(centre + radius <= 0, 0.0, radius), ball.quantum)
@@ -213,12 +225,12 @@ _ERF = np.vectorize(math.erf, otypes=[np.float64])
 
 
 def gelu(ball: Ball, dtype: str) -> tuple[Ball, Ball]:
-    """X times the normal distribution's integral up to x, and the factor its backward multiplies by, computed in a dtype.
+    """Return x times the normal distribution's integral up to x, and the factor of its backward.
 
-    The function's derivative is below 1.13 and that of the factor below 0.8 = 2 phi(0). torch
-    evaluates both with an erf
-    and an exp good to a few units in the last place of 1: the 16 roundings stand for them, and for
-    the argument of the exp, whose relative error x**2 u / 2 is multiplied by x phi(x).
+    Both are computed in a dtype. The function's derivative is below 1.13 and that of the factor
+    below 0.8 = 2 phi(0). PyTorch evaluates both with an erf and an exp that are accurate to a few
+    units in the last place of 1. The 16 roundings cover them. They also cover the argument of the
+    exp, whose relative error x**2 u / 2 is multiplied by x phi(x).
     """
     roundoff, smallest = FORMATS[dtype].roundoff + OWN_ROUNDOFF, FORMATS[dtype].smallest
     x, r = ball.centre, ball.radius
@@ -232,18 +244,23 @@ def gelu(ball: Ball, dtype: str) -> tuple[Ball, Ball]:
 
 
 def negated(ball: Ball) -> Ball:
-    """With the other sign."""
+    """Return the numbers with the other sign."""
     return Ball(-ball.centre, ball.radius, ball.quantum)
 
 
 def transposed(ball: Ball) -> Ball:
-    """With the last two axes swapped."""
+    """Return the numbers with the last two axes swapped."""
     return Ball(np.swapaxes(ball.centre, -1, -2), np.swapaxes(ball.radius, -1, -2), ball.quantum)
 
 
 @dataclass(frozen=True)
 class Entries:
-    """What numbers are kept as the sum of: how many at most, and their magnitudes added up, shape (P,)."""
+    """The entries whose sum gives a number.
+
+    Attributes:
+        count: The largest number of entries.
+        most_P: The sum of the entries' magnitudes, shape (P,).
+    """
 
     count: int
     most_P: FloatArray
@@ -252,7 +269,10 @@ class Entries:
 def scaled_sum(
     a: Ball, alpha: float, b: Ball, beta: float, form: Format, entries: Entries | None = None
 ) -> Ball:
-    """Alpha a + beta b; three roundings at most: two products and a sum, and one more for each of b's entries."""
+    """Return alpha a + beta b.
+
+    At most three roundings happen, two products and a sum, and one more for each of b's entries.
+    """
     most = np.abs(alpha) * a.most + np.abs(beta) * (
         b.most if entries is None else entries.most_P + b.radius
     )
@@ -270,7 +290,10 @@ def scaled_sum(
 
 
 def scaled(ball: Ball, factor: float, form: Format) -> Ball:
-    """Numbers times a power of two: no rounding, but for what becomes too small to be normal, or too large."""
+    """Return numbers times a power of two.
+
+    Nothing is rounded, except numbers that become too small to be normal, or too large.
+    """
     most = ball.most * factor
     small = np.where(np.asarray(ball.quantum) * factor >= form.smallest, 0.0, form.smallest)
     radius = np.where(most <= form.largest, ball.radius * factor + small, np.inf)
@@ -278,17 +301,18 @@ def scaled(ball: Ball, factor: float, form: Format) -> Ball:
 
 
 def clipped(gradient: Ball, largest: float, form: Format) -> Ball:
-    """A gradient scaled down to a norm, as torch.nn.utils.clip_grad_norm_ does: times min(1, largest / (norm + 1e-6)).
+    """Return a gradient scaled down to a norm, as torch.nn.utils.clip_grad_norm_ does.
 
-    The norm is that of the tensors' norms, each of them a sum of squares in some order: P
-    additions, as many squares and a few roots, all of what is not negative, so that relative errors
-    do not grow by cancellation; squares below the smallest number vanish. A factor of 1 changes
-    nothing. What overflows as a square makes the factor 0, or does not: nothing is known then.
+    The factor is min(1, largest / (norm + 1e-6)). The norm is that of the tensors' norms, and each
+    of these is a sum of squares in some order: P additions, P squares and a few roots. All terms
+    are not negative, so relative errors do not grow by cancellation. Squares below the smallest
+    number vanish. A factor of 1 changes nothing. A square that overflows may make the factor 0;
+    nothing is known then.
 
     Args:
-        gradient: Of all parameters, shape (P,).
+        gradient: The gradient of all parameters, shape (P,).
         largest: The norm.
-        form: Their formats.
+        form: The parameters' formats.
     """
     roundoff, smallest = (
         float(np.max(form.roundoff, initial=0.0)),
@@ -314,9 +338,11 @@ def clipped(gradient: Ball, largest: float, form: Format) -> Ball:
 
 
 COMPLEX_DIVISION = 5
-"""Roundings of a complex number's division by a real one beyond the one that a real number's takes: torch multiplies both by a
-reciprocal and the products with one another, and divides by a square, or multiplies by a reciprocal
-of a sum."""
+"""Additional roundings of a complex number's division by a real one, compared with a real division.
+
+PyTorch multiplies both parts by a reciprocal and multiplies the products with one another. Then it
+divides by a square, or multiplies by a reciprocal of a sum.
+"""
 
 
 def mean_over_ranks(
@@ -327,24 +353,24 @@ def mean_over_ranks(
     form: Format,
     passes: int | NDArray[np.intp],
 ) -> Ball:
-    """The mean of the ranks' gradients, however it is computed.
+    """Return the mean of the ranks' gradients, for any way to compute it.
 
     Args:
-        centre_WP: Local gradients, shape (W, P): exact sums where several backwards were
-            accumulated.
-        radius_WP: What they may be off by before anything is reduced, shape (W, P).
-        most_WP: The magnitudes of what a local gradient is the sum of, added up, shape (W, P); its
-            own magnitude for one backward. Accumulation may happen before or after the reduction,
-            so it is these that are rounded.
-        quantum: What all of them are multiples of, for all or per element, shape (P,).
-        form: The format they are reduced in.
-        passes: Backwards accumulated in a local gradient, K; more where there are other roundings,
-            for all or per element.
+        centre_WP: Local gradients, shape (W, P): exact sums if several backwards were accumulated.
+        radius_WP: The largest error of a local gradient before any reduction, shape (W, P).
+        most_WP: The sum of the magnitudes of a local gradient's terms, shape (W, P); its own
+            magnitude for one backward. Accumulation may happen before or after the reduction, so
+            these terms are the ones that are rounded.
+        quantum: A number of which all terms are multiples, for all elements or per element, shape
+            (P,).
+        form: The format of the reduction.
+        passes: Number of backwards accumulated in a local gradient, K; more if there are other
+            roundings. For all elements or per element.
 
     Returns:
-        Shape (P,). The bound is gamma_n * mean|g| + (W K + 1) eta with n = W + K, for sum then
-        divide, divide then sum, multiplication by fl(1/W) and any order of summation; 0 where W is
-        a power of two and all sums are exact.
+        Shape (P,). The bound is gamma_n * mean|g| + (W K + 1) eta with n = W + K. It holds for sum
+        then divide, divide then sum, multiplication by fl(1/W) and any order of summation. It is 0
+        if W is a power of two and all sums are exact.
     """
     world_size = len(centre_WP)
     magnitude_P = (most_WP + radius_WP).sum(0)
@@ -362,7 +388,7 @@ def mean_over_ranks(
 
 
 def format_of(layout: Layout) -> Format:
-    """The formats of a record's elements, end to end."""
+    """Return the formats of a record's elements, end to end."""
     others_P: NDArray[np.intp] | None = None
     if layout.complex_P.any():
         parts = [

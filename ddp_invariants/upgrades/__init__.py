@@ -1,1 +1,1 @@
-"""Two interpreters compared: the gate of an upgrade."""
+"""The gate of an upgrade: a comparison of two interpreters."""

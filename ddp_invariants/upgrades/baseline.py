@@ -1,9 +1,8 @@
-"""What one side answered, kept in a file for the other to be compared with: a fixed corpus of cases and all the ranks saw.
+"""A baseline: one side's answers to a fixed corpus of cases, in a file for a later comparison.
 
-A gzip file of JSON lines: a head, a line for each case, and a foot with their number and a digest
-of all before it. Whoever
-reads one need not trust who wrote it: sizes are bounded, every mistake becomes one sentence,
-nothing of it is executed.
+The file is gzip with JSON lines: a head, a line for each case, and a foot. The foot has the number
+of cases and a digest of all lines before it. A reader need not trust the writer: sizes are bounded,
+every mistake becomes one sentence, and nothing in the file is executed.
 """
 
 import base64
@@ -33,22 +32,22 @@ from ddp_invariants.records.evidence import (
 from ddp_invariants.upgrades.comparison import Offer
 
 FORM = 2
-"""Of the file. A file of another form is refused."""
+"""Version of the file format. A file of another version is refused."""
 MOST = 1 << 30
-"""Bytes of JSON that are read at most: a corpus of some thousand cases has a tenth of it."""
+"""Largest number of bytes of JSON that are read; a corpus of some thousand cases has a tenth."""
 LONGEST = 64 << 20
-"""Bytes of one line."""
+"""Largest number of bytes of one line."""
 
 
 @dataclass(frozen=True)
 class Environment:
-    """An interpreter, and what numbers depend on.
+    """An interpreter, with everything that can change numbers.
 
     Attributes:
         python: Its path.
-        torch, numpy, version: Of torch, numpy and Python.
+        torch, numpy, version: The versions of torch, numpy and Python.
         cpu: The processor's model.
-        blas: What torch says of its linear algebra and of what it uses of the processor.
+        blas: torch's description of its linear algebra and of the processor features it uses.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -66,16 +65,16 @@ class Environment:
 
 @dataclass(frozen=True)
 class Head:
-    """Who answered.
+    """The first line of a baseline: the description of the side that answered.
 
     Attributes:
         suite: The version that recorded it.
-        form: Of the file.
+        form: The version of the file format.
         environment: The interpreter.
-        offer: What is known of it before any case is run.
-        options: What was on trial, as options of a command line.
-        seed: Of the corpus.
-        cases: How many there are.
+        offer: The facts known before any case is run.
+        options: The implementation under test, as options of a command line.
+        seed: The seed of the corpus.
+        cases: Number of cases.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -94,7 +93,7 @@ Answer = TrainingEvidence | ShardEvidence
 
 
 def write(path: Path, head: Head, answers: Iterable[Answer]) -> None:
-    """Write a baseline, whole or not at all.
+    """Write a complete baseline, or no file at all.
 
     Raises:
         OSError: It cannot be written.
@@ -118,9 +117,8 @@ def write(path: Path, head: Head, answers: Iterable[Answer]) -> None:
 
 def _plain(answer: Answer) -> dict[str, Any]:
     plain: dict[str, Any] = {"case": json.loads(to_json(answer.case)), "incident": None}
-    if (
-        answer.incident is not None
-    ):  # How it looked in the one process or the other need not be kept.
+    # The appearance of the incident in each process need not be kept.
+    if answer.incident is not None:
         ranks = {str(rank): how for rank, how in answer.incident.ranks.items()}
         plain["incident"] = {"kind": answer.incident.kind, "ranks": ranks}
     if isinstance(answer, ShardEvidence):
@@ -129,7 +127,7 @@ def _plain(answer: Answer) -> dict[str, Any]:
 
 
 def _framed(rank: RankEvidence) -> list[Any]:
-    """A rank's evidence as it came from the rank (`evidence.rank_evidence`)."""
+    """Return a rank's evidence in the form in which the rank sent it (`evidence.rank_evidence`)."""
     layouts: dict[tuple[Slot, ...], int] = {}
     records, blob = [], bytearray()
     for (moment, step), tensors in rank.tensors.items():
@@ -140,7 +138,7 @@ def _framed(rank: RankEvidence) -> list[Any]:
         "structure_before": rank.structure_before,
         "structure_after": rank.structure_after,
         "raised": rank.raised,
-        "in_flight": [[step, list(call), what] for step, call, what in rank.in_flight],
+        "in_flight": [[step, list(call), state] for step, call, state in rank.in_flight],
         "marks": rank.marks,
         "quiet": rank.quiet,
         "backwards": rank.backwards,
@@ -166,11 +164,11 @@ def _framed(rank: RankEvidence) -> list[Any]:
 
 
 def read(path: Path) -> tuple[Head, list[Answer]]:
-    """What a baseline holds.
+    """Return the head and the answers of a baseline.
 
     Raises:
-        BaselineError: It is none, of another form, damaged, cut short, altered, or larger than any
-            that is written.
+        BaselineError: The file is no baseline, has another format version, is damaged, cut short or
+            altered, or is larger than any file that is written.
     """
     # Imported here: only a comparison with a file needs it.
     import pydantic
@@ -189,13 +187,13 @@ def read(path: Path) -> tuple[Head, list[Answer]]:
         raise BaselineError(f"{path}: kind is {plain[0].get('kind')!r}, expected 'baseline'")
     if plain[0].get("form") != FORM:
         raise BaselineError(
-            f"{path}: its form is {plain[0].get('form')!r}, this version ({__version__}) reads {FORM}: record "
-            "it anew"
+            f"{path}: its form is {plain[0].get('form')!r}, this version ({__version__}) reads "
+            f"{FORM}: record it anew"
         )
-    foot, told = plain[-1], hashlib.sha256(b"".join(lines[:-1])).hexdigest()
+    foot, digest = plain[-1], hashlib.sha256(b"".join(lines[:-1])).hexdigest()
     if set(foot) != {"cases", "digest"}:
         raise BaselineError(f"{path}: it is cut short: the last line is no foot")
-    if foot["digest"] != told:
+    if foot["digest"] != digest:
         raise BaselineError(f"{path}: it was altered after it was written: its digest is another")
     try:
         head = pydantic.TypeAdapter(Head).validate_json(lines[0])
@@ -206,18 +204,19 @@ def read(path: Path) -> tuple[Head, list[Answer]]:
         ) from error
     if not head.cases == foot["cases"] == len(plain) - 2 > 0:
         raise BaselineError(
-            f"{path}: it holds {len(plain) - 2} cases, its head says {head.cases} and its foot {foot['cases']}"
+            f"{path}: it holds {len(plain) - 2} cases, its head says {head.cases} and its foot "
+            f"{foot['cases']}"
         )
     for described in (head.offer.ddp, head.offer.sampler):
         if not isinstance(described.get("defaults"), dict) or not isinstance(
             described.get("target"), str
         ):
             raise BaselineError(f"{path}: what was on trial has no name, or no arguments")
-    return head, [_answer(one, number, path) for number, one in enumerate(plain[1:-1], start=2)]
+    return head, [_answer(line, number, path) for number, line in enumerate(plain[1:-1], start=2)]
 
 
 def _lines(file: gzip.GzipFile, path: Path) -> Iterator[bytes]:
-    """Its lines, as long as they are no longer than any that is written."""
+    """Yield the lines of a file, as long as none exceeds the limits."""
     total = 0
     while line := file.readline(LONGEST):
         total += len(line)
@@ -244,10 +243,10 @@ def _parsed(line: bytes, number: int, path: Path) -> dict[str, Any]:
 
 
 def _answer(plain: Mapping[str, Any], number: int, path: Path) -> Answer:
-    """A line's case and what was answered.
+    """Return a line's case and answer.
 
     Raises:
-        BaselineError: It is malformed.
+        BaselineError: The line is malformed.
     """
     # Imported here, as above.
     import pydantic
@@ -257,13 +256,13 @@ def _answer(plain: Mapping[str, Any], number: int, path: Path) -> Answer:
         case: Case = pydantic.TypeAdapter(kind).validate_json(json.dumps(plain["case"]))
         incident = None
         if plain["incident"] is not None:
-            told = plain["incident"]
+            row = plain["incident"]
             incident = Incident(
-                told["kind"], {int(rank): str(how) for rank, how in told["ranks"].items()}, {}, 0.0
+                row["kind"], {int(rank): str(how) for rank, how in row["ranks"].items()}, {}, 0.0
             )
         if isinstance(case, ShardCase):
             answers = plain["answers"]
-            if not isinstance(answers, list) or not all(isinstance(one, dict) for one in answers):
+            if not isinstance(answers, list) or not all(isinstance(row, dict) for row in answers):
                 raise EvidenceError("its answers are none")
             return ShardEvidence(case, tuple(answers), incident)
         known: dict[tuple[Slot, ...], Layout] = {}

@@ -1,6 +1,7 @@
-"""Two sides' answers to one case, compared: by rule, by what must match exactly, by numbers. Pure functions of evidence.
+"""Two sides' answers to one case, compared by rule, by exact values, and by numbers within bounds.
 
-A side is what is on trial under one interpreter: an older torch and a newer one, say.
+A side is the implementation under test, run under one interpreter: an older torch or a newer one,
+for example. All functions are pure functions of evidence.
 """
 
 import re
@@ -21,20 +22,24 @@ from ddp_invariants.records.trace import POINT_TO_POINT
 
 Class = Literal["rule", "discrete", "rounding", "number"]
 CLASSES: tuple[Class, ...] = get_args(Class)
-"""What differs: which rule holds; what must match exactly; a number within the bound derived for both sides; one beyond it."""
+"""The classes of differences.
+
+`rule`: a rule holds on one side only. `discrete`: values that must match exactly. `rounding`: a
+number within the bound derived for both sides. `number`: a number beyond that bound.
+"""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One way in which two sides answer a case differently.
+    """One difference between two sides' answers to a case.
 
     Attributes:
-        kind: Which of the classes.
-        what: What differs: a rule, `collectives`, `gradients that are None`, or the stage at which
+        kind: One of the classes.
+        what: The subject: a rule, `collectives`, `gradients that are None`, or the stage at which
             numbers part.
         where: Rank, step, tensor.
-        old: The old side's, in words.
-        new: The new side's.
+        old: The old side's answer, in words.
+        new: The new side's answer, in words.
     """
 
     kind: Class
@@ -45,12 +50,12 @@ class Difference:
 
     @property
     def name(self) -> str:
-        """What tells differences of one sort from others, as an accept-file names them."""
+        """The name of this sort of difference, as an accept-file writes it."""
         return f"{self.kind}: {self.what}"
 
     @property
     def moves(self) -> bool:
-        """Whether it may show in one case or in another: many warnings are given once a process."""
+        """True if the difference may show in another case: many warnings come once per run."""
         return self.what.startswith(_WARNING)
 
 
@@ -72,27 +77,30 @@ STAGES: tuple[tuple[Moment, str], ...] = (
     ("restored buffers", "saving and loading"),
     ("restored state", "saving and loading"),
 )
-"""Moments in the order of a step, and the stage that made what was noted then."""
+"""Moments in the order of a step, each with the stage that computed the recorded values."""
 _OF_MICRO_STEPS = ("drawn", "loss", "local")
 
 
 _UNSTEADY = re.compile(
-    r" at 0x[0-9a-f]+| \(Triggered internally at .*|\[[^\]\s]*\]:\d+|[\w./-]+\.(?:cc|cpp|h|cu|py):\d+"
+    r" at 0x[0-9a-f]+| \(Triggered internally at .*|\[[^\]\s]*\]:\d+"
+    r"|[\w./-]+\.(?:cc|cpp|h|cu|py):\d+"
 )
 
 
 def steady(text: str) -> str:
-    """A text without what differs from process to process and build to build: addresses, ports, lines of source."""
+    """Return a text without parts that vary: addresses, ports and lines of source."""
     return _UNSTEADY.sub("…", text)
 
 
 @dataclass(frozen=True)
 class Offer:
-    """What is known of a side before any case is run.
+    """The facts known of a side before any case is run.
 
     Attributes:
-        ddp, sampler: How what is on trial is called (`driving.Description`), its defaults among it.
-        capabilities: What was found of each, by name: right, refused, …; and the same in words.
+        ddp, sampler: The call of the implementation under test (`driving.Description`), with its
+            defaults.
+        capabilities: The probed result of each capability by name (right, refused, …), and its
+            words.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -103,37 +111,41 @@ class Offer:
 
 
 def before_any_case(old: Offer, new: Offer) -> list[Difference]:
-    """What differs in how both sides are called, and in what they take."""
-    found = [*described(old.ddp, new.ddp), *described(old.sampler, new.sampler)]
+    """Return the differences in the call of both sides, and in their capabilities."""
+    differences = [*described(old.ddp, new.ddp), *described(old.sampler, new.sampler)]
     for name in dict.fromkeys([*old.capabilities, *new.capabilities]):
-        told = [one.capabilities.get(name, ("not known", "")) for one in (old, new)]
-        if told[0][0] != told[1][0]:
-            found.append(
+        standings = [side.capabilities.get(name, ("not known", "")) for side in (old, new)]
+        if standings[0][0] != standings[1][0]:
+            differences.append(
                 Difference(
                     "discrete",
                     f"capability {name}",
                     "probed by a small case",
-                    *(" ".join(one).strip() for one in told),
+                    *(" ".join(standing).strip() for standing in standings),
                 )
             )
-    return found
+    return differences
 
 
 def described(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Difference]:
-    """What differs in how what is on trial is called."""
-    ours, theirs = (
+    """Yield the differences in the arguments of the implementation under test."""
+    old_defaults, new_defaults = (
         {name: steady(str(text)) for name, text in side["defaults"].items()} for side in (old, new)
     )
-    for name in dict.fromkeys([*ours, *theirs]):
-        if ours.get(name) != theirs.get(name):
-            told = [side.get(name) for side in (ours, theirs)]
+    for name in dict.fromkeys([*old_defaults, *new_defaults]):
+        if old_defaults.get(name) != new_defaults.get(name):
+            defaults = [side.get(name) for side in (old_defaults, new_defaults)]
             yield Difference(
                 "discrete",
                 f"argument {name}",
                 f"{old['target']}({name})",
                 *(
-                    "not taken" if one is None else f"default {one}" if one else "required"
-                    for one in told
+                    "not taken"
+                    if default is None
+                    else f"default {default}"
+                    if default
+                    else "required"
+                    for default in defaults
                 ),
             )
 
@@ -144,14 +156,17 @@ def compared(
     declared: Declarations,
     sampler: SamplerDeclarations,
 ) -> list[Difference]:
-    """Everything in which two sides' answers to the same case differ, rules first, then as a run goes."""
-    found = [*_by_rule(old, new, declared, sampler), *_warned(old, new)]
+    """Return all differences between two sides' answers: rules first, then in run order."""
+    differences = [*_by_rule(old, new, declared, sampler), *_warned(old, new)]
     if isinstance(old, ShardEvidence) or isinstance(new, ShardEvidence):
         assert isinstance(old, ShardEvidence)
         assert isinstance(new, ShardEvidence)
-        return [*found, *_dealt(old, new)]
-    broken = any(one.kind == "rule" and not one.what.startswith(_OF_NO_NUMBERS) for one in found)
-    return [*found, *_exactly(old, new), *_numbers(old, new, declared, broken=broken)]
+        return [*differences, *_dealt(old, new)]
+    broken = any(
+        difference.kind == "rule" and not difference.what.startswith(_OF_NO_NUMBERS)
+        for difference in differences
+    )
+    return [*differences, *_exactly(old, new), *_numbers(old, new, declared, broken=broken)]
 
 
 def _by_rule(
@@ -167,28 +182,37 @@ def _by_rule(
             failure = failures[0] or failures[1]
             assert failure is not None
             words = [
-                "holds" if one is None else f"violated: {one.fact}; {one.got}" for one in failures
+                "holds" if failure is None else f"violated: {failure.fact}; {failure.got}"
+                for failure in failures
             ]
             yield Difference("rule", rule, failure.where, *words)
 
 
 _WARNING = "warning "
-"""What begins a difference in warnings: each is a sort of its own, so that one that is accepted hides no other."""
+"""The start of a difference in warnings.
+
+Each warning is a sort of its own, so an accepted warning hides no other.
+"""
 
 
 def warnings_of(side: TrainingEvidence | ShardEvidence) -> dict[str, tuple[str, list[int]]]:
-    """What was warned of: by its first sentence without numbers, the whole text, and which ranks or processes gave it."""
+    """Return the warnings of a side.
+
+    Returns:
+        By the first sentence without numbers: the whole text, and the ranks or processes that gave
+            the warning.
+    """
     texts = (
         [rank.warned for rank in side.ranks]
         if isinstance(side, TrainingEvidence)
         else [answer.get("warned", []) for answer in side.answers]
     )
-    found: dict[str, tuple[str, list[int]]] = {}
+    warnings: dict[str, tuple[str, list[int]]] = {}
     for number, given in enumerate(texts):
         for text in map(steady, given):
             title = re.sub(r"\d+", "#", re.split(r"(?<=[.!?]) ", text)[0])[:120]
-            found.setdefault(_WARNING + title, (text, []))[1].append(number)
-    return found
+            warnings.setdefault(_WARNING + title, (text, []))[1].append(number)
+    return warnings
 
 
 def _warned(
@@ -200,44 +224,44 @@ def _warned(
         if isinstance(old, TrainingEvidence)
         else "processes, of two,"
     )
-    for what in dict.fromkeys([*before, *after]):
-        found = [side.get(what, ("", [])) for side in (before, after)]
-        if found[0][1] != found[1][1]:
+    for title in dict.fromkeys([*before, *after]):
+        sides = [side.get(title, ("", [])) for side in (before, after)]
+        if sides[0][1] != sides[1][1]:
             yield Difference(
                 "discrete",
-                what,
+                title,
                 f"{whose} that give it",
                 *(
                     f"{', '.join(map(str, given))}: {text}" if given else "none"
-                    for text, given in found
+                    for text, given in sides
                 ),
             )
 
 
 def _exactly(old: TrainingEvidence, new: TrainingEvidence) -> Iterator[Difference]:
-    """What must match exactly, whatever the machine."""
+    """Yield differences in values that must match exactly on every machine."""
     ends = [_end(side) for side in (old, new)]
     if ends[0] != ends[1]:
         yield Difference("discrete", "how the run ends", f"world size {old.case.world_size}", *ends)
-    for rank, (ours, theirs) in enumerate(zip(old.ranks, new.ranks, strict=True)):
+    for rank, (old_rank, new_rank) in enumerate(zip(old.ranks, new.ranks, strict=True)):
         where = f"rank {rank} of {len(old.ranks)}"
-        for what, read in _READ.items():
-            first, second = read(ours), read(theirs)
+        for subject, read in _READ.items():
+            first, second = read(old_rank), read(new_rank)
             if first != second:
                 number = next(
                     (
                         at
-                        for at, (one, other) in enumerate(zip(first, second, strict=False))
-                        if one != other
+                        for at, (old_line, new_line) in enumerate(zip(first, second, strict=False))
+                        if old_line != new_line
                     ),
                     min(len(first), len(second)),
                 )
-                told = [
+                lines = [
                     side[number] if number < len(side) else f"none: {len(side)} in all"
                     for side in (first, second)
                 ]
-                yield Difference("discrete", what, f"{where}, number {number}", *told)
-                break  # What comes later follows from it.
+                yield Difference("discrete", subject, f"{where}, number {number}", *lines)
+                break  # Later differences of this rank follow from this one.
 
 
 def _end(side: TrainingEvidence) -> str:
@@ -248,8 +272,8 @@ def _end(side: TrainingEvidence) -> str:
         return "by itself"
     first = raised[0]
     return (
-        f"{first['type']} in {first['phase']} of step {first['step']} on {len(raised)} of {len(side.ranks)} ranks: "
-        f"{steady(str(first['message']).partition(chr(10))[0])[:200]}"
+        f"{first['type']} in {first['phase']} of step {first['step']} on {len(raised)} of "
+        f"{len(side.ranks)} ranks: {steady(str(first['message']).partition(chr(10))[0])[:200]}"
     )
 
 
@@ -264,7 +288,10 @@ def _called(rank: RankEvidence) -> list[str]:
 
 def _none(rank: RankEvidence) -> list[str]:
     return [
-        f"step {step}: {', '.join(slot.name for slot in tensors.layout.slots if slot.dtype is None) or 'none'}"
+        (
+            f"step {step}: "
+            f"{', '.join(s.name for s in tensors.layout.slots if s.dtype is None) or 'none'}"
+        )
         for (moment, step), tensors in rank.tensors.items()
         if moment == "reduced"
     ]
@@ -282,7 +309,11 @@ def _typed(rank: RankEvidence) -> list[str]:
 
 def _structured(rank: RankEvidence) -> list[str]:
     return [
-        f"{kind} {name} {dtype} {tuple(shape)}{' trained' if trained else ''}{f' is {first}' if first != name else ''}"
+        (
+            f"{kind} {name} {dtype} "
+            f"{tuple(shape)}{' trained' if trained else ''}"
+            f"{f' is {first}' if first != name else ''}"
+        )
         for name, dtype, shape, trained, first, kind in rank.structure_after
     ]
 
@@ -298,18 +329,17 @@ _READ: dict[str, Callable[[RankEvidence], list[str]]] = {
     ],
     "names in a saved state": lambda rank: [name for names in rank.saved for name in names],
 }
-"""What must match exactly, as lists of lines, a rank's of each."""
+"""Readers of the values that must match exactly: each returns a list of lines of a rank."""
 
 
 def _numbers(
     old: TrainingEvidence, new: TrainingEvidence, declared: Declarations, *, broken: bool
 ) -> Iterator[Difference]:
-    """The first tensors whose bits differ, in the order of a run.
+    """Yield the first tensors whose bits differ, in the order of a run.
 
-    Where no bound is known (what is not finite, what ranks disagree on before), it is the rules
-    that say whether numbers may
-    differ: `broken`, if one holds on one side alone. A rounding is told once a stage, and what
-    comes after it is looked at, too.
+    No bound is known for values that are not finite, or if ranks disagreed before. Then the rules
+    decide whether numbers may differ: `broken` is true if a rule holds on one side only. A rounding
+    is reported once per stage, and later stages are compared too.
     """
     rounded: set[str] = set()
     for step in range(old.case.steps):
@@ -322,15 +352,15 @@ def _numbers(
             for number in numbers:
                 first, second = old.moment(moment, number), new.moment(moment, number)
                 if first is None or second is None:
-                    continue  # That one did not get there is told by how the runs end.
-                for rank, (ours, theirs) in enumerate(zip(first, second, strict=True)):
-                    difference = parted(ours, theirs, "the old side has")
+                    continue  # A side that did not reach the moment differs in how its run ends.
+                for rank, (old_tensors, new_tensors) in enumerate(zip(first, second, strict=True)):
+                    difference = parted(old_tensors, new_tensors, "the old side has")
                     if difference is None:
                         continue
-                    if [slot.dtype for slot in ours.layout.slots] != [
-                        slot.dtype for slot in theirs.layout.slots
+                    if [slot.dtype for slot in old_tensors.layout.slots] != [
+                        slot.dtype for slot in new_tensors.layout.slots
                     ]:
-                        continue  # What is there at all is told above.
+                        continue  # `_exactly` reports missing tensors and other dtypes.
                     within = _both_within(old, new, declared, moment, step)
                     within = not broken if within is None else within
                     if within and stage in rounded:
@@ -349,7 +379,10 @@ def _numbers(
 
 
 _OF_NO_NUMBERS = ("COMM", "LIVE", "MEM", "RNG", "GPU")
-"""Rules that say nothing of values: where one holds on one side alone, roundings are roundings still."""
+"""Rules that judge no values.
+
+If such a rule holds on one side only, small differences are still roundings.
+"""
 _LEFT: dict[Moment, Moment] = {
     "forward": "updated",
     "forward buffers": "left buffers",
@@ -357,24 +390,24 @@ _LEFT: dict[Moment, Moment] = {
     "restored buffers": "left buffers",
     "restored state": "state",
 }
-"""What the step before left, by where it is seen again."""
+"""The moment of the previous step that left the values of a later moment."""
 
 
 def _both_within(
     old: TrainingEvidence, new: TrainingEvidence, declared: Declarations, moment: Moment, step: int
 ) -> bool | None:
-    """Whether both sides' values lie within what the oracle allows for that step, which makes it a matter of rounding.
+    """Return whether both sides lie within the oracle's bound, so that they differ by rounding.
 
-    None where that is not known. A loss or local gradient is taken for one where the gradients that
-    come of it are. What a step starts from, or is loaded before it, is what the step before left;
-    before the first nothing is computed, so nothing can be rounded.
+    The result is None if this is not known. A loss or a local gradient counts as within if the
+    gradients that follow from it are. The values at the start of a step, or loaded before it, are
+    those that the previous step left. Before the first step nothing is computed, so nothing can be
+    rounded.
     """
     if step > 0 and moment in _LEFT:
         moment, step = _LEFT[moment], step - 1
     if moment == "left buffers":
-        return (
-            None  # Computed from what a forward makes of its inputs, for which no bound is derived.
-        )
+        # Buffers depend on the intermediate values of a forward, which have no derived bound.
+        return None
     if moment not in ("loss", "local", "reduced", "updated", "state"):
         return False
     for side in (old, new):
@@ -389,18 +422,19 @@ def _both_within(
                 values = [flat_by_name(tensors, layout) for tensors in held]
         except (Unjudged, KeyError, ValueError):
             return None
-        if not all(np.isfinite(one).all() for one in values):
-            return None  # Of a run that overflows; whether it may is for the rules.
+        if not all(np.isfinite(held_P).all() for held_P in values):
+            return None  # The run overflows; the rules decide whether it may.
         if any(
-            one.shape != ball.centre.shape or not (np.abs(one - ball.centre) <= ball.radius).all()
-            for one in values
+            held_P.shape != ball.centre.shape
+            or not (np.abs(held_P - ball.centre) <= ball.radius).all()
+            for held_P in values
         ):
             return False
     return True
 
 
 def _dealt(old: ShardEvidence, new: ShardEvidence) -> Iterator[Difference]:
-    """A sampler's answers, all of which must match exactly."""
+    """Yield the first difference in a sampler's answers, all of which must match exactly."""
     ends = [
         f"it {side.incident.kind}" if side.incident is not None else "by itself"
         for side in (old, new)
@@ -410,8 +444,8 @@ def _dealt(old: ShardEvidence, new: ShardEvidence) -> Iterator[Difference]:
         return
     if old.incident is not None:
         return
-    for ours, theirs in zip(old.answers, new.answers, strict=False):
-        for what, key in (
+    for old_answer, new_answer in zip(old.answers, new.answers, strict=False):
+        for subject, key in (
             ("an exception", "raised"),
             ("arguments refused", "refused"),
             ("indices", "shards"),
@@ -420,11 +454,11 @@ def _dealt(old: ShardEvidence, new: ShardEvidence) -> Iterator[Difference]:
             ("what workers yield", "worked"),
             ("what follows a saved state", "resumed"),
         ):
-            first, second = ours.get(key), theirs.get(key)
+            first, second = old_answer.get(key), new_answer.get(key)
             if _short(first) != _short(second) or (key != "raised" and first != second):
                 yield Difference(
                     "discrete",
-                    what,
+                    subject,
                     f"W={old.case.world_size}, N={old.case.data.samples}",
                     _short(first),
                     _short(second),
@@ -434,5 +468,8 @@ def _dealt(old: ShardEvidence, new: ShardEvidence) -> Iterator[Difference]:
 
 def _short(answer: Any) -> str:
     if isinstance(answer, dict) and "type" in answer:
-        return f"{answer['type']} in {answer['phase']}: {steady(str(answer['message']).partition(chr(10))[0])[:200]}"
+        return (
+            f"{answer['type']} in {answer['phase']}: "
+            f"{steady(str(answer['message']).partition(chr(10))[0])[:200]}"
+        )
     return str(answer)[:400]

@@ -1,4 +1,7 @@
-"""The gate of an upgrade: the same cases under two interpreters, each sort of difference shrunk to its smallest case."""
+"""The gate of an upgrade: the same cases under two interpreters.
+
+Each sort of difference is shrunk to its smallest case.
+"""
 
 import datetime as dt
 import hashlib
@@ -36,32 +39,35 @@ from ddp_invariants.upgrades.comparison import (
 from ddp_invariants.upgrades.pace import Cost, Ratio, cost, ratios
 
 SHRINK_RUNS = 150
-"""Cases run on both sides, after a new sort of difference was seen, to make its case smaller."""
+"""Largest number of cases run on both sides to shrink the case of a new sort of difference."""
 _COSTLY = ("LIVE-3", "LIVE-4", "COMM-6")
 """Rules whose cases end processes or repeat themselves, or that observe and never judge."""
 REPEATS = 3
-"""How often a smallest case is run again on both sides."""
+"""Number of repeated runs of a smallest case on both sides."""
 NEEDED = """
 import json, platform, sys
 import numpy, torch
-cpu = [line.partition(":")[2].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")]
+cpu = [line.partition(":")[2].strip() for line in open("/proc/cpuinfo") \
+if line.startswith("model name")]
 told = torch.__config__.show().splitlines()
 blas = [line.strip(" -") for line in told if "Math Kernel" in line or "CPU cap" in line]
-print(json.dumps({"torch": torch.__version__, "numpy": numpy.__version__, "version": platform.python_version(),
+print(json.dumps({"torch": torch.__version__, "numpy": numpy.__version__, \
+"version": platform.python_version(),
                   "cpu": (cpu or [platform.machine()])[0], "blas": "; ".join(blas)[:400]}))
 """
-"""Asks an interpreter what numbers depend on. Every rank has one thread."""
+"""Asks an interpreter for everything that numbers depend on. Every rank has one thread."""
 
 
 def side(python: str) -> Environment:
-    """What an interpreter has.
+    """Return the environment of an interpreter.
 
     Raises:
-        HarnessError: It is none, or lacks torch or numpy, or is too old.
+        HarnessError: The path is no interpreter, or the interpreter lacks torch or numpy, or is too
+            old.
     """
     try:
-        # From its own folder, or what lies here would be imported.
-        told = subprocess.run(
+        # `-I` isolates the interpreter; otherwise it would import modules from this folder.
+        process = subprocess.run(
             [python, "-I", "-c", NEEDED], capture_output=True, text=True, timeout=120, check=False
         )
     except OSError as error:
@@ -71,24 +77,24 @@ def side(python: str) -> Environment:
     except subprocess.TimeoutExpired as error:
         raise HarnessError(f"{python} did not import torch within {error.timeout:.0f} s") from error
     try:
-        found = Environment(python, **json.loads(told.stdout))
+        environment = Environment(python, **json.loads(process.stdout))
     except (ValueError, TypeError) as error:
-        last = told.stderr.strip().splitlines()[-1:] or ["it said nothing of use"]
+        last = process.stderr.strip().splitlines()[-1:] or ["it said nothing of use"]
         raise HarnessError(f"{python} cannot import torch and numpy: {last[0]}") from error
-    if tuple(int(part) for part in found.version.split(".")[:2]) < (3, 11):
-        raise HarnessError(f"{python} is Python {found.version}; ranks need 3.11 or newer")
-    return found
+    if tuple(int(part) for part in environment.version.split(".")[:2]) < (3, 11):
+        raise HarnessError(f"{python} is Python {environment.version}; ranks need 3.11 or newer")
+    return environment
 
 
 @dataclass(frozen=True)
 class Accepted:
-    """A change that a team has read and goes along with.
+    """A change that a team has reviewed and accepted.
 
     Attributes:
         change: Its name, as a report gives it: `discrete: collectives`.
-        reason: Why.
-        link: Where it is told in public; may be empty.
-        expires: The day from which on it is to be read again.
+        reason: The reason.
+        link: The public discussion; may be empty.
+        expires: The day from which on the change must be reviewed again.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -100,19 +106,19 @@ class Accepted:
 
     @property
     def title(self) -> str:
-        """What a message calls it."""
+        """The name of the change in messages."""
         return f"the accepted change {self.change!r}"
 
 
 def accepted(path: Path, today: dt.date) -> tuple[Accepted, ...]:
-    """The accepted changes in a file of `[[accepted]]` tables.
+    """Return the accepted changes in a file of `[[accepted]]` tables.
 
     Raises:
-        DeviationError: It cannot be read, or one of them has expired.
+        DeviationError: The file cannot be read, or an accepted change has expired.
     """
-    found = tables(path, "accepted", Accepted)
-    current(found, path, today)
-    return found
+    changes = tables(path, "accepted", Accepted)
+    current(changes, path, today)
+    return changes
 
 
 @dataclass(frozen=True)
@@ -120,11 +126,12 @@ class Found:
     """A sort of difference, and the smallest case that shows it.
 
     Attributes:
-        difference: In that case.
-        case: None where it shows before any case is run.
-        seen: In how many of `REPEATS` runs of the case it was seen again.
-        accepted: Why it is accepted; empty where it is not.
-        script: The script that shows it, or why there is none; empty where none was asked for.
+        difference: The difference in that case.
+        case: The case; None if the difference shows before any case is run.
+        seen: Number of the `REPEATS` repeated runs that showed the difference again.
+        accepted: The reason for accepting it; empty if it is not accepted.
+        script: The script that shows it, or the reason why there is none; empty if none was
+            requested.
     """
 
     difference: Difference
@@ -135,12 +142,16 @@ class Found:
 
     @property
     def counts(self) -> bool:
-        """Whether it closes the gate: rounding is told and never judged, and neither is what does not repeat."""
+        """True if the difference closes the gate.
+
+        Rounding is reported and never judged; a difference that does not repeat is not judged
+        either.
+        """
         return self.difference.kind != "rounding" and not self.accepted and self.seen == REPEATS
 
     @property
     def state(self) -> str:
-        """What is to be said beside it; empty where it simply changed."""
+        """The note beside the difference; empty if it is a plain change."""
         if self.accepted:
             return f"accepted: {self.accepted}"
         return "" if self.seen == REPEATS else f"seen again in {self.seen} of {REPEATS} runs"
@@ -148,13 +159,13 @@ class Found:
 
 @dataclass(frozen=True)
 class Gated:
-    """What a comparison came to.
+    """The result of a comparison.
 
     Attributes:
         found: Every sort of difference.
-        cases: Run on both sides.
-        stale: Changes that are accepted and do not show.
-        pace: What they took on both sides; nothing of a side that is not at hand.
+        cases: Number of cases run on both sides.
+        stale: Accepted changes that do not show.
+        pace: Speed and memory ratios of both sides; empty if one side is a baseline file.
     """
 
     found: tuple[Found, ...]
@@ -164,17 +175,20 @@ class Gated:
 
     @property
     def status(self) -> int:
-        """0 same, 1 changed beyond what is accepted, 2 inconclusive: something differed once and not again."""
-        if any(one.counts for one in self.found):
+        """The exit status: 0 same, 1 changed beyond the accepted changes, 2 inconclusive.
+
+        Inconclusive means that a difference was seen once and not in every repeated run.
+        """
+        if any(entry.counts for entry in self.found):
             return 1
-        return 2 if any(one.seen < REPEATS for one in self.found) else 0
+        return 2 if any(entry.seen < REPEATS for entry in self.found) else 0
 
 
 class Gate:
-    """Two sides, and what is on trial under both.
+    """Two sides, with the implementation under test on both.
 
     Args:
-        old: Ranks under the one interpreter.
+        old: Ranks under one interpreter.
         new: Ranks under the other.
         ddp: The DDP.
         sampler: The sampler.
@@ -186,53 +200,59 @@ class Gate:
     ) -> None:
         self.pools, self.ddp, self.sampler = (old, new), ddp, sampler
         sides = [_discovered(pool, ddp, sampler, max_world_size) for pool in self.pools]
-        scopes = [one.scope(max_world_size) for one in sides]
+        scopes = [side.scope(max_world_size) for side in sides]
         self.scope = Scope(
             max_world_size,
             scopes[0].without | scopes[1].without,
             scopes[0].declared,
             scopes[0].sampler,
         )
-        self.at_once = before_any_case(*(_offered(one) for one in sides))
+        self.at_once = before_any_case(*(_offered(side) for side in sides))
         self._turn = 0
         self._warned: tuple[dict[str, Case], dict[str, Case]] = {}, {}
 
     def answers(self, case: Case, *, fresh: bool = False) -> tuple[Answer, Answer]:
-        """Run a case on both sides, the one first and the other in turn, so that neither always finds the machine warm."""
+        """Run a case on both sides.
+
+        The sides take turns to run first, so that neither always finds the machine warm.
+        """
         self._turn ^= 1
-        found = {
+        by_side = {
             side: _answered(self.pools[side], case, self.ddp, self.sampler, fresh=fresh)
             for side in (self._turn, 1 - self._turn)
         }
-        for side, answer in found.items():
-            for what in warnings_of(answer):
-                self._warned[side].setdefault(what, case)
-        return found[0], found[1]
+        for side, answer in by_side.items():
+            for title in warnings_of(answer):
+                self._warned[side].setdefault(title, case)
+        return by_side[0], by_side[1]
 
     def differences(self, case: Case, *, fresh: bool = False) -> list[Difference]:
-        """Run a case on both sides, in new processes if so wanted, and compare."""
+        """Run a case on both sides, in new processes if requested, and compare."""
         return compared(*self.answers(case, fresh=fresh), self.scope.declared, self.scope.sampler)
 
     def run(self, count: int, number: int, allowed: Sequence[Accepted] = ()) -> Gated:
         """Search for every sort of difference.
 
         Args:
-            count: Cases to draw in all.
+            count: Number of cases to draw in all.
             number: The seed.
-            allowed: Changes that are accepted.
+            allowed: The accepted changes.
 
         Raises:
             HarnessError: The harness failed.
         """
-        why = {one.change: one.reason for one in allowed}
-        found = [Found(one, None, accepted=why.get(one.name, "")) for one in self.at_once]
+        why = {change.change: change.reason for change in allowed}
+        entries = [
+            Found(difference, None, accepted=why.get(difference.name, ""))
+            for difference in self.at_once
+        ]
         drawn, rounds, costs = 0, 0, list[tuple[Cost, Cost]]()
         while drawn < count:
-            known, seen = {one.difference.name for one in found}, 0
+            known, seen = {entry.difference.name for entry in entries}, 0
             for case in _drawn(self.scope, count - drawn, f"{number}/{rounds}"):
                 seen += 1
                 answers = self.answers(case)
-                spent = [cost(one) for one in answers]
+                spent = [cost(answer) for answer in answers]
                 costs += (
                     [(spent[0], spent[1])] if spent[0] is not None and spent[1] is not None else []
                 )
@@ -240,90 +260,114 @@ class Gate:
                     case, compared(*answers, self.scope.declared, self.scope.sampler), known
                 )
                 if another:
-                    found += [self._shrunk(case, one, why) for one in another]
+                    entries += [self._shrunk(case, difference, why) for difference in another]
                     break
             drawn, rounds = drawn + max(seen, 1), rounds + 1
-        found += self._only_warned({one.difference.name for one in found}, why)
-        return replace(_gated(found, min(drawn, count), allowed), pace=tuple(ratios(costs)))
+        entries += self._only_warned({entry.difference.name for entry in entries}, why)
+        return replace(_gated(entries, min(drawn, count), allowed), pace=tuple(ratios(costs)))
 
     def _another(
-        self, case: Case, found: Sequence[Difference], known: Container[str]
+        self, case: Case, differences: Sequence[Difference], known: Container[str]
     ) -> list[Difference]:
-        """The differences of sorts that are not known yet; of those that move only what new processes show, too."""
-        fresh = {one.name: one for one in found[::-1] if one.name not in known}
-        if any(one.moves for one in fresh.values()):
-            alone = {one.name: one for one in self.differences(case, fresh=True)}
+        """Return the differences of new sorts.
+
+        A difference that may move to another case must also show in new processes.
+        """
+        fresh = {
+            difference.name: difference
+            for difference in differences[::-1]
+            if difference.name not in known
+        }
+        if any(difference.moves for difference in fresh.values()):
+            alone = {
+                difference.name: difference for difference in self.differences(case, fresh=True)
+            }
             fresh = {
-                name: alone.get(name, one)
-                for name, one in fresh.items()
-                if not one.moves or name in alone
+                name: alone.get(name, difference)
+                for name, difference in fresh.items()
+                if not difference.moves or name in alone
             }
         return list(fresh.values())
 
     def _only_warned(self, known: Container[str], why: dict[str, str]) -> list[Found]:
-        """What one side warned of in some case, and the other in none, where no case that was drawn has told it."""
-        found: list[Found] = []
-        for ours, theirs in (self._warned, self._warned[::-1]):
-            for what, case in ours.items():
-                if what not in theirs:
+        """Return the warnings that only one side gave, if no drawn case has reported them."""
+        entries: list[Found] = []
+        for warned, opposite in (self._warned, self._warned[::-1]):
+            for title, case in warned.items():
+                if title not in opposite:
                     again = self._another(case, self.differences(case, fresh=True), known)
-                    found += [self._shrunk(case, one, why) for one in again if one.what == what]
-        return found
+                    entries += [
+                        self._shrunk(case, difference, why)
+                        for difference in again
+                        if difference.what == title
+                    ]
+        return entries
 
     def _shrunk(self, case: Case, difference: Difference, why: dict[str, str]) -> Found:
-        """A sort of difference that a case showed, with the smallest case made of it that shows it still."""
+        """Return a sort of difference with the smallest case that still shows it."""
         runs, smaller, name = 0, True, difference.name
         while smaller and runs < SHRINK_RUNS:
             smaller = False
-            for one in simpler(case):
+            for candidate in simpler(case):
                 runs += 1
                 if any(
-                    found.name == name for found in self.differences(one, fresh=difference.moves)
+                    shown.name == name
+                    for shown in self.differences(candidate, fresh=difference.moves)
                 ):
-                    case, smaller = one, True
+                    case, smaller = candidate, True
                     break
                 if runs >= SHRINK_RUNS:
                     break
         again = [
             next(
-                (one for one in self.differences(case, fresh=difference.moves) if one.name == name),
+                (
+                    shown
+                    for shown in self.differences(case, fresh=difference.moves)
+                    if shown.name == name
+                ),
                 None,
             )
             for _ in range(REPEATS)
         ]
-        repeated = [one for one in again if one is not None]
+        repeated = [shown for shown in again if shown is not None]
         return Found(
             repeated[0] if repeated else difference, case, len(repeated), why.get(name, "")
         )
 
 
 def _discovered(pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int) -> Discovery:
-    """What is on trial, probed, with new ranks after it: a warning given once a process is not to be lost in a probe."""
-    found = discover(pool, ddp, sampler, max_world_size)
+    """Return the probed implementation, and give the pool new ranks.
+
+    A warning that is given once per process must not be lost in a probe.
+    """
+    discovery = discover(pool, ddp, sampler, max_world_size)
     pool.anew()
-    return found
+    return discovery
 
 
-def _offered(found: Discovery) -> Offer:
-    """What a side offers, as it was found out."""
+def _offered(discovery: Discovery) -> Offer:
+    """Return the facts known of a side before any case is run."""
     return Offer(
-        dict(found.ddp),
-        dict(found.sampler),
+        dict(discovery.ddp),
+        dict(discovery.sampler),
         {
-            one.capability: (one.standing.value, one.words[:300])
-            for one in (*found.probed, *found.dealt)
+            probe.capability: (probe.standing.value, probe.words[:300])
+            for probe in (*discovery.probed, *discovery.dealt)
         },
     )
 
 
 def _drawn(scope: Scope, count: int, name: str) -> list[Case]:
-    """Cases of all rules' properties in turn, fixed by a name: every third of a sampler's, which are few rules and cheap."""
+    """Return cases of all rules' properties in turn; the name determines them.
+
+    Every third case is a sampler's: sampler rules are few, and their cases cheap.
+    """
     rules = [rule for rule in ALL_RULES if not scope.excluded(rule) and rule not in _COSTLY]
     about = {
         of_sampler: unlike(rule for rule in rules if rule.startswith("SHARD") == of_sampler)
         for of_sampler in (True, False)
     }
-    asked = (
+    examples = (
         st.sampled_from((True, False, False))
         .flatmap(lambda of_sampler: st.sampled_from(about[of_sampler]))
         .flatmap(lambda rule: cases_for(rule, scope).map(lambda case: Asked(rule, case)))
@@ -340,20 +384,22 @@ def _drawn(scope: Scope, count: int, name: str) -> list[Case]:
         print_blob=False,
         suppress_health_check=list(HealthCheck),
     )
-    @given(independent(asked))
-    def property_(one: Asked) -> None:
-        drawn.append(one.case)
+    @given(independent(examples))
+    def property_(example: Asked) -> None:
+        drawn.append(example.case)
 
     property_()
     return drawn
 
 
-def _gated(found: Sequence[Found], cases: int, allowed: Sequence[Accepted]) -> Gated:
-    names = {one.difference.name for one in found}
-    return Gated(tuple(found), cases, tuple(one for one in allowed if one.change not in names))
+def _gated(entries: Sequence[Found], cases: int, allowed: Sequence[Accepted]) -> Gated:
+    names = {entry.difference.name for entry in entries}
+    return Gated(
+        tuple(entries), cases, tuple(change for change in allowed if change.change not in names)
+    )
 
 
-# A side that is not at hand.
+# A side whose interpreter is not available.
 
 
 def record(
@@ -366,21 +412,21 @@ def record(
     number: int,
     max_world_size: int,
 ) -> tuple[Head, Iterator[Answer]]:
-    """What a side answers to a corpus of cases: the head of a baseline, and the answers as they come.
+    """Return the head of a baseline, and a side's answers to a corpus of cases as they arrive.
 
     Args:
-        pool: Ranks under its interpreter.
+        pool: Ranks under the side's interpreter.
         ddp: The DDP.
         sampler: The sampler.
         here: The interpreter.
-        cases: How many.
+        cases: Number of cases.
         number: The seed.
         max_world_size: Largest W.
     """
-    found = _discovered(pool, ddp, sampler, max_world_size)
-    corpus = _drawn(found.scope(max_world_size), cases, str(number))
+    discovery = _discovered(pool, ddp, sampler, max_world_size)
+    corpus = _drawn(discovery.scope(max_world_size), cases, str(number))
     head = Head(
-        __version__, FORM, here, _offered(found), options(ddp, sampler), number, len(corpus)
+        __version__, FORM, here, _offered(discovery), options(ddp, sampler), number, len(corpus)
     )
     return head, (_answered(pool, case, ddp, sampler) for case in corpus)
 
@@ -404,62 +450,71 @@ def against(
     max_world_size: int,
     allowed: Sequence[Accepted] = (),
 ) -> Gated:
-    """Compare a side with what another answered and is not at hand any more: nothing can be made smaller.
+    """Compare a side with the recorded answers of a side that is no longer available.
 
-    Numbers are compared only where both were made by one model of processor.
+    No case can be shrunk then. Numbers are compared only if one model of processor made both.
 
     Args:
-        head: Of the baseline.
-        answers: Its cases, and what was answered.
-        pool: Ranks under the interpreter that is at hand.
+        head: The head of the baseline.
+        answers: The baseline's cases and answers.
+        pool: Ranks under the available interpreter.
         ddp: The DDP.
         sampler: The sampler.
-        here: The interpreter at hand.
+        here: The available interpreter.
         max_world_size: Largest W of a probe.
-        allowed: Changes that are accepted.
+        allowed: The accepted changes.
 
     Raises:
-        BaselineError: An answer in the baseline is none.
+        BaselineError: An entry of the baseline is no answer to its case.
         HarnessError: The harness failed.
     """
-    why = {one.change: one.reason for one in allowed}
-    found = _discovered(pool, ddp, sampler, max_world_size)
-    at_once = before_any_case(head.offer, _offered(found))
+    why = {change.change: change.reason for change in allowed}
+    discovery = _discovered(pool, ddp, sampler, max_world_size)
+    at_once = before_any_case(head.offer, _offered(discovery))
     comparable = head.environment.cpu == here.cpu
-    declared, declared_sampler = found.scope(max_world_size).declared, found.declared_sampler
+    declared, declared_sampler = (
+        discovery.scope(max_world_size).declared,
+        discovery.declared_sampler,
+    )
 
     warned: tuple[set[str], set[str]] = set(), set()
 
     def differences(answer: Answer, *, fresh: bool = False) -> list[Difference]:
         here_answered = _answered(pool, answer.case, ddp, sampler, fresh=fresh)
         try:
-            for texts, one in zip(warned, (answer, here_answered), strict=True):
-                texts.update(warnings_of(one))
-            ours = compared(answer, here_answered, declared, declared_sampler)
+            for texts, recorded in zip(warned, (answer, here_answered), strict=True):
+                texts.update(warnings_of(recorded))
+            shown = compared(answer, here_answered, declared, declared_sampler)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise BaselineError(
                 f"what the baseline holds of {describe(answer.case)} is no answer to it: "
                 f"{type(error).__name__}: {error}"
             ) from error
-        return [one for one in ours if comparable or one.kind not in ("rounding", "number")]
+        return [
+            difference
+            for difference in shown
+            if comparable or difference.kind not in ("rounding", "number")
+        ]
 
     smallest: dict[str, tuple[Answer, Difference]] = {}
     for answer in answers:
-        for one in differences(answer):
-            known = smallest.get(one.name)
+        for difference in differences(answer):
+            known = smallest.get(difference.name)
             if known is None or len(describe(answer.case)) < len(describe(known[0].case)):
-                smallest[one.name] = answer, one
-    gated = [Found(one, None, accepted=why.get(one.name, "")) for one in at_once]
+                smallest[difference.name] = answer, difference
+    gated = [
+        Found(difference, None, accepted=why.get(difference.name, "")) for difference in at_once
+    ]
     for name, (answer, first) in smallest.items():
-        # What both sides warned of somewhere may have moved from one case to another: that of old
-        # cannot be asked again.
+        # A warning that both sides gave somewhere may have moved from one case to another. The old
+        # side cannot be run again to check.
         if first.moves and first.what in warned[0] & warned[1]:
             continue
         again = [
-            one
+            difference
             for _ in range(REPEATS)
-            for one in differences(answer, fresh=first.moves)[::-1]
-            if one.name == name
+            for difference in differences(answer, fresh=first.moves)[::-1]
+            if difference.name == name
         ]
         gated.append(
             Found(

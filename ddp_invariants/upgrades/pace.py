@@ -1,4 +1,4 @@
-"""What cases cost on two sides, from the same run: ratios, which are told and never judged."""
+"""The cost of cases on two sides, from the same run: ratios that are reported, never judged."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,16 +9,18 @@ from ddp_invariants.records.evidence import ShardEvidence, TrainingEvidence
 
 @dataclass(frozen=True)
 class Cost:
-    """What a case took on one side, on the rank that took most.
+    """The cost of a case on one side, on the most expensive rank.
 
     Attributes:
-        seconds: From request to answer: building the model, training with the wrapper and with the
-            unwrapped twin, and noting what was seen; of a sampler, all that is asked of it.
-        backward: Seconds of its synchronised backwards together, waiting for their collectives
-            included; 0 for a sampler.
-        resident: Bytes resident when the process began to serve: torch, and what is shared with the
-            host it is forked from.
-        peak: Bytes resident at most since then, in this case or an earlier one of the same process.
+        seconds: Time from request to answer. It covers building the model, training with the
+            wrapper and with the unwrapped twin module, and recording. For a sampler, it covers all
+            questions.
+        backward: Seconds of all synchronised backwards together, with the wait for their
+            collectives; 0 for a sampler.
+        resident: Bytes resident when the process began to serve: torch, and the memory shared with
+            the host process it is forked from.
+        peak: Largest number of bytes resident since then, in this case or an earlier case of the
+            same process.
     """
 
     seconds: float
@@ -28,7 +30,7 @@ class Cost:
 
 
 def cost(answer: TrainingEvidence | ShardEvidence) -> Cost | None:
-    """What a side's answer took; None where it did not end by itself, or nobody measured."""
+    """Return the cost of a side's answer; None if the run was not measured to its end."""
     if isinstance(answer, TrainingEvidence):
         rows = [rank.cost for rank in answer.ranks]
         raised = any(rank.raised is not None for rank in answer.ranks)
@@ -37,8 +39,8 @@ def cost(answer: TrainingEvidence | ShardEvidence) -> Cost | None:
             default=0.0,
         )
     else:
-        rows = [one.get("cost", []) for one in answer.answers]
-        raised, backward = any(one.get("raised") for one in answer.answers), 0.0
+        rows = [process.get("cost", []) for process in answer.answers]
+        raised, backward = any(process.get("raised") for process in answer.answers), 0.0
     if answer.incident is not None or raised or not rows or not all(rows):
         return None
     seconds, resident, peak = (max(column) for column in zip(*rows, strict=True))
@@ -47,16 +49,17 @@ def cost(answer: TrainingEvidence | ShardEvidence) -> Cost | None:
 
 @dataclass(frozen=True)
 class Ratio:
-    """One thing that was measured on both sides.
+    """One quantity that was measured on both sides.
 
     Attributes:
-        what: What.
-        unit: Of `old` and `new`: `ms`, the median of the cases, or `MiB`, the most of any rank.
-        old, new: Each side's.
-        ratio: New over old; of times the median of the cases' own ratios.
-        quartiles: Between which half of these ratios lie; None of memory, which is one number a
-            side.
-        cases: How many there are.
+        what: The quantity.
+        unit: The unit of `old` and `new`: `ms` for the median of the cases, `MiB` for the largest
+            value of any rank.
+        old, new: The value on each side.
+        ratio: New over old; for times, the median of the cases' own ratios.
+        quartiles: The range of the middle half of these ratios; None for memory, which is one
+            number per side.
+        cases: Number of cases.
     """
 
     what: str
@@ -69,10 +72,10 @@ class Ratio:
 
 
 def ratios(costs: Sequence[tuple[Cost, Cost]]) -> list[Ratio]:
-    """What a run says of speed and memory: each case's cost on the old and the new side."""
+    """Return the speed and memory ratios of a run, from each case's cost on both sides."""
     training = [pair for pair in costs if pair[0].backward and pair[1].backward]
     asked = [pair for pair in costs if not pair[0].backward and not pair[1].backward]
-    found = [
+    measured = [
         _times("a training case", [(old.seconds, new.seconds) for old, new in training]),
         _times(
             "its synchronised backwards", [(old.backward, new.backward) for old, new in training]
@@ -84,20 +87,20 @@ def ratios(costs: Sequence[tuple[Cost, Cost]]) -> list[Ratio]:
             [(old.peak - old.resident, new.peak - new.resident) for old, new in costs],
         ),
     ]
-    return [one for one in found if one is not None]
+    return [ratio for ratio in measured if ratio is not None]
 
 
-def _times(what: str, pairs: list[tuple[float, float]]) -> Ratio | None:
+def _times(label: str, pairs: list[tuple[float, float]]) -> Ratio | None:
     if len(pairs) < 2:
         return None
     each = [new / old for old, new in pairs]
     low, middle, high = quantiles(each, method="inclusive")
     old, new = (1000 * median(side) for side in zip(*pairs, strict=True))
-    return Ratio(what, "ms", old, new, middle, (low, high), len(pairs))
+    return Ratio(label, "ms", old, new, middle, (low, high), len(pairs))
 
 
-def _most(what: str, pairs: list[tuple[float, float]]) -> Ratio | None:
+def _most(label: str, pairs: list[tuple[float, float]]) -> Ratio | None:
     if not pairs:
         return None
     old, new = (max(side) / 2**20 for side in zip(*pairs, strict=True))
-    return Ratio(what, "MiB", old, new, new / old, None, len(pairs)) if old > 0 else None
+    return Ratio(label, "MiB", old, new, new / old, None, len(pairs)) if old > 0 else None

@@ -1,7 +1,7 @@
-"""A difference between two sides as a question: one script of plain torch that prints what its interpreter answers.
+"""A difference between two sides as a script of plain torch that prints an interpreter's answer.
 
-Nothing is judged in it. It is run under the interpreters at hand before it is handed out, and
-withheld where they answer alike.
+The script judges nothing. It is run under the available interpreters before it is handed out, and
+is withheld if they answer alike.
 """
 
 import re
@@ -59,7 +59,10 @@ _TOLD: dict[str, tuple[str, ...]] = {
     "warning": ("warnings",),
     "capability": _EVERYTHING,
 }
-"""What a script of a training case prints, by what differs: its name, the first word of it, or the invariant of a rule."""
+"""The parts that a training script prints, by the difference.
+
+A key is the name of the difference, its first word, or the invariant of a rule.
+"""
 _DEALT: dict[str, tuple[str, ...]] = {
     "how the sampler ends": ("shards",),
     "an exception": ("shards", "lengths", "batches"),
@@ -80,58 +83,60 @@ _DEALT: dict[str, tuple[str, ...]] = {
     "workers": ("workers",),
     "capability": ("shards", "lengths"),
 }
-"""The same of a question to a sampler, where a capability may have answers of its own."""
+"""The parts that a sampler script prints, by the difference; a capability may have its own."""
 
 
 def write(
     folder: Path, outcome: Gated, pool: Pool, ddp: Ddp, sampler: Sampler, pythons: Sequence[str]
 ) -> Gated:
-    """Write a script of every difference that a script can show, and say why not of the others: nothing that was found is lost.
+    """Write a script for every difference, or record the reason why there is none.
+
+    Every difference stays in the outcome.
 
     Args:
-        folder: Where to.
-        outcome: What differs.
-        pool: Ranks of one side, to find out how what is on trial is called.
+        folder: The folder to write to.
+        outcome: The differences.
+        pool: Ranks of one side; they describe how the implementation under test is called.
         ddp: The DDP.
         sampler: The sampler.
-        pythons: The interpreters at hand, one or two.
+        pythons: The available interpreters, one or two.
 
     Returns:
         The outcome, with each difference's script.
     """
-    told, taken = [], set[str]()
-    for found in outcome.found:
-        name = re.sub(r"\W+", "-", found.difference.name).strip("-")[:60]
+    scripted, taken = [], set[str]()
+    for entry in outcome.found:
+        name = re.sub(r"\W+", "-", entry.difference.name).strip("-")[:60]
         while name in taken:
             name += "-"
         taken.add(name)
         path = folder / f"{name}.py"
         try:
-            text = script(pool, found.difference, found.case, ddp, sampler, path.name)
+            text = script(pool, entry.difference, entry.case, ddp, sampler, path.name)
             reason = _not_answered(text, pythons)
             if not reason:
                 path.write_text(text, encoding="utf-8")
         except (ExportError, LoadFailure, HarnessError, OSError) as error:
             reason = str(error)
-        told.append(replace(found, script=f"none: {reason}" if reason else str(path)))
-    return replace(outcome, found=tuple(told))
+        scripted.append(replace(entry, script=f"none: {reason}" if reason else str(path)))
+    return replace(outcome, found=tuple(scripted))
 
 
 def script(
     pool: Pool, difference: Difference, case: Case | None, ddp: Ddp, sampler: Sampler, file: str
 ) -> str:
-    """The script that prints what differs, whoever runs it.
+    """Return the script that prints the differing answer of the interpreter that runs it.
 
     Args:
-        pool: Ranks to find out in how what is on trial is called.
-        difference: What differs.
-        case: In which case; None where it shows before any is run.
+        pool: Ranks that describe how the implementation under test is called.
+        difference: The difference.
+        case: The case with the difference; None if it shows before any case is run.
         ddp: The DDP.
         sampler: The sampler.
-        file: What it will be called.
+        file: The name of the script.
 
     Raises:
-        ExportError: It cannot be written as one: a sentence that says why.
+        ExportError: No such script can be written; the message is a sentence with the reason.
     """
     word, _, rest = difference.what.partition(" ")
     lines = {"where": difference.where, "old": difference.old, "new": difference.new}
@@ -141,13 +146,16 @@ def script(
         "file": file,
         "rule": "",
         "story": "\n".join(f"    {label:<8} {text}" for label, text in lines.items() if text),
-        "versions": f"Written by ddp-invariants {__version__} compare, of {' '.join(filter(None, map(str, (ddp, sampler))))}.",
+        "versions": (
+            f"Written by ddp-invariants {__version__} compare, of "
+            f"{' '.join(filter(None, map(str, (ddp, sampler))))}."
+        ),
     }
     values = {name: quoted(text) for name, text in values.items()}
     if word == "argument":
-        # What is loaded is what is on trial here, whatever a baseline says it was there.
-        targets = [pool.describe(one)["target"] for one in (ddp, sampler)]
-        target = next((one for one in targets if difference.where == f"{one}({rest})"), "")
+        # The script loads the implementation under test of this side; a baseline may name another.
+        targets = [pool.describe(tested)["target"] for tested in (ddp, sampler)]
+        target = next((name for name in targets if difference.where == f"{name}({rest})"), "")
         if not target:
             raise ExportError("it is an argument of what has another name here")
         return filled("answer_argument.py.j2", {**values, "target": target, "argument": rest})
@@ -163,10 +171,10 @@ def script(
 
 
 def _shown(difference: Difference, known: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """What a script prints of a difference.
+    """Return the parts that a script prints for a difference.
 
     Raises:
-        ExportError: Nothing that a script could print.
+        ExportError: A script has nothing to print.
     """
     word, _, rest = difference.what.partition(" ")
     for name in (difference.what, rest, word, word.partition("-")[0]):
@@ -182,9 +190,8 @@ def _of_training(
 ) -> dict[str, Any]:
     shows, described = _shown(difference, _TOLD), pool.describe(ddp)
     declared, source = declare(Declarations, described["declares"]), described["source"]
-    if shows == (
-        "saved",
-    ):  # Whether it is saved between steps or after wrapping, its names are those of the wrapper.
+    # The names in a saved state are the wrapper's, both between steps and right after wrapping.
+    if shows == ("saved",):
         case = replace(case, between_steps=())
     reason = beyond(case, declared, source, ddp)
     calls = reason or called(pool, case, case, ddp, declared, source)
@@ -226,13 +233,16 @@ def _of_a_sampler(
 
 
 def _not_answered(text: str, pythons: Sequence[str]) -> str:
-    """Run a script under the interpreters at hand, and say why it does not show that they differ; empty where it does."""
+    """Run a script under the available interpreters and return why it shows no difference.
+
+    The result is empty if the answers differ, or if there is one interpreter.
+    """
     answers = []
     for python in pythons:
-        status, said = ran(text, python)
+        status, output = ran(text, python)
         if status != 0:
-            return f"the script of it fails: {how_it_ended(status, said)}"
-        answers.append(steady(said.partition(", Python ")[2].partition("\n")[2]))
+            return f"the script of it fails: {how_it_ended(status, output)}"
+        answers.append(steady(output.partition(", Python ")[2].partition("\n")[2]))
     if len(answers) > 1 and answers[0] == answers[1]:
         return "in plain torch both answer alike, so it takes the suite to see it"
     return ""

@@ -1,9 +1,11 @@
-"""Name the probable cause of a breach, with the numbers that show it. Unknown stays unknown.
+"""The probable cause of a failure, with the numbers that show it; an unknown cause stays unknown.
 
-[Note: causes] A cause is an explanation that predicts a value. It fits where it predicts every
-wrong element on every rank that holds a wrong one, within rounding, and the right value does not. A
-breach is told with a cause only where no other fits, or where larger cases of the same breach rule
-all others out (`telling.py`): in the smallest case, which is one parameter of one element on two
-ranks, a sum is as well twice the mean, and the largest value is some rank's. A wrong cause is worse
-than none.
+[Note: causes] A cause is an explanation that predicts a value. A cause fits under two conditions.
+It predicts, within rounding, every wrong element on every rank that holds one. Its prediction
+differs from the right value.
+
+A failure is reported with a cause in two cases only. Either no other cause fits, or larger cases of
+the same rule's failure exclude all others (`telling.py`). The smallest case is one parameter of one
+element on two ranks. There, a sum is also twice the mean, and the largest value is also some rank's
+value. A wrong cause is worse than none.
 """

@@ -1,4 +1,4 @@
-"""Which parameters are wrong together, where that is a class of them: only the frozen ones, only those above the cap."""
+"""The common property of the wrong parameters: for example only frozen ones, or only large ones."""
 
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
@@ -7,11 +7,11 @@ from ddp_invariants.cases.formats import ITEM_SIZE
 from ddp_invariants.invariants.view import EvidenceView
 
 _Facts = tuple[str, str, tuple[int, ...], bool, str]
-"""A parameter: its name, dtype, shape, whether it is trained, and the name of the layer's memory layout."""
+"""A parameter: name, dtype, shape, trained or not, and the name of the layer's memory layout."""
 
 
 def _facts(view: EvidenceView) -> dict[str, _Facts]:
-    """What is known of each parameter, tied ones once, in registration order."""
+    """Return the known facts of each parameter, in registration order; tied ones count once."""
     layers = view.case.model.layers
     known: dict[str, _Facts] = {}
     for name, dtype, shape, trained, first, kind in view.evidence.ranks[0].structure_before:
@@ -36,7 +36,7 @@ def _nbytes(facts: _Facts) -> int:
 
 
 def _classes(view: EvidenceView, known: dict[str, _Facts]) -> dict[str, Callable[[_Facts], bool]]:
-    """What parameters may have in common, in words."""
+    """Return the possible common properties of parameters, by their words."""
     tied = {row[4] for row in view.evidence.ranks[0].structure_before if row[0] != row[4]}
     classes: dict[str, Callable[[_Facts], bool]] = {
         "frozen": lambda facts: not facts[3],
@@ -45,10 +45,14 @@ def _classes(view: EvidenceView, known: dict[str, _Facts]) -> dict[str, Callable
         "vectors": lambda facts: len(facts[2]) == 1,
     }
     for layout in {facts[4] for facts in known.values()} - {"contiguous"}:
-        classes[f"{layout} in memory"] = lambda facts, layout=layout: facts[4] == layout  # type: ignore[misc]  # bound by default
+        classes[f"{layout} in memory"] = (
+            lambda facts, layout=layout: facts[4] == layout  # type: ignore[misc]  # bound here
+        )
     classes["not contiguous"] = lambda facts: facts[4] != "contiguous"
     for dtype in {facts[1] for facts in known.values()}:
-        classes[f"of dtype {dtype}"] = lambda facts, dtype=dtype: facts[1] == dtype  # type: ignore[misc]  # bound by default
+        classes[f"of dtype {dtype}"] = (
+            lambda facts, dtype=dtype: facts[1] == dtype  # type: ignore[misc]  # bound by default
+        )
     cap = view.case.bucket_cap
     if cap is not None:
         classes[f"larger than the bucket cap of {cap} bytes"] = lambda facts: _nbytes(facts) > cap
@@ -56,12 +60,12 @@ def _classes(view: EvidenceView, known: dict[str, _Facts]) -> dict[str, Callable
 
 
 def only(view: EvidenceView, wrong: AbstractSet[str], right: AbstractSet[str]) -> str:
-    """What the wrong parameters have in common that no right one has; empty where there is nothing of the kind.
+    """Return the property that all wrong parameters have and no right one has; empty if none.
 
     Args:
-        view: Of the case.
+        view: The evidence view of the case.
         wrong: Names of parameters with a wrong value.
-        right: Those with a right value that would show it if they were wrong.
+        right: Names of parameters with a right value that could show the fault.
     """
     known = {name: facts for name, facts in _facts(view).items() if name in wrong | right}
     if not wrong or not right or not wrong <= known.keys():
@@ -71,7 +75,7 @@ def only(view: EvidenceView, wrong: AbstractSet[str], right: AbstractSet[str]) -
         for words, holds in _classes(view, known).items()
         if all(holds(facts) == (name in wrong) for name, facts in known.items())
     ]
-    # In what "not contiguous" says of one layout, the layout's own name says more.
+    # The name of one layout says more than "not contiguous".
     common = [
         words
         for words in common
@@ -87,6 +91,6 @@ def only(view: EvidenceView, wrong: AbstractSet[str], right: AbstractSet[str]) -
             )
     if not common:
         return ""
-    told = ", ".join(repr(name) for name in names if name in wrong)
+    wrong_names = ", ".join(repr(name) for name in names if name in wrong)
     listed = " and ".join([*([", ".join(common[:-1])] if common[:-1] else []), common[-1]])
-    return f"only {count} of {len(names)} parameters, {told}: {listed}"
+    return f"only {count} of {len(names)} parameters, {wrong_names}: {listed}"

@@ -1,4 +1,4 @@
-"""Which causes to name: the only one that fits, or the two that cannot be told apart."""
+"""The choice of causes to name: the only cause that fits, or two that cannot be told apart."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -7,16 +7,15 @@ from ddp_invariants.records.verdict import Cause, Failure
 
 
 def words(causes: tuple[Cause, ...]) -> str:
-    """The cause where there is one, both where there are two, and nothing where all is open.
+    """Return the only cause, or both of two causes, in words; empty for any other number.
 
-    Causes of one kind, such as one rank or another left out, are one cause of which it is open
-    which.
+    Causes of one kind count as one: for example, one rank left out, without knowing which rank.
     """
-    said = list(dict.fromkeys(cause.words for cause in causes))
-    if not 0 < len(said) < 3:
+    texts = list(dict.fromkeys(cause.words for cause in causes))
+    if not 0 < len(texts) < 3:
         return ""
-    told = f"either {said[0]}; or {said[1]}" if len(said) == 2 else said[0]
-    return told + (
+    named = f"either {texts[0]}; or {texts[1]}" if len(texts) == 2 else texts[0]
+    return named + (
         f"; {causes[0].affected}"
         if causes[0].affected and len({cause.affected for cause in causes}) == 1
         else ""
@@ -24,25 +23,26 @@ def words(causes: tuple[Cause, ...]) -> str:
 
 
 def caused(failure: Failure, causes: Iterable[Cause]) -> Failure:
-    """A breach with what may have caused it."""
+    """Return a failure with its possible causes."""
     fitting = tuple(dict.fromkeys(causes))
     return replace(failure, perhaps=words(fitting), causes=fitting)
 
 
-def narrowed(failure: Failure, others: Iterable[Failure]) -> Failure:
-    """A breach with those of its causes that fit other breaches of its rule by the same implementation as well.
+def narrowed(failure: Failure, failures: Iterable[Failure]) -> Failure:
+    """Return a failure with only those of its causes that also fit other failures.
 
-    Where none fits them all, none is known: each fits by chance, or there is more than one thing
-    wrong.
+    The other failures are failures of the same rule by the same implementation. If no cause fits
+    all of them, no cause is known: each fits by chance, or more than one thing is wrong.
     """
     left = failure.causes
-    for other in others:
-        kinds, said = (
-            {cause.kind for cause in other.causes},
-            {cause.words for cause in other.causes},
+    for failure in failures:
+        kinds, texts = (
+            {cause.kind for cause in failure.causes},
+            {cause.words for cause in failure.causes},
         )
         left = tuple(cause for cause in left if cause.kind in kinds)
-        # Which rank, or which slice: what another case says word for word is it.
-        repeated = {cause.kind for cause in left if cause.words in said}
-        left = tuple(cause for cause in left if cause.words in said or cause.kind not in repeated)
+        # Among causes of one kind (which rank, which slice), keep those that another case states in
+        # the same words.
+        repeated = {cause.kind for cause in left if cause.words in texts}
+        left = tuple(cause for cause in left if cause.words in texts or cause.kind not in repeated)
     return failure if left == failure.causes else caused(failure, left)

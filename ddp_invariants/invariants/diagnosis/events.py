@@ -1,4 +1,4 @@
-"""Which reduction carried a gradient: the event of the trace that a wrong one points to."""
+"""The reduction that carried a gradient: the event in the trace that a wrong gradient points to."""
 
 from collections.abc import Iterator
 
@@ -10,62 +10,69 @@ from ddp_invariants.records.trace import Call
 
 
 def of_gradient(view: EvidenceView, step: int, rank: int, name: str) -> str:
-    """What a rank sent of a parameter's gradient in a step, and when; empty where nothing was observed.
+    """Return the reduction of a parameter's gradient in a step, in words; empty if unobserved.
 
-    Which reduction carried it is said only where every way to fill buckets that fits what was sent
-    says the same.
+    A reduction is named only if every bucket filling that fits the sent data names the same one.
     """
     evidence = view.evidence.ranks[rank]
     if step >= len(evidence.backwards) or not any(evidence.sent):
         return ""
-    layout, found = view.layout(step), reductions(evidence, step)
+    layout, sent = view.layout(step), reductions(evidence, step)
     own = next((slot.dtype for slot in layout.slots if slot.name == name), None)
-    dtype = _sent_in(own, found)
-    sizes = _sizes(layout, found, dtype)
-    carried = [call for call in found if call.dtype == dtype]
+    dtype = _sent_in(own, sent)
+    sizes = _sizes(layout, sent, dtype)
+    carried = [call for call in sent if call.dtype == dtype]
     if not carried:
         return f"rank {rank} reduced nothing of {own} in step {step}'s backward or after it"
     fillings = [
         tuple(map(tuple, buckets))
         for order in orders(layout, evidence, step)
         for flags in (0, 1)
-        for buckets in _filled([one for one in order if one in sizes], sizes, carried, flags)
+        for buckets in _filled(
+            [parameter for parameter in order if parameter in sizes], sizes, carried, flags
+        )
     ]
     places = {
         next((number for number, bucket in enumerate(buckets) if name in bucket), None)
         for buckets in fillings
     }
     if len(places) == 1:
-        return _told(evidence, step, rank, places.pop(), carried)
+        return _words(evidence, step, rank, places.pop(), carried)
     listed = ", ".join(call.at for call in carried[:3]) + (" …" if len(carried) > 3 else "")
     return (
-        f"in step {step} rank {rank} sent {listed}; its {dtype} gradients have {sum(sizes.values())} elements"
-        + (", complex ones as their parts" if dtype != own else "")
-    )
+        f"in step {step} rank {rank} sent {listed}; its {dtype} gradients have "
+        f"{sum(sizes.values())} elements"
+    ) + (", complex ones as their parts" if dtype != own else "")
 
 
-def _sent_in(dtype: str | None, found: list[Call]) -> str | None:
-    """The dtype in which gradients of a dtype travel: complex ones in that of their parts, where none is sent as it is."""
+def _sent_in(dtype: str | None, sent: list[Call]) -> str | None:
+    """Return the dtype in which gradients of a dtype travel.
+
+    Complex gradients travel in the dtype of their parts, unless one is sent as it is.
+    """
     return (
         dtype
-        if dtype is None or any(call.dtype == dtype for call in found)
+        if dtype is None or any(call.dtype == dtype for call in sent)
         else PARTS.get(dtype, dtype)
     )
 
 
-def _sizes(layout: Layout, found: list[Call], dtype: str | None) -> dict[str, int]:
-    """Elements that each gradient which travels in a dtype has there."""
+def _sizes(layout: Layout, sent: list[Call], dtype: str | None) -> dict[str, int]:
+    """Return the number of elements of each gradient that travels in a dtype."""
     return {
         slot.name: slot.elements if slot.dtype == dtype else slot.numbers
         for slot in layout.slots
-        if slot.dtype is not None and _sent_in(slot.dtype, found) == dtype
+        if slot.dtype is not None and _sent_in(slot.dtype, sent) == dtype
     }
 
 
 def _filled(
     order: list[str], sizes: dict[str, int], carried: list[Call], flags: int
 ) -> Iterator[list[list[str]]]:
-    """The parameters each reduction carried, filled in an order with so many elements beside each; none where they misfit."""
+    """Yield the parameters that each reduction carried, if buckets are filled in an order.
+
+    Each parameter takes `flags` additional elements. Nothing is yielded if the sizes do not match.
+    """
     buckets: list[list[str]] = []
     rest = list(order)
     for call in carried:
@@ -80,7 +87,7 @@ def _filled(
     yield buckets
 
 
-def _told(
+def _words(
     evidence: RankEvidence, step: int, rank: int, number: int | None, carried: list[Call]
 ) -> str:
     if number is None:
@@ -95,28 +102,34 @@ def _told(
         else f"waited for after {(call.waited - began) * 1e3:.1f} ms"
     )
     return (
-        f"it travelled in {place} of step {step} on rank {rank}, {call.at}, started {(call.launched - began) * 1e3:.1f} ms "
-        f"into the backward and {waited}"
+        f"it travelled in {place} of step {step} on rank {rank}, {call.at}, started "
+        f"{(call.launched - began) * 1e3:.1f} ms into the backward and {waited}"
     )
 
 
 def carried_by(view: EvidenceView, step: int, rank: int) -> list[tuple[Call, list[str]]]:
-    """The reductions of a step with the gradients each carried; no names where what was sent fits no way to fill buckets."""
+    """Return the reductions of a step with the names of the gradients each carried.
+
+    A list of names is empty if no bucket filling fits the sent data.
+    """
     evidence = view.evidence.ranks[rank]
     if step >= len(evidence.backwards) or not any(evidence.sent):
         return []
-    layout, found = view.layout(step), reductions(evidence, step)
+    layout, sent = view.layout(step), reductions(evidence, step)
     carried: dict[int, list[str]] = {}
-    for dtype in {call.dtype for call in found}:
-        sizes = _sizes(layout, found, dtype)
-        numbers = [number for number, call in enumerate(found) if call.dtype == dtype]
+    for dtype in {call.dtype for call in sent}:
+        sizes = _sizes(layout, sent, dtype)
+        numbers = [number for number, call in enumerate(sent) if call.dtype == dtype]
         fillings = (
             buckets
             for order in orders(layout, evidence, step)
             for flags in (0, 1)
             for buckets in _filled(
-                [one for one in order if one in sizes], sizes, [found[n] for n in numbers], flags
+                [parameter for parameter in order if parameter in sizes],
+                sizes,
+                [sent[n] for n in numbers],
+                flags,
             )
         )
         carried.update(zip(numbers, next(fillings, []), strict=False))
-    return [(call, carried.get(number, [])) for number, call in enumerate(found)]
+    return [(call, carried.get(number, [])) for number, call in enumerate(sent)]

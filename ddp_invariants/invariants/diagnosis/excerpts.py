@@ -1,6 +1,7 @@
-"""What a page shows of one case: small plain data, taken from its evidence by pure functions; `pictures.py` draws it.
+"""The data that a page shows of one case, taken from its evidence by pure functions.
 
-Evidence has megabytes, a certificate has to be read by people: everything here is bounded.
+`pictures.py` draws them. Evidence has megabytes, and people must be able to read a certificate, so
+all data here are bounded.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,21 +20,21 @@ from ddp_invariants.invariants.view import EvidenceView
 from ddp_invariants.records.evidence import Moment, ShardEvidence, TrainingEvidence
 
 MOST_RANKS, MOST_EPOCHS, MOST_INDICES = 8, 4, 32
-"""Of a shard map: ranks, epochs, and indices of each rank."""
+"""Limits of a shard map: ranks, epochs, and indices of each rank."""
 MOST_NAMES, MOST_CALLS = 24, 40
-"""Of a heat map or a bucket: parameters; of a timeline: collectives of a rank."""
+"""Limits: parameters of a heat map or a bucket, and collectives of a rank in a timeline."""
 
 
 @dataclass(frozen=True)
 class ShardMap:
-    """Which rank got which sample in which epoch.
+    """A map of which rank got which sample in which epoch.
 
     Attributes:
-        case: In words.
-        world_size, samples: Its ranks and its dataset's length.
-        epochs: Their numbers, in the order they were asked for.
-        shards: Per epoch and rank, the indices in the order they were yielded.
-        cut: Whether there was more than is here.
+        case: The case, in words.
+        world_size, samples: The world size and the dataset length.
+        epochs: The epoch numbers, in the order of the requests.
+        shards: For each epoch and rank, the indices in the order they were yielded.
+        cut: True if the case has more data than shown here.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -51,11 +52,11 @@ class Sent:
     """One collective of one rank.
 
     Attributes:
-        told: It, in words, and where it was issued.
-        launched: Milliseconds from the picture's beginning.
-        waited: The same; None where nobody waited for it.
-        asynchronous: Whether the caller asked for something to wait for.
-        of_gradients: Whether it reduced them, and was no broadcast of buffers, say.
+        told: The collective in words, with the place that issued it.
+        launched: Start time, in milliseconds from the beginning of the picture.
+        waited: Time of the wait in the same unit; None if nobody waited for it.
+        asynchronous: True if the caller requested a handle to wait for.
+        of_gradients: True if it reduced gradients; False for a broadcast of buffers, for example.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -69,7 +70,10 @@ class Sent:
 
 @dataclass(frozen=True)
 class Lane:
-    """One rank in a step: its backward, when each gradient was computed, and its collectives; in milliseconds."""
+    """One rank in a step: its backward, the time each gradient was computed, and its collectives.
+
+    All times are in milliseconds.
+    """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -81,7 +85,10 @@ class Lane:
 
 @dataclass(frozen=True)
 class Bucket:
-    """One reduction of a step: its number of elements and dtype, and the parameters it carried as far as that is known."""
+    """One reduction of a step: its number of elements, its dtype, and the parameters it carried.
+
+    The parameters are given as far as they are known.
+    """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -92,15 +99,17 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Timeline:
-    """A step on all ranks. Each rank's clock starts as its case does: they are alike to some tenths of a millisecond.
+    """A step on all ranks.
+
+    Each rank's clock starts when its case does; the clocks agree to some tenths of a millisecond.
 
     Attributes:
-        case: In words.
-        step: Which.
-        disturbed: What was done to the timing of collectives; empty where nothing was.
+        case: The case, in words.
+        step: The step.
+        disturbed: The change to the timing of collectives; empty if there was none.
         late: Ranks whose collectives were started late on purpose.
-        withheld: Whether results were handed over only when somebody waited for them.
-        lanes: By rank.
+        withheld: True if results were delivered only when the program waited for them.
+        lanes: The lanes, by rank.
         buckets: The step's reductions on the first rank.
     """
 
@@ -117,15 +126,15 @@ class Timeline:
 
 @dataclass(frozen=True)
 class Mismatch:
-    """How far each rank is from what was expected, parameter by parameter.
+    """The distance of each rank from the expected values, parameter by parameter.
 
     Attributes:
-        what: Compared with what, in words.
-        step: At which step.
-        names: The parameters, those that are furthest off first.
+        what: The compared values, in words.
+        step: The step.
+        names: The parameters, largest distance first.
         largest: By parameter and rank, the largest difference of an element in units of the largest
-            expected value; None where there is nothing to compare, or what there is is no number.
-        cut: Parameters that are left out.
+            expected value. None if there is nothing to compare, or if a value is not finite.
+        cut: Number of parameters that are left out.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -139,12 +148,12 @@ class Mismatch:
 
 @dataclass(frozen=True)
 class Example:
-    """What is shown of one case.
+    """The data shown of one case.
 
     Attributes:
-        shards: Of a question to a sampler.
-        timeline: Of training whose collectives were observed.
-        mismatch: Of training in which something is off.
+        shards: The map of a sampler's case.
+        timeline: The timeline of training with observed collectives.
+        mismatch: The mismatch of training with a wrong value.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -155,10 +164,14 @@ class Example:
 
 
 def example(evidence: TrainingEvidence | ShardEvidence) -> Example | None:
-    """A case that shows well what cases are, as a page shows it; None of any other. Asked of every case until one is found."""
+    """Return a typical case as a page shows it, or None for any other case.
+
+    The caller asks for every case until one is typical.
+    """
     try:
         return _example(evidence)
-    except Exception:  # noqa: BLE001 - an implementation may note anything, and no picture is worth a verdict
+    # An implementation may record anything, and a picture is not worth a lost verdict.
+    except Exception:  # noqa: BLE001 - a missing picture is better than a lost verdict
         return None
 
 
@@ -192,7 +205,7 @@ def _example(evidence: TrainingEvidence | ShardEvidence) -> Example | None:
 
 
 def of_violation(evidence: TrainingEvidence | ShardEvidence | None, rule: str) -> Example:
-    """What a page shows of the case that violates a rule, as far as its evidence holds it."""
+    """Return the data that a page shows of a violating case, as far as its evidence has them."""
     try:
         if isinstance(evidence, TrainingEvidence):
             return Example(timeline=timeline(evidence), mismatch=mismatch(evidence, rule))
@@ -202,7 +215,7 @@ def of_violation(evidence: TrainingEvidence | ShardEvidence | None, rule: str) -
 
 
 def shard_map(evidence: ShardEvidence) -> ShardMap | None:
-    """Who got what, by the first process's answer; None where it gave none."""
+    """Return the map of the first process's answer; None if it gave none."""
     case = evidence.case
     answer = evidence.answers[0] if evidence.answers else {}
     if "shards" not in answer:
@@ -218,9 +231,11 @@ def shard_map(evidence: ShardEvidence) -> ShardMap | None:
 
 
 def timeline(evidence: TrainingEvidence) -> Timeline | None:
-    """The step with most reductions among the last two; None where groups were plain, or a rank did not get there.
+    """Return the timeline of the last or second-last step, whichever has more reductions.
 
-    Not the first, which may come before a plan.
+    The first step is left out if possible, since the implementation may not have planned its
+    buckets yet. The result is None if the process groups were plain, or if a rank did not reach the
+    step.
     """
     case, ranks = evidence.case, evidence.ranks
     reached = min((len(rank.backwards) for rank in ranks), default=0)
@@ -233,14 +248,10 @@ def timeline(evidence: TrainingEvidence) -> Timeline | None:
                 (step, [carried_by(view, step, rank) for rank in range(len(ranks))])
                 for step in range(max(0, reached - 2), reached)
             ),
-            key=lambda one: len(one[1][0]),
+            key=lambda candidate: len(candidate[1][0]),
         )
-    except (
-        Unjudged,
-        EvidenceError,
-        KeyError,
-        IndexError,
-    ):  # Of a run that was cut short there may be less.
+    # A run that was cut short may lack evidence.
+    except (Unjudged, EvidenceError, KeyError, IndexError):
         return None
     start = min(rank.backwards[step][0] for rank in ranks)
 
@@ -248,11 +259,11 @@ def timeline(evidence: TrainingEvidence) -> Timeline | None:
         return round((moment - start) * 1e3, 4)
 
     lanes = []
-    for rank, found in zip(ranks, carried, strict=True):
+    for rank, reductions in zip(ranks, carried, strict=True):
         began, ended, ready = rank.backwards[step]
-        reduced = [call for call, _ in found]
+        reduced = [call for call, _ in reductions]
         starts, ends = rank.marks[step] if step < len(rank.marks) else ([], [])
-        others = [call for call in rank.sent_between(starts, ends) if call not in reduced]
+        unrelated = [call for call in rank.sent_between(starts, ends) if call not in reduced]
         sent = tuple(
             Sent(
                 call.at,
@@ -261,7 +272,7 @@ def timeline(evidence: TrainingEvidence) -> Timeline | None:
                 call.asynchronous,
                 call in reduced,
             )
-            for call in sorted([*reduced, *others], key=lambda call: call.launched)[:MOST_CALLS]
+            for call in sorted([*reduced, *unrelated], key=lambda call: call.launched)[:MOST_CALLS]
         )
         lanes.append(
             Lane(
@@ -288,25 +299,28 @@ _AGREEING: tuple[tuple[str, Moment, str], ...] = (
     ("BUF-1", "left buffers", "buffers after the step, against rank 0's"),
     ("STATE", "restored", "parameters after they were loaded, against rank 0's"),
 )
-"""What ranks must agree on, by invariant: where nothing parts there, gradients are looked at."""
+"""Values on which ranks must agree, by invariant; if they agree, gradients are compared."""
 
 
 def mismatch(evidence: TrainingEvidence, rule: str) -> Mismatch | None:
-    """Where ranks are off: from the mean of their local gradients, or from one another; None where neither shows."""
-    kinds = [one for one in _AGREEING if rule.startswith(one[0])]
-    for _, moment, what in kinds:
+    """Return the ranks' distance from each other, or else from the mean of their gradients.
+
+    The result is None if neither shows a difference.
+    """
+    kinds = [kind for kind in _AGREEING if rule.startswith(kind[0])]
+    for _, moment, label in kinds:
         for step in range(evidence.case.steps):
             tensors = evidence.moment(moment, step)
             if tensors is not None:
-                by_rank = [one.by_name for one in tensors]
-                found = _mismatch(what, step, by_rank[0], by_rank)
-                if found is not None:
-                    return found
+                by_rank = [held.by_name for held in tensors]
+                distance = _mismatch(label, step, by_rank[0], by_rank)
+                if distance is not None:
+                    return distance
     return _from_the_mean(evidence)
 
 
 def _from_the_mean(evidence: TrainingEvidence) -> Mismatch | None:
-    """The first step in which a rank's gradient is not the mean of what the ranks computed in it."""
+    """Return the first step in which a rank's gradient is not the mean of the local gradients."""
     case = evidence.case
     for step in range(case.steps):
         reduced = evidence.moment("reduced", step)
@@ -316,7 +330,7 @@ def _from_the_mean(evidence: TrainingEvidence) -> Mismatch | None:
         ]
         if reduced is None or None in local:
             return None
-        names = {name for one in reduced for name in one.by_name}
+        names = {name for held in reduced for name in held.by_name}
         mean = {
             name: sum(
                 (
@@ -328,23 +342,23 @@ def _from_the_mean(evidence: TrainingEvidence) -> Mismatch | None:
             )
             for name in sorted(names)
         }
-        found = _mismatch(
+        distance = _mismatch(
             "gradients, against the mean of the ranks' local ones",
             step,
             mean,
-            [one.by_name for one in reduced],
+            [held.by_name for held in reduced],
         )
-        if found is not None:
-            return found
+        if distance is not None:
+            return distance
     return None
 
 
 SMALL = 1e-5
-"""Differences below are what rounding may explain: a picture of them would show nothing."""
+"""Smallest difference shown; rounding may explain smaller ones."""
 
 
 def _mismatch(
-    what: str, step: int, expected: dict[str, FloatArray], by_rank: Sequence[dict[str, FloatArray]]
+    label: str, step: int, expected: dict[str, FloatArray], by_rank: Sequence[dict[str, FloatArray]]
 ) -> Mismatch | None:
     rows = {
         name: tuple(_largest(rank.get(name), expected[name]) for rank in by_rank[:MOST_RANKS])
@@ -354,7 +368,7 @@ def _mismatch(
         return None
     names = sorted(rows, key=lambda name: -_furthest(rows[name]))[:MOST_NAMES]
     return Mismatch(
-        what, step, tuple(names), tuple(rows[name] for name in names), len(rows) - len(names)
+        label, step, tuple(names), tuple(rows[name] for name in names), len(rows) - len(names)
     )
 
 
@@ -363,7 +377,10 @@ def _furthest(row: Iterable[float | None]) -> float:
 
 
 def _largest(got: FloatArray | None, expected: FloatArray) -> float | None:
-    """The largest difference in units of the largest expected value, or as it is where that is zero."""
+    """Return the largest difference in units of the largest expected value.
+
+    If that value is zero, the difference is returned as it is.
+    """
     if (
         got is None
         or got.shape != expected.shape

@@ -1,6 +1,7 @@
-"""What a wrong gradient equals instead of the mean of the ranks' local gradients.
+"""Explanations of a gradient that is not the mean of the ranks' local gradients.
 
-Suffixes: W ranks, K micro-steps; the dots after them stand for one parameter's shape.
+A rank's twin is the unwrapped module on the same batch. Suffixes: W ranks, K micro-steps; the dots
+after them stand for one parameter's shape.
 """
 
 from dataclasses import replace
@@ -19,41 +20,53 @@ from ddp_invariants.records.verdict import Cause, Failure
 
 
 def of_gradient(view: EvidenceView, failure: Failure, step: int, rank: int, name: str) -> Failure:
-    """A breach about a parameter's gradient on a rank, with what may have caused it and what was sent of it."""
-    told = replace(failure, event=events.of_gradient(view, step, rank, name))
-    return caused(told, causes(view, step, rank, name))
+    """Add possible causes, and the reduction that carried it, to a failure about a gradient."""
+    sent = replace(failure, event=events.of_gradient(view, step, rank, name))
+    return caused(sent, causes(view, step, rank, name))
 
 
 def causes(view: EvidenceView, step: int, rank: int, name: str) -> list[Cause]:
-    """What a parameter's gradient on a rank may be wrong by; empty where nothing fits, or it is right."""
+    """Return the causes that predict a parameter's gradient on a rank.
+
+    The list is empty if no cause fits, or if the gradient is right.
+    """
     try:
-        asked = _asked(view, step, name)
-        found = (
+        gradient = _gradient(view, step, name)
+        fitting = (
             []
-            if asked is None
-            else [prediction for prediction in predictions(asked) if asked.fits(prediction)]
+            if gradient is None
+            else [prediction for prediction in predictions(gradient) if gradient.fits(prediction)]
         )
         return [
-            Cause(one.kind, _told(asked, one, rank), _affected(view, step, one))
-            for one in found
-            if asked is not None
+            Cause(
+                prediction.kind,
+                _words(gradient, prediction, rank),
+                _affected(view, step, prediction),
+            )
+            for prediction in fitting
+            if gradient is not None
         ]
     except (KeyError, ValueError, IndexError):
-        return []  # The evidence is as odd as the gradient; the breach stands without a cause.
+        return []  # The evidence is too odd for a diagnosis; the failure gets no cause.
 
 
 def is_wrong(view: EvidenceView, step: int, name: str) -> bool:
-    """Whether a rank holds another gradient of a parameter than it must."""
-    asked = _asked(view, step, name)
-    return asked is not None and bool(asked.wrong_W.any())
+    """Return whether any rank holds a wrong gradient of a parameter."""
+    gradient = _gradient(view, step, name)
+    return gradient is not None and bool(gradient.wrong_W.any())
 
 
 def _slot(tensors: Tensors, name: str) -> Slot:
     return next(slot for slot in tensors.layout.slots if slot.name == name)
 
 
-def _asked(view: EvidenceView, step: int, name: str) -> Asked | None:
-    """The question about a parameter; None where a rank has no gradient of it, or one of another shape or not finite."""
+def _gradient(view: EvidenceView, step: int, name: str) -> Asked | None:
+    """Return a parameter's gradient on all ranks with its parts.
+
+    Returns:
+        None if a rank has no gradient, one of another shape, or a local gradient that is not
+        finite.
+    """
     local = [view.noted("local", number) for number in view.micro_steps(step)]
     reduced = view.noted("reduced", step)
     if None in local or reduced is None:
@@ -62,15 +75,15 @@ def _asked(view: EvidenceView, step: int, name: str) -> Asked | None:
     fresh = [
         tensors.by_name.get(name) for record in local if record is not None for tensors in record
     ]
-    shapes = {None if one is None else one.shape for one in (*held, *fresh)}
+    shapes = {None if value is None else value.shape for value in (*held, *fresh)}
     if (
         None in shapes
         or len(shapes) > 1
-        or not all(np.isfinite(one).all() for one in fresh if one is not None)
+        or not all(np.isfinite(value).all() for value in fresh if value is not None)
     ):
         return None
-    held_W = np.stack([one for one in held if one is not None])
-    fresh_KW = np.stack([one for one in fresh if one is not None]).reshape(
+    held_W = np.stack([value for value in held if value is not None])
+    fresh_KW = np.stack([value for value in fresh if value is not None]).reshape(
         len(local), *held_W.shape
     )
     before = view.noted("reduced", step - 1) if step else None
@@ -93,24 +106,27 @@ def _asked(view: EvidenceView, step: int, name: str) -> Asked | None:
     )
 
 
-def _told(asked: Asked, prediction: Prediction, rank: int) -> str:
-    """The cause in words, about the rank of the breach or, where that one is right, about the first wrong one."""
-    if asked.wrong_W[rank]:
+def _words(gradient: Asked, prediction: Prediction, rank: int) -> str:
+    """Return a cause in words, about the failure's rank or else about the first wrong rank."""
+    if gradient.wrong_W[rank]:
         return prediction.words(rank)
-    wrong = int(np.argmax(asked.wrong_W))
+    wrong = int(np.argmax(gradient.wrong_W))
     return prediction.words(wrong).replace("it ", f"rank {wrong}'s ", 1)
 
 
 def _affected(view: EvidenceView, step: int, cause: Prediction) -> str:
-    """Which parameters are wrong with it, where that says something."""
+    """Return the class of parameters that show this cause, in words, if there is such a class."""
     wrong, right = set(), set()
     for slot in view.layout(step).slots:
-        asked = _asked(view, step, slot.name) if slot.elements else None
-        if asked is None:
+        gradient = _gradient(view, step, slot.name) if slot.elements else None
+        if gradient is None:
             continue
-        if asked.wrong_W.any():
+        if gradient.wrong_W.any():
             wrong.add(slot.name)
-        elif any(one.kind == cause.kind and asked.shows(one) for one in predictions(asked)):
+        elif any(
+            prediction.kind == cause.kind and gradient.shows(prediction)
+            for prediction in predictions(gradient)
+        ):
             right.add(slot.name)
     return affected.only(view, wrong, right)
 
@@ -123,15 +139,15 @@ def of_scrubbing(
     held_P: FloatArray,
     wrong: NDArray[np.bool_],
 ) -> list[Cause]:
-    """Why a value that is not finite did not arrive.
+    """Return the causes of a value that is not finite and did not arrive.
 
     Args:
-        view: Of the case.
-        rank: Whose gradient is judged.
-        summed_P: What IEEE arithmetic makes of the sum.
+        view: The evidence view of the case.
+        rank: The rank whose gradient is judged.
+        summed_P: The sum in IEEE arithmetic.
         local_WP: The twins' gradients.
-        held_P: What the rank holds.
-        wrong: The elements at which that is not what the sum is.
+        held_P: The values that the rank holds.
+        wrong: A mask of the elements that differ from the sum.
     """
     poison = view.case.poison
     if poison is None:

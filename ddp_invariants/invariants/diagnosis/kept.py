@@ -1,4 +1,4 @@
-"""What a buffer that differs between ranks, or that moved otherwise than it should, equals instead."""
+"""Explanations of a buffer that differs between ranks, or that forwards moved wrongly."""
 
 import numpy as np
 
@@ -11,22 +11,22 @@ from ddp_invariants.records.verdict import Cause, Failure
 
 
 def of_buffer(view: EvidenceView, failure: Failure, step: int, rank: int, name: str) -> Failure:
-    """A breach about a buffer at a step's start, with what may have caused it."""
+    """Add the cause to a failure about a buffer at a step's start."""
     own, synchronised = set[str](), set[str]()
     for number in view.steps("forward buffers")[1:]:
         left, started = (
             view.every_rank("left buffers", number - 1),
             view.every_rank("forward buffers", number),
         )
-        for one in left[0].by_name:
-            if any(not _same(tensors, left[0], one) for tensors in left[1:]):
+        for buffer in left[0].by_name:
+            if any(not _same(tensors, left[0], buffer) for tensors in left[1:]):
                 kept = all(
-                    _same(tensors, before, one)
+                    _same(tensors, before, buffer)
                     for tensors, before in zip(started, left, strict=True)
                 )
-                own |= {one} if kept else set()
-                equal = all(_same(tensors, started[0], one) for tensors in started[1:])
-                synchronised |= {one} if equal else set()
+                own |= {buffer} if kept else set()
+                equal = all(_same(tensors, started[0], buffer) for tensors in started[1:])
+                synchronised |= {buffer} if equal else set()
     if name not in own:
         return failure
     return caused(
@@ -43,7 +43,7 @@ def of_buffer(view: EvidenceView, failure: Failure, step: int, rank: int, name: 
 
 
 def of_move(view: EvidenceView, failure: Failure, step: int, rank: int, name: str) -> Failure:
-    """A breach about a buffer to which no forward moves it when a step starts, with what may have caused it."""
+    """Add the causes to a failure about a buffer with a value to which no forward moves it."""
 
     def of_all(moment: Moment, number: int = 0) -> FloatArray:
         return np.stack([tensors.by_name[name] for tensors in view.every_rank(moment, number)])
@@ -82,7 +82,7 @@ def of_move(view: EvidenceView, failure: Failure, step: int, rank: int, name: st
 
 
 def of_writing(view: EvidenceView, failure: Failure, step: int, rank: int, name: str) -> Failure:
-    """A breach about a buffer that does not hold what the program wrote, with what may have caused it."""
+    """Add the cause to a failure about a buffer that does not hold the value the program wrote."""
     held_P = view.every_rank("forward buffers", step)[rank].by_name[name]
     left_WP = np.stack(
         [tensors.by_name[name] for tensors in view.every_rank("left buffers", step - 1)]
@@ -95,7 +95,10 @@ def of_writing(view: EvidenceView, failure: Failure, step: int, rank: int, name:
 
 
 def _twice(view: EvidenceView, step: int, started: Tensors) -> bool:
-    """Whether every count that the forward before moved, on some rank, is now twice as far from where that rank's was."""
+    """Return whether every count that the last forward moved is twice as far from its start.
+
+    It is enough that this holds against the values of one rank.
+    """
     counts = {slot.name for slot in started.layout.slots if slot.dtype == "int64"}
     for began, left in zip(
         view.every_rank("forward buffers", step - 1),
@@ -114,20 +117,20 @@ def _twice(view: EvidenceView, step: int, started: Tensors) -> bool:
     return False
 
 
-def _among(held_P: FloatArray, found_WP: FloatArray) -> bool:
-    return any(np.array_equal(held_P, one, equal_nan=True) for one in found_WP)
+def _among(held_P: FloatArray, values_WP: FloatArray) -> bool:
+    return any(np.array_equal(held_P, value, equal_nan=True) for value in values_WP)
 
 
-def _same(one: Tensors, other: Tensors, name: str) -> bool:
+def _same(first: Tensors, second: Tensors, name: str) -> bool:
     return (
-        name in one.by_name
-        and name in other.by_name
-        and np.array_equal(one.by_name[name], other.by_name[name], equal_nan=True)
+        name in first.by_name
+        and name in second.by_name
+        and np.array_equal(first.by_name[name], second.by_name[name], equal_nan=True)
     )
 
 
 def _only(view: EvidenceView, own: set[str], synchronised: set[str]) -> str:
-    """What the buffers that are not synchronised have in common that no other has; empty where there is nothing."""
+    """Return the common property of the unsynchronised buffers; empty if there is none."""
     dtypes = {
         row[0]: row[1] for row in view.evidence.ranks[0].structure_before if row[5] == "buffer"
     }

@@ -1,6 +1,6 @@
-"""What a rank's loss equals instead of its own forward's.
+"""Explanations of a rank's loss that is not the loss of its own forward.
 
-Suffixes: W ranks, B batch, O outputs.
+A rank's twin is the unwrapped module on the same batch. Suffixes: W ranks, B batch, O outputs.
 """
 
 from collections.abc import Iterator
@@ -17,11 +17,11 @@ from ddp_invariants.oracle.balls import Ball
 from ddp_invariants.records.verdict import Cause, Failure
 
 _Guess = tuple[Cause, FloatArray, FloatArray | float]
-"""A cause, the losses it predicts, shape (W,), and how far off it may be."""
+"""A cause, the losses it predicts, shape (W,), and their tolerance."""
 
 
 def of_loss(view: EvidenceView, failure: Failure, micro: int, dtype: str | None) -> Failure:
-    """A breach about the ranks' losses at a micro-step, with what may have caused it."""
+    """Add the possible causes to a failure about the ranks' losses at a micro-step."""
     pairs = np.stack([tensors.values_P for tensors in view.every_rank("loss", micro)])
     if pairs.shape[1] != 2 or not np.isfinite(pairs).all():
         return failure
@@ -35,7 +35,7 @@ def of_loss(view: EvidenceView, failure: Failure, micro: int, dtype: str | None)
             *_of_the_outputs(view, micro, float(roundoff)),
         ]
     except (KeyError, ValueError, IndexError):
-        return failure  # The evidence is as odd as the loss; the breach stands without a cause.
+        return failure  # The evidence is too odd for a diagnosis; the failure gets no cause.
     return caused(
         failure,
         [
@@ -87,7 +87,10 @@ def _of_the_losses(twins_W: FloatArray, roundoff: float) -> Iterator[_Guess]:
 def _of_evaluation(
     view: EvidenceView, micro: int, held_W: FloatArray, wrong_W: NDArray[np.bool_]
 ) -> Iterator[_Guess]:
-    """Whatever the losses are, where batches are normed and the running statistics of no rank that is wrong have moved."""
+    """Yield the cause that the module was in evaluation.
+
+    It fits any loss if the model has batch norms and no wrong rank's running statistics moved.
+    """
     step = micro // view.case.accumulation
     left = view.noted("left buffers", step)
     if left is None or not view.case.model.norms_batches:
@@ -108,7 +111,7 @@ def _of_evaluation(
 
 
 def _of_the_outputs(view: EvidenceView, micro: int, roundoff: float) -> Iterator[_Guess]:
-    """The losses of outputs that were exchanged between the ranks, against each rank's own targets."""
+    """Yield the losses of outputs that ranks exchanged, against each rank's own targets."""
     case, step, batch = view.case, micro // view.case.accumulation, view.batch(micro)
     held = view.every_rank("forward", step)
     if step >= view.clean_steps or case.penalty or any(tensors != held[0] for tensors in held):
@@ -118,17 +121,19 @@ def _of_the_outputs(view: EvidenceView, micro: int, roundoff: float) -> Iterator
 
     def losses(centre: FloatArray, radius: FloatArray) -> tuple[FloatArray, FloatArray]:
         exchanged = Ball(np.broadcast_to(centre, shape), np.broadcast_to(radius, shape), 0.0)
-        found_W = training.losses(case, exchanged, batch)
-        return found_W.centre, found_W.radius + roundoff
+        losses_W = training.losses(case, exchanged, batch)
+        return losses_W.centre, losses_W.radius + roundoff
 
     if all(layer.kind != "attention" for layer in case.model.layers):
-        other = training.outputs(replace(case, autocast=not case.autocast), held[0].by_name, batch)
-        told = "that is not under autocast" if case.autocast else "under autocast to bfloat16"
-        yield (
-            Cause("autocast", f"it is the loss of a forward {told}"),
-            *losses(other.centre, other.radius),
+        opposite = training.outputs(
+            replace(case, autocast=not case.autocast), held[0].by_name, batch
         )
-    # Both dtypes a result may have are covered by the lower one's rounding.
+        mode = "that is not under autocast" if case.autocast else "under autocast to bfloat16"
+        yield (
+            Cause("autocast", f"it is the loss of a forward {mode}"),
+            *losses(opposite.centre, opposite.radius),
+        )
+    # The rounding of the lower dtype covers both dtypes that a result may have.
     rounding = (
         2
         * len(shape)

@@ -1,4 +1,4 @@
-"""Why a parameter that some ranks do not use has a gradient on some ranks only, from what the others hold."""
+"""Causes of a gradient that only some ranks have, although other ranks do not use the parameter."""
 
 import numpy as np
 
@@ -9,14 +9,14 @@ from ddp_invariants.records.verdict import Cause
 def causes(
     view: EvidenceView, step: int, name: str, without: list[int], users: list[int]
 ) -> list[Cause]:
-    """What ranks without a gradient, and those with one, tell together; empty where it is nothing known.
+    """Return the causes that explain which ranks have a gradient, and its values; empty if unknown.
 
     Args:
-        view: Of the case.
+        view: The evidence view of the case.
         step: The step.
-        name: The parameter's.
-        without: Ranks that hold none.
-        users: Ranks that use it.
+        name: The parameter's name.
+        without: Ranks without a gradient.
+        users: Ranks that use the parameter.
     """
     reduced = view.every_rank("reduced", step)
     left = [view.every_rank("reduced", step - 1)] if step and view.case.zero_grad == "never" else []
@@ -48,8 +48,8 @@ def causes(
         ),
         Cause(
             "divided by users",
-            f"the others hold the mean over the {len(users)} that use it: the ranks without one take no "
-            "part",
+            f"the others hold the mean over the {len(users)} that use it: the ranks without one "
+            "take no part",
         ),
     ]
     values = [

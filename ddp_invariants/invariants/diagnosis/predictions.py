@@ -1,4 +1,4 @@
-"""What explanations predict: orders read from memory, roundings to a lower precision, reductions by another operation.
+"""Predicted values: reordered elements, values in a lower precision, values on all ranks.
 
 Suffixes: W ranks, K micro-steps; the dots after them stand for one parameter's shape.
 """
@@ -19,16 +19,17 @@ CUT_OFF = f"it is cut off at {FLOAT16_MAX}, the largest float16"
 
 @dataclass(frozen=True)
 class Prediction:
-    """What an explanation says every rank holds.
+    """The values that an explanation predicts on every rank.
 
     Attributes:
-        kind: Of the cause.
-        held_W: Shape (W, …).
-        words: The cause in words, given the rank that is told about.
-        others_W: Further values it allows, elementwise, such as those of other orders of summation.
-        slack: What it may be off by, where that is not what a sum of the ranks' gradients may be: 0
-            for a copy.
-        common: Whether no rank can hold anything else, not even the right value.
+        kind: The kind of the cause.
+        held_W: The predicted values, shape (W, …).
+        words: The cause in words, for a given rank.
+        others_W: Further values that the explanation allows, elementwise, such as those of other
+            orders of summation.
+        slack: The tolerance, if it differs from that of a sum of the ranks' gradients: 0 for a
+            copy.
+        common: True if the explanation allows no other value on any rank, not even the right value.
     """
 
     kind: str
@@ -39,11 +40,11 @@ class Prediction:
     common: bool = False
 
     def close(self, held_W: FloatArray, tolerance: FloatArray) -> NDArray[np.bool_]:
-        """Which elements it predicts. Shape (W, …)."""
+        """Return a mask of the elements that match the prediction. Shape (W, …)."""
         tolerance = tolerance if self.slack is None else np.asarray(self.slack)
         close = np.zeros(held_W.shape, bool)
         for predicted_W in (self.held_W, *self.others_W):
-            # What a lower precision overflows to has no distance, not even to itself.
+            # After an overflow in a lower precision the distance to itself is not a number.
             close |= (np.abs(held_W - predicted_W) <= tolerance) | np.isclose(
                 held_W, predicted_W, 0, 0, equal_nan=True
             )
@@ -57,21 +58,28 @@ def everywhere(
     words: str,
     slack: FloatArray | float | None = None,
 ) -> Prediction:
-    """The same value on all ranks."""
+    """Return the prediction that all ranks hold the same value."""
     return Prediction(
         kind, np.broadcast_to(value, (world_size, *value.shape)), lambda _: words, slack=slack
     )
 
 
 def copied(kind: str, value_W: FloatArray, source: int, words: str) -> Prediction:
-    """One rank's value on all ranks."""
+    """Return the prediction that all ranks hold one rank's value."""
     return Prediction(
         kind, np.broadcast_to(value_W[source], value_W.shape), lambda _: words, common=True
     )
 
 
-def reordered(value: FloatArray, *, complex: bool = False) -> Iterator[tuple[FloatArray, str]]:  # noqa: A002 - what they are
-    """A tensor whose elements were read in one order and written in another."""
+def reordered(
+    value: FloatArray,
+    *,
+    complex: bool = False,  # noqa: A002 - torch's own word for these elements
+) -> Iterator[tuple[FloatArray, str]]:
+    """Yield a tensor with its elements read in one order and written in another.
+
+    Each result comes with its order in words.
+    """
     shape = value.shape
     if complex:
         yield value[..., ::-1], "real and imaginary parts swapped"
@@ -92,8 +100,8 @@ def reordered(value: FloatArray, *, complex: bool = False) -> Iterator[tuple[Flo
 
 
 def lowered(values: FloatArray, dtype: str) -> FloatArray:
-    """Values rounded to one of `LOW`, to the nearest, ties to even."""
-    if dtype != "bfloat16":  # Which numpy does not have.
+    """Return values rounded to one of `LOW`, to the nearest, ties to even."""
+    if dtype != "bfloat16":  # numpy has no bfloat16.
         return values.astype(dtype).astype(np.float64)
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     kept = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(
@@ -103,13 +111,16 @@ def lowered(values: FloatArray, dtype: str) -> FloatArray:
 
 
 def rounded_means(g_W: FloatArray, mean: FloatArray, dtype: str) -> list[FloatArray]:
-    """What the mean comes to if it is rounded, or computed, in a lower precision: by sum and division in either order."""
+    """Return the mean as rounded, or as computed, in a lower precision.
+
+    Computed means are a sum and a division in either order, over all orders of up to four ranks.
+    """
     world_size, low_W = len(g_W), lowered(g_W, dtype)
-    found = [lowered(mean, dtype), low_W.mean(0)]
+    means = [lowered(mean, dtype), low_W.mean(0)]
     for order in permutations(range(world_size)) if world_size <= 4 else ():
         summed, divided = low_W[order[0]], lowered(low_W[order[0]] / world_size, dtype)
         for rank in order[1:]:
             summed = lowered(summed + low_W[rank], dtype)
             divided = lowered(divided + lowered(low_W[rank] / world_size, dtype), dtype)
-        found += [summed / world_size, lowered(summed / world_size, dtype), divided]
-    return found
+        means += [summed / world_size, lowered(summed / world_size, dtype), divided]
+    return means

@@ -1,6 +1,7 @@
-"""What each explanation of a wrong gradient predicts that the ranks hold.
+"""The values that each explanation of a wrong gradient predicts on the ranks.
 
-Suffixes: W ranks, K micro-steps; the dots after them stand for one parameter's shape.
+A rank's twin is the unwrapped module on the same batch. Suffixes: W ranks, K micro-steps; the dots
+after them stand for one parameter's shape.
 """
 
 import math
@@ -28,18 +29,18 @@ from ddp_invariants.invariants.view import EvidenceView
 
 @dataclass(frozen=True)
 class Asked:
-    """One parameter's gradient on all ranks, and what it is made of.
+    """One parameter's gradient on all ranks, and its parts.
 
     Attributes:
-        view: Of the case.
-        step: Which.
-        name: The parameter's.
-        held_W: What the ranks hold, shape (W, …).
-        fresh_KW: What their twins computed, shape (K, W, …).
-        left_W: What was left in place on purpose, shape (W, …); zero where gradients are cleared.
-        before_W: What the ranks held after the step before; None at the first.
-        roundoff: Unit roundoff of its dtype.
-        complex: Whether its elements are complex, and the last axis is that of their parts.
+        view: The evidence view of the case.
+        step: The step.
+        name: The parameter's name.
+        held_W: The gradients that the ranks hold, shape (W, …).
+        fresh_KW: The gradients that their twins computed, shape (K, W, …).
+        left_W: The gradients left in place on purpose, shape (W, …); zero if gradients are cleared.
+        before_W: The gradients that the ranks held after the step before; None at the first step.
+        roundoff: Unit roundoff of the gradient's dtype.
+        complex: True if the elements are complex; the last axis is then that of their parts.
     """
 
     view: EvidenceView
@@ -54,7 +55,7 @@ class Asked:
 
     @cached_property
     def g_W(self) -> FloatArray:
-        """What is to be reduced."""
+        """The gradients that must be reduced."""
         total: FloatArray = self.left_W + self.fresh_KW.sum(0)
         return total
 
@@ -73,45 +74,48 @@ class Asked:
 
     @property
     def summed(self) -> bool:
-        """Whether a sum is declared."""
+        """True if the implementation declares a sum."""
         return self.view.declared.reduction == "sum"
 
     @cached_property
     def right(self) -> FloatArray:
-        """What every rank must hold."""
+        """The value that every rank must hold."""
         right: FloatArray = self.mean * len(self.g_W) if self.summed else self.mean
         return right
 
     @cached_property
     def tolerance(self) -> FloatArray:
-        """What a prediction may be off by: as the mean in `balls.mean_over_ranks`, of terms added up and not divided."""
+        """The tolerance of a prediction: that of the mean in `balls.mean_over_ranks`.
+
+        Its terms are added up and not divided by the world size.
+        """
         most: FloatArray = np.abs(self.fresh_KW).sum((0, 1)) + np.abs(self.left_W).sum(0)
         return (len(self.g_W) + len(self.fresh_KW) + 2) * self.roundoff * most
 
     @cached_property
     def wrong_W(self) -> NDArray[np.bool_]:
-        """Which ranks hold a wrong value. NaN counts."""
+        """A mask of the ranks that hold a wrong value. NaN counts as wrong."""
         error_W = np.abs(self.held_W - self.right)
         return np.array([not (error <= self.tolerance).all() for error in error_W])
 
     def fits(self, prediction: Prediction) -> bool:
-        """Whether it predicts what every wrong rank holds."""
+        """Return whether a prediction matches the value of every wrong rank."""
         close_W = prediction.close(self.held_W, self.tolerance)
         return bool(
             self.wrong_W.any() and (close_W if prediction.common else close_W[self.wrong_W]).all()
         )
 
     def shows(self, prediction: Prediction) -> bool:
-        """Whether what it predicts is not the right value."""
+        """Return whether a prediction differs from the right value."""
         return bool((np.abs(prediction.held_W - self.right) > self.tolerance).any())
 
 
-def predictions(asked: Asked) -> Iterator[Prediction]:
-    """All explanations known. The order does not decide."""
-    if asked.users and asked.wrong_W.any() and not asked.wrong_W[asked.users].any():
+def predictions(gradient: Asked) -> Iterator[Prediction]:
+    """Yield all known explanations; their order has no effect."""
+    if gradient.users and gradient.wrong_W.any() and not gradient.wrong_W[gradient.users].any():
         yield Prediction(
             "not written back",
-            np.zeros_like(asked.g_W),
+            np.zeros_like(gradient.g_W),
             lambda rank: (
                 f"it is zero, while those that use it hold the mean: not written back where a rank "
                 f"has no gradient of its own, as "
@@ -120,25 +124,25 @@ def predictions(asked: Asked) -> Iterator[Prediction]:
             slack=0.0,
         )
     else:
-        yield from _of_one_rank(asked)
-    yield from _of_another_divisor(asked)
-    yield from _of_some_ranks(asked)
-    yield from _of_unused(asked)
-    yield from _of_another_operation(asked)
-    yield from _of_accumulation(asked)
-    yield from _of_the_step_before(asked)
-    yield from _of_the_element_order(asked)
-    yield from _of_low_precision(asked)
-    yield from _of_a_limit(asked)
-    yield from _of_a_part(asked)
-    yield from _of_complex_numbers(asked)
-    yield from _of_another_parameter(asked)
-    yield from _of_crossing(asked)
-    yield from _of_withholding(asked)
+        yield from _of_one_rank(gradient)
+    yield from _of_another_divisor(gradient)
+    yield from _of_some_ranks(gradient)
+    yield from _of_unused(gradient)
+    yield from _of_another_operation(gradient)
+    yield from _of_accumulation(gradient)
+    yield from _of_the_step_before(gradient)
+    yield from _of_the_element_order(gradient)
+    yield from _of_low_precision(gradient)
+    yield from _of_a_limit(gradient)
+    yield from _of_a_part(gradient)
+    yield from _of_complex_numbers(gradient)
+    yield from _of_another_parameter(gradient)
+    yield from _of_crossing(gradient)
+    yield from _of_withholding(gradient)
 
 
-def _of_one_rank(asked: Asked) -> Iterator[Prediction]:
-    g_W, world_size = asked.g_W, len(asked.g_W)
+def _of_one_rank(gradient: Asked) -> Iterator[Prediction]:
+    g_W, world_size = gradient.g_W, len(gradient.g_W)
     yield Prediction(
         "never reduced",
         g_W,
@@ -148,11 +152,12 @@ def _of_one_rank(asked: Asked) -> Iterator[Prediction]:
         "divided, not reduced",
         g_W / world_size,
         lambda rank: (
-            f"it equals rank {rank}'s own local gradient / {world_size}: divided, but not reduced or not waited for"
+            f"it equals rank {rank}'s own local gradient / {world_size}: divided, but not "
+            "reduced or not waited for"
         ),
     )
     yield everywhere(
-        "zero", np.zeros_like(asked.mean), world_size, "it is zero: the gradient was lost", 0.0
+        "zero", np.zeros_like(gradient.mean), world_size, "it is zero: the gradient was lost", 0.0
     )
     for source in range(world_size):
         yield copied(
@@ -163,9 +168,9 @@ def _of_one_rank(asked: Asked) -> Iterator[Prediction]:
         )
 
 
-def _of_another_divisor(asked: Asked) -> Iterator[Prediction]:
-    mean, world_size = asked.mean, len(asked.g_W)
-    if asked.summed:
+def _of_another_divisor(gradient: Asked) -> Iterator[Prediction]:
+    mean, world_size = gradient.mean, len(gradient.g_W)
+    if gradient.summed:
         yield everywhere(
             "divided",
             mean,
@@ -201,41 +206,41 @@ def _of_another_divisor(asked: Asked) -> Iterator[Prediction]:
                 f"divided by {divisor}",
                 mean * factor,
                 world_size,
-                f"got / expected = {factor:.4g} = world size / {divisor}: the sum was divided by {divisor}, "
-                f"not by {world_size}",
+                f"got / expected = {factor:.4g} = world size / {divisor}: the sum was divided by "
+                f"{divisor}, not by {world_size}",
             )
-    saved_by = asked.view.case.saved_by
+    saved_by = gradient.view.case.saved_by
     if saved_by is not None and saved_by != world_size:
         yield everywhere(
             "divided by those that saved",
             mean * world_size / saved_by,
             world_size,
-            f"got / expected = {world_size} / {saved_by}: the sum was divided by the number of ranks that saved "
-            "the state",
+            f"got / expected = {world_size} / {saved_by}: the sum was divided by the number of "
+            "ranks that saved the state",
         )
-    for more, told in ((-1, "one rank too few"), (1, "one rank too many")):
+    for more, excess in ((-1, "one rank too few"), (1, "one rank too many")):
         if world_size + more > 1:
             yield everywhere(
-                f"divided by {told}",
+                f"divided by {excess}",
                 mean * world_size / (world_size + more),
                 world_size,
                 f"got / expected = {world_size} / {world_size + more}: the sum was divided by "
-                f"{world_size + more}, {told}",
+                f"{world_size + more}, {excess}",
             )
 
 
-def _of_some_ranks(asked: Asked) -> Iterator[Prediction]:
-    """Means over other ranks than all: a subgroup, one left out, one counted twice."""
-    g_W, world_size = asked.g_W, len(asked.g_W)
+def _of_some_ranks(gradient: Asked) -> Iterator[Prediction]:
+    """Yield means over the wrong ranks: a subgroup, one rank left out, or one counted twice."""
+    g_W, world_size = gradient.g_W, len(gradient.g_W)
     for rank in range(world_size):
-        rest = asked.mean - g_W[rank] / world_size
+        rest = gradient.mean - g_W[rank] / world_size
         yield everywhere(
             "left out",
             rest,
             world_size,
             f"it is the mean with rank {rank}'s gradient left out (counted as zero)",
         )
-        twice = asked.mean + g_W[rank] / world_size
+        twice = gradient.mean + g_W[rank] / world_size
         yield everywhere(
             "counted twice",
             twice,
@@ -248,58 +253,61 @@ def _of_some_ranks(asked: Asked) -> Iterator[Prediction]:
             world_size,
             f"it is the mean with rank {rank}'s gradient counted twice",
         )
-        if world_size > 2 and rank in asked.users:
-            others = [other for other in range(world_size) if other != rank]
+        if world_size > 2 and rank in gradient.users:
+            rest_of_ranks = [number for number in range(world_size) if number != rank]
             yield everywhere(
                 "left out",
-                g_W[others].mean(0),
+                g_W[rest_of_ranks].mean(0),
                 world_size,
-                f"it is the mean over ranks {others} alone: rank {rank}'s gradient is left out",
+                f"it is the mean over ranks {rest_of_ranks} alone: rank {rank}'s gradient is "
+                "left out",
             )
     for size in range(2, world_size) if world_size <= 6 else ():
-        yield from _of_subgroups(asked, size)
+        yield from _of_subgroups(gradient, size)
 
 
-def _of_unused(asked: Asked) -> Iterator[Prediction]:
-    """Other counts than zero for the ranks that do not use the parameter."""
-    world_size, users, summed = len(asked.g_W), asked.users, asked.g_W.sum(0)
-    if len(users) == world_size or asked.left_W.any():
+def _of_unused(gradient: Asked) -> Iterator[Prediction]:
+    """Yield values in which a rank that does not use the parameter does not count as zero."""
+    world_size, users, summed = len(gradient.g_W), gradient.users, gradient.g_W.sum(0)
+    if len(users) == world_size or gradient.left_W.any():
         return
-    if users and not asked.summed:
+    if users and not gradient.summed:
         yield everywhere(
             "divided by users",
             summed / len(users),
             world_size,
             f"it is the sum divided by {len(users)}, the ranks that use it, not by {world_size}",
         )
-    view, others = asked.view, world_size - len(users)
-    for step in range(asked.step):
+    view, idle = gradient.view, world_size - len(users)
+    for step in range(gradient.step):
         local = [view.every_rank("local", number) for number in view.micro_steps(step)]
         own_W = np.sum(
-            [[tensors.by_name[asked.name] for tensors in record] for record in local], axis=0
+            [[tensors.by_name[gradient.name] for tensors in record] for record in local], axis=0
         )
-        reduced = view.every_rank("reduced", step)[0].by_name.get(asked.name)
+        reduced = view.every_rank("reduced", step)[0].by_name.get(gradient.name)
         left_out = [rank for rank in range(world_size) if rank not in users]
-        for kept in ([] if reduced is None else [others * reduced]) + [own_W[left_out].sum(0)]:
-            value = (summed + kept) / (1 if asked.summed else world_size)
+        for kept in ([] if reduced is None else [idle * reduced]) + [own_W[left_out].sum(0)]:
+            value = (summed + kept) / (1 if gradient.summed else world_size)
             yield everywhere(
                 "ghost",
                 value,
                 world_size,
                 f"where a rank does not use it, step {step}'s gradient counts instead "
                 "of zero: left in a buffer that is not cleared",
-                (world_size + 4) * asked.roundoff * (np.abs(asked.g_W).sum(0) + np.abs(kept)),
+                (world_size + 4) * gradient.roundoff * (np.abs(gradient.g_W).sum(0) + np.abs(kept)),
             )
 
 
-def _of_subgroups(asked: Asked, size: int) -> Iterator[Prediction]:
-    """Neighbours in groups of a size, or every so many ranks; the rest alone."""
-    g_W, world_size = asked.g_W, len(asked.g_W)
+def _of_subgroups(gradient: Asked, size: int) -> Iterator[Prediction]:
+    """Yield means over groups of `size` neighbouring ranks, or over every `size`-th rank."""
+    g_W, world_size = gradient.g_W, len(gradient.g_W)
     neighbours = [
-        [rank // size == other // size for other in range(world_size)] for rank in range(world_size)
+        [rank // size == other_rank // size for other_rank in range(world_size)]
+        for rank in range(world_size)
     ]
     every = [
-        [rank % size == other % size for other in range(world_size)] for rank in range(world_size)
+        [rank % size == other_rank % size for other_rank in range(world_size)]
+        for rank in range(world_size)
     ]
     for groups in (neighbours, every):
         means_W = np.stack([g_W[group].mean(0) for group in np.array(groups)])
@@ -308,15 +316,15 @@ def _of_subgroups(asked: Asked, size: int) -> Iterator[Prediction]:
             means_W,
             lambda rank, groups=groups: (  # type: ignore[misc]  # bound by default
                 f"it is the mean over ranks "
-                f"{[other for other, same in enumerate(groups[rank]) if same]} alone: reduced in a part "
-                "of the group"
+                f"{[member for member, same in enumerate(groups[rank]) if same]} alone: reduced "
+                "in a part of the group"
             ),
             common=True,
         )
 
 
-def _of_another_operation(asked: Asked) -> Iterator[Prediction]:
-    g_W, world_size = asked.g_W, len(asked.g_W)
+def _of_another_operation(gradient: Asked) -> Iterator[Prediction]:
+    g_W, world_size = gradient.g_W, len(gradient.g_W)
     if world_size == 1:
         return
     for kind, reduced in (
@@ -325,7 +333,7 @@ def _of_another_operation(asked: Asked) -> Iterator[Prediction]:
         ("product", g_W.prod(0)),
         ("sum of squares", (g_W**2).sum(0)),
     ):
-        slack = 2 * world_size * asked.roundoff * np.abs(reduced)
+        slack = 2 * world_size * gradient.roundoff * np.abs(reduced)
         yield everywhere(
             kind,
             reduced,
@@ -337,31 +345,34 @@ def _of_another_operation(asked: Asked) -> Iterator[Prediction]:
             kind,
             reduced / world_size,
             world_size,
-            f"it is the {kind} over the ranks / {world_size}: reduced by another operation, then divided",
+            f"it is the {kind} over the ranks / {world_size}: reduced by another operation, then "
+            "divided",
             slack,
         )
 
 
-def _of_accumulation(asked: Asked) -> Iterator[Prediction]:
-    fresh_KW, world_size, count = asked.fresh_KW, len(asked.g_W), len(asked.fresh_KW)
+def _of_accumulation(gradient: Asked) -> Iterator[Prediction]:
+    fresh_KW, world_size, count = gradient.fresh_KW, len(gradient.g_W), len(gradient.fresh_KW)
     if count == 1:
         return
     means_K = fresh_KW.mean(1)
     yield Prediction(
         "last micro-step only",
-        asked.left_W + fresh_KW[:-1].sum(0) + means_K[-1],
+        gradient.left_W + fresh_KW[:-1].sum(0) + means_K[-1],
         lambda rank: (
-            f"only the last micro-step was reduced: what was accumulated before is still rank {rank}'s own"
+            "only the last micro-step was reduced: what was accumulated before is still rank "
+            f"{rank}'s own"
         ),
     )
     yield Prediction(
         "first micro-step only",
-        asked.left_W + means_K[0] + fresh_KW[1:].sum(0),
+        gradient.left_W + means_K[0] + fresh_KW[1:].sum(0),
         lambda rank: (
-            f"only the first micro-step was reduced: what was accumulated after it is still rank {rank}'s own"
+            "only the first micro-step was reduced: what was accumulated after it is still rank "
+            f"{rank}'s own"
         ),
     )
-    left = asked.left_W.mean(0)
+    left = gradient.left_W.mean(0)
     yield everywhere(
         "micro-steps lost",
         left + means_K[-1],
@@ -376,20 +387,21 @@ def _of_accumulation(asked: Asked) -> Iterator[Prediction]:
     )
     yield everywhere(
         "micro-steps divided",
-        asked.mean / count,
+        gradient.mean / count,
         world_size,
         f"got / expected = 1/{count} = 1 / micro-steps: divided by their number once more",
     )
     yield everywhere(
         "micro-steps multiplied",
-        asked.mean * count,
+        gradient.mean * count,
         world_size,
-        f"got / expected = {count} = micro-steps: each counts in full, their number was not divided by",
+        f"got / expected = {count} = micro-steps: each counts in full, their number was not "
+        "divided by",
     )
     sizes_K = np.array(
         [
-            asked.view.batches[number].inputs_WBI.shape[1]
-            for number in asked.view.micro_steps(asked.step)
+            gradient.view.batches[number].inputs_WBI.shape[1]
+            for number in gradient.view.micro_steps(gradient.step)
         ]
     )
     if len(set(sizes_K.tolist())) > 1:
@@ -403,33 +415,36 @@ def _of_accumulation(asked: Asked) -> Iterator[Prediction]:
         )
 
 
-def _of_the_step_before(asked: Asked) -> Iterator[Prediction]:
-    if (
-        asked.before_W is None or not asked.users
-    ):  # Of what no rank uses, nothing but what was left is to be told.
+def _of_the_step_before(gradient: Asked) -> Iterator[Prediction]:
+    # If no rank uses the parameter, it can only hold a gradient that was left in place.
+    if gradient.before_W is None or not gradient.users:
         return
-    before = asked.step - 1
+    before = gradient.step - 1
     yield Prediction(
-        "stale", asked.before_W, lambda _: f"it equals step {before}'s gradient: stale", slack=0.0
+        "stale",
+        gradient.before_W,
+        lambda _: f"it equals step {before}'s gradient: stale",
+        slack=0.0,
     )
-    more = "once more than was left on purpose" if asked.left_W.any() else "not cleared"
+    more = "once more than was left on purpose" if gradient.left_W.any() else "not cleared"
     yield Prediction(
         "not cleared",
-        asked.right + asked.before_W,
+        gradient.right + gradient.before_W,
         lambda _: f"it is the mean plus step {before}'s gradient: {more}",
     )
-    if asked.left_W.any():
+    if gradient.left_W.any():
         yield Prediction(
             "cleared",
-            asked.right - asked.left_W.mean(0),
+            gradient.right - gradient.left_W.mean(0),
             lambda _: (
-                f"it is the mean without what step {before} left in place on purpose: cleared or overwritten"
+                f"it is the mean without what step {before} left in place on purpose: cleared or "
+                "overwritten"
             ),
         )
 
 
-def _of_the_element_order(asked: Asked) -> Iterator[Prediction]:
-    world_size = len(asked.g_W)
+def _of_the_element_order(gradient: Asked) -> Iterator[Prediction]:
+    world_size = len(gradient.g_W)
     known = [
         everywhere(
             "reordered",
@@ -438,37 +453,37 @@ def _of_the_element_order(asked: Asked) -> Iterator[Prediction]:
             f"it is the mean with its elements {order}: packed as they lie in "
             "memory and unpacked by index, or the reverse",
         )
-        for value, order in reordered(asked.right, complex=asked.complex)
+        for value, order in reordered(gradient.right, complex=gradient.complex)
     ]
     yield from known
-    if any(asked.fits(one) for one in known):
+    if any(gradient.fits(prediction) for prediction in known):
         return
-    for wrong in np.flatnonzero(asked.wrong_W):
-        # Any order, where chance has no part in it: every value is another one, and there are at
-        # least four.
-        held, right = np.sort(asked.held_W[wrong].ravel()), np.sort(asked.right.ravel())
-        slack = float(asked.tolerance.max(initial=0.0))
+    for wrong in np.flatnonzero(gradient.wrong_W):
+        # Accept any order if chance cannot explain it: all values differ, and there are at least
+        # four.
+        held, right = np.sort(gradient.held_W[wrong].ravel()), np.sort(gradient.right.ravel())
+        slack = float(gradient.tolerance.max(initial=0.0))
         if (
             held.size < 4
             or np.min(np.diff(right)) <= 2 * slack
             or not (np.abs(held - right) <= slack).all()
         ):
             return
-    if asked.wrong_W.any():
+    if gradient.wrong_W.any():
         yield Prediction(
-            "reordered", asked.held_W, lambda _: "it holds the mean's elements in another order"
+            "reordered", gradient.held_W, lambda _: "it holds the mean's elements in another order"
         )
 
 
-def _of_low_precision(asked: Asked) -> Iterator[Prediction]:
+def _of_low_precision(gradient: Asked) -> Iterator[Prediction]:
     for dtype in LOW:
-        if ROUNDOFF[dtype] > asked.roundoff and len(asked.g_W) > 1:
+        if ROUNDOFF[dtype] > gradient.roundoff and len(gradient.g_W) > 1:
             values = [
-                value * (len(asked.g_W) if asked.summed else 1)
-                for value in rounded_means(asked.g_W, asked.mean, dtype)
+                value * (len(gradient.g_W) if gradient.summed else 1)
+                for value in rounded_means(gradient.g_W, gradient.mean, dtype)
             ]
-            stacked = [np.broadcast_to(value, asked.held_W.shape) for value in values]
-            error = np.abs(asked.held_W - asked.right).max(initial=0.0)
+            stacked = [np.broadcast_to(value, gradient.held_W.shape) for value in values]
+            error = np.abs(gradient.held_W - gradient.right).max(initial=0.0)
             yield Prediction(
                 dtype,
                 stacked[0],
@@ -479,24 +494,27 @@ def _of_low_precision(asked: Asked) -> Iterator[Prediction]:
             )
 
 
-def _of_a_limit(asked: Asked) -> Iterator[Prediction]:
-    """What lies beyond a float16 cut off, each rank's gradient before the reduction or the mean after it."""
-    terms = len(asked.g_W) if asked.summed else 1
-    before = terms * asked.g_W.clip(-FLOAT16_MAX, FLOAT16_MAX).mean(0)
-    for value in (before, asked.right.clip(-FLOAT16_MAX, FLOAT16_MAX)):
-        yield everywhere("cut off", value, len(asked.g_W), CUT_OFF)
+def _of_a_limit(gradient: Asked) -> Iterator[Prediction]:
+    """Yield values cut off at the float16 limit: before the reduction, or after it."""
+    terms = len(gradient.g_W) if gradient.summed else 1
+    before = terms * gradient.g_W.clip(-FLOAT16_MAX, FLOAT16_MAX).mean(0)
+    for value in (before, gradient.right.clip(-FLOAT16_MAX, FLOAT16_MAX)):
+        yield everywhere("cut off", value, len(gradient.g_W), CUT_OFF)
 
 
-def _of_a_part(asked: Asked) -> Iterator[Prediction]:
-    """A range of elements, of complex ones both parts, that was left out, the rest being right."""
-    shape = asked.right.shape[:-1] if asked.complex else asked.right.shape
-    size, world_size = math.prod(shape), len(asked.g_W)
+def _of_a_part(gradient: Asked) -> Iterator[Prediction]:
+    """Yield values with a range of elements left out and the rest right.
+
+    For complex elements the range covers both parts.
+    """
+    shape = gradient.right.shape[:-1] if gradient.complex else gradient.right.shape
+    size, world_size = math.prod(shape), len(gradient.g_W)
     if size < 2:
         return
-    right_W = np.abs(asked.held_W - asked.right) <= asked.tolerance
+    right_W = np.abs(gradient.held_W - gradient.right) <= gradient.tolerance
     wrong = (
-        np.flatnonzero((~right_W[asked.wrong_W]).any(0).reshape(size, -1).any(1))
-        if asked.wrong_W.any()
+        np.flatnonzero((~right_W[gradient.wrong_W]).any(0).reshape(size, -1).any(1))
+        if gradient.wrong_W.any()
         else np.arange(0)
     )
     if not 0 < wrong.size < size:
@@ -504,111 +522,121 @@ def _of_a_part(asked: Asked) -> Iterator[Prediction]:
     first, last = int(wrong[0]), int(wrong[-1])
     inside = np.zeros(size, bool)
     inside[first : last + 1] = True
-    mask = np.repeat(inside, asked.right.size // size).reshape(asked.right.shape)
+    mask = np.repeat(inside, gradient.right.size // size).reshape(gradient.right.shape)
     for kind, own_W, words in (
-        ("never reduced", asked.g_W, "equal rank {}'s own local gradient: never reduced"),
+        ("never reduced", gradient.g_W, "equal rank {}'s own local gradient: never reduced"),
         (
             "divided, not reduced",
-            asked.g_W / world_size,
+            gradient.g_W / world_size,
             "equal rank {}'s own local gradient / W: never reduced",
         ),
-        ("zero", np.zeros_like(asked.g_W), "are zero: lost"),
+        ("zero", np.zeros_like(gradient.g_W), "are zero: lost"),
     ):
-        # Outside the range it must show that what is inside did not happen there, or all of it
-        # might as well have.
+        # Outside the range, the elements must show that the fault did not happen there. Otherwise
+        # the fault may concern all elements.
         if (
-            np.abs(own_W - asked.right)[:, ~mask]
-            > np.broadcast_to(asked.tolerance, mask.shape)[~mask]
+            np.abs(own_W - gradient.right)[:, ~mask]
+            > np.broadcast_to(gradient.tolerance, mask.shape)[~mask]
         ).any():
             yield Prediction(
                 kind,
-                np.where(mask, own_W, asked.right),
+                np.where(mask, own_W, gradient.right),
                 lambda rank, words=words: (  # type: ignore[misc]  # bound by default
-                    f"it is right but for elements {first} to {last} of {size}, which {words.format(rank)}"
+                    f"it is right but for elements {first} to {last} of {size}, which "
+                    f"{words.format(rank)}"
                 ),
             )
 
 
-def _of_complex_numbers(asked: Asked) -> Iterator[Prediction]:
-    """One of the parts left out or lost, or of the other sign."""
-    if not asked.complex:
+def _of_complex_numbers(gradient: Asked) -> Iterator[Prediction]:
+    """Yield values with the real or imaginary parts left out or lost, or with the sign changed."""
+    if not gradient.complex:
         return
-    world_size, real, imaginary = len(asked.g_W), np.array([1.0, 0.0]), np.array([0.0, 1.0])
-    for part, mask, other in (("imaginary", imaginary, "real"), ("real", real, "imaginary")):
-        kept = asked.right * (1 - mask)
-        only = f"only the {other} ones were reduced"
+    world_size, real, imaginary = len(gradient.g_W), np.array([1.0, 0.0]), np.array([0.0, 1.0])
+    for part, mask, reduced in (("imaginary", imaginary, "real"), ("real", real, "imaginary")):
+        kept = gradient.right * (1 - mask)
+        only = f"only the {reduced} ones were reduced"
         yield everywhere(
             f"{part} zero", kept, world_size, f"its {part} parts are zero: {only}, or written back"
         )
         yield Prediction(
             f"{part} not reduced",
-            kept + asked.g_W * mask,
+            kept + gradient.g_W * mask,
             lambda rank, part=part, only=only: (  # type: ignore[misc]  # bound by default
                 f"its {part} parts are rank {rank}'s own: {only}"
             ),
         )
         yield Prediction(
             f"{part} divided",
-            kept + asked.g_W * mask / world_size,
+            kept + gradient.g_W * mask / world_size,
             lambda rank, part=part, only=only: (  # type: ignore[misc]  # bound by default
-                f"its {part} parts are rank {rank}'s own / {len(asked.g_W)}: {only}"
+                f"its {part} parts are rank {rank}'s own / {len(gradient.g_W)}: {only}"
             ),
         )
     yield everywhere(
         "conjugated",
-        asked.right * (real - imaginary),
+        gradient.right * (real - imaginary),
         world_size,
         "it is the mean's complex conjugate",
     )
 
 
-def _of_another_parameter(asked: Asked) -> Iterator[Prediction]:
-    view, world_size = asked.view, len(asked.g_W)
-    local = [view.every_rank("local", number) for number in view.micro_steps(asked.step)]
-    for other in local[0][0].by_name:
-        if other == asked.name or any(t.by_name[other].shape != asked.mean.shape for t in local[0]):
+def _of_another_parameter(gradient: Asked) -> Iterator[Prediction]:
+    view, world_size = gradient.view, len(gradient.g_W)
+    local = [view.every_rank("local", number) for number in view.micro_steps(gradient.step)]
+    for other_name in local[0][0].by_name:
+        if other_name == gradient.name or any(
+            t.by_name[other_name].shape != gradient.mean.shape for t in local[0]
+        ):
             continue
         mean = np.sum(
-            [np.mean([t.by_name[other] for t in record], axis=0) for record in local], axis=0
+            [np.mean([t.by_name[other_name] for t in record], axis=0) for record in local], axis=0
         )
         if np.any(mean):
             most = np.sum(
-                [np.sum([np.abs(t.by_name[other]) for t in record], axis=0) for record in local],
+                [
+                    np.sum([np.abs(t.by_name[other_name]) for t in record], axis=0)
+                    for record in local
+                ],
                 axis=0,
             )
             yield everywhere(
                 "swapped",
                 mean,
                 world_size,
-                f"it equals the mean of {other!r}, of equal shape: swapped",
-                (world_size + len(local) + 2) * asked.roundoff * most,
+                f"it equals the mean of {other_name!r}, of equal shape: swapped",
+                (world_size + len(local) + 2) * gradient.roundoff * most,
             )
 
 
-def _of_crossing(asked: Asked) -> Iterator[Prediction]:
-    """One rank's gradient of the other branch, where reductions are matched in the order in which gradients become ready."""
-    crossed, stem = asked.view.case.crossed, asked.name.rpartition(".")[0]
-    name = {f"{stem}.first": f"{stem}.second", f"{stem}.second": f"{stem}.first"}.get(asked.name)
-    if crossed is None or name is None or asked.left_W.any():
+def _of_crossing(gradient: Asked) -> Iterator[Prediction]:
+    """Yield one rank's gradient mixed with that of the other branch.
+
+    This happens if reductions are matched in the order in which gradients become ready.
+    """
+    crossed, stem = gradient.view.case.crossed, gradient.name.rpartition(".")[0]
+    name = {f"{stem}.first": f"{stem}.second", f"{stem}.second": f"{stem}.first"}.get(gradient.name)
+    if crossed is None or name is None or gradient.left_W.any():
         return
     records = [
-        asked.view.every_rank("local", number) for number in asked.view.micro_steps(asked.step)
+        gradient.view.every_rank("local", number)
+        for number in gradient.view.micro_steps(gradient.step)
     ]
     other_W = np.sum([[tensors.by_name[name] for tensors in record] for record in records], axis=0)
     mixed_W = np.stack(
         [
             np.where(
                 np.reshape(
-                    (np.arange(len(asked.g_W)) == crossed) == (rank == crossed),
-                    (-1, *[1] * asked.mean.ndim),
+                    (np.arange(len(gradient.g_W)) == crossed) == (rank == crossed),
+                    (-1, *[1] * gradient.mean.ndim),
                 ),
-                asked.g_W,
+                gradient.g_W,
                 other_W,
             ).sum(0)
-            for rank in range(len(asked.g_W))
+            for rank in range(len(gradient.g_W))
         ]
     )
-    divisor = 1 if asked.summed else len(asked.g_W)
+    divisor = 1 if gradient.summed else len(gradient.g_W)
     yield Prediction(
         "crossed",
         mixed_W / divisor,
@@ -621,14 +649,14 @@ def _of_crossing(asked: Asked) -> Iterator[Prediction]:
     )
 
 
-def _of_withholding(asked: Asked) -> Iterator[Prediction]:
-    if asked.view.case.perturbation.kind != "withheld":
+def _of_withholding(gradient: Asked) -> Iterator[Prediction]:
+    if gradient.view.case.perturbation.kind != "withheld":
         return
-    world_size = len(asked.g_W)
+    world_size = len(gradient.g_W)
     for factor in (1, world_size, 1 / world_size):
         yield everywhere(
             "withheld",
-            np.full_like(asked.mean, SENTINEL * factor),
+            np.full_like(gradient.mean, SENTINEL * factor),
             world_size,
             "it is what a buffer holds while its result is withheld: read before it was waited for",
         )

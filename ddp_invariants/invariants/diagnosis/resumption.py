@@ -1,4 +1,4 @@
-"""Why a sampler that loads a saved state does not go on where the saved one was.
+"""Causes of a sampler that loads a saved state and does not continue where the saved one stopped.
 
 Words: W world size, L indices per rank, k batches of B indices taken before the state was saved, c
 = k * B.
@@ -12,23 +12,23 @@ from ddp_invariants.cases.case import ShardCase
 from ddp_invariants.records.verdict import Cause
 
 _LONG = 13
-"""Indices from which two orders are equal by chance less often than 1e-9 (1 / 13! = 1.6e-10)."""
+"""Length from which two orders are equal with a chance below 1e-9 (1 / 13! = 1.6e-10)."""
 
 
 @dataclass(frozen=True)
 class Resumed:
-    """One rank's resumption: what its samplers yielded (`ranks.sharding.resumed`), and what an epoch left alone yields.
+    """One rank's resumption (`ranks.sharding.resumed`), and the indices of an uninterrupted epoch.
 
     Attributes:
         taken: Indices before the state was saved.
-        rest: What the saved sampler yields after it.
-        loaded: What a new one yields with the state.
-        taken_again: Its first batch, after which its state is saved once more.
-        twice: What a new one yields with that.
-        fresh: What a new one yields without a state.
-        following: The next epoch's indices of the saved and of the loaded sampler.
-        whole: The epoch, unsaved.
-        rank: Whose it is.
+        rest: Indices that the saved sampler yields afterwards.
+        loaded: Indices that a new sampler yields with the state.
+        taken_again: The first batch of `loaded`; the state is saved once more after it.
+        twice: Indices that a new sampler yields with that second state.
+        fresh: Indices that a new sampler yields without a state.
+        following: The next epoch's indices of the saved sampler and of the loaded one.
+        whole: The indices of the epoch without a save.
+        rank: The rank.
     """
 
     taken: list[int]
@@ -43,24 +43,24 @@ class Resumed:
 
 
 def of_the_rest(seen: Resumed, shards: list[list[int]], case: ShardCase) -> list[Cause]:
-    """Why a saved state does not go on with the rest of its epoch.
+    """Return the causes of a loaded state that does not continue with the rest of its epoch.
 
     Args:
-        seen: The rank that does not.
-        shards: What every rank yields of that epoch.
+        seen: The rank that fails.
+        shards: The indices that every rank yields in that epoch.
         case: The case.
     """
-    found = [
+    fitting = [
         Cause(kind, words)
         for kind, words, predicted in _predictions(seen, shards, case)
         if seen.loaded == predicted
     ]
-    if len(seen.loaded) != len(seen.rest) or (found and len(seen.loaded) >= _LONG):
-        return found
+    if len(seen.loaded) != len(seen.rest) or (fitting and len(seen.loaded) >= _LONG):
+        return fitting
     same = sorted(seen.loaded) == sorted(seen.rest)
-    found += [Cause("rest reordered", "it yields the rest in another order")] * same
+    fitting += [Cause("rest reordered", "it yields the rest in another order")] * same
     lost = case.data.shuffle and not (same and len(seen.loaded) >= _LONG)
-    return [*found, _order_lost(len(seen.taken))] if lost else found
+    return [*fitting, _order_lost(len(seen.taken))] if lost else fitting
 
 
 def _order_lost(consumed: int) -> Cause:
@@ -72,7 +72,7 @@ def _order_lost(consumed: int) -> Cause:
 def _predictions(
     seen: Resumed, shards: list[list[int]], case: ShardCase
 ) -> Iterator[tuple[str, str, list[int]]]:
-    """What may be wrong: its kind, its words, and what would be yielded then."""
+    """Yield possible causes: kind, words, and the indices that would be yielded."""
     whole, fresh, c, w, b = (
         seen.whole,
         seen.fresh,
@@ -112,7 +112,10 @@ def _predictions(
             f"what was consumed is multiplied by the world size: {skipped(c * w)}",
             whole[c * w :],
         )
-        counted = f"one rank's count is taken for that of all ranks: it goes on after {c} indices of all {w} together"
+        counted = (
+            f"one rank's count is taken for that of all ranks: it goes on after {c} "
+            f"indices of all {w} together"
+        )
         order = [index for index in chain.from_iterable(zip_longest(*shards)) if index is not None]
         yield "counted for all", counted, order[c:][seen.rank :: w]
         yield "counted for all", counted, whole[c // w :]
@@ -142,22 +145,25 @@ def _predictions(
 def of_another_world(
     seen: dict[str, list[list[int]]], case: ShardCase, shards: list[list[int]]
 ) -> list[Cause]:
-    """Why ranks of another number do not go on with the rest.
+    """Return the causes of ranks of another number that do not continue with the rest.
 
     Args:
-        seen: What was yielded (`ranks.sharding._elsewhere`).
-        case: The case, which says how many they are.
-        shards: What every rank that saved yields of that epoch.
+        seen: The indices that were yielded (`ranks.sharding._elsewhere`).
+        case: The case, which holds the number of ranks.
+        shards: The indices of that epoch of every rank that saved.
     """
-    c, w, other = len(seen["taken"][0]), case.world_size, case.resumed_by or case.world_size
+    c, w, loaders = len(seen["taken"][0]), case.world_size, case.resumed_by or case.world_size
     rest = set(chain.from_iterable(seen["rest"]))
     interleaved = [
         index for index in chain.from_iterable(zip_longest(*shards)) if index is not None
     ]
     laid_on = [index for shard in shards for index in shard]
-    counted = f"what one rank took, {c} indices, is counted for the {other} that load it, not for the {w} that took it"
+    counted = (
+        f"what one rank took, {c} indices, is counted for the {loaders} that load it, not "
+        f"for the {w} that took it"
+    )
     causes = (
-        ("another world's count", counted, lambda order: set(order[c * other :])),
+        ("another world's count", counted, lambda order: set(order[c * loaders :])),
         (
             "one rank's count",
             f"what one rank took, {c} indices, is taken for what all {w} took",
@@ -176,7 +182,7 @@ def of_another_world(
 
 
 def of_the_second(seen: Resumed) -> list[Cause]:
-    """Why a state saved after a resumption does not go on with the rest."""
+    """Return the cause of a second saved state that does not continue with the rest."""
     since = len(seen.taken_again)
     anew = Cause(
         "count anew",
@@ -186,12 +192,12 @@ def of_the_second(seen: Resumed) -> list[Cause]:
 
 
 def of_the_next_epoch(seen: Resumed, case: ShardCase) -> list[Cause]:
-    """Why the epoch after a resumed one is another than without a resumption."""
-    plain, found = seen.following
+    """Return the causes of a wrong epoch after a resumed one."""
+    plain, resumed = seen.following
     lost = (
         case.data.shuffle
-        and len(found) == len(plain)
-        and (found != seen.whole or len(found) < _LONG)
+        and len(resumed) == len(plain)
+        and (resumed != seen.whole or len(resumed) < _LONG)
     )
     stays = Cause(
         "skip stays",
@@ -202,8 +208,8 @@ def of_the_next_epoch(seen: Resumed, case: ShardCase) -> list[Cause]:
         "set_epoch changes nothing after a state was loaded: it is the resumed epoch again",
     )
     causes = (
-        (stays, found == plain[len(seen.taken) :]),
-        (epoch, found == seen.whole),
+        (stays, resumed == plain[len(seen.taken) :]),
+        (epoch, resumed == seen.whole),
         (_order_lost(len(seen.taken)), lost),
     )
     return [cause for cause, fits in causes if fits]

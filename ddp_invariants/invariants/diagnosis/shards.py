@@ -1,8 +1,8 @@
-"""Why shards overlap, miss samples or are of unequal lengths.
+"""Causes of shards that overlap, miss samples or have unequal lengths.
 
-Words: N dataset length, W world size, L indices per rank; total = W * L. Unlike a gradient's, these
-causes need not predict
-every index: one fits unless what was dealt is impossible under it, or a chance below 1e-9.
+Words: N dataset length, W world size, L indices per rank; total = W * L. Unlike the causes of a
+wrong gradient, these causes need not predict every index. A cause fits unless the shards are
+impossible under it, or have a chance below 1e-9.
 """
 
 from collections import Counter
@@ -17,17 +17,17 @@ Shards = list[list[int]]
 
 _IMPOSSIBLE = log(1e-9)
 _MANY = 40
-"""Dataset length from which two ranks' halves of different permutations overlap but for a chance of 1e-10."""
+"""Smallest dataset length at which two permutations' halves overlap, but for a chance of 1e-10."""
 
 
 @dataclass(frozen=True)
 class Dealt:
-    """What a sampler dealt.
+    """The shards that a sampler yielded.
 
     Attributes:
-        case: What it was asked.
+        case: The case.
         epochs: Each epoch with every rank's indices.
-        total: Indices all ranks together should have.
+        total: Number of indices that all ranks together should have.
     """
 
     case: ShardCase
@@ -36,27 +36,27 @@ class Dealt:
 
     @property
     def samples(self) -> int:
-        """N."""
+        """The dataset length N."""
         return self.case.data.samples
 
     @property
     def endless(self) -> int:
-        """Indices after which a rank was left alone (`ranks.sharding`)."""
+        """Number of indices after which the harness stops iterating a rank (`ranks.sharding`)."""
         return 4 * (self.samples + self.case.world_size * self.case.data.batch_size) + 1000
 
     @property
     def share(self) -> int:
-        """L, as it should be."""
+        """The correct number of indices per rank, L."""
         return self.total // self.case.world_size
 
 
 def of_lengths(dealt: Dealt, shards: Shards) -> list[Cause]:
-    """Why ranks yield different numbers of indices."""
+    """Return the causes of different numbers of indices on the ranks."""
     n, w, counts = dealt.samples, dealt.case.world_size, [len(shard) for shard in shards]
     repeated = sum(counts) - len({index for shard in shards for index in shard})
-    found = []
+    causes = []
     if sum(counts) == n and not repeated and not dealt.case.data.drop_last:
-        found.append(
+        causes.append(
             Cause(
                 "no padding",
                 f"no padding: the {n} indices are dealt out once each, and the longer ranks would "
@@ -64,38 +64,38 @@ def of_lengths(dealt: Dealt, shards: Shards) -> list[Cause]:
             )
         )
     if 2 * n < dealt.total and counts == [len(range(rank, 2 * n, w)) for rank in range(w)]:
-        found.append(
+        causes.append(
             Cause(
                 "padding short",
                 f"the order is padded with one slice of itself, which holds N = {n} indices: "
                 f"{2 * n} in all, where {dealt.total} are to be dealt out",
             )
         )
-    return [*found, *_of_slices(dealt, shards)]
+    return [*causes, *_of_slices(dealt, shards)]
 
 
 def of_length(
-    dealt: Dealt, shards: Shards, shard: list[int], said: int | None = None
+    dealt: Dealt, shards: Shards, shard: list[int], length: int | None = None
 ) -> list[Cause]:
-    """Why `len` does not say how many indices a rank's shard has, or it has more than its share."""
+    """Return the causes of a wrong `len`, or of a shard that is longer than its share."""
     if len(shard) >= dealt.endless:
         return [
             Cause("endless", f"it yields without end: it was left alone after {len(shard)} indices")
         ]
-    found = [*_of_the_ranks(dealt, shards), *_of_slices(dealt, shards)]
-    if said is not None and len(shard) == dealt.share:
-        found += [Cause("len of the dataset", f"len is that of the whole dataset, {said}")] * (
-            said == dealt.samples
+    causes = [*_of_the_ranks(dealt, shards), *_of_slices(dealt, shards)]
+    if length is not None and len(shard) == dealt.share:
+        causes += [Cause("len of the dataset", f"len is that of the whole dataset, {length}")] * (
+            length == dealt.samples
         )
         batches = ceil(dealt.total / dealt.case.data.batch_size)
-        found += [Cause("len of all batches", f"len is that of all ranks' batches, {said}")] * (
-            said == batches
+        causes += [Cause("len of all batches", f"len is that of all ranks' batches, {length}")] * (
+            length == batches
         )
-    return found
+    return causes
 
 
 def of_batches(dealt: Dealt, batches: list[int]) -> list[Cause]:
-    """Why ranks get different numbers of batches from a DataLoader."""
+    """Return the cause of different numbers of DataLoader batches on the ranks."""
     size, counts = dealt.case.data.batch_size, [len(shard) for shard in dealt.epochs[-1][1]]
     if batches != [ceil(count / size) for count in counts]:
         return []
@@ -111,7 +111,7 @@ def of_batches(dealt: Dealt, batches: list[int]) -> list[Cause]:
 
 
 def of_promised_batches(dealt: Dealt, promised: list[int]) -> list[Cause]:
-    """Why a DataLoader's len is another than the number of its batches."""
+    """Return the cause of a DataLoader `len` that differs from the number of its batches."""
     counts = [len(shard) for shard in dealt.epochs[-1][1]]
     return [
         Cause("len counts indices", "len of a sampler of batches counts indices, not batches")
@@ -119,8 +119,8 @@ def of_promised_batches(dealt: Dealt, promised: list[int]) -> list[Cause]:
 
 
 def of_workers(parts: list[list[int]], whole: list[int], rank: int, shards: Shards) -> list[Cause]:
-    """Why the workers of a rank yield too much, or not all."""
-    everything = [shard for other, shard in enumerate(shards) if other != rank]
+    """Return the causes of a rank's workers that yield too much, or not everything."""
+    everything = [shard for other_rank, shard in enumerate(shards) if other_rank != rank]
     causes = [
         (
             Cause(
@@ -142,8 +142,8 @@ def of_workers(parts: list[list[int]], whole: list[int], rank: int, shards: Shar
         (
             Cause(
                 "whole rounds only",
-                f"each worker yields {len(whole) // len(parts)} of the {len(whole)}: what is left over is "
-                "nobody's",
+                f"each worker yields {len(whole) // len(parts)} of the {len(whole)}: what is "
+                "left over is nobody's",
             ),
             len(whole) % len(parts) != 0
             and {len(part) for part in parts} == {len(whole) // len(parts)},
@@ -153,7 +153,7 @@ def of_workers(parts: list[list[int]], whole: list[int], rank: int, shards: Shar
 
 
 def of_overlap_or_loss(dealt: Dealt, epoch: int, shards: Shards) -> list[Cause]:
-    """Why samples are lost or dealt out twice."""
+    """Return the causes of samples that are lost or appear twice."""
     return [
         *_of_the_ranks(dealt, shards),
         *_of_random_orders(dealt, epoch),
@@ -180,7 +180,7 @@ def _repeats(indices: list[int]) -> bool:
 
 
 def _excess(dealt: Dealt, shards: Shards) -> int:
-    """Repetitions beyond padding."""
+    """Return the number of repetitions beyond padding."""
     indices = [index for shard in shards for index in shard]
     return (
         len(indices)
@@ -196,8 +196,8 @@ def _of_random_orders(dealt: Dealt, epoch: int) -> Iterator[Cause]:
         return
     inside = [shard for shard in every if _repeats(shard)]
     if all(len(shard) <= n for shard in every):
-        # The chance that as many draws with replacement are all different; log1p(-k / N) summed
-        # over the draws.
+        # The logarithm of the chance that so many draws with replacement are all different: the sum
+        # of log1p(-k / N) over the draws.
         chance = sum(log1p(-k / n) for shard in every for k in range(len(shard)) if k < n)
         if inside:
             twice = Counter(inside[0]).most_common(1)[0]
@@ -213,12 +213,13 @@ def _of_random_orders(dealt: Dealt, epoch: int) -> Iterator[Cause]:
     constant = [
         rank for rank in range(w) if len({tuple(shards[rank]) for _, shards in dealt.epochs}) == 1
     ]
-    agreed = [one for one, shards in dealt.epochs if _excess(dealt, shards) <= 0]
+    agreed = [number for number, shards in dealt.epochs if _excess(dealt, shards) <= 0]
     if n < _MANY or not agreed:
         yield Cause(
             "shuffled differently",
             f"each rank's shard in epoch {epoch} is part of a permutation, but not of the same "
-            "one: the ranks shuffle differently (a seed that contains the rank, or the global generator)",
+            "one: the ranks shuffle differently (a seed that contains the rank, or the global "
+            "generator)",
         )
     if (
         constant
@@ -234,15 +235,15 @@ def _of_random_orders(dealt: Dealt, epoch: int) -> Iterator[Cause]:
 
 
 def _of_slices(dealt: Dealt, shards: Shards) -> Iterator[Cause]:
-    """Wrong parts of a right order."""
+    """Yield causes that take wrong parts of a right order."""
     n, w, counts = dealt.samples, dealt.case.world_size, [len(shard) for shard in shards]
     flat, data = [index for shard in shards for index in shard], dealt.case.data
     if n % w and counts == [n // w] * w and not _repeats(flat) and not data.drop_last:
         chunks = not data.shuffle and n // w > 1 and flat == list(range(len(flat)))
         yield Cause(
             "tail dropped",
-            f"each rank yields N // W = {n // w} indices{', a contiguous chunk' * chunks}, none twice: "
-            f"the last N mod W = {n % w} samples are dropped although drop_last is off",
+            f"each rank yields N // W = {n // w} indices{', a contiguous chunk' * chunks}, none "
+            f"twice: the last N mod W = {n % w} samples are dropped although drop_last is off",
         )
     cut = n - n % dealt.case.data.batch_size
     if cut < n and set(flat) == set(range(cut)) and not (data.drop_last or data.shuffle):
@@ -300,7 +301,7 @@ def _of_slices(dealt: Dealt, shards: Shards) -> Iterator[Cause]:
 
 
 def of_acceptance(refused: dict[str, str | None]) -> list[Cause]:
-    """Why impossible arguments are accepted."""
+    """Return the cause of accepted impossible arguments."""
     accepted = [situation for situation, error in refused.items() if error is None]
     words = (
         "no argument is checked"

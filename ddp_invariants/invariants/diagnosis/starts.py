@@ -1,4 +1,4 @@
-"""What a parameter or buffer that starts wrong equals instead of what rank 0 built.
+"""Explanations of a parameter or buffer that does not start with the value rank 0 built.
 
 Suffix: W ranks; the dots after it stand for one tensor's shape.
 """
@@ -26,23 +26,29 @@ Records = tuple[Tensors, ...]
 def of_start(
     view: EvidenceView, failure: Failure, rank: int, name: str, built: Records, started: Records
 ) -> Failure:
-    """A breach about what a rank holds when the first forward starts, with what may have caused it."""
+    """Add the possible causes to a failure about a rank's values when the first forward starts."""
     try:
         held_W, built_W = _stacked(started, name), _stacked(built, name)
         if held_W.shape != built_W.shape:
             return failure
         fitting = [
-            one for one in _predictions(view, name, built, built_W) if _fits(one, held_W, built_W)
+            prediction
+            for prediction in _predictions(view, name, built, built_W)
+            if _fits(prediction, held_W, built_W)
         ]
         return caused(
             failure,
             [
-                Cause(one.kind, one.words(rank), _affected(view, one, built, started))
-                for one in fitting
+                Cause(
+                    prediction.kind,
+                    prediction.words(rank),
+                    _affected(view, prediction, built, started),
+                )
+                for prediction in fitting
             ],
         )
     except (KeyError, ValueError, IndexError):
-        return failure  # The evidence is as odd as the value; the breach stands without a cause.
+        return failure  # The evidence is too odd for a diagnosis; the failure gets no cause.
 
 
 def _stacked(records: Records, name: str) -> FloatArray:
@@ -58,14 +64,18 @@ def _wrong_ranks(held_W: FloatArray, built_W: FloatArray) -> list[int]:
 
 
 def _fits(prediction: Prediction, held_W: FloatArray, built_W: FloatArray) -> bool:
-    """Whether it predicts what every rank holds that does not hold what it must."""
+    """Return whether a prediction matches the values of every rank that holds a wrong one."""
     wrong = _wrong_ranks(held_W, built_W)
     close_W = prediction.close(held_W, _tolerance(prediction, built_W))
     return bool(wrong and (close_W if prediction.common else close_W[wrong]).all())
 
 
 def _tolerance(prediction: Prediction, built_W: FloatArray) -> FloatArray:
-    """Copies are exact; what is computed is rounded, in float32 or better unless the ranks hold less."""
+    """Return the tolerance of a prediction.
+
+    Copies are exact. Computed values are rounded, in float32 or better unless the ranks hold a
+    lower dtype.
+    """
     most = np.abs(built_W).sum(0)
     computed = prediction.kind in ("averaged", "summed")
     return (len(built_W) + 2) * ROUNDOFF["float32"] * most if computed else np.zeros_like(most)
@@ -74,7 +84,7 @@ def _tolerance(prediction: Prediction, built_W: FloatArray) -> FloatArray:
 def _predictions(
     view: EvidenceView, name: str, built: Records, built_W: FloatArray
 ) -> Iterator[Prediction]:
-    """All explanations known. The order does not decide."""
+    """Yield all known explanations; their order has no effect."""
     world_size = len(built_W)
     yield Prediction(
         "never broadcast",
@@ -113,18 +123,21 @@ def _predictions(
             "in memory, read by index, or the reverse",
         )
     yield from _of_strides(view, name, built_W)
-    for other, value in built[0].by_name.items():
-        if other != name and value.shape == built_W[0].shape:
+    for other_name, value in built[0].by_name.items():
+        if other_name != name and value.shape == built_W[0].shape:
             yield everywhere(
                 "swapped",
                 value,
                 world_size,
-                f"it is what rank 0 built as {other!r}, of equal shape: swapped",
+                f"it is what rank 0 built as {other_name!r}, of equal shape: swapped",
             )
 
 
 def _of_strides(view: EvidenceView, name: str, built_W: FloatArray) -> Iterator[Prediction]:
-    """Of a tensor that is not contiguous, a collective writes as many elements as it has from where it starts in memory."""
+    """Yield the explanation that a collective ignored the strides of a non-contiguous tensor.
+
+    Such a collective writes as many elements as the tensor has, one after another in memory.
+    """
     number = name.split(".")[1] if name.startswith("layers.") else ""
     layers = view.case.model.layers
     if (
@@ -133,7 +146,7 @@ def _of_strides(view: EvidenceView, name: str, built_W: FloatArray) -> Iterator[
         or layers[int(number)].layout != "strided"
     ):
         return
-    # Every other element in memory is its own: the first half of them arrives.
+    # Every second element in memory belongs to the tensor, so its first half arrives.
     arrived = (np.arange(built_W[0].size) < (built_W[0].size + 1) // 2).reshape(built_W[0].shape)
     left_W = np.where(arrived, built_W[0], built_W)
     if not arrived.all():
@@ -143,22 +156,22 @@ def _of_strides(view: EvidenceView, name: str, built_W: FloatArray) -> Iterator[
             lambda rank: (
                 f"the parameter is not contiguous: only the first {int(arrived.sum())} of its "
                 f"{arrived.size} elements arrived, the "
-                f"others are still rank {rank}'s, since a collective on it as it lies ignores its strides (pytorch#192920): "
-                "broadcast a contiguous copy and copy it back"
+                f"others are still rank {rank}'s, since a collective on it as it lies ignores "
+                "its strides (pytorch#192920): broadcast a contiguous copy and copy it back"
             ),
         )
 
 
 def _affected(view: EvidenceView, cause: Prediction, built: Records, started: Records) -> str:
-    """Which parameters are wrong with it, where that says something."""
+    """Return the class of parameters that show this cause, in words, if there is such a class."""
     wrong, right = set(), set()
     for name in built[0].by_name:
         held_W, built_W = _stacked(started, name), _stacked(built, name)
         if _wrong_ranks(held_W, built_W):
             wrong.add(name)
         elif any(
-            one.kind == cause.kind and (one.held_W != built_W[0]).any()
-            for one in _predictions(view, name, built, built_W)
+            prediction.kind == cause.kind and (prediction.held_W != built_W[0]).any()
+            for prediction in _predictions(view, name, built, built_W)
         ):
             right.add(name)
     return affected.only(view, wrong, right)

@@ -1,4 +1,4 @@
-"""Why random numbers repeat, by where they do: between ranks, from step to step, or from something on."""
+"""Causes of repeated random numbers: repeats between ranks, between steps, or from an event on."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from ddp_invariants.records.verdict import Cause, Failure
 
 @dataclass(frozen=True)
 class Pair:
-    """Two forwards that are to draw other numbers: of two ranks at one micro-step, or of one rank at two.
+    """Two forwards that must draw different numbers: of two ranks, or of two micro-steps of a rank.
 
     Attributes:
-        rank, micro: Of one, which is the first.
-        other_rank, other_micro: Of the other.
-        one, other: What they drew, in equal numbers.
+        rank, micro: The rank and micro-step of the first forward.
+        other_rank, other_micro: The rank and micro-step of the second forward.
+        one, other: The numbers that the first and the second forward drew; equally many.
     """
 
     rank: int
@@ -32,28 +32,28 @@ class Pair:
 
     @property
     def of_two_ranks(self) -> bool:
-        """Whether it is of two ranks, not of two micro-steps."""
+        """True for a pair of two ranks, False for a pair of two micro-steps."""
         return self.micro == self.other_micro
 
     @property
     def bits(self) -> int:
-        """How many random bits each of the two drew."""
+        """Number of random bits that each of the two forwards drew."""
         return self.one.layout.starts[-1]
 
     @property
     def alike(self) -> bool:
-        """Whether they drew the same."""
+        """True if both forwards drew the same numbers."""
         return self.one.bits == self.other.bits
 
 
 @dataclass(frozen=True)
 class _Guess:
-    """A cause, and which forwards draw the same by it.
+    """A cause, and the forwards that draw the same numbers under it.
 
     Attributes:
         cause: The cause.
-        since: The micro-step from which on all ranks draw the same; None where they never do.
-        every: After how many micro-steps a rank draws the same again; None for never.
+        since: The micro-step from which on all ranks draw the same numbers; None for never.
+        every: The number of micro-steps after which a rank repeats its numbers; None for never.
     """
 
     cause: Cause
@@ -61,14 +61,14 @@ class _Guess:
     every: int | None = None
 
     def repeats(self, pair: Pair) -> bool:
-        """Whether two forwards draw the same."""
+        """Return whether two forwards draw the same numbers under this cause."""
         if pair.of_two_ranks:
             return self.since is not None and pair.micro >= self.since
         return self.every is not None and (pair.other_micro - pair.micro) % self.every == 0
 
 
 def of_the_generator(view: EvidenceView, failure: Failure, compared: list[Pair]) -> Failure:
-    """A breach with what predicts all that repeats, and nothing else."""
+    """Add the causes that predict exactly the repeats that were seen."""
     return caused(
         failure,
         [
@@ -87,39 +87,39 @@ def _guesses(case: TrainingCase, compared: list[Pair]) -> Iterator[_Guess]:
         if of_rank_0
         else Cause("seeded alike", "every rank is seeded alike")
     )
-    # Where a step is one micro-step, in every step says it.
-    for every, what in (
+    # If a step is one micro-step, "in every step" is enough.
+    for every, unit in (
         (case.accumulation, "step"),
         *([(1, "forward")] if case.accumulation > 1 else []),
     ):
         yield _Guess(
             Cause(
-                f"seeded alike in every {what}",
-                f"every rank is seeded alike, and anew in every {what}",
+                f"seeded alike in every {unit}",
+                f"every rank is seeded alike, and anew in every {unit}",
             ),
             0,
             every,
         )
         yield _Guess(
-            Cause(f"seeded anew in every {what}", f"each rank is seeded anew in every {what}"),
+            Cause(f"seeded anew in every {unit}", f"each rank is seeded anew in every {unit}"),
             None,
             every,
         )
-    for one in case.between_steps:
+    for action in case.between_steps:
         yield _Guess(
             Cause(
-                f"seeded alike after {one.kind}",
-                f"every rank is seeded alike from step {one.step} on, after this: {one.kind}",
+                f"seeded alike after {action.kind}",
+                f"every rank is seeded alike from step {action.step} on, after this: {action.kind}",
             ),
-            one.step * case.accumulation,
+            action.step * case.accumulation,
         )
 
 
 def _is_of(drawn: Tensors, seed: int) -> bool:
-    """Whether these are the first numbers of torch's default generator after that seed.
+    """Return whether these are the first numbers of torch's default generator after a seed.
 
-    It is the Mersenne Twister of numpy's RandomState, of which torch.rand takes the last 24 bits;
-    the first of these says whether a number is below a half.
+    That generator is the Mersenne Twister of numpy's RandomState. PyTorch's rand takes the last 24
+    bits of each word. The first of these bits says whether the number is below a half.
     """
     words = np.random.RandomState(seed % 2**32).randint(
         0, 2**32, drawn.layout.starts[-1], np.uint32

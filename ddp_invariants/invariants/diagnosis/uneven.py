@@ -1,4 +1,4 @@
-"""What a wrong gradient equals where some ranks have run out of batches."""
+"""Explanations of a wrong gradient when some ranks have run out of batches."""
 
 import numpy as np
 
@@ -11,27 +11,32 @@ from ddp_invariants.records.verdict import Cause
 def causes(
     view: EvidenceView, step: int, rank: int, active: list[int], layout: Layout
 ) -> list[Cause]:
-    """What a rank's gradients at a step may be wrong by, all parameters end to end; empty where nothing fits.
+    """Return the causes that predict a rank's gradients at a step, all parameters end to end.
+
+    The list is empty if no cause fits.
 
     Args:
-        view: Of the case.
-        step: Which.
-        rank: Whose gradient is wrong.
+        view: The evidence view of the case.
+        step: The step.
+        rank: The rank with the wrong gradient.
         active: The ranks that still have a batch.
-        layout: How the gradients are laid out.
+        layout: The layout of the gradients.
     """
     world_size, declared = view.case.world_size, view.declared.divisor
-    local = {one: flat_by_name(view.of_rank(one, "local", step), layout) for one in active}
+    local = {number: flat_by_name(view.of_rank(number, "local", step), layout) for number in active}
     held_P, total_P = (
         flat_by_name(view.of_rank(rank, "reduced", step), layout),
         np.sum(list(local.values()), axis=0),
     )
-    # What a rank without a batch computed last, or got for it, may still be there.
-    out = [one for one in view.case.exhausted if one.rank not in active]
+    # A rank without a batch may still hold the last gradient it computed or received.
+    out = [ended for ended in view.case.exhausted if ended.rank not in active]
     moments: tuple[Moment, ...] = ("local", "reduced")
     stale = [
         np.sum(
-            [flat_by_name(view.of_rank(one.rank, moment, one.steps - 1), layout) for one in out],
+            [
+                flat_by_name(view.of_rank(ended.rank, moment, ended.steps - 1), layout)
+                for ended in out
+            ],
             axis=0,
         )
         for moment in moments

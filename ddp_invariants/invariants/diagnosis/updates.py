@@ -1,7 +1,7 @@
-"""What a parameter that an optimizer step left wrong equals instead.
+"""Explanations of a parameter that is wrong after an optimizer step.
 
-The optimizers are computed again in float64, from what the ranks held when each step's forward
-started and from a gradient: the one they held, their own, or none.
+The optimizers are computed again in float64, from the ranks' values at the start of each step's
+forward. They use one of three gradients: the one the ranks held, their own, or none.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,10 +19,15 @@ from ddp_invariants.records.verdict import Cause, Failure
 
 
 def of_difference(view: EvidenceView, failure: Failure, step: int, rank: int, name: str) -> Failure:
-    """A breach about parameters (or an optimizer's state) that differ between ranks after a step, with what came before."""
+    """Add the causes to a failure about parameters, or optimizer state, that differ between ranks.
+
+    A difference that existed earlier in the step comes first.
+    """
     started = view.noted("forward", step)
     names = [name] if started is not None and name in started[0].by_name else []
-    if started is not None and any(_differs(started, one) for one in names or started[0].by_name):
+    if started is not None and any(
+        _differs(started, tensor) for tensor in names or started[0].by_name
+    ):
         when = "INIT-1" if step == 0 else "PARAM-3: they moved after the step before"
         return caused(
             failure,
@@ -35,8 +40,8 @@ def of_difference(view: EvidenceView, failure: Failure, step: int, rank: int, na
         )
     reduced = view.noted("reduced", step)
     if reduced is not None:
-        held = names or sorted({one for tensors in reduced for one in tensors.by_name})
-        wrong = next((one for one in held if _differs(reduced, one)), None)
+        held = names or sorted({tensor for tensors in reduced for tensor in tensors.by_name})
+        wrong = next((tensor for tensor in held if _differs(reduced, tensor)), None)
         if wrong is not None:
             return caused(failure, [_of_its_gradient(view, step, rank, wrong, "GRAD-1")])
     return of_update(view, failure, step, rank, name) if names else failure
@@ -45,43 +50,46 @@ def of_difference(view: EvidenceView, failure: Failure, step: int, rank: int, na
 def _differs(records: tuple[Tensors, ...], name: str) -> bool:
     held = [tensors.by_name.get(name) for tensors in records]
     return any(
-        (one is None) != (held[0] is None)
+        (value is None) != (held[0] is None)
         or (
-            one is not None
+            value is not None
             and held[0] is not None
-            and not np.array_equal(one, held[0], equal_nan=True)
+            and not np.array_equal(value, held[0], equal_nan=True)
         )
-        for one in held
+        for value in held
     )
 
 
 def _of_its_gradient(view: EvidenceView, step: int, rank: int, name: str, rule: str) -> Cause:
-    """That the gradient is what is wrong, and with what, where that is known."""
-    found = tuple(gradients.causes(view, step, rank, name))
-    why = words(found)
-    told = f"the gradient of step {step} is wrong already ({rule}), and the update follows from it"
-    kind = f"gradient: {found[0].kind}" if len({cause.kind for cause in found}) == 1 else "gradient"
-    return Cause(kind, told + (f": {why}" if why else ""))
+    """Return the cause that the gradient is already wrong, with the gradient's cause if known."""
+    fitting = tuple(gradients.causes(view, step, rank, name))
+    why = words(fitting)
+    text = f"the gradient of step {step} is wrong already ({rule}), and the update follows from it"
+    kind = (
+        f"gradient: {fitting[0].kind}"
+        if len({cause.kind for cause in fitting}) == 1
+        else "gradient"
+    )
+    return Cause(kind, text + (f": {why}" if why else ""))
 
 
 def of_update(view: EvidenceView, failure: Failure, step: int, rank: int, name: str) -> Failure:
-    """A breach about a parameter after a step, with what may have caused it."""
+    """Add the possible causes to a failure about a parameter after a step."""
     try:
         return caused(failure, _of_update(view, step, rank, name))
     except (KeyError, ValueError, IndexError):
-        return (
-            failure  # The evidence is as odd as the parameter; the breach stands without a cause.
-        )
+        return failure  # The evidence is too odd for a diagnosis; the failure gets no cause.
 
 
 def of_a_move(view: EvidenceView, failure: Failure, name: str) -> Failure:
-    """A breach about a parameter that changed between an update and the next forward, at whatever steps of the run."""
+    """Add the causes to a failure about a parameter that changed between an update and a forward.
+
+    All steps of the run with such a change are considered.
+    """
     try:
         fits = [_of_one_move(view, step, name) for step in view.steps("forward")[1:]]
     except (KeyError, ValueError):
-        return (
-            failure  # The evidence is as odd as the parameter; the breach stands without a cause.
-        )
+        return failure  # The evidence is too odd for a diagnosis; the failure gets no cause.
     moved = [causes for causes in fits if causes is not None]
     kinds = (
         set.intersection(*({cause.kind for cause in causes} for causes in moved))
@@ -89,14 +97,17 @@ def of_a_move(view: EvidenceView, failure: Failure, name: str) -> Failure:
         else set()
     )
     if {"update undone", "start restored"} <= kinds:
-        kinds.remove(
-            "update undone"
-        )  # Both are so where the first step's start is that of every step.
+        # Both fit if every step starts from the first step's start.
+        kinds.remove("update undone")
     return caused(failure, [cause for cause in (moved[0] if moved else ()) if cause.kind in kinds])
 
 
 def _of_one_move(view: EvidenceView, step: int, name: str) -> list[Cause] | None:
-    """What explains a parameter's values at a step's start; None where they are what the step before left."""
+    """Return the causes that explain a parameter's values at a step's start.
+
+    Returns:
+        None if the values are those that the step before left.
+    """
 
     def held(moment: Moment, number: int) -> FloatArray:
         return np.stack([tensors.by_name[name] for tensors in view.every_rank(moment, number)])
@@ -104,9 +115,9 @@ def _of_one_move(view: EvidenceView, step: int, name: str) -> list[Cause] | None
     now_W, left_W = held("forward", step), held("updated", step - 1)
     then_W, first_W = held("forward", step - 1), held("forward", 0)
     wrong = [
-        one
-        for one in range(len(now_W))
-        if not np.array_equal(now_W[one], left_W[one], equal_nan=True)
+        rank
+        for rank in range(len(now_W))
+        if not np.array_equal(now_W[rank], left_W[rank], equal_nan=True)
     ]
     if not wrong:
         return None
@@ -135,14 +146,17 @@ def _of_one_move(view: EvidenceView, step: int, name: str) -> list[Cause] | None
         ),
         (
             "averaged",
-            f"it is the mean of what the ranks held after step {step - 1}: parameters were averaged",
+            (
+                f"it is the mean of what the ranks held after step {step - 1}: parameters were "
+                "averaged"
+            ),
             left_W.mean(0, keepdims=True),
             slack,
         ),
     ]
     return [
-        Cause(kind, told)
-        for kind, told, value_W, off in guesses
+        Cause(kind, text)
+        for kind, text, value_W, off in guesses
         if (np.abs(now_W - value_W) <= off)[wrong].all()
         and (np.abs(left_W - value_W) > off)[wrong].any()
     ]
@@ -150,11 +164,11 @@ def _of_one_move(view: EvidenceView, step: int, name: str) -> list[Cause] | None
 
 @dataclass(frozen=True)
 class _Past:
-    """What a rank's parameter went through up to a step.
+    """The history of a rank's parameter up to a step.
 
     Attributes:
         plans_T: The optimizer as it is at each step.
-        starts_T: What it was when each step's forward started.
+        starts_T: The parameter when each step's forward started.
         gradients_T: Its gradient at each step.
     """
 
@@ -163,11 +177,11 @@ class _Past:
     gradients_T: list[FloatArray]
 
     def updated(self, *, last: int = 1, forgets: bool = False) -> tuple[FloatArray, FloatArray]:
-        """The parameter after the last step, and the magnitude of what was added up for it.
+        """Return the parameter after the last step, and the magnitude of all terms added up for it.
 
         Args:
-            last: How often the last update is made.
-            forgets: Whether the optimizer's state is lost before the last step.
+            last: Number of times the last update is made.
+            forgets: True if the optimizer's state is lost before the last step.
         """
         state, steps = _State(np.zeros_like(self.starts_T[0]), np.zeros_like(self.starts_T[0])), 0
         p = most = self.starts_T[0]
@@ -212,7 +226,10 @@ def _sgd(
 def _adam(
     plan: Optimizer, p: FloatArray, g: FloatArray, state: _State, steps: int
 ) -> tuple[FloatArray, _State]:
-    """With torch's defaults, as in `oracle.Optimization`."""
+    """Return the parameter and state after a step, with torch's defaults.
+
+    The formulas are those of `oracle.Optimization`.
+    """
     g = g + plan.weight_decay * p if plan.kind == "adam" else g
     first, second = 0.9 * state.first + 0.1 * g, 0.999 * state.second + 0.001 * g * g
     denominator = np.sqrt(second / (1 - 0.999**steps)) + 1e-8
@@ -278,7 +295,7 @@ def _of_update(view: EvidenceView, step: int, rank: int, name: str) -> list[Caus
 
 
 def _part(view: EvidenceView, step: int, name: str, flat_P: FloatArray) -> FloatArray:
-    """One parameter's elements of a record's."""
+    """Return one parameter's elements of a flat record."""
     layout = view.layout(step)
     number = [slot.name for slot in layout.slots].index(name)
     return flat_P[layout.starts[number] : layout.starts[number + 1]].reshape(
@@ -299,7 +316,8 @@ def _scaled(
     yield (
         Cause(
             "old scale",
-            "it was updated with the gradient divided by the first step's loss scale, not by its own",
+            "it was updated with the gradient divided by the first step's loss scale, not by its "
+            "own",
         ),
         replace(past, gradients_T=[g * scale / scales_T[0] for g, scale in scaled]).updated,
     )
@@ -317,7 +335,10 @@ def _guesses(
     plan, g_T = past.plans_T[-1], past.gradients_T
 
     def planned(**changes: object) -> list[Optimizer]:
-        return [replace(one, **changes) for one in past.plans_T]  # type: ignore[arg-type]  # checked by the plan
+        return [
+            replace(each, **changes)  # type: ignore[arg-type]  # checked by the plan
+            for each in past.plans_T
+        ]
 
     before = len(g_T) - 2
     start = past.starts_T[-1]

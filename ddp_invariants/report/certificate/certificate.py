@@ -1,8 +1,9 @@
-"""The certificate of a session: who was judged, by what, and what came of it. Plain data with one JSON form.
+"""The certificate of a session: plain data with one JSON form.
 
-Made of what the ledger, the discovery and pytest know of a whole session; a page for people is made
-of nothing else. Its digest says that nobody changed it since; it is no signature, and does not say
-who wrote it.
+It states who was judged, by which tools, and with which result. It is made from the data of the
+ledger, the discovery and pytest for a whole session. The page for people is made from the
+certificate alone. The digest shows that nobody changed the certificate after it was written. It is
+no signature and does not identify the author.
 """
 
 import hashlib
@@ -29,7 +30,7 @@ from ddp_invariants.search.ledger import Entry, Ledger
 
 INTERRUPTED = "the session was interrupted"
 FORM = 2
-"""Of the file. A file of another form is refused."""
+"""Version of the file format. A file of another version is refused."""
 
 Said = Literal[
     "holds",
@@ -46,18 +47,18 @@ Result = Literal["certified", "violated", "inconclusive"]
 
 @dataclass(frozen=True)
 class Subject:
-    """What was judged.
+    """The implementation under test.
 
     Attributes:
         side: `ddp` or `sampler`.
-        name: As the options named it.
-        target: What that stands for.
-        version: Of the distribution it comes from, or `unversioned`.
-        digest: SHA-256 of its source files' names and contents; empty where they cannot be read.
-        files: How many these are.
+        name: The name given in the options.
+        target: The object that the name stands for.
+        version: The version of the distribution it comes from, or `unversioned`.
+        digest: SHA-256 of its source files' names and contents; empty if they cannot be read.
+        files: Number of these files.
         first: The first of their names.
-        declares: What it declares, as lines of TOML.
-        driven: How it was driven, a line each.
+        declares: Its declarations, as lines of TOML.
+        driven: The way it was driven, one line each.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -75,21 +76,21 @@ class Subject:
 
 @dataclass(frozen=True)
 class Setting:
-    """By what, where and how it was judged.
+    """The tools, the place and the parameters of a session.
 
     Attributes:
         suite, torch, numpy, hypothesis, python: Versions.
-        backend: Of the process groups.
+        backend: The backend of the process groups.
         machine: The operating system and architecture.
-        processor: Its model.
-        cores: How many a process of the session may use.
-        command: How the session was started.
-        seed: Of the search.
-        cases: Per property.
+        processor: The processor's model.
+        cores: Number of cores that a process of the session may use.
+        command: The command that started the session.
+        seed: The seed of the search.
+        cases: Number of cases per property.
         max_world_size: Largest world size drawn for training.
-        isolation: Whether ranks were kept between cases.
-        began: When, as ISO 8601 in UTC.
-        seconds: How long it took.
+        isolation: The isolation between cases: whether ranks are kept.
+        began: Start time, as ISO 8601 in UTC.
+        seconds: Duration.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -114,24 +115,25 @@ class Setting:
 
 @dataclass(frozen=True)
 class RuleAccount:
-    """What came of a rule.
+    """The result of a rule.
 
     Attributes:
         rule: Its id.
-        requirement: What must hold.
-        verdict: What came of it.
-        judged: Cases it was judged on.
-        compared: Things compared over all of them.
-        needs: Situations without which it has proved nothing, each with the cases that met it.
-        without: Those among its situations that what is on trial does not offer.
-        worst: The largest error in units of its bound; None where that is no number.
-        errors: Cases without an error, with one in each tenth of the bound, and beyond it.
-        observed: Least and largest value of what is only observed.
-        seen: Cases with a breach.
-        confirmed: Violations that fresh processes showed again.
-        why: Why it is not claimed, or was not run, or not all of it.
-        unjudged: Why some cases could not be judged, and how many.
-        failures: Breaches that were seen, by case; ten at most.
+        requirement: Its requirement.
+        verdict: Its verdict.
+        judged: Number of cases it was judged on.
+        compared: Number of things compared over all these cases.
+        needs: Situations without which the rule has proved nothing, each with the number of cases
+            that met it.
+        without: Those of its situations that the implementation does not offer.
+        worst: The largest error in units of its bound; None if that is no finite number.
+        errors: Number of cases without an error, in each tenth of the bound, and beyond the bound.
+        observed: Smallest and largest value of an observed quantity.
+        seen: Number of cases in which the rule failed.
+        confirmed: Number of violations that fresh processes confirmed.
+        why: The reason if the rule is not claimed, was not run, or was run in part.
+        unjudged: The reasons why cases could not be judged, with their numbers.
+        failures: Failures that were seen, by case; ten at most.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -155,7 +157,7 @@ class RuleAccount:
 
 @dataclass(frozen=True)
 class CapabilityAccount:
-    """What became of a capability: how it stands, whether that is declared, and the deviation that is expected of it."""
+    """The result of a capability: its standing, its declaration, and its expected deviation."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -169,7 +171,7 @@ class CapabilityAccount:
 
     @property
     def said(self) -> str:
-        """How it stands, with what excuses it."""
+        """The standing, with its excuse."""
         excuse = (
             ", expected" if self.expected else ", declared unsupported" if self.declared else ""
         )
@@ -182,12 +184,12 @@ class ViolationAccount:
 
     Attributes:
         id: Its short name.
-        by: Who violates the rule.
-        failure: What is wrong and where; its stacks are left to the stored file.
+        by: The implementation that violates the rule.
+        failure: The failure, without its stacks, which remain in the stored file.
         case: The smallest case that shows it.
         confirmed: (k, n): seen again in k of n runs.
         repeat: The command line that repeats it.
-        shown: What a page shows of it.
+        shown: The example that a page shows.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -203,7 +205,13 @@ class ViolationAccount:
 
 @dataclass(frozen=True)
 class Properties:
-    """Whose properties were planned, which ran to their end as the workers say, and of which pytest heard an outcome."""
+    """The properties of a session, by progress.
+
+    Attributes:
+        planned: All properties that were planned.
+        executed: Properties that ran to their end, as the workers report.
+        reported: Properties for which pytest reported an outcome.
+    """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -214,23 +222,23 @@ class Properties:
 
 @dataclass(frozen=True)
 class Certificate:
-    """All of it.
+    """All data of a certificate.
 
     Attributes:
-        outcome: What came of it all; of a partial one, of what there is.
-        partial: Why this is not all of it, a reason each; empty where it is.
-        subjects: Who was judged.
-        setting: By what, where and how.
-        cases: How many were judged.
-        rules: In the order of the specification.
-        capabilities: As probed before the properties.
-        violations: Confirmed ones, those first that explain the others.
-        deviations: Rules that are expected to be breached, and why.
-        properties: Planned, executed, reported.
-        sizes: Cases by kind, world size and dataset length (`drawn.Drawn`).
-        dimensions: Cases by dimension and value.
-        examples: Of each kind of case one that shows well what it is.
-        digest: SHA-256 over all the rest.
+        outcome: The result of the session; if the certificate is partial, of the finished part.
+        partial: The reasons why the session is incomplete; empty if it is complete.
+        subjects: The implementations under test.
+        setting: The tools, the place and the parameters.
+        cases: Number of cases judged.
+        rules: The rules, in the order of the specification.
+        capabilities: The capabilities, as probed before the properties.
+        violations: Confirmed violations; those that explain others come first.
+        deviations: Rules that are expected to fail, with the reasons.
+        properties: Properties planned, executed and reported.
+        sizes: Number of cases by kind, world size and dataset length (`drawn.Drawn`).
+        dimensions: Number of cases by dimension and value.
+        examples: One typical case of each kind.
+        digest: SHA-256 over all other fields.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -254,22 +262,22 @@ class Certificate:
 
     @property
     def exceptions(self) -> list[str]:
-        """What it does not vouch for, because it is declared or expected to be wrong."""
+        """The known faults that the certificate does not vouch for: declared or expected ones."""
         wrong = [
-            f"{one.name} ({one.meaning}), {one.said}"
-            for one in self.capabilities
-            if one.standing == "silently wrong" and (one.declared or one.expected)
+            f"{account.name} ({account.meaning}), {account.said}"
+            for account in self.capabilities
+            if account.standing == "silently wrong" and (account.declared or account.expected)
         ]
         return wrong + [f"{rule}, {why}" for rule, why in self.deviations.items()]
 
     def count(self, verdict: Said) -> int:
-        """How many rules have a verdict."""
-        return sum(one.verdict == verdict for one in self.rules)
+        """Return the number of rules with a verdict."""
+        return sum(account.verdict == verdict for account in self.rules)
 
 
 def outcome(rules: Iterable[RuleAccount]) -> Result:
-    """What the rules' verdicts come to. A session proves nothing of which a rule is left open."""
-    verdicts = {one.verdict for one in rules}
+    """Return the session's result from the rules' verdicts; an open rule leaves it inconclusive."""
+    verdicts = {account.verdict for account in rules}
     if "violated" in verdicts:
         return "violated"
     return (
@@ -280,8 +288,8 @@ def outcome(rules: Iterable[RuleAccount]) -> Result:
 
 
 def shortfall(properties: Properties) -> tuple[str, ...]:
-    """Why not all that was planned was heard of, a reason each; empty where it was."""
-    told = []
+    """Return the reasons why planned properties have no reported result; empty if all have one."""
+    reasons = []
     for verb, there in (
         ("did not run to their end", properties.executed),
         ("were not reported", properties.reported),
@@ -291,13 +299,15 @@ def shortfall(properties: Properties) -> tuple[str, ...]:
             listed = ", ".join(missing[:8]) + (
                 f" and {len(missing) - 8} more" if len(missing) > 8 else ""
             )
-            told.append(f"{len(missing)} of {len(properties.planned)} properties {verb}: {listed}")
-    return tuple(told)
+            reasons.append(
+                f"{len(missing)} of {len(properties.planned)} properties {verb}: {listed}"
+            )
+    return tuple(reasons)
 
 
 @dataclass(frozen=True)
 class Run:
-    """What is known of a session beside its ledger and its discovery: how it was started, and what came back."""
+    """Facts of a session that its ledger and its discovery lack: its start and its reports."""
 
     command: str
     seed: int
@@ -312,17 +322,17 @@ class Run:
 
 
 def make(
-    ledger: Ledger, found: Discovery, run: Run, violations: Mapping[str, StoredViolation]
+    ledger: Ledger, discovery: Discovery, run: Run, violations: Mapping[str, StoredViolation]
 ) -> Certificate:
-    """The certificate of a session.
+    """Return the certificate of a session.
 
     Args:
-        ledger: The sum of all workers'.
-        found: Who is on trial, and what it can do.
+        ledger: The sum of all workers' ledgers.
+        discovery: The implementations under test, with their capabilities.
         run: The session.
-        violations: What is stored of those the ledger confirmed, by file.
+        violations: The stored violations that the ledger confirmed, by file.
     """
-    scope = found.scope(run.max_world_size)
+    scope = discovery.scope(run.max_world_size)
     rules = tuple(_rule(rule, ledger, scope.unclaimed) for rule in ALL_RULES)
     properties = Properties(
         tuple(ALL_RULES),
@@ -337,7 +347,7 @@ def make(
     accounts = [_violation(stored, shown[path]) for path, stored in violations.items()]
     setting = Setting(
         __version__,
-        found.torch,
+        discovery.torch,
         importlib.metadata.version("numpy"),
         importlib.metadata.version("hypothesis"),
         platform.python_version(),
@@ -357,13 +367,13 @@ def make(
         Certificate(
             outcome(rules),
             partial,
-            (_subject("ddp", found), _subject("sampler", found)),
+            (_subject("ddp", discovery), _subject("sampler", discovery)),
             setting,
             ledger.cases,
             rules,
-            tuple(_capabilities(found)),
-            tuple(sorted(accounts, key=lambda one: order.index(one.failure.rule))),
-            dict(found.deviating),
+            tuple(_capabilities(discovery)),
+            tuple(sorted(accounts, key=lambda account: order.index(account.failure.rule))),
+            dict(discovery.deviating),
             properties,
             dict(ledger.drawn.sizes),
             {name: dict(counts) for name, counts in ledger.drawn.dimensions.items()},
@@ -373,7 +383,7 @@ def make(
 
 
 def _processor() -> str:
-    """The processor's model; its architecture where the system does not tell."""
+    """Return the processor's model, or its architecture if the system does not name a model."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -386,12 +396,12 @@ def _processor() -> str:
 
 def _rule(rule: str, ledger: Ledger, unclaimed: frozenset[str]) -> RuleAccount:
     entry, known = ledger.entries.get(rule, Entry()), ALL_RULES[rule]
-    said: Any = ledger.said(rule)
+    verdict: Any = ledger.said(rule)
     without = sorted(unclaimed.intersection(known.needs))
     return RuleAccount(
         rule,
         known.requirement,
-        said,
+        verdict,
         entry.judged,
         entry.compared,
         {need: entry.met[need] for need in known.needs if need not in without},
@@ -407,12 +417,14 @@ def _rule(rule: str, ledger: Ledger, unclaimed: frozenset[str]) -> RuleAccount:
     )
 
 
-def _subject(side: Literal["ddp", "sampler"], found: Discovery) -> Subject:
+def _subject(side: Literal["ddp", "sampler"], discovery: Discovery) -> Subject:
     described, declared = (
-        (found.ddp, found.declared) if side == "ddp" else (found.sampler, found.declared_sampler)
+        (discovery.ddp, discovery.declared)
+        if side == "ddp"
+        else (discovery.sampler, discovery.declared_sampler)
     )
     made_of = described.get("made_of") or {}
-    driven = found.driven if side == "ddp" else described["driven"]
+    driven = discovery.driven if side == "ddp" else described["driven"]
     return Subject(
         side,
         described["name"],
@@ -426,21 +438,21 @@ def _subject(side: Literal["ddp", "sampler"], found: Discovery) -> Subject:
     )
 
 
-def _capabilities(found: Discovery) -> Iterable[CapabilityAccount]:
+def _capabilities(discovery: Discovery) -> Iterable[CapabilityAccount]:
     sides: tuple[tuple[Literal["ddp", "sampler"], Any], ...] = (
-        ("ddp", found.probed),
-        ("sampler", found.dealt),
+        ("ddp", discovery.probed),
+        ("sampler", discovery.dealt),
     )
     for side, probed in sides:
-        for one in probed:
+        for probe in probed:
             yield CapabilityAccount(
                 side,
-                one.capability,
-                CAPABILITIES[one.capability],
-                one.standing.value,
-                one.words,
-                one.declared,
-                one.expected if one.standing is Standing.WRONG else "",
+                probe.capability,
+                CAPABILITIES[probe.capability],
+                probe.standing.value,
+                probe.words,
+                probe.declared,
+                probe.expected if probe.standing is Standing.WRONG else "",
             )
 
 
@@ -457,32 +469,32 @@ def _violation(stored: StoredViolation, shown: Example) -> ViolationAccount:
 
 
 def _examples(plain: Mapping[str, Mapping[str, Any]]) -> dict[str, Example]:
-    # Imported here: it takes longer to import than a case takes to run.
+    # Imported here: the import takes longer than a case takes to run.
     import pydantic
 
     adapter = pydantic.TypeAdapter(dict[str, Example])
-    return adapter.validate_json(json.dumps(plain))  # In JSON, what were tuples may be lists.
+    return adapter.validate_json(json.dumps(plain))  # JSON has lists for tuples.
 
 
 def to_json(certificate: Certificate) -> str:
-    """The one JSON form of a certificate."""
+    """Return the one JSON form of a certificate."""
     text = json.dumps(asdict(certificate), indent=1, ensure_ascii=False, allow_nan=False)
-    # What no file can hold, half a surrogate pair in somebody's message, is replaced.
+    # Half a surrogate pair in a message cannot be written to a file, so it is replaced.
     return text.encode("utf-8", "replace").decode() + "\n"
 
 
 def digest(certificate: Certificate) -> str:
-    """SHA-256 over all of it but the digest."""
+    """Return the SHA-256 over the whole certificate except its digest."""
     return hashlib.sha256(to_json(replace(certificate, digest="")).encode()).hexdigest()
 
 
 def sealed(certificate: Certificate) -> Certificate:
-    """The certificate with its digest."""
+    """Return the certificate with its digest."""
     return replace(certificate, digest=digest(certificate))
 
 
 def schema() -> str:
-    """The JSON schema of a certificate, as it is shipped."""
+    """Return the JSON schema of a certificate, as it is shipped."""
     # Imported here, as above.
     import pydantic
 

@@ -1,7 +1,8 @@
-"""A certificate as one page that opens anywhere: no network, no other file, a few lines of script that sort tables.
+"""A certificate as one page that opens anywhere.
 
-It holds the certificate's JSON, and a digest of itself in its last line, so that `verify` finds
-what was changed in either.
+The page needs no network and no other file; a few lines of script sort its tables. It contains the
+certificate's JSON, and its last line contains a digest of the page. With these, `verify` finds a
+change in either.
 """
 
 import hashlib
@@ -20,7 +21,14 @@ from ddp_invariants.report.certificate.verifying import escaped
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture with what it says, and the case it is of, where it is of one that is not told beside it."""
+    """A picture with its explanation.
+
+    Attributes:
+        title: The title.
+        told: The explanation.
+        svg: The picture.
+        case: The case, if the page does not name the case beside the picture.
+    """
 
     title: str
     told: str
@@ -29,7 +37,7 @@ class Picture:
 
 
 def render(certificate: Certificate, *, drawn: bool = True) -> str:
-    """The page of a certificate; without its pictures where nobody has time to wait for them."""
+    """Return the page of a certificate, without its pictures if there is no time to draw them."""
     template = _environment().get_template("certificate.html.j2")
     text = template.render(
         certificate=certificate,
@@ -38,13 +46,13 @@ def render(certificate: Certificate, *, drawn: bool = True) -> str:
         drawn=drawn,
         pictures=list(_pictures(certificate)) if drawn else [],
         violations=[
-            (one, list(_of_case(f"violation-{number}", one.shown)) if drawn else [])
-            for number, one in enumerate(certificate.violations)
+            (violation, list(_of_case(f"violation-{number}", violation.shown)) if drawn else [])
+            for number, violation in enumerate(certificate.violations)
         ],
-        # Escaped for where it stands, and compared with what it says when it is read.
+        # Escaped for HTML; `verify` unescapes it and compares it with the certificate's own JSON.
         json=Markup(escaped(to_json(certificate))),
     )
-    text = text.encode("utf-8", "replace").decode()  # As the JSON in it.
+    text = text.encode("utf-8", "replace").decode()  # The same replacement as in the JSON.
     return (
         f"{text}<!-- sha256 of all lines above: {hashlib.sha256(text.encode()).hexdigest()} -->\n"
     )
@@ -63,49 +71,49 @@ def _environment() -> Environment:
     return environment
 
 
-def _picture(title: str, told: str, svg: str, case: str = "") -> Picture:
-    return Picture(title, told, Markup(svg), case)
+def _picture(title: str, explanation: str, svg: str, case: str = "") -> Picture:
+    return Picture(title, explanation, Markup(svg), case)
 
 
 def _pictures(certificate: Certificate) -> Iterator[Picture]:
-    """What is shown of the whole session."""
-    # Imported here: it takes longer to import than the rest takes to be written.
+    """Yield the pictures of the whole session."""
+    # Imported here: the import takes longer than writing the rest of the page.
     from ddp_invariants.report.certificate import pictures
 
-    bounded = [one for one in certificate.rules if sum(one.errors[1:])]
+    bounded = [account for account in certificate.rules if sum(account.errors[1:])]
     if bounded:
         yield _picture(
             "Errors, in tenths of their bounds",
-            "How many cases of each rule had a largest error in each tenth of what rounding explains. Rules that "
-            "compare bits, and allow nothing, are not here.",
+            "How many cases of each rule had a largest error in each tenth of what rounding "
+            "explains. Rules that compare bits, and allow nothing, are not here.",
             pictures.errors("errors", bounded),
         )
-    for kind, what in (("training", "training"), ("shard", "samplers")):
+    for kind, label in (("training", "training"), ("shard", "samplers")):
         if any(key.startswith(f"{kind} ") for key in certificate.sizes):
             yield _picture(
-                f"What was drawn: {what}",
+                f"What was drawn: {label}",
                 "Cases by world size and dataset length.",
                 pictures.sizes(f"sizes-{kind}", certificate.sizes, kind),
             )
     for kind, shown in certificate.examples.items():
-        for one in _of_case(f"example-{kind}", shown):
-            told = next(view.case for view in (shown.shards, shown.timeline) if view is not None)
-            yield replace(one, case=told)
+        for picture in _of_case(f"example-{kind}", shown):
+            case = next(view.case for view in (shown.shards, shown.timeline) if view is not None)
+            yield replace(picture, case=case)
 
 
 def _of_case(name: str, shown: Example) -> Iterator[Picture]:
-    """What is shown of one case."""
+    """Yield the pictures of one case."""
     # Imported here, as above.
     from ddp_invariants.report.certificate import pictures
 
     if shown.shards is not None:
         cut = " What goes beyond is left out." if shown.shards.cut else ""
-        told = (
-            "The number in a cell is the rank that got the sample. Hatched, it was dealt out before: padding, where due. "
-            f"What nobody got is empty.{cut}"
+        explanation = (
+            "The number in a cell is the rank that got the sample. Hatched, it was dealt out "
+            f"before: padding, where due. What nobody got is empty.{cut}"
         )
         yield _picture(
-            "Who got which sample", told, pictures.shard_map(f"{name}-shards", shown.shards)
+            "Who got which sample", explanation, pictures.shard_map(f"{name}-shards", shown.shards)
         )
     if shown.mismatch is not None:
         more = f" {shown.mismatch.cut} parameters more are left out." if shown.mismatch.cut else ""
@@ -121,8 +129,9 @@ def _of_case(name: str, shown: Example) -> Iterator[Picture]:
         yield _picture(
             "A step on every rank",
             "A tick in a backward is a gradient that is computed, upon which hooks run; a "
-            "bar below is a collective, from its start to when somebody waits for it, with a thick end where that "
-            f"was asked for. Those that reduce gradients are numbered.{disturbed}{hatched}",
+            "bar below is a collective, from its start to when somebody waits for it, with a "
+            "thick end where that was asked for. Those that reduce gradients are "
+            f"numbered.{disturbed}{hatched}",
             pictures.timeline(f"{name}-timeline", shown.timeline),
         )
         if shown.timeline.buckets:
@@ -134,24 +143,27 @@ def _of_case(name: str, shown: Example) -> Iterator[Picture]:
 
 
 def side_by_side(certificates: Sequence[Certificate]) -> str:
-    """A page that compares several implementations: rules and capabilities, a column each."""
+    """Return a page that compares the rules and capabilities of several implementations."""
     template = _environment().get_template("comparison.html.j2")
     rules = [
         (
-            one.rule,
-            one.requirement,
+            row.rule,
+            row.requirement,
             [
                 next(
-                    (other.verdict for other in each.rules if other.rule == one.rule), "not tested"
+                    (account.verdict for account in each.rules if account.rule == row.rule),
+                    "not tested",
                 )
                 for each in certificates
             ],
         )
-        for one in certificates[0].rules
+        for row in certificates[0].rules
     ]
     names = list(
         dict.fromkeys(
-            (one.side, one.name, one.meaning) for each in certificates for one in each.capabilities
+            (account.side, account.name, account.meaning)
+            for each in certificates
+            for account in each.capabilities
         )
     )
     capabilities = [
@@ -160,7 +172,11 @@ def side_by_side(certificates: Sequence[Certificate]) -> str:
             meaning,
             [
                 next(
-                    (one.said for one in each.capabilities if (one.side, one.name) == (side, name)),
+                    (
+                        account.said
+                        for account in each.capabilities
+                        if (account.side, account.name) == (side, name)
+                    ),
                     "not probed",
                 )
                 for each in certificates

@@ -1,7 +1,8 @@
-"""Pictures of a certificate, as SVG that stands in a page: text stays text, and ink and paper are the page's, light or dark.
+"""Pictures of a certificate, as SVG inside a page.
 
-Whatever a colour says, a number, a word or hatching says too; scales are ones that colour-blind
-readers tell apart (cividis; Okabe and Ito 2008). The same data gives the same bytes.
+Text stays text, and ink and paper have the page's colours, light or dark. A number, a word or
+hatching repeats every meaning of a colour. The scales are distinguishable for colour-blind readers
+(cividis; Okabe and Ito 2008). The same data gives the same bytes.
 """
 
 import re
@@ -23,11 +24,11 @@ from ddp_invariants.search.ledger import TENTHS
 
 _INK, _FAINT, _PAPER = "#010101", "#020202", "#fefefe"
 _VARIABLES = {_INK: "var(--ink)", _FAINT: "var(--faint)", _PAPER: "var(--paper)"}
-"""Colours that stand for the page's own."""
+"""Placeholder colours, and the page's own colours that replace them."""
 _RANKS = ("#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7", "#999999")
 """Okabe and Ito's palette."""
 _LIGHT = ("#e69f00", "#56b4e9", "#009e73", "#f0e442", "#cc79a7", "#999999")
-"""Those of them on which black is read better than white."""
+"""The colours of the palette on which black text is easier to read than white."""
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "font.family": "sans-serif",
@@ -52,7 +53,7 @@ _STYLE: dict[Any, Any] = {
 
 
 def _drawn(name: str, size: tuple[float, float], draw: Callable[[Axes], None]) -> str:
-    """An SVG element of a size in inches."""
+    """Return an SVG element of a size in inches."""
     with rc_context({**_STYLE, "svg.hashsalt": name}):
         figure = Figure(figsize=size, layout="constrained")
         draw(figure.subplots())
@@ -64,7 +65,7 @@ def _drawn(name: str, size: tuple[float, float], draw: Callable[[Axes], None]) -
         )
     svg = text.getvalue()
     svg = svg[svg.index("<svg") :]
-    # Ids are the page's: those of two pictures must not meet.
+    # Ids are shared by the whole page: those of two pictures must differ.
     svg = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{name}-", svg)
     for colour, variable in _VARIABLES.items():
         svg = svg.replace(colour, variable)
@@ -72,10 +73,11 @@ def _drawn(name: str, size: tuple[float, float], draw: Callable[[Axes], None]) -
 
 
 def shard_map(name: str, view: ShardMap) -> str:
-    """Which rank got which sample: a row per epoch, a column per sample, in each cell the ranks that got it.
+    """Return a picture of which rank got which sample.
 
-    A sample that was dealt out before, in the order ranks and positions go, is hatched: it pads.
-    One that nobody got is empty.
+    It has a row per epoch and a column per sample; each cell contains the ranks that got the
+    sample. A sample that an earlier rank or position already got is hatched: it is padding. A
+    sample that no rank got is empty.
     """
     indices = [index for of_epoch in view.shards for shard in of_epoch for index in shard]
     columns = min(view.samples, 1 + max(indices, default=0))
@@ -133,7 +135,11 @@ def shard_map(name: str, view: ShardMap) -> str:
 
 
 def timeline(name: str, view: Timeline) -> str:
-    """A step, a lane per rank: its backward with a tick for each gradient, below it its collectives until somebody waits."""
+    """Return a picture of a step, with a lane per rank.
+
+    A lane shows the backward with a tick for each gradient. Below it are the collectives, each
+    until the program waits for it.
+    """
     end = max(
         [lane.ended for lane in view.lanes]
         + [sent.waited or sent.launched for lane in view.lanes for sent in lane.sent]
@@ -203,26 +209,26 @@ def timeline(name: str, view: Timeline) -> str:
 
 
 def buckets(name: str, view: Timeline) -> str:
-    """The reductions of a step as the first rank sent them, with what each carried."""
+    """Return a picture of a step's reductions on the first rank, with their parameters."""
 
     def draw(axes: Axes) -> None:
-        largest = max((one.elements for one in view.buckets), default=1) or 1
-        for row, one in enumerate(view.buckets):
+        largest = max((bucket.elements for bucket in view.buckets), default=1) or 1
+        for row, bucket in enumerate(view.buckets):
             axes.add_patch(
                 Rectangle(
                     (0, row + 0.15),
-                    one.elements,
+                    bucket.elements,
                     0.7,
                     facecolor=_RANKS[row % len(_RANKS)],
                     edgecolor=_INK,
                     linewidth=0.6,
                 )
             )
-            carried = ", ".join(one.carried[:4]) + (
-                f" and {len(one.carried) - 4} more" if len(one.carried) > 4 else ""
+            carried = ", ".join(bucket.carried[:4]) + (
+                f" and {len(bucket.carried) - 4} more" if len(bucket.carried) > 4 else ""
             )
             axes.text(
-                one.elements + largest * 0.01,
+                bucket.elements + largest * 0.01,
                 row + 0.5,
                 carried or "not known which",
                 va="center",
@@ -233,8 +239,8 @@ def buckets(name: str, view: Timeline) -> str:
         axes.set_yticks(
             np.arange(len(view.buckets)) + 0.5,
             [
-                f"{number}: {one.elements} x {one.dtype}"
-                for number, one in enumerate(view.buckets, start=1)
+                f"{number}: {bucket.elements} x {bucket.dtype}"
+                for number, bucket in enumerate(view.buckets, start=1)
             ],
         )
         axes.set_xticks([0, largest])
@@ -244,7 +250,7 @@ def buckets(name: str, view: Timeline) -> str:
 
 
 def mismatch(name: str, view: Mismatch) -> str:
-    """How far each rank is off, parameter by parameter."""
+    """Return a picture of each rank's largest difference, parameter by parameter."""
     values = np.array(
         [[np.nan if value is None else value for value in row] for row in view.largest],
         dtype=np.float64,
@@ -263,7 +269,7 @@ def mismatch(name: str, view: Mismatch) -> str:
 
 
 def errors(name: str, accounts: Sequence[RuleAccount]) -> str:
-    """How many cases of each rule had a largest error in each tenth of its bound."""
+    """Return a picture of the number of cases per rule and tenth of the bound."""
     counts = np.array([account.errors for account in accounts], dtype=np.float64)
     labels = ["none", *(f"to {tenth / TENTHS:.1f}" for tenth in range(1, TENTHS + 1)), "beyond"]
     return _cells(
@@ -277,7 +283,7 @@ def errors(name: str, accounts: Sequence[RuleAccount]) -> str:
 
 
 def sizes(name: str, counts: Mapping[str, int], kind: str) -> str:
-    """How many cases of a kind were drawn by world size and dataset length."""
+    """Return a picture of the number of drawn cases by world size and dataset length."""
     drawn = {
         (int(ranks), int(samples)): count
         for (of, ranks, samples), count in (
@@ -286,7 +292,7 @@ def sizes(name: str, counts: Mapping[str, int], kind: str) -> str:
         if of == kind
     }
     ranks = sorted({ranks for ranks, _ in drawn})
-    # Neighbouring lengths share a column, named by the longest: more are not read.
+    # Neighbouring lengths share a column, named by the longest: nobody reads more columns.
     column = {samples: next(edge for edge in _EDGES if edge >= samples) for _, samples in drawn}
     columns = sorted(set(column.values()))
     table = np.zeros((len(ranks), len(columns)))
@@ -320,7 +326,10 @@ def _cells(
     wide: float,
     least: float = 0.5,
 ) -> str:
-    """A table of cells whose colours tell sizes on a logarithmic scale, and whose texts tell them exactly."""
+    """Return a table of cells with colours and texts.
+
+    The colours show sizes on a logarithmic scale, and the texts show the exact values.
+    """
     norm, colours = LogNorm(least, max(values.max(), least * 10)), colormaps["cividis"]
     names = [_shortened(row) for row in rows]
 

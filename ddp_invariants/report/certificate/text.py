@@ -1,4 +1,4 @@
-"""A certificate in words: its headline, what `verify` says of it, a table for a CI job's page, a badge."""
+"""A certificate in words: headline, the text of `verify`, a table for a CI job's page, a badge."""
 
 import json
 import textwrap
@@ -16,12 +16,12 @@ ORDER: tuple[Said, ...] = (
     "observed",
     "not claimed",
 )
-"""Verdicts in the order in which a reader wants to hear of them."""
+"""Verdicts in the order of their importance to a reader."""
 _WIDTH = 118
 
 
 def headline(certificate: Certificate) -> str:
-    """The outcome in a word or two."""
+    """Return the outcome in a word or two."""
     if certificate.outcome == "violated":
         return "VIOLATED"
     if certificate.partial:
@@ -32,7 +32,7 @@ def headline(certificate: Certificate) -> str:
 
 
 def counted(certificate: Certificate) -> str:
-    """How many rules have which verdict."""
+    """Return the number of rules by verdict."""
     counts = [(certificate.count(verdict), verdict) for verdict in ORDER]
     return ", ".join(
         f"{count} {'hold' if verdict == 'holds' and count > 1 else verdict}"
@@ -42,13 +42,13 @@ def counted(certificate: Certificate) -> str:
 
 
 def situations(account: RuleAccount) -> str:
-    """What a rule needs to have met, and how often it did."""
+    """Return the situations a rule needs, and the number of cases that met each."""
     met = [f"{need}: {count:,}" for need, count in account.needs.items()]
     return "; ".join([*met, *(f"{need}: not offered" for need in account.without)])
 
 
 def largest(account: RuleAccount) -> str:
-    """A rule's largest error."""
+    """Return a rule's largest error."""
     if account.observed:
         return f"{account.observed[0]:.2f} to {account.observed[-1]:.2f} observed"
     if account.worst is None:
@@ -61,43 +61,52 @@ def largest(account: RuleAccount) -> str:
 
 
 def printable(text: str) -> str:
-    """Text of a file somebody else wrote without what steers a terminal."""
-    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)
+    """Return untrusted text without the characters that control a terminal."""
+    return "".join(
+        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text
+    )
 
 
 def verified(certificate: Certificate) -> str:
-    """What a file that holds together says."""
+    """Return the summary of a certificate file that passed all checks."""
     setting = certificate.setting
     by = (
-        f"ddp-invariants {setting.suite}, torch {setting.torch}, numpy {setting.numpy}, hypothesis {setting.hypothesis}, "
-        f"Python {setting.python}, backend {setting.backend}; {setting.processor}, {setting.machine}"
+        f"ddp-invariants {setting.suite}, torch {setting.torch}, numpy {setting.numpy}, "
+        f"hypothesis {setting.hypothesis}, Python {setting.python}, backend {setting.backend}; "
+        f"{setting.processor}, {setting.machine}"
     )
     how = (
         f"seed {setting.seed}, {setting.cases} cases per property, {certificate.cases:,} judged, "
         f"world sizes to {setting.max_world_size}, isolation {setting.isolation}, {setting.began}"
     )
     rows: list[tuple[str, str]] = [
-        (one.side, f"{one.name} = {one.target} ({one.version}), {_source(one)}")
-        for one in certificate.subjects
+        (subject.side, f"{subject.name} = {subject.target} ({subject.version}), {_source(subject)}")
+        for subject in certificate.subjects
     ]
     rows += [("by", by), ("how", how), ("rules", counted(certificate))]
     rows += [("partial", reason) for reason in certificate.partial]
-    rows += [("except", one) for one in certificate.exceptions]
+    rows += [("except", exception) for exception in certificate.exceptions]
     rows += [
-        ("violated", f"{one.failure.rule}: {one.failure.fact}; {one.failure.where}")
-        for one in certificate.violations
+        (
+            "violated",
+            f"{violation.failure.rule}: {violation.failure.fact}; {violation.failure.where}",
+        )
+        for violation in certificate.violations
     ]
-    digest = f"{certificate.digest}: unchanged since it was written. It is no signature: who wrote it, it does not say"
+    digest = (
+        f"{certificate.digest}: unchanged since it was written. It is no signature: who "
+        "wrote it, it does not say"
+    )
     rows += [("digest", digest)]
     return "\n".join(
         [headline(certificate), *(_row(label, printable(text)) for label, text in rows)]
     )
 
 
-def _source(one: Subject) -> str:
+def _source(subject: Subject) -> str:
     return (
-        f"source {one.digest[:16]} of {one.files} file{'s' if one.files > 1 else ''}"
-        if one.digest
+        f"source {subject.digest[:16]} of {subject.files} file{'s' if subject.files > 1 else ''}"
+        if subject.digest
         else "source not read"
     )
 
@@ -110,23 +119,28 @@ def _row(label: str, text: str) -> str:
 
 
 def markdown(certificate: Certificate) -> str:
-    """A table for the page of a CI job (GitHub's flavour)."""
+    """Return a table for the page of a CI job, in GitHub's Markdown."""
     who = " and ".join(
-        f"`{_cell(one.name)}` ({_cell(one.version)})" for one in certificate.subjects
+        f"`{_cell(subject.name)}` ({_cell(subject.version)})" for subject in certificate.subjects
     )
     setting = certificate.setting
-    told = (
-        f"{who}, by ddp-invariants {setting.suite} on torch {setting.torch}, seed {setting.seed}: {certificate.cases:,} "
-        f"cases; {counted(certificate)}."
+    summary = (
+        f"{who}, by ddp-invariants {setting.suite} on torch {setting.torch}, seed "
+        f"{setting.seed}: {certificate.cases:,} cases; {counted(certificate)}."
     )
-    lines = [f"## {headline(certificate)}", "", told, ""]
+    lines = [f"## {headline(certificate)}", "", summary, ""]
     lines += [f"- partial: {_cell(reason)}" for reason in certificate.partial]
-    lines += [f"- except: {_cell(one)}" for one in certificate.exceptions]
-    for one in certificate.violations:
+    lines += [f"- except: {_cell(exception)}" for exception in certificate.exceptions]
+    for violation in certificate.violations:
         lines += [
-            f"- **{one.failure.rule}** violated: {_cell(one.failure.fact)}; {_cell(one.failure.where)}"
-            + (f"; perhaps {_cell(one.failure.perhaps)}" if one.failure.perhaps else ""),
-            f"  `{_cell(one.repeat)}`",
+            (
+                f"- **{violation.failure.rule}** violated: {_cell(violation.failure.fact)}; "
+                f"{_cell(violation.failure.where)}"
+            )
+            + (
+                f"; perhaps {_cell(violation.failure.perhaps)}" if violation.failure.perhaps else ""
+            ),
+            f"  `{_cell(violation.repeat)}`",
         ]
     lines += [
         "",
@@ -134,25 +148,25 @@ def markdown(certificate: Certificate) -> str:
         "|---|---|---:|---:|---|",
     ]
     lines += [
-        f"| {one.rule} | {one.verdict} | {one.judged:,} | {one.compared:,} | {largest(one)} |"
-        for one in in_order(certificate)
+        f"| {rule.rule} | {rule.verdict} | {rule.judged:,} | {rule.compared:,} | {largest(rule)} |"
+        for rule in in_order(certificate)
     ]
     return "\n".join(lines) + "\n"
 
 
 def in_order(certificate: Certificate) -> Iterable[RuleAccount]:
-    """Rules in the order in which a reader wants to hear of them."""
-    return sorted(certificate.rules, key=lambda one: ORDER.index(one.verdict))
+    """Return the rules in the order of their verdicts' importance to a reader."""
+    return sorted(certificate.rules, key=lambda account: ORDER.index(account.verdict))
 
 
 def _cell(text: str) -> str:
-    """Text within a cell or an item: nothing in it is markup, and nothing ends it."""
+    """Return text for a table cell or a list item, with all markup escaped."""
     plain = printable(text).replace("&", "&amp;").replace("<", "&lt;")
     return plain.replace("|", "\\|").replace("`", "'").replace("*", "\\*").replace("[", "\\[")
 
 
 def badge(certificate: Certificate) -> str:
-    """A badge as shields.io's endpoint takes it."""
+    """Return a badge in the form of shields.io's endpoint."""
     holds = certificate.count("holds") + certificate.count("observed")
     message, colour = {
         "violated": (f"violated: {certificate.count('violated')} rules", "red"),

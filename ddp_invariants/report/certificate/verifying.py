@@ -1,7 +1,7 @@
-"""Read a certificate somebody else may have written, and find out whether it holds together. Nothing in it is executed.
+"""The check of a certificate that an untrusted author may have written; nothing in it is executed.
 
-Whoever wants to can write a false one, with a digest that is right: this finds what was changed,
-cut off, left out, or cannot be.
+Anybody can write a false certificate with a correct digest. The check finds parts that were
+changed, cut off or left out, and statements that are impossible.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from ddp_invariants.report.certificate.certificate import (
 from ddp_invariants.report.certificate.text import printable
 
 MOST_READ = 32 << 20
-"""Bytes of the largest file that is read: a page with all its pictures has some two MiB."""
+"""Largest number of bytes that are read; a page with all its pictures has about two MiB."""
 EMBEDDED = re.compile(
     r'<script type="application/json" id="certificate">\n(?P<json>.*?)</script>', re.DOTALL
 )
@@ -32,16 +32,16 @@ FOOT = re.compile(r"<!-- sha256 of all lines above: (?P<digest>[0-9a-f]{64}) -->
 
 
 def read(path: Path) -> Certificate:
-    """The certificate in a file, JSON or page.
+    """Return the certificate in a file, which is JSON or a page.
 
     Raises:
-        CertificateError: It cannot be read, was changed after it was written, or contradicts
+        CertificateError: The file cannot be read, was changed after it was written, or contradicts
             itself.
     """
     text = _text(path)
     if text.lstrip()[:15].lower() == "<!doctype html>":
         text = _embedded(path, text)
-    # Imported here: it takes longer to import than all else a command does.
+    # Imported here: the import takes longer than the rest of a command.
     import pydantic
 
     try:
@@ -56,7 +56,8 @@ def read(path: Path) -> Certificate:
         )
     if plain.get("form") != FORM:
         raise CertificateError(
-            f"{path}: it is of form {_brief(plain.get('form'))}; this version reads form {FORM} alone"
+            f"{path}: it is of form {_brief(plain.get('form'))}; this version reads form {FORM} "
+            "alone"
         )
     try:
         certificate = pydantic.TypeAdapter(Certificate).validate_json(text)
@@ -80,10 +81,10 @@ def read(path: Path) -> Certificate:
 
 
 def _text(path: Path) -> str:
-    """What a file holds.
+    """Return the text of a file.
 
     Raises:
-        CertificateError: It cannot be read.
+        CertificateError: The file cannot be read.
     """
     try:
         if path.exists() and not path.is_file():
@@ -101,39 +102,47 @@ def _text(path: Path) -> str:
 
 
 def _embedded(path: Path, text: str) -> str:
-    """The JSON of a page nobody changed.
+    """Return the JSON of an unchanged page.
 
     Raises:
-        CertificateError: It was changed, or is not all there, or holds none.
+        CertificateError: The page was changed, is incomplete, or contains no certificate.
     """
     foot = FOOT.search(text)
     if foot is None:
         raise CertificateError(
-            f"{path}: its last line, which has the page's digest, is not there: it was cut off, or is of "
-            "something else"
+            f"{path}: its last line, which has the page's digest, is not there: it was cut off, "
+            "or is of something else"
         )
     if hashlib.sha256(text[: foot.start()].encode()).hexdigest() != foot["digest"]:
         raise CertificateError(
             f"{path}: the page was changed after it was written: its digest is of something else"
         )
-    found = EMBEDDED.findall(text)
-    if len(found) != 1:
-        raise CertificateError(f"{path}: the page holds {len(found)} certificates, expected one")
-    return unescaped(found[0])
+    certificates = EMBEDDED.findall(text)
+    if len(certificates) != 1:
+        raise CertificateError(
+            f"{path}: the page holds {len(certificates)} certificates, expected one"
+        )
+    return unescaped(certificates[0])
 
 
 _ESCAPED = {"&": "\\u0026", "<": "\\u003c", ">": "\\u003e"}
 
 
 def escaped(text: str) -> str:
-    """JSON as a page can hold it: what would be markup is written otherwise, within strings, where alone it can be."""
+    """Return JSON with the characters of markup escaped, so that a page can contain it.
+
+    These characters occur only within JSON strings, where an escape is allowed.
+    """
     for character, written in _ESCAPED.items():
         text = text.replace(character, written)
     return text
 
 
 def unescaped(text: str) -> str:
-    """What `escaped` was given. A backslash of its own before such a sequence is doubled in JSON, and stays."""
+    """Return the text that `escaped` was given.
+
+    A literal backslash before such a sequence is doubled in JSON, and is kept.
+    """
 
     def plain(match: re.Match[str]) -> str:
         of_its_own = len(match[1]) % 2 == 0
@@ -147,8 +156,8 @@ def _brief(value: object) -> str:
 
 
 def contradictions(certificate: Certificate) -> Iterator[str]:
-    """What cannot be, a sentence each."""
-    properties, rules = certificate.properties, [one.rule for one in certificate.rules]
+    """Yield the impossible statements of a certificate, a sentence each."""
+    properties, rules = certificate.properties, [account.rule for account in certificate.rules]
     if list(properties.planned) != rules or len(set(rules)) < len(rules):
         yield "the properties planned are not the rules it tells of"
     for verb, some in (("executed", properties.executed), ("reported", properties.reported)):
@@ -156,26 +165,40 @@ def contradictions(certificate: Certificate) -> Iterator[str]:
             yield f"the properties {verb} are not among those planned, or there twice"
     expected = shortfall(properties)
     if certificate.partial not in (expected, (INTERRUPTED, *expected)):
-        yield f"it says of what is missing {list(certificate.partial)}, and its properties say {list(expected)}"
+        yield (
+            f"it says of what is missing {list(certificate.partial)}, and its properties say "
+            f"{list(expected)}"
+        )
     if certificate.outcome != outcome(certificate.rules):
-        yield f"its outcome is {certificate.outcome!r}, its rules say {outcome(certificate.rules)!r}"
+        yield (
+            f"its outcome is {certificate.outcome!r}, its rules say {outcome(certificate.rules)!r}"
+        )
     if sum(certificate.sizes.values()) != certificate.cases:
-        yield f"it counts {certificate.cases} cases, and by their sizes {sum(certificate.sizes.values())}"
+        yield (
+            f"it counts {certificate.cases} cases, and by their sizes "
+            f"{sum(certificate.sizes.values())}"
+        )
     for account in certificate.rules:
-        yield from (f"{account.rule} {told}" for told in _of_a_rule(certificate, account))
-    for one in certificate.violations:
-        if not 1 <= one.confirmed[0] <= one.confirmed[1]:
-            yield f"{one.failure.rule} is violated in {one.confirmed[0]} of {one.confirmed[1]} runs"
-        if one.id != identifier(one.case, one.failure.rule, one.by):
-            yield f"the violation {one.id} of {one.failure.rule} is not of the case it shows"
-        if one.failure.rule not in {
+        yield from (f"{account.rule} {sentence}" for sentence in _of_a_rule(certificate, account))
+    for violation in certificate.violations:
+        if not 1 <= violation.confirmed[0] <= violation.confirmed[1]:
+            yield (
+                f"{violation.failure.rule} is violated in {violation.confirmed[0]} of "
+                f"{violation.confirmed[1]} runs"
+            )
+        if violation.id != identifier(violation.case, violation.failure.rule, violation.by):
+            yield (
+                f"the violation {violation.id} of {violation.failure.rule} is not of the case "
+                "it shows"
+            )
+        if violation.failure.rule not in {
             rule.rule for rule in certificate.rules if rule.verdict == "violated"
         }:
-            yield f"{one.failure.rule} has a violation, and its verdict is another"
+            yield f"{violation.failure.rule} has a violation, and its verdict is another"
 
 
 def _of_a_rule(certificate: Certificate, account: RuleAccount) -> Iterator[str]:
-    """What cannot be of one rule."""
+    """Yield the impossible statements about one rule."""
     verdict, executed = account.verdict, account.rule in certificate.properties.executed
     counts = (
         account.judged,
@@ -190,7 +213,10 @@ def _of_a_rule(certificate: Certificate, account: RuleAccount) -> Iterator[str]:
         or account.judged > certificate.cases
         or max(account.needs.values(), default=0) > account.judged
     ):
-        yield f"counts what cannot be: {account.judged} cases of {certificate.cases}, situations {account.needs}"
+        yield (
+            f"counts what cannot be: {account.judged} cases of {certificate.cases}, situations "
+            f"{account.needs}"
+        )
     if sum(account.errors) != account.judged:
         yield f"was judged on {account.judged} cases, and has the errors of {sum(account.errors)}"
     if verdict in ("holds", "observed") and not (executed and account.judged and account.compared):
@@ -205,7 +231,7 @@ def _of_a_rule(certificate: Certificate, account: RuleAccount) -> Iterator[str]:
         yield "was not run, and nothing says why"
     if verdict == "violated" and (
         not account.confirmed
-        or account.rule not in {one.failure.rule for one in certificate.violations}
+        or account.rule not in {violation.failure.rule for violation in certificate.violations}
     ):
         yield "is violated, and no violation of it is there"
     if verdict in ("not tested", "not finished") and executed:
@@ -213,7 +239,7 @@ def _of_a_rule(certificate: Certificate, account: RuleAccount) -> Iterator[str]:
 
 
 def status(certificate: Certificate) -> int:
-    """Exit status: 0 where it certifies, 1 where it tells of a violation, 2 where it is partial or inconclusive."""
+    """Return the exit status: 0 certified, 1 violated, 2 partial or inconclusive."""
     if certificate.partial:
         return 2
     return {"certified": 0, "violated": 1, "inconclusive": 2}[certificate.outcome]
