@@ -33,7 +33,10 @@ class CaseError(ValueError):
 
 
 class CatalogueError(ValueError):
-    """A docstring of `faults/` is not of the form that makes it a record: the message names it and the form."""
+    """A docstring of `faults/` without the form of a record.
+
+    The message names the docstring and the form.
+    """
 
 
 class HarnessError(RuntimeError):

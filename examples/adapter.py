@@ -1,4 +1,4 @@
-"""An adapter for a wrapper that fits no usual shape: gradients are exchanged by a call with an odd name."""
+"""An adapter for a wrapper of an unusual shape: an oddly named call exchanges the gradients."""
 
 from typing import Any
 
@@ -6,7 +6,10 @@ from naive_blocking import NaiveBlocking
 
 
 class Odd(NaiveBlocking):
-    """Somebody's wrapper: its call after backward is none of the usual names, and it wants to be told the world size."""
+    """A wrapper written by somebody else.
+
+    Its call after backward has none of the usual names, and its constructor needs the world size.
+    """
 
     def __init__(self, module: Any, how_many: int) -> None:
         super().__init__(module)
@@ -18,12 +21,12 @@ class Odd(NaiveBlocking):
 
 
 class Adapter:
-    """How it is driven; all else is as usual."""
+    """The calls that drive the wrapper; everything else is as usual."""
 
     def wrap(self, module: Any, context: Any) -> Any:
-        """Called with what the usual names do not give."""
+        """Wrap the module, with the argument that the usual names do not give."""
         return Odd(module, how_many=context.world_size)
 
     def after_backward(self, wrapped: Any, _optimizer: Any) -> None:
-        """Called once per synchronised backward."""
+        """Exchange the gradients; called once per synchronised backward."""
         wrapped.exchange()

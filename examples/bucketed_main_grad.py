@@ -1,24 +1,25 @@
-"""Buckets over fp32 main gradients: accumulate in float32, reduce while backward runs, hand back in the parameter's dtype.
+"""Buckets of float32 main gradients, which are reduced while backward runs.
 
-Idea: buckets and overlap from Li et al. 2020, section 3.2.3, arXiv:2006.15704; the fp32 `main_grad`
-from large-model trainers (Shoeybi et al. 2019, arXiv:1909.08053), where bfloat16 sums over many
-micro-batches would lose small terms.
+Gradients accumulate in float32 and are handed back in the parameter's dtype.
 
-Claims: gradients are the mean over the ranks when backward returns; communication overlaps with
-backward; accumulation under `no_sync()` loses nothing to bfloat16; `reset()` before each step's
+Idea: Buckets and overlap are from Li et al. 2020, section 3.2.3, arXiv:2006.15704. The fp32
+`main_grad` is from large-model trainers (Shoeybi et al. 2019, arXiv:1909.08053). There, bfloat16
+sums over many micro-batches would lose small terms.
+
+Claims: Gradients are the mean over the ranks when backward returns. Communication overlaps with
+backward. Accumulation under `no_sync()` loses nothing to bfloat16. `reset()` before each step's
 first batch clears the accumulators.
 
-Verdict: `AsDescribed` is right only where `.grad` is set to None between steps and no parameter is
+Verdict: `AsDescribed` is right only if `.grad` is set to None between steps and no parameter is
 float64.
-  - `tensor.to(dtype)` returns the tensor itself where the dtype is the same: `.grad` of a float32
-  parameter *is* its main
-    gradient. If it is zeroed in place or kept, autograd adds the next gradient to both, and the
-    hook adds it again: twice too large.
-  - `reset()` zeroes, through the same alias, a gradient that was kept on purpose.
-  - The main gradient of a float64 parameter has float32 precision.
+  - `tensor.to(dtype)` returns the tensor itself if the dtype is the same. So `.grad` of a float32
+    parameter *is* its main gradient. If `.grad` is zeroed in place or kept, autograd adds the next
+    gradient to both, and the hook adds it again: the result is twice too large.
+  - Through the same alias, `reset()` zeroes a gradient that was kept on purpose.
+  - The main gradient of a float64 parameter has only float32 precision.
   - A parameter without a gradient leaves its bucket waiting; backward then ends with an error.
-  - A backward that raises half way, and is caught, leaves the callback marked as queued: nothing is
-  ever handed back again.
+  - A backward that raises half way, and is caught, leaves the callback marked as queued. No
+    gradient is ever handed back again.
 `Corrected` is right; a parameter without a gradient counts as zero.
 """
 
@@ -38,10 +39,10 @@ class Bucket:
     """Parameters whose main gradients lie end to end and travel together.
 
     Attributes:
-        parameters: In the order their gradients are expected.
+        parameters: The parameters, in the order in which their gradients are expected.
         main: All main gradients, 1-d.
-        main_grads: Each parameter's part of `main`, in its shape.
-        waiting: Parameters without a gradient in this backward so far.
+        main_grads: Each parameter's part of `main`, in the parameter's shape.
+        waiting: Parameters that have no gradient in this backward yet.
         work: The all-reduce in flight, if any.
     """
 
@@ -60,12 +61,12 @@ class Bucket:
 
 
 class AsDescribed(nn.Module):
-    """As small trainers publish it.
+    """The wrapper as small trainers publish it.
 
     Args:
         module: The replica.
         process_group: The ranks to average over; None is the default group.
-        bucket_cap_mb: Most MiB of main gradients in a bucket, unless a single parameter has more.
+        bucket_cap_mb: The most MiB of main gradients in a bucket, unless one parameter has more.
     """
 
     declares: ClassVar[dict[str, Any]] = {"unsupported": ["float64"]}
@@ -92,7 +93,10 @@ class AsDescribed(nn.Module):
         return torch.float32
 
     def _plan(self, cap: float) -> list[Bucket]:
-        """Fill buckets of one main dtype up to the cap in bytes, in the order backward is expected to reach parameters."""
+        """Fill buckets of one main dtype up to the cap in bytes.
+
+        The order is the one in which backward is expected to reach the parameters.
+        """
         groups: list[list[nn.Parameter]] = []
         filling: dict[torch.dtype, tuple[list[nn.Parameter], int]] = {}
         for parameter in reversed(list(self.module.parameters())):
@@ -112,7 +116,7 @@ class AsDescribed(nn.Module):
         ]
 
     def forward(self, *inputs: Any) -> Any:
-        """The module's."""
+        """Run the module."""
         return self.module(*inputs)
 
     @contextmanager
@@ -125,12 +129,15 @@ class AsDescribed(nn.Module):
             self.no_sync_depth -= 1
 
     def reset(self) -> None:
-        """Clear the main gradients; to be called before each step's first batch."""
+        """Clear the main gradients; the loop calls this before each step's first batch."""
         for bucket in self.buckets:
             bucket.main.zero_()
 
     def _gradient_ready(self, parameter: Any) -> None:
-        """Move a gradient into the main gradient; outside `no_sync`, send its bucket once it is complete."""
+        """Move a gradient into the main gradient.
+
+        Outside `no_sync`, send the gradient's bucket once it is complete.
+        """
         bucket = self.bucket_of[parameter]
         bucket.main_grads[parameter] += parameter.grad
         parameter.grad = None
@@ -138,13 +145,17 @@ class AsDescribed(nn.Module):
             return
         if not self.callback_queued:
             self.callback_queued = True
-            # No public way exists to run code when a whole backward has ended.
+            # torch has no public way to run code at the end of a whole backward.
             Variable._execution_engine.queue_callback(self._finish)
         bucket.waiting.discard(parameter)
         self._send_complete()
 
     def _send_complete(self) -> None:
-        """Start the all-reduce of complete buckets, in index order on all ranks: the n-th of one meets the others' n-th."""
+        """Start the all-reduce of complete buckets.
+
+        All ranks send in index order, because the n-th collective of one rank meets the n-th of the
+        others.
+        """
         for bucket in self.buckets:
             if bucket.waiting:
                 break
@@ -152,7 +163,7 @@ class AsDescribed(nn.Module):
                 bucket.work = dist.all_reduce(bucket.main, group=self.group, async_op=True)
 
     def _finish(self) -> None:
-        """At the end of backward: await the sums and hand the means back."""
+        """Wait for the sums at the end of backward, and hand the means back."""
         self.callback_queued = False
         for bucket in self.buckets:
             if bucket.work is None:
@@ -170,10 +181,14 @@ class AsDescribed(nn.Module):
 
 
 class Corrected(AsDescribed):
-    """Hands back copies, keeps float64, waits for no gradient that never comes, and forgets what a backward left half done."""
+    """The wrapper without the faults of `AsDescribed`.
+
+    It hands back copies and keeps float64. It does not wait for gradients that never come. It drops
+    the leftovers of a backward that raised.
+    """
 
     def forward(self, *inputs: Any) -> Any:
-        """The module's; what a backward that raised has left is forgotten first."""
+        """Run the module, after dropping the leftovers of a backward that raised."""
         if self.callback_queued:
             self.reset()
         return super().forward(*inputs)
@@ -182,16 +197,18 @@ class Corrected(AsDescribed):
         return torch.promote_types(parameter.dtype, torch.float32)
 
     def reset(self) -> None:
-        """Clear what `no_sync` accumulated and nobody synchronised; to be called before each step's first batch."""
+        """Clear the gradients that `no_sync` accumulated and no backward synchronised.
+
+        The loop calls this before each step's first batch.
+        """
         for bucket in self.buckets:
-            if (
-                self.callback_queued
-            ):  # A backward that raised: what is in flight would be written over what is cleared.
+            if self.callback_queued:
+                # A backward raised: its collectives in flight would overwrite the cleared values.
                 if bucket.work is not None:
                     bucket.work.wait()
                 bucket.waiting, bucket.work = set(bucket.parameters), None
-            # Not 0.0: a gradient of -0.0 added to that would change sign, added to -0.0 every
-            # gradient stays what it is.
+            # Not 0.0: a gradient of -0.0 added to 0.0 would change its sign. Added to -0.0, every
+            # gradient keeps its value.
             bucket.main.fill_(-0.0)
         self.callback_queued = False
 
@@ -203,16 +220,19 @@ class Corrected(AsDescribed):
 
     def _hand_back(self, bucket: Bucket) -> None:
         for parameter, main_grad in bucket.main_grads.items():
-            # In the strides of the parameter, where autograd adds without complaint.
+            # With the parameter's strides, so that autograd adds to it without a warning.
             parameter.grad = torch.empty_like(parameter).copy_(main_grad)
-        # What was averaged is in `.grad` now. If it is kept there, the next backward moves it back
-        # here with the rest.
+        # The mean is in `.grad` now. If the loop keeps `.grad`, the next backward moves the mean
+        # back here with the new gradient.
         bucket.main.fill_(-0.0)
 
 
 @torch.no_grad()
 def broadcast_state(module: nn.Module, group: dist.ProcessGroup | None) -> None:
-    """Give every rank the first rank's parameters and buffers, through contiguous copies, since gloo ignores strides."""
+    """Give every rank the first rank's parameters and buffers.
+
+    The values travel through contiguous copies, because gloo ignores strides.
+    """
     for tensor in (*module.parameters(), *module.buffers()):
         whole = tensor.contiguous()
         dist.broadcast(whole, group_src=0, group=group)

@@ -1,13 +1,13 @@
 """Data parallelism without modules: a list of weights, a function, one all-reduce per parameter.
 
-Idea: minimal functional implementations for teaching; the mean over ranks is that of synchronous
+Idea: Minimal functional implementations for teaching. The mean over ranks is that of synchronous
 SGD (Chen et al. 2016, arXiv:1604.00981).
 
-Claims: with equal weights, slices of equal size and averaged gradients, training is mathematically
+Claims: With equal weights, slices of equal size and averaged gradients, training is mathematically
 single-device training on the whole batch. Nothing is broadcast: all ranks draw their weights from
 the same seed.
 
-Verdict: right, as long as the ranks really start equal, which nothing here checks.
+Verdict: right, as long as the ranks really start equal, which this code does not check.
 """
 
 from typing import Any, ClassVar
@@ -17,13 +17,16 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import gelu
 
-# By version, not by trying: whoever sends once more after an error waits for a rank that may have
-# died.
+# Chosen by version, not by trying: after an error, a rank that sends again may wait for a rank that
+# has died.
 _GLOO_AVERAGES = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 8)
 
 
 class FunctionalAverage:
-    """A stack of weights (out, in), each followed by GELU; an optimizer of its own on every rank."""
+    """A stack of weights (out, in), each followed by GELU.
+
+    Every rank has its own optimizer.
+    """
 
     declares: ClassVar[dict[str, Any]] = {
         "init": "seed",
@@ -37,13 +40,13 @@ class FunctionalAverage:
     def train_step(
         self, parameters: dict[str, Tensor], inputs: Tensor, targets: Tensor, context: Any
     ) -> Tensor:
-        """One step on this rank's slice of the batch.
+        """Run one step on this rank's slice of the batch.
 
         Args:
             parameters: The weights, first layer first; updated in place.
             inputs: Shape (B, in).
             targets: Shape (B, out).
-            context: Makes an optimizer by `optimizer(parameters)`; the process group is `group`.
+            context: `optimizer(parameters)` makes an optimizer; `group` is the process group.
 
         Returns:
             This rank's loss before the update, 0-d.

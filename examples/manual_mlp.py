@@ -1,15 +1,15 @@
 """A two-layer MLP trained data-parallel by hand: no autograd, no wrapper, no optimizer.
 
-Idea: the chain rule written out (Rumelhart, Hinton & Williams 1986) and the mean over ranks taken
-between it and the update, as from-scratch lectures on data parallelism do it.
+Idea: The chain rule is written out (Rumelhart, Hinton & Williams 1986). The mean over ranks is
+taken between the chain rule and the update, as in from-scratch lectures on data parallelism.
 
-Claims: only gradients of parameters are communicated, never those of activations; summing over
-ranks and dividing by W gives the gradient of the mean over all W * B samples, so all ranks take the
-step a single process would take on the whole batch. The all-reduce of a layer may be interleaved
-with the backward of the one below.
+Claims: Only gradients of parameters are communicated, never those of activations. The sum over
+ranks divided by W is the gradient of the mean over all W * B samples. All ranks therefore take the
+step that a single process would take on the whole batch. The all-reduce of a layer may be
+interleaved with the backward of the layer below.
 
-Verdict: right, for what it is: two linear layers, no bias, no activation, mean squared error, plain
-SGD.
+Verdict: right, for its small scope: two linear layers, no bias, no activation, mean squared error,
+plain SGD.
 
 Shapes: B samples per rank, I inputs, H hidden, O outputs.
 """
@@ -22,10 +22,10 @@ from torch import Tensor, nn
 
 
 class ManualMLP:
-    """One step at a time on parameters W1 (H, I) and W2 (O, H).
+    """A trainer of the parameters W1 (H, I) and W2 (O, H), one step at a time.
 
     Raises:
-        ValueError: The model is anything but two linear layers of one dtype, both trainable.
+        ValueError: The model is not two trainable linear layers of one dtype.
     """
 
     declares: ClassVar[dict[str, Any]] = {
@@ -36,13 +36,14 @@ class ManualMLP:
 
     @torch.no_grad()
     def wrap(self, module: nn.Module, context: Any) -> None:
-        """Give every rank the first rank's parameters, without which equal gradients help nothing."""
+        """Give every rank the first rank's parameters; equal gradients alone are not enough."""
         weights = list(module.parameters())
         if len(weights) != 2 or any(
             w.dim() != 2 or not w.requires_grad or w.dtype != weights[0].dtype for w in weights
         ):
             raise ValueError(
-                "expected two trainable weights (out, in) of one dtype: this is a two-layer MLP without biases"
+                "expected two trainable weights (out, in) of one dtype: "
+                "this is a two-layer MLP without biases"
             )
         for weight in weights:
             whole = weight.contiguous()
@@ -53,7 +54,7 @@ class ManualMLP:
     def train_step(
         self, parameters: dict[str, Tensor], inputs: Tensor, targets: Tensor, context: Any
     ) -> Tensor:
-        """Forward, backward, all-reduce and update on this rank's batch.
+        """Run forward, backward, all-reduce and update on this rank's batch.
 
         Args:
             parameters: W1 and W2, updated in place.
@@ -81,7 +82,7 @@ class ManualMLP:
 
 
 def _update(weight: Tensor, gradient: Tensor, context: Any) -> None:
-    """All-reduce a gradient, divide it by W, take the SGD step."""
+    """All-reduce a gradient, divide it by W, and take the SGD step."""
     total = gradient.contiguous()
     dist.all_reduce(total, dist.ReduceOp.SUM, group=context.group)
     weight -= context.lr * (total / context.world_size)

@@ -1,11 +1,11 @@
-"""The first data parallelism anyone writes: backward, then one all-reduce per parameter, then the step.
+"""The first data parallelism that anyone writes: backward, one all-reduce per parameter, step.
 
-Idea: the "naive solution" of Li et al. 2020, section 3.2.1, arXiv:2006.15704.
+Idea: The "naive solution" of Li et al. 2020, section 3.2.1, arXiv:2006.15704.
 
-Claims: after `sync_gradients()` every rank holds the mean of the ranks' gradients. Accumulation
-needs no support: whoever calls it once, after the last backward, averages the sum. Communication
-waits for all of backward, and small parameters pay a
-collective each: slow, and easy to see right.
+Claims: After `sync_gradients()` every rank holds the mean of the ranks' gradients. Accumulation
+needs no support: one call after the last backward averages the accumulated sum. Communication waits
+for all of backward, and each small parameter costs a collective. This is slow, but easy to check by
+reading.
 
 Verdict: right.
 """
@@ -18,7 +18,9 @@ from torch import nn
 
 
 class NaiveBlocking(nn.Module):
-    """Gives all ranks the first rank's state, and averages gradients when told to.
+    """A wrapper that averages gradients when it is told to.
+
+    At the start it gives all ranks the first rank's state.
 
     Args:
         module: The replica.
@@ -31,18 +33,18 @@ class NaiveBlocking(nn.Module):
         broadcast_state(module, process_group)
 
     def forward(self, *inputs: Any) -> Any:
-        """The module's."""
+        """Run the module."""
         return self.module(*inputs)
 
     @torch.no_grad()
     def sync_gradients(self) -> None:
-        """Average the gradients over the ranks; to be called after backward, on all ranks."""
+        """Average the gradients over the ranks; all ranks call this after backward."""
         for parameter in self.module.parameters():
             if not parameter.requires_grad:
                 continue
             if parameter.grad is None:
-                # Not used on this rank, perhaps on another: all must take part in the all-reduce,
-                # so it counts as zero.
+                # Another rank may have used the parameter. All ranks must take part in the
+                # all-reduce, so this rank sends zeros.
                 parameter.grad = torch.zeros_like(parameter)
             mean = parameter.grad.contiguous()
             dist.all_reduce(mean, group=self.group)
@@ -51,7 +53,10 @@ class NaiveBlocking(nn.Module):
 
 @torch.no_grad()
 def broadcast_state(module: nn.Module, group: dist.ProcessGroup | None) -> None:
-    """Give every rank the first rank's parameters and buffers, through contiguous copies, since gloo ignores strides."""
+    """Give every rank the first rank's parameters and buffers.
+
+    The values travel through contiguous copies, because gloo ignores strides.
+    """
     for tensor in (*module.parameters(), *module.buffers()):
         whole = tensor.contiguous()
         dist.broadcast(whole, group_src=0, group=group)

@@ -1,4 +1,4 @@
-"""A property of one's own: a rule that the package does not have, on cases of one's own choice."""
+"""A user-defined property: a rule that the package does not have, on chosen cases."""
 
 from hypothesis.strategies import SearchStrategy
 
@@ -9,10 +9,10 @@ from ddp_invariants.discovery.scope import Scope
 
 @rules.own("COMM-100", "Gradients travel in a dtype that some parameter has.", ("several buckets",))
 def no_lower_precision(view: rules.EvidenceView, tally: rules.Tally) -> rules.Failure | None:
-    """By the dtype of every reduction of floating point."""
+    """Compare the dtype of every floating-point reduction with those of the parameters."""
     dtypes = {layer.dtype for layer in view.case.model.layers}
     for rank, evidence in enumerate(view.evidence.ranks):
-        # Not every reduction holds gradients: flags travel as integers.
+        # Not every reduction carries gradients: flags travel as integers.
         sent = [
             call
             for calls in evidence.sent
@@ -33,12 +33,12 @@ def no_lower_precision(view: rules.EvidenceView, tally: rules.Tally) -> rules.Fa
 
 
 def small_buckets() -> SearchStrategy[TrainingCase]:
-    """Runs of two ranks, always with a capacity for buckets, in float32 or float64."""
+    """Draw runs of two ranks, always with a bucket cap, in float32 or float64."""
     return strategies.training_cases(
         Scope(without=frozenset({"bfloat16", "complex"})), world_sizes=(2,), capped=True
     )
 
 
 def test_gradients_keep_their_dtype() -> None:
-    """Of the DDP that comes with torch."""
+    """The DDP of torch sends gradients in the dtype of a parameter."""
     certify(Implementation(ddp="torch"), "COMM-100", small_buckets(), examples=30)

@@ -1,12 +1,12 @@
-"""A parameter server in its smallest form: one rank gathers all gradients, averages them, sends the mean back.
+"""A minimal parameter server: one rank gathers all gradients, averages them, sends the mean back.
 
-Idea: Li et al. 2014, "Scaling Distributed Machine Learning with the Parameter Server" (OSDI); here
-with one server, which is also rank 0, and synchronous.
+Idea: Li et al. 2014, "Scaling Distributed Machine Learning with the Parameter Server" (OSDI). Here
+there is one server, which is also rank 0, and it works synchronously.
 
-Claims: the same mean as an all-reduce. Rank 0 receives (W-1) * p bytes and sends as many: its
-traffic grows linearly with W, where a ring's stays below 2p.
+Claims: The mean is the same as that of an all-reduce. Rank 0 receives (W-1) * p bytes and sends as
+many. Its traffic grows linearly with W, but that of a ring stays below 2p.
 
-Verdict: right, and the reason rings were brought in.
+Verdict: right. Its traffic is the reason why rings were introduced.
 """
 
 from typing import Any
@@ -17,7 +17,9 @@ from torch import Tensor, nn
 
 
 class ParameterServer(nn.Module):
-    """Gives all ranks the first rank's state, and averages gradients on that rank when told to.
+    """A wrapper that averages gradients on the first rank when it is told to.
+
+    At the start it gives all ranks the first rank's state.
 
     Args:
         module: The replica.
@@ -30,24 +32,24 @@ class ParameterServer(nn.Module):
         broadcast_state(module, process_group)
 
     def forward(self, *inputs: Any) -> Any:
-        """The module's."""
+        """Run the module."""
         return self.module(*inputs)
 
     @torch.no_grad()
     def sync_gradients(self) -> None:
-        """Average the gradients on the server; to be called after backward, on all ranks."""
+        """Average the gradients on the server; all ranks call this after backward."""
         for parameter in self.module.parameters():
             if not parameter.requires_grad:
                 continue
             if parameter.grad is None:
-                # Not used on this rank, perhaps on another: the server waits for one from each, so
-                # it counts as zero.
+                # Another rank may have used the parameter. The server waits for a gradient from
+                # each rank, so this rank sends zeros.
                 parameter.grad = torch.zeros_like(parameter)
             parameter.grad.copy_(mean_by_server(parameter.grad.contiguous(), self.group))
 
 
 def mean_by_server(gradient: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-    """The mean over the group of a contiguous tensor."""
+    """Return the mean of a contiguous tensor over the group."""
     is_server, world_size = dist.get_rank(group) == 0, dist.get_world_size(group)
     gathered = [torch.empty_like(gradient) for _ in range(world_size)] if is_server else None
     dist.gather(gradient, gathered, group=group, group_dst=0)
@@ -60,7 +62,10 @@ def mean_by_server(gradient: Tensor, group: dist.ProcessGroup | None) -> Tensor:
 
 @torch.no_grad()
 def broadcast_state(module: nn.Module, group: dist.ProcessGroup | None) -> None:
-    """Give every rank the first rank's parameters and buffers, through contiguous copies, since gloo ignores strides."""
+    """Give every rank the first rank's parameters and buffers.
+
+    The values travel through contiguous copies, because gloo ignores strides.
+    """
     for tensor in (*module.parameters(), *module.buffers()):
         whole = tensor.contiguous()
         dist.broadcast(whole, group_src=0, group=group)

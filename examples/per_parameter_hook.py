@@ -1,17 +1,20 @@
-"""One all-reduce per gradient, started by a hook while backward is still running.
+"""One all-reduce per gradient, which a hook starts while backward is still running.
 
-Idea: the step from the naive solution to overlap, Li et al. 2020, section 3.2.3, arXiv:2006.15704,
+Idea: The step from the naive solution to overlap, Li et al. 2020, section 3.2.3, arXiv:2006.15704,
 without buckets.
 
-Claims: gradients are the mean over the ranks when backward returns; inside `no_sync()` they
-accumulate locally, and the first backward outside averages what was accumulated.
+Claims: Gradients are the mean over the ranks when backward returns. Inside `no_sync()` they
+accumulate locally, and the first backward outside averages the accumulated gradients.
 
-Verdict: `AsDescribed` breaks the second claim. A tensor hook sees the gradient of the one backward
-that runs, before autograd adds it to `.grad`; so what was accumulated under `no_sync()` is never
-averaged, and ranks drift apart. Without accumulation it is right. `Corrected` is right: its hook
-runs after the addition. Both need every parameter used on every rank, since a hook that does not
-run does not join the all-reduce the other ranks wait in; and gradients that become ready in the
-same order everywhere, or those of equal shape are mixed. They declare both.
+Verdict: `AsDescribed` breaks the second claim. A tensor hook sees the gradient of the running
+backward only, before autograd adds it to `.grad`. Gradients accumulated under `no_sync()` are
+therefore never averaged, and ranks drift apart. Without accumulation the wrapper is right.
+`Corrected` is right: its hook runs after the addition.
+
+Both need every parameter to be used on every rank, because a hook that does not run does not join
+the all-reduce in which the other ranks wait. Both also need gradients to become ready in the same
+order on all ranks. Otherwise gradients of equal shape are mixed. Both classes declare these two
+limits.
 """
 
 from collections.abc import Iterator
@@ -24,7 +27,7 @@ from torch import Tensor, nn
 
 
 class AsDescribed(nn.Module):
-    """Averages each incoming gradient before autograd adds it to `.grad`.
+    """A wrapper that averages each incoming gradient before autograd adds it to `.grad`.
 
     Args:
         module: The replica.
@@ -48,7 +51,7 @@ class AsDescribed(nn.Module):
         )
 
     def forward(self, *inputs: Any) -> Any:
-        """The module's."""
+        """Run the module."""
         return self.module(*inputs)
 
     @contextmanager
@@ -61,16 +64,17 @@ class AsDescribed(nn.Module):
             self.no_sync_depth -= 1
 
     def _mean(self, gradient: Tensor) -> Tensor:
-        """The mean over the ranks; a copy, contiguous because gloo ignores strides."""
+        """Return the mean over the ranks, as a contiguous copy, because gloo ignores strides."""
         total = gradient.detach().clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total, group=self.group)
         return total / dist.get_world_size(self.group)
 
 
 class Corrected(AsDescribed):
-    """Averages `.grad` after autograd has added to it, and with it everything accumulated since the last mean.
+    """A wrapper that averages `.grad` after autograd has added to it.
 
-    What was already averaged and left in place is the same on all ranks: its mean is itself.
+    So it averages all gradients accumulated since the last mean. A mean that was left in place is
+    the same on all ranks, so averaging it again does not change it.
     """
 
     def _hook(self, parameter: nn.Parameter) -> None:
@@ -84,7 +88,10 @@ class Corrected(AsDescribed):
 
 @torch.no_grad()
 def broadcast_state(module: nn.Module, group: dist.ProcessGroup | None) -> None:
-    """Give every rank the first rank's parameters and buffers, through contiguous copies, since gloo ignores strides."""
+    """Give every rank the first rank's parameters and buffers.
+
+    The values travel through contiguous copies, because gloo ignores strides.
+    """
     for tensor in (*module.parameters(), *module.buffers()):
         whole = tensor.contiguous()
         dist.broadcast(whole, group_src=0, group=group)

@@ -1,12 +1,12 @@
-"""Ring all-reduce out of send and receive, used as the gradient reducer.
+"""A ring all-reduce made of send and receive, used as the gradient reducer.
 
-Idea: Patarasuk & Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations";
-made popular in deep learning by Gibiansky 2017 and Horovod (Sergeev & Del Balso 2018,
-arXiv:1802.05799).
+Idea: Patarasuk & Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations".
+Gibiansky 2017 and Horovod (Sergeev & Del Balso 2018, arXiv:1802.05799) made it popular in deep
+learning.
 
-Claims: W ranks and p bytes take 2(W-1) steps, each of which sends p/W bytes to the next rank; so
-every rank sends 2(W-1)/W * p bytes, nearly independent of W. All ranks end with the same bits: each
-piece is summed once, in one order, and the sum is passed on.
+Claims: With W ranks and p bytes there are 2(W-1) steps, and each sends p/W bytes to the next rank.
+Every rank therefore sends 2(W-1)/W * p bytes, nearly independent of W. All ranks end with the same
+bits: each piece is summed once, in one order, and the sum is passed on.
 
 Verdict: right.
 """
@@ -19,7 +19,9 @@ from torch import Tensor, nn
 
 
 class Ring(nn.Module):
-    """Gives all ranks the first rank's state, and averages gradients round the ring when told to.
+    """A wrapper that averages gradients round a ring when it is told to.
+
+    At the start it gives all ranks the first rank's state.
 
     Args:
         module: The replica.
@@ -32,18 +34,21 @@ class Ring(nn.Module):
         broadcast_state(module, process_group)
 
     def forward(self, *inputs: Any) -> Any:
-        """The module's."""
+        """Run the module."""
         return self.module(*inputs)
 
     @torch.no_grad()
     def sync_gradients(self) -> None:
-        """Average the gradients over the ranks, one ring per dtype; to be called after backward, on all ranks."""
+        """Average the gradients over the ranks, with one ring per dtype.
+
+        All ranks call this after backward.
+        """
         by_dtype: dict[torch.dtype, list[Tensor]] = {}
         for parameter in self.module.parameters():
             if parameter.requires_grad:
                 if parameter.grad is None:
-                    # Not used on this rank, perhaps on another: it keeps its place in the ring, as
-                    # zero.
+                    # Another rank may have used the parameter. It keeps its place in the ring, with
+                    # zeros.
                     parameter.grad = torch.zeros_like(parameter)
                 by_dtype.setdefault(parameter.dtype, []).append(parameter.grad)
         for gradients in by_dtype.values():
@@ -55,7 +60,7 @@ class Ring(nn.Module):
 
 
 def ring_all_reduce(flat_P: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-    """Sum over the group.
+    """Return the sum over the group.
 
     Args:
         flat_P: Shape (P,), of the same length on all ranks.
@@ -68,13 +73,13 @@ def ring_all_reduce(flat_P: Tensor, group: dist.ProcessGroup | None) -> Tensor:
     padding = flat_P.new_zeros(-flat_P.numel() % world_size)
     pieces = torch.cat([flat_P, padding]).view(world_size, -1)
     if pieces.numel():
-        # Scatter-reduce: each step adds the previous rank's partial sum; then rank r holds the
-        # whole sum of piece r + 1.
+        # Scatter-reduce: each step adds the previous rank's partial sum. At the end rank r holds
+        # the whole sum of piece r + 1.
         for step in range(world_size - 1):
             pieces[(rank - step - 1) % world_size] += _pass_on(
                 pieces[(rank - step) % world_size], group
             )
-        # All-gather: the finished pieces travel once round.
+        # All-gather: the finished pieces travel round the ring once.
         for step in range(world_size - 1):
             pieces[(rank - step) % world_size] = _pass_on(
                 pieces[(rank - step + 1) % world_size], group
@@ -83,7 +88,10 @@ def ring_all_reduce(flat_P: Tensor, group: dist.ProcessGroup | None) -> Tensor:
 
 
 def _pass_on(piece: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-    """Send a piece to the next rank while the previous one's arrives; all ranks do so at once, so neither may block."""
+    """Send a piece to the next rank, and return the piece from the previous rank.
+
+    All ranks do so at the same time, so neither call may block.
+    """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     arriving = torch.empty_like(piece)
     works = [
@@ -98,7 +106,10 @@ def _pass_on(piece: Tensor, group: dist.ProcessGroup | None) -> Tensor:
 
 @torch.no_grad()
 def broadcast_state(module: nn.Module, group: dist.ProcessGroup | None) -> None:
-    """Give every rank the first rank's parameters and buffers, through contiguous copies, since gloo ignores strides."""
+    """Give every rank the first rank's parameters and buffers.
+
+    The values travel through contiguous copies, because gloo ignores strides.
+    """
     for tensor in (*module.parameters(), *module.buffers()):
         whole = tensor.contiguous()
         dist.broadcast(whole, group_src=0, group=group)

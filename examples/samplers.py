@@ -1,14 +1,15 @@
-"""Three ways to deal a dataset of N samples to W ranks.
+"""Three ways to shard a dataset of N samples over W ranks.
 
-Idea: `Strided` is the contract of torch.utils.data.DistributedSampler; `ContiguousSlices` is
-data[r*b : (r+1)*b] of functional implementations; `scatter_plan` is what rank 0 scatters where no
-other rank is to hold the dataset.
+Idea: `Strided` is the contract of torch.utils.data.DistributedSampler. `ContiguousSlices` is
+data[r*b : (r+1)*b], as in functional implementations. `scatter_plan` is the data that rank 0
+scatters if no other rank should hold the dataset.
 
-Claims: all deal equal numbers of disjoint samples. `Strided` serves every N by repeating samples,
-and permutes anew each epoch; the others need N divisible by W and never change. Steps * W * B = N
-where everything divides. Memory: with samplers every rank holds N samples, after a scatter N/W.
+Claims: All three give the ranks equal numbers of disjoint samples. `Strided` serves every N by
+repeating samples, and permutes anew in each epoch. The others need an N that W divides, and never
+change. Steps * W * B = N if everything divides. Memory: with samplers every rank holds N samples,
+after a scatter N/W.
 
-Verdict: right; the latter two refuse an N that W does not divide, and do not shuffle.
+Verdict: right. The latter two refuse an N that W does not divide, and do not shuffle.
 """
 
 from collections.abc import Iterator, Sized
@@ -17,10 +18,10 @@ import torch
 
 
 class Strided:
-    """Rank r takes order[r::W] of an order that all ranks compute alike.
+    """A sampler whose rank r takes order[r::W] of an order that all ranks compute alike.
 
     Args:
-        dataset: Anything with a length N.
+        dataset: Any object with a length N.
         num_replicas: World size W.
         rank: This rank, 0 to W-1.
         shuffle: Permute by seed + epoch; otherwise 0 … N-1.
@@ -28,7 +29,7 @@ class Strided:
         drop_last: Drop the tail that does not divide, instead of repeating samples to fill it.
 
     Raises:
-        ValueError: W < 1, a rank out of range, or nothing to repeat.
+        ValueError: W < 1, a rank out of range, or no sample to repeat.
     """
 
     def __init__(
@@ -50,30 +51,30 @@ class Strided:
         )
 
     def set_epoch(self, epoch: int) -> None:
-        """To be called before each epoch, or the order never changes."""
+        """Set the epoch; without this call before each epoch, the order never changes."""
         self.epoch = epoch
 
     def __len__(self) -> int:
-        """Samples per rank and epoch."""
+        """Return the samples per rank and epoch."""
         return self.per_rank
 
     def __iter__(self) -> Iterator[int]:
-        """This rank's indices."""
+        """Return an iterator over this rank's indices."""
         order = list(range(self.samples))
         if self.shuffle:
-            # A generator of its own: the global one is in another state on every rank.
+            # A generator of its own: the state of the global one differs between ranks.
             generator = torch.Generator().manual_seed(self.seed + self.epoch)
             order = torch.randperm(self.samples, generator=generator).tolist()
-        # Cyclically, since a short dataset may have to be repeated more than once.
+        # Cyclically, because a short dataset may need more than one repetition.
         filled = [order[i % self.samples] for i in range(self.per_rank * self.world_size)]
         return iter(filled[self.rank :: self.world_size])
 
 
 class ContiguousSlices:
-    """Rank r takes samples r*b to (r+1)*b, b = N / W.
+    """A sampler whose rank r takes samples r*b to (r+1)*b, b = N / W.
 
     Args:
-        dataset: Anything with a length N.
+        dataset: Any object with a length N.
         num_replicas: World size W.
         rank: This rank, 0 to W-1.
 
@@ -87,16 +88,16 @@ class ContiguousSlices:
         self.mine = range(rank * size, (rank + 1) * size)
 
     def __len__(self) -> int:
-        """Samples per rank."""
+        """Return the samples per rank."""
         return len(self.mine)
 
     def __iter__(self) -> Iterator[int]:
-        """This rank's indices."""
+        """Return an iterator over this rank's indices."""
         return iter(self.mine)
 
 
 def scatter_plan(dataset: Sized, world_size: int) -> list[list[int]]:
-    """What rank 0 scatters: the indices of each rank's chunk.
+    """Return the indices of each rank's chunk, which rank 0 scatters.
 
     Raises:
         ValueError: W < 1, or W does not divide N: a scatter sends pieces of equal size.
@@ -107,17 +108,17 @@ def scatter_plan(dataset: Sized, world_size: int) -> list[list[int]]:
 
 
 def chunks(dataset: Sized, world_size: int, rank: int) -> list[int]:
-    """What a rank receives of `scatter_plan`, and iterates from then on without any sampler.
+    """Return a rank's chunk of `scatter_plan`, which it then iterates over without a sampler.
 
     Raises:
-        ValueError: As `scatter_plan`, or a rank out of range.
+        ValueError: As in `scatter_plan`, or a rank out of range.
     """
     check(world_size, rank)
     return scatter_plan(dataset, world_size)[rank]
 
 
 def check(world_size: int, rank: int, samples: int = 0) -> None:
-    """Refuse what cannot be dealt.
+    """Refuse arguments for which no shards exist.
 
     Raises:
         ValueError: W < 1, a rank out of range, or W does not divide the number of samples.

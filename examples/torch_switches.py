@@ -1,4 +1,4 @@
-"""The DDP of torch with a communication hook that compresses gradients, declared as what it does to them.
+"""torch's DDP with a communication hook that compresses gradients, and that declares its effect.
 
 pytest -n auto properties/ --ddp examples/torch_switches.py:in_float16
 """
@@ -28,7 +28,7 @@ def _hooked(
 def in_float16(
     module: nn.Module, process_group: dist.ProcessGroup | None = None, bucket_cap_mb: float = 25.0
 ) -> nn.Module:
-    """Gradients travel in float16."""
+    """Send gradients in float16."""
     return _hooked(
         module, process_group, bucket_cap_mb, process_group, default_hooks.fp16_compress_hook
     )
@@ -37,7 +37,7 @@ def in_float16(
 def in_bfloat16(
     module: nn.Module, process_group: dist.ProcessGroup | None = None, bucket_cap_mb: float = 25.0
 ) -> nn.Module:
-    """Gradients travel in bfloat16."""
+    """Send gradients in bfloat16."""
     return _hooked(
         module, process_group, bucket_cap_mb, process_group, default_hooks.bf16_compress_hook
     )
@@ -46,13 +46,18 @@ def in_bfloat16(
 def power_sgd(
     module: nn.Module, process_group: dist.ProcessGroup | None = None, bucket_cap_mb: float = 25.0
 ) -> nn.Module:
-    """Gradients travel as matrices of rank one, from the first step on (Vogels et al. 2019, arXiv:1905.13727)."""
+    """Send gradients as matrices of rank one, from the first possible step on.
+
+    Source: Vogels et al. 2019, arXiv:1905.13727.
+    """
     state = powerSGD_hook.PowerSGDState(
         process_group, matrix_approximation_rank=1, start_powerSGD_iter=2
     )
     return _hooked(module, process_group, bucket_cap_mb, state, powerSGD_hook.powerSGD_hook)
 
 
-in_float16.declares = {"exactness": "float16"}  # type: ignore[attr-defined]  # a function may have attributes
+in_float16.declares = {  # type: ignore[attr-defined]  # a function may have attributes
+    "exactness": "float16",
+}
 in_bfloat16.declares = {"exactness": "bfloat16"}  # type: ignore[attr-defined]  # as above
 power_sgd.declares = {"exactness": "lossy"}  # type: ignore[attr-defined]  # as above

@@ -1,28 +1,28 @@
-"""ZeRO: data parallelism in which each rank keeps 1/W of what all ranks otherwise keep alike.
+"""ZeRO: data parallelism in which each rank keeps 1/W of the state that DDP keeps on all ranks.
 
 Idea: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter
 Models", arXiv:1910.02054.
 
-Claims, for Ψ parameters at 2 bytes (bfloat16) and Adam with an fp32 copy, m and v (12 bytes,
-`main_dtype=torch.float32`), at rest between steps; bytes sent per rank and step are those of a ring
-and lack a factor (W-1)/W:
+Claims: The table holds for Ψ parameters of 2 bytes (bfloat16). Adam has an fp32 copy, m and v (12
+bytes, `main_dtype=torch.float32`). Memory is that at rest, between steps. Bytes sent are per rank
+and step, as in a ring, without the factor (W-1)/W:
 
-          parameters   gradients   optimizer   sent
-  DDP         2Ψ           2Ψ         12Ψ        2 * 2Ψ   all-reduce
-  Zero1       2Ψ           2Ψ         12Ψ/W      2 * 2Ψ   reduce-scatter gradients, all-gather
-  parameters zero2       2Ψ           2Ψ/W       12Ψ/W      2 * 2Ψ   the same, the gradients bucket
-  by bucket during backward Zero3       2Ψ/W         2Ψ/W       12Ψ/W      3 * 2Ψ   all-gather
-  parameters for forward and again for backward
+         parameters  gradients  optimizer  sent
+  DDP        2Ψ          2Ψ       12Ψ      2 * 2Ψ  all-reduce
+  Zero1      2Ψ          2Ψ       12Ψ/W    2 * 2Ψ  reduce-scatter gradients, all-gather parameters
+  zero2      2Ψ          2Ψ/W     12Ψ/W    2 * 2Ψ  the same, gradients per bucket during backward
+  Zero3      2Ψ/W        2Ψ/W     12Ψ/W    3 * 2Ψ  all-gather parameters in forward and in backward
 
-The parameters follow those of DDP: the same gradients are averaged, and the optimizer's arithmetic,
-applied to slices, is elementwise (SGD and Adam are; LAMB is not). A parameter without a gradient
-counts as one whose gradient is zero, except that Zero3 passes over a layer that did not run.
+The parameters follow those of DDP. The same gradients are averaged, and the optimizer's arithmetic
+on slices is elementwise (SGD and Adam are elementwise; LAMB is not). A parameter without a gradient
+counts as if its gradient were zero. As an exception, Zero3 skips a layer that did not run.
 
-Here the owned slice is a copy also where it has the parameters' dtype (Zero1, zero2), gradients of
-an fp32 slice are kept in float32, and every rank's send buffers hold one bucket more.
+Three details add to the table. The owned slice is a copy even if it has the parameters' dtype
+(Zero1, zero2). Gradients of an fp32 slice are kept in float32. The send buffers of every rank hold
+one bucket more.
 
-Verdict: right. Gradients cannot be compared with those of DDP where `.grad` is looked for: Zero1
-leaves the local ones there, zero2 and Zero3 none. Parameters of Zero3 are whole in a forward alone.
+Verdict: right. Gradients in `.grad` cannot be compared with those of DDP: Zero1 leaves the local
+ones there, zero2 and Zero3 leave none. The parameters of Zero3 are whole only during a forward.
 
 Shapes: W world size, P elements of a shard's parameters, padded to a multiple of W.
 """
@@ -51,10 +51,10 @@ class Shard:
     Args:
         parameters: The parameters, equal on all ranks.
         group: The ranks; None is the default group.
-        main_dtype: Of the owned slice; None is the parameters' own.
+        main_dtype: The dtype of the owned slice; None is the parameters' own.
 
     Attributes:
-        owned: What the optimizer updates. Shape (P / W,).
+        owned: The slice that the optimizer updates. Shape (P / W,).
     """
 
     def __init__(
@@ -73,18 +73,22 @@ class Shard:
         self.owned = nn.Parameter(mine.to(main_dtype or self.dtype, copy=True))
 
     def _end_to_end(self, tensors: list[Tensor]) -> Tensor:
-        """Shape (P,)."""
+        """Return the tensors end to end, with padding. Shape (P,)."""
         return torch.cat(
             [*(t.reshape(-1) for t in tensors), torch.zeros(self.padding, dtype=self.dtype)]
         )
 
     def split(self, flat_P: Tensor) -> list[Tensor]:
-        """Views in the shapes of the parameters."""
+        """Return views in the shapes of the parameters."""
         pieces = flat_P[: sum(self.sizes)].split(self.sizes)
         return [piece.view(shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
 
     def mean_gradient(self) -> Tensor:
-        """The owned slice of the gradient's mean over the ranks. Shape (P / W,), in the dtype of `owned`."""
+        """Return the owned slice of the gradient's mean over the ranks.
+
+        Returns:
+            Shape (P / W,), in the dtype of `owned`.
+        """
         gradients = [
             torch.zeros(shape, dtype=self.dtype) if p.grad is None else p.grad
             for p, shape in zip(self.parameters, self.shapes, strict=True)
@@ -102,7 +106,7 @@ class Shard:
             parameter.grad = None
 
     def gathered(self, mine: Tensor, out_P: Tensor | None = None) -> Tensor:
-        """All ranks' slices, in the parameters' dtype. Shape (P,)."""
+        """Return all ranks' slices, in the parameters' dtype. Shape (P,)."""
         whole = (
             torch.empty(self.owned.numel() * self.world_size, dtype=self.dtype)
             if out_P is None
@@ -114,7 +118,7 @@ class Shard:
 
     @torch.no_grad()
     def update_parameters(self) -> None:
-        """Give the parameters, on all ranks, what their owners' slices hold."""
+        """Give the parameters, on all ranks, the values of their owners' slices."""
         for parameter, value in zip(
             self.parameters, self.split(self.gathered(self.owned)), strict=True
         ):
@@ -122,7 +126,10 @@ class Shard:
 
 
 def buckets(parameters: list[nn.Parameter], cap: float = float("inf")) -> list[list[nn.Parameter]]:
-    """The trainable of the parameters, in order, in lists of one dtype and of at most `cap` bytes or one parameter."""
+    """Return the trainable parameters in order, in lists of one dtype.
+
+    A list has at most `cap` bytes, or a single parameter.
+    """
     full: list[list[nn.Parameter]] = []
     filling: dict[torch.dtype, list[nn.Parameter]] = {}
     for parameter in parameters:
@@ -138,7 +145,10 @@ def buckets(parameters: list[nn.Parameter], cap: float = float("inf")) -> list[l
 
 @torch.no_grad()
 def broadcast(tensors: list[Tensor], group: dist.ProcessGroup | None) -> None:
-    """Give every rank the first rank's values, through contiguous copies, since gloo ignores strides."""
+    """Give every rank the first rank's values.
+
+    The values travel through contiguous copies, because gloo ignores strides.
+    """
     for tensor in tensors:
         whole = tensor.contiguous()
         dist.broadcast(whole, group_src=0, group=group)
@@ -148,15 +158,15 @@ def broadcast(tensors: list[Tensor], group: dist.ProcessGroup | None) -> None:
 class Zero1(torch.optim.Optimizer):
     """Stage 1: an optimizer that keeps its state, and updates parameters, for 1/W of the elements.
 
-    Averages the gradients itself: a module needs no wrapper, but its buffers are not broadcast.
-    Accumulation is adding to `.grad`, which stays local.
+    It averages the gradients itself. A module needs no wrapper, but its buffers are not broadcast.
+    Accumulation adds to `.grad`, which stays local.
 
     Args:
         params: Parameters, or groups of them.
-        optimizer_class: What updates the owned slice. Must be elementwise.
+        optimizer_class: The optimizer of the owned slice. Must be elementwise.
         process_group: The ranks to average over; None is the default group.
-        main_dtype: Of the owned slice; float32 gives bfloat16 parameters an fp32 copy. None is the
-            parameters' own.
+        main_dtype: The dtype of the owned slice; float32 gives bfloat16 parameters an fp32 copy.
+            None is the parameters' own.
         defaults: Arguments of the optimizer class.
     """
 
@@ -189,15 +199,15 @@ class Zero1(torch.optim.Optimizer):
             **defaults,
         )
         self.state = self.inner.state
-        for ours, theirs in zip(self.param_groups, self.inner.param_groups, strict=True):
-            ours.update({**theirs, "params": ours["params"]})
+        for outer, inner in zip(self.param_groups, self.inner.param_groups, strict=True):
+            outer.update({**inner, "params": outer["params"]})
 
     def step(self, closure: Any = None) -> Any:
         """Reduce-scatter the gradients, update the owned slices, all-gather the parameters."""
         loss = None if closure is None else torch.enable_grad()(closure)()
-        for ours, theirs in zip(self.param_groups, self.inner.param_groups, strict=True):
-            # A scheduler changes the learning rate in our groups.
-            theirs.update({**ours, "params": theirs["params"]})
+        for outer, inner in zip(self.param_groups, self.inner.param_groups, strict=True):
+            # A scheduler changes the learning rate in the outer groups.
+            inner.update({**outer, "params": inner["params"]})
         shards = [shard for of_group in self.shards for shard in of_group]
         for shard in shards:
             shard.owned.grad = shard.mean_gradient()
@@ -208,15 +218,15 @@ class Zero1(torch.optim.Optimizer):
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """This rank's part of the state: to be saved on every rank."""
+        """Return this rank's part of the state, which every rank must save."""
         return self.inner.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from this rank's part, saved with the same W."""
         self.inner.load_state_dict(state_dict)
         self.state = self.inner.state
-        for ours, theirs in zip(self.param_groups, self.inner.param_groups, strict=True):
-            ours.update({**theirs, "params": ours["params"]})
+        for outer, inner in zip(self.param_groups, self.inner.param_groups, strict=True):
+            outer.update({**inner, "params": outer["params"]})
 
 
 def zero2(
@@ -227,18 +237,19 @@ def zero2(
     main_dtype: torch.dtype | None = None,
     **optimizer_arguments: Any,
 ) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """Stage 2: as stage 1, and each gradient is given away, but for the owned slice, as soon as its bucket is complete.
+    """Set up stage 2: as stage 1, but a rank keeps only its slice of the gradients.
 
-    Every backward adds to the owned slices' gradients, so accumulation needs no `no_sync`; it sends
-    each micro-batch's.
+    The other slices of a gradient are given away as soon as its bucket is complete. Every backward
+    adds to the gradients of the owned slices, so accumulation needs no `no_sync`. It sends the
+    gradients of each micro-batch.
 
     Args:
         module: The replica; hooked in place.
-        optimizer_class: What updates the owned slices. Must be elementwise.
+        optimizer_class: The optimizer of the owned slices. Must be elementwise.
         process_group: The ranks to average over; None is the default group.
-        bucket_cap_mb: Most MiB of gradients in a bucket, unless a single parameter has more.
+        bucket_cap_mb: The most MiB of gradients in a bucket, unless one parameter has more.
         main_dtype: As in `Zero1`.
-        optimizer_arguments: Of the optimizer class.
+        optimizer_arguments: Arguments of the optimizer class.
 
     Returns:
         The module, and the optimizer, whose step also gathers the parameters.
@@ -258,13 +269,17 @@ def zero2(
     return module, optimizer
 
 
-zero2.declares = {"gradients": "hidden", "zero": 2}  # type: ignore[attr-defined]  # a function may have attributes
+zero2.declares = {  # type: ignore[attr-defined]  # a function may have attributes
+    "gradients": "hidden",
+    "zero": 2,
+}
 
 
 class ReduceDuringBackward:
-    """Hooks that reduce-scatter each shard's gradients once they are complete, the incomplete ones after backward.
+    """Hooks that reduce-scatter each shard's gradients once they are complete.
 
-    Always in index order: the n-th collective of one rank meets the n-th of the others.
+    Incomplete shards are reduced after backward. The order is always that of the index, because the
+    n-th collective of one rank meets the n-th of the others.
     """
 
     def __init__(self, module: nn.Module, shards: list[Shard]) -> None:
@@ -277,7 +292,10 @@ class ReduceDuringBackward:
                 parameter.register_post_accumulate_grad_hook(self._gradient_ready)
 
     def _forget(self, *_: Any) -> None:
-        """A backward that raised half way has no end: what it began must not be taken for a part of the next."""
+        """Drop the leftovers of a backward that raised half way.
+
+        Such a backward has no end, and its parts must not count for the next one.
+        """
         for parameter in self.ready:
             parameter.grad = None
         self.next = 0
@@ -285,7 +303,7 @@ class ReduceDuringBackward:
 
     def _gradient_ready(self, parameter: Tensor) -> None:
         if not self.ready:
-            # No public way exists to run code when a whole backward has ended.
+            # torch has no public way to run code at the end of a whole backward.
             Variable._execution_engine.queue_callback(self._finish)
         self.ready.add(parameter)
         while self.next < len(self.shards) and self.ready.issuperset(
@@ -304,8 +322,9 @@ class ReduceDuringBackward:
 class Unit(Shard):
     """The shard of one layer, whose whole parameters exist only while the layer computes.
 
-    Freeing empties the *storage*: autograd keeps views of a weight from forward to backward, and a
-    view keeps its storage. The same storage filled again is what those views see in backward.
+    Freeing empties the *storage*. Autograd keeps views of a parameter from forward to backward, and
+    a view keeps its storage. In backward the same storage is filled again, so these views see the
+    values.
     """
 
     def __init__(self, parameters: list[nn.Parameter], group: dist.ProcessGroup | None) -> None:
@@ -327,14 +346,17 @@ class Unit(Shard):
         self.is_whole = True
 
     def free(self) -> None:
-        """Keep the owned slice only. The parameters become empty tensors, so that using them now raises."""
+        """Keep only the owned slice.
+
+        The parameters become empty tensors, so that any use of them raises.
+        """
         for parameter in self.parameters:
             parameter.data = torch.empty(0, dtype=self.dtype)
         self.whole.untyped_storage().resize_(0)
         self.is_whole = False
 
     def gradient_ready(self, parameter: Tensor) -> None:
-        """Reduce once all of the layer's gradients are there."""
+        """Reduce the gradients once all gradients of the layer are there."""
         self.ready.add(parameter)
         if len(self.ready) == len(self.parameters):
             self.reduce()
@@ -347,13 +369,14 @@ class Unit(Shard):
 
 
 class Zero3:
-    """Stage 3: parameters too exist whole for one layer at a time, in forward and again in backward.
+    """Stage 3: the parameters, too, are whole for one layer at a time, in forward and in backward.
 
     A layer is a module that has parameters of its own and returns a tensor. Its shards are per
-    dtype; a tied weight belongs to the first layer that has it and is gathered for each that uses
-    it. Frozen parameters stay whole on every rank.
+    dtype. A tied parameter belongs to the first layer that has it, and is gathered for each layer
+    that uses it. Frozen parameters stay whole on every rank.
 
-    L layers make 2L gathers; keeping the last one from forward to backward would make 2L - 1.
+    L layers make 2L gathers. Keeping the last layer whole from forward to backward would make 2L -
+    1.
     """
 
     declares: ClassVar[dict[str, Any]] = {
@@ -378,7 +401,7 @@ class Zero3:
                 unit_of.update(dict.fromkeys(bucket, unit))
                 for parameter in bucket:
                     parameter.register_post_accumulate_grad_hook(unit.gradient_ready)
-            # A dict and not a set, whose order would differ between ranks.
+            # A dict, because the order of a set would differ between ranks.
             used = list(dict.fromkeys(unit_of[p] for p in own if p in unit_of))
             if used:
                 layer.register_forward_pre_hook(partial(_before_forward, used))
@@ -386,15 +409,18 @@ class Zero3:
         return module
 
     def make_optimizer(self, _wrapped: nn.Module, context: Any) -> torch.optim.Optimizer:
-        """An optimizer over the owned slices. Its step sends nothing: the next forward gathers."""
+        """Return an optimizer over the owned slices.
+
+        Its step sends nothing, because the next forward gathers.
+        """
         optimizer: torch.optim.Optimizer = context.optimizer([unit.owned for unit in self.units])
         return optimizer
 
     def after_backward(self, _wrapped: nn.Module, _optimizer: torch.optim.Optimizer) -> None:
-        """Reduce the layers that ran, but of which some parameter got no gradient.
+        """Reduce the layers that ran but have a parameter without a gradient.
 
-        They are the same on all ranks: gathering already requires that all ranks run the same
-            layers in the same order.
+        These layers are the same on all ranks. Gathering already requires that all ranks run the
+        same layers in the same order.
         """
         for unit in self.units:
             if unit.is_whole:

@@ -1,8 +1,11 @@
-"""GPU: on a device results do not change, however slow a stream is."""
+"""GPU: on a device, results do not depend on the speed of a stream."""
 
 from ddp_invariants.search.trial import Trial
 
 
 def test_gpu1_same_however_slow_a_stream_is(trial: Trial) -> None:
-    """Bit by bit, with the device kept busy before each collective, or each gradient: a missing wait shows every time."""
+    """Results keep every bit when the device is kept busy before each collective or each gradient.
+
+    The delay makes a missing wait show every time.
+    """
     trial.certify("GPU-1")

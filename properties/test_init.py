@@ -1,4 +1,7 @@
-"""INIT: identical initialisation. Ranks are built differently on purpose; wrapping makes them one."""
+"""INIT: identical initialisation.
+
+Ranks are built differently on purpose, and wrapping makes them equal.
+"""
 
 from ddp_invariants.search.trial import Trial
 
@@ -9,12 +12,15 @@ def test_init1_every_rank_starts_with_rank_0s_parameters(trial: Trial) -> None:
 
 
 def test_init2_every_rank_starts_with_rank_0s_buffers(trial: Trial) -> None:
-    """The same for float, integer and bool buffers."""
+    """When the first forward starts, all float, integer and bool buffers are what rank 0 built."""
     trial.certify("INIT-2")
 
 
 def test_init3_wrapping_changes_nothing_but_the_values_of_other_ranks(trial: Trial) -> None:
-    """Wrapping changes no name, shape, dtype, requires_grad flag or tying, and on rank 0 no value."""
+    """Wrapping changes no name, shape, dtype, requires_grad flag or tying.
+
+    On rank 0 it changes no value.
+    """
     trial.certify("INIT-3")
 
 

@@ -1,28 +1,38 @@
-"""LIVE: training ends. A rank that hangs or dies is a violation of its own, told with its stack."""
+"""LIVE: training ends.
+
+A rank that hangs or dies is a violation of its own, reported with the rank's stack.
+"""
 
 from ddp_invariants.search.trial import Trial
 
 
 def test_live1_every_case_ends_on_every_rank(trial: Trial) -> None:
-    """Within the harness's deadline, by itself."""
+    """Every case ends by itself on every rank, within the harness's deadline."""
     trial.certify("LIVE-1")
 
 
 def test_live2_a_caught_exception_does_no_harm(trial: Trial) -> None:
-    """It reaches the user on every rank, and the step run again, and all after it, are what they would have been."""
+    """An exception reaches the user on every rank and does no harm to later steps.
+
+    The repeated step and all later steps are as they would have been.
+    """
     trial.certify("LIVE-2")
 
 
 def test_live3_a_death_is_told_to_the_others(trial: Trial) -> None:
-    """A rank is killed; the others get an error, soon."""
+    """After a rank is killed, the other ranks get an error soon."""
     trial.certify("LIVE-3")
 
 
 def test_live4_nothing_is_left_behind(trial: Trial) -> None:
-    """The whole run is repeated in the same processes: threads, descriptors and processes do not grow."""
+    """Runs repeated in the same processes add no threads, descriptors or processes."""
     trial.certify("LIVE-4")
 
 
 def test_live5_what_happens_between_steps_does_no_harm(trial: Trial) -> None:
-    """Evaluations, forwards without a backward, new learning rates, layers frozen and unfrozen, casts."""
+    """Between-steps actions do not disturb training.
+
+    The actions are evaluations, forwards without a backward, new learning rates, freezing and
+    unfreezing of layers, and casts.
+    """
     trial.certify("LIVE-5")

@@ -1,8 +1,14 @@
-"""MEM: sharding saves what it claims. Parameters, gradients and optimizer state of a rank are its share and no more."""
+"""MEM: memory.
+
+A rank holds its claimed share of parameters, gradients and optimizer state, and no more.
+"""
 
 from ddp_invariants.search.trial import Trial
 
 
 def test_mem1_a_rank_holds_its_share(trial: Trial) -> None:
-    """Of optimizer state from stage 1 on, of gradients from stage 2 on, of parameters at stage 3."""
+    """A rank holds no more than its share of the state that the claimed stage shards.
+
+    Stage 1 shards optimizer state, stage 2 also gradients, and stage 3 also parameters.
+    """
     trial.certify("MEM-1")

@@ -1,8 +1,14 @@
-"""RNG: random numbers. What a model draws on a rank is that rank's own, as its user seeded it."""
+"""RNG: random numbers.
+
+A model on a rank draws that rank's own random numbers, as the user seeded them.
+"""
 
 from ddp_invariants.search.trial import Trial
 
 
 def test_rng1_each_ranks_random_numbers_are_its_own(trial: Trial) -> None:
-    """Bit by bit, where each is seeded differently: against the other ranks', and its own of earlier forwards."""
+    """No forward repeats the random numbers of another rank or of an earlier forward.
+
+    The ranks are seeded differently.
+    """
     trial.certify("RNG-1")

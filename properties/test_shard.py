@@ -1,10 +1,13 @@
-"""SHARD: disjoint shards with padding. No process group is needed: one process asks for the shards of all ranks."""
+"""SHARD: disjoint shards with padding.
+
+No process group is needed: one process asks for the shards of all ranks.
+"""
 
 from ddp_invariants.search.trial import Trial
 
 
 def test_shard1_all_ranks_yield_equally_many_valid_indices(trial: Trial) -> None:
-    """All ranks yield the same number of indices, len(sampler) says it, and every index is in [0, N)."""
+    """All ranks yield the same number of indices, which is len(sampler), and all are in [0, N)."""
     trial.certify("SHARD-1")
 
 
@@ -14,40 +17,49 @@ def test_shard2_the_shards_cover_the_dataset(trial: Trial) -> None:
 
 
 def test_shard3_the_shards_are_disjoint_but_for_padding(trial: Trial) -> None:
-    """Over all ranks exactly the padding repeats, evenly; with drop_last nothing does."""
+    """Over all ranks only the padding repeats, and evenly; with drop_last nothing repeats."""
     trial.certify("SHARD-3")
 
 
 def test_shard4_the_shards_are_fixed_by_the_arguments_alone(trial: Trial) -> None:
-    """The same in every process, on re-iteration, whatever the global generators hold, which stay untouched."""
+    """The same arguments give the same shards in every process and in every iteration.
+
+    The shards do not depend on the global generators, and the sampler does not change them.
+    """
     trial.certify("SHARD-4")
 
 
 def test_shard5_set_epoch_changes_the_order_if_and_only_if_shuffled(trial: Trial) -> None:
-    """With shuffle two epochs differ (judged where a chance repeat is below 1e-9); without, they do not."""
+    """With shuffle two epochs differ, and without shuffle they do not.
+
+    Epochs are compared only if a chance repeat is less probable than 1e-9.
+    """
     trial.certify("SHARD-5")
 
 
 def test_shard6_a_data_loader_yields_equally_many_batches_on_every_rank(trial: Trial) -> None:
-    """Torch's DataLoader over the sampler is run and its batches are counted."""
+    """A torch DataLoader over the sampler yields equally many batches on every rank."""
     trial.certify("SHARD-6")
 
 
 def test_shard7_impossible_arguments_are_refused(trial: Trial) -> None:
-    """A rank below 0 or from W on, or a world size below 1, raises on construction."""
+    """A rank below 0, a rank of W or more, or a world size below 1 raises on construction."""
     trial.certify("SHARD-7")
 
 
 def test_shard8_each_rank_holds_the_declared_part_of_the_order(trial: Trial) -> None:
-    """Every W-th index where the sampler declares `strided`, one slice where it declares `contiguous`."""
+    """A rank holds every W-th index if `strided` is declared, and one slice if `contiguous` is."""
     trial.certify("SHARD-8")
 
 
 def test_shard9_a_saved_state_goes_on_with_exactly_the_rest_of_the_epoch(trial: Trial) -> None:
-    """Saved after some batches and loaded into a sampler made anew, twice over; the epoch after it is whole again."""
+    """A new sampler that loads a saved state yields exactly the rest of the epoch, twice over.
+
+    The epoch after the resumed one is whole again.
+    """
     trial.certify("SHARD-9")
 
 
 def test_shard10_each_sample_by_one_worker(trial: Trial) -> None:
-    """Of an iterable that claims to deal to the workers of a DataLoader."""
+    """If an iterable claims to shard over DataLoader workers, one worker yields each sample."""
     trial.certify("SHARD-10")

@@ -1,10 +1,16 @@
-"""Planted faults and right controls, to prove the judge: a module for each style, and for what goes wrong in it.
+"""Planted faults and right controls: implementations that measure the judge.
 
-A module's docstring starts with the style. Every public class or function is one entry, whose
-docstring is its record. A control says `Right: what it is.` A fault says what is wrong, where it
-really happened, which rule must notice, and the words
-of the diagnosis, where the evidence shows one: `What is wrong (where). RULE: words.` Where it shows
-in two ways that have nothing to do with one another (buckets of equal sizes sent in another order
-are mixed, of others they are a mismatch): `RULE: words; or RULE: words.` `catalogue.py` reads them
-without importing anything.
+A module holds one style of implementation, or the faults of one part of it. The first line of its
+docstring names the style.
+
+Every public class or function is one entry, and its docstring is the record of that entry. The
+docstring of a control says `Right: what it is.` The docstring of a fault has the form `What is
+wrong (where). RULE: words.` It says what is wrong, where that really happened, and which rule must
+notice. The words belong to the diagnosis. They are left out if the evidence shows no cause.
+
+A fault may show in two unrelated ways. For example, buckets sent in another order are mixed if
+their sizes are equal, and are a mismatch otherwise. Such a docstring ends in `RULE: words; or RULE:
+words.`
+
+`proof/catalogue.py` reads these docstrings without importing the modules.
 """

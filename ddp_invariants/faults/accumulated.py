@@ -1,7 +1,7 @@
-"""Several backwards a step, of which the last alone is to communicate: who decides that, and what is sent in the end.
+"""Gradient accumulation: who decides which micro-step communicates, and what is sent at the end.
 
-`EachLayer` is the shape of trainers that wrap a model's parts one by one; the others change the
-reference.
+`EachLayer` has the shape of trainers that wrap a model's parts one by one. The other faults change
+the reference.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from ddp_invariants.reference.ddp import DistributedDataParallel as _Reference
 
 
 class _Switched:
-    """The gradients of one part of a model, averaged as they come while it is switched on."""
+    """A switch for one part of a model: while it is on, a hook averages each gradient."""
 
     def __init__(self, part: nn.Module) -> None:
         self.on = True
@@ -35,7 +35,7 @@ class _Switched:
 
 
 class EachLayer(nn.Module):
-    """Right: each layer is wrapped by itself, and no_sync goes through all of them."""
+    """Right: each layer is wrapped by itself, and no_sync switches all of them off."""
 
     declares: ClassVar[dict[str, Any]] = {
         "unsupported": ("unused", "crossed", "unfreeze", "in_parts", "few", "assign")
@@ -55,7 +55,7 @@ class EachLayer(nn.Module):
         return any(parameter.requires_grad for parameter in part.parameters(recurse=False))
 
     def forward(self, *inputs: Any) -> Any:
-        """The module's."""
+        """Run the module."""
         return self.module(*inputs)
 
     def _switchable(self) -> list[_Switched]:
@@ -75,7 +75,8 @@ class EachLayer(nn.Module):
 
 
 class StopsAtALayerWithout(EachLayer):
-    """no_sync goes through the layers up to the first that has nothing to switch off (speechbrain/speechbrain#2010).
+    """no_sync switches layers off only up to the first layer that has nothing to train
+    (speechbrain/speechbrain#2010).
 
     GRAD-8: a backward inside no_sync communicates.
     """
@@ -86,7 +87,8 @@ class StopsAtALayerWithout(EachLayer):
 
 
 class ReducesTheFirst(_Reference):
-    """Of a step's micro-steps the first is reduced and the last is not: off by one (modelscope/FunASR#3472).
+    """Off by one: the first micro-step of a step is reduced instead of the last
+    (modelscope/FunASR#3472).
 
     GRAD-8: a backward inside no_sync communicates.
     """
@@ -105,7 +107,8 @@ class ReducesTheFirst(_Reference):
 
 
 class SendsWhatTheLastUsed(_Reference):
-    """Only gradients that the last micro-step has added to are sent: what earlier ones alone used stays local (pytorch#69031).
+    """A gradient that only an earlier micro-step added to is not sent and stays local
+    (pytorch#69031).
 
     GRAD-8; or GRAD-9: left out (counted as zero).
     """

@@ -1,4 +1,4 @@
-"""Samplers of batches: one deals the batches of another sampler, one makes batches of what a rank was dealt; what goes wrong.
+"""Batch samplers: one shards another sampler's batches, the other batches a rank's shard.
 
 Words: N dataset length, W world size, B batch size.
 """
@@ -14,7 +14,9 @@ from ddp_invariants.reference.sampler import DistributedSampler
 
 
 class DealtBatches(BatchSampler):
-    """Right: whole batches go round the ranks, and the first ones are repeated until every rank has as many, all full."""
+    """Right: whole batches go round the ranks; the first ones repeat until all ranks have equally
+    many full batches.
+    """
 
     declares: ClassVar[dict[str, str]] = {"padding": "batch"}
 
@@ -25,7 +27,7 @@ class DealtBatches(BatchSampler):
         self.batch_size = batch_sampler.batch_size
 
     def filled(self) -> list[list[int]]:
-        """All ranks' batches: those there are, laid end to end and repeated up to a multiple of W * B."""
+        """Return all ranks' batches: all indices, repeated up to a multiple of W * B."""
         indices = [index for batch in self.batch_sampler for index in batch]
         unit = self.world_size * self.batch_size
         total = unit * ceil(len(indices) / unit)
@@ -35,7 +37,7 @@ class DealtBatches(BatchSampler):
         ]
 
     def mine(self) -> list[list[int]]:
-        """This rank's batches."""
+        """Return this rank's batches."""
         return self.filled()[self.rank :: self.world_size]
 
     def __len__(self) -> int:
@@ -46,7 +48,9 @@ class DealtBatches(BatchSampler):
 
 
 class BatchedShard(BatchSampler):
-    """Right: batches of what a distributed sampler deals to the rank, to which the epoch and a saved state are passed on."""
+    """Right: batches of the rank's shard from a distributed sampler, which also gets the epoch and
+    a saved state.
+    """
 
     def __init__(
         self,
@@ -66,23 +70,30 @@ class BatchedShard(BatchSampler):
         self.inner.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, int]:
-        """Where the sampler within is: it is asked for no more than the batches that were handed out."""
+        """Return the state of the inner sampler.
+
+        The inner sampler has been asked only for the indices of batches that were handed out.
+        """
         return self.inner.state_dict()
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on from there at the next iteration."""
+        """Continue from a saved state at the next iteration."""
         self.inner.load_state_dict(state)
 
 
 class NotSharded(DealtBatches):
-    """A sampler of batches is used as it is by every rank (Lightning#21122). SHARD-3: every rank yields the whole dataset."""
+    """Every rank uses the batch sampler as it is, without sharding (Lightning#21122).
+
+    SHARD-3: every rank yields the whole dataset.
+    """
 
     def mine(self) -> list[list[int]]:
         return list(self.batch_sampler)
 
 
 class NotFilled(DealtBatches):
-    """Batches go round the ranks and none is repeated, so that some ranks have fewer (huggingface/accelerate#4122).
+    """Batches go round the ranks and none is repeated, so some ranks have fewer
+    (huggingface/accelerate#4122).
 
     SHARD-1: no padding.
     """
@@ -92,7 +103,7 @@ class NotFilled(DealtBatches):
 
 
 class LosesTheShortBatch(DealtBatches):
-    """A last batch that is short is left out, though nothing is to be dropped (no public incident found).
+    """A short last batch is left out, although nothing is to be dropped (no public incident found).
 
     SHARD-2: the last batch, a short one, is lost.
     """
@@ -106,7 +117,10 @@ class LosesTheShortBatch(DealtBatches):
 
 
 class LosesTheLastRound(DealtBatches):
-    """A last round that does not reach all ranks is left out (no public incident found). SHARD-2: samples are lost."""
+    """A last round of batches that does not reach all ranks is left out (no public incident found).
+
+    SHARD-2: samples are lost.
+    """
 
     def filled(self) -> list[list[int]]:
         batches = super().filled()[: len(self.batch_sampler)]
@@ -114,7 +128,8 @@ class LosesTheLastRound(DealtBatches):
 
 
 class SplitsEachBatch(DealtBatches):
-    """Each batch is split over the ranks, and what is left of it by W is lost (no public incident found).
+    """Each batch is split over the ranks, and the remainder by W is lost
+    (no public incident found).
 
     SHARD-2: samples are lost.
     """
@@ -126,7 +141,8 @@ class SplitsEachBatch(DealtBatches):
 
 
 class RepeatsTheLastBatch(DealtBatches):
-    """The last batch fills all that is missing, instead of the first ones (galilai-group/stable-pretraining#222).
+    """The last batch is repeated to fill the ranks, instead of the first ones
+    (galilai-group/stable-pretraining#222).
 
     SHARD-3: shards overlap beyond padding.
     """
@@ -138,7 +154,8 @@ class RepeatsTheLastBatch(DealtBatches):
 
 
 class FromTheNextRank(DealtBatches):
-    """A rank starts with the next one's batch, so that the first is lost (no public incident found).
+    """Each rank starts with the next rank's batch, so the first batch is lost
+    (no public incident found).
 
     SHARD-2: samples are lost.
     """
@@ -149,7 +166,8 @@ class FromTheNextRank(DealtBatches):
 
 
 class ConsecutiveRuns(DealtBatches):
-    """Ranks take N // W batches in a row, and what is left is nobody's (no public incident found).
+    """Ranks take equally many consecutive batches, and no rank takes the rest
+    (no public incident found).
 
     SHARD-2: samples are lost.
     """
@@ -161,14 +179,18 @@ class ConsecutiveRuns(DealtBatches):
 
 
 class LenOfAllBatches(DealtBatches):
-    """len counts the batches of all ranks (no public incident found). SHARD-1: all ranks' batches."""
+    """len counts the batches of all ranks (no public incident found).
+
+    SHARD-1: all ranks' batches.
+    """
 
     def __len__(self) -> int:
         return len(self.filled())
 
 
 class LenOfTheShard(BatchedShard):
-    """len is that of the sampler within, so that a progress bar or a schedule expects too many (no public incident found).
+    """len counts the inner sampler's indices, so a progress bar or a schedule expects too many
+    batches (no public incident found).
 
     SHARD-6: counts indices, not batches.
     """
@@ -178,7 +200,10 @@ class LenOfTheShard(BatchedShard):
 
 
 class TakesAnyRank(DealtBatches):
-    """The rank and the world size are not checked (huggingface/accelerate 1.15.0). SHARD-7: no argument is checked."""
+    """The rank and the world size are not checked (huggingface/accelerate 1.15.0).
+
+    SHARD-7: no argument is checked.
+    """
 
     def __init__(self, batch_sampler: BatchSampler, num_replicas: int, rank: int) -> None:
         super().__init__(batch_sampler, 1, 0)
@@ -186,14 +211,21 @@ class TakesAnyRank(DealtBatches):
 
 
 class EpochStopsHere(BatchedShard):
-    """set_epoch does not reach the sampler within (modelscope/ms-swift#10128). SHARD-5: the epoch is ignored."""
+    """set_epoch does not reach the inner sampler (modelscope/ms-swift#10128).
+
+    SHARD-5: the epoch is ignored.
+    """
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
 
 
 class EpochOfTheInner(BatchSampler):
-    """set_epoch is offered by the sampler within alone (modelscope/ms-swift#9658). SHARD-5: the epoch is ignored."""
+    """Only the inner sampler offers set_epoch; the batch sampler does not
+    (modelscope/ms-swift#9658).
+
+    SHARD-5: the epoch is ignored.
+    """
 
     def __init__(
         self,
@@ -212,7 +244,7 @@ class EpochOfTheInner(BatchSampler):
 
 
 class ShardsTwice(BatchedShard):
-    """Batches of a rank's shard are dealt to the ranks once more (huggingface/accelerate#3520).
+    """The batches of a rank's shard are sharded once more (huggingface/accelerate#3520).
 
     SHARD-1: ranks yield different numbers of indices.
     """
@@ -225,7 +257,7 @@ class ShardsTwice(BatchedShard):
 
 
 class DropsItsTail(BatchedShard):
-    """drop_last is on for the batches, though not asked for (no public incident found).
+    """drop_last is on for the batches, although nobody asked for it (no public incident found).
 
     SHARD-2: each rank's last batch, a short one, is lost.
     """
@@ -244,7 +276,8 @@ class DropsItsTail(BatchedShard):
 
 
 class RanksShuffleDifferently(DealtBatches):
-    """Each rank shuffles all batches by a seed of its own before it takes its part (mlcommons/training#625).
+    """Each rank shuffles all batches with its own seed before it takes its part
+    (mlcommons/training#625).
 
     SHARD-2: samples are lost.
     """
@@ -256,7 +289,8 @@ class RanksShuffleDifferently(DealtBatches):
 
 
 class ReadsABatchAhead(BatchedShard):
-    """The next batch is made before one is handed out, and counts as consumed (no public incident found).
+    """The next batch is read before a batch is handed out, and counts as consumed
+    (no public incident found).
 
     SHARD-9: read ahead counts as consumed.
     """
@@ -270,7 +304,11 @@ class ReadsABatchAhead(BatchedShard):
 
 
 class SkipsBatchesForEver(BatchedShard):
-    """Batches to be skipped once are skipped in every later epoch (huggingface/accelerate#1451). SHARD-9: the skip stays."""
+    """Batches that were to be skipped once are skipped in every later epoch
+    (huggingface/accelerate#1451).
+
+    SHARD-9: the skip stays.
+    """
 
     taken, skip = 0, 0
 

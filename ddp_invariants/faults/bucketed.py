@@ -11,11 +11,11 @@ from ddp_invariants.reference.ddp import Bucket
 from ddp_invariants.reference.ddp import DistributedDataParallel as Reference
 
 _SUM = dist.all_reduce
-"""As it is before a fault puts another in its place for a call."""
+"""The unpatched all-reduce: a fault may replace `dist.all_reduce` for one call."""
 
 
 class ReducesParameters(Reference):
-    """The hook reduces the parameter instead of its gradient (a well-known small trainer).
+    """The hook averages the parameter instead of its gradient (a well-known small trainer).
 
     GRAD-1: own local gradient: never reduced.
     """
@@ -30,7 +30,7 @@ class ReducesParameters(Reference):
 
 
 class _DividesBy(Reference):
-    """The sum is divided by a number of its own; a base."""
+    """A base for faults that divide the sum by a wrong number."""
 
     divisor: ClassVar[float]
 
@@ -56,21 +56,26 @@ class NeverDivides(_DividesBy):
 
 
 class DividesByTwo(_DividesBy):
-    """Divided by two whatever the world size, which passes at W = 2 (a course solution). GRAD-2: divided by 2, not by."""
+    """The sum is divided by two at W = 3 or more, too, so a test at W = 2 passes
+    (a course solution).
+
+    GRAD-2: divided by 2, not by.
+    """
 
     def _divisor(self, world_size: int) -> int:
         return min(world_size, 2)
 
 
 class DividesTwice(_DividesBy):
-    """Averaged twice (apache/singa#65). GRAD-2: divided twice."""
+    """The sum is divided by the world size twice (apache/singa#65). GRAD-2: divided twice."""
 
     def _divisor(self, world_size: int) -> int:
         return world_size**2
 
 
 class LastBucketNotFlushed(Reference):
-    """The last bucket, which the cap did not fill, is never added to the list (facebookresearch/fairscale#435).
+    """The last bucket, which the cap did not fill, is never added to the list
+    (facebookresearch/fairscale#435).
 
     GRAD-1: own local gradient: never reduced.
     """
@@ -82,7 +87,8 @@ class LastBucketNotFlushed(Reference):
 
 
 class LargeParameterSkipped(Reference):
-    """A parameter larger than the cap fits no bucket and is left out (facebookresearch/fairscale#222).
+    """A parameter larger than the cap fits no bucket and is left out
+    (facebookresearch/fairscale#222).
 
     GRAD-1: own local gradient: never reduced.
     """
@@ -110,7 +116,7 @@ class SkipsScalars(Reference):
 
 
 class StopsAtTheEmpty(Reference):
-    """Unpacking a bucket ends at the first parameter without elements (no public incident found).
+    """Unpacking a bucket stops at the first parameter without elements (no public incident found).
 
     GRAD-1: own local gradient: never reduced.
     """
@@ -127,7 +133,8 @@ class StopsAtTheEmpty(Reference):
 
 
 class FlattensByStorage(Reference):
-    """Gradients are packed in storage order and unpacked in logical order (guarded by pytorch's test_grad_layout_*).
+    """Gradients are packed in storage order and unpacked in logical order
+    (guarded by pytorch's test_grad_layout_*).
 
     GRAD-2: in channels_last order.
     """
@@ -144,7 +151,11 @@ class FlattensByStorage(Reference):
 
 
 class ScrubsNaN(Reference):
-    """Values that are not finite are replaced before the reduction (ecmwf/WeatherGenerator#2718). GRAD-7: was scrubbed."""
+    """NaN and infinity are replaced by finite values before the reduction
+    (ecmwf/WeatherGenerator#2718).
+
+    GRAD-7: was scrubbed.
+    """
 
     def _launch(self, bucket: Bucket) -> None:
         if bucket.work is None:
@@ -155,7 +166,8 @@ class ScrubsNaN(Reference):
 
 
 class AveragesTheLoss(Reference):
-    """The forward averages its result over the ranks, to report the global loss (no public incident found).
+    """The forward averages its result over the ranks, to report the global loss
+    (no public incident found).
 
     LOSS-1: the forward's results were averaged over the ranks.
     """
@@ -169,7 +181,8 @@ class AveragesTheLoss(Reference):
 
 
 class LeftoverBuffer(Reference):
-    """Gradients are added to what the flat buffer held from the step before (NVIDIA/Megatron-LM#4609).
+    """Gradients are added to the flat buffer's content of the step before
+    (NVIDIA/Megatron-LM#4609).
 
     GRAD-5: it is the mean plus step 0's gradient.
     """
@@ -192,7 +205,7 @@ class LeftoverBuffer(Reference):
 
 
 class _ReducesByAnother(Reference):
-    """Buckets are reduced in another way than by the sum of what they hold; a base."""
+    """A base for faults that replace the all-reduce of a bucket."""
 
     def _all_reduce(self, flat: Tensor) -> Any:
         raise NotImplementedError
@@ -207,7 +220,10 @@ class _ReducesByAnother(Reference):
 
 
 class RoundsToBfloat16(_ReducesByAnother):
-    """Every bucket travels in bfloat16, whatever it holds (facebookresearch/fairscale#583). GRAD-2: rounded to bfloat16."""
+    """Every bucket is sent in bfloat16, whatever its dtype (facebookresearch/fairscale#583).
+
+    GRAD-2: rounded to bfloat16.
+    """
 
     def _all_reduce(self, flat: Tensor) -> Any:
         low = flat.bfloat16()
@@ -218,7 +234,8 @@ class RoundsToBfloat16(_ReducesByAnother):
 
 
 class TakesTheMaximum(_ReducesByAnother):
-    """The maximum over the ranks instead of the sum (an operation mistyped; pytorch#154928 is its like).
+    """The reduction takes the maximum over the ranks instead of the sum
+    (an operation mistyped; pytorch#154928 is its like).
 
     GRAD-2: it is the maximum over the ranks.
     """
@@ -240,7 +257,8 @@ class LeavesTheLastRankOut(_ReducesByAnother):
 
 
 class CountsRankZeroTwice(_ReducesByAnother):
-    """Rank 0 adds its own gradients to a sum that holds them already (pytorch/tutorials#1039's ring).
+    """Rank 0 adds its own gradients to a sum that already contains them
+    (pytorch/tutorials#1039's ring).
 
     GRAD-2: rank 0's gradient counted twice.
     """
@@ -252,7 +270,8 @@ class CountsRankZeroTwice(_ReducesByAnother):
 
 
 class ForgetsTheTail(_ReducesByAnother):
-    """What a bucket holds beyond a multiple of the world size is not sent (NVIDIA/Megatron-LM#561).
+    """Elements of a bucket beyond a multiple of the world size are not sent
+    (NVIDIA/Megatron-LM#561).
 
     GRAD-1: own local gradient: never reduced.
     """
@@ -262,19 +281,18 @@ class ForgetsTheTail(_ReducesByAnother):
         sent = flat[: count - count % self.world_size].clone()
         work = _SUM(sent, group=self.group, async_op=True)
         work.wait()
-        flat[len(sent) : count] *= (
-            self.world_size
-        )  # It stays what it is, divided at the end like the rest.
+        # The division at the end undoes this, so the tail keeps its local values.
+        flat[len(sent) : count] *= self.world_size
         flat[: len(sent)] = sent
         return work
 
     def _launch(self, bucket: Bucket) -> None:
-        self._buckets.sort(key=lambda one: one is not bucket)
+        self._buckets.sort(key=lambda candidate: candidate is not bucket)
         super()._launch(bucket)
 
 
 class _WritesBack(Reference):
-    """Results are written back wrongly; a base."""
+    """A base for faults that write results back wrongly."""
 
     def _write_back(self, bucket: Bucket) -> None:
         super()._write_back(bucket)
@@ -285,7 +303,8 @@ class _WritesBack(Reference):
 
 
 class DoublesTheMean(_WritesBack):
-    """The mean is stored in .grad, and added to it once more (course solutions whose hooks return what they store).
+    """The mean is stored in .grad and then added to it again
+    (course solutions whose hooks return what they store).
 
     GRAD-2: accumulated once too often.
     """
@@ -297,7 +316,8 @@ class DoublesTheMean(_WritesBack):
 
 
 class LosesTheGradient(_WritesBack):
-    """Results go to a buffer that .grad is no view of, and .grad is cleared (facebookresearch/fairscale#354).
+    """Results go to a buffer that .grad does not view, and .grad is cleared
+    (facebookresearch/fairscale#354).
 
     GRAD-2: the gradient was lost.
     """
@@ -309,7 +329,8 @@ class LosesTheGradient(_WritesBack):
 
 
 class OneStepLate(_WritesBack):
-    """From the second step on, .grad gets the results of the step before (NVIDIA/Megatron-LM#4609 has such left).
+    """From the second step on, .grad gets the results of the step before
+    (NVIDIA/Megatron-LM#4609 has such left).
 
     GRAD-5: it equals step 0's gradient: stale.
     """
@@ -332,22 +353,24 @@ class OneStepLate(_WritesBack):
 
 
 class SwapsEqualShapes(_WritesBack):
-    """Two parameters of equal shape in a bucket get each other's mean (two packing orders: deepspeedai/DeepSpeed#2343).
+    """Two parameters of equal shape in a bucket get each other's mean
+    (two packing orders: deepspeedai/DeepSpeed#2343).
 
     GRAD-2: of equal shape: swapped.
     """
 
     def _spoil(self, parameters: list[nn.Parameter]) -> None:
-        for one, other in combinations(parameters, 2):
-            if one.shape == other.shape and one.grad is not None and other.grad is not None:
-                kept = one.grad.clone()
-                one.grad.copy_(other.grad)
-                other.grad.copy_(kept)
+        for first, second in combinations(parameters, 2):
+            if first.shape == second.shape and first.grad is not None and second.grad is not None:
+                kept = first.grad.clone()
+                first.grad.copy_(second.grad)
+                second.grad.copy_(kept)
                 return
 
 
 class DividesByMicroSteps(_WritesBack):
-    """An accumulated gradient is divided by the micro-steps, as the loss was (huggingface/transformers#35210).
+    """An accumulated gradient is divided by the number of micro-steps, although the loss already
+    was (huggingface/transformers#35210).
 
     GRAD-8: divided by their number once more.
     """
@@ -369,7 +392,8 @@ class DividesByMicroSteps(_WritesBack):
 
 
 class ReducesTheFirstStepOnly(Reference):
-    """The callback at a backward's end is queued once and never again (a classic; picotron after an exception).
+    """The callback for the end of backward is queued once and never again
+    (a classic; picotron after an exception).
 
     GRAD-1: own local gradient: never reduced.
     """
@@ -383,7 +407,8 @@ class ReducesTheFirstStepOnly(Reference):
 
 
 class BroadcastsTheResult(Reference):
-    """The forward gives every rank the first one's result, so that all log the same (a logging idiom misplaced).
+    """The forward gives every rank the result of rank 0, so that all log the same loss
+    (a logging idiom misplaced).
 
     LOSS-1: it is the loss of rank 0's results.
     """
@@ -396,7 +421,7 @@ class BroadcastsTheResult(Reference):
 
 
 class _TwoSteps(torch.optim.Optimizer):
-    """Steps another optimizer twice."""
+    """An optimizer that steps another optimizer twice."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = optimizer
@@ -411,7 +436,8 @@ class _TwoSteps(torch.optim.Optimizer):
 def updates_twice(
     module: nn.Module, optimizer: torch.optim.Optimizer
 ) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """The update is made twice, by a hook and by the loop (huggingface/accelerate#2926 for the scheduler).
+    """Each update is made twice, once by a hook and once by the loop
+    (huggingface/accelerate#2926 for the scheduler).
 
     PARAM-3: the update was made twice.
     """
@@ -419,7 +445,8 @@ def updates_twice(
 
 
 class Forgets(Reference):
-    """Every forward starts from the first one's parameters: training never gets anywhere (no public incident found).
+    """Every forward restores the parameters of the first forward, so training makes no progress
+    (no public incident found).
 
     PARAM-3: it is what the first step started from.
     """
@@ -434,7 +461,8 @@ class Forgets(Reference):
 
 
 class ClearsByItself(Reference):
-    """What a synchronised backward left is cleared by the next forward, unasked (deepspeed's engine, whose step clears it).
+    """A forward clears the gradients of the last synchronised backward, although nobody asked for
+    it (deepspeed's engine, whose step clears it).
 
     GRAD-5: cleared.
     """
@@ -453,7 +481,8 @@ class ClearsByItself(Reference):
 
 
 class CapsAtFloat16(Reference):
-    """Gradients are kept within float16's range, whatever their dtype: a guard left on (no public incident found).
+    """A forgotten guard clamps gradients to float16's range, whatever their dtype
+    (no public incident found).
 
     GRAD-2: it is cut off at.
     """
@@ -463,7 +492,7 @@ class CapsAtFloat16(Reference):
 
 
 class CapInMillions(Reference):
-    """A MiB of bucket capacity is taken for a million bytes (NVIDIA/recsys-examples#374).
+    """bucket_cap_mb is taken for millions of bytes instead of MiB (NVIDIA/recsys-examples#374).
 
     COMM-4: buckets are not filled to their capacity.
     """
@@ -478,7 +507,8 @@ class CapInMillions(Reference):
 
 
 class TiedHoldsUpAll(Reference):
-    """With a tied parameter nothing is sent in backward: its bucket waits for a second gradient (no public incident found).
+    """A tied parameter's bucket waits for a second gradient, so nothing is sent during backward
+    (no public incident found).
 
     COMM-5: communication waits for the whole backward.
     """

@@ -1,4 +1,4 @@
-"""Running statistics: buffers that each rank's batches move apart, made one again when a forward starts."""
+"""Running statistics: a rank's batches change its buffers, and a forward makes them equal again."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -17,7 +17,7 @@ class InOneBroadcast(_Reference):
 
 
 class OneByOne(_Reference):
-    """Right: one broadcast for each buffer there is when a forward starts."""
+    """Right: a forward starts with one broadcast per buffer."""
 
     declares: ClassVar[Mapping[str, Any]] = _PROMISED
 
@@ -37,7 +37,8 @@ class OneByOne(_Reference):
 
 
 class NeverInForward(OneByOne):
-    """Buffers are broadcast at the start and never again, though it promises so (no public incident found).
+    """Buffers are broadcast at the start and never again, although the wrapper promises equal
+    buffers (no public incident found).
 
     BUF-1: not synchronised in forward.
     """
@@ -47,7 +48,10 @@ class NeverInForward(OneByOne):
 
 
 class FirstForwardOnly(OneByOne):
-    """Buffers are broadcast in the first forward alone (no public incident found). BUF-1: not synchronised in forward."""
+    """Buffers are broadcast in the first forward only (no public incident found).
+
+    BUF-1: not synchronised in forward.
+    """
 
     done = False
 
@@ -57,7 +61,8 @@ class FirstForwardOnly(OneByOne):
 
 
 class ListMadeBefore(OneByOne):
-    """The buffers are listed once: what forward assigns anew is not among them (pytorch#63916).
+    """The buffers are listed once, so a buffer that the forward assigns anew is not broadcast
+    (pytorch#63916).
 
     BUF-1: not synchronised in forward.
     """
@@ -68,14 +73,20 @@ class ListMadeBefore(OneByOne):
 
 
 class FloatsOnly(OneByOne):
-    """Buffers that are not floating-point are left out (no public incident found). BUF-1: not synchronised in forward."""
+    """Buffers that are not floating-point are left out (no public incident found).
+
+    BUF-1: not synchronised in forward.
+    """
 
     def _to_broadcast(self) -> list[Tensor]:
         return [buffer for buffer in super()._to_broadcast() if buffer.is_floating_point()]
 
 
 class EveryOtherForward(OneByOne):
-    """Buffers are broadcast in every second forward (no public incident found). BUF-1: not synchronised in forward."""
+    """Buffers are broadcast in every second forward only (no public incident found).
+
+    BUF-1: not synchronised in forward.
+    """
 
     forwards = 0
 
@@ -85,7 +96,9 @@ class EveryOtherForward(OneByOne):
 
 
 class Averaged(OneByOne):
-    """Right: a forward starts from the mean of the ranks' buffers, of what is whole from the largest."""
+    """Right: a forward starts from the ranks' mean of each floating-point buffer and the maximum of
+    each other one.
+    """
 
     declares: ClassVar[Mapping[str, Any]] = {}
     forwards = 0
@@ -95,7 +108,8 @@ class Averaged(OneByOne):
         return super().forward(*inputs)
 
     def _to_broadcast(self) -> list[Tensor]:
-        if self.forwards > 1:  # In the first they are equal, and a mean of three might round.
+        # At the first forward the buffers are equal, and a mean over three ranks may round.
+        if self.forwards > 1:
             for buffer in self.module.buffers():
                 self._average(buffer)
         return []
@@ -112,7 +126,10 @@ class Averaged(OneByOne):
 
 
 class NeverDividesThem(Averaged):
-    """Buffers are added up over the ranks and never divided (no public incident found). BUF-2: summed, never divided."""
+    """Buffers are summed over the ranks and never divided (no public incident found).
+
+    BUF-2: summed, never divided.
+    """
 
     def _average(self, buffer: Tensor) -> None:
         total = buffer.long() if not buffer.is_floating_point() else buffer.clone()
@@ -121,7 +138,8 @@ class NeverDividesThem(Averaged):
 
 
 class DividesCountsFirst(Averaged):
-    """Whole numbers are divided by the ranks before they are added up, and lose what is left over (no public incident found).
+    """Integer buffers are divided by the number of ranks before they are summed, which loses the
+    remainder (no public incident found).
 
     BUF-2.
     """
@@ -136,7 +154,8 @@ class DividesCountsFirst(Averaged):
 
 
 class CountsStartOver(OneByOne):
-    """Only fractions and masks are kept: counts of batches are set to zero in every forward (no public incident found).
+    """Every forward sets counts of batches to zero and keeps only the other buffers
+    (no public incident found).
 
     BUF-2: it is zero.
     """
@@ -155,7 +174,8 @@ class CountsStartOver(OneByOne):
 
 
 class SetBack(OneByOne):
-    """Each forward starts from the buffers there were when the module was wrapped: a stale copy (no public incident found).
+    """Each forward restores a stale copy of the buffers, from before training
+    (no public incident found).
 
     BUF-2: set back; or BUF-2: reset.
     """
@@ -170,7 +190,8 @@ class SetBack(OneByOne):
 
 
 class LosesWhatIsWritten(OneByOne):
-    """Each forward starts from a copy of what the one before left, whatever was written since (no public incident found).
+    """Each forward restores the buffers that the last forward left, and so loses later writes
+    (no public incident found).
 
     BUF-2: what the program wrote into it since is lost.
     """
@@ -188,7 +209,7 @@ class LosesWhatIsWritten(OneByOne):
 
 
 class LeftInEvaluation(_Reference):
-    """The module is put into evaluation while it is wrapped, and left there (no public incident found).
+    """Wrapping puts the module into evaluation mode and leaves it there (no public incident found).
 
     LOSS-1: the module was in evaluation; or BUF-2: not moved, as in evaluation.
     """
@@ -199,7 +220,8 @@ class LeftInEvaluation(_Reference):
 
 
 class RunsItFirst(_Reference):
-    """The first forward is run once without gradients, to see what is used, and then again (no public incident found).
+    """The first forward runs twice: once without gradients, to see which parameters are used
+    (no public incident found).
 
     BUF-2: the forward ran twice.
     """
@@ -215,7 +237,7 @@ class RunsItFirst(_Reference):
 
 
 class RunsItOnTheFirstRank(_Reference):
-    """Once wrapped, the module is run on zeros on the first rank, to measure it (no public incident found).
+    """After wrapping, rank 0 runs the module on zeros, to measure it (no public incident found).
 
     INIT-2.
     """

@@ -1,4 +1,4 @@
-"""no_sync as a context: entered, nested, left, also by an exception."""
+"""no_sync as a context manager: entered, nested and left, also by an exception."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,24 +7,27 @@ from ddp_invariants.reference.ddp import DistributedDataParallel as _Reference
 
 
 class Counted(_Reference):
-    """Right: a depth that is counted up and down."""
+    """Right: no_sync counts its nesting depth up and down."""
 
 
 class Restored(_Reference):
-    """Right: a flag, of which each no_sync restores what it found."""
+    """Right: a flag, which each no_sync sets back to the value from before."""
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        found = self._no_sync_depth
+        before = self._no_sync_depth
         self._no_sync_depth = 1
         try:
             yield
         finally:
-            self._no_sync_depth = found
+            self._no_sync_depth = before
 
 
 class WithoutFinally(_Reference):
-    """An exception inside no_sync leaves it on for ever (no public incident found). GRAD-8: never reduced."""
+    """An exception inside no_sync leaves it on for ever (no public incident found).
+
+    GRAD-8: never reduced.
+    """
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -34,7 +37,7 @@ class WithoutFinally(_Reference):
 
 
 class InnerExitEnds(_Reference):
-    """Leaving an inner no_sync ends the outer one, too (no public incident found).
+    """Leaving an inner no_sync also ends the outer one (no public incident found).
 
     GRAD-8: a backward inside no_sync communicates.
     """
@@ -49,7 +52,8 @@ class InnerExitEnds(_Reference):
 
 
 class OneSavedFlag(_Reference):
-    """What to restore is kept in one place, which a nested no_sync overwrites (no public incident found).
+    """The flag to restore is saved in one place, which a nested no_sync overwrites
+    (no public incident found).
 
     GRAD-8: never reduced.
     """
@@ -67,7 +71,10 @@ class OneSavedFlag(_Reference):
 
 
 class OnlyWithoutError(_Reference):
-    """Its exit undoes only what ended without an exception (no public incident found). GRAD-8: never reduced."""
+    """The exit of no_sync restores nothing after an exception (no public incident found).
+
+    GRAD-8: never reduced.
+    """
 
     def no_sync(self) -> "_Quiet":  # type: ignore[override]  # a context of its own
         return _Quiet(self)

@@ -1,4 +1,4 @@
-"""Graphs that differ by rank and from step to step: parameters without a gradient."""
+"""Graphs that differ between ranks and between steps: some parameters get no gradient."""
 
 from typing import Any
 
@@ -11,11 +11,15 @@ from ddp_invariants.reference.ddp import DistributedDataParallel as _Reference
 
 
 class Flagged(_Reference):
-    """Right: buckets that carry a flag beside each gradient, which says how many ranks had one."""
+    """Right: each bucket carries one flag per gradient; the sums of the flags say how many ranks
+    had one.
+    """
 
 
 class Explicit(nn.Module):
-    """Right: one blocking all-reduce per parameter after backward, of those that any rank has a gradient of."""
+    """Right: one blocking all-reduce after backward for each parameter that has a gradient on any
+    rank.
+    """
 
     def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
         super().__init__()
@@ -26,11 +30,11 @@ class Explicit(nn.Module):
             tensor.detach().copy_(whole)
 
     def forward(self, *inputs: Any) -> Any:
-        """The module's."""
+        """Run the module."""
         return self.module(*inputs)
 
     def sync_gradients(self) -> None:
-        """To be called after backward."""
+        """Average the gradients; the loop calls this after backward."""
         trainable = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
         wanted = self._wanted(
             torch.tensor([parameter.grad is not None for parameter in trainable], dtype=torch.int32)
@@ -47,13 +51,14 @@ class Explicit(nn.Module):
                 parameter.grad.copy_(mean)
 
     def _wanted(self, has_one: Tensor) -> Tensor:
-        """Which gradients to reduce: all ranks must say the same, whichever of them has one."""
+        """Return the same flags on all ranks: 1 for each gradient that any rank has."""
         dist.all_reduce(has_one, dist.ReduceOp.MAX, group=self.group)
         return has_one
 
 
 class ReadyCountersSurvive(_Reference):
-    """A bucket that no rank could fill waits in the next backward for what was missing alone (public course solutions).
+    """After a bucket that no rank could fill, the next backward waits only for the gradients that
+    were missing (public course solutions).
 
     GRAD-9: own local gradient: never reduced.
     """
@@ -71,7 +76,7 @@ class ReadyCountersSurvive(_Reference):
         assert bucket.flat is not None
         flags = bucket.flat[-len(bucket.parameters) :].tolist()
         super()._write_back(bucket)
-        bucket.missing = [  # type: ignore[attr-defined]  # what is to be forgotten
+        bucket.missing = [  # type: ignore[attr-defined]  # an attribute of the fault's
             parameter
             for parameter, users in zip(bucket.parameters, flags, strict=True)
             if not users
@@ -79,7 +84,8 @@ class ReadyCountersSurvive(_Reference):
 
 
 class GhostInTheBuffer(_Reference):
-    """Buckets keep one flat buffer, into which only gradients of this step are written (NVIDIA/Megatron-LM#4609).
+    """A flat buffer is reused, so a parameter without a gradient sends values of the step before
+    (NVIDIA/Megatron-LM#4609).
 
     GRAD-9: gradient counts instead of zero; or GRAD-9: gradient: stale.
     """
@@ -95,11 +101,15 @@ class GhostInTheBuffer(_Reference):
 
     def _write_back(self, bucket: Bucket) -> None:
         super()._write_back(bucket)
-        bucket.kept = bucket.flat  # type: ignore[attr-defined]  # the buffer that is not cleared
+        bucket.kept = bucket.flat  # type: ignore[attr-defined]  # the buffer that is never cleared
 
 
 class IncompleteNotWrittenBack(_Reference):
-    """A bucket that some rank could not fill is given up: its gradients stay local (pytorch#128949). GRAD-9: never reduced."""
+    """A bucket that some rank could not fill is not written back: its gradients stay local
+    (pytorch#128949).
+
+    GRAD-9: never reduced.
+    """
 
     def _write_back(self, bucket: Bucket) -> None:
         assert bucket.flat is not None
@@ -108,7 +118,8 @@ class IncompleteNotWrittenBack(_Reference):
 
 
 class NoneWhereUnused(_Reference):
-    """The mean is not written where a rank has no gradient of its own (public course solutions).
+    """The mean is not written back on a rank that has no gradient of its own
+    (public course solutions).
 
     GRAD-9: it is not written back where a rank has no gradient of its own.
     """
@@ -138,7 +149,8 @@ class DividesByUsers(_Reference):
 
 
 class ZeroOnceUsed(_Reference):
-    """A rank that ever had a gradient of a parameter gets zero where no rank uses it, the others None (pytorch#28883).
+    """A parameter that no rank uses gets zero on ranks that used it before, and None on the others
+    (pytorch#28883).
 
     GRAD-9: has no gradient on some ranks and one on others.
     """
@@ -147,13 +159,17 @@ class ZeroOnceUsed(_Reference):
         super()._write_back(bucket)
         for parameter in bucket.parameters:
             if parameter not in bucket.waiting:
-                parameter.was_used = True  # type: ignore[attr-defined]  # a mark of its own
+                parameter.was_used = True  # type: ignore[attr-defined]  # the fault's mark
             elif parameter.grad is None and getattr(parameter, "was_used", False):
                 parameter.grad = torch.zeros_like(parameter)
 
 
 class UsageOfTheFirstStep(_Reference):
-    """What no rank uses in the first step is left out for ever (no public incident found). GRAD-9: never reduced."""
+    """A parameter that no rank uses in the first step is left out for ever
+    (no public incident found).
+
+    GRAD-9: never reduced.
+    """
 
     def _trainable(self) -> list[nn.Parameter]:
         return [
@@ -166,13 +182,16 @@ class UsageOfTheFirstStep(_Reference):
         assert bucket.flat is not None
         flags = bucket.flat[-len(bucket.parameters) :].tolist()
         super()._write_back(bucket)
-        for parameter, users in zip(bucket.parameters, flags, strict=True):
-            first = not hasattr(parameter, "left_out")
-            parameter.left_out = users == 0 if first else parameter.left_out  # type: ignore[attr-defined]  # as above
+        for p, users in zip(bucket.parameters, flags, strict=True):
+            new = not hasattr(p, "left_out")
+            p.left_out = users == 0 if new else p.left_out  # type: ignore[attr-defined]  # as above
 
 
 class RankZeroDecides(Explicit):
-    """Which gradients are reduced is what rank 0 has (no public incident found). GRAD-9: never reduced."""
+    """Only the gradients that rank 0 has are reduced (no public incident found).
+
+    GRAD-9: never reduced.
+    """
 
     def _wanted(self, has_one: Tensor) -> Tensor:
         dist.broadcast(has_one, group_src=0, group=self.group)
@@ -180,7 +199,10 @@ class RankZeroDecides(Explicit):
 
 
 class OnlyWhatAllUse(Explicit):
-    """Only gradients that every rank has are reduced (public course solutions). GRAD-9: never reduced."""
+    """Only gradients that every rank has are reduced (public course solutions).
+
+    GRAD-9: never reduced.
+    """
 
     def _wanted(self, has_one: Tensor) -> Tensor:
         dist.all_reduce(has_one, dist.ReduceOp.MIN, group=self.group)
@@ -188,7 +210,8 @@ class OnlyWhatAllUse(Explicit):
 
 
 class LaunchesWhenReady(_Reference):
-    """A bucket is sent as soon as it is full, whichever comes first (no public incident found).
+    """A bucket is sent as soon as it is full, in whatever order a rank's buckets fill
+    (no public incident found).
 
     COMM-1: ranks issue different collectives; or GRAD-1: and are reduced as they do.
     """
@@ -201,7 +224,8 @@ class LaunchesWhenReady(_Reference):
 
 
 class FiringOrder(_Reference):
-    """Every gradient travels alone, in the order in which they become ready (public course solutions).
+    """Every gradient travels alone, in the order in which gradients become ready
+    (public course solutions).
 
     GRAD-1: ready in another order on rank.
     """
@@ -211,12 +235,13 @@ class FiringOrder(_Reference):
 
     def _gradient_ready(self, parameter: nn.Parameter) -> None:
         for bucket in self._buckets if self._reducing else ():
-            if any(one is parameter for one in bucket.parameters):
+            if any(candidate is parameter for candidate in bucket.parameters):
                 self._launch(bucket)
 
 
 class EachItsOwnOrder(_Reference):
-    """Buckets are filled anew in the order of a rank's own first backward, not of rank 0's (no public incident found).
+    """Each rank refills its buckets in the order of its own first backward, not in rank 0's
+    (no public incident found).
 
     GRAD-1: ready in another order on rank.
     """
@@ -224,7 +249,7 @@ class EachItsOwnOrder(_Reference):
     def _trainable(self) -> list[nn.Parameter]:
         trainable, order = super()._trainable(), getattr(self, "order", [])
         return (
-            [one for one in order if any(one is other for other in trainable)]
+            [p for p in order if any(p is candidate for candidate in trainable)]
             if len(order) == len(trainable)
             else trainable
         )
@@ -247,7 +272,8 @@ class EachItsOwnOrder(_Reference):
 
 
 class BucketsInFiringOrder(_Reference):
-    """Buckets are filled in the order in which the first step's gradients became ready (deepspeedai/DeepSpeed#2343).
+    """Buckets are filled in the order in which the first step's gradients became ready
+    (deepspeedai/DeepSpeed#2343).
 
     GRAD-1: ready in another order on rank.
     """
@@ -257,7 +283,7 @@ class BucketsInFiringOrder(_Reference):
         came = getattr(self, "came", [])
         return sorted(
             trainable,
-            key=lambda one: next((i for i, other in enumerate(came) if other is one), len(came)),
+            key=lambda p: next((i for i, ready in enumerate(came) if ready is p), len(came)),
         )
 
     def _gradient_ready(self, parameter: nn.Parameter) -> None:

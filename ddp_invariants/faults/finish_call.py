@@ -1,4 +1,4 @@
-"""Buckets are sent while backward runs, and a call of the loop's after it awaits them."""
+"""Buckets are sent while backward runs, and a call of the loop after backward waits for them."""
 
 from typing import Any, ClassVar
 
@@ -13,9 +13,11 @@ Bucket = tuple[nn.Parameter, ...]
 
 
 class FinishCall(nn.Module):
-    """Right: a bucket is sent once its gradients are there, and the loop's call awaits all and writes the means back."""
+    """Right: each bucket is sent when complete; the loop's call after backward waits for all and
+    writes the means back.
+    """
 
-    # The plan is that of the start.
+    # The buckets are planned once, at the start.
     declares: ClassVar[dict[str, Any]] = {
         "unsupported": ("assign", "freeze", "unfreeze", "in_parts")
     }
@@ -58,7 +60,7 @@ class FinishCall(nn.Module):
         return self.module(*inputs)
 
     def _forget(self) -> None:
-        """Await what a backward that raised has left in flight, and drop it."""
+        """Wait for collectives that a failed backward left in flight, and drop them."""
         for _, work in self._sent.values():
             work.wait()
         self._arrived.clear()
@@ -68,7 +70,7 @@ class FinishCall(nn.Module):
         self._arrived.add(parameter)
         for bucket in self.buckets:
             if not self._arrived.issuperset(bucket):
-                break  # In the order of the plan, so that all ranks send the same sequence.
+                break  # Buckets go in plan order, so that all ranks send the same sequence.
             self._send(bucket)
 
     def _send(self, bucket: Bucket) -> None:
@@ -107,7 +109,8 @@ class FinishCall(nn.Module):
 
 
 class KeepsTheLastHandle(FinishCall):
-    """Every bucket's handle is put where the one before was, and only the last is awaited (no public incident found).
+    """Each bucket's handle overwrites the one before, so only the last is awaited
+    (no public incident found).
 
     COMM-3: a wait is missing.
     """
@@ -122,7 +125,8 @@ class KeepsTheLastHandle(FinishCall):
 
 
 class PoolsBuffersByShape(FinishCall):
-    """Buckets of equal shapes share a buffer, which the later fills before the earlier is read (pytorch#43307 for its like).
+    """Buckets of equal shapes share a buffer: the later one fills it before the earlier one is read
+    (pytorch#43307 for its like).
 
     GRAD-2: of equal shape: swapped.
     """
@@ -141,7 +145,8 @@ class PoolsBuffersByShape(FinishCall):
 
 
 class SendsOnce(FinishCall):
-    """What was sent is not forgotten, so that every later step gets the first one's means (no public incident found).
+    """Sent buckets are not forgotten, so every later step gets the means of the first
+    (no public incident found).
 
     GRAD-5: stale.
     """
@@ -154,7 +159,8 @@ class SendsOnce(FinishCall):
 
 
 class ClosesAtTheCap(FinishCall):
-    """A bucket that another gradient would just fill is closed before it (NVIDIA/recsys-examples#374 for its like).
+    """A bucket is closed before a gradient that would fill it exactly
+    (NVIDIA/recsys-examples#374 for its like).
 
     COMM-4: buckets are not filled to their capacity.
     """
@@ -164,7 +170,7 @@ class ClosesAtTheCap(FinishCall):
 
 
 class ChoosesItsDtype(FinishCall):
-    """A rank sends float64 where its own gradients are large (pytorch#136009 scales by rank).
+    """A rank sends float64 if its own gradients are large (pytorch#136009 scales by rank).
 
     COMM-1: ranks issue different collectives.
     """
@@ -175,7 +181,8 @@ class ChoosesItsDtype(FinishCall):
 
 
 class SendsNothingNotFinite(FinishCall):
-    """A rank whose gradients are not finite decides by itself to send zeros (ecmwf/WeatherGenerator#2718).
+    """A rank whose gradients are not finite sends zeros, without agreement with the others
+    (ecmwf/WeatherGenerator#2718).
 
     GRAD-7: was scrubbed.
     """
@@ -186,14 +193,19 @@ class SendsNothingNotFinite(FinishCall):
 
 
 class TravelsInFloat16(FinishCall):
-    """Buckets are compressed to float16, and nobody has declared so (no public incident found). GRAD-2: rounded to float16."""
+    """Buckets are compressed to float16, but the wrapper does not declare it
+    (no public incident found).
+
+    GRAD-2: rounded to float16.
+    """
 
     def _packed(self, bucket: Bucket) -> Tensor:
         return super()._packed(bucket).half()
 
 
 class CutsToTheCap(FinishCall):
-    """A gradient above the cap is sent in pieces of it, without the last incomplete one (fairscale#222 for its like).
+    """A gradient above the cap is sent in pieces of the cap's size, without the last incomplete
+    piece (fairscale#222 for its like).
 
     GRAD-1: never reduced.
     """
@@ -205,7 +217,8 @@ class CutsToTheCap(FinishCall):
 
 
 class AddsItselfWhenAlone(FinishCall):
-    """In a group of one the buffer is added to itself, as the sum of all ranks' (NVIDIA/Megatron-LM#6660).
+    """In a group of one rank the buffer is added to itself, as if that were the sum over all ranks
+    (NVIDIA/Megatron-LM#6660).
 
     PARAM-4: a world of one rank is not plain training.
     """

@@ -1,4 +1,4 @@
-"""All gradients of one dtype in one buffer, which is reduced once, when backward has ended."""
+"""All gradients of one dtype in one buffer, which is reduced once at the end of backward."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,11 +13,14 @@ from ddp_invariants.faults._start import broadcast
 
 
 class Flattened(nn.Module):
-    """Right: a callback at the end of backward lays the gradients of a dtype end to end, averages and hands them back."""
+    """Right: a callback at the end of backward packs the gradients of each dtype, averages them and
+    hands them back.
+    """
 
+    # Every rank must have every gradient: whole, and of the parameters at the start.
     declares: ClassVar[dict[str, Any]] = {
         "unsupported": ("unused", "assign", "unfreeze", "in_parts")
-    }  # All ranks have all gradients, those of the start, each at once.
+    }
 
     def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
         super().__init__()
@@ -35,7 +38,7 @@ class Flattened(nn.Module):
                 parameter.register_post_accumulate_grad_hook(self._ready)
 
     def _prepare(self) -> None:
-        """What else is done to the module first: nothing."""
+        """Do nothing; a fault changes the module here."""
 
     def _by_dtype(self, parameters: list[nn.Parameter]) -> dict[torch.dtype, list[nn.Parameter]]:
         return {
@@ -44,7 +47,7 @@ class Flattened(nn.Module):
         }
 
     def forward(self, *inputs: Any) -> Any:
-        self._queued = False  # A backward that raised never came to its callback.
+        self._queued = False  # A backward that raised never reached its callback.
         return self.module(*inputs)
 
     @contextmanager
@@ -85,7 +88,8 @@ class Flattened(nn.Module):
 
 
 class FirstDtypeForAll(Flattened):
-    """The one buffer has the first gradient's dtype, whatever lies behind it (facebookresearch/fairscale#583).
+    """One buffer holds all gradients in the dtype of the first one, whatever their own
+    (facebookresearch/fairscale#583).
 
     GRAD-2: rounded to bfloat16.
     """
@@ -98,14 +102,18 @@ class FirstDtypeForAll(Flattened):
 
 
 class FirstDtypeOnly(Flattened):
-    """Only the buffer of the first dtype is reduced (no public incident found). GRAD-1: never reduced."""
+    """Only the buffer of the first dtype is reduced (no public incident found).
+
+    GRAD-1: never reduced.
+    """
 
     def _by_dtype(self, parameters: list[nn.Parameter]) -> dict[torch.dtype, list[nn.Parameter]]:
         return {parameters[0].dtype: [p for p in parameters if p.dtype == parameters[0].dtype]}
 
 
 class InStorageOrder(Flattened):
-    """Gradients are laid out as they lie in memory and read back by index (guarded by pytorch's test_grad_layout_*).
+    """Gradients are packed in memory order and unpacked in index order
+    (guarded by pytorch's test_grad_layout_*).
 
     GRAD-2: elements in.
     """
@@ -115,7 +123,8 @@ class InStorageOrder(Flattened):
 
 
 class CountFirst(Flattened):
-    """A count of ranks travels in front of the gradients, and is read back as the first of them (no public incident found).
+    """A count of ranks is sent in front of the gradients and read back as their first element
+    (no public incident found).
 
     GRAD-2.
     """
@@ -128,7 +137,8 @@ class CountFirst(Flattened):
 
 
 class AddsToTheBuffer(Flattened):
-    """The buffer is kept for the next step, and gradients are added to what it holds (NVIDIA/Megatron-LM#4609).
+    """The buffer is kept for the next step, and gradients are added to its old content
+    (NVIDIA/Megatron-LM#4609).
 
     GRAD-5: not cleared.
     """
@@ -144,7 +154,8 @@ class AddsToTheBuffer(Flattened):
 
 
 class ReducesItsOwnViews(Flattened):
-    """Gradients are views of the buffer until zero_grad puts None in their place (facebookresearch/fairscale#354).
+    """Gradients are views of the buffer, until zero_grad puts None in their place
+    (facebookresearch/fairscale#354).
 
     GRAD-1: never reduced.
     """
@@ -170,7 +181,8 @@ class ReducesItsOwnViews(Flattened):
 
 
 class ReadsBeforeWaiting(Flattened):
-    """The sum is started, divided and handed back, and only then waited for (meta-pytorch/torchrec#4421 waits late).
+    """The sum is started, divided and handed back before it is waited for
+    (meta-pytorch/torchrec#4421 waits late).
 
     COMM-2: it changes when results are withheld.
     """
@@ -184,7 +196,8 @@ class ReadsBeforeWaiting(Flattened):
 
 
 class Counts(Flattened):
-    """Gradients are counted, and a backward that raises leaves the count where it was (picotron after an exception).
+    """The wrapper counts gradients, and a backward that raises does not reset the count
+    (picotron after an exception).
 
     LIVE-2: never reduced; or LIVE-5: never reduced.
     """
@@ -199,7 +212,8 @@ class Counts(Flattened):
 
 
 class PartsTiedParameters(Flattened):
-    """Parameters are made anew, one for every name, and what was tied no longer is (no public incident found).
+    """Each name gets a new parameter, so parameters that were tied no longer are
+    (no public incident found).
 
     INIT-3: tied to.
     """

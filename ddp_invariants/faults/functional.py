@@ -1,6 +1,6 @@
-"""Data parallelism without a wrapper: functions that hook a module, or an optimizer's step, or a loop of one's own.
+"""Data parallelism without a wrapper: hooks on a module or an optimizer, or a loop of its own.
 
-They know the default group alone.
+These implementations know only the default process group.
 """
 
 from collections.abc import Callable
@@ -17,17 +17,22 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 _EACH_AT_ONCE = ("unused", "crossed", "assign", "unfreeze", "in_parts")
-"""All ranks must have all gradients, those of the start, in one order, each at once."""
+"""Every rank must have every gradient: in one order, whole, of the parameters at the start."""
 
 
 def _hidden(function: _Function) -> _Function:
-    """Mark what averages when the optimizer steps: until then gradients are local."""
-    function.declares = {"gradients": "hidden"}  # type: ignore[attr-defined]  # a function may have attributes
+    """Mark a function whose gradients stay local until the optimizer steps."""
+    function.declares = {  # type: ignore[attr-defined]  # a function may have attributes
+        "gradients": "hidden",
+    }
     return function
 
 
 def _as_they_come(function: _Function) -> _Function:
-    """Mark what reduces each gradient when it is there: all ranks must have all of them, in one order."""
+    """Mark a function that reduces each gradient as soon as it is ready.
+
+    All ranks must then have all gradients, in the same order.
+    """
     function.declares = {"unsupported": _EACH_AT_ONCE}  # type: ignore[attr-defined]  # as above
     return function
 
@@ -37,7 +42,10 @@ def _start(module: nn.Module) -> None:
 
 
 def _hook(module: nn.Module, reduced: Callable[[Tensor], Tensor]) -> None:
-    """Have every gradient replaced, once autograd has added to it, by what a function makes of a contiguous copy."""
+    """Replace each gradient by a function of it, once autograd has added to the gradient.
+
+    The function gets a contiguous copy.
+    """
 
     def replace(parameter: Tensor) -> None:
         assert parameter.grad is not None
@@ -75,14 +83,14 @@ def hooked(module: nn.Module) -> None:
 
 @_hidden
 def stepped(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
-    """Right: gradients are averaged by a hook that runs before each step of the optimizer."""
+    """Right: a hook averages the gradients before each step of the optimizer."""
     _start(module)
     optimizer.register_step_pre_hook(lambda *_: _apply(list(module.parameters()), _mean))
     return module, optimizer
 
 
 class Loop:
-    """Right: a whole step written out, over a list of weights."""
+    """Right: a whole step written out, over a list of parameters."""
 
     declares: ClassVar[dict[str, Any]] = {"stack": {"activation": "relu"}}
 
@@ -114,7 +122,10 @@ class Loop:
 
 @_as_they_come
 def reduces_a_copy(module: nn.Module) -> None:
-    """The sum goes to a copy that nobody reads (NVIDIA/Megatron-LM#5337). GRAD-1: never reduced."""
+    """Each sum goes to a copy that nobody reads (NVIDIA/Megatron-LM#5337).
+
+    GRAD-1: never reduced.
+    """
 
     def reduce(gradient: Tensor) -> Tensor:
         _mean(gradient.clone())
@@ -126,7 +137,8 @@ def reduces_a_copy(module: nn.Module) -> None:
 
 @_as_they_come
 def reduces_matrices_only(module: nn.Module) -> None:
-    """Parameters are told apart by their dimensions, as for weight decay, and vectors left out (no public incident found).
+    """Vectors and scalars are left out, as parameters often are from weight decay
+    (no public incident found).
 
     GRAD-1: never reduced.
     """
@@ -136,7 +148,8 @@ def reduces_matrices_only(module: nn.Module) -> None:
 
 @_as_they_come
 def reduces_in_pairs(module: nn.Module) -> None:
-    """The group that is reduced over is that of two neighbours, as of one machine (picotron's train.py by reading).
+    """Gradients are reduced only over groups of two neighbouring ranks, as of one machine
+    (picotron's train.py by reading).
 
     GRAD-1: reduced in a part of the group.
     """
@@ -157,7 +170,8 @@ def reduces_in_pairs(module: nn.Module) -> None:
 
 @_as_they_come
 def broadcasts_gradients(module: nn.Module) -> None:
-    """Rank 0's gradient is given to all, as its parameters were (no public incident found).
+    """All ranks get rank 0's gradient by a broadcast, as they got its parameters
+    (no public incident found).
 
     GRAD-2: broadcast instead of reduced.
     """
@@ -172,7 +186,8 @@ def broadcasts_gradients(module: nn.Module) -> None:
 
 @_as_they_come
 def forgets_the_server(module: nn.Module) -> None:
-    """Rank 0 adds up what the others send it, and not its own (no public incident found).
+    """Rank 0 sums the gradients that the other ranks send, but not its own
+    (no public incident found).
 
     GRAD-2: it is the mean with rank 0's gradient left out.
     """
@@ -192,7 +207,7 @@ def forgets_the_server(module: nn.Module) -> None:
 
 @_as_they_come
 def counts_the_server(module: nn.Module) -> None:
-    """The sum is divided by the ranks and one more, the server that there is not (no public incident found).
+    """Each sum is divided by W + 1, as if there were a separate server (no public incident found).
 
     GRAD-2: one rank too many.
     """
@@ -202,7 +217,8 @@ def counts_the_server(module: nn.Module) -> None:
 
 @_as_they_come
 def divides_by_eight(module: nn.Module) -> None:
-    """The sum is divided by the devices of the machine it was written on (ShallowSpeed's script).
+    """Each sum is divided by 8, the number of devices of the author's machine
+    (ShallowSpeed's script).
 
     GRAD-2: the sum was divided by 8, not by.
     """
@@ -212,7 +228,8 @@ def divides_by_eight(module: nn.Module) -> None:
 
 @_as_they_come
 def averages_buffers(module: nn.Module) -> None:
-    """Buffers that hold fractions start from their mean over the ranks (pytorch#111138 leaves them different).
+    """Floating-point buffers start from their mean over the ranks
+    (pytorch#111138 leaves them different).
 
     INIT-2: averaged instead of broadcast.
     """
@@ -226,7 +243,11 @@ def averages_buffers(module: nn.Module) -> None:
 
 @_as_they_come
 def divides_the_result(module: nn.Module) -> None:
-    """The module's result is divided by the ranks, so that gradients need only be summed (no public incident found). LOSS-1."""
+    """Forward results are divided by the world size, so that gradients need only be summed
+    (no public incident found).
+
+    LOSS-1.
+    """
     _start(module)
     module.register_forward_hook(lambda _module, _inputs, result: result / dist.get_world_size())
     _hook(module, _sum)
@@ -234,7 +255,8 @@ def divides_the_result(module: nn.Module) -> None:
 
 @_as_they_come
 def draws_again(module: nn.Module) -> None:
-    """Weights are drawn once more, of generators that ranks use differently (bigscience-workshop/Megatron-DeepSpeed#276).
+    """Parameters are drawn once more, from generators whose states differ between ranks
+    (bigscience-workshop/Megatron-DeepSpeed#276).
 
     INIT-4: parameters differ from rank 0's.
     """
@@ -244,12 +266,19 @@ def draws_again(module: nn.Module) -> None:
     _hook(module, _mean)
 
 
-draws_again.declares = {"init": "seed", "unsupported": _EACH_AT_ONCE}  # type: ignore[attr-defined]  # a function may have attributes
+draws_again.declares = {  # type: ignore[attr-defined]  # as above
+    "init": "seed",
+    "unsupported": _EACH_AT_ONCE,
+}
 
 
 @_hidden
 def sums_at_every_backward(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
-    """Every backward sums all that has accumulated, and the step divides once (course solutions). PARAM-3."""
+    """Every backward sums the whole accumulated gradient over the ranks, but the step divides only
+    once (course solutions).
+
+    PARAM-3.
+    """
     _start(module)
     _hook(module, _sum)
     optimizer.register_step_pre_hook(
@@ -262,7 +291,8 @@ def sums_at_every_backward(module: nn.Module, optimizer: Optimizer) -> tuple[nn.
 
 @_hidden
 def averages_parameters(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
-    """Ranks step by their own gradients and then average parameters: their momentum differs (no public incident found).
+    """Ranks step with their local gradients and then average parameters, so their momentum differs
+    (no public incident found).
 
     PARAM-2: the optimizer's state differs between ranks.
     """
@@ -282,7 +312,8 @@ def averages_parameters(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Mod
 def averages_before_backward(
     module: nn.Module, optimizer: Optimizer
 ) -> tuple[nn.Module, Optimizer]:
-    """Gradients are averaged when the forward has ended, before backward has made them (no public incident found).
+    """Gradients are averaged after the forward, before backward has computed them
+    (no public incident found).
 
     PARAM-1: own local gradient.
     """
@@ -293,7 +324,10 @@ def averages_before_backward(
 
 @_hidden
 def averages_after_the_step(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
-    """Gradients are averaged once the optimizer has used them (no public incident found). PARAM-1: own local gradient."""
+    """Gradients are averaged only after the optimizer has used them (no public incident found).
+
+    PARAM-1: own local gradient.
+    """
     _start(module)
     optimizer.register_step_post_hook(lambda *_: _apply(list(module.parameters()), _mean))
     return module, optimizer
@@ -301,7 +335,10 @@ def averages_after_the_step(module: nn.Module, optimizer: Optimizer) -> tuple[nn
 
 @_hidden
 def sums(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
-    """The optimizer steps by the sum over the ranks (goodfire-ai/spd#658). PARAM-3: summed, never divided."""
+    """Each optimizer step uses the sum over the ranks instead of the mean (goodfire-ai/spd#658).
+
+    PARAM-3: summed, never divided.
+    """
     _start(module)
     optimizer.register_step_pre_hook(lambda *_: _apply(list(module.parameters()), _sum))
     return module, optimizer
@@ -309,7 +346,8 @@ def sums(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]
 
 @_hidden
 def steps_one_late(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
-    """The sums are awaited at the next step, which then is one by the gradient before (no public incident found).
+    """Each step waits for the sums of the step before and uses them instead of its own
+    (no public incident found).
 
     COMM-3: a wait is missing.
     """
@@ -333,14 +371,15 @@ def steps_one_late(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, 
 
 @_hidden
 def warms_up_by_itself(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
-    """The learning rate grows with what a rank has seen, which ranks do at different paces (karpathy/nanochat#857).
+    """Each rank warms up its learning rate by the data that it has seen, which differ between ranks
+    (karpathy/nanochat#857).
 
     PARAM-1: parameters differ between ranks.
     """
     rates, seen = [group["lr"] for group in optimizer.param_groups], [0]
 
     def count(_: nn.Module, inputs: Any) -> None:
-        seen[0] += int((inputs[0] > 0).sum())  # As of tokens that are no padding.
+        seen[0] += int((inputs[0] > 0).sum())  # Like tokens that are no padding.
 
     def warm_up(*_: Any) -> None:
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
@@ -352,7 +391,8 @@ def warms_up_by_itself(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Modu
 
 
 def replaces_parameters(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
-    """Parameters are made anew, and the optimizer goes on updating the old ones (huggingface/accelerate#2665).
+    """Parameters are replaced by new ones, but the optimizer keeps updating the old ones
+    (huggingface/accelerate#2665).
 
     PARAM-3: no update was made.
     """
@@ -369,7 +409,11 @@ def replaces_parameters(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Mod
 
 
 class NeverClears(Loop):
-    """The loop never clears gradients, and every step is by the sum of all so far (no public incident found). PARAM-3."""
+    """The loop never clears gradients, so every step uses the sum of all gradients so far
+    (no public incident found).
+
+    PARAM-3.
+    """
 
     def _clear(self) -> None:
         pass
@@ -377,7 +421,11 @@ class NeverClears(Loop):
 
 @_as_they_come
 def masks_by_chance(module: nn.Module) -> None:
-    """What is pruned each rank draws for itself, and holds at zero by masking its means (neuralmagic/sparseml#429). GRAD-1."""
+    """Each rank draws a pruning mask of its own and applies it to the averaged gradients
+    (neuralmagic/sparseml#429).
+
+    GRAD-1.
+    """
     chance = torch.Generator().manual_seed(dist.get_rank())
 
     def masked(gradient: Tensor) -> Tensor:
@@ -391,10 +439,11 @@ def masks_by_chance(module: nn.Module) -> None:
 
 @_hidden
 def resumes_on_rank_zero(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
-    """A saved optimizer's state is loaded by rank 0 alone, and nothing broadcasts it (pytorch/tutorials#2433 for its like).
+    """Only rank 0 loads a saved optimizer state, and nothing broadcasts it
+    (pytorch/tutorials#2433 for its like).
 
     STATE-1.
     """
     if dist.get_rank() != 0:
-        optimizer.load_state_dict = lambda _: None  # type: ignore[method-assign,assignment]  # on purpose
+        optimizer.load_state_dict = lambda _: None  # type: ignore[method-assign,assignment] # fault
     return stepped(module, optimizer)

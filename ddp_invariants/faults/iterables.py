@@ -1,4 +1,4 @@
-"""Data sets that are iterated and not indexed, split by rank as they pass; what goes wrong.
+"""Iterable datasets that are split by rank during iteration.
 
 Words: N items in all, W world size.
 """
@@ -12,7 +12,9 @@ from torch.utils.data import get_worker_info
 
 
 class Split:
-    """Right: rank r takes every W-th item from the r-th on; exact, so that some ranks have one more than others."""
+    """Right: rank r takes every W-th item from the r-th on; nothing is padded, so some ranks have
+    one item more.
+    """
 
     declares: ClassVar[dict[str, str]] = {"padding": "none", "layout": "strided"}
 
@@ -26,14 +28,14 @@ class Split:
 
 
 def _rounds(items: Iterable[int], size: int) -> Iterator[tuple[int, ...]]:
-    """So many items at a time, at the end those that are left."""
+    """Yield `size` items at a time, and at the end the items that are left."""
     passing = iter(items)
     while taken := tuple(islice(passing, size)):
         yield taken
 
 
 class Filled:
-    """Right: items go round the ranks, and the first ones fill up a last round that does not reach all of them."""
+    """Right: items go round the ranks, and the first items fill up an incomplete last round."""
 
     declares: ClassVar[dict[str, str]] = {"layout": "strided"}
 
@@ -43,11 +45,14 @@ class Filled:
         self.iterable, self.rank, self.world_size = iterable, rank, world_size
 
     def rounds(self) -> Iterator[tuple[int, ...]]:
-        """W items each, the last round fewer."""
+        """Yield rounds of W items; the last round may have fewer."""
         return _rounds(self.iterable, self.world_size)
 
     def filled(self, short: tuple[int, ...], first: tuple[int, ...]) -> tuple[int, ...]:
-        """A last round of W items, filled from the first round, which starts over where it is itself too short."""
+        """Return a last round of W items, filled up from the first round.
+
+        The first round starts over if it is too short itself.
+        """
         return (*short, *islice(cycle(first), self.world_size - len(short)))
 
     def __iter__(self) -> Iterator[int]:
@@ -58,7 +63,9 @@ class Filled:
 
 
 class PerWorker:
-    """Right: each worker of a rank's DataLoader takes every W * workers-th item, from one of its own on."""
+    """Right: each worker of a rank's DataLoader takes every W * workers-th item, from its own first
+    item on.
+    """
 
     declares: ClassVar[dict[str, Any]] = {
         "padding": "none",
@@ -72,7 +79,7 @@ class PerWorker:
         self.iterable, self.rank, self.world_size = iterable, rank, world_size
 
     def place(self) -> tuple[int, int]:
-        """Which worker of the rank this is, and of how many; the only one outside a worker."""
+        """Return this worker's number and the number of workers; (0, 1) outside a worker."""
         info = get_worker_info()
         return (0, 1) if info is None else (info.id, info.num_workers)
 
@@ -84,14 +91,18 @@ class PerWorker:
 
 
 class WorkersRepeat(PerWorker):
-    """Every worker yields all that is the rank's (huggingface/datasets#3423). SHARD-10: which worker it is, is ignored."""
+    """Every worker yields all items of the rank (huggingface/datasets#3423).
+
+    SHARD-10: which worker it is, is ignored.
+    """
 
     def place(self) -> tuple[int, int]:
         return 0, 1
 
 
 class WorkersSplitAlone(PerWorker):
-    """Where there are workers, they split the dataset, and the rank is forgotten (huggingface/datasets#7868).
+    """The workers split the dataset among themselves, and the rank is ignored
+    (huggingface/datasets#7868).
 
     SHARD-10: workers split the dataset.
     """
@@ -106,7 +117,11 @@ class WorkersSplitAlone(PerWorker):
 
 
 class WorkersStartTogether(PerWorker):
-    """A worker starts where its rank does, one item on, as if workers were ranks (no public incident found). SHARD-10."""
+    """Worker k of rank r starts at item r + k instead of r + k * W, as if workers were ranks
+    (no public incident found).
+
+    SHARD-10.
+    """
 
     def __iter__(self) -> Iterator[int]:
         worker, workers = self.place()
@@ -114,7 +129,10 @@ class WorkersStartTogether(PerWorker):
 
 
 class WholeRoundsOfWorkers(PerWorker):
-    """A last round that does not reach all workers is left out (no public incident found). SHARD-10."""
+    """A last round that does not reach all workers is left out (no public incident found).
+
+    SHARD-10.
+    """
 
     def __iter__(self) -> Iterator[int]:
         worker, workers = self.place()
@@ -123,21 +141,30 @@ class WholeRoundsOfWorkers(PerWorker):
 
 
 class NotSplit(Split):
-    """Every rank reads every item (huggingface/datasets#5360). SHARD-3: every rank yields the whole dataset."""
+    """Every rank reads every item (huggingface/datasets#5360).
+
+    SHARD-3: every rank yields the whole dataset.
+    """
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.iterable)
 
 
 class SplitTwice(Split):
-    """What was split by rank is split by rank (huggingface/transformers#11254). SHARD-2: sharded twice."""
+    """The part of a rank is split by rank once more (huggingface/transformers#11254).
+
+    SHARD-2: sharded twice.
+    """
 
     def __iter__(self) -> Iterator[int]:
         return islice(super().__iter__(), self.rank, None, self.world_size)
 
 
 class StartsOneLate(Split):
-    """An item is taken off to see what items look like, and not put back (no public incident found). SHARD-2: off by one."""
+    """The first item is taken off for inspection and not put back (no public incident found).
+
+    SHARD-2: off by one.
+    """
 
     def __iter__(self) -> Iterator[int]:
         items = iter(self.iterable)
@@ -146,7 +173,8 @@ class StartsOneLate(Split):
 
 
 class StopsOneEarly(Split):
-    """An item is handed out when the next one is there, so that the last never is (no public incident found).
+    """An item is yielded only after the next one is read, so the last item is never yielded
+    (no public incident found).
 
     SHARD-2: off by one.
     """
@@ -161,7 +189,11 @@ class StopsOneEarly(Split):
 
 
 class ReadsAheadAndLoses(Split):
-    """Items are read two at a time, and a pair that is not full is never handed out (no public incident found). SHARD-2."""
+    """Items are read two at a time, and an incomplete pair is never yielded
+    (no public incident found).
+
+    SHARD-2.
+    """
 
     def __iter__(self) -> Iterator[int]:
         for pair in _rounds(super().__iter__(), 2):
@@ -170,7 +202,8 @@ class ReadsAheadAndLoses(Split):
 
 
 class WholeRoundsOnly(Split):
-    """A last round that does not reach all ranks is left out, unasked (no public incident found).
+    """A last round that does not reach all ranks is left out, although nobody asked for it
+    (no public incident found).
 
     SHARD-2: samples are dropped although drop_last is off.
     """
@@ -182,14 +215,15 @@ class WholeRoundsOnly(Split):
 
 
 class SplitsByTwo(Split):
-    """The world size is written down as 2 (no public incident found). SHARD-2: samples are lost."""
+    """The world size is hard-coded as 2 (no public incident found). SHARD-2: samples are lost."""
 
     def __iter__(self) -> Iterator[int]:
         return islice(self.iterable, self.rank, None, 2)
 
 
 class UsedUp(Split):
-    """The iterator is made once, and empty from the second epoch on (no public incident found).
+    """The iterator is made once, so it is empty from the second epoch on
+    (no public incident found).
 
     SHARD-4: iterating again in the same epoch.
     """
@@ -203,7 +237,8 @@ class UsedUp(Split):
 
 
 class ShufflesBeforeTheSplit(Split):
-    """A buffer is shuffled by a seed of each rank's own before it is split (mlcommons/training#625).
+    """Each rank shuffles a buffer with its own seed before the buffer is split
+    (mlcommons/training#625).
 
     SHARD-2: samples are lost.
     """
@@ -215,7 +250,10 @@ class ShufflesBeforeTheSplit(Split):
 
 
 class TakesAnyRank(Split):
-    """The rank and the world size are not checked (no public incident found). SHARD-7: no argument is checked."""
+    """The rank and the world size are not checked (no public incident found).
+
+    SHARD-7: no argument is checked.
+    """
 
     def __init__(self, iterable: Iterable[int], rank: int, world_size: int) -> None:
         super().__init__(iterable, 0, 1)
@@ -223,21 +261,28 @@ class TakesAnyRank(Split):
 
 
 class NeverFilled(Filled):
-    """A last round that does not reach all ranks is dealt out as it is (huggingface/datasets#3423). SHARD-1: no padding."""
+    """A last round that does not reach all ranks is not filled up (huggingface/datasets#3423).
+
+    SHARD-1: no padding.
+    """
 
     def __iter__(self) -> Iterator[int]:
         return islice(self.iterable, self.rank, None, self.world_size)
 
 
 class FilledWithTheLast(Filled):
-    """A last round is filled with its last item (galilai-group/stable-pretraining#222). SHARD-3: all padding is index."""
+    """A last round is filled up with its last item (galilai-group/stable-pretraining#222).
+
+    SHARD-3: all padding is index.
+    """
 
     def filled(self, short: tuple[int, ...], first: tuple[int, ...]) -> tuple[int, ...]:
         return super().filled(short, short[-1:] or first)
 
 
 class CyclesForEver(Filled):
-    """Items start over so that no rank ends before another, and none ever does (NVIDIA-NeMo/Megatron-Bridge#5944).
+    """Items start over so that no rank ends before another, and so no rank ever ends
+    (NVIDIA-NeMo/Megatron-Bridge#5944).
 
     SHARD-1: it yields without end.
     """

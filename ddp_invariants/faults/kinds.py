@@ -1,6 +1,6 @@
-"""Wrappers that are right where parameters are plain, and whose gradients or steps of a kind of their own go wrong.
+"""Sparse, complex and transposed gradients, in wrappers that are right for plain ones.
 
-The exchange is a call after backward, `sync_gradients`.
+The loop calls `sync_gradients` after backward.
 """
 
 from typing import Any, ClassVar
@@ -13,11 +13,13 @@ from ddp_invariants.faults._start import broadcast
 
 
 class StaysSparse(nn.Module):
-    """Right: of sparse gradients the rows and values of all ranks are gathered, and the mean is sparse, too."""
+    """Right: the rows and values of all ranks' sparse gradients are gathered, and the mean stays
+    sparse.
+    """
 
     declares: ClassVar[dict[str, Any]] = {
         "unsupported": ("unused",)
-    }  # All ranks have all gradients.
+    }  # Every rank must have every gradient.
 
     def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
         super().__init__()
@@ -29,7 +31,7 @@ class StaysSparse(nn.Module):
         broadcast(self._at_first([*module.parameters(), *module.buffers()]), process_group)
 
     def _at_first(self, tensors: list[Tensor]) -> list[Tensor]:
-        """What rank 0 sends to all."""
+        """Return the tensors that rank 0 sends to all ranks."""
         return tensors
 
     def forward(self, *inputs: Any) -> Any:
@@ -51,7 +53,7 @@ class StaysSparse(nn.Module):
         return self._kept(flat.div_(self.world_size), gradient)
 
     def _kept(self, mean: Tensor, gradient: Tensor) -> Tensor:
-        """The mean, lying as the gradient does."""
+        """Return the mean in the memory layout of the gradient."""
         return torch.empty_like(gradient).copy_(mean)
 
     def _sparse(self, gradient: Tensor) -> Tensor:
@@ -62,33 +64,34 @@ class StaysSparse(nn.Module):
         dist.all_reduce(counts, group=self.group)
         most = int(counts.max())
         padded = [
-            torch.cat([one, one.new_zeros(most - len(one), *one.shape[1:])])
-            for one in (rows[0], values)
+            torch.cat([part, part.new_zeros(most - len(part), *part.shape[1:])])
+            for part in (rows[0], values)
         ]
-        everyones = [self._gathered(one) for one in padded]
-        found = [
-            torch.cat([one[:count] for one, count in zip(ones, counts.tolist(), strict=True)])
-            for ones in everyones
+        gathered = [self._gathered(part) for part in padded]
+        joined = [
+            torch.cat([part[:count] for part, count in zip(parts, counts.tolist(), strict=True)])
+            for parts in gathered
         ]
         return torch.sparse_coo_tensor(
-            found[0][None], self._averaged(found[1]), gradient.shape, check_invariants=False
+            joined[0][None], self._averaged(joined[1]), gradient.shape, check_invariants=False
         )
 
     def _merged(self, gradient: Tensor) -> Tensor:
-        """With a row once, however often it was chosen."""
+        """Return the gradient with each row once, however often a batch chose that row."""
         return gradient.coalesce()
 
     def _averaged(self, values: Tensor) -> Tensor:
         return values / self.world_size
 
     def _gathered(self, mine: Tensor) -> list[Tensor]:
-        everyones = [torch.empty_like(mine) for _ in range(self.world_size)]
-        dist.all_gather(everyones, mine.contiguous(), group=self.group)
-        return everyones
+        gathered = [torch.empty_like(mine) for _ in range(self.world_size)]
+        dist.all_gather(gathered, mine.contiguous(), group=self.group)
+        return gathered
 
 
 class SkipsSparse(StaysSparse):
-    """Sparse gradients are left out of the exchange, which takes dense tensors alone (no public incident found).
+    """Sparse gradients are left out of the exchange, which handles dense tensors only
+    (no public incident found).
 
     GRAD-1: own local gradient: never reduced.
     """
@@ -98,7 +101,8 @@ class SkipsSparse(StaysSparse):
 
 
 class SumsSparse(StaysSparse):
-    """Dense gradients are averaged, sparse ones only gathered, so that they are a sum (no public incident found).
+    """Dense gradients are averaged, but sparse ones are only gathered, which makes a sum
+    (no public incident found).
 
     GRAD-2: summed, never divided.
     """
@@ -108,7 +112,8 @@ class SumsSparse(StaysSparse):
 
 
 class LastChoiceCounts(StaysSparse):
-    """A row that a batch chooses twice is assigned, not added up, before the exchange (no public incident found).
+    """A row that a batch chooses twice keeps its last value instead of the sum
+    (no public incident found).
 
     GRAD-2.
     """
@@ -121,7 +126,8 @@ class LastChoiceCounts(StaysSparse):
 
 
 class SameRowsEverywhere(StaysSparse):
-    """Values are averaged place by place, as if all ranks had chosen the same rows (no public incident found).
+    """Values are averaged by position, as if all ranks had chosen the same rows
+    (no public incident found).
 
     GRAD-1.
     """
@@ -135,7 +141,9 @@ class SameRowsEverywhere(StaysSparse):
 
 
 class AsParts(StaysSparse):
-    """Right: complex gradients travel as their parts, which are real, and are written back as such."""
+    """Right: complex gradients travel as their real and imaginary parts and are written back as
+    such.
+    """
 
     def _dense(self, gradient: Tensor) -> Tensor:
         if not gradient.is_complex():
@@ -151,7 +159,8 @@ class AsParts(StaysSparse):
 
 
 class RealPartsAlone(AsParts):
-    """The real parts of complex gradients are averaged; the imaginary ones stay as they are (pytorch#158753 for its like).
+    """Only the real parts of complex gradients are averaged; the imaginary parts stay local
+    (pytorch#158753 for its like).
 
     GRAD-1: only the real ones were reduced.
     """
@@ -164,7 +173,8 @@ class RealPartsAlone(AsParts):
 
 
 class ImaginaryPartsZero(RealPartsAlone):
-    """A mean of real parts is written over complex gradients, whose imaginary parts are zero from then on (pytorch#158753).
+    """The mean of the real parts is written over complex gradients, so their imaginary parts become
+    zero (pytorch#158753).
 
     GRAD-2: its imaginary parts are zero.
     """
@@ -174,7 +184,8 @@ class ImaginaryPartsZero(RealPartsAlone):
 
 
 class Conjugates(AsParts):
-    """Complex gradients are averaged as their conjugates, which nobody turns back (no public incident found).
+    """Complex gradients are averaged as conjugates and never conjugated back
+    (no public incident found).
 
     GRAD-2: it is the mean's complex conjugate.
     """
@@ -184,7 +195,8 @@ class Conjugates(AsParts):
 
 
 class AllRealPartsFirst(AsParts):
-    """Parts are packed as all real ones and then all imaginary ones, and unpacked in pairs (no public incident found).
+    """Parts are packed as all real ones and then all imaginary ones, but unpacked in pairs
+    (no public incident found).
 
     GRAD-2: all real parts and then all imaginary ones.
     """
@@ -197,7 +209,8 @@ class AllRealPartsFirst(AsParts):
 
 
 class FloatsAlone(StaysSparse):
-    """What is no floating-point tensor is taken for integers and is not exchanged, complex ones too (no public incident found).
+    """Only floating-point gradients are exchanged, so complex ones are left out as if they were
+    integers (no public incident found).
 
     GRAD-1: own local gradient: never reduced.
     """
@@ -207,7 +220,8 @@ class FloatsAlone(StaysSparse):
 
 
 class StartsWithItsOwnComplex(StaysSparse):
-    """Rank 0's parameters are sent to all but for complex ones, which are no floating-point tensors (no public incident found).
+    """Complex parameters are not broadcast, because they are no floating-point tensors
+    (no public incident found).
 
     INIT-1: still holds what it built: never broadcast.
     """
@@ -217,7 +231,8 @@ class StartsWithItsOwnComplex(StaysSparse):
 
 
 class LeavesItTransposed(StaysSparse):
-    """A mean is left with the strides of its transpose, which a fused step does not heed (no public incident found).
+    """A mean keeps the strides of its transpose, which a fused optimizer step ignores
+    (no public incident found).
 
     PARAM-3.
     """

@@ -1,4 +1,7 @@
-"""A wrapper around a forward under autocast, whose casts are a thread's, and kept until the outermost context is left."""
+"""Wrappers around a forward under autocast.
+
+Autocast belongs to a thread. It keeps its casts until the outermost autocast context is left.
+"""
 
 from threading import Thread
 from typing import Any, ClassVar
@@ -11,7 +14,7 @@ from ddp_invariants.reference.ddp import DistributedDataParallel as Reference
 
 
 class EntersItAgain(Reference):
-    """Right: the module runs under an autocast within the program's, of the same dtype."""
+    """Right: the module runs under a second autocast of the same dtype, inside the program's."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         with torch.autocast("cpu", torch.bfloat16, enabled=torch.is_autocast_enabled("cpu")):
@@ -19,10 +22,10 @@ class EntersItAgain(Reference):
 
 
 class _Beside(Reference):
-    """The module runs in a thread, under the autocast that `_lowered` says."""
+    """A base that runs the module in a thread, under autocast if `_lowered` returns true."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        lowered, grad, found = self._lowered(), torch.is_grad_enabled(), []
+        lowered, grad, outcomes = self._lowered(), torch.is_grad_enabled(), []
 
         def run() -> None:
             try:
@@ -30,31 +33,32 @@ class _Beside(Reference):
                     torch.set_grad_enabled(grad),
                     torch.autocast("cpu", torch.bfloat16, enabled=lowered),
                 ):
-                    found.append(Reference.forward(self, *args, **kwargs))
-            except BaseException as error:  # noqa: BLE001 - raised again below, by the thread that called
-                found.append(error)
+                    outcomes.append(Reference.forward(self, *args, **kwargs))
+            except BaseException as error:  # noqa: BLE001 - raised again by the calling thread
+                outcomes.append(error)
 
         thread = Thread(target=run)
         thread.start()
         thread.join()
-        if isinstance(found[0], BaseException):
-            raise found[0]
-        return found[0]
+        if isinstance(outcomes[0], BaseException):
+            raise outcomes[0]
+        return outcomes[0]
 
     def _lowered(self) -> bool:
         return torch.is_autocast_enabled("cpu")
 
 
 class TakesItAlong(_Beside):
-    """Right: the module runs in a thread, which enters the autocast of the one that called."""
+    """Right: the module runs in a thread, which enters the caller's autocast."""
 
-    # Each thread numbers its operations, and backward goes by the numbers: of two forwards it adds
-    # up parts in another order.
+    # Each thread numbers its own operations, and backward follows these numbers. With two forwards,
+    # backward therefore adds up their parts in another order.
     declares: ClassVar[dict[str, Any]] = {"unsupported": ("joint",)}
 
 
 class LosesItInAThread(_Beside):
-    """The module runs in a thread, which knows nothing of the caller's autocast (pytorch/pytorch#43102 mended DataParallel).
+    """The module runs in a thread, where the caller's autocast is not active
+    (pytorch/pytorch#43102 mended DataParallel).
 
     LOSS-1: it is the loss of a forward that is not under autocast.
     """
@@ -64,7 +68,8 @@ class LosesItInAThread(_Beside):
 
 
 class SwitchesItOff(Reference):
-    """The module runs with autocast switched off, as around a loss that overflows (no public incident found).
+    """The module runs with autocast switched off, as around a loss that overflows
+    (no public incident found).
 
     LOSS-1: it is the loss of a forward that is not under autocast.
     """
@@ -75,7 +80,8 @@ class SwitchesItOff(Reference):
 
 
 class AlwaysLowers(Reference):
-    """The module runs under an autocast of the wrapper's own, whatever the program says (no public incident found).
+    """The module runs under an autocast of the wrapper's own, whatever the program chose
+    (no public incident found).
 
     LOSS-1.
     """
@@ -86,7 +92,8 @@ class AlwaysLowers(Reference):
 
 
 class KeepsItsCasts(Reference):
-    """An autocast that is entered once and never left keeps the first step's casts of weights (X-GenGroup/Flow-Factory#186).
+    """Autocast is entered once and never left, so it keeps the first step's casts of parameters
+    (X-GenGroup/Flow-Factory#186).
 
     LOSS-3.
     """
@@ -101,7 +108,8 @@ class KeepsItsCasts(Reference):
 
 
 class LowersWhatItSends(RoundsToBfloat16):
-    """Gradients of forwards under autocast travel in bfloat16, although they are float32 (no public incident found).
+    """After a forward under autocast, gradients travel in bfloat16 although they are float32
+    (no public incident found).
 
     GRAD-2: rounded to bfloat16; or PARAM-6: rounded to bfloat16.
     """

@@ -1,8 +1,8 @@
-"""Gradients live in `.main_grad`, of float32 at least, to which hooks add; `.grad` is a way station.
+"""Main gradients: hooks add each `.grad` to a `.main_grad` of at least float32.
 
-Shoeybi et al. 2019, arXiv:1909.08053. The loop calls `zero_grad_buffer` before a step's first batch
-and `finish_grad_sync` after its last backward; accumulation is local by itself, so `no_sync` has
-nothing to do.
+Source: Shoeybi et al. 2019, arXiv:1909.08053. The loop calls `zero_grad_buffer` before a step's
+first batch and `finish_grad_sync` after its last backward. Accumulation is always local, so
+`no_sync` has nothing to do.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -16,7 +16,9 @@ from ddp_invariants.faults._start import broadcast
 
 
 class MainGrad(nn.Module):
-    """Right: hooks add each gradient to a main gradient, the call after backward averages those."""
+    """Right: hooks add each gradient to a main gradient, and the call after backward averages the
+    main gradients.
+    """
 
     declares: ClassVar[dict[str, Any]] = {
         "unsupported": ["never_zeroed", "assign", "freeze", "unfreeze"]
@@ -34,7 +36,7 @@ class MainGrad(nn.Module):
         self._hook()
 
     def _prepare(self) -> None:
-        """What else is done to the module first: nothing."""
+        """Do nothing; a fault changes the module here."""
 
     def _kept(self) -> list[nn.Parameter]:
         return [p for p in self.module.parameters() if p.requires_grad]
@@ -75,7 +77,8 @@ class MainGrad(nn.Module):
 
 
 class AliasesGrad(MainGrad):
-    """Means are handed back by `.to`, which is no copy where dtypes agree: autograd then adds to both (picotron's bucket).
+    """`.to` hands the means back without a copy if dtypes agree, so autograd adds to both
+    (picotron's bucket).
 
     GRAD-5: accumulated once too often.
     """
@@ -87,7 +90,8 @@ class AliasesGrad(MainGrad):
 
 
 class NeverReset(MainGrad):
-    """Main gradients are never cleared: the optimizer's zero_grad clears .grad alone (NVIDIA/Megatron-LM#4609 has such left).
+    """Main gradients are never cleared, because the optimizer's zero_grad clears .grad only
+    (NVIDIA/Megatron-LM#4609 has such left).
 
     GRAD-5: not cleared.
     """
@@ -97,7 +101,8 @@ class NeverReset(MainGrad):
 
 
 class FrozenToo(MainGrad):
-    """Frozen parameters have main gradients too, zeros that weight decay goes with (pytorch#28883 for unused ones).
+    """Frozen parameters have main gradients too, zeros to which weight decay is added
+    (pytorch#28883 for unused ones).
 
     GRAD-4: a frozen parameter has a gradient.
     """
@@ -107,7 +112,8 @@ class FrozenToo(MainGrad):
 
 
 class FloatForAll(MainGrad):
-    """Main gradients are of float32 also where parameters have more (facebookresearch/fairscale#583 for its like).
+    """Main gradients are float32 even for parameters of higher precision
+    (facebookresearch/fairscale#583 for its like).
 
     GRAD-2: rounded to float32.
     """
@@ -118,7 +124,8 @@ class FloatForAll(MainGrad):
 
 
 class BfloatForAll(MainGrad):
-    """Main gradients are made in bfloat16, the dtype that the forward was meant for (fairscale#583 for its like).
+    """Main gradients are made in bfloat16, the dtype meant for the forward
+    (fairscale#583 for its like).
 
     GRAD-2: rounded to bfloat16.
     """
@@ -129,7 +136,8 @@ class BfloatForAll(MainGrad):
 
 
 class AddsOncePerName(MainGrad):
-    """Hooks are registered by name: what has two names is added twice (no public incident found).
+    """Hooks are registered per name, so a parameter with two names is added twice
+    (no public incident found).
 
     GRAD-2: accumulated once too often.
     """
@@ -146,7 +154,8 @@ class AddsOncePerName(MainGrad):
 
 
 class Overwrites(MainGrad):
-    """A gradient is copied into the main gradient instead of added to it (no public incident found).
+    """A gradient is copied into the main gradient instead of added to it
+    (no public incident found).
 
     GRAD-8: the earlier ones were lost.
     """
@@ -156,13 +165,14 @@ class Overwrites(MainGrad):
 
 
 class HooksInEveryForward(MainGrad):
-    """A forward registers hooks that remove themselves when they run, and they stay where backward raises (ShallowSpeed).
+    """Each forward registers hooks that remove themselves when they run; after a backward that
+    raises, they stay (ShallowSpeed).
 
     LIVE-2: accumulated once too often.
     """
 
     def _hook(self) -> None:
-        """Not yet."""
+        """Do nothing; each forward registers the hooks."""
 
     def forward(self, *inputs: Any) -> Any:
         self._drop()
@@ -187,7 +197,8 @@ class HooksInEveryForward(MainGrad):
 
 
 class SendsACopy(MainGrad):
-    """What is sent is cast to the parameter's dtype, and where that makes a copy the sum is lost (NVIDIA/Megatron-LM#5337).
+    """A main gradient is cast to the parameter's dtype to be sent; if the cast makes a copy, the
+    sum is lost (NVIDIA/Megatron-LM#5337).
 
     GRAD-1: divided, but not reduced.
     """
@@ -199,7 +210,11 @@ class SendsACopy(MainGrad):
 
 
 class RunsInBfloat16(MainGrad):
-    """The wrapper's forward runs under autocast, unasked (no public incident found). LOSS-1."""
+    """The wrapper runs its forward under autocast, although nobody asked for it
+    (no public incident found).
+
+    LOSS-1.
+    """
 
     def forward(self, *inputs: Any) -> Any:
         with torch.autocast("cpu", torch.bfloat16):
@@ -207,7 +222,8 @@ class RunsInBfloat16(MainGrad):
 
 
 class CastsTheModule(MainGrad):
-    """Parameters become bfloat16, since their main gradients are of float32 (no public incident found).
+    """Parameters are cast to bfloat16, because their main gradients are float32
+    (no public incident found).
 
     INIT-3: dtype 'bfloat16'.
     """

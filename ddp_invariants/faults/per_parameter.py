@@ -1,6 +1,6 @@
-"""A hook per parameter: each gradient travels alone, as soon as it is there.
+"""A hook per parameter: each gradient travels alone, as soon as it is ready.
 
-Li et al. 2020, section 3.2, arXiv:2006.15704, without the buckets.
+Source: Li et al. 2020, section 3.2, arXiv:2006.15704, without the buckets.
 """
 
 import os
@@ -18,11 +18,12 @@ from ddp_invariants.faults._start import broadcast
 
 
 class PerParameter(nn.Module):
-    """Right: a hook averages each gradient, blocking, once autograd has added to it."""
+    """Right: a hook averages each gradient, with a blocking call, once autograd has added to it."""
 
+    # Every rank must have every gradient: in one order, whole, of the parameters at the start.
     declares: ClassVar[dict[str, Any]] = {
         "unsupported": ("unused", "crossed", "unfreeze", "assign", "in_parts")
-    }  # All have all gradients, those of the start, each at once.
+    }
 
     def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
         super().__init__()
@@ -69,7 +70,9 @@ class PerParameter(nn.Module):
 
 
 class Overlapped(PerParameter):
-    """Right: the sums are started by the hooks, and awaited and written back by a callback at the end of backward."""
+    """Right: hooks start the sums; a callback at the end of backward waits for them and writes the
+    means back.
+    """
 
     def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
         super().__init__(module, process_group)
@@ -80,7 +83,7 @@ class Overlapped(PerParameter):
         return super().forward(*inputs)
 
     def _forget(self) -> None:
-        """Await what a backward that raised has left in flight, and drop it."""
+        """Wait for collectives that a failed backward left in flight, and drop them."""
         for _, _, work in self._pending:
             work.wait()
         self._pending.clear()
@@ -106,7 +109,8 @@ class Overlapped(PerParameter):
 
 
 class ReducesTheIncomingGradient(PerParameter):
-    """A tensor hook averages what comes in, and so leaves what was accumulated before local (picotron before d0efdcc).
+    """A tensor hook averages only the incoming gradient, so gradients accumulated before stay local
+    (picotron before d0efdcc).
 
     GRAD-8: only the last micro-step was reduced.
     """
@@ -116,7 +120,8 @@ class ReducesTheIncomingGradient(PerParameter):
 
 
 class StoresAndReturns(PerParameter):
-    """A tensor hook adds the mean to .grad and returns it too, so that autograd adds it again (course solutions).
+    """A tensor hook adds the mean to .grad and also returns it, so autograd adds it again
+    (course solutions).
 
     GRAD-2: accumulated once too often.
     """
@@ -131,7 +136,8 @@ class StoresAndReturns(PerParameter):
 
 
 class LosesWhatIsNotContiguous(PerParameter):
-    """The sum of a gradient that is not contiguous goes to a temporary and is lost (NVIDIA/Megatron-LM#5337).
+    """The sum of a gradient that is not contiguous goes to a temporary copy and is lost
+    (NVIDIA/Megatron-LM#5337).
 
     GRAD-1: divided, but not reduced.
     """
@@ -143,7 +149,7 @@ class LosesWhatIsNotContiguous(PerParameter):
 
 
 class SkipsTheSmall(PerParameter):
-    """Gradients of fewer than four elements are not worth a message, and stay local (no public incident found).
+    """Gradients of fewer than four elements are not sent and stay local (no public incident found).
 
     GRAD-1: never reduced.
     """
@@ -154,7 +160,7 @@ class SkipsTheSmall(PerParameter):
 
 
 class SumsTiedTwice(PerParameter):
-    """A tied parameter is hooked once a name, summed as often, and divided once (no public incident found).
+    """A tied parameter is summed once per name, but divided only once (no public incident found).
 
     GRAD-2: summed, never divided.
     """
@@ -162,8 +168,8 @@ class SumsTiedTwice(PerParameter):
     def _hook(self, parameter: nn.Parameter) -> None:
         names = [
             name
-            for name, one in self.module.named_parameters(remove_duplicate=False)
-            if one is parameter
+            for name, candidate in self.module.named_parameters(remove_duplicate=False)
+            if candidate is parameter
         ]
         for _ in names:
             parameter.register_post_accumulate_grad_hook(self._ready)
@@ -182,7 +188,8 @@ class SumsTiedTwice(PerParameter):
 
 
 class BroadcastsWithoutWaiting(PerParameter):
-    """The broadcasts at the start are asynchronous, and nobody waits for them (no public incident found).
+    """The broadcasts at the start are asynchronous, and nobody waits for them
+    (no public incident found).
 
     COMM-3: a wait is missing.
     """
@@ -195,7 +202,8 @@ class BroadcastsWithoutWaiting(PerParameter):
 
 
 class BroadcastsFloatsOnly(PerParameter):
-    """Buffers are broadcast only where they hold fractions: counts and masks stay local (pytorch#111138 for all buffers).
+    """Only floating-point buffers are broadcast, so counts and masks stay local
+    (pytorch#111138 for all buffers).
 
     INIT-2: never broadcast.
     """
@@ -206,7 +214,7 @@ class BroadcastsFloatsOnly(PerParameter):
 
 
 class Unfreezes(PerParameter):
-    """Every parameter is made trainable, so that every one has a hook (no public incident found).
+    """Every parameter is made trainable, so that each can have a hook (no public incident found).
 
     INIT-3: requires_grad True, expected False.
     """
@@ -217,7 +225,8 @@ class Unfreezes(PerParameter):
 
 
 class NoSyncUnheard(PerParameter):
-    """What no_sync sets is read when the hooks are made, not when they run (karpathy/build-nanogpt#30 for its like).
+    """The no_sync flag is read when the hooks are made, not when they run
+    (karpathy/build-nanogpt#30 for its like).
 
     GRAD-8: a backward inside no_sync communicates.
     """
@@ -228,7 +237,8 @@ class NoSyncUnheard(PerParameter):
 
 
 class NoSyncForGood(PerParameter):
-    """Entering no_sync switches synchronisation off, and leaving it does not switch it on (picotron after an exception).
+    """Entering no_sync switches synchronisation off, but leaving it does not switch it on
+    (picotron after an exception).
 
     GRAD-8: never reduced.
     """
@@ -239,7 +249,8 @@ class NoSyncForGood(PerParameter):
 
 
 class AwaitsAtTheNextForward(Overlapped):
-    """The sums are awaited when the next forward starts, after the optimizer's step (meta-pytorch/torchrec#4421).
+    """The sums are awaited only when the next forward starts, after the optimizer's step
+    (meta-pytorch/torchrec#4421).
 
     COMM-3: a wait is missing.
     """
@@ -252,7 +263,8 @@ class AwaitsAtTheNextForward(Overlapped):
 
 
 class SkipsZeros(PerParameter):
-    """A rank does not send a gradient that is zero, and so falls out of step (no public incident found).
+    """A rank does not send a gradient that is zero, so it falls out of step with the others
+    (no public incident found).
 
     LIVE-1: a rank hung.
     """
@@ -264,11 +276,12 @@ class SkipsZeros(PerParameter):
 
 
 class OpensALog(PerParameter):
-    """A wrapper's log is closed once it is collected, which is never: hooks hold it (no public incident found).
+    """The wrapper's log is closed when the wrapper is collected, which is never, because hooks hold
+    it (no public incident found).
 
     LIVE-4: descriptors behind.
     """
 
     def _start(self) -> None:
-        self._log = Path(os.devnull).open("a", encoding="utf-8")  # noqa: SIM115 - that nobody closes it is the fault
+        self._log = Path(os.devnull).open("a", encoding="utf-8")  # noqa: SIM115 - the fault
         super()._start()

@@ -1,4 +1,4 @@
-"""The bucketed reference in whole programs: several passes a step, layers computed again, and what comes between steps."""
+"""The bucketed reference in whole programs: many passes, recomputation, between-steps actions."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -15,7 +15,8 @@ from ddp_invariants.reference.ddp import DistributedDataParallel as _Reference
 
 
 class FinishesPerResult(_Reference):
-    """The end of backward is prepared for by every result of a forward, not once (no public incident found).
+    """Every result of a forward queues the callback for the end of backward, instead of one for all
+    (no public incident found).
 
     GRAD-13: divided twice.
     """
@@ -27,7 +28,8 @@ class FinishesPerResult(_Reference):
 
 
 class ArmedByForward(_Reference):
-    """A forward arms the reduction, the backward disarms it, so that a second one is not reduced (pytorch#47260).
+    """A forward arms the reduction and a backward disarms it, so a second backward is not reduced
+    (pytorch#47260).
 
     GRAD-13.
     """
@@ -48,7 +50,8 @@ class ArmedByForward(_Reference):
 
 
 class DisarmedByNothing(_Reference):
-    """A backward in which no parameter got a gradient is taken for one that failed (EleutherAI/bergson#334 for its like).
+    """A backward in which no parameter got a gradient is taken for one that failed
+    (EleutherAI/bergson#334 for its like).
 
     GRAD-13.
     """
@@ -69,7 +72,8 @@ class DisarmedByNothing(_Reference):
 
 
 class CountsForwardsOfLayers(_Reference):
-    """A layer whose forward ran twice is taken for one with more gradients to come (deepspeedai/DeepSpeed#8224 for its like).
+    """A layer whose forward ran twice is expected to get more gradients
+    (deepspeedai/DeepSpeed#8224 for its like).
 
     GRAD-13: own local gradient: never reduced.
     """
@@ -109,7 +113,8 @@ class CountsForwardsOfLayers(_Reference):
 
 
 class QueuedByTheFirstGradient(_Reference):
-    """The first gradient prepares for the end of backward: in a reentrant checkpoint, of the inner one (pytorch#109191).
+    """The first gradient queues the callback: in a reentrant checkpoint, at the end of the inner
+    backward (pytorch#109191).
 
     GRAD-13: own local gradient: never reduced.
     """
@@ -126,21 +131,23 @@ class QueuedByTheFirstGradient(_Reference):
 
 
 class TakesAPartForTheWhole(_Reference):
-    """A gradient that comes in parts is sent with the first of them (pytorch#109191, where it is refused).
+    """A gradient that comes in parts is sent after its first part
+    (pytorch#109191, where it is refused).
 
     GRAD-13.
     """
 
     def _gradient_ready(self, parameter: nn.Parameter) -> None:
         if all(
-            bucket.work is None or all(parameter is not one for one in bucket.parameters)
+            bucket.work is None or all(parameter is not p for p in bucket.parameters)
             for bucket in self._buckets
         ):
             super()._gradient_ready(parameter)
 
 
 class EvaluationSwitchesOff(_Reference):
-    """An evaluation switches synchronisation off, and nothing switches it on again (no public incident found).
+    """An evaluation switches synchronisation off, and nothing switches it on again
+    (no public incident found).
 
     LIVE-5: own local gradient: never reduced.
     """
@@ -152,14 +159,14 @@ class EvaluationSwitchesOff(_Reference):
 
 
 class WaitsForEveryForward(_Reference):
-    """A forward of which no backward comes is waited for, and nothing is reduced any more (no public incident found).
+    """The wrapper waits for a backward of each forward; after a forward without one, it reduces
+    nothing (no public incident found).
 
     LIVE-5: own local gradient: never reduced.
     """
 
-    declares: ClassVar[dict[str, Any]] = {
-        "unsupported": ("backward_error",)
-    }  # After which it would say the same.
+    # A backward that raises would have the same effect.
+    declares: ClassVar[dict[str, Any]] = {"unsupported": ("backward_error",)}
     _pending = 0
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -177,7 +184,8 @@ class WaitsForEveryForward(_Reference):
 
 
 class ArmedUntilABackward(_Reference):
-    """A forward of which no backward comes leaves the reduction armed for one under no_sync (torch's DDP).
+    """A forward without a backward leaves the reduction armed for a backward under no_sync
+    (torch's DDP).
 
     GRAD-8: a backward inside no_sync communicates.
     """
@@ -197,7 +205,8 @@ class ArmedUntilABackward(_Reference):
 
 
 class TrainedWhenWrapped(_Reference):
-    """What is trained is listed once: a layer unfrozen later is never reduced (torch's DDP, as its documentation warns).
+    """Trainable parameters are listed once, so a layer that is unfrozen later is never reduced
+    (torch's DDP, as its documentation warns).
 
     LIVE-5: own local gradient: never reduced.
     """
@@ -209,7 +218,8 @@ class TrainedWhenWrapped(_Reference):
 
 
 class FrozenGetsZero(TrainedWhenWrapped):
-    """A layer frozen later gets gradients of zero, by which momentum and weight decay move it (pytorch#28883 for its like).
+    """A layer that is frozen later gets zero gradients, so momentum and weight decay still move it
+    (pytorch#28883 for its like).
 
     GRAD-4: a frozen parameter has a gradient.
     """
@@ -222,7 +232,8 @@ class FrozenGetsZero(TrainedWhenWrapped):
 
 
 class PlansOnce(TrainedWhenWrapped):
-    """Hooks stay with the tensors there were when it was wrapped: what is assigned later is never reduced (torch's DDP).
+    """Hooks stay with the tensors of wrapping, so a parameter that is assigned later is never
+    reduced (torch's DDP).
 
     LIVE-5: own local gradient: never reduced.
     """
@@ -231,7 +242,8 @@ class PlansOnce(TrainedWhenWrapped):
 
 
 class MutesItsCopies(_Reference):
-    """A copy is not to communicate, and what is altered for it is the original's own state (no public incident found).
+    """A copy must not communicate, but the change for it is made to the original's state
+    (no public incident found).
 
     LIVE-5: own local gradient: never reduced.
     """
@@ -243,7 +255,8 @@ class MutesItsCopies(_Reference):
 
 
 class HooksTheAccumulators(nn.Module):
-    """Hooks sit on autograd's accumulators, which a change of dtype replaces (torch's DDP; FSDP1 and Megatron-LM hook alike).
+    """Hooks sit on autograd's gradient accumulators, which a change of dtype replaces
+    (torch's DDP; FSDP1 and Megatron-LM hook alike).
 
     LIVE-5: own local gradient: never reduced.
     """
@@ -259,7 +272,7 @@ class HooksTheAccumulators(nn.Module):
         self.accumulators = []
         for parameter in module.parameters():
             if parameter.requires_grad:
-                accumulator: Any = parameter.expand_as(parameter).grad_fn.next_functions[0][0]  # type: ignore[union-attr]  # it has
+                accumulator: Any = parameter.expand_as(parameter).grad_fn.next_functions[0][0]  # type: ignore[union-attr]  # it has one
                 accumulator.register_hook(partial(self._average, parameter))
                 self.accumulators.append(accumulator)
 
@@ -270,12 +283,12 @@ class HooksTheAccumulators(nn.Module):
         parameter.grad.copy_(total / dist.get_world_size(self.group))
 
     def forward(self, *inputs: Any) -> Any:
-        """The module's."""
+        """Run the module."""
         return self.module(*inputs)
 
 
 class LoadsOnRankZero(_Reference):
-    """A state is loaded by rank 0 alone, as if it were broadcast after that (a classic).
+    """Only rank 0 loads a saved state, as if it were broadcast afterwards (a classic).
 
     STATE-1: and loaded is another; or STATE-2: is another when it is loaded.
     """
@@ -291,7 +304,10 @@ class LoadsOnRankZero(_Reference):
 
 
 class SavesParametersAlone(_Reference):
-    """A saved state holds parameters and no buffers (no public incident found). STATE-1: other names than the module's."""
+    """A saved state holds the parameters but not the buffers (no public incident found).
+
+    STATE-1: other names than the module's.
+    """
 
     def state_dict(self, **kwargs: Any) -> Any:
         names = {name for name, _ in self.named_parameters(remove_duplicate=False)}
@@ -307,7 +323,7 @@ class SavesParametersAlone(_Reference):
 
 
 class PrefixesTwice(_Reference):
-    """The names in a saved state begin with the wrapper's own prefix twice (module.module., a classic).
+    """The names in a saved state start with the wrapper's prefix twice (module.module., a classic).
 
     STATE-1: other names than the module's.
     """
@@ -323,32 +339,34 @@ class PrefixesTwice(_Reference):
 
 
 class SavesItsWorldSize(_Reference):
-    """A saved state holds the number of ranks, by which those that load it divide (a classic).
+    """A saved state holds the world size, and ranks that load the state divide by that number
+    (a classic).
 
     STATE-2.
     """
 
     def get_extra_state(self) -> dict[str, int]:
-        """What is saved beside parameters and buffers."""
+        """Return the state that is saved beside parameters and buffers."""
         return {"world_size": self.world_size}
 
     def set_extra_state(self, state: dict[str, int]) -> None:
-        """Take it over."""
+        """Take over the saved world size."""
         self.world_size = state["world_size"]
 
 
 class LoadsWhereItWasSaved(_Reference):
-    """A rank beyond those that saved finds nothing of its own in the state, and keeps what it has (no public incident found).
+    """A rank beyond the saved world size finds no state of its own and keeps its values
+    (no public incident found).
 
     STATE-2.
     """
 
     def get_extra_state(self) -> int:
-        """What is saved beside parameters and buffers."""
+        """Return the state that is saved beside parameters and buffers."""
         return self.world_size
 
     def set_extra_state(self, state: int) -> None:
-        """Nothing is taken over."""
+        """Ignore the saved world size."""
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
@@ -358,13 +376,14 @@ class LoadsWhereItWasSaved(_Reference):
 
 
 class SumsNormsOverRanks(_Reference):
-    """The norm to clip by is summed over the ranks, as for shards, though each of them has all gradients (a classic).
+    """The norm for clipping is summed over the ranks, as for shards, although each rank has all
+    gradients (a classic).
 
     PARAM-3.
     """
 
     def clip_grad_norm_(self, largest: float) -> None:
-        """Scale gradients down to a norm."""
+        """Scale the gradients down to a largest norm."""
         gradients = [
             parameter.grad for parameter in self.module.parameters() if parameter.grad is not None
         ]
@@ -375,10 +394,13 @@ class SumsNormsOverRanks(_Reference):
 
 
 class ClipsEachByItself(_Reference):
-    """Each gradient is scaled down to the norm by itself (no public incident found). PARAM-3."""
+    """Clipping scales each gradient down to the norm separately (no public incident found).
+
+    PARAM-3.
+    """
 
     def clip_grad_norm_(self, largest: float) -> None:
-        """Scale gradients down to a norm."""
+        """Scale the gradients down to a largest norm."""
         for parameter in self.module.parameters():
             if parameter.grad is not None:
                 nn.utils.clip_grad_norm_([parameter], largest)

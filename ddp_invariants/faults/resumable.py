@@ -1,4 +1,4 @@
-"""A sampler that can be saved in the middle of an epoch, and what goes wrong when one is.
+"""Samplers that can be saved in the middle of an epoch and resumed.
 
 Words: N dataset length, W world size, L indices per rank.
 """
@@ -10,7 +10,9 @@ from typing import Any, ClassVar
 
 
 class Slices:
-    """Right: contiguous slices of a permutation, and a state that holds the epoch and how much of the slice was taken."""
+    """Right: contiguous slices of a permutation; the state holds the epoch and the number of
+    indices taken.
+    """
 
     declares: ClassVar[dict[str, str]] = {"layout": "contiguous"}
 
@@ -40,7 +42,7 @@ class Slices:
         return ceil(self.samples / self.world_size)
 
     def mine(self) -> list[int]:
-        """This rank's slice of the epoch's order, which starts over where W does not divide N."""
+        """Return this rank's slice of the epoch's order, which restarts if W does not divide N."""
         order = list(range(self.samples))
         if self.shuffle:
             random.Random(f"{self.seed}/{self.epoch}").shuffle(order)
@@ -52,7 +54,8 @@ class Slices:
     def __iter__(self) -> Iterator[int]:
         self.taken, self.start = self.start, 0
         for index in self.mine()[self.taken :]:
-            self.taken += 1  # Before it is handed out: a generator stands still at its yield while a state is saved.
+            # Counted before the yield: a generator pauses there while a state is saved.
+            self.taken += 1
             yield index
         self.taken = 0
 
@@ -61,17 +64,17 @@ class Slices:
         self.epoch, self.taken, self.start = epoch, 0, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Where this rank is."""
+        """Return this rank's epoch and position."""
         return {"epoch": self.epoch, "taken": self.taken}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there at the next iteration."""
+        """Continue from a saved state at the next iteration."""
         self.epoch, self.start = state["epoch"], state["taken"]
         self.taken = self.start
 
 
 class KeepsTheRest:
-    """Right: strided shards, and a state that is the list of what is left, the seed and the epoch."""
+    """Right: strided shards; the state holds the epoch and the list of the remaining indices."""
 
     def __init__(
         self, dataset: Sized, num_replicas: int, rank: int, shuffle: bool = True, seed: int = 0
@@ -87,7 +90,7 @@ class KeepsTheRest:
         return ceil(self.samples / self.world_size)
 
     def mine(self) -> list[int]:
-        """Every W-th index of the epoch's order."""
+        """Return every W-th index of the epoch's order."""
         order = list(range(self.samples))
         if self.shuffle:
             random.Random(f"{self.seed}/{self.epoch}").shuffle(order)
@@ -109,16 +112,16 @@ class KeepsTheRest:
         self.epoch, self.resumes = epoch, False
 
     def state_dict(self) -> dict[str, Any]:
-        """What is left."""
+        """Return the epoch and the remaining indices."""
         return {"epoch": self.epoch, "left": self.mine() if self.left is None else self.left}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with it at the next iteration."""
+        """Continue with the saved indices at the next iteration."""
         self.epoch, self.left, self.resumes = state["epoch"], list(state["left"]), True
 
 
 class PlaceAlone(Slices):
-    """Right: the state is the place alone, and set_epoch is to be called before it is loaded."""
+    """Right: the state is the position only; set_epoch must be called before it is loaded."""
 
     declares: ClassVar[dict[str, str]] = {"layout": "contiguous", "saves": "place"}
 
@@ -130,7 +133,7 @@ class PlaceAlone(Slices):
 
 
 class Replays(Slices):
-    """The state holds the epoch alone, so that a resumed epoch starts over (huggingface/transformers#40691).
+    """Only the epoch is restored, so a resumed epoch starts over (huggingface/transformers#40691).
 
     SHARD-9: the rest starts from the beginning.
     """
@@ -140,14 +143,18 @@ class Replays(Slices):
 
 
 class ForgetsAll(Slices):
-    """What is loaded is kept, and read by nothing (PrimeIntellect-ai/prime-rl#832). SHARD-9: from the beginning."""
+    """The loaded state is kept, but nothing reads it (PrimeIntellect-ai/prime-rl#832).
+
+    SHARD-9: from the beginning.
+    """
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.loaded = state
 
 
 class ForgetsTheEpoch(Slices):
-    """The place is restored and the epoch is not, so that the rest is that of the first epoch (modelscope/ms-swift#10050).
+    """The position is restored but not the epoch, so the rest has the order of the first epoch
+    (modelscope/ms-swift#10050).
 
     SHARD-9: the saved epoch is lost.
     """
@@ -157,7 +164,8 @@ class ForgetsTheEpoch(Slices):
 
 
 class ForgetsTheSeed(Slices):
-    """The seed is taken from the state, which holds none, and becomes the default (huggingface/accelerate#4195).
+    """The seed is read from the state, which holds none, so the seed becomes the default
+    (huggingface/accelerate#4195).
 
     SHARD-9: what fixes it is lost.
     """
@@ -168,15 +176,19 @@ class ForgetsTheSeed(Slices):
 
 
 class SavesTheNextEpoch(Slices):
-    """What fixes the order is counted up as an epoch starts, and saved as it is then, so that the rest is the next epoch's
-    (huggingface/accelerate#4233). SHARD-9: of the next epoch's order."""
+    """The epoch is counted up when it starts and then saved, so the rest has the next epoch's order
+    (huggingface/accelerate#4233).
+
+    SHARD-9: of the next epoch's order.
+    """
 
     def state_dict(self) -> dict[str, Any]:
         return {"epoch": self.epoch + 1, "taken": self.taken}
 
 
 class SavesTheWorldsCount(Slices):
-    """What all ranks consumed is saved, and taken for what one rank did (no public incident found).
+    """The state holds the count of all ranks, and loading takes it for the count of one rank
+    (no public incident found).
 
     SHARD-9: multiplied by the world size.
     """
@@ -186,7 +198,8 @@ class SavesTheWorldsCount(Slices):
 
 
 class DividesByTheWorld(Slices):
-    """What one rank consumed is saved, and taken for what all ranks did (no public incident found).
+    """The state holds the count of one rank, and loading takes it for the count of all ranks
+    (no public incident found).
 
     SHARD-9: one rank's count is taken for that of all ranks.
     """
@@ -196,7 +209,8 @@ class DividesByTheWorld(Slices):
 
 
 class CountsBatches(Slices):
-    """Batches are counted, and skipped as if they were indices (no public incident found).
+    """The state counts batches, and loading skips that number of indices
+    (no public incident found).
 
     SHARD-9: batches are counted as indices.
     """
@@ -206,7 +220,8 @@ class CountsBatches(Slices):
 
 
 class SkipsByBatches(Slices):
-    """Indices are counted, and skipped as if they were batches (no public incident found).
+    """The state counts indices, and loading skips that number of batches
+    (no public incident found).
 
     SHARD-9: indices are counted as batches.
     """
@@ -216,7 +231,8 @@ class SkipsByBatches(Slices):
 
 
 class CountsWhatIsFetched(Slices):
-    """A batch that was fetched ahead and not consumed is counted, and never seen again (no public incident found).
+    """The state counts a batch that was fetched ahead and not consumed, so that batch is lost
+    (no public incident found).
 
     SHARD-9: read ahead counts as consumed.
     """
@@ -226,7 +242,8 @@ class CountsWhatIsFetched(Slices):
 
 
 class CountsAfterTheYield(Slices):
-    """An index is counted when the next one is asked for, so that the last one comes again (no public incident found).
+    """An index is counted only when the next one is requested, so the last one is yielded again
+    (no public incident found).
 
     SHARD-9: the last index consumed is yielded again.
     """
@@ -240,14 +257,18 @@ class CountsAfterTheYield(Slices):
 
 
 class CountsTwice(Slices):
-    """What is skipped is skipped by the sampler and by its caller (no public incident found). SHARD-9: counted twice."""
+    """Both the sampler and its caller skip the consumed indices (no public incident found).
+
+    SHARD-9: counted twice.
+    """
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict({**state, "taken": 2 * state["taken"]})
 
 
 class CountsAnew(Slices):
-    """The count starts at 0 with a resumption, so that a second one goes back (KempnerInstitute/KempnerForge#57).
+    """The count restarts at 0 after a resumption, so a second resumption goes back
+    (KempnerInstitute/KempnerForge#57).
 
     SHARD-9: the count starts anew.
     """
@@ -261,7 +282,11 @@ class CountsAnew(Slices):
 
 
 class SkipsInEveryEpoch(Slices):
-    """What was to be skipped once is skipped in every later epoch (huggingface/accelerate#1451). SHARD-9: the skip stays."""
+    """Indices that were to be skipped once are skipped in every later epoch
+    (huggingface/accelerate#1451).
+
+    SHARD-9: the skip stays.
+    """
 
     def __iter__(self) -> Iterator[int]:
         self.taken = self.start
@@ -275,7 +300,8 @@ class SkipsInEveryEpoch(Slices):
 
 
 class StaysInTheEpoch(Slices):
-    """set_epoch no longer reaches a sampler that loaded a state, and the epoch comes twice (huggingface/accelerate#4233).
+    """After a state was loaded, set_epoch has no effect, so the resumed epoch comes twice
+    (huggingface/accelerate#4233).
 
     SHARD-9: it is the resumed epoch again.
     """
@@ -291,7 +317,8 @@ class StaysInTheEpoch(Slices):
 
 
 class DrainsWhatIsLeft(KeepsTheRest):
-    """What is left is moved into the state, so that who goes on has nothing (no public incident found).
+    """Saving moves the remaining indices into the state, so the running iteration has none left
+    (no public incident found).
 
     SHARD-9: saving the state changes what is yielded.
     """
@@ -303,14 +330,17 @@ class DrainsWhatIsLeft(KeepsTheRest):
 
 
 class SortsTheRest(KeepsTheRest):
-    """What is left is saved as a set, which holds no order (no public incident found). SHARD-9: the rest in another order."""
+    """The remaining indices are saved as a set, which holds no order (no public incident found).
+
+    SHARD-9: the rest in another order.
+    """
 
     def state_dict(self) -> dict[str, Any]:
         return {"epoch": self.epoch, "left": sorted(super().state_dict()["left"])}
 
 
 class RaisesOnALaterEpoch(Slices):
-    """The state of an epoch but the first is refused when it is loaded (no public incident found).
+    """Loading raises for the state of any epoch but the first (no public incident found).
 
     SHARD-9: saving or loading a state raises.
     """
@@ -322,7 +352,9 @@ class RaisesOnALaterEpoch(Slices):
 
 
 class Elastic:
-    """Right: strided shards of what is left of the order, and a state that counts what all ranks together were dealt."""
+    """Right: strided shards of the remaining order; the state counts the indices of all ranks
+    together.
+    """
 
     declares: ClassVar[dict[str, Any]] = {"supports": ("elastic",)}
 
@@ -356,16 +388,17 @@ class Elastic:
         self.epoch, self.resumed = epoch, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Where all ranks are."""
+        """Return the epoch and the position of all ranks together."""
         return {"epoch": self.epoch, "dealt": self.start + self.taken * self.world_size}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there at the next iteration."""
+        """Continue from a saved state at the next iteration."""
         self.epoch, self.resumed = state["epoch"], state["dealt"]
 
 
 class CountsForTheNewWorld(Elastic):
-    """A rank's own count is saved and multiplied by the world size that loads it (huggingface/transformers#40245).
+    """The state holds the count of one rank, and loading multiplies it by the new world size
+    (huggingface/transformers#40245).
 
     SHARD-9: is counted for the.
     """
@@ -378,7 +411,8 @@ class CountsForTheNewWorld(Elastic):
 
 
 class StaysInTheOldWorld(Elastic):
-    """The world size comes from the state, so that ranks that are new start beyond it (Lightning-AI/litData#878 for its like).
+    """The world size is read from the state, so additional ranks start beyond it
+    (Lightning-AI/litData#878 for its like).
 
     SHARD-9.
     """

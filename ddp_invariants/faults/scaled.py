@@ -1,8 +1,8 @@
-"""An optimizer or a wrapper beside a loss scaler, which skips the steps whose gradients overflow.
+"""Optimizers and wrappers beside a loss scaler, which skips the steps whose gradients overflow.
 
-torch's GradScaler unscales and skips itself, or leaves both to an optimizer that says it supports
-that: it hands it the scale, or None where the program has unscaled already, and whether a gradient
-of this rank is not finite.
+torch's GradScaler unscales gradients and skips steps itself, or it leaves both to an optimizer that
+says it supports that. It then hands the optimizer two values. The first is the scale, or None if
+the program has unscaled already. The second says if a gradient of this rank is not finite.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ from ddp_invariants.reference.ddp import DistributedDataParallel as Reference
 
 
 class _SeesToIt:
-    """Steps another optimizer, and sees to unscaling and skipping."""
+    """An optimizer that steps another optimizer, and unscales gradients and skips steps itself."""
 
     _step_supports_amp_scaling = True
 
@@ -42,10 +42,10 @@ class _SeesToIt:
         self.optimizer.load_state_dict(state)
 
     def step(self) -> None:
-        # The scaler sets both attributes for a step, and takes them away again.
-        scale, found = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
-        if found is not None:
-            if self._overflows(found):
+        # The scaler sets both attributes for a step and removes them afterwards.
+        scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        if found_inf is not None:
+            if self._overflows(found_inf):
                 self._skip()
                 return
             self._unscale(scale)
@@ -59,8 +59,8 @@ class _SeesToIt:
             if parameter.grad is not None
         ]
 
-    def _overflows(self, found: Tensor) -> bool:
-        return bool(found)
+    def _overflows(self, found_inf: Tensor) -> bool:
+        return bool(found_inf)
 
     def _skip(self) -> None:
         pass
@@ -74,15 +74,15 @@ class _SeesToIt:
 def unscales_and_skips(
     module: nn.Module, optimizer: Optimizer, process_group: dist.ProcessGroup | None = None
 ) -> tuple[nn.Module, _SeesToIt]:
-    """Right: the optimizer unscales gradients and skips steps by itself, as torch's fused ones do."""
+    """Right: the optimizer unscales gradients and skips steps itself, as torch's fused ones do."""
     return Reference(module, process_group), _SeesToIt(optimizer)
 
 
 class _Sharded(_SeesToIt):
-    """Looks for what is not finite in one of W shards of the parameters, as ranks do that share the work."""
+    """An optimizer that looks for an overflow only in this rank's shard of the parameters."""
 
-    def _overflows(self, found: Tensor) -> bool:
-        del found
+    def _overflows(self, found_inf: Tensor) -> bool:
+        del found_inf
         mine = self._gradients()[dist.get_rank(self.group) :: dist.get_world_size(self.group)]
         return self._of_all(not all(gradient.isfinite().all() for gradient in mine))
 
@@ -95,7 +95,9 @@ class _Sharded(_SeesToIt):
 def shares_what_it_finds(
     module: nn.Module, optimizer: Optimizer, process_group: dist.ProcessGroup | None = None
 ) -> tuple[nn.Module, _SeesToIt]:
-    """Right: each rank looks for an overflow in its shard of the parameters, and all tell one another."""
+    """Right: each rank looks for an overflow in its shard of the parameters, and all ranks share
+    the result.
+    """
     return Reference(module, process_group), _Sharded(optimizer, process_group)
 
 
@@ -105,7 +107,8 @@ class _Alone(_Sharded):
 
 
 def keeps_what_it_finds(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, _SeesToIt]:
-    """Each rank looks for an overflow in its shard of the parameters, and tells nobody (facebookresearch/fairscale#180).
+    """Each rank looks for an overflow in its shard of the parameters and tells no other rank
+    (facebookresearch/fairscale#180).
 
     PARAM-6: a skipped step moves parameters.
     """
@@ -119,7 +122,7 @@ class _First(_SeesToIt):
 
 
 def unscales_by_the_first(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, _SeesToIt]:
-    """The optimizer goes on dividing by the first scale that it was handed (no public incident found).
+    """Every unscaling divides by the first scale that the optimizer got (no public incident found).
 
     PARAM-6: by the first step's loss scale.
     """
@@ -133,7 +136,10 @@ class _Twice(_SeesToIt):
 
 
 def unscales_twice(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, _SeesToIt]:
-    """Gradients are unscaled by a hook and by the step (no public incident found). PARAM-6: by the loss scale once more."""
+    """Gradients are unscaled twice, by a hook and by the step (no public incident found).
+
+    PARAM-6: by the loss scale once more.
+    """
     return Reference(module), _Twice(optimizer)
 
 
@@ -143,7 +149,10 @@ class _Never(_SeesToIt):
 
 
 def never_unscales(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, _SeesToIt]:
-    """The optimizer is left to unscale gradients, and does not (a classic). PARAM-6: never unscaled."""
+    """Unscaling is left to the optimizer, which does not do it (a classic).
+
+    PARAM-6: never unscaled.
+    """
     return Reference(module), _Never(optimizer)
 
 
@@ -161,7 +170,8 @@ class _Advances(_SeesToIt):
 
 
 def advances_its_state(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, _SeesToIt]:
-    """A skipped step leaves the parameters alone and takes the overflow into the momentum (LibreYOLO/libreyolo#771).
+    """In skipped steps parameters stay as they are, but the overflow goes into the momentum
+    (LibreYOLO/libreyolo#771).
 
     PARAM-6: a skipped step changes the optimizer's state.
     """
@@ -169,12 +179,15 @@ def advances_its_state(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Modu
 
 
 class ClearedByTheStep(nn.Module):
-    """Gradients are collected in buffers that a step of the optimizer clears: none does where it is skipped (a classic).
+    """Gradients are collected in buffers that only an optimizer step clears, so a skipped step
+    clears none (a classic).
 
     PARAM-6: although no gradient overflows.
     """
 
-    declares = {"unsupported": ("unused", "in_parts", "accumulation", "never_zeroed")}  # noqa: RUF012 - read, never changed
+    declares = {  # noqa: RUF012 - read, never changed
+        "unsupported": ("unused", "in_parts", "accumulation", "never_zeroed")
+    }
 
     def __init__(self, module: nn.Module, optimizer: Optimizer) -> None:
         super().__init__()
@@ -187,7 +200,7 @@ class ClearedByTheStep(nn.Module):
         return self.module(*inputs)
 
     def sync_gradients(self) -> None:
-        """To be called after every backward."""
+        """Average the gradients; the loop calls this after every backward."""
         for parameter in self.module.parameters():
             if parameter.grad is not None:
                 collected = self.buffers_of.setdefault(
@@ -200,7 +213,8 @@ class ClearedByTheStep(nn.Module):
 
 
 class OverflowsAlone(nn.Module):
-    """What is not finite stays on the rank where it arose, and the others get the mean of the rest (pytorch#136009).
+    """A value that is not finite stays on its rank, and the other ranks get the mean of the rest
+    (pytorch#136009).
 
     GRAD-7: it counts as zero; or PARAM-6: ranks skip different steps.
     """
@@ -216,7 +230,7 @@ class OverflowsAlone(nn.Module):
         return self.module(*inputs)
 
     def sync_gradients(self) -> None:
-        """To be called after every backward."""
+        """Average the gradients; the loop calls this after every backward."""
         for parameter in self.module.parameters():
             if parameter.grad is not None:
                 mine = parameter.grad.clone(memory_format=torch.contiguous_format)

@@ -1,6 +1,6 @@
-"""Data that the first rank has and sends: each rank gets its part of them, and reads it without any sampler.
+"""Data that rank 0 sends: each rank gets its part and reads it without a sampler.
 
-They know the default group alone. Words: N samples in all, W world size.
+These implementations know only the default process group. Words: N samples in all, W world size.
 """
 
 from typing import Any, ClassVar
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 class Scatters:
-    """Right: equal parts by one scatter; refused, on every rank, where W does not divide N."""
+    """Right: equal parts by one scatter; every rank refuses a dataset that W does not divide."""
 
     declares: ClassVar[dict[str, Any]] = {"layout": "scatter"}
 
@@ -20,7 +20,7 @@ class Scatters:
         self.held = self.part(dataset)
 
     def part(self, dataset: Tensor) -> Tensor:
-        """Shape (N // W,)."""
+        """Return this rank's part. Shape (N // W,)."""
         if len(dataset) % self.world_size:
             raise ValueError(
                 f"{len(dataset)} samples are no equal parts for {self.world_size} ranks"
@@ -30,7 +30,7 @@ class Scatters:
         )
 
     def scattered(self, parts: list[Tensor]) -> Tensor:
-        """What the first rank sends to this one, of parts of one shape."""
+        """Return the part that rank 0 sends to this rank; all parts have the same shape."""
         held = torch.empty_like(parts[0])
         dist.scatter(held, [part.contiguous() for part in parts] if self.rank == 0 else None, src=0)
         return held
@@ -43,7 +43,7 @@ class Scatters:
 
 
 class ScattersPadded(Scatters):
-    """Right: the data start over until W divides them, and every W-th sample goes to a rank."""
+    """Right: the data repeat until W divides their number, and each rank gets every W-th sample."""
 
     def part(self, dataset: Tensor) -> Tensor:
         share = -(-len(dataset) // self.world_size)
@@ -52,7 +52,9 @@ class ScattersPadded(Scatters):
 
 
 class ScattersObjects(Scatters):
-    """Right: lists of any length by a scatter of objects; exact, so that some ranks have one more than others."""
+    """Right: lists of any length by a scatter of objects; nothing is padded, so some ranks have one
+    sample more.
+    """
 
     declares: ClassVar[dict[str, Any]] = {"layout": "scatter", "padding": "none"}
 
@@ -64,7 +66,8 @@ class ScattersObjects(Scatters):
 
 
 class CutsItsOwn(ScattersPadded):
-    """Every rank cuts its part out of data that it has read itself (ray-project/ray#64315 for its like).
+    """Every rank cuts its part out of data that it has read itself
+    (ray-project/ray#64315 for its like).
 
     SHARD-8: its own data.
     """
@@ -74,21 +77,25 @@ class CutsItsOwn(ScattersPadded):
 
 
 class SendsIndices(ScattersPadded):
-    """What is sent are the places, which whoever reads them takes for the data (no public incident found). SHARD-8."""
+    """Rank 0 sends positions, and the other ranks take them for the data
+    (no public incident found).
+
+    SHARD-8.
+    """
 
     def part(self, dataset: Tensor) -> Tensor:
         return super().part(torch.arange(len(dataset)))
 
 
 class SendsHalfPrecision(ScattersPadded):
-    """Samples travel as float16, which rounds what is large (no public incident found). SHARD-8."""
+    """Samples travel as float16, which rounds large values (no public incident found). SHARD-8."""
 
     def scattered(self, parts: list[Tensor]) -> Tensor:
         return super().scattered([part.to(torch.float16) for part in parts]).to(torch.int64)
 
 
 class LosesTheRest(Scatters):
-    """Parts of N // W samples leave the rest with nobody (the usual lecture's chunks).
+    """Each rank gets N // W samples, and no rank gets the rest (the usual lecture's chunks).
 
     SHARD-2: are dropped although drop_last is off.
     """
@@ -101,7 +108,7 @@ class LosesTheRest(Scatters):
 
 
 class BroadcastsAll(ScattersPadded):
-    """All data go to every rank, and nobody takes a part (no public incident found).
+    """All data go to every rank, and no rank takes only its part (no public incident found).
 
     SHARD-3: every rank yields the whole dataset.
     """
@@ -113,7 +120,11 @@ class BroadcastsAll(ScattersPadded):
 
 
 class RefusesOnTheFirst(Scatters):
-    """Only the first rank looks whether the parts are equal, and the others wait for ever (a classic). LIVE-1."""
+    """Only rank 0 checks that the parts are equal; if they are not, the other ranks wait for ever
+    (a classic).
+
+    LIVE-1.
+    """
 
     def part(self, dataset: Tensor) -> Tensor:
         return (
@@ -124,7 +135,11 @@ class RefusesOnTheFirst(Scatters):
 
 
 class ShufflesOnEveryRank(ScattersPadded):
-    """The first rank shuffles before it sends, by a generator that nothing has seeded (no public incident found). SHARD-4."""
+    """Rank 0 shuffles the data before it sends them, with a generator that nothing has seeded
+    (no public incident found).
+
+    SHARD-4.
+    """
 
     def part(self, dataset: Tensor) -> Tensor:
         return super().part(dataset[torch.randperm(len(dataset))])

@@ -1,4 +1,4 @@
-"""The bucketed reference beside a generator of random numbers: who seeds it, when, and with what."""
+"""The bucketed reference and the random number generator: who seeds it, when, and with what."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from ddp_invariants.reference.ddp import DistributedDataParallel as _Reference
 
 
 class SeedsEachRank(_Reference):
-    """Right: seeds every rank differently, whatever the user did."""
+    """Right: the wrapper seeds every rank differently, whatever the user did."""
 
     def __init__(
         self,
@@ -25,7 +25,9 @@ class SeedsEachRank(_Reference):
 
 
 class DrawsNumbersOfItsOwn(_Reference):
-    """Right: takes numbers from the default generator in every forward, on each rank as many as it likes."""
+    """Right: every forward takes numbers from the default generator, and each rank takes a
+    different amount.
+    """
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         torch.rand(1 + 3 * dist.get_rank())
@@ -35,7 +37,7 @@ class DrawsNumbersOfItsOwn(_Reference):
 
 
 class EvaluatesOnAForkedGenerator(_Reference):
-    """Right: seeds all ranks alike for a forward in evaluation, and then has the generator as it was."""
+    """Right: a forward in evaluation seeds all ranks alike and then restores the generator."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self.training:
@@ -46,7 +48,7 @@ class EvaluatesOnAForkedGenerator(_Reference):
 
 
 class SeedsAllAlike(_Reference):
-    """Every rank is seeded alike when it wraps (huggingface/transformers#31412, goodfire-ai/spd#412).
+    """Wrapping seeds every rank alike (huggingface/transformers#31412, goodfire-ai/spd#412).
 
     RNG-1: every rank is seeded alike.
     """
@@ -62,7 +64,8 @@ class SeedsAllAlike(_Reference):
 
 
 class BroadcastsTheGenerator(_Reference):
-    """The generator's state is broadcast with the parameters, so that all ranks start from one (no public incident found).
+    """Rank 0's generator state is broadcast with the parameters, so all ranks start from the same
+    state (no public incident found).
 
     RNG-1: all ranks were given the state of rank 0's generator.
     """
@@ -80,7 +83,7 @@ class BroadcastsTheGenerator(_Reference):
 
 
 class SeedsEveryForward(_Reference):
-    """Every forward starts from one seed, as if to be reproducible (no public incident found).
+    """Every forward starts from one seed, as if for reproducibility (no public incident found).
 
     RNG-1: every rank is seeded alike, and anew in every.
     """
@@ -91,7 +94,8 @@ class SeedsEveryForward(_Reference):
 
 
 class SeedsEveryForwardByRank(_Reference):
-    """Every forward starts from the rank's seed, so that its masks are the same in all of them (no public incident found).
+    """Every forward starts from the rank's seed, so all forwards draw the same masks
+    (no public incident found).
 
     RNG-1: each rank is seeded anew in every.
     """
@@ -102,7 +106,8 @@ class SeedsEveryForwardByRank(_Reference):
 
 
 class SeedsAllAlikeUnderNoSync(_Reference):
-    """What is accumulated starts from a seed for the step, which is that of all ranks (no public incident found).
+    """Entering no_sync seeds all ranks alike, by the number of times it was entered
+    (no public incident found).
 
     RNG-1: every rank is seeded alike.
     """
@@ -118,7 +123,8 @@ class SeedsAllAlikeUnderNoSync(_Reference):
 
 
 class SeedsAllAlikeToEvaluate(_Reference):
-    """A forward in evaluation is seeded, to be the same every time, and training goes on from there (no public incident found).
+    """A forward in evaluation is seeded to be repeatable, and training goes on from that seed
+    (no public incident found).
 
     RNG-1: every rank is seeded alike from step.
     """
@@ -130,7 +136,8 @@ class SeedsAllAlikeToEvaluate(_Reference):
 
 
 class StaysInEvaluation(_Reference):
-    """What calls the module into evaluation does not call it back into training (no public incident found).
+    """eval() reaches the module, but train() does not, so the module stays in evaluation mode
+    (no public incident found).
 
     RNG-1: the module was left in evaluation.
     """
@@ -143,7 +150,10 @@ class StaysInEvaluation(_Reference):
 
 
 class TrainsInEvaluation(_Reference):
-    """Every forward puts the module into training first (no public incident found). RNG-1: the module was put back."""
+    """Every forward first puts the module into training mode (no public incident found).
+
+    RNG-1: the module was put back.
+    """
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         self.module.train()

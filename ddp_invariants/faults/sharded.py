@@ -1,7 +1,8 @@
-"""ZeRO's first stage: every rank holds every parameter, and the optimizer's state for its share of them alone.
+"""ZeRO stage 1: every rank holds all parameters, but the optimizer state of its share only.
 
-Rajbhandari et al. 2020, arXiv:1910.02054. Adapters, since the optimizer is made over shares. They
-know the default group alone.
+Source: Rajbhandari et al. 2020, arXiv:1910.02054. The entries are adapters, because the optimizer
+is made over shares. They know only the default process group.
+
 Suffixes: W ranks, P elements of the trained parameters of one dtype.
 """
 
@@ -21,8 +22,8 @@ class _Share:
 
     Attributes:
         size: Elements of a slice.
-        own: The slice. Shape (size,).
-        slices: All ranks', to be gathered. Shape (W, size).
+        own: This rank's slice. Shape (size,).
+        slices: All ranks' slices, filled by a gather. Shape (W, size).
     """
 
     def __init__(self, parameters: list[nn.Parameter], size: int) -> None:
@@ -31,17 +32,17 @@ class _Share:
         self.slices = self.own.detach().new_zeros(dist.get_world_size(), size)
 
     def flat(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Shape (P,)."""
+        """Return the tensors end to end. Shape (P,)."""
         return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
     def owned(self, flat_P: Tensor) -> Tensor:
-        """What of it this rank updates; beyond the end, zeros."""
+        """Return this rank's slice, filled with zeros beyond the end."""
         mine = flat_P[dist.get_rank() * self.size :][: self.size]
         return torch.cat([mine, mine.new_zeros(self.size - mine.numel())])
 
     @torch.no_grad()
     def hand_out(self) -> None:
-        """Give the parameters what the slices hold."""
+        """Copy the gathered slices into the parameters."""
         flat_P, gathered = (
             self.flat(self.parameters),
             self.slices.view(-1)[: sum(p.numel() for p in self.parameters)],
@@ -61,9 +62,11 @@ def _mean(gradient: Tensor) -> Tensor:
 
 
 class Sliced:
-    """Right: gradients are averaged, a slice of the parameters laid end to end is updated, and all slices are gathered."""
+    """Right: gradients are averaged, each rank updates one slice of the flattened parameters, and
+    all slices are gathered.
+    """
 
-    # Slices are copies.
+    # Slices are copies of the parameters.
     declares: ClassVar[dict[str, Any]] = {
         "zero": 1,
         "gradients": "hidden",
@@ -125,7 +128,8 @@ class Sliced:
 
 
 class KeepsItsRate(Sliced):
-    """What steps is another optimizer than the one handed out, of which a schedule lowers the rate (no public incident found).
+    """Steps use another optimizer than the one handed out, so a schedule does not change their
+    learning rate (no public incident found).
 
     LIVE-5: the learning rate of the first step.
     """
@@ -140,7 +144,8 @@ class KeepsItsRate(Sliced):
 
 
 class BecomesAdam(Sliced):
-    """The optimizer within is made anew as Adam for all that derives from Adam, AdamW too (no public incident found).
+    """The inner optimizer is made anew as Adam for every class derived from Adam, AdamW too
+    (no public incident found).
 
     PARAM-3: was added to the gradient.
     """
@@ -156,7 +161,8 @@ class BecomesAdam(Sliced):
 
 
 class LosesNesterov(Sliced):
-    """The optimizer within is made anew with the rate, momentum and weight decay of SGD alone (no public incident found).
+    """The inner optimizer is made anew with only the learning rate, momentum and weight decay of
+    SGD (no public incident found).
 
     PARAM-3.
     """
@@ -172,7 +178,9 @@ class LosesNesterov(Sliced):
 
 
 class Dealt:
-    """Right: each parameter goes to the rank that has least; owners update theirs by the mean gradient and broadcast them."""
+    """Right: each parameter goes to the rank that has least; its owner updates it by the mean
+    gradient and broadcasts it.
+    """
 
     declares: ClassVar[dict[str, Any]] = {
         "zero": 1,
@@ -197,7 +205,7 @@ class Dealt:
 
     def make_optimizer(self, wrapped: nn.Module, context: Any) -> Any:
         del wrapped
-        # An optimizer wants a parameter, also where there are more ranks than parameters.
+        # An optimizer needs a parameter, even if there are more ranks than parameters.
         return context.optimizer(
             [p for p in self.trained if self.owners[p] == dist.get_rank()]
             or [nn.Parameter(torch.zeros(0))]
@@ -214,7 +222,8 @@ class Dealt:
             parameter.grad = None if gradient is None else self._gradient(gradient)
         optimizer.step()
         for parameter, gradient in kept.items():
-            parameter.grad = gradient  # A loop that leaves gradients in place adds to its own.
+            # If the loop does not clear gradients, backward adds to the local ones.
+            parameter.grad = gradient
             self._hand_out(parameter)
 
     def _gradient(self, gradient: Tensor) -> Tensor:
@@ -227,14 +236,20 @@ class Dealt:
 
 
 class LosesTheRemainder(Sliced):
-    """Slices have P // W elements, and what is left over is nobody's (NVIDIA/Megatron-LM#561). PARAM-3."""
+    """Slices have P // W elements, and no rank updates the remainder (NVIDIA/Megatron-LM#561).
+
+    PARAM-3.
+    """
 
     def _size(self, elements: int) -> int:
         return elements // dist.get_world_size()
 
 
 class GathersFirst(Sliced):
-    """Slices are gathered before they are updated (no public incident found). PARAM-3: no update was made."""
+    """Slices are gathered before they are updated (no public incident found).
+
+    PARAM-3: no update was made.
+    """
 
     def step(self, wrapped: nn.Module, optimizer: Optimizer) -> None:
         del wrapped
@@ -245,7 +260,8 @@ class GathersFirst(Sliced):
 
 
 class GathersWithoutWaiting(Sliced):
-    """The slices are gathered in the background, and handed out at once (meta-pytorch/torchrec#4421 for its like).
+    """The slices are gathered asynchronously and handed out at once
+    (meta-pytorch/torchrec#4421 for its like).
 
     COMM-3: a wait is missing.
     """
@@ -255,7 +271,7 @@ class GathersWithoutWaiting(Sliced):
 
 
 class LosesItsMomentum(Sliced):
-    """Slices are cut anew at every step, and their momentum is not carried over (no public incident found).
+    """Slices are cut anew at every step, and their momentum is lost (no public incident found).
 
     PARAM-3: the optimizer's state of the steps before was lost.
     """
@@ -267,7 +283,8 @@ class LosesItsMomentum(Sliced):
 
 
 class DecaysTwice(Sliced):
-    """Weight decay is added to the slice's gradient, and by the optimizer again (no public incident found).
+    """Weight decay is added to the slice's gradient, and the optimizer adds it again
+    (no public incident found).
 
     PARAM-3: was applied twice.
     """
@@ -278,7 +295,8 @@ class DecaysTwice(Sliced):
 
 
 class SharesTheFrozen(Sliced):
-    """Frozen parameters lie between the others, with a gradient of zero, and decay (pytorch#28883 for unused ones).
+    """Frozen parameters lie among the others with a gradient of zero, so weight decay moves them
+    (pytorch#28883 for unused ones).
 
     PARAM-5: a frozen parameter moved.
     """
@@ -288,7 +306,8 @@ class SharesTheFrozen(Sliced):
 
 
 class KeepsAllState(Sliced):
-    """The optimizer is made over all, and of what it updates all but the slice is overwritten (no public incident found).
+    """The optimizer updates all parameters on each rank, and then all but the rank's slice is
+    overwritten (no public incident found).
 
     MEM-1: a rank holds more.
     """
@@ -315,7 +334,7 @@ class KeepsAllState(Sliced):
 
 
 class UpdatesByItsOwn(Dealt):
-    """An owner updates by its own gradient instead of the mean (deepmodeling/deepmd-kit#1104).
+    """An owner updates by its local gradient instead of the mean (deepmodeling/deepmd-kit#1104).
 
     PARAM-3: it was updated with rank 0's own local gradient.
     """
@@ -325,14 +344,18 @@ class UpdatesByItsOwn(Dealt):
 
 
 class AveragesTwice(Dealt):
-    """Gradients are averaged, and the owners divide them once more (verl-project/verl-SpeCo#29). PARAM-3: divided twice."""
+    """Gradients are averaged, and the owners divide them once more (verl-project/verl-SpeCo#29).
+
+    PARAM-3: divided twice.
+    """
 
     def _gradient(self, gradient: Tensor) -> Tensor:
         return super()._gradient(gradient) / dist.get_world_size()
 
 
 class AsksTheNeighbour(Dealt):
-    """A parameter is broadcast by the rank after its owner, which has the old value (no public incident found).
+    """The rank after the owner broadcasts the parameter, and it has the old value
+    (no public incident found).
 
     PARAM-3: no update was made.
     """
@@ -344,7 +367,8 @@ class AsksTheNeighbour(Dealt):
 
 
 class ForgetsTheLastOwner(Dealt):
-    """What the last rank owns is broadcast by nobody: the loop over ranks is one short (no public incident found).
+    """No rank broadcasts the last rank's parameters, because the loop over ranks is one short
+    (no public incident found).
 
     PARAM-1: parameters differ between ranks.
     """
@@ -355,7 +379,8 @@ class ForgetsTheLastOwner(Dealt):
 
 
 class OwnersStart(Dealt):
-    """At the start, too, every parameter is broadcast by its owner instead of by rank 0 (pytorch#53793 for its like).
+    """At the start, too, each parameter is broadcast by its owner instead of rank 0
+    (pytorch#53793 for its like).
 
     INIT-1: the broadcast's source is rank 1.
     """

@@ -1,4 +1,4 @@
-"""The bucketed reference, where every rank is to start from one state."""
+"""The bucketed reference at the start, when every rank must get the same state."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -10,18 +10,24 @@ from torch import Tensor, nn
 from ddp_invariants.reference.ddp import DistributedDataParallel as Reference
 
 _SUM = dist.all_reduce
-"""As it is before a fault puts another in its place for a call."""
+"""The unpatched all-reduce: a fault may replace `dist.all_reduce` for one call."""
 
 
 class NoBroadcast(Reference):
-    """Nothing is broadcast at construction; equality is left to equal seeds (picotron). INIT-1: never broadcast."""
+    """Nothing is broadcast at construction; the wrapper relies on equal seeds (picotron).
+
+    INIT-1: never broadcast.
+    """
 
     def _broadcast_state(self, tensors: Iterable[Tensor]) -> None:
         del tensors
 
 
 class TrainableOnlyBroadcast(Reference):
-    """Only parameters that require a gradient are broadcast (planted by a course's own tests). INIT-1: never broadcast."""
+    """Parameters that require no gradient are not broadcast (planted by a course's own tests).
+
+    INIT-1: never broadcast.
+    """
 
     def _broadcast_state(self, tensors: Iterable[Tensor]) -> None:
         super()._broadcast_state(
@@ -37,7 +43,8 @@ class NoBufferBroadcast(Reference):
 
 
 class StridedBroadcast(Reference):
-    """A strided parameter is broadcast as it lies: gloo writes the wrong elements (pytorch#192920).
+    """A strided parameter is broadcast without a contiguous copy, so gloo writes the wrong elements
+    (pytorch#192920).
 
     INIT-1: ignores its strides.
     """
@@ -48,13 +55,14 @@ class StridedBroadcast(Reference):
 
 
 class SourceIsGlobalRankZero(Reference):
-    """The broadcast's source is rank 0 of the world, which the group need not contain (pytorch#53793).
+    """The broadcast's source is rank 0 of the world, which the group need not contain
+    (pytorch#53793).
 
     INIT-1: never broadcast.
     """
 
     def _broadcast_state(self, tensors: Iterable[Tensor]) -> None:
-        with suppress(ValueError):  # The rank is not in the group, it says, and is not listened to.
+        with suppress(ValueError):  # torch raises this if the group lacks rank 0 of the world.
             for tensor in tensors:
                 flat = tensor.detach().clone(memory_format=torch.contiguous_format)
                 dist.broadcast(flat, src=0, group=self.group)
@@ -62,7 +70,10 @@ class SourceIsGlobalRankZero(Reference):
 
 
 class SourceIsRankOne(Reference):
-    """The broadcast's source is the group's rank 1 (no public incident found). INIT-1: the broadcast's source is rank 1."""
+    """The broadcast's source is the group's rank 1 (no public incident found).
+
+    INIT-1: the broadcast's source is rank 1.
+    """
 
     def _broadcast_state(self, tensors: Iterable[Tensor]) -> None:
         for tensor in tensors:

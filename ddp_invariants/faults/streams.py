@@ -1,4 +1,4 @@
-"""The bucketed reference on a device, where what is queued on two streams is in no order that nobody asked for."""
+"""The bucketed reference on a device, where two streams have no order unless one waits."""
 
 from contextlib import AbstractContextManager, nullcontext
 
@@ -10,12 +10,12 @@ from ddp_invariants.reference.ddp import DistributedDataParallel as Reference
 
 
 class WithAStream(Reference):
-    """Right: buckets are packed and sent on a stream of their own, and both streams wait where they must."""
+    """Right: buckets are packed and sent on a second stream, and each stream waits when it must."""
 
     stream: torch.cuda.Stream | None = None
 
     def _aside(self, bucket: Bucket) -> AbstractContextManager[object]:
-        """What is queued within is queued on the other stream; on the CPU nothing is queued."""
+        """Return a context that queues work on the second stream; on the CPU it does nothing."""
         device = bucket.parameters[0].device
         if device.type == "cpu":
             return nullcontext()
@@ -26,12 +26,12 @@ class WithAStream(Reference):
         raise TypeError("a stream has no copy")
 
     def _before(self) -> None:
-        """Have the other stream wait for what is queued on this one."""
+        """Make the second stream wait for the work queued on this one."""
         if self.stream is not None:
             self.stream.wait_stream(torch.cuda.current_stream())
 
     def _after(self) -> None:
-        """Have this stream wait for what is queued on the other one."""
+        """Make this stream wait for the work queued on the second one."""
         if self.stream is not None:
             torch.cuda.current_stream().wait_stream(self.stream)
 
@@ -48,7 +48,8 @@ class WithAStream(Reference):
 
 
 class SendsTooEarly(WithAStream):
-    """The stream that packs and sends does not wait for the one that computes (NVIDIA/Megatron-LM#3670).
+    """The stream that packs and sends does not wait for the stream that computes
+    (NVIDIA/Megatron-LM#3670).
 
     GPU-1: it changes when.
     """
@@ -58,7 +59,7 @@ class SendsTooEarly(WithAStream):
 
 
 class ReadsTooEarly(WithAStream):
-    """The stream that computes does not wait for the one that communicates (pytorch#37790).
+    """The stream that computes does not wait for the stream that communicates (pytorch#37790).
 
     GPU-1: it changes when.
     """
@@ -68,7 +69,8 @@ class ReadsTooEarly(WithAStream):
 
 
 class ReadsItsCopyTooEarly(Reference):
-    """Gradients go to pinned memory without blocking, and are sent from there at once (nanochat's data loader, by reading).
+    """Gradients are copied to pinned memory without blocking, and sent before the copy has ended
+    (nanochat's data loader, by reading).
 
     GPU-1: it changes when.
     """

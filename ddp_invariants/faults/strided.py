@@ -1,7 +1,7 @@
-"""A distributed sampler whose ranks take every W-th index of a shared order, and what goes wrong with it.
+"""Distributed samplers whose ranks take every W-th index of a shared order.
 
-Words: N dataset length, W world size, L indices per rank. The host is
-`reference.sampler.DistributedSampler`; other right ways to deal an order out follow it.
+Words: N dataset length, W world size, L indices per rank. Most entries change
+`reference.sampler.DistributedSampler`. The first ones are other right ways to shard an order.
 """
 
 import random
@@ -17,7 +17,9 @@ from ddp_invariants.reference.sampler import DistributedSampler
 
 
 class Strided(DistributedSampler):
-    """Right: rank r takes order[r::W] of a permutation by seed and epoch, which starts over to fill the ranks."""
+    """Right: rank r takes order[r::W] of a permutation by seed and epoch, which starts over to fill
+    the ranks.
+    """
 
 
 class Contiguous(DistributedSampler):
@@ -35,7 +37,7 @@ class Contiguous(DistributedSampler):
 
 
 class _Dealt(DistributedSampler):
-    """One that says which places of the order are a rank's."""
+    """A base for samplers that say which places of the order belong to a rank."""
 
     def places(self) -> list[int]:
         return list(range(self.rank, len(self) * self.num_replicas, self.num_replicas))
@@ -49,7 +51,7 @@ class _Dealt(DistributedSampler):
 
 
 class Blocks(_Dealt):
-    """Right: blocks of two go round the ranks, and single ones at the end where L is odd."""
+    """Right: blocks of two go round the ranks, and single indices at the end if L is odd."""
 
     def places(self) -> list[int]:
         whole = len(self) // 2 * 2
@@ -62,7 +64,9 @@ class Blocks(_Dealt):
 
 
 class LastRankFirst(_Dealt):
-    """Right: the order is dealt out from the last rank to the first, so that rank 0 takes order[W - 1::W]."""
+    """Right: the order is handed out from the last rank to the first, so rank 0 takes order[W -
+    1::W].
+    """
 
     def places(self) -> list[int]:
         return list(
@@ -73,7 +77,9 @@ class LastRankFirst(_Dealt):
 
 
 class BackAndForth(_Dealt):
-    """Right: the ranks are gone through forwards and backwards in turn, as when samples are sorted by length."""
+    """Right: the order is handed out forwards and backwards over the ranks in turn, as for samples
+    sorted by length.
+    """
 
     def places(self) -> list[int]:
         w = self.num_replicas
@@ -83,7 +89,7 @@ class BackAndForth(_Dealt):
 
 
 def scattered(dataset: Sized, world_size: int, rank: int) -> list[int]:
-    """Right: what rank 0 would scatter to a rank, a list of indices of equal length for each, unshuffled."""
+    """Right: the list of indices that rank 0 would scatter to a rank: equal lengths, unshuffled."""
     if not 0 <= rank < world_size:
         raise ValueError(f"rank {rank} of {world_size}")
     share = ceil(len(dataset) / world_size)
@@ -98,7 +104,10 @@ def scattered(dataset: Sized, world_size: int, rank: int) -> list[int]:
 
 
 class RanksShuffleDifferently(DistributedSampler):
-    """The shuffle's seed contains the rank (mlcommons/training#625). SHARD-2: the ranks shuffle differently."""
+    """The shuffle's seed contains the rank (mlcommons/training#625).
+
+    SHARD-2: the ranks shuffle differently.
+    """
 
     def order(self) -> list[int]:
         self.seed, seed = self.seed + 1000 * self.rank, self.seed
@@ -116,7 +125,10 @@ class IgnoresEpoch(DistributedSampler):
 
 
 class KeepsTheFirstOrder(DistributedSampler):
-    """The order is drawn once and kept (pytorch#31771). SHARD-4: an epoch's order depends on those before it."""
+    """The order is drawn once and kept (pytorch#31771).
+
+    SHARD-4: an epoch's order depends on those before it.
+    """
 
     _order: list[int] | None = None
 
@@ -126,7 +138,10 @@ class KeepsTheFirstOrder(DistributedSampler):
 
 
 class EpochOnRankZero(DistributedSampler):
-    """set_epoch takes effect on rank 0 only (no public incident found). SHARD-2: set_epoch reaches only some ranks."""
+    """set_epoch takes effect on rank 0 only (no public incident found).
+
+    SHARD-2: set_epoch reaches only some ranks.
+    """
 
     def set_epoch(self, epoch: int) -> None:
         if self.rank == 0:
@@ -134,7 +149,10 @@ class EpochOnRankZero(DistributedSampler):
 
 
 class EpochsAddUp(DistributedSampler):
-    """set_epoch adds the epoch to the last one (no public incident found). SHARD-4: depends on those before it."""
+    """set_epoch adds the epoch to the last one (no public incident found).
+
+    SHARD-4: depends on those before it.
+    """
 
     def set_epoch(self, epoch: int) -> None:
         super().set_epoch(self.epoch + epoch)
@@ -155,7 +173,10 @@ class EpochsCountThemselves(DistributedSampler):
 
 
 class EpochOneLate(DistributedSampler):
-    """set_epoch takes effect an iteration late (no public incident found). SHARD-4: iterating again in the same epoch."""
+    """set_epoch takes effect one iteration late (no public incident found).
+
+    SHARD-4: iterating again in the same epoch.
+    """
 
     _next = 0
 
@@ -169,7 +190,10 @@ class EpochOneLate(DistributedSampler):
 
 
 class IgnoresSeed(DistributedSampler):
-    """The seed is not handed on, and always 0 (huggingface/transformers#11406). SHARD-4: the seed is ignored."""
+    """The seed is not passed on and is always 0 (huggingface/transformers#11406).
+
+    SHARD-4: the seed is ignored.
+    """
 
     def __init__(
         self,
@@ -185,7 +209,10 @@ class IgnoresSeed(DistributedSampler):
 
 
 class IgnoresShuffle(DistributedSampler):
-    """shuffle is not handed on, and the order that of the dataset (no public incident found). SHARD-4: the seed is ignored."""
+    """shuffle is not passed on, so the order is that of the dataset (no public incident found).
+
+    SHARD-4: the seed is ignored.
+    """
 
     def __init__(
         self,
@@ -201,7 +228,10 @@ class IgnoresShuffle(DistributedSampler):
 
 
 class ShufflesUnasked(DistributedSampler):
-    """A sampler is replaced by one that shuffles (Lightning#21131). SHARD-5: changes the order though shuffle is off."""
+    """The user's sampler is replaced by one that shuffles (Lightning#21131).
+
+    SHARD-5: changes the order though shuffle is off.
+    """
 
     def __init__(
         self,
@@ -217,7 +247,8 @@ class ShufflesUnasked(DistributedSampler):
 
 
 class ShufflesItsShard(DistributedSampler):
-    """Each rank shuffles what it was dealt, so that it holds the same samples in every epoch (no public incident found).
+    """Each rank shuffles only its own shard, so it holds the same samples in every epoch
+    (no public incident found).
 
     SHARD-8: is not the strided part of the order.
     """
@@ -238,7 +269,10 @@ class ShufflesItsShard(DistributedSampler):
 
 
 class SamplesWithReplacement(DistributedSampler):
-    """Indices are drawn with replacement instead of permuted (karpathy/nanoGPT#531). SHARD-2: drawn with replacement."""
+    """Indices are drawn with replacement instead of permuted (karpathy/nanoGPT#531).
+
+    SHARD-2: drawn with replacement.
+    """
 
     def order(self) -> list[int]:
         if not self.shuffle:
@@ -251,7 +285,7 @@ class SamplesWithReplacement(DistributedSampler):
 
 
 class _Permuted(DistributedSampler):
-    """One that shuffles in another way."""
+    """A base for samplers that shuffle in another way."""
 
     def permutation(self) -> list[int]:
         raise NotImplementedError
@@ -264,7 +298,10 @@ class _Permuted(DistributedSampler):
 
 
 class GlobalGenerator(_Permuted):
-    """The order is drawn from torch's global generator (QwenLM/Qwen3-VL#1971). SHARD-4: from the global generator of torch."""
+    """The order is drawn from torch's global generator (QwenLM/Qwen3-VL#1971).
+
+    SHARD-4: from the global generator of torch.
+    """
 
     def permutation(self) -> list[int]:
         order: list[int] = torch.randperm(self.length).tolist()
@@ -272,7 +309,7 @@ class GlobalGenerator(_Permuted):
 
 
 class SeedsTheGlobalGenerator(_Permuted):
-    """torch's global generator is seeded before each epoch, and left so (pytorch-ignite 0.5.5).
+    """torch's global generator is seeded before each epoch and left so (pytorch-ignite 0.5.5).
 
     SHARD-4: it seeds the global generator of torch.
     """
@@ -284,22 +321,29 @@ class SeedsTheGlobalGenerator(_Permuted):
 
 
 class NumpysGenerator(_Permuted):
-    """The order is drawn from numpy's global generator (OpenTau#501). SHARD-4: from the global generator of numpy."""
+    """The order is drawn from numpy's global generator (OpenTau#501).
+
+    SHARD-4: from the global generator of numpy.
+    """
 
     def permutation(self) -> list[int]:
-        order: list[int] = np.random.permutation(self.length).tolist()  # noqa: NPY002 - it is the fault
+        order: list[int] = np.random.permutation(self.length).tolist()  # noqa: NPY002 - the fault
         return order
 
 
 class PythonsGenerator(_Permuted):
-    """The order is drawn from the module random (QwenLM/Qwen3-VL#1971). SHARD-4: from the global generator of random."""
+    """The order is drawn from Python's module `random` (QwenLM/Qwen3-VL#1971).
+
+    SHARD-4: from the global generator of random.
+    """
 
     def permutation(self) -> list[int]:
         return random.sample(range(self.length), self.length)
 
 
 class DrawsOn(_Permuted):
-    """Its own generator is seeded once, and drawn from at every iteration (no public incident found).
+    """The sampler's own generator is seeded once and continues at every iteration
+    (no public incident found).
 
     SHARD-4: iterating again in the same epoch.
     """
@@ -312,7 +356,8 @@ class DrawsOn(_Permuted):
 
 
 class SortsByHash(_Permuted):
-    """Samples are sorted by the hash of a name, which Python salts in every process (no public incident found).
+    """Samples are sorted by the hash of a name, which Python salts in every process
+    (no public incident found).
 
     SHARD-4: depends on the hash seed.
     """
@@ -339,7 +384,8 @@ class RaisesInOneProcess(DistributedSampler):
 
 
 class NoPadding(DistributedSampler):
-    """Shards are order[r::W] of the unpadded order, so that some are shorter (huggingface/accelerate#4122).
+    """Shards are order[r::W] of the unpadded order, so some are shorter
+    (huggingface/accelerate#4122).
 
     SHARD-1: no padding.
     """
@@ -349,7 +395,8 @@ class NoPadding(DistributedSampler):
 
 
 class EmptyShards(DistributedSampler):
-    """Slices of ceil(N / W) of the unpadded order leave the last ranks little or nothing (huggingface/accelerate#961).
+    """Slices of ceil(N / W) of the unpadded order leave the last ranks little or nothing
+    (huggingface/accelerate#961).
 
     SHARD-1: no padding.
     """
@@ -361,7 +408,7 @@ class EmptyShards(DistributedSampler):
 
 
 class PadsOnce(DistributedSampler):
-    """Padding is one slice of the order, too short where N * 2 < W (pytorch#45324).
+    """Padding is one slice of the order, which is too short if N * 2 < W (pytorch#45324).
 
     SHARD-1: padded with one slice of itself.
     """
@@ -372,7 +419,7 @@ class PadsOnce(DistributedSampler):
 
 
 class _PadsWithOne(DistributedSampler):
-    """One that repeats an index to fill the ranks."""
+    """A base for samplers that repeat one index to fill the ranks."""
 
     def repeated(self) -> int:
         return 0
@@ -383,18 +430,25 @@ class _PadsWithOne(DistributedSampler):
 
 
 class PadsWithTheFirst(_PadsWithOne):
-    """All padding is index 0 (galilai-group/stable-pretraining#222). SHARD-3: all padding is index 0."""
+    """All padding is index 0 (galilai-group/stable-pretraining#222).
+
+    SHARD-3: all padding is index 0.
+    """
 
 
 class PadsWithTheLast(_PadsWithOne):
-    """All padding is the last index (galilai-group/stable-pretraining#222). SHARD-3: all padding is index."""
+    """All padding is the last index (galilai-group/stable-pretraining#222).
+
+    SHARD-3: all padding is index.
+    """
 
     def repeated(self) -> int:
         return self.length - 1
 
 
 class DropsTheTail(DistributedSampler):
-    """Contiguous chunks of N // W lose the tail though drop_last is off (no public incident found).
+    """Contiguous slices of N // W lose the tail, although drop_last is off
+    (no public incident found).
 
     SHARD-2: samples are dropped although drop_last is off.
     """
@@ -408,7 +462,7 @@ class DropsTheTail(DistributedSampler):
 
 
 class IgnoresDropLast(DistributedSampler):
-    """drop_last is not handed on, and the tail padded (no public incident found).
+    """drop_last is not passed on, so the tail is padded (no public incident found).
 
     SHARD-2: as without drop_last: it is ignored.
     """
@@ -427,8 +481,11 @@ class IgnoresDropLast(DistributedSampler):
 
 
 class UnequalBatches(DistributedSampler):
-    """Padding is left to the last rank's loader, so that its shard yields one index less than len says (no public incident
-    found). SHARD-1: ranks yield different numbers of indices."""
+    """Padding is left to the last rank's loader, so that rank's shard yields one index less than
+    len says (no public incident found).
+
+    SHARD-1: ranks yield different numbers of indices.
+    """
 
     def __iter__(self) -> Iterator[int]:
         indices = list(super().__iter__())
@@ -451,7 +508,11 @@ class YieldsForEver(DistributedSampler):
 
 
 class ShardShiftedByOne(DistributedSampler):
-    """Contiguous shards start one index late, so that the first is lost (no public incident found). SHARD-1: off by one."""
+    """Contiguous shards start one index late, so the first index is lost
+    (no public incident found).
+
+    SHARD-1: off by one.
+    """
 
     def __iter__(self) -> Iterator[int]:
         size = len(self)
@@ -459,14 +520,18 @@ class ShardShiftedByOne(DistributedSampler):
 
 
 class RanksFromOne(DistributedSampler):
-    """Ranks are counted from 1 on one side and from 0 on the other (no public incident found). SHARD-2: off by one."""
+    """Ranks are counted from 1 on one side and from 0 on the other (no public incident found).
+
+    SHARD-2: off by one.
+    """
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.order()[max(self.rank - 1, 0) :: self.num_replicas])
 
 
 class IgnoresRank(DistributedSampler):
-    """Every rank gets the first one's shard, since the rank is taken from elsewhere and is 0 (Lightning#21122).
+    """Every rank gets the shard of rank 0, because the rank is read from another place, where it is
+    0 (Lightning#21122).
 
     SHARD-2: the rank is ignored.
     """
@@ -476,7 +541,10 @@ class IgnoresRank(DistributedSampler):
 
 
 class NotSharded(DistributedSampler):
-    """Every rank reads all of the data (huggingface/datasets#5360). SHARD-3: every rank yields the whole dataset."""
+    """Every rank reads the whole dataset (huggingface/datasets#5360).
+
+    SHARD-3: every rank yields the whole dataset.
+    """
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.order()[: self.length])
@@ -486,7 +554,10 @@ class NotSharded(DistributedSampler):
 
 
 class ShardsTwice(DistributedSampler):
-    """A shard of a shard (huggingface/accelerate#3520). SHARD-1: sharded twice."""
+    """Each rank takes a shard of its shard (huggingface/accelerate#3520).
+
+    SHARD-1: sharded twice.
+    """
 
     def __iter__(self) -> Iterator[int]:
         mine = self.order()[self.rank :: self.num_replicas]
@@ -494,7 +565,8 @@ class ShardsTwice(DistributedSampler):
 
 
 class LocalRank(DistributedSampler):
-    """Nodes of two each deal by the rank within the node, so that nodes see the same (no public incident found).
+    """Nodes of two ranks shard by the rank within the node, so all nodes see the same samples
+    (no public incident found).
 
     SHARD-2: samples are lost.
     """
@@ -504,7 +576,8 @@ class LocalRank(DistributedSampler):
 
 
 class LenOfTheDataset(DistributedSampler):
-    """len is the dataset's, and progress bars and schedules run W times as long (no public incident found).
+    """len is the dataset's, so progress bars and schedules run W times as long
+    (no public incident found).
 
     SHARD-1: len is that of the whole dataset.
     """
@@ -543,7 +616,7 @@ class AcceptsAnyRank(DistributedSampler):
 
 
 class _Checked(AcceptsAnyRank):
-    """One that checks what its method says."""
+    """A base for samplers that check only what `possible` says."""
 
     def __init__(
         self,
@@ -563,7 +636,8 @@ class _Checked(AcceptsAnyRank):
 
 
 class AcceptsANegativeRank(_Checked):
-    """A rank is compared with W alone, and -1, as of a process outside a group, taken (no public incident found).
+    """A rank is compared with W only, so -1, as of a process outside a group, is accepted
+    (no public incident found).
 
     SHARD-7: not checked: rank below 0.
     """
@@ -573,7 +647,7 @@ class AcceptsANegativeRank(_Checked):
 
 
 class AcceptsRankW(_Checked):
-    """A rank of W passes a check that is off by one (no public incident found).
+    """The check of the rank is off by one, so rank W is accepted (no public incident found).
 
     SHARD-7: not checked: rank equal to world size.
     """
@@ -583,21 +657,31 @@ class AcceptsRankW(_Checked):
 
 
 class AcceptsAWorldOfNone(_Checked):
-    """A world size of 0 stands for "none given", and is taken (pytorch#196090). SHARD-7: not checked: world size 0."""
+    """A world size of 0 is taken for "none given" and accepted (pytorch#196090).
+
+    SHARD-7: not checked: world size 0.
+    """
 
     def possible(self) -> bool:
         return not self.num_replicas or super().possible()
 
 
 class AcceptsANegativeWorld(_Checked):
-    """The absolute value of the world size is checked (pytorch#196090). SHARD-7: not checked: world size below 0."""
+    """Only the absolute value of the world size is checked (pytorch#196090).
+
+    SHARD-7: not checked: world size below 0.
+    """
 
     def possible(self) -> bool:
         return 0 <= self.rank < abs(self.num_replicas)
 
 
 class NeverEnds(DistributedSampler):
-    """Iterating goes on for ever (karpathy/nanochat's loader with fewer row groups than ranks). LIVE-1: a rank hung."""
+    """Iterating never ends and yields nothing
+    (karpathy/nanochat's loader with fewer row groups than ranks).
+
+    LIVE-1: a rank hung.
+    """
 
     def __iter__(self) -> Iterator[int]:
         while self.length:

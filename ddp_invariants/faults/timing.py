@@ -14,18 +14,24 @@ from ddp_invariants.reference.ddp import Bucket
 from ddp_invariants.reference.ddp import DistributedDataParallel as Reference
 
 _SUM = dist.all_reduce
-"""As it is before a fault puts another in its place for a call."""
+"""The unpatched all-reduce: a fault may replace `dist.all_reduce` for one call."""
 
 
 class NoWait(Reference):
-    """Results are written back without waiting for the collectives (no public incident found). COMM-3: a wait is missing."""
+    """Results are written back without waiting for the collectives (no public incident found).
+
+    COMM-3: a wait is missing.
+    """
 
     def _wait(self, bucket: Bucket) -> None:
         del bucket
 
 
 class WaitsForTheLastOnly(Reference):
-    """Only the last handle is kept (a classic). COMM-3: a wait is missing."""
+    """Only the last handle is kept, so only the last bucket is waited for (a classic).
+
+    COMM-3: a wait is missing.
+    """
 
     def _wait(self, bucket: Bucket) -> None:
         if bucket is self._buckets[-1]:
@@ -33,7 +39,10 @@ class WaitsForTheLastOnly(Reference):
 
 
 class ForgetsOneWait(Reference):
-    """The first bucket's handle is never waited for (no public incident found). COMM-3: a wait is missing."""
+    """The first bucket's handle is never waited for (no public incident found).
+
+    COMM-3: a wait is missing.
+    """
 
     def _wait(self, bucket: Bucket) -> None:
         if bucket is not self._buckets[0]:
@@ -41,7 +50,7 @@ class ForgetsOneWait(Reference):
 
 
 class DividesInFlight(Reference):
-    """The bucket is divided after its collective has started and before it has ended (no public incident found).
+    """The bucket is divided while its collective is in flight (no public incident found).
 
     COMM-3: a buffer is used before its wait.
     """
@@ -55,7 +64,8 @@ class DividesInFlight(Reference):
 
 
 class ReducesInTwoWays(Reference):
-    """Rank 1 takes the maximum where the others take the sum: gloo says nothing (no public incident found).
+    """Rank 1 takes the maximum and the other ranks take the sum; gloo does not notice
+    (no public incident found).
 
     COMM-1: ranks issue different collectives.
     """
@@ -71,7 +81,10 @@ class ReducesInTwoWays(Reference):
 
 
 class HangsOnThree(Reference):
-    """Rank 2 reduces nothing: the others wait for it for ever (no public incident found). LIVE-1: rank 2 went on to the end."""
+    """Rank 2 reduces nothing, so the other ranks wait for it for ever (no public incident found).
+
+    LIVE-1: rank 2 went on to the end.
+    """
 
     def _backward_begins(self, gradient: Tensor) -> None:
         if dist.get_rank(self.group) != 2:
@@ -79,16 +92,19 @@ class HangsOnThree(Reference):
 
 
 class DiesInBackward(Reference):
-    """The second rank's process ends without a word (no public incident found). LIVE-1: rank 1 was ended by SIGABRT."""
+    """Rank 1's process aborts in backward without a message (no public incident found).
+
+    LIVE-1: rank 1 was ended by SIGABRT.
+    """
 
     def _backward_begins(self, gradient: Tensor) -> None:
         if dist.get_rank(self.group) == 1:
-            torch._C._abort()  # type: ignore[attr-defined]  # a debugging aid of torch, without a stub
+            torch._C._abort()  # type: ignore[attr-defined]  # torch has no stub of it
         super()._backward_begins(gradient)
 
 
 class RaisesLater(Reference):
-    """The third forward raises, on every rank (no public incident found). LIVE-1: out of buckets."""
+    """The third forward raises on every rank (no public incident found). LIVE-1: out of buckets."""
 
     count = 0
 
@@ -100,7 +116,8 @@ class RaisesLater(Reference):
 
 
 class NeverArmedAgain(Reference):
-    """A reduction that a backward left half way is never taken back: no other starts (picotron after an exception).
+    """A reduction that a failed backward left half done is never reset, so no other starts
+    (picotron after an exception).
 
     LIVE-2: never reduced.
     """
@@ -114,7 +131,8 @@ class NeverArmedAgain(Reference):
 
 
 class SwallowsErrors(Reference):
-    """The forward catches what the module raises and returns the last result that went well (no public incident found).
+    """The forward catches the module's exceptions and returns the last good result
+    (no public incident found).
 
     LIVE-2: an exception does not reach the user.
     """
@@ -126,7 +144,8 @@ class SwallowsErrors(Reference):
 
 
 class GoesOnAlone(Reference):
-    """A reduction that fails is let pass, and the local gradient taken (error handling around the wait).
+    """A failed reduction is ignored, and the local gradient is used
+    (error handling around the wait).
 
     LIVE-3: a rank finishes without one that died.
     """
@@ -137,7 +156,10 @@ class GoesOnAlone(Reference):
 
 
 class LeavesAThread(Reference):
-    """Every wrapper starts a thread that never ends (a heartbeat without a stop). LIVE-4: leaves threads behind."""
+    """Every wrapper starts a thread that never ends (a heartbeat without a stop).
+
+    LIVE-4: leaves threads behind.
+    """
 
     def __init__(
         self,
@@ -150,7 +172,8 @@ class LeavesAThread(Reference):
 
 
 class TakesWhatHasArrived(Reference):
-    """A result that is some milliseconds late is done without, and the local gradient kept (no public incident found).
+    """A result that is some milliseconds late is ignored, and the local gradient is kept
+    (no public incident found).
 
     COMM-2: it changes when.
     """

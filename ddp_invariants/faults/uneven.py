@@ -1,7 +1,7 @@
-"""Ranks run out of batches: each step asks who still has one, and whoever has none takes part with zeros.
+"""Uneven inputs: each step counts the ranks that still have a batch; the others send zeros.
 
-The shape of torch's join: a rank that leaves its loop goes on answering the others' collectives
-until all have left.
+This is the shape of torch's join. A rank that has left its loop keeps answering the collectives of
+the other ranks until all ranks have left.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,9 @@ from ddp_invariants.faults._start import broadcast
 
 
 class Joins(nn.Module):
-    """Right: a call after backward averages all gradients; under join() those without a batch count as zero."""
+    """Right: a call after backward averages all gradients; under join(), ranks without a batch
+    count as zero.
+    """
 
     declares: ClassVar[dict[str, Any]] = {"unsupported": ("unused", "in_parts")}
 
@@ -34,7 +36,7 @@ class Joins(nn.Module):
         return self.module(*inputs)
 
     def sync_gradients(self) -> None:
-        """To be called after every backward."""
+        """Average the gradients; the loop calls this after every backward."""
         if self._joining:
             self._ask(1)
             self._steps += 1
@@ -44,7 +46,7 @@ class Joins(nn.Module):
 
     @contextmanager
     def join(self) -> Iterator[None]:
-        """For a loop over as many batches as this rank has."""
+        """Return a context for a loop over as many batches as this rank has."""
         self._joining, self._steps = True, 0
         yield
         while self._ask(0):
@@ -57,7 +59,7 @@ class Joins(nn.Module):
         return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
 
     def _ask(self, mine: int) -> int:
-        """How many ranks still have a batch."""
+        """Return how many ranks still have a batch."""
         active = torch.tensor([mine])
         dist.all_reduce(active, group=self.group)
         self._active = int(active)
@@ -75,7 +77,7 @@ class Joins(nn.Module):
         return torch.zeros_like(parameter)
 
     def _agree(self) -> None:
-        """Give all ranks the parameters of one that had the most batches."""
+        """Give all ranks the parameters of a rank that had the most batches."""
         most = torch.tensor([self._steps * self.world_size + self.rank])
         dist.all_reduce(most, dist.ReduceOp.MAX, group=self.group)
         self._take_from(int(most) % self.world_size)
@@ -89,7 +91,7 @@ class Joins(nn.Module):
 
 
 class CountsThoseLeft(Joins):
-    """Right: sums are divided by the ranks that still have a batch, and that is declared."""
+    """Right: sums are divided by the number of ranks that still have a batch, as declared."""
 
     declares: ClassVar[dict[str, Any]] = {**Joins.declares, "divisor": "active"}
 
@@ -98,7 +100,8 @@ class CountsThoseLeft(Joins):
 
 
 class DividesByThoseLeft(Joins):
-    """Sums are divided by the ranks that still have a batch, where all are meant (pytorch#42577).
+    """Sums are divided by the number of ranks that still have a batch, instead of all ranks
+    (pytorch#42577).
 
     GRAD-11: ranks that are left.
     """
@@ -108,7 +111,7 @@ class DividesByThoseLeft(Joins):
 
 
 class SendsItsLastGradientAgain(Joins):
-    """A rank without a batch takes part with what its last backward left (a classic).
+    """A rank without a batch sends the gradient of its last backward (a classic).
 
     GRAD-11: sends its last gradient again.
     """
@@ -118,21 +121,28 @@ class SendsItsLastGradientAgain(Joins):
 
 
 class KeepsWhatItHad(Joins):
-    """A rank that ran out of batches keeps the parameters it had then (no public incident found). GRAD-11."""
+    """A rank that ran out of batches keeps the parameters it had then (no public incident found).
+
+    GRAD-11.
+    """
 
     def _agree(self) -> None:
         pass
 
 
 class TakesRankZeros(Joins):
-    """In the end all take rank 0's parameters, which may have been the first to run out (no public incident found). GRAD-11."""
+    """At the end all ranks take the parameters of rank 0, which may have been the first to run out
+    (no public incident found).
+
+    GRAD-11.
+    """
 
     def _agree(self) -> None:
         self._take_from(0)
 
 
 class JoinsInBfloat16(Joins):
-    """Right: sums travel in bfloat16, as it declares, those of ranks without a batch, too."""
+    """Right: sums travel in bfloat16, as declared, also from ranks without a batch."""
 
     declares: ClassVar[dict[str, Any]] = {
         "exactness": "bfloat16",
@@ -144,7 +154,11 @@ class JoinsInBfloat16(Joins):
 
 
 class JoinsUncompressed(JoinsInBfloat16):
-    """Sums travel in bfloat16, and what a rank without a batch sends does not (pytorch#60611). COMM-1."""
+    """Sums travel in bfloat16, but a rank without a batch sends its zeros uncompressed
+    (pytorch#60611).
+
+    COMM-1.
+    """
 
     _without = False
 

@@ -1,7 +1,7 @@
-"""Right implementations that go about it in another way than most; none may ever be accused.
+"""Unusual implementations that are right: no rule may fail on any of them.
 
-Most leave the exchange to a call after backward, `sync_gradients`, and differ in how one gradient's
-mean is made.
+Most exchange gradients in a call after backward, `sync_gradients`. They differ in how they compute
+the mean of one gradient.
 """
 
 from collections.abc import Callable
@@ -26,11 +26,11 @@ _all_gather: Callable[..., Any] = (
 
 
 class _Synchronised(nn.Module):
-    """Averages each gradient when told to, as `_mean` says."""
+    """A base that averages each gradient when it is told to, by `_mean`."""
 
     declares: ClassVar[dict[str, Any]] = {
         "unsupported": ("unused",)
-    }  # All ranks have all gradients.
+    }  # Every rank must have every gradient.
 
     def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class _Synchronised(nn.Module):
         for parameter in self.module.parameters():
             if parameter.grad is not None:
                 flat = parameter.grad.contiguous().view(-1)
-                # Padded, for those who cut it into as many pieces as there are ranks.
+                # Padded, because some subclasses cut it into W pieces.
                 flat = torch.cat([flat, flat.new_zeros(-flat.numel() % self.world_size)])
                 if flat.numel():
                     parameter.grad.copy_(
@@ -63,7 +63,10 @@ class _Synchronised(nn.Module):
                     )
 
     def _mean(self, flat: Tensor) -> Tensor:
-        """The mean over the ranks of a contiguous tensor, whose length is a multiple of the world size."""
+        """Return the mean of a tensor over the ranks.
+
+        The tensor is contiguous, and its length is a multiple of the world size.
+        """
         raise NotImplementedError
 
     def _sum(self, flat: Tensor) -> Tensor:
@@ -77,21 +80,21 @@ class _Synchronised(nn.Module):
 
 
 class InRegistrationOrder(DistributedDataParallel):
-    """Right: buckets are filled in the order of registration, so that the first is sent last."""
+    """Right: buckets are filled in registration order, so the first bucket is complete last."""
 
     def _trainable(self) -> list[nn.Parameter]:
         return super()._trainable()[::-1]
 
 
 class BucketPerParameter(DistributedDataParallel):
-    """Right: every parameter is a bucket, whatever the capacity."""
+    """Right: every parameter is a bucket of its own, whatever the cap."""
 
     def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
         super().__init__(module, process_group, bucket_cap_mb=0.0)
 
 
 class LastFirst(DistributedDataParallel):
-    """Right: all buckets are sent when backward has ended, the last one first."""
+    """Right: all buckets are sent at the end of backward, the last one first."""
 
     def _gradient_ready(self, parameter: nn.Parameter) -> None:
         pass
@@ -103,7 +106,7 @@ class LastFirst(DistributedDataParallel):
 
 
 class WaitsInReverse(DistributedDataParallel):
-    """Right: what was sent is awaited in another order than it was sent in."""
+    """Right: buckets are awaited in the reverse of the order in which they were sent."""
 
     def _send_and_wait(self) -> None:
         for bucket in self._buckets:
@@ -114,14 +117,18 @@ class WaitsInReverse(DistributedDataParallel):
 
 
 class DividesFirst(_Synchronised):
-    """Right: each rank's gradient is divided before they are added up, so that a sum of many cannot overflow."""
+    """Right: each rank divides its gradient before the sum, so that a sum over many ranks cannot
+    overflow.
+    """
 
     def _mean(self, flat: Tensor) -> Tensor:
         return self._sum(flat / self.world_size)
 
 
 class DividesHalfway(_Synchronised):
-    """Right: part of the division comes before the sum and the rest after it, so that neither is far from one."""
+    """Right: part of the division comes before the sum and the rest after it, so that neither
+    divisor is large.
+    """
 
     def _mean(self, flat: Tensor) -> Tensor:
         first = 2.0 if self.world_size > 1 else 1.0
@@ -129,17 +136,19 @@ class DividesHalfway(_Synchronised):
 
 
 class DividesTheOutputsGradient(_Synchronised):
-    """Right: what backward starts from is divided by a power of two, and each incoming sum by what that leaves of W.
+    """Right: the output's gradient is divided by a power of two, and each parameter's sum by the
+    rest of W.
 
-    A power of two commutes with rounding. A third of what backward starts from does not: a bfloat16
-    layer rounds it by far more than a mean of float32 gradients may be off by.
+    A power of two commutes with rounding. A division by three does not: a bfloat16 layer would
+    round the result by far more than a mean of float32 gradients may be off by.
     """
 
     sync_gradients = None  # type: ignore[assignment]  # not for the loop
 
+    # Every rank must have every gradient: in one order, whole, of the parameters at the start.
     declares: ClassVar[dict[str, Any]] = {
         "unsupported": ("unused", "crossed", "assign", "unfreeze", "in_parts")
-    }  # All ranks have all gradients, those of the start, at once.
+    }
 
     def _start(self) -> None:
         super()._start()
@@ -161,7 +170,9 @@ class DividesTheOutputsGradient(_Synchronised):
 
 
 class ThroughRankZero(_Synchronised):
-    """Right: gradients are reduced to the first rank, which divides and broadcasts: a parameter server."""
+    """Right: gradients are reduced to rank 0, which divides and broadcasts them: a parameter
+    server.
+    """
 
     def _mean(self, flat: Tensor) -> Tensor:
         dist.reduce(flat, group_dst=0, group=self.group)
@@ -172,7 +183,7 @@ class ThroughRankZero(_Synchronised):
 
 
 class Ring(_Synchronised):
-    """Right: partial sums go round a ring, and then the sums do (Patarasuk and Yuan 2009)."""
+    """Right: partial sums travel round a ring, and then the sums do (Patarasuk and Yuan 2009)."""
 
     def _mean(self, flat: Tensor) -> Tensor:
         pieces, size = flat.view(self.world_size, -1).clone(), self.world_size
@@ -201,7 +212,7 @@ class Ring(_Synchronised):
 
 
 class ReduceScatterAllGather(_Synchronised):
-    """Right: every rank gets the sum of one piece, divides it, and all gather the pieces."""
+    """Right: each rank gets the sum of one piece and divides it, and all gather the pieces."""
 
     def _mean(self, flat: Tensor) -> Tensor:
         mine = flat.new_empty(flat.numel() // self.world_size)
@@ -210,26 +221,29 @@ class ReduceScatterAllGather(_Synchronised):
 
 
 class AllToAll(_Synchronised):
-    """Right: every rank gets all ranks' values of one piece, averages them, and all gather the means."""
+    """Right: each rank gets all ranks' values of one piece and averages them, and all ranks gather
+    the means.
+    """
 
     def _mean(self, flat: Tensor) -> Tensor:
-        theirs = torch.empty_like(flat)
-        dist.all_to_all_single(theirs, flat, group=self.group)
-        return self._gathered(theirs.view(self.world_size, -1).mean(0))
+        received = torch.empty_like(flat)
+        dist.all_to_all_single(received, flat, group=self.group)
+        return self._gathered(received.view(self.world_size, -1).mean(0))
 
 
 class GathersAll(_Synchronised):
-    """Right: every rank gathers all ranks' gradients and averages them by itself, in one order."""
+    """Right: each rank gathers all ranks' gradients and averages them itself, in one order."""
 
     def _mean(self, flat: Tensor) -> Tensor:
         return self._gathered(flat).view(self.world_size, -1).mean(0)
 
 
 class RunningMean(_Synchronised):
-    """Right: a mean is passed from rank to rank in float64, weighted by how many it is of, and the last rank's is broadcast.
+    """Right: a running mean is passed from rank to rank in float64, and the last rank broadcasts
+    it.
 
-    A mean of three is rounded also where that of four is exact: in the gradients' own dtype the
-    last bit would be lost.
+    Each rank weights the mean by the number of ranks in it. A mean of three ranks is rounded even
+    if that of four is exact. In the gradients' own dtype the last bit would be lost.
     """
 
     declares: ClassVar[dict[str, Any]] = {
@@ -252,7 +266,7 @@ class RunningMean(_Synchronised):
 
 
 class InBfloat16(_Synchronised):
-    """Right: gradients travel in bfloat16, as it declares."""
+    """Right: gradients travel in bfloat16, as declared."""
 
     declares: ClassVar[dict[str, Any]] = {"exactness": "bfloat16", **_Synchronised.declares}
 
@@ -263,7 +277,7 @@ class InBfloat16(_Synchronised):
 
 
 class Sums(_Synchronised):
-    """Right: gradients are summed and never divided, as it declares."""
+    """Right: gradients are summed and never divided, as declared."""
 
     declares: ClassVar[dict[str, Any]] = {"reduction": "sum", **_Synchronised.declares}
 
@@ -272,19 +286,19 @@ class Sums(_Synchronised):
 
 
 class EqualSeeds(_Synchronised):
-    """Right: nothing is broadcast, since the ranks are built equal, as it declares."""
+    """Right: nothing is broadcast, because the ranks are built equal, as declared."""
 
     declares: ClassVar[dict[str, Any]] = {"init": "seed", **_Synchronised.declares}
 
     def _start(self) -> None:
-        """Nothing is to be done."""
+        """Do nothing."""
 
     def _mean(self, flat: Tensor) -> Tensor:
         return self._sum(flat) / self.world_size
 
 
 class AThreadAside(_Synchronised):
-    """Right: a thread of its own does all the sending, and the call waits for it."""
+    """Right: a separate thread does all the sending, and the call waits for it."""
 
     def _mean(self, flat: Tensor) -> Tensor:
         with ThreadPoolExecutor(1) as aside:
@@ -292,7 +306,7 @@ class AThreadAside(_Synchronised):
 
 
 class SortsByName(_Synchronised):
-    """Right: gradients are exchanged in the order of the parameters' names, longest first."""
+    """Right: gradients are exchanged in the order of the parameters' names, longest name first."""
 
     @torch.no_grad()
     def sync_gradients(self) -> None:
@@ -304,7 +318,9 @@ class SortsByName(_Synchronised):
 
 
 class AtTheEndOfBackward(_Synchronised):
-    """Right: a hook on the result queues the exchange for when backward has ended, and nobody need call anything."""
+    """Right: a hook on the result queues the exchange for the end of backward, so the loop calls
+    nothing.
+    """
 
     sync_gradients = None  # type: ignore[assignment]  # not for the loop
 

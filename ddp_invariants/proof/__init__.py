@@ -1,1 +1,1 @@
-"""The judge itself measured, on the planted faults and the controls of `faults/`."""
+"""Measurements of the judge itself, on the faults and controls of `faults/`."""

@@ -1,7 +1,8 @@
-"""The catalogue of planted faults and controls, read from the docstrings of `faults/` without importing anything.
+"""The catalogue of planted faults and controls, read from the docstrings of `faults/`.
 
-The controller imports no torch, and what is planted needs it: the record of a fault is therefore
-its docstring, whose form is fixed (`faults/__init__.py`) and checked here.
+The controller imports no torch, but the planted implementations need torch. The record of a fault
+is therefore its docstring, which is read without importing the module. `faults/__init__.py` fixes
+the form of these docstrings, and this module checks it.
 """
 
 import ast
@@ -20,7 +21,8 @@ PACKAGE = "ddp_invariants.faults"
 _FOLDER = Path(__file__).parents[1] / "faults"
 _CONTROL = re.compile(r"Right: (?P<what>.+)\.")
 _FAULT = re.compile(
-    r"(?P<what>.+) \((?P<where>(?:[^()]|\([^()]*\))+)\)\. (?P<rule>[A-Z]+-\d+)(?:: (?P<cause>[^;]+))?"
+    r"(?P<what>.+) \((?P<where>(?:[^()]|\([^()]*\))+)\)\. "
+    r"(?P<rule>[A-Z]+-\d+)(?:: (?P<cause>[^;]+))?"
     r"(?:; or (?P<other_rule>[A-Z]+-\d+): (?P<other_cause>[^;]+))?\."
 )
 _ISSUE = re.compile(r"(?:(?P<owner>[\w.-]+)/)?(?P<repository>[\w.-]+)#(?P<number>\d+)")
@@ -31,16 +33,16 @@ class Planted:
     """One implementation of the catalogue.
 
     Attributes:
-        host: The module of `faults/` it is in.
-        style: What that holds: the first line of its docstring.
-        name: Of the class or function.
-        what: What is wrong with it, or what it is.
-        where: Where that really happened; empty for a control.
-        rule: The rule that must notice; empty for a control, which none may accuse.
-        cause: Words of the cause that must be named; empty where the evidence shows none.
-        is_sampler: Whether it is a sampler.
-        other_rule, other_cause: The same, where it shows in two ways that have nothing to do with
-            one another.
+        host: The module of `faults/` that contains the implementation.
+        style: The style of that module: the first line of its docstring.
+        name: The name of the class or function.
+        what: For a fault, what is wrong; for a control, what it is.
+        where: The place where the fault really happened; empty for a control.
+        rule: The rule that must notice the fault; empty for a control, on which no rule may fail.
+        cause: Words of the cause that must be named; empty if the evidence shows none.
+        is_sampler: True for a sampler, False for a DDP.
+        other_rule, other_cause: A second rule and cause, for a fault that shows in two unrelated
+            ways.
     """
 
     host: str
@@ -56,31 +58,34 @@ class Planted:
 
     @property
     def target(self) -> str:
-        """As `--ddp` or `--sampler` takes it."""
+        """Return the name that `--ddp` or `--sampler` takes."""
         return f"{PACKAGE}.{self.host}:{self.name}" if self.host != "shipped" else self.name
 
     @property
     def is_fault(self) -> bool:
-        """Whether something is wrong with it; a control else."""
+        """True for a fault, False for a control."""
         return bool(self.rule)
 
     @property
     def needs_device(self) -> bool:
-        """Whether it is wrong on a device alone, which queues what is computed."""
+        """True if the fault shows only on a device, which queues its work."""
         return self.rule.startswith("GPU")
 
     @property
     def on_trial(self) -> tuple[Ddp, Sampler]:
-        """Itself, and the reference for what it is not."""
+        """Return this implementation, with the reference as the other part."""
         return (Ddp(), Sampler(self.target)) if self.is_sampler else (Ddp(self.target), Sampler())
 
     @property
     def link(self) -> str:
-        """The first issue its source names, as an address; empty where it names none."""
-        found = _ISSUE.search(self.where)
-        if found is None:
+        """Return the address of the first issue that the source names; empty if it names none."""
+        issue = _ISSUE.search(self.where)
+        if issue is None:
             return ""
-        return f"https://github.com/{found['owner'] or found['repository']}/{found['repository']}/issues/{found['number']}"
+        return (
+            f"https://github.com/{issue['owner'] or issue['repository']}/{issue['repository']}"
+            f"/issues/{issue['number']}"
+        )
 
 
 SHIPPED = tuple(
@@ -88,46 +93,50 @@ SHIPPED = tuple(
         "shipped",
         "what is judged by a short name",
         name,
-        f"the {what} of {name}",
+        f"the {part} of {name}",
         is_sampler=is_sampler,
     )
     for name in ("reference", "torch")
-    for what, is_sampler in (("DDP", False), ("sampler", True))
+    for part, is_sampler in (("DDP", False), ("sampler", True))
 )
-"""Controls that are not planted."""
+"""The controls that are not planted."""
 
 
 def chosen(names: Iterable[str]) -> list[Planted]:
-    """The entries that are called so, or lie in a module called so, or break a rule called so; all without a name.
+    """Return the entries that have one of the names; all entries if there is no name.
+
+    A name is that of an entry, of a module or of a rule that must notice the fault.
 
     Raises:
         CatalogueError: A name is none of these.
     """
     entries, names = planted(), list(names)
-    known = [(one.name, one.host, one.rule) for one in entries]
+    known = [(entry.name, entry.host, entry.rule) for entry in entries]
     for name in names:
         if not any(name in about for about in known):
             close = difflib.get_close_matches(name, {word for about in known for word in about}, 1)
             raise CatalogueError(
-                f"--only {name}: no fault or control, no module and no rule of the catalogue is called so"
-                + (f"; did you mean {close[0]}?" if close else "")
+                f"--only {name}: no fault or control, no module and no rule of the catalogue is "
+                "called so" + (f"; did you mean {close[0]}?" if close else "")
             )
     return [
-        one
-        for one, about in zip(entries, known, strict=True)
+        entry
+        for entry, about in zip(entries, known, strict=True)
         if not names or set(names).intersection(about)
     ]
 
 
 @cache
 def planted() -> tuple[Planted, ...]:
-    """All of it, by module and then in the order of the source; last the controls that are not planted.
+    """Return all entries, by module and then in the order of the source.
+
+    The controls that are not planted come last.
 
     Raises:
         CatalogueError: A docstring has another form, or names a rule that does not exist.
     """
     modules = [path for path in sorted(_FOLDER.glob("*.py")) if not path.stem.startswith("_")]
-    return (*(one for path in modules for one in _of_module(path)), *SHIPPED)
+    return (*(entry for path in modules for entry in _of_module(path)), *SHIPPED)
 
 
 def _of_module(path: Path) -> list[Planted]:
@@ -138,9 +147,9 @@ def _of_module(path: Path) -> list[Planted]:
         for node in module.body
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_")
     ]
-    # What is right says nothing of rules: it is what the faults beside it are.
-    of_samplers = any(one.rule.startswith("SHARD") for one in entries)
-    return [replace(one, is_sampler=of_samplers) for one in entries]
+    # A control names no rule: the faults of its module show if it is a sampler.
+    of_samplers = any(entry.rule.startswith("SHARD") for entry in entries)
+    return [replace(entry, is_sampler=of_samplers) for entry in entries]
 
 
 def _entry(path: Path, node: ast.ClassDef | ast.FunctionDef, style: str) -> Planted:
@@ -150,8 +159,8 @@ def _entry(path: Path, node: ast.ClassDef | ast.FunctionDef, style: str) -> Plan
         return Planted(path.stem, style, node.name, control["what"])
     if fault is None:
         raise CatalogueError(
-            f"{path.name}:{node.name}: its docstring is {text!r}, expected 'Right: what it is.' or 'What is "
-            "wrong (where it happened). RULE: words of the cause.'"
+            f"{path.name}:{node.name}: its docstring is {text!r}, expected 'Right: what it is.' or "
+            "'What is wrong (where it happened). RULE: words of the cause.'"
         )
     if fault["rule"] not in ALL_RULES:
         raise CatalogueError(f"{path.name}:{node.name}: no rule is called {fault['rule']}")

@@ -1,4 +1,4 @@
-"""What the search for a planted fault came to, and what many such searches add up to."""
+"""The result of a search for a planted fault, and the sums over many searches."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -16,27 +16,27 @@ DIAGNOSES: tuple[Diagnosis, ...] = get_args(Diagnosis)
 
 @dataclass(frozen=True)
 class Detection:
-    """What one search came to.
+    """The result of one search.
 
     Attributes:
-        planted: What was on trial.
-        seed: Of the search.
-        cases: Drawn until the first breach, its own included; all where there was none.
-        of_its_kind: Of these, those drawn as the first breach's was: what a property of their own
-            would have drawn.
-        seconds: Until then; 0 where there was none.
-        sighted: The rule that explains the first breach, before it was shrunk; empty where there
-            was none.
-        rule: The one of the smallest case, confirmed in fresh processes; empty where nothing was
+        planted: The implementation under test.
+        seed: The seed of the search.
+        cases: Cases drawn until the first failure, its own included; all cases if nothing failed.
+        of_its_kind: Of these cases, those drawn by the same property as the first failure's. That
+            property alone would have drawn this number.
+        seconds: Time until the first failure; 0 if nothing failed.
+        sighted: The rule that explains the first failure, before shrinking; empty if nothing
+            failed.
+        rule: The rule of the smallest case, confirmed in fresh processes; empty if nothing was
             confirmed.
-        failed: All rules that the smallest case breaches.
-        cause: What is named; empty where nothing is, or two causes cannot be told apart.
-        told: What the report says is the case, and what was got: where no cause is named, this may
-            say enough.
+        failed: All rules that fail on the smallest case.
+        cause: The cause that the diagnosis names; empty if it names none, or cannot tell two causes
+            apart.
+        told: The report's fact and the value it got. If no cause is named, these words may name it.
         case: The smallest case in words.
-        size: What it takes: ranks, layers and steps, or ranks and samples.
-        needs: What a case can contain that this one does (`contents`).
-        reason: Why a breach that was seen is no violation.
+        size: The size of the smallest case: ranks, layers and steps, or ranks and samples.
+        needs: The possible contents that the smallest case has (`contents`).
+        reason: The reason why an observed failure is no violation.
     """
 
     planted: Planted
@@ -56,17 +56,17 @@ class Detection:
 
     @property
     def is_caught(self) -> bool:
-        """By whichever rule."""
+        """True if any rule caught the fault."""
         return bool(self.rule)
 
     @property
     def is_right_rule(self) -> bool:
-        """Whether the rule that names the fact is the one that was named."""
+        """True if the rule that caught the fault is one that was expected."""
         return self.is_caught and self.rule in (self.planted.rule, self.planted.other_rule)
 
     @property
     def diagnosis(self) -> Diagnosis:
-        """Whether the cause is the one that was planted."""
+        """Return how the named cause compares with the planted one."""
         if any(
             words and words in (self.cause or self.told)
             for words in (self.planted.cause, self.planted.other_cause)
@@ -76,8 +76,8 @@ class Detection:
 
 
 def from_plain(plain: dict[str, Any]) -> Detection:
-    """A search as `answers.detected` writes it."""
-    stored = {one.name: plain[one.name] for one in fields(Detection)}
+    """Return the search that `answers.detected` wrote."""
+    stored = {field.name: plain[field.name] for field in fields(Detection)}
     return Detection(
         **{
             **stored,
@@ -93,12 +93,13 @@ class Summary:
     """The searches for one fault together.
 
     Attributes:
-        named: The rules named for the smallest cases, the most frequent first, with how often where
-            there are several.
-        sighted: The same of the first breaches.
-        cases, own, seconds: Medians, of all cases until the first breach and of those of its kind.
+        named: The rules named for the smallest cases, the most frequent first; with counts if there
+            are several.
+        sighted: The same for the first failures.
+        cases, own, seconds: Medians until the first failure: of all cases, of the cases of its
+            kind, and of the time.
         smallest: The search with the smallest case.
-        causes: How often the cause was right, wrong or unknown, where it was.
+        causes: How often the named cause was right, wrong or unknown.
     """
 
     named: str
@@ -111,17 +112,19 @@ class Summary:
 
 
 def summary(searches: Sequence[Detection]) -> Summary:
-    """Add up the searches for one fault."""
-    caught = [one for one in searches if one.is_caught] or searches
-    causes = Counter(one.diagnosis for one in searches if one.is_caught)
+    """Summarise the searches for one fault."""
+    caught = [search for search in searches if search.is_caught] or searches
+    causes = Counter(search.diagnosis for search in searches if search.is_caught)
     return Summary(
-        _counted(one.rule for one in searches),
-        _counted(one.sighted for one in searches),
-        f"{median(one.cases for one in caught):.0f}",
-        f"{median(one.of_its_kind for one in caught):.0f}",
-        f"{median(one.seconds for one in caught):.2f}",
-        min(caught, key=lambda one: len(one.case)),
-        ", ".join(f"{causes[one]} {one}" for one in DIAGNOSES if causes[one]),
+        _counted(search.rule for search in searches),
+        _counted(search.sighted for search in searches),
+        f"{median(search.cases for search in caught):.0f}",
+        f"{median(search.of_its_kind for search in caught):.0f}",
+        f"{median(search.seconds for search in caught):.2f}",
+        min(caught, key=lambda search: len(search.case)),
+        ", ".join(
+            f"{causes[diagnosis]} {diagnosis}" for diagnosis in DIAGNOSES if causes[diagnosis]
+        ),
     )
 
 
@@ -135,10 +138,13 @@ def _counted(rules: Iterable[str]) -> str:
 
 
 def size(case: Case) -> str:
-    """What a case takes, in a few words."""
+    """Return the size of a case, in a few words."""
     if isinstance(case, ShardCase):
         return f"W={case.world_size}, N={case.data.samples}"
-    return f"W={case.world_size}, {_several(len(case.model.layers), 'layer')}, {_several(case.steps, 'step')}"
+    return (
+        f"W={case.world_size}, {_several(len(case.model.layers), 'layer')}, "
+        f"{_several(case.steps, 'step')}"
+    )
 
 
 def _several(count: int, noun: str) -> str:
@@ -163,7 +169,7 @@ _CONTENTS: dict[str, Callable[[TrainingCase], bool]] = {
     "a rank's death": lambda case: case.kills,
     "repeated runs": lambda case: case.rounds > 1,
 }
-_DEALT: dict[str, Callable[[ShardCase], bool]] = {
+_SHARD_CONTENTS: dict[str, Callable[[ShardCase], bool]] = {
     "one rank": lambda case: case.world_size == 1,
     "three ranks or more": lambda case: case.world_size > 2,
     "shuffle": lambda case: case.data.shuffle,
@@ -181,28 +187,31 @@ _DEALT: dict[str, Callable[[ShardCase], bool]] = {
 
 
 def contents(case: Case) -> tuple[str, ...]:
-    """What a case contains of all that can be drawn: in a smallest case, what the fault needs to show."""
+    """Return the possible contents that a case has.
+
+    In a smallest case, these are the contents that the fault needs to show.
+    """
     if isinstance(case, ShardCase):
-        return tuple(name for name, is_there in _DEALT.items() if is_there(case))
+        return tuple(name for name, is_there in _SHARD_CONTENTS.items() if is_there(case))
     return tuple(name for name, is_there in _CONTENTS.items() if is_there(case))
 
 
-DIMENSIONS = (*_CONTENTS, *(name for name in _DEALT if name not in _CONTENTS))
-"""All that a case can contain beyond the simplest, by name."""
+DIMENSIONS = (*_CONTENTS, *(name for name in _SHARD_CONTENTS if name not in _CONTENTS))
+"""All contents that a case can have beyond the simplest case, by name."""
 
 
 @dataclass(frozen=True)
 class Totals:
-    """What a set of searches adds up to.
+    """The sums over a set of searches.
 
     Attributes:
-        searches: For planted faults.
-        caught: Of these, by whichever rule.
-        right_rule: By the rule that names the fact.
-        right, wrong, unknown: Of those caught, by the cause named.
-        median_cases: Drawn until the first breach, over what was caught.
+        searches: Searches for planted faults.
+        caught: Of these, searches in which any rule failed.
+        right_rule: Of these, searches in which the expected rule failed.
+        right, wrong, unknown: Of those caught, the searches by named cause.
+        median_cases: Cases drawn until the first failure, over the searches that caught a fault.
         median_seconds: The same in seconds.
-        control_cases: Cases judged of controls.
+        control_cases: Cases judged on controls.
         accused: Controls with a confirmed violation.
     """
 
@@ -219,21 +228,21 @@ class Totals:
 
 
 def totals(detections: Iterable[Detection]) -> Totals:
-    """Add up."""
+    """Add up a set of searches."""
     detections = list(detections)
-    faults = [one for one in detections if one.planted.is_fault]
-    controls = [one for one in detections if not one.planted.is_fault]
-    caught = [one for one in faults if one.is_caught]
-    causes = Counter(one.diagnosis for one in caught)
+    faults = [search for search in detections if search.planted.is_fault]
+    controls = [search for search in detections if not search.planted.is_fault]
+    caught = [search for search in faults if search.is_caught]
+    causes = Counter(search.diagnosis for search in caught)
     return Totals(
         len(faults),
         len(caught),
-        sum(one.is_right_rule for one in caught),
+        sum(search.is_right_rule for search in caught),
         causes["right"],
         causes["wrong"],
         causes["unknown"],
-        median(one.cases for one in caught) if caught else 0.0,
-        median(one.seconds for one in caught) if caught else 0.0,
-        sum(one.cases for one in controls),
-        sum(one.is_caught for one in controls),
+        median(search.cases for search in caught) if caught else 0.0,
+        median(search.seconds for search in caught) if caught else 0.0,
+        sum(search.cases for search in controls),
+        sum(search.is_caught for search in controls),
     )

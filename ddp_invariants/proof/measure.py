@@ -1,7 +1,8 @@
-"""The judge, measured: which planted faults it catches, by which rule, how soon, with which cause; and whom it accuses falsely.
+"""The judge, measured on faults and controls.
 
-Each fault is searched for as a whole session would find it: cases of all rules' properties in turn,
-each judged by all rules.
+For each planted fault, the measurement says if it is caught, by which rule, how soon, and with
+which cause. For controls it counts false violations. Each search draws cases as a whole session
+does: from the properties of all rules in turn, each case judged by all rules.
 """
 
 import signal
@@ -26,13 +27,19 @@ from ddp_invariants.proof.detection import Detection, contents, size
 from ddp_invariants.search.trial import HUNG_DEADLINE, Options, Trial
 
 CASES = 100
-"""Cases per rule of a search for a fault, as in the default profile."""
+"""Cases per rule in a search for a fault, as in the default profile."""
 MAX_WORLD_SIZE = 4
 
 
 @dataclass(frozen=True)
 class Job:
-    """One search to be made: on what, with which seed, and with how many cases at most; 0 for as many as a session draws."""
+    """One search to be made.
+
+    Attributes:
+        planted: The implementation under test.
+        seed: The seed of the search.
+        cases: The largest number of cases; 0 for as many as a session draws.
+    """
 
     planted: Planted
     seed: int
@@ -40,15 +47,15 @@ class Job:
 
 
 def search(pool: Pool, job: Job, store: Path) -> Detection:
-    """Search for what is wrong with an implementation.
+    """Search for a failure of an implementation.
 
     Args:
-        pool: Ranks.
-        job: What is on trial, and how to search.
+        pool: The ranks.
+        job: The implementation under test, and the size of the search.
         store: Folder for violations.
     """
     planted, seed = job.planted, job.seed
-    # What is known to be wrong need not be waited for as long as what may be right.
+    # A fault is known to be wrong, so its hangs need no long wait; a control may only be slow.
     pool.deadline = HUNG_DEADLINE if planted.is_fault else DEADLINE
     ddp, sampler = planted.on_trial
     trial = Trial(
@@ -59,25 +66,25 @@ def search(pool: Pool, job: Job, store: Path) -> Detection:
         for rule in ALL_RULES
         if rule.startswith("SHARD") == planted.is_sampler and rule != "COMM-6"
     ]
-    found = trial.survey(rules, job.cases or CASES * len(rules))
-    if found.sighting is None:
-        return Detection(planted, seed, found.cases)
-    seen = partial(
+    survey = trial.survey(rules, job.cases or CASES * len(rules))
+    if survey.sighting is None:
+        return Detection(planted, seed, survey.cases)
+    detection = partial(
         Detection,
         planted,
         seed,
-        found.cases,
-        found.sighting.of_its_kind,
-        found.sighting.seconds,
-        found.sighting.failure.rule,
+        survey.cases,
+        survey.sighting.of_its_kind,
+        survey.sighting.seconds,
+        survey.sighting.failure.rule,
     )
-    if found.violation is None:
-        return seen(case=describe(found.sighting.case), reason=found.reason)
-    failure, case = found.violation.failure, found.violation.case
+    if survey.violation is None:
+        return detection(case=describe(survey.sighting.case), reason=survey.reason)
+    failure, case = survey.violation.failure, survey.violation.case
     named = "" if len({cause.words for cause in failure.causes}) > 1 else failure.perhaps
-    return seen(
+    return detection(
         rule=failure.rule,
-        failed=found.failed,
+        failed=survey.failed,
         cause=named,
         told="" if failure.causes else f"{failure.fact}; {failure.got}",
         case=describe(case),
@@ -88,41 +95,46 @@ def search(pool: Pool, job: Job, store: Path) -> Detection:
 
 @cache
 def _scope(pool: Pool, planted: Planted) -> Scope:
-    """What cases for it may contain; the same for all seeds."""
+    """Return what the cases for an implementation may contain; the same for all seeds."""
     ddp, sampler = planted.on_trial
-    dealing = pool.describe(sampler)
-    found = replace(
-        _found(pool, ddp), sampler=dealing, dealt=of_sampler(pool, sampler, dealing, MAX_WORLD_SIZE)
+    description = pool.describe(sampler)
+    discovery = replace(
+        _discovered(pool, ddp),
+        sampler=description,
+        dealt=of_sampler(pool, sampler, description, MAX_WORLD_SIZE),
     )
-    return found.scope(MAX_WORLD_SIZE)
+    return discovery.scope(MAX_WORLD_SIZE)
 
 
 @cache
-def _found(pool: Pool, ddp: Ddp) -> Discovery:
-    """What is found out about a DDP: all samplers are planted beside the reference."""
+def _discovered(pool: Pool, ddp: Ddp) -> Discovery:
+    """Discover what a DDP can do.
+
+    No sampler is needed here, because every planted sampler runs beside the reference DDP.
+    """
     return of_ddp(pool, ddp, pool.describe(ddp), MAX_WORLD_SIZE)
 
 
 def jobs(entries: Sequence[Planted], seeds: int, control_cases: int) -> list[Job]:
-    """The searches for faults, and of controls.
+    """Return the searches for faults, and those on controls.
 
     Args:
-        entries: Of the catalogue.
-        seeds: Searches for each fault, each with a seed of its own.
-        control_cases: Cases of all controls together, each control's of one search: none is drawn
-            twice.
+        entries: Entries of the catalogue.
+        seeds: Searches for each fault, each with its own seed.
+        control_cases: Cases of all controls together. Each control gets one search, so that no case
+            is drawn twice.
     """
-    controls = [one for one in entries if not one.is_fault]
+    controls = [entry for entry in entries if not entry.is_fault]
     share = -(-control_cases // max(len(controls), 1))
-    # Seed by seed, so that what an interrupt leaves is of all of them.
+    # Seed by seed, so that an interrupted run has results for all faults.
     return [
-        *(Job(one, seed) for seed in range(seeds) for one in entries if one.is_fault),
-        *(Job(one, 0, share) for one in controls if share),
+        *(Job(entry, seed) for seed in range(seeds) for entry in entries if entry.is_fault),
+        *(Job(control, 0, share) for control in controls if share),
     ]
 
 
 class _Searcher:
-    """What a process that searches holds: ranks of its own, and a folder for violations."""
+    """The state of a process that searches: its own ranks, and a folder for violations."""
 
     def __init__(self, addresses: list[str], backend: Backend, store: Path) -> None:
         self.pool, self.store = Pool(addresses, backend=backend), store
@@ -135,11 +147,10 @@ _searcher: list[_Searcher] = []
 
 
 def _open(addresses: list[str], backend: Backend, store: Path) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The process that started this one ends it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent process ends this process.
     _searcher.append(_Searcher(addresses, backend, store))
-    Finalize(
-        None, _searcher[0].pool.close, exitpriority=10
-    )  # Such a process ends without what `atexit` would do.
+    # A multiprocessing child ends without running `atexit` functions.
+    Finalize(None, _searcher[0].pool.close, exitpriority=10)
 
 
 def _search(job: Job) -> Detection:
@@ -149,13 +160,13 @@ def _search(job: Job) -> Detection:
 def measure(
     addresses: list[str], jobs: Iterable[Job], workers: int, backend: Backend = ON_THE_CPU
 ) -> Iterator[Detection]:
-    """Make many searches at once, in processes of their own; what each came to, in the order they end.
+    """Run many searches at once, in separate processes, and yield each result as its search ends.
 
     Args:
-        addresses: Of the hosts.
+        addresses: The addresses of the hosts.
         jobs: The searches.
-        workers: Processes; each drives ranks of its own.
-        backend: Over what ranks communicate, and where their tensors are.
+        workers: The number of processes; each drives its own ranks.
+        backend: The backend over which ranks communicate, and the device of their tensors.
     """
     with TemporaryDirectory() as folder:
         executor = ProcessPoolExecutor(
@@ -167,9 +178,8 @@ def measure(
         try:
             for done in as_completed([executor.submit(_search, job) for job in jobs]):
                 yield done.result()
-        except (
-            BaseException
-        ):  # An interrupt, mostly: nobody waits for what is still being searched.
+        except BaseException:
+            # Mostly an interrupt: nobody waits for the running searches.
             for process in active_children():
                 process.terminate()
             raise

@@ -1,1 +1,4 @@
-"""A compact DDP and a compact distributed sampler, to read in one sitting and to be certified by the suite."""
+"""A compact DDP and a compact distributed sampler.
+
+Each is small enough to be read in one go, and the suite certifies both.
+"""

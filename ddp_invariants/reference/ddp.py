@@ -1,14 +1,14 @@
-"""A distributed data-parallel wrapper, small enough to read in one sitting.
+"""A distributed data-parallel wrapper, small enough to be read in one go.
 
-What it does, in order: the constructor makes every rank's parameters and buffers
-those of the group's first rank, and plans buckets. A forward in training refreshes
-the buffers. During backward a hook per parameter counts gradients; a full bucket
-starts one asynchronous all-reduce. When backward ends, the rest is sent, every
-result is awaited and the means are written back.
+The constructor gives every rank the parameters and buffers of the group's first rank, and plans
+buckets. A forward in training broadcasts the buffers again. During backward, a hook per parameter
+counts gradients, and each full bucket starts one asynchronous all-reduce. At the end of backward,
+the wrapper sends the remaining buckets, waits for every result and writes the means back.
 
-A bucket carries, behind its gradients, one flag per parameter: how many ranks had a
-gradient. So a parameter unused everywhere keeps `grad is None`, one used on some
-ranks gets the mean with the others counted as zero, and no second collective is needed.
+Behind its gradients, a bucket carries one flag per parameter. The sum of a flag says how many ranks
+had that gradient. A parameter that no rank used therefore keeps `grad is None`. A parameter that
+some ranks used gets the mean, in which the other ranks count as zero. No second collective is
+needed.
 
 Source: Li et al. 2020, "PyTorch Distributed", section 3.2, arXiv:2006.15704.
 """
@@ -32,9 +32,9 @@ class Bucket:
     """Parameters of one dtype and device whose gradients travel together.
 
     Attributes:
-        parameters: In the order their gradients are expected.
-        waiting: Parameters without a gradient in this backward so far.
-        flat: What was sent: all gradients, then one flag per parameter. None until launched.
+        parameters: The parameters, in the order in which their gradients are expected.
+        waiting: Parameters that have no gradient in this backward yet.
+        flat: The tensor to send: all gradients, then one flag per parameter. None until launched.
         work: The collective in flight. None until launched.
     """
 
@@ -45,18 +45,18 @@ class Bucket:
 
 
 class DistributedDataParallel(nn.Module):
-    """Train replicas of a module on different batches as if they were one module on the whole batch.
+    """A wrapper that trains replicas on different batches like one module on the whole batch.
 
     Args:
-        module: The replica. Its parameters may differ between ranks; rank 0 of the group wins.
+        module: The replica. Parameters may differ between ranks; those of the group's rank 0 win.
         process_group: The ranks to average over; None is the default group.
-        bucket_cap_mb: Most MiB of gradients in one all-reduce, unless a single parameter is larger.
-        broadcast_buffers: Whether each training forward starts from the first rank's buffers.
+        bucket_cap_mb: The most MiB of gradients in one all-reduce, unless one parameter is larger.
+        broadcast_buffers: True if each training forward starts from the first rank's buffers.
 
     Raises:
         ValueError: The module has nothing to train.
-        RuntimeError: The ranks' modules differ in names, shapes, dtypes or requires_grad; raised on
-            every rank.
+        RuntimeError: The ranks' modules differ in names, shapes, dtypes or requires_grad. Every
+            rank raises.
     """
 
     def __init__(
@@ -78,39 +78,43 @@ class DistributedDataParallel(nn.Module):
         self._hooks: list[Any] = []
         if not self._trainable():
             raise ValueError(
-                "the module has no parameter that requires a gradient: there is nothing to synchronise"
+                "the module has no parameter that requires a gradient: "
+                "there is nothing to synchronise"
             )
         self._check_replicas_match()
         self._broadcast_state([*self.module.parameters(), *self.module.buffers()])
         self._plan()
 
-    # The start: one set of values on all ranks.
+    # The start: the same values on all ranks.
 
     def _check_replicas_match(self) -> None:
-        """Refuse replicas of different structure on all ranks at once; collectives on them would hang or mix values."""
+        """Raise on all ranks if the replicas differ in structure.
+
+        Collectives over such replicas would hang or mix values.
+        """
         tensors = [*self.module.named_parameters(), *self.module.named_buffers()]
         structure = repr([(name, tuple(t.shape), t.dtype, t.requires_grad) for name, t in tensors])
         digest = int.from_bytes(hashlib.blake2b(structure.encode(), digest_size=4).digest(), "big")
-        extremes = torch.tensor(
-            [digest, -digest], device=tensors[0][1].device
-        )  # The backend may take no other device's.
+        # On the module's device, because the backend may not support any other.
+        extremes = torch.tensor([digest, -digest], device=tensors[0][1].device)
         dist.all_reduce(extremes, dist.ReduceOp.MAX, group=self.group)
         if extremes[0] != -extremes[1]:
             raise RuntimeError(
-                "the ranks' modules differ in a parameter's or buffer's name, shape, dtype or requires_grad"
+                "the ranks' modules differ in a parameter's or buffer's name, shape, dtype or "
+                "requires_grad"
             )
 
     def _broadcast_state(self, tensors: Iterable[Tensor]) -> None:
         """Copy the first rank's values into the given tensors, by one broadcast of their bytes.
 
-        Bytes, because then one collective serves all dtypes; through contiguous copies, because a
-        broadcast of a strided tensor writes to the wrong elements on gloo (pytorch#192920).
+        With bytes, one collective serves all dtypes. The copies are contiguous, because on gloo a
+        broadcast of a strided tensor writes to the wrong elements (pytorch#192920).
         """
         state = [t.detach() for t in tensors]
         if not state:
             return
-        # A clone even where the tensor calls itself contiguous: one element with an odd stride
-        # does, and has no bytes view.
+        # Clone even a tensor that calls itself contiguous: a tensor of one element with an odd
+        # stride does so, but cannot be viewed as bytes.
         pieces = [
             t.clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8) for t in state
         ]
@@ -118,17 +122,23 @@ class DistributedDataParallel(nn.Module):
         dist.broadcast(flat, group_src=0, group=self.group)
         with torch.no_grad():
             for tensor, piece in zip(state, flat.split([p.numel() for p in pieces]), strict=True):
-                # A copy, since a slice of bytes need not be aligned for the wider dtype.
+                # A copy, because a slice of bytes may not be aligned for the wider dtype.
                 tensor.copy_(piece.clone().view(tensor.dtype).view(tensor.shape))
 
     # The plan: which gradients travel together.
 
     def _trainable(self) -> list[nn.Parameter]:
-        """Parameters that get gradients, tied ones once, in the order backward is expected to reach them."""
+        """Return the parameters that get gradients, each tied parameter once.
+
+        Their order is the one in which backward is expected to reach them.
+        """
         return [p for p in reversed(list(self.module.parameters())) if p.requires_grad]
 
     def _plan(self) -> None:
-        """Fill buckets greedily up to the cap, one open bucket per dtype and device, and hook every parameter."""
+        """Fill buckets greedily up to the cap, and hook every parameter.
+
+        There is one open bucket per dtype and device.
+        """
         trainable = self._trainable()
         self._buckets = []
         filling: dict[tuple[torch.dtype, torch.device], tuple[Bucket, int]] = {}
@@ -145,8 +155,8 @@ class DistributedDataParallel(nn.Module):
             filling[kind] = (bucket, used + size)
         for handle in self._hooks:
             handle.remove()
-        # Hooks live in C++, where Python's collector sees no cycle: one that held the wrapper would
-        # keep it for ever.
+        # Hooks live in C++, where Python's garbage collector sees no cycles. A hook that held the
+        # wrapper would keep it alive for ever.
         wrapper = weakref.ref(self)
         self._hooks = [
             p.register_post_accumulate_grad_hook(partial(_gradient_ready, wrapper))
@@ -154,21 +164,26 @@ class DistributedDataParallel(nn.Module):
         ]
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy takes along: it plans for its own parameters when it first runs."""
+        """Return the state of a copy, without buckets and hooks.
+
+        A copy plans for its own parameters when it first runs.
+        """
         return {**self.__dict__, "_buckets": [], "_hooks": []}
 
     # A step.
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The module's forward; arms the reduction of the backward that follows, unless inside `no_sync`."""
-        if (
-            self._reducing
-        ):  # The last backward raised half way. Others may wait for its collectives.
+        """Run the module, and prepare the reduction of the backward that follows.
+
+        Inside `no_sync` no reduction is prepared.
+        """
+        if self._reducing:
+            # The last backward raised half way. Other ranks may wait for its collectives.
             self._send_and_wait()
         if {id(p) for p in self._trainable()} != {
             id(p) for b in self._buckets for p in b.parameters
         }:
-            # Frozen, unfrozen or replaced since.
+            # Parameters were frozen, unfrozen or replaced since the last plan.
             self._plan()
         syncing = torch.is_grad_enabled() and self._no_sync_depth == 0
         if syncing and self.training and self.broadcast_buffers:
@@ -178,8 +193,9 @@ class DistributedDataParallel(nn.Module):
             tensors = list(_tensors(result))
             if not tensors:
                 raise TypeError(
-                    f"no tensor found in the module's result, a {type(result).__name__}: its backward could not be "
-                    "synchronised; return tensors, or tuples, lists, dicts or dataclasses of them"
+                    f"no tensor found in the module's result, a {type(result).__name__}: "
+                    "its backward could not be synchronised; return tensors, or tuples, lists, "
+                    "dicts or dataclasses of them"
                 )
             for tensor in tensors:
                 if tensor.requires_grad:
@@ -187,25 +203,32 @@ class DistributedDataParallel(nn.Module):
         return result
 
     def _backward_begins(self, _gradient: Tensor) -> None:
-        """Open a reduction. Hooked to the outputs, so that it runs also where no parameter gets a gradient."""
+        """Open a reduction.
+
+        This hook is on the outputs, so that it runs even if no parameter gets a gradient.
+        """
         if self._reducing:
             return
         self._reducing = True
         for bucket in self._buckets:
             bucket.waiting = set(bucket.parameters)
             bucket.flat = bucket.work = None
-        # No public way exists to run code when a whole backward has ended; FSDP2 uses this one too.
+        # torch has no public way to run code at the end of a whole backward; FSDP2 uses this, too.
         Variable._execution_engine.queue_callback(self._finish)
 
     def _gradient_ready(self, parameter: nn.Parameter) -> None:
-        """Count a gradient; send full buckets, always in index order, so that all ranks send the same sequence."""
+        """Count a gradient, and send the buckets that are full.
+
+        Buckets are always sent in index order, so that all ranks send the same sequence.
+        """
         if not self._reducing:
             return
         for bucket in self._buckets:
-            if bucket.work is not None and any(parameter is one for one in bucket.parameters):
+            if bucket.work is not None and any(parameter is p for p in bucket.parameters):
                 raise RuntimeError(
-                    "a parameter got another gradient after what it had was sent: a backward within backward, "
-                    "as of reentrant checkpoints, computes it in parts; use_reentrant=False does not"
+                    "a parameter got another gradient after what it had was sent: a backward "
+                    "within backward, as of reentrant checkpoints, computes it in parts; "
+                    "use_reentrant=False does not"
                 )
             bucket.waiting.discard(parameter)
         for bucket in self._buckets:
@@ -214,26 +237,31 @@ class DistributedDataParallel(nn.Module):
             self._launch(bucket)
 
     def _launch(self, bucket: Bucket) -> None:
-        """Start summing a bucket over the ranks."""
+        """Start the sum of a bucket over the ranks."""
         if bucket.work is None:
             bucket.flat = self._packed(bucket)
             bucket.work = dist.all_reduce(bucket.flat, group=self.group, async_op=True)
 
     def _packed(self, bucket: Bucket) -> Tensor:
-        """What is sent: all gradients, made dense, then flags. A parameter without a gradient counts as zero, with flag 0."""
+        """Return the tensor to be sent: all gradients, made dense, then the flags.
+
+        A parameter without a gradient counts as zero and has the flag 0.
+        """
         gradients = [
             torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for p in bucket.parameters
         ]
-        flags = gradients[0].new_ones(
-            len(gradients)
-        )  # Made where it is sent from: a copy from the CPU would be waited for.
+        # Made on the gradients' device, because the host would wait for a copy from the CPU.
+        flags = gradients[0].new_ones(len(gradients))
         for flag, parameter in zip(flags, bucket.parameters, strict=True):
             if parameter.grad is None:
                 flag.zero_()
         return torch.cat([*(g.detach().reshape(-1) for g in gradients), flags])
 
     def _finish(self) -> None:
-        """When a backward has ended: send what it left unsent, await everything, write the means back."""
+        """Finish the reduction at the end of backward.
+
+        Send the remaining buckets, wait for all results, and write the means back.
+        """
         self._send_and_wait()
         for bucket in self._buckets:
             self._write_back(bucket)
@@ -250,15 +278,16 @@ class DistributedDataParallel(nn.Module):
         bucket.work.wait()
 
     def _write_back(self, bucket: Bucket) -> None:
-        """Put the means into the gradients; a parameter unused on all ranks keeps what it has."""
+        """Write the means into the gradients.
+
+        The gradient of a parameter that no rank used stays as it is.
+        """
         assert bucket.flat is not None
         *sums, flags = bucket.flat.split(
             [*(p.numel() for p in bucket.parameters), len(bucket.parameters)]
         )
-        for parameter, total, ranks_with_one in zip(
-            bucket.parameters, sums, flags.tolist(), strict=True
-        ):
-            if ranks_with_one == 0:
+        for parameter, total, users in zip(bucket.parameters, sums, flags.tolist(), strict=True):
+            if users == 0:
                 continue
             if parameter.grad is None or parameter.grad.is_sparse:
                 parameter.grad = torch.empty_like(parameter)
@@ -268,7 +297,10 @@ class DistributedDataParallel(nn.Module):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Let forwards inside accumulate local gradients; the next one outside synchronises their sum."""
+        """Let the gradients of forwards inside accumulate locally.
+
+        The backward of the next forward outside synchronises their sum.
+        """
         self._no_sync_depth += 1
         try:
             yield
@@ -279,14 +311,14 @@ class DistributedDataParallel(nn.Module):
 def _gradient_ready(
     wrapper: "weakref.ref[DistributedDataParallel]", parameter: nn.Parameter
 ) -> None:
-    """The hook of every parameter; does nothing once the wrapper is gone."""
+    """Call the wrapper's hook, unless the wrapper is gone; every parameter has this hook."""
     alive = wrapper()
     if alive is not None:
         alive._gradient_ready(parameter)
 
 
 def _tensors(result: Any) -> Iterator[Tensor]:
-    """The tensors of a module's result, in nested tuples, lists, dicts and dataclasses."""
+    """Yield the tensors of a result, in nested tuples, lists, dicts and dataclasses."""
     if isinstance(result, Tensor):
         yield result
     elif is_dataclass(result):

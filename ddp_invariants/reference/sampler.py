@@ -1,4 +1,4 @@
-"""A distributed sampler: every rank computes the same order and keeps every W-th index of it.
+"""A distributed sampler: all ranks compute the same order, and each keeps every W-th index.
 
 Source: the contract of torch.utils.data.DistributedSampler, plus a state to resume from.
 """
@@ -9,14 +9,17 @@ import torch
 
 
 class DistributedSampler:
-    """Deal the indices of a dataset to W ranks: equal numbers, disjoint but for padding, the same on every machine.
+    """A sampler that shares the indices of a dataset among W ranks.
 
-    The order of an epoch is fixed by (dataset length, seed, epoch) alone. It is made divisible by W
-    either by repeating it cyclically from its start (padding) or by dropping its tail. Rank r takes
-    order[r::W].
+    Every rank gets the same number of indices. The shards are disjoint but for padding, and the
+    same on every machine.
+
+    Only (dataset length, seed, epoch) determine the order of an epoch. Its length is made divisible
+    by W. Either the order is repeated cyclically from its start (padding), or its tail is dropped.
+    Rank r takes order[r::W].
 
     Args:
-        dataset: Anything with a length N.
+        dataset: Any object with a length N.
         num_replicas: World size W.
         rank: This rank, 0 <= rank < W.
         shuffle: Permute by (seed, epoch); otherwise 0 … N-1.
@@ -24,8 +27,8 @@ class DistributedSampler:
         drop_last: Drop the tail instead of padding.
 
     Raises:
-        ValueError: W < 1, the rank is not one of the W, or the dataset is empty and would have to
-            be padded.
+        ValueError: W < 1, the rank is not one of the W ranks, or the dataset is empty and must be
+            padded.
     """
 
     def __init__(
@@ -50,7 +53,7 @@ class DistributedSampler:
         self._resume_at = 0
 
     def __len__(self) -> int:
-        """Indices per rank and epoch: floor(N / W) when dropping, ceil(N / W) when padding."""
+        """Return the indices per rank and epoch: floor(N / W) with drop_last, else ceil(N / W)."""
         return (
             self.length // self.num_replicas
             if self.drop_last
@@ -58,20 +61,19 @@ class DistributedSampler:
         )
 
     def order(self) -> list[int]:
-        """The epoch's indices of all ranks, W * len(self) of them, the same on every rank."""
+        """Return the epoch's W * len(self) indices of all ranks, the same on every rank."""
         if self.shuffle:
-            # A generator of its own: the global one differs between ranks and is not ours to
-            # advance.
+            # A generator of its own: the global one differs between ranks and belongs to the user.
             generator = torch.Generator().manual_seed(self.seed + self.epoch)
             order = torch.randperm(self.length, generator=generator).tolist()
         else:
             order = list(range(self.length))
         total = len(self) * self.num_replicas
-        # Cyclically, because one copy of a short dataset need not fill the world (N * 2 < W).
+        # Cyclically, because one copy of a short dataset may not fill all ranks (N * 2 < W).
         return [order[i % self.length] for i in range(total)]
 
     def __iter__(self) -> Iterator[int]:
-        """This rank's indices: all of them, or after `load_state_dict` the rest of what was saved."""
+        """Yield this rank's indices; after `load_state_dict`, only the rest of the saved epoch."""
         skip, self._resume_at = self._resume_at, 0
         for position, index in enumerate(
             self.order()[self.rank :: self.num_replicas][skip:], start=skip + 1
@@ -81,14 +83,14 @@ class DistributedSampler:
         self.consumed = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the permutation of the next iteration. Every rank must be given the same epoch."""
+        """Choose the next iteration's permutation; every rank must get the same epoch."""
         self.epoch, self.consumed, self._resume_at = epoch, 0, 0
 
     def state_dict(self) -> dict[str, int]:
-        """Where the running iteration stands: the epoch and how many indices this rank has taken."""
+        """Return the epoch and the number of indices that this rank has taken in it."""
         return {"epoch": self.epoch, "consumed": self.consumed}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Make the next iteration continue a saved one, of the same dataset and world size."""
+        """Continue a saved iteration next; dataset and world size must be the same."""
         self.epoch, self.consumed = state["epoch"], state["consumed"]
         self._resume_at = self.consumed
