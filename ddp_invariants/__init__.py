@@ -1,12 +1,11 @@
 """Property-based verification of data-parallel training.
 
-The way the data goes, and the order to read the modules in:
+Data flows in this order, and the modules are best read in it:
 
     strategies -> case -> ranks -> evidence -> oracle, invariants -> verdict -> trial, report
 
-Importing this package imports neither torch nor Hypothesis: the same code is
-loaded by the controller (no torch) and by the ranks (no Hypothesis). What it
-offers to others is imported when it is first asked for.
+Importing this package imports neither torch nor Hypothesis. The controller (no torch) and the ranks
+(no Hypothesis) load the same code. Public names are imported when they are first used.
 """
 
 import importlib

@@ -1,8 +1,8 @@
-"""Certify from Python: what a property written by somebody else is built on.
+"""Certification from Python, for properties that users write themselves.
 
     certify(Implementation(ddp="my_package.ddp:MyDDP"), "GRAD-2")
 
-Importing this module imports Hypothesis, and torch only in the ranks it starts.
+Importing this module imports Hypothesis. torch is imported only in the ranks that it starts.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ from ddp_invariants.search.trial import Options, Trial
 
 @dataclass(frozen=True)
 class Implementation:
-    """A DDP and a sampler on trial, each named as the option of the command line that is called so names it.
+    """A DDP and a sampler under test, with the fields of the command line's options.
 
     Attributes:
         ddp: `reference`, `torch`, `none`, `package.module:Name`, `path/to/file.py:Name`,
@@ -59,13 +59,13 @@ class Implementation:
 
     @property
     def named(self) -> tuple[Ddp, Sampler]:
-        """Both, as the controller hands them to the ranks.
+        """The DDP and the sampler, as the controller hands them to the ranks.
 
         Raises:
             NamingError: An argument cannot be read.
-            DeclarationError: A declaration file cannot.
+            DeclarationError: A declaration file cannot be read.
         """
-        return named({one.name: getattr(self, one.name) for one in fields(self)})
+        return named({field.name: getattr(self, field.name) for field in fields(self)})
 
 
 def certify(
@@ -83,9 +83,9 @@ def certify(
     """Judge an implementation by some rules on drawn cases.
 
     Args:
-        implementation: What is on trial.
-        rules: Ids, such as `GRAD-2`; none for all.
-        cases: What to draw from (`strategies`); None for what each rule's own property draws from.
+        implementation: The implementation under test.
+        rules: Ids, such as `GRAD-2`; empty for all.
+        cases: A strategy to draw from (`strategies`); None for that of each rule's own property.
         examples: Cases per rule.
         seed: Of the search.
         max_world_size: Most ranks a case may have.
@@ -94,27 +94,27 @@ def certify(
         hosts: Fork servers to use; None for new ones, which take seconds to start.
 
     Returns:
-        Every rule's account: of those that were asked for, and of the others on the same evidence.
-        A rule that is not about what is on trial says so in it (`not_claimed`).
+        Every rule's account: of the requested rules, and of the other rules on the same evidence. A
+        rule that does not apply to the implementation says so in it (`not_claimed`).
 
     Raises:
-        Violation: Of the first rule that is breached, with the smallest case found, confirmed in
-            fresh processes and stored.
+        Violation: Of the first rule that fails, with the smallest case found, confirmed in fresh
+            processes and stored.
         Inconclusive: A rule lacks its evidence.
         CaseError: There is nothing to replay in the file.
-        LoadFailure: The implementation cannot be put on trial.
+        LoadFailure: The implementation cannot be tested.
         HarnessError: The harness failed.
-        KeyError: No rule is called so.
+        KeyError: A rule does not exist.
     """
-    asked = [rules] if isinstance(rules, str) else list(rules) or list(ALL_RULES)
-    for rule in asked:
+    rule_ids = [rules] if isinstance(rules, str) else list(rules) or list(ALL_RULES)
+    for rule in rule_ids:
         if rule not in ALL_RULES:
             raise KeyError(f"{rule}: no rule is called so")
     ddp, sampler = implementation.named
     with ExitStack() as ending:
         pool = ending.enter_context(Pool((hosts or ending.enter_context(Hosts())).addresses))
-        found = probe.discover(pool, ddp, sampler, max_world_size)
-        wrong = [*found.claims_refused(), *found.stale()]
+        discovered = probe.discover(pool, ddp, sampler, max_world_size)
+        wrong = [*discovered.claims_refused(), *discovered.stale()]
         if wrong:
             raise LoadFailure(f"{ddp}: {wrong[0]}")
         options = Options(
@@ -124,10 +124,10 @@ def certify(
             command="",
             replay=reading.read(Path(replay)) if replay else None,
         )
-        trial = Trial(pool, OnTrial(ddp, sampler, found.scope(max_world_size)), options)
-        for rule in asked:
+        trial = Trial(pool, OnTrial(ddp, sampler, discovered.scope(max_world_size)), options)
+        for rule in rule_ids:
             try:
                 trial.certify(rule, cases)
             except NotJudged:
-                continue  # The ledger says why.
+                continue  # The ledger holds the reason.
     return trial.ledger

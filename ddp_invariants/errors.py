@@ -9,15 +9,15 @@ class CertificateError(ValueError):
 
 
 class DeclarationError(ValueError):
-    """A declaration nobody knows: the message names it and what may stand there."""
+    """An unknown declaration: the message names it and its allowed values."""
 
 
 class DeviationError(ValueError):
-    """A file of deviations cannot be read, or one of them has expired: one sentence that names it."""
+    """An unreadable file of deviations or an expired deviation: one sentence that names it."""
 
 
 class EvidenceError(ValueError):
-    """A rank handed back something that is no evidence: truncated, of an unknown dtype, or of another shape."""
+    """A rank's answer that is no evidence: truncated, of an unknown dtype, or of another shape."""
 
 
 class ExportError(ValueError):
@@ -25,11 +25,11 @@ class ExportError(ValueError):
 
 
 class NamingError(ValueError):
-    """An option cannot be read: one sentence that names it and what it may be."""
+    """An option that cannot be read: one sentence names it and its allowed forms."""
 
 
 class CaseError(ValueError):
-    """A case that cannot be run: the message names the field, what it holds and what it may hold."""
+    """A case that cannot be run: the message names the field, its value and its allowed values."""
 
 
 class CatalogueError(ValueError):
@@ -44,19 +44,19 @@ class HarnessError(RuntimeError):
 
 
 class LoadError(Exception):
-    """The implementation cannot be put on trial: one sentence that names it, what is wrong and what to do."""
+    """An implementation that cannot be tested: a sentence names it, the problem and the remedy."""
 
 
 class LoadFailure(Exception):
-    """An implementation cannot be put on trial; the message is one sentence for the user."""
+    """An implementation that cannot be tested; the message is one sentence for the user."""
 
 
 class WireError(RuntimeError):
-    """The peer closed the connection inside a frame, or sent something that is no frame."""
+    """A peer that closed the connection inside a frame, or sent an invalid frame."""
 
 
 class UnknownRuleError(ValueError):
-    """No rule is called so; the message names those that are close."""
+    """A rule id that does not exist; the message names close ones."""
 
 
 class BaselineError(ValueError):
@@ -72,22 +72,25 @@ UNUSABLE_INPUT = (
     CaseError,
     OSError,
 )
-"""What ends a command with one sentence."""
+"""The errors that end a command with one sentence."""
 
 
 def unusable(error: BaseException) -> int:
-    """The exit status where one of these ended it: where the harness or the system failed, nobody asked wrongly."""
-    ours = isinstance(error, HarnessError) or (
+    """Return the exit status of such an error.
+
+    It is INCONCLUSIVE if the harness or the system failed, since then the user made no mistake.
+    """
+    failed = isinstance(error, HarnessError) or (
         isinstance(error, OSError) and error.filename is None
     )
-    return INCONCLUSIVE if ours else USAGE
+    return INCONCLUSIVE if failed else USAGE
 
 
 CERTIFIED, VIOLATED, INCONCLUSIVE = 0, 1, 2
 """Exit statuses of a judgement."""
 
 USAGE = 64
-"""Exit status where nothing was judged because of what was asked: an option, a name or a file (`EX_USAGE` of sysexits)."""
+"""Exit status of a usage error: an option, a name or a file (`EX_USAGE` of sysexits)."""
 
 INTERRUPTED = 130
 """Exit status after an interrupt, as a shell gives it."""

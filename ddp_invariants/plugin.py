@@ -1,9 +1,9 @@
-"""pytest: options, header, the trial fixture, and the session's verdict, also under pytest-xdist.
+"""The pytest plugin: options, header, the trial fixture, and the session's verdict.
 
-The main process starts the hosts, loads what is on trial once to describe it, and hands both to the
-workers; each worker has a pool of its own. Workers hand back their ledgers; the sum decides the
-exit status. Under torchrun and srun all that is rank 0's, and pytest in the other processes does
-nothing but serve it ranks (cluster.py).
+It also works under pytest-xdist. The main process starts the hosts, loads the implementation once
+to describe it, and hands both to the workers. Each worker has a pool of its own. Workers return
+their ledgers, and the sum decides the exit status. Under torchrun and srun only rank 0 does all
+this. In the other processes pytest only serves ranks to rank 0 (cluster.py).
 """
 
 import os
@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+# pytest's record_testsuite_property writes there, too, but no worker of xdist can use it.
 from _pytest.junitxml import (
     xml_key,
-)  # Where its own record_testsuite_property writes to, which no worker of xdist can.
+)
 
 from ddp_invariants import __version__
 from ddp_invariants.cases.case import LARGEST_WORLD_SIZE, TrainingCase
@@ -49,7 +51,7 @@ from ddp_invariants.session.state import (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The options of a trial."""
+    """Add the options of a trial."""
     group = parser.getgroup("ddp-invariants", "data-parallel invariants")
     for name, option in OPTIONS.items():
         group.addoption(
@@ -74,7 +76,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=int,
         default=None,
         metavar="W",
-        help=f"largest world size drawn (default {MAX_WORLD_SIZE}; under torchrun or srun, the job's)",
+        help=f"largest world size drawn (default {MAX_WORLD_SIZE}; under torchrun or srun, the "
+        "job's)",
     )
     group.addoption(
         "--seed",
@@ -93,7 +96,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--backend",
         default="auto",
         choices=backends.BACKENDS,
-        help="what ranks communicate over; what this machine or version cannot do is reported as not run",
+        help="what ranks communicate over; what this machine or version cannot do is reported "
+        "as not run",
     )
     group.addoption(
         "--device",
@@ -132,17 +136,17 @@ def _check(config: pytest.Config) -> None:
     """Refuse bad options before anything is started.
 
     Raises:
-        CaseError: One of them is bad; the message names it.
+        CaseError: An option is bad; the message names it.
     """
     option = config.option
-    ours = job.led()
+    led = job.led()
     if option.max_world_size is None:
         option.max_world_size = (
-            MAX_WORLD_SIZE if ours is None else min(ours.job.world_size, LARGEST_WORLD_SIZE)
+            MAX_WORLD_SIZE if led is None else min(led.job.world_size, LARGEST_WORLD_SIZE)
         )
-    if ours is not None and option.max_world_size > ours.job.world_size:
+    if led is not None and option.max_world_size > led.job.world_size:
         raise CaseError(
-            f"--max-world-size {option.max_world_size}: the job has {ours.job.world_size} ranks"
+            f"--max-world-size {option.max_world_size}: the job has {led.job.world_size} ranks"
         )
     if not 1 <= option.max_world_size <= LARGEST_WORLD_SIZE:
         raise CaseError(
@@ -154,34 +158,37 @@ def _check(config: pytest.Config) -> None:
     _wanted(config).check()
     if option.replay is not None and (option.certificate or option.badge):
         raise CaseError(
-            "--replay judges one case: no certificate comes of it; leave out --certificate and --badge"
+            "--replay judges one case: no certificate comes of it; leave out --certificate and "
+            "--badge"
         )
     if option.replay is not None:
         case = reading.read(Path(option.replay))
         if isinstance(case, TrainingCase) and case.ranks_needed > option.max_world_size:
             raise CaseError(
-                f"{option.replay}: the case needs {case.ranks_needed} ranks, more than --max-world-size "
+                f"{option.replay}: the case needs {case.ranks_needed} ranks, more than "
+                "--max-world-size "
                 f"{option.max_world_size} allows; raise it"
             )
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
-    """Under a launcher, serve ranks in every process but rank 0; there, and without one, go on as ever."""
+    """Under a launcher, serve ranks in every process except rank 0; otherwise go on normally."""
     if (
         config.option.collectonly
         or config.option.help
         or getattr(config, "workerinput", None) is not None
     ):
         return None
-    if job.led() is not None:  # By who started this session, for this and others.
+    # The command that started this session has entered the job already.
+    if job.led() is not None:
         return None
     config.stash[_ENTERED] = True
     return job.enter()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Start the hosts and describe what is on trial, or take both from the main process."""
+    """Start the hosts and describe the implementation, or take both from the main process."""
     if config.option.collectonly or config.option.help:
         return
     ending.heed_interrupts()
@@ -202,7 +209,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class _Heard:
-    """Hears of interrupts and of tests' reports, which do not say whose session they are of."""
+    """A plugin that receives interrupts and test reports, which do not name their session."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
@@ -213,7 +220,10 @@ class _Heard:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        """Whoever interrupts is not kept waiting; a session that ends by itself before all is run ends likewise."""
+        """End quickly after an interrupt, without the user waiting.
+
+        A session that pytest ends before all tests have run also stops its workers.
+        """
         by_user = excinfo.type is KeyboardInterrupt
         if (
             by_user
@@ -229,7 +239,7 @@ class _Heard:
             ending.hurry(excinfo, whole_stack=self.config.option.fulltrace)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """A test reported, in this process or in a worker; in a CI job a line tells now and then how far it is."""
+        """Record a test's report from this process or a worker; in a CI job print progress."""
         monitor = self._watch
         if monitor is None:
             return
@@ -253,11 +263,11 @@ _FIRST = (
     "test_state.py",
     "test_live.py",
 )
-"""The quickest properties first, so that a first verdict comes within seconds; then causes before consequences."""
+"""The quickest properties first, for a first verdict within seconds; then causes before effects."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the properties first, in that order; the same in every xdist worker."""
+    """Put the properties first, in that order; it is the same in every xdist worker."""
     items.sort(
         key=lambda item: _FIRST.index(item.path.name) if item.path.name in _FIRST else len(_FIRST)
     )
@@ -265,34 +275,40 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
-    """Begin; where nothing can be run as it was asked for, run nothing and say so of every rule: neither passed nor skipped."""
+    """Begin to run, or run nothing if the backend or device is not available.
+
+    In the latter case every rule is reported as not run: neither passed nor skipped.
+    """
     if _KEY not in session.config.stash:
         return None
-    ours = session.config.stash[_KEY]
-    if not ours.shared["not_run"]:
-        _draw(session.config, ours.monitor)
+    state = session.config.stash[_KEY]
+    if not state.shared["not_run"]:
+        _draw(session.config, state.monitor)
         return None
-    asked = {ending.rule_of(item.name) for item in session.items} - {""}
-    for rule in asked or ALL_RULES:  # Where workers were to collect, all of them.
-        ours.ledger[rule].not_run = f"{ours.backend}: {ours.shared['not_run']}"
+    rule_ids = {ending.rule_of(item.name) for item in session.items} - {""}
+    for rule in rule_ids or ALL_RULES:  # If workers were to collect the tests, all rules.
+        state.ledger[rule].not_run = f"{state.backend}: {state.shared['not_run']}"
     return True
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """xdist: hand a starting worker what the main process has found out."""
+    """Under xdist, hand the main process's discoveries to a starting worker."""
     if _KEY in node.config.stash:
-        ours = node.config.stash[_KEY]
-        node.workerinput["ddp_invariants"] = ours.shared
-        # execnet says in public only what the other side answers, which may take its time.
+        state = node.config.stash[_KEY]
+        node.workerinput["ddp_invariants"] = state.shared
+        # execnet's public interface only asks the other side, which may answer late.
         process = getattr(getattr(node.gateway, "_io", None), "popen", None)
-        if ours.monitor is not None and process is not None:
-            ours.monitor.workers[node.gateway.id] = process.pid
+        if state.monitor is not None and process is not None:
+            state.monitor.workers[node.gateway.id] = process.pid
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
-    """xdist: take in the ledger of a worker that ends; one that crashed has none, and xdist reports its test."""
+    """Under xdist, take the ledger of a worker that ends.
+
+    A crashed worker has none, and xdist reports its test.
+    """
     del error
     output = getattr(node, "workeroutput", {})
     if "ddp_invariants" in output:
@@ -302,7 +318,7 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 
 
 def _draw(config: pytest.Config, monitor: Monitor | None) -> None:
-    """Begin to draw, where a person looks on: on a terminal, unless more or less than usual was asked for."""
+    """Begin to draw if a person is looking on: on a terminal, with pytest's default verbosity."""
     option = config.option
     if (
         monitor is not None
@@ -320,51 +336,62 @@ def _draw(config: pytest.Config, monitor: Monitor | None) -> None:
 
 
 def _in_ci() -> bool:
-    """Whether this is a CI job, by what pytest goes by."""
+    """Return whether this is a CI job, by the variables that pytest uses."""
     return bool(os.environ.get("CI") or os.environ.get("BUILD_NUMBER"))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_report_teststatus(config: pytest.Config) -> Generator[None, Any, Any]:
-    """No letter per test where the progress is drawn instead; failures are told at the end, as ever."""
+    """Print no letter per test if the progress is drawn instead.
+
+    Failures are reported at the end, as usual.
+    """
     status = yield
     monitor = config.stash[_KEY].monitor if _KEY in config.stash else None
     return (status[0], "", "") if monitor is not None and monitor.screen is not None else status
 
 
 def pytest_sessionstart() -> None:
-    """By now pytest has a hook of its own for what Python ignores."""
+    """Wrap pytest's own hook for ignored exceptions, which exists by now."""
     ending.heed_interrupts()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Close this process's pool; in the main process, write what is wanted, and let findings fail that no test reported."""
+    """Close this process's pool, write the wanted files, and set the exit status.
+
+    The main process writes the files. Its exit status also covers failures that no test reported.
+    """
     session.config.stash[_STATUS] = int(exitstatus)
     if _KEY not in session.config.stash:
         return
-    ours = session.config.stash[_KEY]
-    ours.close()
-    if ours.is_worker:
-        session.config.workeroutput["ddp_invariants"] = ours.ledger.to_plain()  # type: ignore[attr-defined]  # set by xdist
-    elif ours.shared["not_run"]:
+    state = session.config.stash[_KEY]
+    state.close()
+    if state.is_worker:
+        session.config.workeroutput[  # type: ignore[attr-defined]  # set by xdist
+            "ddp_invariants"
+        ] = state.ledger.to_plain()
+    elif state.shared["not_run"]:
         session.exitstatus = INCONCLUSIVE
-    elif ours.monitor is not None:
-        ours.ledger = ours.monitor.finish(ours.discovery)
+    elif state.monitor is not None:
+        state.ledger = state.monitor.finish(state.discovery)
         junit = session.config.stash.get(xml_key, None)
         if junit is not None:
-            for name, value in ours.properties():
+            for name, value in state.properties():
                 junit.add_global_property(name, value)
-        ours.keep_sightings()
-        if not ours.monitor.interrupted:
+        state.keep_sightings()
+        if not state.monitor.interrupted:
             session.exitstatus = ending.judged(
-                exitstatus, ours.ledger, others_failed=ours.monitor.others_failed
+                exitstatus, state.ledger, others_failed=state.monitor.others_failed
             )
     session.config.stash[_STATUS] = int(session.exitstatus)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """End the hosts also when no session came about, and let a job's other processes go, with this one's exit status."""
+    """End the hosts even if no session began, and release a job's other processes.
+
+    They end with this process's exit status.
+    """
     if _KEY in config.stash:
         config.stash[_KEY].close()
         if not config.stash[_KEY].is_worker:
@@ -374,12 +401,12 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Who is on trial, by what."""
+    """Return the header lines: the implementation under test and the session's settings."""
     if _KEY not in config.stash:
         return []
-    ours, option = config.stash[_KEY], config.option
-    shared, why = ours.shared, ours.shared["not_run"]
-    lines = [] if why else on_trial(ours.discovery, verbose=option.verbose > 0)
+    state, option = config.stash[_KEY], config.option
+    shared, reason = state.shared, state.shared["not_run"]
+    lines = [] if reason else on_trial(state.discovery, verbose=option.verbose > 0)
     cases = option.cases or PROFILES[option.profile]
     how = (
         f"replay {option.replay}"
@@ -387,36 +414,37 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
         else f"profile {option.profile}, {cases} cases per property"
     )
     lines.append(
-        f"ddp-invariants {__version__}, torch {shared['torch']}, backend {ours.backend}, seed {shared['seed']}, {how}, "
+        f"ddp-invariants {__version__}, torch {shared['torch']}, backend {state.backend}, seed "
+        f"{shared['seed']}, {how}, "
         f"world sizes to {option.max_world_size}, isolation {option.isolation}"
     )
-    if why:
-        lines.append(f"not run: {why}")
+    if reason:
+        lines.append(f"not run: {reason}")
     if job.led() is not None:
         lines.append(str(job.led()))
-    if ours.journal is not None and ours.journal.known:
+    if state.journal is not None and state.journal.known:
         lines.append(
-            f"started anew: {ours.journal.known:,} cases were judged before, and are not run again"
+            f"started anew: {state.journal.known:,} cases were judged before, and are not run again"
         )
     return lines
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """One row per rule that was judged."""
+    """Write one row per rule that was judged."""
     if _KEY in config.stash and (
         config.stash[_KEY].ledger.cases or config.stash[_KEY].shared["not_run"]
     ):
         terminalreporter.section("data-parallel invariants")
         ledger = config.stash[_KEY].ledger
-        # Under xdist the main process imports no property, and knows no rule of anybody's own.
+        # Under xdist the main process imports no property, and does not know the user's own rules.
         order = list(dict.fromkeys([*ALL_RULES, *sorted(ledger.entries)]))
         terminalreporter.write_line(summary(ledger, order))
         if config.stash[_KEY].shared["not_run"]:
             return
         terminalreporter.write_line(capabilities(config.stash[_KEY].discovery))
-        told = seen_in_passing(config.stash[_KEY].sighted)
-        if told:
-            terminalreporter.write_line(told)
+        paragraph = seen_in_passing(config.stash[_KEY].sighted)
+        if paragraph:
+            terminalreporter.write_line(paragraph)
     monitor = config.stash[_KEY].monitor if _KEY in config.stash else None
     for line in monitor.lines if monitor is not None else ():
         terminalreporter.write_line(line)
@@ -426,15 +454,15 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, Any, Any]:
-    """Show a verdict as itself: the stack behind it is the suite's own and says nothing about the accused."""
-    ours = item.config.stash.get(_KEY, None)
-    if call.when == "call" and ours is not None and ours.trial is not None:
-        asked, ours.trial.asked = ours.trial.asked, []
+    """Show a verdict without a stack: the stack is the suite's and does not explain it."""
+    state = item.config.stash.get(_KEY, None)
+    if call.when == "call" and state is not None and state.trial is not None:
+        rule_ids, state.trial.asked = state.trial.asked, []
         item.user_properties += [
-            told for rule in asked for told in told_of(ours.trial.ledger, rule)
+            entry for rule in rule_ids for entry in told_of(state.trial.ledger, rule)
         ]
-        if ours.progress is not None and asked:
-            ours.progress.tell(ours.trial.ledger)
+        if state.progress is not None and rule_ids:
+            state.progress.tell(state.trial.ledger)
     report = yield
     if call.excinfo is not None and isinstance(call.excinfo.value, NotJudged):
         report.outcome, report.longrepr = "skipped", (__file__, 0, f"Skipped: {call.excinfo.value}")
@@ -447,13 +475,13 @@ def pytest_runtest_makereport(
 
 @pytest.fixture(scope="session")
 def trial(request: pytest.FixtureRequest) -> Trial:
-    """The trial of this process."""
+    """Return the trial of this process."""
     session: Session = request.config.stash[_KEY]
     return session.start_trial()
 
 
 @pytest.fixture(scope="session")
 def host_addresses(request: pytest.FixtureRequest) -> list[str]:
-    """Where pools of a test's own connect to."""
+    """Return the addresses for pools that a test makes itself."""
     addresses: list[str] = request.config.stash[_KEY].shared["addresses"]
     return addresses

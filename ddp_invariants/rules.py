@@ -1,9 +1,9 @@
-"""The rules, for a property of one's own: those that there are (`ALL`), and a way to add another (`own`).
+"""The rules, for properties that users write: all rules (`ALL`), and a way to add another (`own`).
 
-A rule is a pure function of one case's evidence. It looks at a `EvidenceView` (of training; a `ShardView`
-where it is about samplers), counts what it compares into a `Tally`, and returns the first `Failure`.
-Where a case lacks what it is about it raises `NotAbout`, where evidence is missing `Unjudged`: a
-rule that compared nothing proves nothing.
+A rule is a pure function of one case's evidence. It looks at the evidence view (`EvidenceView`; for
+samplers the shard view `ShardView`), counts its comparisons into a `Tally`, and returns the first
+failure (`Failure`). It raises `NotAbout` if a case lacks the situation it is about, and `Unjudged`
+if evidence is missing: a rule that compared nothing proves nothing.
 """
 
 from ddp_invariants.invariants import ALL_RULES as ALL

@@ -182,7 +182,9 @@ def test_in_training_all_is_drawn_and_in_evaluation_nothing() -> None:
     assert failure.fact == "a forward in training draws no random numbers"
     assert failure.where == "rank 1 of 3, step 2, micro-step 0"
     assert finding_of(OWN, evaluated=unchanged).failure is None
-    assert failure_of(OWN, evaluated=OWN[0][0]).fact == "a forward in evaluation draws random numbers"
+    assert (
+        failure_of(OWN, evaluated=OWN[0][0]).fact == "a forward in evaluation draws random numbers"
+    )
 
 
 def test_without_evidence_nothing_is_judged() -> None:

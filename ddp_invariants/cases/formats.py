@@ -23,11 +23,14 @@ ITEM_SIZE = {
 
 
 PARTS = {"complex64": "float32", "complex128": "float64"}
-"""The dtype of a complex number's real and imaginary part. Beyond bytes and shapes each part counts as a number of its own."""
+"""The dtype of a complex number's real and imaginary part.
+
+Beyond bytes and shapes each part counts as a number of its own.
+"""
 
 
 ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
-"""Unit roundoff u of each dtype gradients may have; of a complex one that of its parts, as below."""
+"""Unit roundoff u of each dtype that gradients may have; for a complex dtype that of its parts."""
 
 
 SMALLEST_NORMAL = {

@@ -1,9 +1,8 @@
 """Numbers fixed by a case's seed, the same in every process, Python and numpy.
 
-numpy's generators promise no stream across versions, and two torch versions are
-to be fed the same bits. So the numbers come from a counter through SplitMix64
-(Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators"),
-keyed by a hash of the seed and a name.
+numpy's generators promise no stream across versions, and two torch versions must get the same bits.
+So the numbers come from a counter through SplitMix64 (Steele, Lea and Flood 2014, "Fast splittable
+pseudorandom number generators"). The counter is keyed by a hash of the seed and a name.
 
 Suffixes: N samples, D width of an input or result, P elements of all parameters.
 """
@@ -23,10 +22,10 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 def seed(case: TrainingCase, process: int) -> int:
-    """What the default generators of a process of a case are seeded with, as a user would: differently on each.
+    """Return the seed of a process's default generators, different on each process as in user code.
 
-    With a number that nobody takes by chance: a case's seed shrinks to 0, which many a program
-    seeds its generators with.
+    The seed is a number that no program uses by chance. A case's own seed shrinks to 0, which many
+    programs seed their generators with.
     """
     return 10**9 + case.seed + process
 
@@ -35,7 +34,7 @@ _INTEGERS = np.array([-2.0, -1.0, 1.0, 2.0])
 
 
 def words(seed: int, name: str, count: int) -> NDArray[np.uint64]:
-    """`count` independent 64-bit words for a seed and a name. Shape (count,), uint64."""
+    """Return `count` independent 64-bit words for a seed and a name. Shape (count,), uint64."""
     key = np.frombuffer(
         hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest(), dtype=np.uint64
     )
@@ -47,7 +46,7 @@ def words(seed: int, name: str, count: int) -> NDArray[np.uint64]:
 
 
 def numbers(case: TrainingCase, name: str, count: int) -> FloatArray:
-    """Numbers of the kind the case asks for: nonzero integers from -2 to 2, or fractions in (-1, 1).
+    """Return numbers of the case's kind: nonzero integers from -2 to 2, or fractions in (-1, 1).
 
     Fractions are odd multiples of 2**-12, so that float32 and float64 hold them exactly and none is
     zero.
@@ -62,12 +61,14 @@ def numbers(case: TrainingCase, name: str, count: int) -> FloatArray:
 
 
 def parameters(case: TrainingCase, rank: int, count: int) -> FloatArray:
-    """Initial values of all parameters and float buffers of one rank before wrapping. Shape (P,), float64.
+    """Return the initial values of one rank's parameters and float buffers before wrapping.
 
     With `init="distinct"` wrapping must make them equal. Integers then differ in every element
-    between any four
-    neighbouring ranks: drawn independently, a single one would often be equal by chance, and prove
-    nothing.
+    between any four neighbouring ranks. If they were drawn independently, a single element would
+    often be equal by chance and prove nothing.
+
+    Returns:
+        Shape (P,), float64.
     """
     if case.init == "equal":
         return numbers(case, "parameters/0", count)
@@ -83,9 +84,9 @@ class Dataset:
     Attributes:
         inputs_ND: Shape (N, D in), float64, multiplied by 2**log2_scale.
         targets_ND: Shape (N, D out), float64.
-        tags_N: Shape (N,), float64 in [0, 1) with 40 bits. A sample's tag is added to its loss: it
-            moves no gradient, and makes the losses of two different batches differ but for a chance
-            of 1e-12 (LOSS-2).
+        tags_N: Shape (N,), float64 in [0, 1) with 40 bits. A sample's tag is added to its loss. It
+            changes no gradient, and makes the losses of two different batches differ except with
+            probability 1e-12 (LOSS-2).
     """
 
     def __init__(self, case: TrainingCase) -> None:
@@ -100,47 +101,50 @@ class Dataset:
 
 
 def batches(case: TrainingCase) -> list[list[NDArray[np.intp]]]:
-    """The sample indices of every micro-step and rank: `batches(case)[number][rank]`, each of shape (B,) or less at the tail.
+    """Return the sample indices of every micro-step and rank.
 
-    Micro-step k of step t has number t * accumulation + k.
+    `batches(case)[number][rank]` has shape (B,), or less at the tail. Micro-step k of step t has
+    number t * accumulation + k.
 
-    Dealt by the harness itself (strided shards, cyclic padding), not by the sampler on trial: a
-    faulty sampler must not get a right DDP accused. All ranks have equal batch sizes at every step.
+    The harness makes the shards itself (strided, with cyclic padding), not the sampler under test:
+    a faulty sampler must not make a right DDP fail. All ranks have equal batch sizes at every step.
     """
     data, world_size = case.data, case.world_size
     per_rank = data.samples // world_size if data.drop_last else -(-data.samples // world_size)
-    dealt: list[list[NDArray[np.intp]]] = []
+    sharded: list[list[NDArray[np.intp]]] = []
     epoch = 0
-    while len(dealt) < case.steps * case.accumulation:
+    while len(sharded) < case.steps * case.accumulation:
         order = np.arange(data.samples)
         if data.shuffle:
             order = np.argsort(words(data.seed, f"order/{epoch}", data.samples), kind="stable")
         # Shape (per_rank, W): column r is rank r's shard.
         shards = np.resize(order, per_rank * world_size).reshape(per_rank, world_size)
-        dealt += [
+        sharded += [
             list(shards[start : start + data.batch_size].T)
             for start in range(0, per_rank, data.batch_size)
         ]
         epoch += 1
-    dealt = dealt[: case.steps * case.accumulation]
-    if (
-        case.passes == "retained"
-    ):  # Every backward of a step goes through its first batch's forward.
-        return [dealt[number - number % case.accumulation] for number in range(len(dealt))]
-    return dealt
+    sharded = sharded[: case.steps * case.accumulation]
+    # Every backward of a step goes through its first batch's forward.
+    if case.passes == "retained":
+        return [sharded[number - number % case.accumulation] for number in range(len(sharded))]
+    return sharded
 
 
 _DELAYS = 64
 
 
 def delays(case: TrainingCase, rank: int) -> tuple[float, ...]:
-    """Seconds by which a rank's collectives are to start late, to be taken in turn; empty where they are not delayed."""
+    """Return the seconds by which a rank's collectives start late, to be taken in turn.
+
+    The result is empty if they are not delayed.
+    """
     plan = case.perturbation
     if plan.kind == "late":
         return (plan.milliseconds / 1000,) if rank == plan.rank else ()
     if plan.kind != "delays":
         return ()
-    # Every other one not at all: a rank that is behind catches up.
+    # About half of them are zero, so that a rank that is behind catches up.
     drawn = (words(case.seed, f"delays/{rank}", _DELAYS) >> np.uint64(32)).astype(
         np.float64
     ) / 2.0**31 - 1

@@ -23,19 +23,19 @@ _COMMANDS = {
     "demo": "demo",
     "init": "init",
 }
-"""Each command's module, imported when it is asked for; in the order of the help."""
+"""The module of each command, imported when the command is run; in the order of the help."""
 
 
 class Commands(click.Group):
-    """The group of all commands: those of their modules, and exit statuses that tell a verdict from a mistake."""
+    """The group of all commands, with exit statuses that tell a verdict from a usage error."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Their names, what is needed first first."""
+        """Return the commands' names; a new user needs the first ones first."""
         del ctx
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """One of them."""
+        """Return one command."""
         del ctx
         if cmd_name not in _COMMANDS:
             return None
@@ -52,7 +52,10 @@ class Commands(click.Group):
         standalone_mode: bool = True,  # noqa: FBT001, FBT002 - the signature is click's
         **extra: Any,
     ) -> Any:
-        """Run, and end with an exit status: of a mistake in what was asked USAGE, which click calls 2, as others a verdict."""
+        """Run a command, and end with an exit status.
+
+        A usage error ends with USAGE. click would use 2, which is a verdict here.
+        """
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         try:
@@ -60,10 +63,11 @@ class Commands(click.Group):
         except click.ClickException as mistake:
             mistake.show()
             sys.exit(USAGE)
+        # Before click has read the command line, it does not turn KeyboardInterrupt into Abort.
         except (
             click.Abort,
             KeyboardInterrupt,
-        ):  # click turns one into the other only once it has read the command line.
+        ):
             click.echo("ddp-invariants: interrupted", err=True)
             sys.exit(INTERRUPTED)
         sys.exit(status)
@@ -71,7 +75,8 @@ class Commands(click.Group):
 
 @click.group(
     cls=Commands,
-    epilog="""Exit status: 0 certified (of any command: all well), 1 violated, 2 inconclusive, 64 nothing
+    epilog="Exit status: 0 certified (of any command: all well), 1 violated, 2 inconclusive, "
+    """64 nothing
              was judged because of what was asked (an option, a name, a file), 130 interrupted.
 
              Completion, in bash (likewise in zsh and fish):
@@ -82,4 +87,4 @@ class Commands(click.Group):
 )
 @click.version_option(package_name="ddp-invariants")
 def main() -> None:
-    """Find out whether data-parallel training is right."""
+    """Find out whether data-parallel training is correct."""

@@ -1,4 +1,4 @@
-"""Judge implementations by all properties: certify."""
+"""The command certify: judge implementations by all properties."""
 
 import re
 from contextlib import nullcontext, suppress
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from ddp_invariants.report.outcome import SessionResult
 
 _SAMPLER = "sampler:"
-"""What stands before the name of a sampler among NAMEs, as `course:` before a course's."""
+"""The prefix of a sampler's name among NAMEs, as `course:` is that of a course's."""
 _WORST_FIRST = (INTERRUPTED, VIOLATED, USAGE, INCONCLUSIVE, CERTIFIED)
 
 
 class _Registry:
-    """What pytest's plugin is handed to register its options with, which become options of the command."""
+    """A stand-in for pytest's option parser that turns the plugin's options into the command's."""
 
     def __init__(self) -> None:
         self.found: list[click.Option] = []
@@ -30,24 +30,24 @@ class _Registry:
         return self
 
     def addini(self, *_: Any, **__: Any) -> None:
-        """Settings have no place here."""
+        """Ignore settings: the command has none."""
 
-    def addoption(self, *names: str, **told: Any) -> None:
-        flag = told.get("action") == "store_true"
+    def addoption(self, *names: str, **settings: Any) -> None:
+        flag = settings.get("action") == "store_true"
         kind: Any = (
-            click.Choice(told["choices"])
-            if "choices" in told
+            click.Choice(settings["choices"])
+            if "choices" in settings
             else int
-            if told.get("type") is int
+            if settings.get("type") is int
             else str
         )
         self.found.append(
             click.Option(
                 names,
-                metavar=None if "choices" in told else told.get("metavar"),
-                help=told.get("help"),
+                metavar=None if "choices" in settings else settings.get("metavar"),
+                help=settings.get("help"),
                 is_flag=flag,
-                multiple=told.get("action") == "append",
+                multiple=settings.get("action") == "append",
                 type=None if flag else kind,
             )
         )
@@ -55,8 +55,8 @@ class _Registry:
 
 @cache
 def _of_plugin() -> tuple[click.Option, ...]:
-    """The options of pytest's plugin."""
-    # Imported here: it imports pytest and Hypothesis, which the other commands do without.
+    """Return the options of pytest's plugin."""
+    # Imported here: it imports pytest and Hypothesis, which the other commands do not need.
     from ddp_invariants import plugin
 
     registry: Any = _Registry()
@@ -65,15 +65,15 @@ def _of_plugin() -> tuple[click.Option, ...]:
 
 
 class _Certify(click.Command):
-    """A command with the plugin's options, whatever they are, and pytest's own behind `--`."""
+    """A command with all of the plugin's options, and pytest's own options behind `--`."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Its own, the plugin's, and --help."""
+        """Return its own options, the plugin's, and --help."""
         *own, helping = super().get_params(ctx)
         return [*own, *_of_plugin(), helping]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """What stands behind `--` is no NAME."""
+        """Parse the words before `--`; the words behind it are no NAMEs."""
         own, behind = (
             (args[: args.index("--")], args[args.index("--") + 1 :]) if "--" in args else (args, [])
         )
@@ -120,40 +120,49 @@ def certify(
     as_json: bool,
     **_: Any,
 ) -> None:
-    """Judge implementations by all properties, wherever you are.
+    """Judge implementations by all properties, from any folder.
 
-    A NAME is a DDP as --ddp takes it, or sampler:NAME; without one, what --ddp and --sampler name.
-    Several are judged one after another, each with the options given, and compared. Violations are
-    stored in .ddp-invariants/ of this folder. No settings of pytest found here are used; options of
-    pytest's own stand behind "--". Under torchrun or srun the job's processes are the ranks.
+    A NAME is a DDP as --ddp takes it, or sampler:NAME. Without a NAME, --ddp and --sampler name the
+    implementation. Several NAMEs are judged one after another, each with the options given, and
+    compared. Violations are stored in .ddp-invariants/ of this folder. pytest settings found here
+    are not used; pytest's own options stand behind "--". Under torchrun or srun the job's processes
+    are the ranks.
 
-    Exit status: 0 certified, 1 violated, 2 inconclusive, 64 nothing was judged because of what was
-    asked, 130 interrupted.
+    Exit status: 0 certified, 1 violated, 2 inconclusive, 64 nothing was judged because of a usage
+    error, 130 interrupted.
     """
     # Imported here: they import pytest and Hypothesis.
     from ddp_invariants.processes import job
     from ddp_invariants.report import machine
 
     given = [
-        one
-        for one in _of_plugin()
-        if context.get_parameter_source(str(one.name)) is not ParameterSource.DEFAULT
+        given_option
+        for given_option in _of_plugin()
+        if context.get_parameter_source(str(given_option.name)) is not ParameterSource.DEFAULT
     ]
     for option in ("ddp", "sampler"):
-        if option in {one.name for one in given} and any(
+        if option in {given_option.name for given_option in given} and any(
             name.startswith(_SAMPLER) == (option == "sampler") for name in names
         ):
             raise click.UsageError(f"either NAME or --{option} says what is on trial, not both")
     certificate = context.params["certificate"] if len(set(names)) > 1 else None
     if certificate is not None and Path(certificate).suffix not in (".html", ".json"):
         raise click.UsageError(f"--certificate {certificate}: expected FILE.json or FILE.html")
-    given = [one for one in given if one.name != "certificate" or certificate is None]
-    words = [word for one in given for word in _words(one, context.params[str(one.name)])]
+    given = [
+        given_option
+        for given_option in given
+        if given_option.name != "certificate" or certificate is None
+    ]
+    words = [
+        word
+        for given_option in given
+        for word in _words(given_option, context.params[str(given_option.name)])
+    ]
     status = job.enter()
-    if status is not None:  # It was one of a job's other processes.
+    if status is not None:  # This was one of a job's other processes.
         context.exit(status)
-    # One case is judged at once, and a job has one process that judges: no worker is worth its
-    # start.
+    # A single case is judged at once, and a job has one process that judges: a worker would not be
+    # worth its start.
     usual = context.get_parameter_source("workers") is ParameterSource.DEFAULT
     alone = workers == "0" or (usual and (context.params["replay"] or job.led() is not None))
     words += [
@@ -170,7 +179,9 @@ def certify(
     try:
         with text_aside() if as_json else nullcontext():
             results = _judged(names, words, certificate and Path(certificate))
-        status = min((one.status for one in results.values()), key=_WORST_FIRST.index)
+        status = min(
+            (given_option.status for given_option in results.values()), key=_WORST_FIRST.index
+        )
         if as_json:
             print_json(machine.certified(results, status))
     finally:
@@ -181,13 +192,13 @@ def certify(
 def _judged(
     names: tuple[str, ...], words: list[str], compared: Path | None
 ) -> "dict[str, SessionResult]":
-    """Judge them one after another; what came of each, as far as it came to that.
+    """Judge implementations one after another, and return the result of each one that was judged.
 
     Args:
-        names: What is on trial.
+        names: The implementations under test.
         words: Options of pytest and of its plugin.
         compared: The page that compares their certificates, which are written beside it; None for
-            none.
+            no page.
     """
     # Imported here, as above.
     from ddp_invariants.report import machine
@@ -208,27 +219,28 @@ def _judged(
     if compared is not None:
         click.echo(
             _compared(
-                compared, [_beside(compared, name) for name, one in results.items() if one.ledger]
+                compared,
+                [_beside(compared, name) for name, result in results.items() if result.ledger],
             )
         )
     return results
 
 
 def _beside(page: Path, name: str) -> Path:
-    """Where the certificate of one of several is written."""
+    """Return the path of the certificate of one of several implementations."""
     return page.with_name(f"{page.stem}-{re.sub(r'[^A-Za-z0-9.]+', '-', name).strip('-')}.json")
 
 
 def _compared(page: Path, written: list[Path]) -> str:
-    """Write a page of the certificates that there are, beside one another; a line that says so."""
-    # Imported here: only who wants one needs it.
+    """Write a page that compares the certificates, and return a line that says so."""
+    # Imported here: only a comparison needs it.
     from ddp_invariants.errors import CertificateError
     from ddp_invariants.report.certificate.page import side_by_side
     from ddp_invariants.report.certificate.verifying import read
 
     certificates = []
     for path in written:
-        with suppress(CertificateError):  # It could not be written, which its session said.
+        with suppress(CertificateError):  # It could not be written, as its session reported.
             certificates.append(read(path))
     if not certificates:
         return f"comparison: {page.with_suffix('.html')} was not written: there is no certificate"
@@ -241,10 +253,10 @@ def _compared(page: Path, written: list[Path]) -> str:
 
 
 def _words(option: click.Option, value: Any) -> list[str]:
-    """An option that was given, as words of pytest's command line."""
+    """Return a given option as words of pytest's command line."""
     name = option.opts[0]
     return (
         [name]
         if option.is_flag
-        else [f"{name}={one}" for one in (value if option.multiple else [value])]
+        else [f"{name}={single}" for single in (value if option.multiple else [value])]
     )

@@ -1,4 +1,4 @@
-"""The gate of an upgrade: compare, record."""
+"""The commands compare and record: the gate of an upgrade."""
 
 import datetime as dt
 import sys
@@ -20,15 +20,15 @@ from ddp_invariants.report import machine, terminal
 
 
 def _gating(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options that say which cases are drawn for a gate."""
-    for name, kind, default, told in (
+    """Give a command the options that decide which cases are drawn for a gate."""
+    for name, kind, default, description in (
         ("--max-world-size", click.IntRange(1, LARGEST_WORLD_SIZE), 4, "largest world size drawn"),
         ("--seed", int, 0, "of the search"),
         ("--cases", click.IntRange(1), 300, "cases to draw"),
     ):
-        command = click.option(name, type=kind, default=default, show_default=True, help=told)(
-            command
-        )
+        command = click.option(
+            name, type=kind, default=default, show_default=True, help=description
+        )(command)
     return command
 
 
@@ -81,15 +81,15 @@ def compare(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Run the same cases under two interpreters, and shrink every sort of difference to its smallest case.
+    """Run the same cases under two interpreters, and shrink every sort of difference.
 
-    With --baseline the cases are those in the file, and of each sort of difference its smallest
-    case among them is told.
+    Each sort of difference is reported with its smallest case. With --baseline the cases are those
+    in the file, and the smallest case among them is reported.
 
-    Exit status 0 where nothing changed but roundings within their bounds, 1 where something did
-    that is not accepted, 2 where that cannot be said.
+    Exit status 0 if nothing changed except roundings within their bounds, 1 if there is a change
+    that is not accepted, 2 if the comparison is inconclusive.
     """
-    # Imported here: they import Hypothesis, which the other commands do without.
+    # Imported here: they import Hypothesis, which the other commands do not need.
     from ddp_invariants.errors import BaselineError
     from ddp_invariants.upgrades import gate, question
     from ddp_invariants.upgrades.baseline import read
@@ -101,13 +101,15 @@ def compare(
             gate.accepted(accept, dt.datetime.now(dt.UTC).date()) if accept is not None else ()
         )
         ddp, sampler = named(options)
-        if scripts is not None:  # Before anything takes its time: it may not be possible.
+        if scripts is not None:  # Done first, before the long run, because it may fail.
             scripts.mkdir(parents=True, exist_ok=True)
         if baseline is not None:
             head, answered = read(baseline)
             given = on_trial(ddp, sampler)
             if head.options != given:
-                names = [one or "the reference" for one in (head.options, given)]
+                names = [
+                    given_options or "the reference" for given_options in (head.options, given)
+                ]
                 raise BaselineError(f"{baseline}: it is of {names[0]}, and {names[1]} is on trial")
             there, here = head.environment, gate.side(new)
             with Hosts(new) as after, Pool(after.addresses) as second:
@@ -178,7 +180,7 @@ def record(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Record what an interpreter answers to a corpus of cases: everything its ranks saw, in one file."""
+    """Record everything an interpreter's ranks see in a set of cases, in one file."""
     # Imported here, as above.
     from ddp_invariants.upgrades import gate
     from ddp_invariants.upgrades.baseline import write

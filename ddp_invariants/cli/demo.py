@@ -1,4 +1,4 @@
-"""Both outcomes, for somebody who is new: demo."""
+"""The command demo: both outcomes, for a new user."""
 
 import click
 
@@ -14,24 +14,28 @@ _CASES, _WORLD_SIZE = 15, 3
 @with_json
 @click.pass_context
 def demo(context: click.Context, /, *, as_json: bool) -> None:
-    """Judge the reference, which is right, and a wrapper that sums gradients and never divides, by a few rules.
+    """Judge the reference, which is correct, and a wrapper that sums gradients but never divides.
 
-    Exit status 0 where the first is certified and the second is not, as it must be.
+    Both are judged by a few rules. Exit status 0 if the first is certified and the second is not,
+    as it must be.
     """
     from ddp_invariants.processes.hosts import HASH_SEEDS, Hosts
 
-    told = for_people(as_json=as_json)
-    told(
-        "Each case is a whole training run on real processes, which talk over gloo: how many ranks, which model, which\n"
+    print_text = for_people(as_json=as_json)
+    print_text(
+        "Each case is a whole training run on real processes, which talk over gloo: how many "
+        "ranks, which model, which\n"
         "batches, is drawn. What the ranks saw is judged by rules (`ddp-invariants rules`).\n\n"
         f"1. The reference, by {', '.join(_RULES)}:\n"
     )
     try:
         with Hosts(
             hash_seeds=HASH_SEEDS[:1]
-        ) as hosts:  # Two would tell what depends on the order of sets: nothing here does.
+            # One host: a second hash seed would expose dependence on set order, and nothing here
+            # depends on it.
+        ) as hosts:
             # Imported here, while the host imports torch: Hypothesis, which the other commands do
-            # without.
+            # not need.
             from ddp_invariants.certification import Implementation, certify
             from ddp_invariants.records.verdict import Violation
             from ddp_invariants.report import machine, terminal
@@ -39,12 +43,13 @@ def demo(context: click.Context, /, *, as_json: bool) -> None:
             ledger = certify(
                 Implementation(), _RULES, examples=_CASES, max_world_size=_WORLD_SIZE, hosts=hosts
             )
-            told(terminal.summary(ledger, list(_RULES)))
-            told(
-                "\nIt is certified: every rule holds in each of these cases, in which it met what it is about.\n\n"
+            print_text(terminal.summary(ledger, list(_RULES)))
+            print_text(
+                "\nIt is certified: every rule holds in each of these cases, in which it met "
+                "what it is about.\n\n"
                 f"2. The same wrapper, but it never divides by the number of ranks ({_FAULTY}):\n"
             )
-            found = None
+            caught = None
             try:
                 certify(
                     Implementation(ddp=_FAULTY),
@@ -54,18 +59,19 @@ def demo(context: click.Context, /, *, as_json: bool) -> None:
                     hosts=hosts,
                 )
             except Violation as violation:
-                found = violation
+                caught = violation
     except UNUSABLE_INPUT as error:
         click.echo(f"ddp-invariants: {error}", err=True)
         context.exit(unusable(error))
     if as_json:
-        print_json(machine.demonstrated(ledger, _RULES, _FAULTY, found))
-    if found is None:
+        print_json(machine.demonstrated(ledger, _RULES, _FAULTY, caught))
+    if caught is None:
         click.echo("ddp-invariants: nothing was found, and should have been", err=True)
         context.exit(VIOLATED)
-    told(found.report)
-    told(
-        "\nAll ranks agree, and the gradient is wrong. Of the cases that show it this is the smallest; what its line\n"
+    print_text(caught.report)
+    print_text(
+        "\nAll ranks agree, and the gradient is wrong. Of the cases that show it this is the "
+        "smallest; what its line\n"
         "`repeat` says runs it again. The rule is explained by `ddp-invariants rules GRAD-2`.\n\n"
         "Your own: ddp-invariants certify my_package.ddp:MyDDP, or ddp-invariants init for a start."
     )

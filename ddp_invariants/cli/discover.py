@@ -1,4 +1,4 @@
-"""What an implementation takes: discover."""
+"""The command discover: probe the capabilities of an implementation."""
 
 from pathlib import Path
 from typing import Any
@@ -52,27 +52,27 @@ def discover(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Probe what an implementation takes: each capability right, refused, silently wrong or not offered.
+    """Probe an implementation: each capability is right, refused, silently wrong or not offered.
 
     Under torchrun or srun the job's processes are the ranks.
     """
     with joined(context):
         ddp, sampler = named(options)
         with ranks(backend, device, max_world_size) as pool:
-            found = probe.discover(pool, ddp, sampler, max_world_size, deviations)
+            discovered = probe.discover(pool, ddp, sampler, max_world_size, deviations)
         if pin is not None:
-            pin.write_text(terminal.declarations(*found.pinned()), encoding="utf-8")
+            pin.write_text(terminal.declarations(*discovered.pinned()), encoding="utf-8")
         if as_json:
-            print_json(machine.discovered(found))
+            print_json(machine.discovered(discovered))
             return
         click.echo(
             "\n".join(
                 [
-                    *terminal.on_trial(found, verbose=True),
-                    terminal.capabilities(found),
-                    *found.stale(),
+                    *terminal.on_trial(discovered, verbose=True),
+                    terminal.capabilities(discovered),
+                    *discovered.stale(),
                 ]
             )
         )
         if pin is not None:
-            click.echo(terminal.pinned(found, pin))
+            click.echo(terminal.pinned(discovered, pin))

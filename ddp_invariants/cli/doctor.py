@@ -1,4 +1,4 @@
-"""Whether this machine can judge: doctor."""
+"""The command doctor: find out whether this machine can judge."""
 
 import textwrap
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 @with_json
 @click.pass_context
 def doctor(context: click.Context, /, *, as_json: bool) -> None:
-    """Look at Python, torch, its backends and GPUs, fork, loopback, limits and memory, and train two ranks.
+    """Check Python, torch, backends, GPUs, fork, loopback, limits and memory, and train two ranks.
 
-    Exit status 0 where this machine can judge (warnings say what makes it slow), 1 where something
-    keeps it from that.
+    Exit status 0 if this machine can judge (warnings say why it is slow), 1 if a problem prevents
+    that.
     """
-    # Imported here: they import numpy, which the help does without.
+    # Imported here: they import numpy, which the help does not need.
     from ddp_invariants.session.doctor import diagnose, examine
 
     checks = diagnose(examine())
@@ -33,7 +33,7 @@ def doctor(context: click.Context, /, *, as_json: bool) -> None:
 
 
 def diagnosed(checks: "Sequence[Check]") -> str:
-    """What was looked at, a line each, with what to do below it; and what it comes to."""
+    """List the checks, a line each with advice below it, and a summary at the end."""
     wide = max(len(check.name) for check in checks)
     lines = []
     for check in checks:
@@ -43,5 +43,5 @@ def diagnosed(checks: "Sequence[Check]") -> str:
         ]
     problems = sum(check.standing == "problem" for check in checks)
     warnings = sum(check.standing == "warning" for check in checks)
-    told = f"{problems} of these keep it from judging" if problems else "this machine can judge"
-    return "\n".join([*lines, f"{told}; {warnings} warning{'' if warnings == 1 else 's'}"])
+    summary = f"{problems} of these keep it from judging" if problems else "this machine can judge"
+    return "\n".join([*lines, f"{summary}; {warnings} warning{'' if warnings == 1 else 's'}"])

@@ -1,4 +1,4 @@
-"""The judge, measured: faults."""
+"""The command faults: measure the judge."""
 
 import os
 
@@ -52,15 +52,16 @@ def faults(
     device: DeviceName | None,
     as_json: bool,
 ) -> None:
-    """Measure the judge: search for every planted fault, by all rules at once, and judge controls, which none may accuse.
+    """Measure the judge on planted faults, which it must find, and on correct controls.
 
-    What is wrong on a device alone is searched for where --backend has tensors there, and named as
-    not run elsewhere.
+    No control may fail. Every planted fault is searched
+    for by all rules at once. A fault that exists only on a device is searched for if --backend puts
+    the tensors there, and is otherwise named as not run.
 
-    Exit status 0 where all faults are caught, none with a wrong cause, and no control is accused;
-    else 1; 2 where nothing was run. An interrupt prints what was found until then.
+    Exit status 0 if all faults are caught, none with a wrong cause, and no control fails; else
+    1; 2 if nothing was run. An interrupt prints the results so far.
     """
-    # Imported here: they import Hypothesis and rich, which the other commands do without.
+    # Imported here: they import Hypothesis and rich, which the other commands do not need.
     from rich.console import Console
     from rich.progress import Progress
 
@@ -69,44 +70,49 @@ def faults(
     from ddp_invariants.proof.catalogue import chosen
     from ddp_invariants.proof.detection import Detection, totals
 
-    found: list[Detection] = []
+    detections: list[Detection] = []
     jobs: list[measure.Job] = []
     beyond: list[str] = []
     screen = Console(stderr=True)
     try:
         entries, resolved = chosen(only), wanted(backend, device)
-        beyond = [one.name for one in entries if one.needs_device and resolved.device == "cpu"]
+        beyond = [
+            entry.name for entry in entries if entry.needs_device and resolved.device == "cpu"
+        ]
         jobs = measure.jobs(
-            [one for one in entries if one.name not in beyond], seeds, control_cases
+            [entry for entry in entries if entry.name not in beyond], seeds, control_cases
         )
         if resolved.device != "cpu":
             with ranks(backend, device, measure.MAX_WORLD_SIZE):
-                pass  # They can be had.
+                pass  # Only to check that they can be had.
         with Hosts() as hosts, Progress(console=screen, disable=not screen.is_terminal) as progress:
             searches = measure.measure(hosts.addresses, jobs, workers, resolved)
-            for one in progress.track(searches, len(jobs), description="searching"):
-                found.append(one)
+            for entry in progress.track(searches, len(jobs), description="searching"):
+                detections.append(entry)
                 if not screen.is_terminal:
-                    click.echo(f"{len(found)}/{len(jobs)} {terminal.searched(one)}", err=True)
+                    click.echo(
+                        f"{len(detections)}/{len(jobs)} {terminal.searched(entry)}", err=True
+                    )
     except (*UNUSABLE_INPUT, CatalogueError) as error:
         click.echo(f"ddp-invariants: {error}", err=True)
         context.exit(unusable(error))
     except KeyboardInterrupt:
         click.echo(
-            f"ddp-invariants: interrupted after {len(found)} of {len(jobs)} searches", err=True
+            f"ddp-invariants: interrupted after {len(detections)} of {len(jobs)} searches", err=True
         )
     if as_json:
-        print_json(machine.detected(found))
+        print_json(machine.detected(detections))
     else:
-        click.echo(terminal.detections(found))
+        click.echo(terminal.detections(detections))
     if beyond:
         click.echo(
-            f"not run: {', '.join(beyond)}: wrong on a device alone, and the tensors are on the CPU",
+            f"not run: {', '.join(beyond)}: wrong on a device alone, and the tensors are on "
+            "the CPU",
             err=True,
         )
         if not jobs:
             context.exit(INCONCLUSIVE)
-    total = totals(found)
-    if len(found) < len(jobs):
+    total = totals(detections)
+    if len(detections) < len(jobs):
         context.exit(INTERRUPTED)
     context.exit(int(total.caught < total.searches or total.wrong > 0 or total.accused > 0))

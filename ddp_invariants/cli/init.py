@@ -1,4 +1,4 @@
-"""A start in somebody's repository: init."""
+"""The command init: a start in a user's repository."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from ddp_invariants.errors import USAGE
 
 _ADAPTER = "ddp_invariants_adapter.py"
 _FILES = {_ADAPTER: "adapter.py.j2", ".github/workflows/ddp-invariants.yml": "job.yml.j2"}
-"""What is written, from which template."""
+"""The template of each written file."""
 
 
 @click.command(short_help="Write an adapter to start from, and a CI job.")
@@ -22,11 +22,12 @@ _FILES = {_ADAPTER: "adapter.py.j2", ".github/workflows/ddp-invariants.yml": "jo
 @with_json
 @click.pass_context
 def init(context: click.Context, /, folder: Path, *, as_json: bool) -> None:
-    """Write an adapter that certifies as it is, and a job for GitHub that certifies it, into a repository (or this folder).
+    """Write an adapter to start from and a GitHub CI job into a repository (or this folder).
 
-    What is there already is left as it is. Exit status 64 where nothing could be written.
+    The adapter certifies as it is, and the job certifies the adapter. Existing files are left as
+    they are. Exit status 64 if nothing could be written.
     """
-    # Imported here: the other commands do without.
+    # Imported here: the other commands do not need them.
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     from ddp_invariants import __version__
@@ -40,7 +41,7 @@ def init(context: click.Context, /, folder: Path, *, as_json: bool) -> None:
     )
     written: list[Path] = []
     left: list[Path] = []
-    told = for_people(as_json=as_json)
+    print_text = for_people(as_json=as_json)
     for name, template in _FILES.items():
         path = folder / name
         text = environment.get_template(template).render(version=__version__, adapter=_ADAPTER)
@@ -50,17 +51,17 @@ def init(context: click.Context, /, folder: Path, *, as_json: bool) -> None:
                 file.write(text)
         except FileExistsError:
             left.append(path)
-            told(f"left as it is: {path}")
+            print_text(f"left as it is: {path}")
         except OSError as error:
             click.echo(f"ddp-invariants: {path}: {error.strerror}", err=True)
         else:
             written.append(path)
-            told(f"wrote {path}")
+            print_text(f"wrote {path}")
     if as_json:
         print_json(machine.begun(written, left))
     if not written:
         context.exit(USAGE)
-    told(
+    print_text(
         f"\nNext: put your wrapper into {folder / _ADAPTER}, and then, there,\n"
         f"  ddp-invariants certify --ddp {_ADAPTER}:Adapter"
     )

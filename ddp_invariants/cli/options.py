@@ -1,4 +1,4 @@
-"""The options that say what is on trial, and where."""
+"""The options that name the implementation under test, its backend and its device."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from ddp_invariants.processes.backends import BACKENDS, DEVICES
 
 
 def naming(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options that say what is on trial."""
+    """Give a command the options that name the implementation under test."""
     for name, option in reversed(OPTIONS.items()):
         default: Any = () if option.repeatable else option.default
         command = click.option(
@@ -25,7 +25,7 @@ def naming(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def placing(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options that say over what ranks communicate, and where their tensors are."""
+    """Give a command the options for the backend and for the device of the tensors."""
     device = click.option(
         "--device",
         type=click.Choice(DEVICES),

@@ -1,4 +1,4 @@
-"""What commands print for machines: JSON, whose keys are in docs/json.md."""
+"""The commands' JSON output, whose keys are in docs/json.md."""
 
 import json
 import os
@@ -14,24 +14,30 @@ import click
 
 
 def with_json(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the option that has it print JSON, and nothing else; what went wrong is told on stderr, as ever."""
-    told = "print JSON, for machines (its keys are in docs/json.md)"
-    return click.option("--json", "as_json", is_flag=True, help=told)(command)
+    """Give a command the option --json.
+
+    With it the command prints only JSON on stdout. Errors still go to stderr.
+    """
+    description = "print JSON, for machines (its keys are in docs/json.md)"
+    return click.option("--json", "as_json", is_flag=True, help=description)(command)
 
 
-def print_json(found: Any) -> None:
-    """Print what a command found: plain data, frozen data, or lists of it."""
-    click.echo(json.dumps(found, indent=1, default=_plain))
+def print_json(result: Any) -> None:
+    """Print a command's result: plain data, frozen data, or lists of it."""
+    click.echo(json.dumps(result, indent=1, default=_plain))
 
 
 def for_people(*, as_json: bool) -> Callable[[str], None]:
-    """What prints text that is for people alone: nothing where the command prints JSON."""
+    """Return a printer of text for people only, which prints nothing if the command prints JSON."""
     return (lambda _: None) if as_json else click.echo
 
 
 @contextmanager
 def text_aside() -> Iterator[None]:
-    """Have all that is printed meanwhile, by this process and those it starts, go to stderr: stdout is for machines."""
+    """Send everything printed in this context to stderr, since stdout is for machines.
+
+    This includes the output of processes that are started in it.
+    """
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)
@@ -43,11 +49,11 @@ def text_aside() -> Iterator[None]:
         os.close(kept)
 
 
-def _plain(one: Any) -> Any:
-    if is_dataclass(one) and not isinstance(one, type):
-        return asdict(one)
-    if isinstance(one, Path):
-        return str(one)
-    if isinstance(one, Enum):
-        return one.value
-    raise TypeError(f"{type(one).__name__} is nothing for JSON")
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Enum):
+        return value.value
+    raise TypeError(f"{type(value).__name__} is nothing for JSON")

@@ -1,4 +1,4 @@
-"""The ranks of a command: this machine's own, or those of the job that a launcher started it in."""
+"""The ranks of a command: this machine's own, or the processes of the job it was started in."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -14,9 +14,10 @@ from ddp_invariants.processes.pool import Pool
 
 @contextmanager
 def joined(context: click.Context) -> Iterator[None]:
-    """A command as a part of the job it is in, if it is: every process but rank 0 serves here, and ends as rank 0 does.
+    """Run a command as a part of its job, if it is in one.
 
-    What cannot be done for a reason of the user's ends the command with one sentence.
+    Every process except rank 0 serves here, and ends with rank 0's status. A usage error ends the
+    command with one sentence.
     """
     status = job.enter()
     if status is not None:
@@ -38,25 +39,24 @@ def joined(context: click.Context) -> Iterator[None]:
 
 @contextmanager
 def ranks(backend: BackendName, device: DeviceName | None, least: int) -> Iterator[Pool]:
-    """Ranks over a backend, on a device.
+    """Start ranks over a backend, on a device.
 
     Args:
         backend: As the options name it.
         device: Likewise.
-        least: How many there must be.
+        least: The number of ranks that the command needs.
 
     Raises:
-        CaseError: There are not so many; or they cannot be had over that backend, or on that
-            device.
+        CaseError: There are too few ranks; or the backend or the device is not available.
         HarnessError: The harness failed.
     """
-    resolved, ours = backends.wanted(backend, device), job.led()
-    with closing(ours or Hosts()) as where, Pool(where.addresses, backend=resolved) as pool:
-        device_infos = pool.device_infos(1 if ours is None else ours.job.world_size)
-        why = backends.not_run(resolved, device_infos[0])
+    resolved, job_ranks = backends.wanted(backend, device), job.led()
+    with closing(job_ranks or Hosts()) as hosts, Pool(hosts.addresses, backend=resolved) as pool:
+        device_infos = pool.device_infos(1 if job_ranks is None else job_ranks.job.world_size)
+        reason = backends.not_run(resolved, device_infos[0])
         most, bounded = backends.bound(resolved, device_infos) or (least, "")
-        if ours is not None and ours.job.world_size < min(most, least):
-            most, bounded = ours.job.world_size, f"the job has {ours.job.world_size}"
-        if why or most < least:
-            raise CaseError(f"not run: {why or f'it takes {least} ranks; {bounded}'}")
+        if job_ranks is not None and job_ranks.job.world_size < min(most, least):
+            most, bounded = job_ranks.job.world_size, f"the job has {job_ranks.job.world_size}"
+        if reason or most < least:
+            raise CaseError(f"not run: {reason or f'it takes {least} ranks; {bounded}'}")
         yield pool

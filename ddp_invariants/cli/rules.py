@@ -1,4 +1,4 @@
-"""What is judged: rules."""
+"""The command rules: list or explain the rules."""
 
 from typing import Any
 
@@ -12,14 +12,14 @@ from ddp_invariants.errors import USAGE, UnknownRuleError
 def _ids(
     _context: click.Context, _parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Rules to complete to."""
+    """Return the rules that complete an incomplete id."""
     # Imported here: only completion needs it.
     from ddp_invariants.invariants import ALL_RULES
 
     return [
-        CompletionItem(one.id, help=one.requirement)
-        for one in ALL_RULES.values()
-        if one.id.startswith(incomplete.upper())
+        CompletionItem(rule.id, help=rule.requirement)
+        for rule in ALL_RULES.values()
+        if rule.id.startswith(incomplete.upper())
     ]
 
 
@@ -28,17 +28,21 @@ def _ids(
 @with_json
 @click.pass_context
 def rules(context: click.Context, /, rule: str | None, **options: Any) -> None:
-    """List the rules; with an ID explain one: its source, how it is judged, what it needs, which planted faults it catches."""
+    """List the rules, or explain one.
+
+    With an ID, print the rule's source, how it is judged, what it needs, and which planted faults
+    it catches.
+    """
     # Imported here: it reads the catalogue of faults.
     from ddp_invariants.invariants import ALL_RULES
     from ddp_invariants.report import machine, rulebook
 
     try:
-        found = [rulebook.explained(one) for one in ([rule] if rule else ALL_RULES)]
+        explanations = [rulebook.explained(rule_id) for rule_id in ([rule] if rule else ALL_RULES)]
     except UnknownRuleError as error:
         click.echo(f"ddp-invariants: {error}", err=True)
         context.exit(USAGE)
     if options["as_json"]:
-        print_json(found[0] if rule else found)
+        print_json(explanations[0] if rule else explanations)
     else:
-        click.echo(machine.explained(found[0]) if rule else machine.rules(found))
+        click.echo(machine.explained(explanations[0]) if rule else machine.rules(explanations))

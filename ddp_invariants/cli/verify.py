@@ -1,4 +1,4 @@
-"""A certificate rechecked: verify."""
+"""The command verify: recheck a certificate."""
 
 from pathlib import Path
 
@@ -16,11 +16,13 @@ from ddp_invariants.report.certificate.verifying import read, status
 @with_json
 @click.pass_context
 def verify(context: click.Context, /, file: Path, *, as_json: bool) -> None:
-    """Recheck a certificate, JSON or page: its form, its digest, its arithmetic, and that nothing planned is missing.
+    """Recheck a certificate, JSON or page.
 
-    Exit status 0 where it is whole and certifies, 1 where it is whole and tells of a violation, 2
-    where it is inconclusive, partial, or refused. A digest is no signature: it shows what was
-    changed, not who wrote it.
+    Its form, its digest and its arithmetic are checked, and that nothing planned is missing.
+
+    Exit status 0 if it is whole and certifies, 1 if it is whole and reports a violation, 2 if it is
+    inconclusive, partial, or refused. A digest is no signature: it shows that the file was changed,
+    not who wrote it.
     """
     try:
         certificate = read(file)

@@ -1,4 +1,4 @@
-"""What is stored: replay, export."""
+"""The commands replay and export, for stored violations."""
 
 import runpy
 import shlex
@@ -48,11 +48,11 @@ def replay(
 ) -> None:
     """Run a stored violation again: FIXED (exit status 0), STILL VIOLATED (1) or INCONCLUSIVE (2).
 
-    ID is what a report calls it (.ddp-invariants/ID.json), or the path of a file with a violation
-    or a bare case. It is run on what was on trial when it was stored, as far as the options name
-    nothing else. Under torchrun or srun the job's processes are the ranks.
+    ID is the violation's name in a report (.ddp-invariants/ID.json), or the path of a file with a
+    violation or a bare case. It runs on the implementation it was found with, unless the options
+    name another. Under torchrun or srun the job's processes are the ranks.
     """
-    # Imported here: it imports Hypothesis, which the other commands do without.
+    # Imported here: it imports Hypothesis, which the other commands do not need.
     from ddp_invariants.invariants import ALL_RULES
     from ddp_invariants.search.replay import replay as replayed
 
@@ -67,29 +67,30 @@ def replay(
         )
         if rule and rule not in ALL_RULES:
             raise CaseError(
-                f"{violation}: {rule} is none of the rules here, but of somebody's own: --rules FILE names the "
+                f"{violation}: {rule} is none of the rules here, but of somebody's own: "
+                "--rules FILE names the "
                 "file of Python that adds it"
             )
         with ranks(
             backend, device, case.ranks_needed if isinstance(case, TrainingCase) else 1
         ) as pool:
-            found = replayed(pool, case, ddp, sampler, rule)
+            replay_result = replayed(pool, case, ddp, sampler, rule)
         added = [word for file in own for word in ("--rules", file)] + pool.backend.options.split()
         repeat = shlex.join(
             ["ddp-invariants", "replay", violation, *_given(context, options), *added]
         )
         if as_json:
-            print_json(machine.replayed(found, repeat))
+            print_json(machine.replayed(replay_result, repeat))
         else:
-            click.echo(terminal.replayed(found, repeat))
-        context.exit(found.outcome.value)
+            click.echo(terminal.replayed(replay_result, repeat))
+        context.exit(replay_result.outcome.value)
 
 
 def _add_rules(file: str) -> None:
-    """Run a file of Python, which adds rules (`rules.own`).
+    """Run a file of Python that adds rules (`rules.own`).
 
     Raises:
-        CaseError: It cannot be run, or adds none; the message says why.
+        CaseError: It cannot be run, or adds no rule; the message says why.
     """
     # Imported here, as above.
     from ddp_invariants.invariants import ALL_RULES
@@ -112,11 +113,11 @@ _FIELDS = {
     "sampler": "name",
     "sampler_arg": "arguments",
 }
-"""The field an option fills, where it is called otherwise."""
+"""The field that an option fills, if its name differs."""
 
 
 def _parameter(option: str) -> str:
-    """What click calls an option's value."""
+    """Return click's name for an option's value."""
     return option.removeprefix("--").replace("-", "_")
 
 
@@ -125,25 +126,27 @@ def _is_given(context: click.Context, option: str) -> bool:
 
 
 def _given(context: click.Context, options: dict[str, Any]) -> list[str]:
-    """The options that were given, as words of a command line."""
+    """Return the options that were given, as words of a command line."""
     values = {
         option: options[_parameter(option)] for option in OPTIONS if _is_given(context, option)
     }
     return [
         word
         for option, value in values.items()
-        for one in ([value] if isinstance(value, str) else value)
-        for word in (option, one)
+        for text in ([value] if isinstance(value, str) else value)
+        for word in (option, text)
     ]
 
 
 def _found(context: click.Context, name: str, options: dict[str, Any]) -> tuple[Any, Ddp, Sampler]:
-    """What is stored, and what it is to be run on: what it was found with, as far as no option says otherwise.
+    """Return the stored violation or case, and the implementation to run it on.
+
+    This is the implementation it was found with, unless an option says otherwise.
 
     Raises:
         CaseError: There is no such file, or it holds neither a violation nor a case.
         NamingError: An option cannot be read.
-        DeclarationError: A declaration file cannot.
+        DeclarationError: A declaration file cannot be read.
     """
     stored = reading.read_any(records.find(name))
     ddp, sampler = named(options)
@@ -162,12 +165,15 @@ Named = TypeVar("Named", Ddp, Sampler)
 
 
 def _merged(stored: Named, named: Named, given: set[str], name: str) -> Named:
-    """What was stored with the options given in its place; a new name leaves nothing of it."""
+    """Return the stored implementation with the given options in place of its own.
+
+    If a name is given, nothing of the stored implementation is kept.
+    """
     if name in given:
         return named
     changed = {_FIELDS.get(option, option) for option in given}
     changes: dict[str, Any] = {
-        one.name: getattr(named, one.name) for one in fields(named) if one.name in changed
+        field.name: getattr(named, field.name) for field in fields(named) if field.name in changed
     }
     return replace(stored, **changes)
 
@@ -180,10 +186,11 @@ def _merged(stored: Named, named: Named, given: set[str], name: str) -> Named:
 def export(context: click.Context, /, violation: str, *, unchecked: bool, as_json: bool) -> None:
     """Write a stored violation as a script of plain torch: ddp-invariants export ID > repro.py.
 
-    The script needs neither this package nor pytest. It is run once before it is printed, and not
-    printed where it does not show the violation. It loads what the file names, as --ddp does.
+    The script needs neither this package nor pytest. It is run once before it is printed, and is
+    not printed if it does not show the violation. It loads the implementation that the file names,
+    as --ddp does.
     """
-    # Imported here: the other commands do without.
+    # Imported here: the other commands do not need it.
     from ddp_invariants.export import script as exporting
 
     try:

@@ -1,7 +1,7 @@
-"""Deviations that are known and expected, and judged strictly: one that no longer shows, or has expired, is an error.
+"""Known and expected deviations, judged strictly.
 
-They stand in one file, `deviations.toml` beside this module; `--deviations FILE` adds another of
-the same form:
+A deviation that no longer shows, or has expired, is an error. Deviations stand in one file,
+`deviations.toml` beside this module; `--deviations FILE` adds another of the same form:
 
     [[deviation]]
     ddp = "torch"                    # as the option names it
@@ -10,7 +10,7 @@ the same form:
     torch = ">=2.0,<2.15"            # versions it is expected of; left out: all
     reason = "what happens"
     link = "https://…"
-    expires = 2027-06-01             # when somebody should look again
+    expires = 2027-06-01             # the day to check it again
 """
 
 import datetime as dt
@@ -33,18 +33,18 @@ SHIPPED = Path(__file__).parent / "deviations.toml"
 
 @dataclass(frozen=True)
 class Deviation:
-    """One of them.
+    """One expected deviation.
 
     Attributes:
-        ddp: Whose, as `--ddp` names it.
-        reason: What happens, in a few words.
-        link: Where it is told in public.
-        expires: The day from which on it is an error to expect it still.
-        capability: Where it is silently wrong; empty where a rule is named.
-        rule: What it breaches; empty where a capability is named.
-        arguments: The arguments with which it is, by name and text; those it does not name may be
-            anything.
-        torch: The versions of torch of which it is expected.
+        ddp: The DDP, as `--ddp` names it.
+        reason: The behaviour, in a few words.
+        link: A public description.
+        expires: The day from which on it is an error to still expect it.
+        capability: The capability that is silently wrong; empty if a rule is named.
+        rule: The rule that is violated; empty if a capability is named.
+        arguments: The arguments with which it occurs, by name and text. All other arguments may
+            have any value.
+        torch: The versions of torch with which it is expected.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -85,11 +85,11 @@ class Deviation:
 
     @property
     def title(self) -> str:
-        """What a message calls it."""
+        """The deviation's name in messages."""
         return f"the deviation of {self.ddp} in {self.about}"
 
     def is_of(self, ddp: Ddp, torch: str) -> bool:
-        """Whether it is expected of an implementation under a version of torch."""
+        """Return whether it is expected of an implementation under a version of torch."""
         return (
             ddp.name == self.ddp
             and self.arguments.items() <= dict(ddp.arguments).items()
@@ -97,7 +97,7 @@ class Deviation:
         )
 
     def __str__(self) -> str:
-        """How a report tells it."""
+        """Describe the deviation for a report."""
         return f"expected until {self.expires}: {self.reason} ({self.link})"
 
 
@@ -105,18 +105,20 @@ Table = TypeVar("Table")
 
 
 def tables(path: Path, name: str, kind: type[Table]) -> tuple[Table, ...]:
-    """The tables of one name in a TOML file that holds nothing else, as dataclasses.
+    """Read the tables of one name in a TOML file that holds nothing else, as dataclasses.
 
     Raises:
-        DeviationError: It cannot be read, or one of them is malformed.
+        DeviationError: It cannot be read, or a table is malformed.
     """
     # Imported here: it takes longer to import than a case takes to run.
     import pydantic
 
     try:
         plain = tomllib.loads(path.read_text(encoding="utf-8"))
-        adapter = pydantic.TypeAdapter(dict[str, tuple[kind, ...]])  # type: ignore[valid-type]  # a class
-        found = adapter.validate_python(plain, strict=False)
+        adapter = pydantic.TypeAdapter(
+            dict[str, tuple[kind, ...]]  # type: ignore[valid-type]  # a class
+        )
+        parsed = adapter.validate_python(plain, strict=False)
     except OSError as error:
         raise DeviationError(f"{path}: {error.strerror}") from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -127,37 +129,39 @@ def tables(path: Path, name: str, kind: type[Table]) -> tuple[Table, ...]:
             if isinstance(error, pydantic.ValidationError)
             else None
         )
-        where = ".".join(map(str, first["loc"])) if first is not None else name
+        location = ".".join(map(str, first["loc"])) if first is not None else name
         message = first["msg"].removeprefix("Value error, ") if first is not None else str(error)
-        raise DeviationError(f"{path}: {where}: {message}") from error
-    if set(found) - {name}:
+        raise DeviationError(f"{path}: {location}: {message}") from error
+    if set(parsed) - {name}:
         raise DeviationError(
-            f"{path}: {min(set(found) - {name})!r} is no table of it; expected [[{name}]]"
+            f"{path}: {min(set(parsed) - {name})!r} is no table of it; expected [[{name}]]"
         )
-    return found.get(name, ())
+    return parsed.get(name, ())
 
 
 def read(path: Path) -> tuple[Deviation, ...]:
-    """The deviations in a file.
+    """Read the deviations in a file.
 
     Raises:
-        DeviationError: It cannot be read, one is malformed, matches nothing, or is there twice.
+        DeviationError: It cannot be read; or a deviation is malformed, matches nothing, or occurs
+            twice.
     """
     deviations = tables(path, "deviation", Deviation)
-    for number, one in enumerate(deviations):
-        if one in deviations[:number]:
+    for number, deviation in enumerate(deviations):
+        if deviation in deviations[:number]:
             raise DeviationError(
-                f"{path}: deviation {number + 1}, of {one.ddp} in {one.about}, is there twice"
+                f"{path}: deviation {number + 1}, of {deviation.ddp} in {deviation.about}, is "
+                "there twice"
             )
     return deviations
 
 
 class Expiring(Protocol):
-    """What holds until a day."""
+    """An entry that holds until a day."""
 
     @property
     def title(self) -> str:
-        """What a message calls it."""
+        """The entry's name in messages."""
 
     @property
     def expires(self) -> dt.date:
@@ -165,31 +169,32 @@ class Expiring(Protocol):
 
 
 def current(entries: Iterable[Expiring], path: Path, today: dt.date) -> None:
-    """Insist that none has expired.
+    """Raise if an entry has expired.
 
     Raises:
-        DeviationError: One has.
+        DeviationError: An entry has expired.
     """
-    for one in entries:
-        if one.expires <= today:
+    for entry in entries:
+        if entry.expires <= today:
             raise DeviationError(
-                f"{path}: {one.title} expired on {one.expires}: look whether it still shows, and give it "
+                f"{path}: {entry.title} expired on {entry.expires}: look whether it still "
+                "shows, and give it "
                 "another day or take it out"
             )
 
 
 def expected(ddp: Ddp, torch: str, files: Sequence[Path] = ()) -> tuple[Deviation, ...]:
-    """What is expected of an implementation, by the file that is shipped and others.
+    """Return the deviations expected of an implementation, from the shipped file and other files.
 
     Raises:
         DeviationError: One of the files cannot be used.
     """
     today = dt.datetime.now(dt.UTC).date()
-    found: list[Deviation] = []
+    applicable: list[Deviation] = []
     for path in (SHIPPED, *files):
         deviations = read(path)
-        here = [one for one in deviations if one.is_of(ddp, torch)]
-        # What is shipped and about others is not for whoever judges this one to look after.
+        here = [deviation for deviation in deviations if deviation.is_of(ddp, torch)]
+        # The user need not maintain shipped deviations of other implementations.
         current(here if path == SHIPPED else deviations, path, today)
-        found += here
-    return tuple(found)
+        applicable += here
+    return tuple(applicable)

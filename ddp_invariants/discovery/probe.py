@@ -1,8 +1,8 @@
-"""Find out what an implementation takes, before any property runs: one small case per capability.
+"""Probes of an implementation's capabilities, before any property runs: one small case for each.
 
-What it refuses on every rank is not drawn afterwards, and is listed; what is silently wrong is
-drawn, and so becomes a violation, unless the implementation declares it unsupported, and then it is
-printed as that.
+A capability refused on every rank is not drawn afterwards, and is listed. A silently wrong one is
+drawn, and so becomes a violation. If the implementation declares it unsupported, it is printed as
+that instead.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,13 +35,13 @@ from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records.evidence import ShardEvidence, TrainingEvidence
 
 HANGS = 3
-"""Probes that may hang before no other is run."""
+"""Number of hanging probes after which no other probe is run."""
 HUNG_PATIENCE = 3.0
-"""Seconds a probe gets once one has hung; one that does not hang takes some milliseconds."""
+"""Seconds a probe gets once one has hung; a probe that does not hang takes some milliseconds."""
 
 
 class Standing(Enum):
-    """What became of a capability."""
+    """The result of a capability's probe."""
 
     RIGHT = "right"
     REFUSED = "refused"
@@ -56,10 +56,10 @@ class Probed:
 
     Attributes:
         capability: Its name.
-        standing: What was found.
-        words: The same in words.
-        declared: Whether it is declared unsupported.
-        expected: The deviation that is expected of it; empty for none.
+        standing: The result.
+        words: The result in words.
+        declared: True if it is declared unsupported.
+        expected: The expected deviation; empty for none.
     """
 
     capability: str
@@ -70,12 +70,15 @@ class Probed:
 
     @property
     def never_met(self) -> bool:
-        """Whether it was left out for a reason of its own, not because everything is broken or hangs."""
+        """True if it was left out for a reason of its own.
+
+        False if no capability was probed because everything is broken or hangs.
+        """
         return self.standing is Standing.UNKNOWN and bool(self.words)
 
     @property
     def excused(self) -> bool:
-        """Whether cases are not to contain it."""
+        """True if cases must not contain the capability."""
         return (
             self.standing in (Standing.REFUSED, Standing.ABSENT)
             or self.declared
@@ -85,7 +88,7 @@ class Probed:
 
 @dataclass(frozen=True)
 class Discovery:
-    """All that was found out about a pair on trial.
+    """All discovered facts about a DDP and a sampler.
 
     Attributes:
         ddp: The DDP's description (`driving.Description`, plain).
@@ -93,10 +96,9 @@ class Discovery:
         probed: Of the DDP's capabilities.
         dealt: Of the sampler's capabilities.
         driven: How the DDP is driven, a line each.
-        buckets: How it was seen to fill buckets (`Declarations.buckets`); empty where it fills
-            none.
-        deviating: Rules that it is expected to breach, and why.
-        backend: Over what ranks communicated, and where their tensors were.
+        buckets: How it was seen to fill buckets (`Declarations.buckets`); empty if it fills none.
+        deviating: Rules that it is expected to violate, and why.
+        backend: The backend and the device of the tensors.
     """
 
     ddp: Mapping[str, Any]
@@ -115,16 +117,16 @@ class Discovery:
 
     @cached_property
     def declared(self) -> Declarations:
-        """What the DDP declares."""
+        """The declarations of the DDP."""
         return declare(Declarations, self.ddp["declares"])
 
     @cached_property
     def declared_sampler(self) -> SamplerDeclarations:
-        """What the sampler declares."""
+        """The declarations of the sampler."""
         return declare(SamplerDeclarations, self.sampler["declares"])
 
     def scope(self, max_world_size: int) -> Scope:
-        """What cases may contain."""
+        """Return the limits on what cases may contain."""
         without = frozenset(
             probed.capability for probed in (*self.probed, *self.dealt) if probed.excused
         )
@@ -134,39 +136,43 @@ class Discovery:
         )
 
     def claims_refused(self) -> list[str]:
-        """Capabilities that are claimed and not there, in words."""
+        """Return the claimed capabilities that are missing, in words."""
         claimed = {*self.declared.supports, *self.declared_sampler.supports}
         return [
-            f"it claims {one.capability!r} ({CAPABILITIES[one.capability]}), which is {one.standing.value}"
-            + (f": {one.words}" if one.words else "")
-            for one in (*self.probed, *self.dealt)
-            if one.capability in claimed
-            and (one.standing in (Standing.REFUSED, Standing.ABSENT) or one.never_met)
+            f"it claims {probe.capability!r} ({CAPABILITIES[probe.capability]}), which is "
+            f"{probe.standing.value}" + (f": {probe.words}" if probe.words else "")
+            for probe in (*self.probed, *self.dealt)
+            if probe.capability in claimed
+            and (probe.standing in (Standing.REFUSED, Standing.ABSENT) or probe.never_met)
         ]
 
     def stale(self) -> list[str]:
-        """Deviations that are expected where all is right, in words. What is refused now is at least said aloud."""
+        """Return the expected deviations that no longer show, in words.
+
+        A deviation that is now refused is not stale: a refusal is at least reported.
+        """
         return [
-            f"{one.capability!r} is right, and was {one.expected}; take the deviation out of its file"
-            for one in self.probed
-            if one.expected and one.standing is Standing.RIGHT
+            f"{probe.capability!r} is right, and was {probe.expected}; take the deviation out "
+            "of its file"
+            for probe in self.probed
+            if probe.expected and probe.standing is Standing.RIGHT
         ]
 
     def pinned(self) -> tuple[Declarations, SamplerDeclarations]:
-        """The declarations with what was found refused or wrong added, so that a later change shows."""
+        """Return the declarations with the probes' results added, so that a later change shows."""
 
         def add(declared: Any, probed: tuple[Probed, ...]) -> Any:
             unsupported = sorted(
                 {
                     *declared.unsupported,
                     *(
-                        one.capability
-                        for one in probed
-                        if one.standing in (Standing.REFUSED, Standing.WRONG)
+                        probe.capability
+                        for probe in probed
+                        if probe.standing in (Standing.REFUSED, Standing.WRONG)
                     ),
                 }
             )
-            supports = [one.capability for one in probed if one.standing is Standing.RIGHT]
+            supports = [probe.capability for probe in probed if probe.standing is Standing.RIGHT]
             return replace(declared, supports=tuple(supports), unsupported=tuple(unsupported))
 
         return add(self.declared, self.probed), add(self.declared_sampler, self.dealt)
@@ -175,24 +181,24 @@ class Discovery:
 def discover(
     pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int, files: Sequence[Path] = ()
 ) -> Discovery:
-    """Load what is on trial and probe it.
+    """Load a DDP and a sampler and probe them.
 
     Args:
-        pool: Ranks to probe it on.
+        pool: Ranks to probe on.
         ddp: The DDP.
         sampler: The sampler.
         max_world_size: Most ranks a probe may need.
-        files: Of deviations that are expected, beside the one that is shipped.
+        files: Of expected deviations, beside the shipped file.
 
     Raises:
-        DeviationError: One of these cannot be used.
-        LoadFailure: One of the two cannot be put on trial at all: it does not load, or is no
-            wrapper.
+        DeviationError: One of these files cannot be used.
+        LoadFailure: One of the two cannot be tested at all: it does not load, or is no wrapper.
     """
+    # Describe both before either is probed.
     described, dealing = (
         pool.describe(ddp),
         pool.describe(sampler),
-    )  # Both, before either is probed.
+    )
     return replace(
         of_ddp(pool, ddp, described, max_world_size, files),
         sampler=dealing,
@@ -207,12 +213,12 @@ def of_ddp(
     max_world_size: int,
     files: Sequence[Path] = (),
 ) -> Discovery:
-    """Probe a DDP; what is found out about it depends on no sampler.
+    """Probe a DDP; the result depends on no sampler.
 
     Args:
         pool: As above.
         ddp: As above.
-        described: What `Pool.describe` says of it.
+        described: The answer of `Pool.describe`.
         max_world_size: As above.
         files: As above.
 
@@ -225,16 +231,16 @@ def of_ddp(
         {"accumulation"} if declared.accumulation == "none" else ()
     )
     if declared.gradients == "hidden":
-        # Whether a parameter without a gradient got a zero, which may move it, is not seen.
+        # A parameter without a gradient may get a zero, which may move it. Hidden gradients do not
+        # show that.
         lacking |= {"unused", "freeze", "unfreeze"}
-        lacking |= {
-            "penalty"
-        }  # The oracle, which alone could tell what a step must come to, knows no second derivatives.
+        # Only the oracle could check such a step, and it computes no second derivatives.
+        lacking |= {"penalty"}
     if declared.reduction == "sum":
-        # What is left of a sum is summed again or not, as it is hooked: nothing says which is
-        # meant.
+        # A gradient left from the last sum may be summed again or not, depending on the hooks. No
+        # declaration says which is meant.
         lacking |= {"never_zeroed", "retained"}
-    # What is sent is looked at last, and breaks nothing before.
+    # Sending is probed last; nothing before depends on it.
     without = lacking | frozenset(declared.unsupported) | {"bucketing", "overlap", "equal_buffers"}
     scope = Scope(max_world_size, without, declared, backend=pool.backend)
     probes = _Probes(pool, ddp, scope)
@@ -244,19 +250,19 @@ def of_ddp(
     if how.get("accumulation") == "each" and (
         declared.reduction == "sum" or ("before each batch" in how and not declared.accumulation)
     ):
-        # Whether its call before a batch belongs before a step or a micro-step, nothing tells: it
-        # is not put to that test.
+        # The name does not say whether this hook runs before each step or before each micro-step.
+        # So accumulation is not tested.
         lacking |= {"accumulation"}
         probes.scope = replace(probes.scope, without=probes.scope.without | lacking)
     if how.get("without communication", "no_sync") != "no_sync":
-        lacking |= {"no_sync_nested"}  # A switch knows no depth.
+        lacking |= {"no_sync_nested"}  # A switch cannot be nested.
         probes.scope = replace(probes.scope, without=probes.scope.without | lacking)
-    if "backward" in how:  # The engine's own, which is not told that another follows.
+    if "backward" in how:  # An engine's own backward is not told that another one follows.
         lacking |= {"retained", "scaler"}
     if {
         "gradients",
         "step",
-    } & how.keys():  # They lie elsewhere, or an engine makes of them what it likes.
+    } & how.keys():  # They lie elsewhere, or an engine changes them as it likes.
         lacking |= {"clipping", "scaler"}
     if "uneven batches" not in how:
         lacking |= {"join"}
@@ -267,15 +273,15 @@ def of_ddp(
         probes.scope = replace(probes.scope, without=probes.scope.without | lacking)
     driven = [
         *described["driven"],
-        *(f"{when}: {what}" for when, what in sorted(base.ranks[0].driven.items())),
+        *(f"{when}: {call}" for when, call in sorted(base.ranks[0].driven.items())),
     ]
     probed = tuple(probes.all(lacking, base))
     buckets, shown = probes.sending(probed)
     driven += [f"buckets: {_FILLED[buckets]}"] if buckets else []
     known = expected(ddp, str(described["torch"]), files)
-    why = {one.capability: str(one) for one in known}
+    reasons = {item.capability: str(item) for item in known}
     probed, shown = (
-        tuple(replace(one, expected=why.get(one.capability, "")) for one in some)
+        tuple(replace(item, expected=reasons.get(item.capability, "")) for item in some)
         for some in (probed, shown)
     )
     return Discovery(
@@ -285,16 +291,16 @@ def of_ddp(
         (),
         tuple(driven),
         buckets,
-        tuple((one.rule, str(one)) for one in known if one.rule),
+        tuple((item.rule, str(item)) for item in known if item.rule),
         pool.backend,
     )
 
 
 def _small_enough(case: TrainingCase, max_world_size: int) -> TrainingCase:
-    """A case on at most so many ranks.
+    """Reduce a case to at most so many ranks.
 
     Raises:
-        CaseError: What it contains takes more.
+        CaseError: Its contents need more ranks.
     """
     smaller = replace(case, world_size=min(case.world_size, max_world_size))
     if smaller.ranks_needed > max_world_size:
@@ -303,39 +309,49 @@ def _small_enough(case: TrainingCase, max_world_size: int) -> TrainingCase:
 
 
 def _refusal(evidence: TrainingEvidence) -> str:
-    """What was raised on every rank; empty where that is not how it ended."""
+    """Return the exception raised on every rank; empty if the run did not end that way."""
     raised = [rank.raised for rank in evidence.ranks]
-    if evidence.incident is not None or any(one is None for one in raised):
+    if evidence.incident is not None or any(error is None for error in raised):
         return ""
     first = raised[0]
     assert first is not None
-    return f"{first['type']} in {first['phase']}: {first['message'].splitlines()[0] if first['message'] else ''}"
+    return (
+        f"{first['type']} in {first['phase']}: "
+        f"{first['message'].splitlines()[0] if first['message'] else ''}"
+    )
 
 
 def _require_wrapper(ddp: Ddp, base: TrainingEvidence) -> None:
-    """Refuse what is no wrapper before any property runs.
+    """Refuse an object that is no wrapper before any property runs.
 
     Raises:
         LoadFailure: It cannot wrap the simplest model, for a reason that is no verdict.
     """
     refusal = _refusal(base)
-    told = base.ranks[0].raised
-    if not refusal or told is None or told["phase"] != "wrap" or base.ranks[0].structure_after:
+    failure = base.ranks[0].raised
+    if (
+        not refusal
+        or failure is None
+        or failure["phase"] != "wrap"
+        or base.ranks[0].structure_after
+    ):
         return
-    text = told["message"].lower()
+    text = failure["message"].lower()
     if any(word in text for word in ("cuda", "nvidia", "nccl")):
         raise LoadFailure(
-            f"--ddp {ddp}: wrapping the simplest model raised {refusal}; it needs CUDA, not offered here"
+            f"--ddp {ddp}: wrapping the simplest model raised {refusal}; it needs CUDA, not "
+            "offered here"
         )
-    if told["type"] in ("TypeError", "AttributeError"):
+    if failure["type"] in ("TypeError", "AttributeError"):
         raise LoadFailure(
-            f"--ddp {ddp}: wrapping the simplest model raised {refusal}; it is no wrapper, or needs arguments "
+            f"--ddp {ddp}: wrapping the simplest model raised {refusal}; it is no wrapper, or "
+            "needs arguments "
             "(--ddp-arg NAME=VALUE), a --setup call or an adapter"
         )
 
 
 class _Probes:
-    """Small cases run one by one on the implementation on trial, until several have hung."""
+    """Small cases run one by one on the implementation under test, until several have hung."""
 
     def __init__(self, pool: Pool, ddp: Ddp, scope: Scope) -> None:
         self.pool, self.ddp, self.scope = pool, ddp, scope
@@ -344,7 +360,10 @@ class _Probes:
     def run(
         self, case: TrainingCase, scope: Scope | None = None, *, hangs: bool = False
     ) -> TrainingEvidence:
-        """The evidence of a probe, fitted to what is declared; of one that often hangs after less patience."""
+        """Run a probe, fitted to the declarations, and return its evidence.
+
+        A probe that often hangs gets less patience.
+        """
         scope = scope or self.scope
         evidence = self.pool.train(
             scope.fit(_small_enough(case, scope.max_world_size)),
@@ -355,7 +374,10 @@ class _Probes:
         return evidence
 
     def all(self, lacking: frozenset[str], base: TrainingEvidence) -> list[Probed]:
-        """Every training capability's probe; none where the simplest case already fails: its verdict says why."""
+        """Run every training capability's probe.
+
+        No probe runs if the simplest case already fails: its verdict gives the reason.
+        """
         broken = (
             base.incident is not None or bool(_refusal(base)) or _breach(base, self.scope) != ""
         )
@@ -369,33 +391,43 @@ class _Probes:
                 probed.append(Probed(name, Standing.UNKNOWN, declared=excused))
             else:
                 probed.append(self._probe(name, declared=excused))
-            if (
-                name == "buffers" and probed[-1].standing is not Standing.RIGHT
-            ):  # What is said of them is said once.
+            # Report a failure of buffers only once.
+            if name == "buffers" and probed[-1].standing is not Standing.RIGHT:
                 self.scope = replace(self.scope, without=self.scope.without | {name})
         return [
             *probed,
-            self._no_sync(base, next(one for one in probed if one.capability == "accumulation")),
+            self._no_sync(
+                base, next(probe for probe in probed if probe.capability == "accumulation")
+            ),
         ]
 
     def sending(self, probed: tuple[Probed, ...]) -> tuple[Buckets, tuple[Probed, ...]]:
-        """How buckets are filled, whether that and overlap are seen in what is sent under two capacities; and equal buffers."""
-        found: Buckets = ""
+        """Probe the sending of gradients: bucket filling, overlap and equal buffers.
+
+        The fill rule and overlap are read off the collectives under two bucket capacities.
+
+        Returns:
+            The fill rule, and the probes of the three capabilities.
+        """
+        fill_rule: Buckets = ""
         overlaps, declared = False, self.scope.declared
         if (
-            any(one.capability == "bucket_cap" and one.standing is Standing.RIGHT for one in probed)
+            any(
+                probe.capability == "bucket_cap" and probe.standing is Standing.RIGHT
+                for probe in probed
+            )
             and declared.gradients != "hidden"
         ):
             small, large = (
                 self.run(replace(BASE, bucket_cap=cap, steps=3)) for cap in (_BETWEEN, 1 << 20)
             )
             counts = reductions_per_step(small)[1:], reductions_per_step(large)[1:]
-            found = next(
+            fill_rule = next(
                 (how for how, expected in _SHOWS.items() if counts == ([expected] * 2, [1, 1])), ""
             )
             overlaps = overlapping(small)
-            # Some keep what belongs to a layer together, which shows only where layers have two
-            # parameters.
+            # Some implementations keep a layer's parameters together. That shows only if layers
+            # have two parameters.
             biased = replace(
                 BASE,
                 model=Model(4, (Layer("linear", 4, bias=True),) * 4),
@@ -404,17 +436,19 @@ class _Probes:
             )
             scope = replace(
                 self.scope,
-                declared=replace(declared, buckets=found),
+                declared=replace(declared, buckets=fill_rule),
                 without=self.scope.without - {"bucketing"},
             )
-            found = "" if not found or _breach(self.run(biased), scope, ("COMM-4",)) else found
+            fill_rule = (
+                "" if not fill_rule or _breach(self.run(biased), scope, ("COMM-4",)) else fill_rule
+            )
         unknown = (
             Standing.UNKNOWN
-            if any(one.standing is Standing.UNKNOWN for one in probed)
+            if any(probe.standing is Standing.UNKNOWN for probe in probed)
             else Standing.ABSENT
         )
         standings = [
-            ("bucketing", found and found == (declared.buckets or found)),
+            ("bucketing", fill_rule and fill_rule == (declared.buckets or fill_rule)),
             ("overlap", overlaps),
         ]
         shown = tuple(
@@ -429,17 +463,17 @@ class _Probes:
             )
             for name, seen in standings
         )
-        return found, (*shown, self._equal_buffers(probed))
+        return fill_rule, (*shown, self._equal_buffers(probed))
 
     def _equal_buffers(self, probed: tuple[Probed, ...]) -> Probed:
-        """Whether the ranks' buffers, which each batch moves, are equal again when the next forward starts.
+        """Probe whether the ranks' buffers are equal again when the next forward starts.
 
-        It is no duty: who claims it and does not is wrong, who does not claim it leaves each rank
-            its own.
+        Each batch changes the buffers. Equality is not required. An implementation that claims it
+        and fails is wrong; without the claim each rank may keep its own buffers.
         """
         name, declared = "equal_buffers", self.scope.declared
         buffers, excused = (
-            next(one for one in probed if one.capability == "buffers"),
+            next(probe for probe in probed if probe.capability == "buffers"),
             name in declared.unsupported,
         )
         if buffers.standing is not Standing.RIGHT:
@@ -448,15 +482,18 @@ class _Probes:
                 Standing.UNKNOWN if buffers.standing is Standing.UNKNOWN else Standing.ABSENT,
                 declared=excused,
             )
-        found = judge(self.run(replace(TRAINING["buffers"].probe, steps=3)), declared)["BUF-1"]
-        if MOVED in found.met and found.failure is None:
+        finding = judge(self.run(replace(TRAINING["buffers"].probe, steps=3)), declared)["BUF-1"]
+        if MOVED in finding.met and finding.failure is None:
             return Probed(name, Standing.RIGHT, declared=excused)
-        if found.failure is not None and name in declared.supports:
-            return Probed(name, Standing.WRONG, f"BUF-1: {found.failure.fact}", excused)
+        if finding.failure is not None and name in declared.supports:
+            return Probed(name, Standing.WRONG, f"BUF-1: {finding.failure.fact}", excused)
         return Probed(name, Standing.ABSENT, declared=excused)
 
     def _no_sync(self, base: TrainingEvidence, accumulation: Probed) -> Probed:
-        """Whether backwards can go without communication: it is what accumulation was probed with, where it is there."""
+        """Return the probe of backwards without communication.
+
+        The probe of accumulation used them if they exist.
+        """
         excused = "no_sync" in self.scope.declared.unsupported
         if (
             base.ranks[0].driven.get("accumulation", "each") != "no_sync"
@@ -477,8 +514,8 @@ class _Probes:
             return Probed(name, Standing.ABSENT, "outside what it declares", declared)
         evidence = self.run(case, scope, hangs=name in ("unused", "crossed"))
         failure, refusal = _breach(evidence, scope), _refusal(evidence)
-        # What is refused on every rank, if only at a later step, is not silently wrong; what
-        # wrapping made wrong was so before.
+        # A refusal on every rank is not silently wrong, even at a later step. An error of wrapping
+        # happened before the refusal.
         if failure and (not refusal or failure.startswith("INIT")):
             return Probed(name, Standing.WRONG, failure, declared)
         return Probed(name, Standing.REFUSED if refusal else Standing.RIGHT, refusal, declared)
@@ -487,7 +524,7 @@ class _Probes:
 _BETWEEN = 100
 """Bytes: more than one tensor of the simplest case, less than two."""
 _SHOWS: dict[Buckets, int] = {"within": 4, "reach": 2}
-"""How many buckets the simplest case's four tensors make under that capacity."""
+"""The number of buckets of the simplest case's four tensors under that capacity."""
 _FILLED: dict[Buckets, str] = {
     "within": "closed before they would exceed their capacity",
     "reach": "closed once they reach it",
@@ -497,7 +534,7 @@ _FILLED: dict[Buckets, str] = {
 def _breach(
     evidence: TrainingEvidence | ShardEvidence, scope: Scope, rules: Iterable[str] = SHIPPED
 ) -> str:
-    """The first of some rules that a probe breaches, in words."""
+    """Return the first of some rules that a probe violates, in words."""
     findings = judge(evidence, scope.declared, scope.sampler)
     return next(
         (
@@ -527,12 +564,12 @@ _JUDGED = {"resume": ("SHARD-9",), "elastic": ("SHARD-9",), "workers": ("SHARD-1
 def of_sampler(
     pool: Pool, sampler: Sampler, described: Mapping[str, Any], max_world_size: int
 ) -> tuple[Probed, ...]:
-    """Every sampler capability's probe, which takes no DDP.
+    """Probe every sampler capability, without a DDP.
 
     Args:
         pool: As above.
         sampler: As above.
-        described: What `Pool.describe` says of it.
+        described: The answer of `Pool.describe`.
         max_world_size: As above.
     """
     lacking, declared = (
@@ -543,18 +580,16 @@ def of_sampler(
     scope = Scope(max_world_size, lacking, sampler=declared)
     for name in SAMPLING:
         excused = name in declared.unsupported
-        if (
-            name in lacking or name not in QUESTIONS
-        ):  # A rank that is given is asked in every question.
+        # Every question gives a rank.
+        if name in lacking or name not in QUESTIONS:
             probed.append(
                 Probed(
                     name, Standing.ABSENT if name in lacking else Standing.RIGHT, declared=excused
                 )
             )
             continue
-        if any(
-            one.words.startswith("LIVE-1") for one in probed
-        ):  # A hang takes its whole deadline: one is enough.
+        # A hang takes its whole deadline: one is enough.
+        if any(probe.words.startswith("LIVE-1") for probe in probed):
             probed.append(Probed(name, Standing.UNKNOWN, declared=excused))
             continue
         evidence = pool.shards(QUESTIONS[name], sampler)
@@ -575,19 +610,19 @@ def of_sampler(
         if name == "resume" and all(answer.get("resumed") is None for answer in evidence.answers):
             probed.append(Probed(name, Standing.ABSENT, declared=excused))
             continue
-        # What depends on the length: all else shows whatever it is.
+        # Only the rules that depend on the length: all others show for any length.
         failure = _breach(evidence, scope, _JUDGED.get(name, ("SHARD-1", "SHARD-2", "SHARD-3")))
         probed.append(Probed(name, Standing.WRONG if failure else Standing.RIGHT, failure, excused))
     return tuple(probed)
 
 
 def to_plain(discovery: Discovery) -> dict[str, Any]:
-    """As JSON-ready data, for the workers of a session."""
+    """Return the discovery as JSON-ready data, for the workers of a session."""
 
     def rows(probed: tuple[Probed, ...]) -> list[list[Any]]:
         return [
-            [one.capability, one.standing.value, one.words, one.declared, one.expected]
-            for one in probed
+            [probe.capability, probe.standing.value, probe.words, probe.declared, probe.expected]
+            for probe in probed
         ]
 
     return {
@@ -603,7 +638,7 @@ def to_plain(discovery: Discovery) -> dict[str, Any]:
 
 
 def from_plain(plain: Mapping[str, Any]) -> Discovery:
-    """From what `to_plain` gave."""
+    """Read a discovery from the data of `to_plain`."""
 
     def probed(rows: list[list[Any]]) -> tuple[Probed, ...]:
         return tuple(Probed(name, Standing(finding), *rest) for name, finding, *rest in rows)

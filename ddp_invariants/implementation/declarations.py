@@ -1,8 +1,8 @@
-"""What an implementation says of itself: how it does what it must, and what it does not do at all.
+"""Declarations of an implementation: how it does what it must, and what it does not do at all.
 
-Nothing of it is taken on trust: a declaration changes what is judged, never whether. It stands in a
-`declares` attribute of the implementation or its adapter, or in a TOML file (`--declare FILE`, or
-what `discover --pin FILE` wrote), under `[ddp]` and `[sampler]`.
+No declaration is taken on trust: it changes how a rule is judged, never whether it is judged. It
+stands in a `declares` attribute of the implementation or its adapter, or in a TOML file (`--declare
+FILE`, or the file written by `discover --pin FILE`), under `[ddp]` and `[sampler]`.
 
 Standard library only: the rank side imports this module under any interpreter.
 """
@@ -35,15 +35,15 @@ Saves = Literal["epoch", "place"]
 
 MOST_LAYERS = 64
 SHARDED = 3
-"""The stage of sharding from which on parameters are whole only while a layer computes."""
+"""The sharding stage from which on parameters are whole only while a layer computes."""
 
 
 @dataclass(frozen=True)
 class Stack:
-    """The one shape of model a whole training step computes: linear layers without bias, all float32.
+    """The only model that a whole training step computes: linear layers without bias, all float32.
 
     Attributes:
-        layers: How many; 0 for any number.
+        layers: The number of layers; 0 for any number.
         activation: Between the layers.
         last: After the last one.
     """
@@ -60,36 +60,36 @@ class Stack:
 
 @dataclass(frozen=True)
 class Declarations:
-    """Of a DDP.
+    """The declarations of a DDP.
 
     Attributes:
-        init: When the ranks become equal: `wrap`, at the latest `first_forward`, or never, because
-            they are built equal (`seed`).
-        reduction: What a gradient is over the ranks.
-        gradients: Who holds the reduced gradient: `all` ranks, the `owner` of each parameter alone,
-            or nobody (`hidden`: parameters carry the proof).
-        exactness: How far a reduced gradient may be from the mean: by rounding in its own dtype
-            (`bitwise` means that ranks agree to the bit), by rounding to a lower one, or `lossy`,
-            which leaves only agreement to judge.
+        init: When the ranks become equal: in `wrap`, at the latest in `first_forward`, or never,
+            because they are built equal (`seed`).
+        reduction: The operation on a gradient over the ranks.
+        gradients: The holders of the reduced gradient: `all` ranks, only the `owner` of each
+            parameter, or none (`hidden`: then the parameters are the proof).
+        exactness: The allowed distance of a reduced gradient from the mean. `bitwise`: rounding in
+            its own dtype, and ranks agree to the bit. A lower dtype: rounding to that dtype.
+            `lossy`: any distance, so that only agreement is judged.
         accumulation: How several backwards per step are run: all but the last under `no_sync`,
-            `each` synchronised, or not at all (`none`). Empty: found out by looking for `no_sync`.
+            `each` synchronised, or not at all (`none`). Empty: discovered by looking for `no_sync`.
         zero: Stage of sharding: 1 optimizer state, 2 gradients too, 3 parameters too; 0 none.
-        partition: What a shard is made of: equal numbers of `elements`, of `rows` (the first
+        partition: The unit of a shard: equal numbers of `elements`, of `rows` (the first
             dimension), or whole `parameters`, whose sizes differ.
-        optimizer: Whether every rank keeps the whole optimizer state, `replicated`, or it is the
-            implementation's `own` affair, as with `--opt`.
-        main: Dtype of the copy an optimizer updates where parameters are of a lower one; empty: it
-            updates them themselves.
-        buckets: How they are filled: closed before they would exceed their capacity (`within`), or
-            once they have reached it (`reach`). Empty: found out.
-        divisor: By how many a sum over the ranks is divided when some have run out of batches: by
-            those there were at first (`initial`), so that these count as zero, or by those that
-            still have one (`active`).
+        optimizer: `replicated` if every rank keeps the whole optimizer state, `own` if the
+            implementation manages it, as with `--opt`.
+        main: Dtype of the copy that an optimizer updates if parameters have a lower one. Empty: it
+            updates the parameters themselves.
+        buckets: How buckets are filled: closed before they would exceed their capacity (`within`),
+            or once they have reached it (`reach`). Empty: discovered.
+        divisor: The divisor of a sum over the ranks after some have run out of batches. `initial`:
+            the initial number of ranks, so that these count as zero. `active`: the number of ranks
+            that still have a batch.
         loss: Of a whole training step: the suite's own (`tagged`), or the mean of squared errors
             (`mse`).
-        stack: Of a whole training step: the model it computes; None where it takes any module.
-        supports: Capabilities claimed: each must be met and not refused.
-        unsupported: Capabilities not claimed: what happens there is printed and accuses nobody.
+        stack: Of a whole training step: the model it computes; None if it takes any module.
+        supports: Claimed capabilities: each must be met and not refused.
+        unsupported: Capabilities not claimed: their results are printed and are no violation.
     """
 
     init: Init = "wrap"
@@ -131,16 +131,16 @@ class Declarations:
 
 @dataclass(frozen=True)
 class SamplerDeclarations:
-    """Of a sampler.
+    """The declarations of a sampler.
 
     Attributes:
         padding: How unequal shards become equal: by at most W - 1 repeated indices (`wrap`), by
             whole batches (`batch`), or not at all (`none`: exact and unequal).
-        layout: Which part of the order a rank holds; empty: not said, not judged. `scatter`: no
-            index, but the data themselves, sent by the first rank, so that ranks are asked
-            together, in a process group.
-        saves: What a saved state holds: the `epoch` and how much of it was taken, or the `place`
-            alone, so that `set_epoch` is called before it is loaded.
+        layout: The part of the order that a rank holds. Empty: not declared and not judged.
+            `scatter`: a rank holds no index but the data themselves, sent by the first rank; so
+            the ranks are asked together, in a process group.
+        saves: The contents of a saved state. `epoch`: the epoch and how much of it was taken.
+            `place`: only the latter, so that `set_epoch` is called before the state is loaded.
         supports: Capabilities claimed.
         unsupported: Capabilities not claimed.
     """
@@ -170,7 +170,8 @@ def _check(declared: Any, choices: Mapping[str, Any]) -> None:
         for word in getattr(declared, name, ()):
             if word not in CAPABILITIES:
                 raise DeclarationError(
-                    f"{name} names {word!r}, which is no capability{_meant(word, CAPABILITIES)}; they are "
+                    f"{name} names {word!r}, which is no "
+                    f"capability{_meant(word, CAPABILITIES)}; they are "
                     f"{', '.join(CAPABILITIES)}"
                 )
 
@@ -227,15 +228,19 @@ CAPABILITIES = {
     "crossed": "gradients that become ready in another order on one rank than on the others",
     "joint": "two forwards before one backward of their summed losses",
     "retained": "two backwards through one forward, each synchronised",
-    "penalty": "a loss with a penalty on gradients by its inputs, which are asked for with a graph of their own",
+    "penalty": "a loss with a penalty on gradients by its inputs, which are asked for with a "
+    "graph of their own",
     "twice": "a layer that a forward calls twice",
     "checkpointed": "layers that backward computes again",
     "reentrant": "layers that backward computes again in a backward of its own",
-    "in_parts": "a parameter whose gradient one backward computes in parts, each in a backward of its own",
+    "in_parts": "a parameter whose gradient one backward computes in parts, each in a backward "
+    "of its own",
     "evaluation": "a forward in evaluation between steps",
-    "evaluation_with_gradients": "a forward in evaluation of which gradients could be asked for, and none are",
+    "evaluation_with_gradients": "a forward in evaluation of which gradients could be asked "
+    "for, and none are",
     "forward_only": "a forward in training of which nothing comes",
-    "forward_only_quiet": "such a forward before a step of several backwards, of which all but the last run under no_sync",
+    "forward_only_quiet": "such a forward before a step of several backwards, of which all but "
+    "the last run under no_sync",
     "learning_rate": "another learning rate from some step on",
     "decay": "less momentum and weight decay from some step on",
     "freeze": "a layer frozen after wrapping",
@@ -260,38 +265,39 @@ CAPABILITIES = {
     "elastic": "a state that ranks of another number go on from",
     "resume": "a state to save and to go on from, in the middle of an epoch",
 }
-"""What an implementation may claim or not claim, by name."""
+"""The capabilities that an implementation may claim or not claim, by name."""
 
 
 def declare(kind: type[Declared], plain: Mapping[str, Any]) -> Declared:
-    """Declarations from plain data, as a `declares` attribute or a TOML table holds it.
+    """Make declarations from plain data, as in a `declares` attribute or a TOML table.
 
     Raises:
-        DeclarationError: A name or value nobody knows.
+        DeclarationError: A name or value is unknown.
     """
-    known = {one.name for one in fields(kind)}
+    known = {item.name for item in fields(kind)}
     for name in plain:
         if name not in known:
             raise DeclarationError(
-                f"{name!r} is no declaration{_meant(name, known)}; known are {', '.join(sorted(known))}"
+                f"{name!r} is no declaration{_meant(name, known)}; known are "
+                f"{', '.join(sorted(known))}"
             )
-    found = dict(plain)
+    values = dict(plain)
     for name in ("supports", "unsupported"):
-        if name in found:
-            found[name] = tuple(found[name])
-    if found.get("stack") is not None and not isinstance(found["stack"], Stack):
+        if name in values:
+            values[name] = tuple(values[name])
+    if values.get("stack") is not None and not isinstance(values["stack"], Stack):
         try:
-            found["stack"] = Stack(**found["stack"])
+            values["stack"] = Stack(**values["stack"])
         except TypeError:
             raise DeclarationError(
-                f"stack = {found['stack']!r}: expected a table of layers, activation and last"
+                f"stack = {values['stack']!r}: expected a table of layers, activation and last"
             ) from None
-    return kind(**found)
+    return kind(**values)
 
 
 @dataclass(frozen=True)
 class DeclarationFile:
-    """What a TOML file declares of both sides."""
+    """The declarations in a TOML file, for DDP and sampler."""
 
     ddp: dict[str, Any] = field(default_factory=dict)
     sampler: dict[str, Any] = field(default_factory=dict)
@@ -301,7 +307,7 @@ def read(path: Path) -> DeclarationFile:
     """Read a declaration file.
 
     Raises:
-        DeclarationError: It cannot be read, is no TOML, or holds something nobody knows.
+        DeclarationError: It cannot be read, is no TOML, or holds an unknown name or value.
     """
     try:
         plain = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -321,12 +327,12 @@ def read(path: Path) -> DeclarationFile:
 
 
 def to_toml(table: str, declared: Declarations | SamplerDeclarations) -> str:
-    """One table of a declaration file: what differs from the defaults."""
+    """Write one table of a declaration file: the fields that differ from the defaults."""
     lines = [f"[{table}]"]
-    for one in fields(declared):
-        value = getattr(declared, one.name)
-        if value != one.default:
-            lines.append(f"{one.name} = {_toml(value)}")
+    for item in fields(declared):
+        value = getattr(declared, item.name)
+        if value != item.default:
+            lines.append(f"{item.name} = {_toml(value)}")
     return "\n".join(lines) + "\n"
 
 
@@ -336,7 +342,9 @@ def _toml(value: object) -> str:
     if isinstance(value, Stack):
         return (
             "{ "
-            + ", ".join(f"{one.name} = {_toml(getattr(value, one.name))}" for one in fields(value))
+            + ", ".join(
+                f"{item.name} = {_toml(getattr(value, item.name))}" for item in fields(value)
+            )
             + " }"
         )
     return f'"{value}"' if isinstance(value, str) else str(value)

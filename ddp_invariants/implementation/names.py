@@ -1,6 +1,7 @@
-"""The forms a name may have, told without importing what it stands for: controller and ranks say the same of a bad one.
+"""The allowed forms of a name, checked without importing what it names.
 
-Standard library only: the rank side imports this module under any interpreter.
+So controller and ranks report a bad name alike. Standard library only: the rank side imports this
+module under any interpreter.
 """
 
 import difflib
@@ -19,11 +20,14 @@ SHORT_NAMES: dict[str, dict[str, str]] = {
 }
 
 ENTRY_POINTS = "ddp_invariants."
-"""A package ships its adapters as entry points of the groups `ddp_invariants.ddp` and `ddp_invariants.sampler`."""
+"""The prefix of the entry point groups `ddp_invariants.ddp` and `ddp_invariants.sampler`.
+
+A package ships its adapters in them.
+"""
 
 
 def target_of(name: str, side: str) -> str:
-    """A name with short names and entry points resolved."""
+    """Return a name with short names and entry points resolved."""
     if name in SHORT_NAMES.get(side, {}):
         return SHORT_NAMES[side][name]
     if ":" not in name:
@@ -34,7 +38,7 @@ def target_of(name: str, side: str) -> str:
 
 
 def misnamed(name: str, side: str) -> str:
-    """What is wrong with a name, as far as it can be told from it; empty where nothing is."""
+    """Return what is wrong with a name, as far as the name itself shows it; empty if nothing is."""
     module, colon, attribute = target_of(name, side).rpartition(":")
     if colon and module and attribute:
         missing = module.endswith(".py") and not Path(module).is_file()

@@ -1,4 +1,6 @@
-"""What is on trial, as the user named it: plain data that the controller hands to the ranks, which import it.
+"""The implementation under test, as the user named it.
+
+It is plain data that the controller hands to the ranks; the ranks import the implementation.
 
 Standard library only: the rank side imports this module under any interpreter.
 """
@@ -19,7 +21,7 @@ Arguments = tuple[tuple[str, str], ...]
 
 
 def arguments(option: str, texts: Iterable[str]) -> Arguments:
-    """Arguments from the texts of a repeatable option.
+    """Parse the texts of a repeatable option into arguments.
 
     Raises:
         NamingError: One of them is not name=value.
@@ -32,20 +34,20 @@ def arguments(option: str, texts: Iterable[str]) -> Arguments:
 
 @dataclass(frozen=True)
 class Ddp:
-    """A DDP on trial, and what is to be done around it.
+    """A DDP under test, and the calls around it.
 
     Attributes:
         name: `reference`, `torch`, `none`, `package.module:Name`, `path/to/file.py:Name`,
             `course:FILE#KIND`, or the name of an entry point.
-        arguments: Passed to what it names.
+        arguments: Passed to the named implementation.
         setup: Calls made before wrapping, such as `pkg.mod:init(dp_size=WORLD)`.
-        start: Method called before each step's batch; empty: found by its usual names; `none`: no
+        start: Method called before each step's batch; empty: chosen by its usual names; `none`: no
             call.
         finish: Method called after backward, likewise.
         after: A free function called after backward.
         optimizer: An optimizer class that shards or synchronises; empty for the case's own.
         optimizer_arguments: Passed to it.
-        declares: Declarations in a file, which win over those it brings.
+        declares: Declarations in a file, which override the implementation's own.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -61,7 +63,7 @@ class Ddp:
     declares: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def options(self) -> str:
-        """The command-line options that name it, empty for the default."""
+        """Return the command-line options that name it, empty for the default."""
         words = [] if self.name == "reference" else ["--ddp", self.name]
         words += [
             word for name, value in self.arguments for word in ("--ddp-arg", f"{name}={value}")
@@ -78,7 +80,7 @@ class Ddp:
         return shlex.join(words)
 
     def __str__(self) -> str:
-        """What a report calls it: its name, with the options that make it what it is."""
+        """Return its name in a report, with the options that matter."""
         return (
             self.options().removeprefix("--ddp ")
             if self.name != "reference"
@@ -86,12 +88,12 @@ class Ddp:
         )
 
     def to_plain(self) -> dict[str, Any]:
-        """As JSON-ready data."""
+        """Return the DDP as JSON-ready data."""
         return asdict(self)
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
-        """From what `to_plain` gave."""
+        """Read a DDP from the data of `to_plain`."""
         return cls(
             **{
                 **plain,
@@ -104,7 +106,7 @@ class Ddp:
 
 @dataclass(frozen=True)
 class Sampler:
-    """A sampler on trial: its name, what is passed to it, and declarations in a file."""
+    """A sampler under test: its name, its arguments, and declarations in a file."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -113,7 +115,7 @@ class Sampler:
     declares: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def options(self) -> str:
-        """The command-line options that name it, empty for the default."""
+        """Return the command-line options that name it, empty for the default."""
         words = [] if self.name == "reference" else ["--sampler", self.name]
         return shlex.join(
             words
@@ -125,22 +127,22 @@ class Sampler:
         )
 
     def __str__(self) -> str:
-        """What a report calls it."""
+        """Return its name in a report."""
         return self.options().removeprefix("--sampler ") or self.name
 
     def to_plain(self) -> dict[str, Any]:
-        """As JSON-ready data."""
+        """Return the sampler as JSON-ready data."""
         return asdict(self)
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
-        """From what `to_plain` gave."""
+        """Read a sampler from the data of `to_plain`."""
         return cls(**{**plain, "arguments": _pairs(plain["arguments"])})
 
 
 def options(ddp: Ddp, sampler: Sampler) -> str:
-    """The command-line options that name both, empty for the reference."""
-    return " ".join(one for one in (ddp.options(), sampler.options()) if one)
+    """Return the command-line options that name both, empty for the reference."""
+    return " ".join(text for text in (ddp.options(), sampler.options()) if text)
 
 
 def _pairs(plain: Any) -> Arguments:
@@ -148,16 +150,17 @@ def _pairs(plain: Any) -> Arguments:
 
 
 def named(given: Mapping[str, Any]) -> tuple[Ddp, Sampler]:
-    """What is on trial, from the values of the command-line options (`OPTIONS`).
+    """Make the DDP and the sampler from the values of the command-line options (`OPTIONS`).
 
     Raises:
         NamingError: An option cannot be read.
-        DeclarationError: A declaration file cannot.
+        DeclarationError: A declaration file cannot be read.
     """
     for side in ("ddp", "sampler"):
         special = side == "ddp" and (given[side] == "none" or given[side].startswith("course:"))
         wrong = "" if special else misnamed(given[side], side)
-        if wrong:  # Told before anything is started; what only an import tells, the ranks do.
+        # Report it before anything starts; the ranks report errors that only an import shows.
+        if wrong:
             raise NamingError(wrong)
     declared = _declared(given)
     ddp = Ddp(
@@ -177,21 +180,21 @@ def named(given: Mapping[str, Any]) -> tuple[Ddp, Sampler]:
 
 
 def _declared(given: Mapping[str, Any]) -> DeclarationFile:
-    """What the file given declares; without one, the files beside the implementations."""
+    """Return the declarations of the given file, or of the files beside the implementations."""
     if given["declare"]:
         return read(Path(given["declare"]))
-    found = {}
+    tables = {}
     for side in ("ddp", "sampler"):
         file, colon, name = given[side].rpartition(":")
         beside = Path(file.removesuffix(".py") + f".{name}.toml")
         if colon and file.endswith(".py") and beside.is_file():
-            found[side] = getattr(read(beside), side)
-    return DeclarationFile(**found)
+            tables[side] = getattr(read(beside), side)
+    return DeclarationFile(**tables)
 
 
 @dataclass(frozen=True)
 class Option:
-    """A command-line option: its placeholder, what it is for, its default, and whether it may be given several times."""
+    """A command-line option: placeholder, help text, default, and whether it may be repeated."""
 
     placeholder: str
     told: str
@@ -226,4 +229,4 @@ OPTIONS: dict[str, Option] = {
         "FILE", "TOML file of declarations (default: FILE.NAME.toml beside the implementation)"
     ),
 }
-"""The options that say what is on trial."""
+"""The options that name the implementation under test."""

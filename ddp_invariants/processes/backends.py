@@ -1,4 +1,4 @@
-"""Over what ranks communicate and where their tensors are: what can be asked for, and what a machine can run of it."""
+"""The backends and devices of ranks: those that can be asked for, and those a machine can run."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -18,18 +18,19 @@ _DEVICE: dict[BackendName, DeviceName] = {
     "nccl-shared": "cuda",
 }
 SHARING = 2
-"""Ranks that may share one device over NCCL: as many as its guide says should run."""
+"""Ranks that may share one device over NCCL: the number that its guide recommends."""
 
 
 @dataclass(frozen=True)
 class Backend:
-    """A backend and the device of the tensors it is given.
+    """A backend and the device of its tensors.
 
     Attributes:
-        backend: `gloo` over processors' memory; `gloo-cuda` likewise, of tensors on a device, which
-            ranks may share; `nccl`, a device a rank; `nccl-shared`, experimental: two ranks on each
-            device, which NCCL supports from 2.30 on, and takes for two machines before.
-        device: Where the tensors are.
+        backend: `gloo` for tensors in CPU memory. `gloo-cuda` for tensors on a device, which ranks
+            may share. `nccl` with one device per rank. `nccl-shared` (experimental) with two ranks
+            on each device. NCCL supports that from 2.30 on; older versions need different
+            machine names for the two ranks.
+        device: The device of the tensors.
     """
 
     backend: BackendName = "gloo"
@@ -46,21 +47,21 @@ class Backend:
 
     @property
     def carrier(self) -> str:
-        """What torch calls the backend."""
+        """The name of the backend in torch."""
         return self.backend.partition("-")[0]
 
     @property
     def options(self) -> str:
-        """How it is asked for on a command line; empty for what is usual."""
+        """The command line option for it; empty for the default."""
         return "" if self == ON_THE_CPU else f"--backend {self.backend}"
 
 
 ON_THE_CPU = Backend()
-"""What is usual."""
+"""The default."""
 
 
 def wanted(backend: BackendName, device: DeviceName | None) -> Backend:
-    """What two options ask for; `auto` is what there is for a device.
+    """Return the backend and device that two options ask for; `auto` is the device's own backend.
 
     Raises:
         CaseError: They contradict one another.
@@ -76,15 +77,15 @@ def wanted(backend: BackendName, device: DeviceName | None) -> Backend:
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """What a rank sees of devices.
+    """The devices that a rank sees.
 
     Attributes:
         torch: Version of torch.
-        cuda: The CUDA it is built for; None where it is built without.
-        nccl: Whether it is built with NCCL.
-        devices: How many there are.
-        visible: What its launcher says is visible to it; empty for all.
-        node: What tells its machine from others.
+        cuda: The CUDA version that torch is built for; None without CUDA.
+        nccl: True if torch is built with NCCL.
+        devices: The number of devices.
+        visible: The devices that the launcher makes visible; empty for all.
+        node: The identity of the rank's machine.
     """
 
     torch: str
@@ -96,7 +97,7 @@ class DeviceInfo:
 
 
 def not_run(backend: Backend, device_info: DeviceInfo) -> str:
-    """Why cases are not run that way where a rank sees so much; empty where they are."""
+    """Return why cases cannot run over a backend on a rank; empty if they can."""
     if backend.device == "cpu":
         return ""
     if not device_info.cuda:
@@ -109,12 +110,12 @@ def not_run(backend: Backend, device_info: DeviceInfo) -> str:
 
 
 def bound(backend: Backend, device_infos: Sequence[DeviceInfo]) -> tuple[int, str] | None:
-    """How many ranks can run that way at most, and why; None where devices set no bound.
+    """Return the most ranks a backend can run, and why; None if devices set no limit.
 
     Args:
-        backend: What was asked for.
-        device_infos: Of the ranks of a job, in order; of one machine's own ranks that of the first, which
-            the others share.
+        backend: The backend and device that were asked for.
+        device_infos: Of the ranks of a job, in order. For one machine's own ranks only that of the first,
+            which the others share.
     """
     if backend.carrier != "nccl":
         return None
@@ -132,5 +133,5 @@ def bound(backend: Backend, device_infos: Sequence[DeviceInfo]) -> tuple[int, st
                 break
             taken[device] += 1
             ranks += 1
-    what = "a device" if each == 1 else "half a device"
-    return ranks, f"{backend}: {what} for each rank, and here they are for {ranks}"
+    share = "a device" if each == 1 else "half a device"
+    return ranks, f"{backend}: {share} for each rank, and here they are for {ranks}"

@@ -1,7 +1,8 @@
-"""Starts the hosts and speaks to them: the one place of the controller where processes come from.
+"""The hosts' start and end: the one place of the controller that starts processes.
 
-Two hosts with different hash seeds, and ranks forked from them in turn: under torchrun
-every rank has its own, and code that iterates a set must not pass here by sharing one.
+There are two hosts with different hash seeds, and ranks are forked from them in turn. Under
+torchrun every rank has its own hash seed. An implementation that iterates a set must not pass here
+only because all ranks share one.
 """
 
 import contextlib
@@ -17,25 +18,25 @@ from typing import Self
 
 HASH_SEEDS = ("1", "2")
 LOOPBACK = "lo"
-"""Where ranks of one machine meet, so that no name has to resolve."""
+"""The interface on which ranks of one machine meet, so that no name has to resolve."""
 STARTING = 180.0
 """Seconds a host may take to import torch on a busy machine."""
 PATIENCE = 10.0
-"""Seconds for what takes the kernel milliseconds: nothing here waits for ever."""
+"""Seconds for an action that takes the kernel milliseconds: nothing here waits for ever."""
 
 
 class Hosts:
     """The fork servers of a session, shared by all its pytest workers.
 
     Args:
-        python: The interpreter they and all ranks run under; empty for this one. Another is handed
-            this package, and needs torch and numpy of its own.
+        python: The interpreter of the hosts and all ranks; empty for this one. Another interpreter
+            is handed this package, and needs torch and numpy of its own.
         hash_seeds: Of the hosts, one each.
         interface: The network interface over which ranks reach one another; empty to leave that to
             gloo.
 
     Attributes:
-        addresses: Where pools connect to; plain strings, to be handed to other processes.
+        addresses: The addresses that pools connect to, as plain strings for other processes.
     """
 
     def __init__(
@@ -48,12 +49,11 @@ class Hosts:
         self.addresses: list[str] = []
         self._handed = tempfile.TemporaryDirectory(prefix="ddp-invariants-") if python else None
         root = _ROOT if self._handed is None else Path(self._handed.name)
-        if (
-            self._handed is not None
-        ):  # The package alone: what lies beside it here belongs to this interpreter.
+        # Hand over the package alone: its neighbours here belong to this interpreter.
+        if self._handed is not None:
             (root / "ddp_invariants").symlink_to(_ROOT / "ddp_invariants")
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the hosts; closed by close()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
         for number, hash_seed in enumerate(hash_seeds):
             # Abstract: no file to leave behind. The host refuses connections of other users.
             address = f"ddp-invariants-{os.getpid()}-{number}-{secrets.token_hex(8)}"
@@ -81,7 +81,7 @@ class Hosts:
             self.addresses.append(address)
 
     def close(self) -> None:
-        """End the hosts, which end everything below them first; see [Note: orphans] in host.py."""
+        """End the hosts, which end all their descendants first; see [Note: orphans] in host.py."""
         for process in self._processes:
             process.terminate()
             process.send_signal(signal.SIGCONT)  # A rank may have stopped it.
@@ -90,7 +90,7 @@ class Hosts:
                 process.wait(PATIENCE)
             except subprocess.TimeoutExpired:
                 process.kill()  # The kernel ends its ranks.
-                with contextlib.suppress(subprocess.TimeoutExpired):  # It is in the kernel's hands.
+                with contextlib.suppress(subprocess.TimeoutExpired):  # Only the kernel can end it.
                     process.wait(PATIENCE)
         self._errors.close()
         if self._handed is not None:
@@ -104,13 +104,13 @@ class Hosts:
 
 
 _ROOT = Path(__file__).resolve().parents[2]
-"""Where this package lies."""
+"""The folder that holds this package."""
 
 
 def environment(
     hash_seed: str = HASH_SEEDS[0], root: Path = _ROOT, interface: str = LOOPBACK
 ) -> dict[str, str]:
-    """What a host is started with, for what is to see what it sees."""
+    """Return the environment a host is started with, for any process that must see the same."""
     inherited = os.environ.get("PYTHONPATH")
     return {
         **os.environ,

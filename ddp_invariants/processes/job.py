@@ -1,9 +1,11 @@
-"""A job of several processes, as torchrun and srun start them: rank 0 draws and judges, the others serve it ranks.
+"""A job of several processes, as torchrun and srun start them.
 
-Every process of the job starts a host of its own, with the devices, cores and environment its
-launcher gave it, so that a case's rank 3 lives where the job's rank 3 does. What the processes have
-to say of themselves they say once, through the store the launcher gives them; from then on rank 0's
-pools speak to each by TCP (`ranks/remote.py`, `ranks/serving.py`), never by a collective.
+Rank 0 draws cases and judges them; the other processes keep ranks for it.
+
+Every process of the job starts its own host, with the devices, cores and environment that its
+launcher gave it. So a case's rank 3 runs in the place of the job's rank 3. Each process sends its
+address once, through the launcher's store. From then on rank 0's pools speak to each process by TCP
+(`ranks/remote.py`, `ranks/serving.py`), never by a collective.
 """
 
 import contextlib
@@ -29,24 +31,24 @@ from ddp_invariants.processes.remote import Place, connect
 from ddp_invariants.processes.serving import ABANDONED, Server
 
 COMING = 90.0
-"""Seconds the processes of a job have to come together: each imports torch first, and nodes start at different times."""
+"""Seconds in which a job's processes must meet: each imports torch, and nodes start unevenly."""
 _ADDRESS_OF = 0x8915
 """SIOCGIFADDR: an interface's address."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a launcher says of this process.
+    """The launcher's description of this process and its job.
 
     Attributes:
-        launcher: Who started it.
+        launcher: The launcher that started it.
         rank: Of this process.
-        world_size: How many there are.
-        host: Where the launcher's store is, or where rank 0 is to keep it.
+        world_size: The number of processes.
+        host: The host of the launcher's store, or the host on which rank 0 is to keep it.
         port: Its port.
-        restarts: How often an elastic launcher has started the job anew.
-        most_restarts: How often it may.
-        run: What the launcher calls the job.
+        restarts: The number of times that an elastic launcher has restarted the job.
+        most_restarts: The number of restarts that it allows.
+        run: The launcher's name of the job.
     """
 
     launcher: str
@@ -60,7 +62,7 @@ class Job:
 
 
 def job(environment: Mapping[str, str] = os.environ) -> Job | None:
-    """The job this process is part of; None where it was started by itself, by whomever: its ranks are its own then.
+    """Return the job this process is part of; None for a process with ranks of its own.
 
     Raises:
         HarnessError: The launcher's variables make no sense.
@@ -68,8 +70,8 @@ def job(environment: Mapping[str, str] = os.environ) -> Job | None:
     elastic = all(
         name in environment for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     )
-    # A batch script has SLURM_PROCID and SLURM_NTASKS, too; what srun starts there has the step's,
-    # and needs a meeting place.
+    # A batch script has SLURM_PROCID and SLURM_NTASKS, too. A process that srun starts there also
+    # has the step's variables, and needs a meeting place.
     meets = "MASTER_ADDR" in environment and "MASTER_PORT" in environment
     step = environment.get("SLURM_STEP_NUM_TASKS", "1") != "1"
     if elastic:
@@ -82,7 +84,8 @@ def job(environment: Mapping[str, str] = os.environ) -> Job | None:
         launcher, names = "srun", ("SLURM_PROCID", "SLURM_NTASKS")
         if not meets:
             raise HarnessError(
-                "srun has started several processes, and nothing says where they meet: set MASTER_ADDR to the "
+                "srun has started several processes, and nothing says where they meet: set "
+                "MASTER_ADDR to the "
                 "first node's name and MASTER_PORT to a free port"
             )
     else:
@@ -118,30 +121,32 @@ def _number(environment: Mapping[str, str], name: str, absent: str = "") -> int:
 
 
 _led: list["Cluster"] = []
-"""The job that this process leads, if it does: as much the process's own as its rank is."""
+"""The job that this process leads, if it does: as much process-wide state as its rank is."""
 
 
 def led() -> "Cluster | None":
-    """The job this process leads; None where it was started by itself."""
+    """Return the job this process leads; None if it is not rank 0 of a job."""
     return _led[0] if _led else None
 
 
 def enter() -> int | None:
-    """Take this process's place in the job it is part of, if it is: in every one but rank 0 that is to serve until the end.
+    """Act as rank 0 or serve rank 0, if this process is in a job.
+
+    Every process except rank 0 serves here until the end.
 
     Returns:
-        The exit status where this process's part is over: it has served, or the job did not come
-        together. None where it goes on, by itself or as rank 0, which then has to `leave`.
+        The exit status if this process's part is over: it has served, or the job did not come
+        together. None if it goes on, by itself or as rank 0, which must call `leave` later.
     """
     try:
-        ours = job()
-        if ours is None:
+        current = job()
+        if current is None:
             return None
-        if ours.rank:
-            return serve(ours)
-        # Launchers end a job by SIGTERM: what was found until then is to be seen, as after Ctrl-C.
+        if current.rank:
+            return serve(current)
+        # Launchers end a job by SIGTERM. The findings so far must be shown, as after Ctrl-C.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        _led.append(Cluster(ours))
+        _led.append(Cluster(current))
     except HarnessError as error:
         sys.stderr.write(f"ddp-invariants: {error}\n")
         return ABANDONED
@@ -149,15 +154,15 @@ def enter() -> int | None:
 
 
 def leave(status: int) -> None:
-    """End what this process leads, if it does, with the exit status it is about to have."""
+    """End the job that this process leads, if any, with this process's exit status."""
     while _led:
-        ours = _led.pop()
-        ours.end()
-        ours.release(status)
+        cluster = _led.pop()
+        cluster.end()
+        cluster.release(status)
 
 
 def serve(ours: Job) -> int:
-    """Be a process of the job other than rank 0: serve until rank 0 is over or gone; the exit status."""
+    """Serve rank 0 from another process until it is over or gone, and return the exit status."""
     try:
         interface, address = _network(ours)
         with (
@@ -185,7 +190,7 @@ def _place(ours: Job, address: str, port: int, token: str) -> Place:
 
 
 def _introduce(hosts: Hosts, ours: Job, place: Place) -> list[str | None]:
-    """Say where this process serves; in rank 0, what the others say."""
+    """Send this process's place to rank 0; in rank 0, return the places of all."""
     with Pool(hosts.addresses) as pool:
         return pool.introduce(
             {
@@ -200,14 +205,14 @@ def _introduce(hosts: Hosts, ours: Job, place: Place) -> list[str | None]:
 
 
 class Cluster:
-    """What rank 0 holds of its job: a host of its own, and where the others serve.
+    """Rank 0's view of its job: its own host, and the places of the other processes.
 
     Args:
         ours: The job.
 
     Attributes:
         addresses: Of the hosts, by rank, for pools.
-        places: Where each rank is.
+        places: The place of each rank.
 
     Raises:
         HarnessError: Not all processes of the job have come, or they do not fit together.
@@ -235,7 +240,8 @@ class Cluster:
         missing = [str(rank) for rank in range(self.job.world_size) if rank not in came]
         if missing:
             raise HarnessError(
-                f"rank {' and '.join(missing)} of {self.job.world_size} did not come within {COMING:.0f} s; "
+                f"rank {' and '.join(missing)} of {self.job.world_size} did not come within "
+                f"{COMING:.0f} s; "
                 f"there are {', '.join(map(str, self.places))}"
             )
         for place in self.places:
@@ -243,7 +249,8 @@ class Cluster:
                 raise HarnessError(f"{place} has {place.suite}, rank 0 has {here.suite}")
             if _loopback(place) != _loopback(here):
                 raise HarnessError(
-                    f"{place} and {here} are not to be reached alike: set GLOO_SOCKET_IFNAME to the interface "
+                    f"{place} and {here} are not to be reached alike: set GLOO_SOCKET_IFNAME "
+                    "to the interface "
                     "that joins the nodes"
                 )
 
@@ -258,7 +265,7 @@ class Cluster:
         return f"{self.job.world_size} ranks under {self.job.launcher}: {where}"
 
     def close(self) -> None:
-        """Nothing: a session that uses the job's hosts ends before the job does."""
+        """Do nothing: a session that uses the job's hosts ends before the job does."""
 
     def end(self) -> None:
         """End this process's host."""
@@ -267,8 +274,8 @@ class Cluster:
     def release(self, status: int) -> None:
         """Let the other processes end, with this exit status, once this process has ended.
 
-        Not before: a launcher ends all processes of a node when it sees one fail, and this one may
-            still be writing.
+        They must not end earlier: a launcher ends all processes of a node when it sees one fail,
+        and this process may still be writing.
         """
         for session in self._sessions:
             with contextlib.suppress(OSError):  # It is gone already.
@@ -282,10 +289,10 @@ def _loopback(place: Place) -> bool:
 
 
 def _network(ours: Job) -> tuple[str, str]:
-    """The interface over which the job's nodes reach this one, and its address there.
+    """Return the interface over which the job's nodes reach this one, and its address there.
 
-    The one that leads to the launcher's meeting place, unless GLOO_SOCKET_IFNAME names another, as
-    for any job on gloo.
+    It is the interface that leads to the launcher's meeting place, unless GLOO_SOCKET_IFNAME names
+    another one, as for any job on gloo.
 
     Raises:
         HarnessError: There is none.
@@ -295,7 +302,8 @@ def _network(ours: Job) -> tuple[str, str]:
         address = _address(named)
         if not address:
             raise HarnessError(
-                f"GLOO_SOCKET_IFNAME is {named}, and there is no such interface with an IPv4 address"
+                f"GLOO_SOCKET_IFNAME is {named}, and there is no such interface with an IPv4 "
+                "address"
             )
         return named, address
     try:
@@ -303,9 +311,8 @@ def _network(ours: Job) -> tuple[str, str]:
             ours.host, ours.port, type=socket.SOCK_DGRAM
         )[0]
         with socket.socket(family, kind) as probe:
-            probe.connect(
-                where
-            )  # Sends nothing: the kernel says by which of its addresses it would.
+            # Sends nothing: the kernel reports the source address that it would use.
+            probe.connect(where)
             address = probe.getsockname()[0]
     except OSError as error:
         raise HarnessError(
@@ -317,10 +324,10 @@ def _network(ours: Job) -> tuple[str, str]:
 
 
 def _address(interface: str) -> str:
-    """An interface's IPv4 address; empty where it has none."""
+    """Return an interface's IPv4 address; empty if it has none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            found = fcntl.ioctl(probe, _ADDRESS_OF, struct.pack("256s", interface.encode()[:15]))
+            reply = fcntl.ioctl(probe, _ADDRESS_OF, struct.pack("256s", interface.encode()[:15]))
         except OSError:
             return ""
-    return socket.inet_ntoa(found[20:24])
+    return socket.inet_ntoa(reply[20:24])

@@ -1,4 +1,4 @@
-"""Persistent ranks: run a case on them, hand back what they saw, replace them when in doubt."""
+"""Persistent ranks: run a case on them, return their evidence, replace them when in doubt."""
 
 import contextlib
 import ipaddress
@@ -30,26 +30,26 @@ from ddp_invariants.records.evidence import (
 from ddp_invariants.records.trace import agreed
 
 DEADLINE = 10.0
-"""Seconds a case may take. The slowest right case of a default run takes under one."""
+"""Seconds a case may take. The slowest correct case of a default run takes under one."""
 SLOWED = 4
-"""How many times as long a case may take that keeps a device busy on purpose, which ranks may share."""
+"""Factor on that time for a case that keeps a device busy on purpose, since ranks may share one."""
 LOADING = 120.0
-"""Seconds loading an implementation may take: some import half the ecosystem."""
+"""Seconds that loading an implementation may take: some import many large packages."""
 CONNECTING = 30.0
 """Seconds ranks may take to connect; over loopback they take some tens of milliseconds."""
 GRACE = 2.0
-"""Seconds the other ranks get after one has died or raised: gloo tells survivors within 40 ms."""
+"""Seconds the other ranks get after one has died or raised: gloo reports it within 40 ms."""
 RENEWAL = 500
 """Cases after which ranks are replaced even if nothing is wrong with them."""
 _KEEPER = -1
-"""In the place of a rank: a process that keeps the ranks' stores, where they are on several machines."""
+"""The rank number of a process that keeps the ranks' stores, if they are on several machines."""
 
 Frame = tuple[dict[str, Any], bytes]
 
 
 @dataclass
 class _Meeting:
-    """A connected group: its name in the ranks, and its store's anonymous file, where a store is one."""
+    """A connected group: its name in the ranks, and its store's anonymous file, if there is one."""
 
     name: str
     file: int | None = None
@@ -57,7 +57,7 @@ class _Meeting:
 
 @dataclass
 class Outcome:
-    """The answers of the ranks asked, and what became of those that gave none."""
+    """The answers of the ranks, and the incident that explains missing answers."""
 
     frames: dict[int, Frame] = field(default_factory=dict)
     incident: Incident | None = None
@@ -67,10 +67,10 @@ class Pool:
     """The ranks of one pytest worker.
 
     Args:
-        addresses: Of the hosts (`Hosts.addresses`, or a job's, `cluster.Cluster.addresses`), which
-            ranks are dealt to in turn.
+        addresses: The hosts' addresses (`Hosts.addresses`, or those of a job,
+            `cluster.Cluster.addresses`). Ranks are assigned to them in turn.
         deadline: Seconds a case may take before its ranks are declared hung.
-        backend: Over what ranks communicate, and where their tensors are.
+        backend: The backend and the devices of the ranks.
     """
 
     def __init__(
@@ -95,34 +95,34 @@ class Pool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # What can be asked.
+    # Requests.
 
     def anew(self) -> None:
-        """End all ranks: what comes next is asked of new processes, which have told nobody anything yet."""
+        """End all ranks, so that the next request goes to new processes without any history."""
         self._retire()
 
     def describe(self, implementation: Ddp | Sampler) -> dict[str, Any]:
-        """Load an implementation in a rank and say what it is.
+        """Load an implementation in a rank and return its description.
 
         Returns:
             `driving.Description` as plain data, torch's version, and `made_of`: its files
             (`naming.Source`).
 
         Raises:
-            LoadFailure: It cannot be put on trial.
+            LoadFailure: It cannot be tested.
         """
         return self._load(implementation, [0], made_of=True)
 
     def device_infos(self, ranks: int = 1) -> list[DeviceInfo]:
-        """What the first so many ranks see of devices.
+        """Return the device information of the first ranks.
 
         Raises:
-            HarnessError: One gives no answer.
+            HarnessError: A rank gives no answer.
         """
         seen = self._asked(
             "say what they see", {rank: {"do": "look"} for rank in range(ranks)}, CONNECTING
         )
-        names = [one.name for one in fields(DeviceInfo) if one.name != "node"]
+        names = [column.name for column in fields(DeviceInfo) if column.name != "node"]
         return [
             DeviceInfo(**{name: seen[rank][name] for name in names}, node=self._host(rank).node)
             for rank in range(ranks)
@@ -131,7 +131,10 @@ class Pool:
     def _load(
         self, implementation: Ddp | Sampler, ranks: list[int], *, made_of: bool = False
     ) -> dict[str, Any]:
-        """Have ranks import an implementation, outside any case's deadline; the first rank's description of it."""
+        """Make ranks import an implementation, and return the first rank's description of it.
+
+        No case's deadline applies.
+        """
         side = "ddp" if isinstance(implementation, Ddp) else "sampler"
         request = {"do": "describe", side: implementation.to_plain(), "made_of": made_of}
         outcome = self._ask(
@@ -156,7 +159,9 @@ class Pool:
         if any(
             process.altered_by not in (None, implementation) for process in self._ranks.values()
         ):
-            self._retire()  # Importing another one has changed the world it would run in: patched torch, as some do.
+            # Importing another implementation has changed the process, as some do: they patch
+            # torch.
+            self._retire()
         missing = [rank for rank in ranks if implementation not in self._process(rank).loaded]
         if missing:
             self._load(implementation, missing)
@@ -174,10 +179,10 @@ class Pool:
 
         Args:
             case: The case.
-            ddp: The implementation on trial.
+            ddp: The implementation under test.
             fresh: Use new processes, made for this case and ended after it.
-            observed: Observe the groups; otherwise they are plain gloo groups, which are good for
-                one case.
+            observed: Observe the groups. They are plain gloo groups otherwise, which can serve
+                one case only.
             patience: Seconds to wait, instead of the pool's deadline.
 
         Raises:
@@ -227,11 +232,13 @@ class Pool:
         fresh: bool = False,
         patience: float | None = None,
     ) -> ShardEvidence:
-        """Ask a sampler for all shards, in two processes with different hash seeds, or in twice as many as there are ranks.
+        """Ask a sampler for all shards, in two processes with different hash seeds.
+
+        A sampler that scatters is asked in twice as many processes as there are ranks.
 
         Args:
-            case: What to ask.
-            sampler: The sampler on trial.
+            case: The case.
+            sampler: The sampler under test.
             fresh: Use new processes, ended afterwards.
             patience: Seconds to wait, instead of the pool's deadline.
 
@@ -263,7 +270,10 @@ class Pool:
     def _scattered(
         self, case: ShardCase, sampler: Sampler, patience: float, *, fresh: bool
     ) -> ShardEvidence:
-        """Ask for shards that the ranks of a group are dealt together, twice, each rank in another process."""
+        """Ask twice for shards that the ranks of a group make together.
+
+        The second time each rank is another process.
+        """
         answers, incident, quiet = [], None, True
         for turn in (0, 1):
             ranks = list(range(turn, turn + case.world_size))
@@ -287,24 +297,22 @@ class Pool:
             self._renew()
         return ShardEvidence(case, tuple(answers), incident)
 
-    # Asking.
+    # Communication with ranks.
 
     def _ask(
         self, requests: dict[int, dict[str, Any]], patience: float, *, mortal: bool = False
     ) -> Outcome:
-        """Send every rank its request and collect the answers, until all have answered or patience (seconds) ends.
+        """Send every rank its request, and collect the answers until `patience` (seconds) ends.
 
-        Mortal ranks end when they raise, as a program does that does not catch it: others may wait
-            for them, not for the rank
-        that ended first.
+        A mortal rank is killed when it raises, as a program ends that does not catch the exception.
+        Another rank may be waiting for this rank, rather than for the rank that ended first.
 
         Raises:
-            HarnessError: A process cannot be started, or nothing can be found out about a silent
-                one.
+            HarnessError: A process cannot be started, or a silent process cannot be examined.
         """
         try:
             return self._exchange(requests, patience, mortal=mortal)
-        except HarnessError:  # Some have not answered, and never will be asked again.
+        except HarnessError:  # Some ranks have not answered, and must never be asked again.
             self._retire()
             raise
 
@@ -320,9 +328,10 @@ class Pool:
             process.asked()
             waiting[process.control] = rank
             incoming[process.control] = wire.Incoming()
-            with contextlib.suppress(OSError):  # It has died since; reading from it below says so.
+            # It has died since; reading from it below reports that.
+            with contextlib.suppress(OSError):
                 wire.send(process.control, {**request, "to": self._number})
-        # Counted from here: starting processes is no part of what is on trial.
+        # Counted from here: the start of processes is not under test.
         started = time.monotonic()
         until, dead, raised = started + patience, set[int](), False
         while waiting and (left := until - time.monotonic()) > 0:
@@ -353,7 +362,10 @@ class Pool:
         return outcome
 
     def _ready(self, waiting: dict[socket.socket, int], seconds: float) -> list[socket.socket]:
-        """The sockets that have something to say, after at most so many seconds; what ranks print is read on the way."""
+        """Return the sockets with an incoming message, after at most some seconds.
+
+        Meanwhile read the ranks' printed output.
+        """
         printing = {
             self._ranks[rank].output: rank
             for rank in waiting.values()
@@ -371,14 +383,15 @@ class Pool:
                 self._retire()
                 raise LoadFailure(header["unusable"])
             if "failed" in header:
-                told = header["failed"]
+                failure = header["failed"]
                 self._retire()
                 raise HarnessError(
-                    f"a rank's serve loop raised {told['type']}: {told['message']}\n{told['traceback']}"
+                    f"a rank's serve loop raised {failure['type']}: "
+                    f"{failure['message']}\n{failure['traceback']}"
                 )
 
     def _incident(self, hung: set[int], dead: set[int], seconds: float) -> Incident:
-        """What is known of ranks that gave no answer: their stacks, or how they ended."""
+        """Describe ranks that gave no answer: their stacks, or how they ended."""
         for rank in hung:
             self._ranks[rank].signal(signal.SIGUSR1)
         if hung:
@@ -394,13 +407,13 @@ class Pool:
             rank: self._ranks[rank].printed() + self._ranks[rank].waits() for rank in hung | dead
         }
         waiting = dict.fromkeys(hung, f"gave no answer within {seconds:.1f} s")
-        said = {rank: self._ranks[rank].last_calls(self._number) for rank in hung | dead}
+        last_calls = {rank: self._ranks[rank].last_calls(self._number) for rank in hung | dead}
         return Incident(
             "died" if dead else "hung",
             {**waiting, **ended},
             stacks,
             seconds,
-            {rank: calls for rank, calls in said.items() if calls is not None},
+            {rank: calls for rank, calls in last_calls.items() if calls is not None},
             statuses,
         )
 
@@ -422,22 +435,24 @@ class Pool:
     # Processes and connections.
 
     def _host(self, rank: int) -> HostClient | RemoteHost:
-        """Where a rank is."""
+        """Return the host of a rank."""
         return self._hosts[max(rank, 0) % len(self._hosts)]
 
     def _place(self, rank: int) -> tuple[str, int]:
-        """What a rank's device follows from: the backend, and which of its machine's ranks it is."""
+        """Return the backend, and the rank's number on its machine; they decide its device."""
         node = self._host(rank).node
-        return self.backend.backend, sum(self._host(other).node == node for other in range(rank))
+        return self.backend.backend, sum(
+            self._host(lower_rank).node == node for lower_rank in range(rank)
+        )
 
     def _process(self, rank: int) -> Process | RemoteProcess:
-        """The process of a rank, started if there is none."""
+        """Return the process of a rank, started if there is none."""
         if rank not in self._ranks:
             self._ranks[rank] = self._host(rank).start(max(rank, 0))
         return self._ranks[rank]
 
     def _meet(self, ranks: tuple[int, ...]) -> _Meeting:
-        """Connected groups among these ranks: those at hand, or new ones."""
+        """Return connected groups among these ranks: the existing ones, or new ones."""
         if ranks in self._meetings:
             return self._meetings[ranks]
         store, file = self._store(ranks)
@@ -460,7 +475,7 @@ class Pool:
         return meeting
 
     def _store(self, ranks: tuple[int, ...]) -> tuple[str, int | None]:
-        """Where ranks meet: the address of a new store that all of them reach; and its file, where it is one."""
+        """Return the address of a new store for these ranks, and its file if it is one."""
         heres = [host.here() for host in map(self._host, ranks) if isinstance(host, RemoteHost)]
         if not heres:
             file = os.memfd_create("store")
@@ -473,10 +488,12 @@ class Pool:
         )[_KEEPER]["store"], None
 
     def introduce(self, request: dict[str, Any]) -> list[str | None]:
-        """Have a process of its own say what it is to say to the other processes of a job (`stores.introduced`).
+        """Send this process's message through the job's store, and return all ranks' messages.
+
+        See `stores.introduced`.
 
         Raises:
-            HarnessError: The launcher's store is not to be reached.
+            HarnessError: The launcher's store cannot be reached.
         """
         answer = self._asked(
             "reach the job's store",
@@ -488,30 +505,31 @@ class Pool:
                 f"the job's store at {request['host']}:{request['port']} is not to be reached: "
                 f"{answer['unreachable']}"
             )
-        said: list[str | None] = answer["said"]
-        return said
+        messages: list[str | None] = answer["said"]
+        return messages
 
     def _asked(
-        self, what: str, requests: dict[int, dict[str, Any]], patience: float
+        self, task: str, requests: dict[int, dict[str, Any]], patience: float
     ) -> dict[int, dict[str, Any]]:
-        """The answers of all processes asked to do something that is no part of a case.
+        """Return the answers of all processes to requests outside any case.
 
         Raises:
-            HarnessError: One of them gave none.
+            HarnessError: A process gave no answer.
         """
         outcome = self._ask(requests, patience)
         if outcome.incident is not None:
             self._retire()
             raise HarnessError(
-                f"ranks could not {what}: {outcome.incident.ranks} {outcome.incident.stacks}"
+                f"ranks could not {task}: {outcome.incident.ranks} {outcome.incident.stacks}"
             )
         return {rank: header for rank, (header, _) in outcome.frames.items()}
 
     def _retire(self) -> None:
         """End all ranks.
 
-        All, because a store's file may be closed only when nobody has it open: the FileStore of a
-        rank that lived on would write its farewell into whatever file got the descriptor next.
+        All, because a store's file may be closed only when no process has it open. Otherwise the
+        FileStore of a living rank would write its farewell into the next file with the same
+        descriptor.
         """
         for process in self._ranks.values():
             process.retire()
@@ -529,7 +547,10 @@ class Pool:
 
 
 def _quiescent(ranks: list[int], outcome: Outcome, kept: int) -> bool:
-    """Whether the connections may be used again, those of the first so many groups; see [Note: quiescence] in group.py."""
+    """Return whether the connections of the first `kept` groups may be used again.
+
+    See [Note: quiescence] in group.py.
+    """
     if outcome.incident is not None:
         return False
     headers = [outcome.frames[rank][0] for rank in ranks]
@@ -541,7 +562,7 @@ def _quiescent(ranks: list[int], outcome: Outcome, kept: int) -> bool:
 
 
 def _agreed(header: dict[str, Any], groups: int) -> list[list[list[Any]]]:
-    """What a rank issued in its first groups, as far as all ranks must have issued the same."""
+    """Return a rank's collectives in its first groups: the fields that all ranks must share."""
     return [[list(agreed(*row[:4])) for row in calls] for calls in header["sent"][:groups]]
 
 

@@ -15,7 +15,7 @@ from ddp_invariants.processes.hosts import PATIENCE, STARTING
 from ddp_invariants.records.trace import WORDS_SIZE, LastCalls, LastWords
 
 _OUTPUT_KEPT = 8000
-"""Bytes kept of what a rank prints, and of its stacks."""
+"""Bytes kept of a rank's printed output, and of its stacks."""
 _PIPE = 1 << 16
 _GONE = (
     "the host of this session is gone ({}); was it killed, or does `python -c 'import torch'` fail?"
@@ -23,7 +23,7 @@ _GONE = (
 
 
 def this_node() -> str:
-    """What tells this machine from the others of a job: the launcher's number of it, or its name."""
+    """Return this machine's identity in a job: the launcher's number for it, or its host name."""
     return os.environ.get("GROUP_RANK") or os.environ.get("SLURM_NODEID") or socket.gethostname()
 
 
@@ -31,7 +31,7 @@ class HostClient:
     """One pool's connection to one host.
 
     Attributes:
-        node: The machine it is on.
+        node: The host's machine.
     """
 
     def __init__(self, address: str) -> None:
@@ -44,15 +44,18 @@ class HostClient:
         self.ended: dict[int, int] = {}
 
     def start(self, rank: int) -> "Process":
-        """A new rank.
+        """Start a new rank.
 
         Raises:
-            HarnessError: There is none to be had.
+            HarnessError: No rank could be started.
         """
         return Process.start(self, rank)
 
     def fork(self, rank: int, control: socket.socket, output: int, stacks: int, words: int) -> int:
-        """Fork a rank that serves `control`; what it prints goes to `output`, its stacks and last words to `stacks`, `words`.
+        """Fork a rank that serves `control`, and return its pid.
+
+        The rank prints to `output`, and writes its stacks to `stacks` and its last words to
+        `words`.
 
         Returns:
             Its pid.
@@ -78,10 +81,10 @@ class HostClient:
     def end(self, pid: int) -> int | None:
         """Kill a rank if it still runs, and wait until it is gone.
 
-        One that the kernel holds on to (in a system call that no signal interrupts) is left to it.
+        A rank may be in a system call that no signal interrupts. Such a rank is left to the kernel.
 
         Returns:
-            Its exit status, negative for the signal that ended it; None when it had to be killed
+            Its exit status, negative for the signal that ended it. None if it had to be killed
             here.
         """
         status = self.status(pid, 0.0)
@@ -92,7 +95,7 @@ class HostClient:
         return status
 
     def status(self, pid: int, patience: float) -> int | None:
-        """How a rank ended, if it did within `patience` seconds."""
+        """Return how a rank ended, or None if it did not end within `patience` seconds."""
         until = time.monotonic() + patience
         try:
             while pid not in self.ended:
@@ -102,7 +105,7 @@ class HostClient:
         return self.ended[pid]
 
     def close(self) -> None:
-        """Disconnect; the host kills whatever ranks are left."""
+        """Disconnect; the host kills all ranks that are left."""
         self.connection.close()
 
     def _say(self, command: str, descriptors: list[int]) -> None:
@@ -112,7 +115,12 @@ class HostClient:
             raise HarnessError(_GONE.format(error)) from error
 
     def _hear(self, patience: float) -> tuple[str, int]:
-        """One message of the host. Raises TimeoutError when none comes."""
+        """Read one message of the host.
+
+        Raises:
+            TimeoutError: No message arrives in time.
+            HarnessError: The host is gone.
+        """
         self.connection.settimeout(max(patience, 1e-6))
         try:
             message = self.connection.recv(256)
@@ -130,11 +138,11 @@ class HostClient:
 
 @dataclass
 class Process:
-    """One rank: its process, the socket it serves, the pipe it prints to and the anonymous file that takes its stacks.
+    """One rank: its process, its socket, its output pipe and the anonymous file of its stacks.
 
-    What it prints is read while it is waited for, and only the end is kept: a rank that floods its
-    output takes time, never memory. Its stacks have a place of their own, so that no flood washes
-    them away.
+    The pool reads the printed output while it waits for the rank, and keeps only the end. So a rank
+    that floods its output takes time, but never memory. The stacks go to a separate file, so that
+    no flood removes them.
     """
 
     host: HostClient
@@ -150,12 +158,12 @@ class Process:
 
     @classmethod
     def start(cls, host: HostClient, rank: int) -> Self:
-        """Have a host fork it.
+        """Make a host fork the process.
 
         Raises:
             HarnessError: It cannot.
         """
-        ours, theirs = socket.socketpair()
+        pool_end, rank_end = socket.socketpair()
         output, printing = os.pipe()
         os.set_blocking(output, False)
         stacks = os.memfd_create(f"rank{rank}")
@@ -165,25 +173,25 @@ class Process:
         try:
             return cls(
                 host,
-                host.fork(rank, theirs, printing, stacks, words),
-                ours,
+                host.fork(rank, rank_end, printing, stacks, words),
+                pool_end,
                 output,
                 stacks,
                 LastWords(words),
             )
         except HarnessError:
-            ours.close()
+            pool_end.close()
             os.close(output)
             os.close(stacks)
             raise
         finally:
-            theirs.close()
+            rank_end.close()
             os.close(printing)
             os.close(words)
 
     def asked(self) -> None:
-        """Forget what it has printed and where it was."""
-        for _ in range(16):  # A flood has no end.
+        """Forget the printed output and the stacks of the last request."""
+        for _ in range(16):  # A rank may print without end.
             if not self.drain():
                 break
         self.tail = b""
@@ -191,30 +199,32 @@ class Process:
             os.ftruncate(self.stacks, 0)
 
     def drain(self) -> bool:
-        """Take from the pipe what it has printed; whether there was anything."""
+        """Read printed output from the pipe, and return whether there was any."""
         if self.ended:
             return False
         try:
             piece = os.read(self.output, _PIPE)
         except BlockingIOError:
             return False
-        self.ended = (
-            not piece
-        )  # It has closed its stdout and stderr, or is gone with all who had inherited them.
+        # It has closed its stdout and stderr, or it is gone with all processes that inherited them.
+        self.ended = not piece
         self.tail = (self.tail + piece)[-_OUTPUT_KEPT:]
         return bool(piece)
 
     def signal(self, number: int) -> None:
-        """Send it a signal."""
+        """Send the process a signal."""
         with contextlib.suppress(ProcessLookupError):  # It has ended in the meantime.
             os.kill(self.pid, number)
 
     def status(self, patience: float) -> int | None:
-        """How it ended, if it did within `patience` seconds."""
+        """Return how the process ended, or None if it did not end within `patience` seconds."""
         return self.host.status(self.pid, patience)
 
     def printed(self) -> str:
-        """Its stacks, where it was asked for them or crashed, and the end of what it has printed since it was last asked."""
+        """Return the process's stacks and the end of its printed output since the last request.
+
+        Stacks exist if the pool asked for them or the process crashed.
+        """
         self.drain()
         stacks = os.pread(self.stacks, _OUTPUT_KEPT, 0)
         return "\n".join(
@@ -224,21 +234,25 @@ class Process:
         )
 
     def waits(self) -> str:
-        """Where its native threads wait, as the kernel sees it; empty when it is gone."""
+        """Return where its native threads wait, as the kernel sees it; empty when it is gone."""
         lines = []
         for task in sorted(Path(f"/proc/{self.pid}/task").glob("*")):
             with contextlib.suppress(OSError):
                 lines.append(
-                    f"\nthread {task.name} {(task / 'comm').read_text().strip()}: {(task / 'wchan').read_text()}"
+                    f"\nthread {task.name} {(task / 'comm').read_text().strip()}: "
+                    f"{(task / 'wchan').read_text()}"
                 )
         return "".join(lines)
 
     def last_calls(self, case: int) -> LastCalls | None:
-        """What it is known to have issued in a case."""
+        """Return the collectives that the process is known to have issued in a case."""
         return self.words.read(case)
 
     def retire(self) -> int | None:
-        """End it for good. Returns its exit status if it had ended by itself and that is known."""
+        """End the process for good, and return its exit status if it had ended by itself.
+
+        The status is None if it is not known.
+        """
         self.words.close()
         self.control.close()
         os.close(self.output)

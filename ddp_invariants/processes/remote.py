@@ -1,9 +1,9 @@
 """Ranks in other processes of a job, on this machine or another: the end that asks for them.
 
-The other end is `serving.py`. Every connection begins with the token of the process it is to; then
-it is for one
-thing: `session` lives as long as rank 0 does, `host` asks for ranks and about them, `rank` carries
-what a rank is asked and answers. Frames as everywhere (wire.py): JSON and raw bits.
+The other end is `serving.py`. Every connection begins with the token of the process that it goes
+to. After that it serves one purpose. `session` lives as long as rank 0 does. `host` starts ranks
+and asks about them. `rank` carries a rank's requests and answers. Frames are as everywhere
+(wire.py): JSON and raw bits.
 """
 
 import contextlib
@@ -20,22 +20,22 @@ from ddp_invariants.processes.process import HostClient
 from ddp_invariants.records.trace import Call, LastCalls
 
 REACHING = 5.0
-"""Seconds a connection may take to come about."""
+"""Seconds that connecting may take."""
 _LOST = 60
-"""Seconds after which a connection over which nothing comes through is given up."""
+"""Seconds after which a connection that lets nothing through is given up."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a process of a job serves ranks.
+    """The address at which a process of a job serves ranks.
 
     Attributes:
         rank: Its rank in the job.
-        node: What tells its machine from the others.
-        name: What its machine is called.
+        node: The identity of its machine within the job.
+        name: The machine's name.
         address: The machine's address.
         port: The port it listens at.
-        token: What it wants to be shown first.
+        token: The token that a client must show first.
         suite: The versions of this package and of torch there.
     """
 
@@ -51,17 +51,17 @@ class Place:
         return f"rank {self.rank} on {self.name} ({self.address})"
 
     def to_text(self) -> str:
-        """As what pools are given as a host's address."""
+        """Return the place as text, for pools to use as a host's address."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """From what `to_text` gave."""
+        """Read a place from the text of `to_text`."""
         return cls(**json.loads(text))
 
 
 def steady(connection: socket.socket) -> socket.socket:
-    """A TCP connection that says within a minute that nothing comes through any more, and delays nothing."""
+    """Make a TCP connection send at once, and fail within a minute if nothing gets through."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, seconds in (
@@ -75,16 +75,17 @@ def steady(connection: socket.socket) -> socket.socket:
 
 
 def connect(place: Place, purpose: str, **more: Any) -> socket.socket:
-    """A connection for one purpose.
+    """Connect for one purpose.
 
     Raises:
-        HarnessError: Nobody is there, or wants another token.
+        HarnessError: Nobody is there, or the token is wrong.
     """
     try:
         connection = steady(socket.create_connection((place.address, place.port), REACHING))
     except OSError as error:
         raise HarnessError(
-            f"{place} is not to be reached ({error}): its process, its machine or the link to it is gone"
+            f"{place} is not to be reached ({error}): its process, its machine or the link to "
+            "it is gone"
         ) from error
     try:
         connection.settimeout(PATIENCE)
@@ -98,16 +99,19 @@ def connect(place: Place, purpose: str, **more: Any) -> socket.socket:
 
 
 def connected(address: str) -> "HostClient | RemoteHost":
-    """The host of an address (`Hosts.addresses`, or a place as text)."""
+    """Return the host at an address (`Hosts.addresses`, or a place as text)."""
     return RemoteHost(Place.from_text(address)) if address.startswith("{") else HostClient(address)
 
 
 class RemoteHost:
-    """One pool's connection to another process of the job; made anew where it was lost, since a link may come back.
+    """One pool's connection to another process of the job.
+
+    A lost connection is made anew, since a link may come back.
 
     Attributes:
-        node: The machine it is on.
-        patience: Seconds an answer about a rank may take, beyond what it is about.
+        node: The host's machine.
+        patience: Seconds an answer about a rank may take, beyond the time that the request itself
+            takes.
     """
 
     def __init__(self, place: Place) -> None:
@@ -115,17 +119,17 @@ class RemoteHost:
         self._connection: socket.socket | None = None
 
     def start(self, rank: int) -> "RemoteProcess":
-        """A new rank.
+        """Start a new rank.
 
         Raises:
-            HarnessError: There is none to be had.
+            HarnessError: No rank could be started.
         """
         self._open()
         pid = self.ask(STARTING, do="start", rank=rank)["pid"]
         return RemoteProcess(self, pid, connect(self.place, "rank", pid=pid))
 
     def here(self) -> str:
-        """This machine's address, as it is reached from there.
+        """Return this machine's address, as the other process reaches it.
 
         Raises:
             HarnessError: Nobody is there.
@@ -134,11 +138,11 @@ class RemoteHost:
         return address
 
     def ask(self, seconds: float = 0.0, **request: Any) -> dict[str, Any]:
-        """The answer to a request that takes so many seconds at most.
+        """Return the answer to a request that takes at most so many seconds.
 
         Raises:
-            HarnessError: There is none; or the connection was lost before, and with it the ranks
-                that were asked for over it.
+            HarnessError: There is no answer; or the connection was lost before, and with it the
+                ranks that were started over it.
         """
         connection = self._connection
         if connection is None:
@@ -150,7 +154,8 @@ class RemoteHost:
         except (OSError, WireError) as error:
             self.close()
             raise HarnessError(
-                f"{self.place} gives no answer ({error}): its process, its machine or the link to it is gone"
+                f"{self.place} gives no answer ({error}): its process, its machine or the link "
+                "to it is gone"
             ) from error
         if answer is None:
             self.close()
@@ -160,7 +165,7 @@ class RemoteHost:
         return answer[0]
 
     def close(self) -> None:
-        """Disconnect; the other end kills whatever ranks are left."""
+        """Disconnect; the other end kills all ranks that are left."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -173,9 +178,9 @@ class RemoteHost:
 
 @dataclass
 class RemoteProcess:
-    """One rank in another process of the job: as `process.Process`, asked for over the network.
+    """One rank in another process of the job: like `process.Process`, but over the network.
 
-    What it prints is read over there.
+    The other end reads the printed output.
     """
 
     host: RemoteHost
@@ -187,47 +192,50 @@ class RemoteProcess:
     altered_by: Ddp | Sampler | None = None
 
     def asked(self) -> None:
-        """Nothing to forget here: the other end does with each request."""
+        """Do nothing: the other end forgets old output with each request."""
 
     def drain(self) -> bool:
-        """Nothing to read here."""
+        """Read nothing: the output is at the other end."""
         return False
 
     def signal(self, number: int) -> None:
-        """Send it a signal."""
+        """Send the process a signal."""
         self.host.ask(do="signal", pid=self.pid, number=number)
 
     def status(self, patience: float) -> int | None:
-        """How it ended, if it did within `patience` seconds."""
+        """Return how the process ended, or None if it did not end within `patience` seconds."""
         status: int | None = self.host.ask(patience, do="status", pid=self.pid, within=patience)[
             "status"
         ]
         return status
 
     def printed(self) -> str:
-        """Its stacks and the end of what it has printed."""
+        """Return the process's stacks and the end of its printed output."""
         text: str = self.host.ask(do="printed", pid=self.pid)["text"]
         return text
 
     def waits(self) -> str:
-        """Where its native threads wait."""
+        """Return where its native threads wait."""
         text: str = self.host.ask(do="waits", pid=self.pid)["text"]
         return text
 
     def last_calls(self, case: int) -> LastCalls | None:
-        """What it is known to have issued in a case."""
-        said = self.host.ask(do="last_calls", pid=self.pid, case=case)["calls"]
-        if said is None:
+        """Return the collectives that the process is known to have issued in a case."""
+        answer = self.host.ask(do="last_calls", pid=self.pid, case=case)["calls"]
+        if answer is None:
             return None
-        issued, waiting, calls = said
+        issued, waiting, calls = answer
         return LastCalls(
             issued, waiting, tuple((number, group, Call(*call)) for number, group, call in calls)
         )
 
     def retire(self) -> int | None:
-        """End it for good. Returns its exit status if it had ended by itself and that is known."""
+        """End the process for good, and return its exit status if it had ended by itself.
+
+        The status is None if it is not known.
+        """
         self.control.close()
-        with contextlib.suppress(HarnessError):  # Lost: the other end ends it, when it finds out.
+        with contextlib.suppress(HarnessError):  # Lost: the other end ends it when it notices.
             status: int | None = self.host.ask(PATIENCE, do="end", pid=self.pid)["status"]
             return status
         return None

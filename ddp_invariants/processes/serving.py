@@ -1,7 +1,7 @@
-"""What every process of a job but rank 0 does: keep ranks for rank 0's pools, until rank 0 says that it is over or is gone.
+"""The server that every process of a job except rank 0 runs: it keeps ranks for rank 0's pools.
 
-The other end is `remote.py`. Single-threaded on purpose, like the host: nobody's message is half
-done when another's comes.
+It serves until rank 0 says that the session is over, or is gone. The other end is `remote.py`.
+Single-threaded on purpose, like the host: each message is handled completely before the next one.
 """
 
 import hmac
@@ -21,20 +21,20 @@ from ddp_invariants.processes.process import HostClient, Process
 from ddp_invariants.processes.remote import steady
 
 ABANDONED = 2
-"""Exit status where rank 0 went without a word: nothing was certified, and nobody accused."""
+"""Exit status if rank 0 went without a message: the session is inconclusive."""
 COMING = 120.0
-"""Seconds rank 0 may take to come, once it knows where."""
+"""Seconds rank 0 may take to connect, once it knows the address."""
 _LEAVING = 60.0
-"""Seconds rank 0 may go on after it has said that it is over: writing what it found."""
+"""Seconds rank 0 may go on after it has said that it is over: it writes its results."""
 _GRACE = 5.0
 """Seconds after an interrupt, in which rank 0, interrupted too, says that it is over."""
 _GREETING = 4096
-"""Bytes of the first frame at most: who sends it has shown no token yet."""
+"""Largest first frame, in bytes: its sender has shown no token yet."""
 _PIECE = 1 << 16
 
 
 class _Terminated(BaseException):
-    """SIGTERM has come."""
+    """SIGTERM was received."""
 
 
 @dataclass
@@ -56,19 +56,19 @@ class _Pool:
 
 @dataclass
 class _Line:
-    """What a rank of a pool is asked over, once somebody has connected to it."""
+    """The connection over which a pool asks one of its ranks."""
 
     rank: Process
     incoming: wire.Incoming = field(default_factory=wire.Incoming)
 
 
 class Server:
-    """Serves one process's ranks.
+    """The server of one process's ranks.
 
     Args:
-        host: Address of the host to fork them from.
-        listener: Where rank 0's pools connect to.
-        token: What they must show.
+        host: Address of the host that forks them.
+        listener: The socket that rank 0's pools connect to.
+        token: The token that they must show.
     """
 
     def __init__(self, host: str, listener: socket.socket, token: str) -> None:
@@ -85,7 +85,10 @@ class Server:
         self._until = time.monotonic() + COMING
 
     def serve(self) -> int:
-        """Serve until rank 0 is over or gone; the exit status: rank 0's own, where it has said one."""
+        """Serve until rank 0 is over or gone, and return the exit status.
+
+        It is rank 0's own status if rank 0 sent one.
+        """
         before = {
             number: signal.signal(number, act)
             for number, act in (
@@ -98,9 +101,8 @@ class Server:
                 for key, _ in self._selector.select(
                     min(1.0, max(self._until - time.monotonic(), 0.0))
                 ):
-                    if (
-                        self._selector.get_map().get(key.fd) == key
-                    ):  # Not dropped on behalf of another one's message.
+                    # Skip one that was dropped because of another connection's message.
+                    if self._selector.get_map().get(key.fd) == key:
                         key.data(key.fileobj)
                 self._look_at_the_clock()
         except _Terminated:
@@ -137,7 +139,7 @@ class Server:
         del number, frame
         raise _Terminated
 
-    # Who comes.
+    # New connections.
 
     def _accept(self, _: Any) -> None:
         connection, _address = self._listener.accept()
@@ -169,10 +171,10 @@ class Server:
         self._selector.modify(connection, selectors.EVENT_READ, serve)
 
     def _purpose(self, connection: socket.socket, greeting: dict[str, Any]) -> Any:
-        """What is to be done with what comes over a connection from now on.
+        """Return the function that handles all later messages of a connection.
 
         Raises:
-            wire.WireError: It is for nothing there is.
+            wire.WireError: The purpose is unknown.
         """
         if greeting.get("for") == "session" and self._session is None:
             self._session, self._until = connection, float("inf")
@@ -217,7 +219,7 @@ class Server:
             self._said = wire.Incoming()
             self._status, self._until = int(frame[0]["status"]), time.monotonic() + _LEAVING
 
-    # A pool, and what it asks about its ranks.
+    # A pool, and its questions about its ranks.
 
     def _hear_pool(self, connection: socket.socket) -> None:
         pool = self._pools[connection]
@@ -263,7 +265,7 @@ class Server:
         return rank.retire()
 
     def _drop_pool(self, connection: socket.socket) -> None:
-        """A pool is gone: so are its ranks."""
+        """Drop a pool that is gone, and end its ranks."""
         pool = self._pools.pop(connection)
         self._selector.unregister(connection)
         connection.close()
@@ -271,7 +273,7 @@ class Server:
             self._retire(pool, rank)
         pool.host.close()
 
-    # A rank: what it is asked, answers and prints.
+    # A rank's requests, answers and printed output.
 
     def _hear_request(self, connection: socket.socket) -> None:
         line = self._lines[connection]
@@ -310,7 +312,7 @@ class Server:
             self._selector.unregister(rank.output)
 
     def _hang_up(self, connection: socket.socket) -> None:
-        """A rank has ended: the pool reads the end of what it said, and asks how."""
+        """Handle a rank's end: the pool reads the last of its messages, and asks how it ended."""
         control = self._lines[connection].rank.control
         if control.fileno() in self._selector.get_map():
             self._selector.unregister(control)

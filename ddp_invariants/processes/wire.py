@@ -1,7 +1,7 @@
 """Frames between controller, host and rank: a JSON header and raw bytes behind it.
 
-JSON and raw bits rather than pickle: the other side may run another Python, another
-numpy, or an implementation that lies, and nothing received is ever executed.
+JSON and raw bits rather than pickle, and nothing received is ever executed. The other side may run
+another Python, another numpy, or an implementation that lies.
 """
 
 import json
@@ -13,13 +13,15 @@ from ddp_invariants.errors import WireError
 
 _PREFIX = struct.Struct("<II")
 LARGEST_FRAME = 1 << 28
-"""Bytes, four times what a rank may note (`noting.MOST_EVIDENCE`). A rank that sends more is broken or hostile; reading
-on would take the controller's memory."""
+"""Bytes, four times the most a rank may record (`noting.MOST_EVIDENCE`).
+
+A rank that sends more is broken or hostile. Reading on would take the controller's memory.
+"""
 _PIECE = 1 << 16
 
 
 def send(connection: socket.socket, header: dict[str, Any], blob: bytes | bytearray = b"") -> None:
-    """Send one frame; blocks until the peer's socket buffer has taken it.
+    """Send one frame; block until the peer's socket buffer has taken it.
 
     Raises:
         OSError: The peer is gone.
@@ -29,7 +31,7 @@ def send(connection: socket.socket, header: dict[str, Any], blob: bytes | bytear
 
 
 class Incoming:
-    """A frame that comes in piece by piece, so that no peer can hold up who waits for several of them.
+    """A frame that arrives piece by piece, so that one peer cannot delay the others.
 
     Args:
         largest: Bytes a frame may have.
@@ -39,10 +41,12 @@ class Incoming:
         self._bytes, self._largest = bytearray(), largest
 
     def take(self, connection: socket.socket) -> tuple[dict[str, Any], bytes] | None:
-        """Take what the connection has without waiting for more; the frame once it is complete, None before.
+        """Read the bytes at hand without waiting, and return the frame once it is complete.
+
+        Return None before.
 
         Raises:
-            WireError: The connection closed, or what came is no frame.
+            WireError: The connection closed, or the bytes are no frame.
             OSError: The connection was reset.
         """
         try:
@@ -63,11 +67,11 @@ class Incoming:
 
 
 def receive(connection: socket.socket) -> tuple[dict[str, Any], bytes] | None:
-    """Receive one frame; None when the peer closed the connection between frames.
+    """Receive one frame; None if the peer closed the connection between frames.
 
     Raises:
-        WireError: The connection broke inside a frame, or the frame makes no sense.
-        OSError: The connection was reset, or timed out where it has a timeout.
+        WireError: The connection broke inside a frame, or the frame is invalid.
+        OSError: The connection was reset, or timed out if it has a timeout.
     """
     prefix = _exactly(connection, _PREFIX.size)
     if not prefix:
@@ -80,7 +84,7 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any], bytes] | None:
 
 
 def _sizes(prefix: bytes | bytearray, largest: int = LARGEST_FRAME) -> tuple[int, int]:
-    """Bytes of a frame's header and of what follows it."""
+    """Return the sizes in bytes of a frame's header and of its raw bytes."""
     text_size, blob_size = _PREFIX.unpack_from(prefix)
     if text_size + blob_size > largest:
         raise WireError(f"a frame of {text_size + blob_size} bytes, at most {largest} are taken")
@@ -98,7 +102,7 @@ def _frame(body: bytes, text_size: int) -> tuple[dict[str, Any], bytes]:
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes:
-    """`size` bytes, or b"" when the peer closed before the first of them."""
+    """Return `size` bytes, or b"" if the peer closed before the first of them."""
     first = connection.recv(size)
     if len(first) == size or not first:
         return first

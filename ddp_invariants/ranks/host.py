@@ -1,18 +1,19 @@
-"""The fork server: a process that has imported torch and does nothing but fork ranks.
+"""The fork server: a process that has imported torch and only forks ranks.
 
-Run as `python -m ddp_invariants.ranks.host FD PARENT`, FD being a listening Unix socket of
-type SOCK_SEQPACKET, so that one message is one command. Each connection is one controller:
-it sends `fork RANK` with the rank's socket, the pipe for its output, the file for its stacks and
-the one for its last words attached, or `kill PID`, and is told `forked PID` (0 where the system
-refused) and `ended PID STATUS` (negative: the signal that ended it). When a connection closes, for
-whatever reason, its ranks are killed.
+Run it as `python -m ddp_invariants.ranks.host FD PARENT`. FD is a listening Unix socket of type
+SOCK_SEQPACKET, so that one message is one command. Each connection is one controller. The
+controller sends `fork RANK` or `kill PID`. With `fork` it attaches the rank's socket, the pipe for
+its output, the file for its stacks and the one for its last words. The host answers `forked PID` (0
+if the system refused) and later `ended PID STATUS` (negative: the signal that ended it). When a
+connection closes, for whatever reason, the host kills its ranks.
 
-[Note: orphans] What a rank starts may outlive it, in a session of its own. So the host is a child
-subreaper: the kernel hands it every descendant whose parent has ended, and it kills what is handed
-over as no rank, again and again, since each may leave children in turn. When the controller dies
-the kernel sends SIGTERM, upon which the host kills all below it before it ends. Ranks, and what
-they fork through Python, get SIGKILL from the kernel should the host be killed itself; what they
-have started by exec then survives, as nothing short of a PID namespace could prevent.
+[Note: orphans] A process that a rank starts may outlive the rank, in a session of its own. So the
+host is a child subreaper: the kernel hands it every descendant whose parent has ended. The host
+kills each such process that is no rank. It does so again and again, since each may leave children
+in turn. When the controller dies the kernel sends SIGTERM to the host. The host then kills all its
+descendants before it ends. If the host itself is killed, ranks and their Python forks get SIGKILL
+from the kernel. Programs that they started by exec then survive; only a PID namespace could prevent
+that.
 
 Single-threaded on purpose: forking a process with threads is not safe.
 """
@@ -33,18 +34,18 @@ from typing import NoReturn
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _TICK = 0.25
-"""Seconds between two looks for what was handed over while its rank lives on: a daemon forked twice, say."""
+"""Seconds between two searches for orphans, such as a daemon forked twice, of a living rank."""
 _FAREWELL = 2.0
-"""Seconds the host may take to kill everything below it before it ends all the same."""
+"""Seconds in which the host tries to kill all its descendants; after them it ends in any case."""
 
 
 def die_with_parent(parent: int, by: signal.Signals = signal.SIGKILL) -> None:
-    """Have the kernel kill this process when its parent ends, also if that is itself killed.
+    """Have the kernel kill this process when its parent ends, also if the parent is itself killed.
 
     Args:
-        parent: The expected parent's pid; if it has ended before the call, this process ends at
+        parent: The expected parent's pid. If it has ended before the call, this process ends at
             once.
-        by: The signal it gets.
+        by: The signal that this process gets.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, by)
     if os.getppid() != parent:
@@ -52,10 +53,10 @@ def die_with_parent(parent: int, by: signal.Signals = signal.SIGKILL) -> None:
 
 
 def disown_forks(control: socket.socket) -> None:
-    """Have what a rank forks through Python end with it, and keep it from answering in the rank's place.
+    """Make a rank's Python forks end with the rank, and keep them from answering in its place.
 
     Args:
-        control: What the rank answers on.
+        control: The socket on which the rank answers.
     """
     main_thread = False
 
@@ -65,9 +66,9 @@ def disown_forks(control: socket.socket) -> None:
 
     def in_child() -> None:
         control.close()
-        if (
-            main_thread
-        ):  # The kernel means the parent's thread: one that forks and ends would end its children.
+        # The kernel watches the parent's thread: a thread that forks and ends would end its
+        # children.
+        if main_thread:
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
     os.register_at_fork(before=before, after_in_child=in_child)
@@ -77,8 +78,8 @@ def prefer_batch_scheduling() -> None:
     """Ask the kernel not to let a waking thread preempt a running one.
 
     [Note: batch scheduling] gloo's I/O thread polls a socket whose lock the woken thread of the
-    same process holds; when it preempts that thread it spins for a whole time slice (4 ms) on a
-    machine with fewer cores than threads. SCHED_BATCH is allowed to any user and makes an
+    same process holds. When it preempts that thread it spins for a whole time slice (4 ms) on a
+    machine with fewer cores than threads. SCHED_BATCH is allowed to any user. It makes an
     all-reduce of ten floats twice as fast at W = 2 and six times at W = 4 on two cores (medians;
     `benchmarks/scheduling.py`).
     """
@@ -87,23 +88,28 @@ def prefer_batch_scheduling() -> None:
 
 
 def children() -> list[int]:
-    """The pids of this process's children, adopted ones included, ended ones until they are reaped."""
-    found: list[int] = []
+    """Return the pids of this process's children.
+
+    Adopted children are included, and so are ended ones until they are reaped.
+    """
+    pids: list[int] = []
     try:
         for task in os.scandir("/proc/self/task"):
-            with open(f"{task.path}/children", encoding="ascii") as file:  # noqa: PTH123 - on a timer's way, see _TICK
-                found += map(int, file.read().split())
+            with open(  # noqa: PTH123 - runs on every tick
+                f"{task.path}/children", encoding="ascii"
+            ) as file:
+                pids += map(int, file.read().split())
     except OSError:  # A kernel without CONFIG_PROC_CHILDREN.
         return [
             pid
             for pid in map(int, filter(str.isdigit, os.listdir("/proc")))  # noqa: PTH208
             if _parent(pid) == os.getpid()
         ]
-    return found
+    return pids
 
 
 def _parent(pid: int) -> int:
-    """Parent of a process; 0 for one that has gone."""
+    """Return the parent of a process; 0 for one that has gone."""
     try:
         return int(
             Path(f"/proc/{pid}/stat")
@@ -116,18 +122,16 @@ def _parent(pid: int) -> int:
 
 
 def _kill(pid: int) -> None:
-    with contextlib.suppress(
-        ProcessLookupError, PermissionError
-    ):  # Gone, or a setuid program that only root may end.
+    # Gone, or a setuid program that only root may end.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signal.SIGKILL)
 
 
 def _end(*_: object) -> NoReturn:
     """Kill all descendants, generation by generation, and end: the handler of SIGTERM."""
     if hasattr(os, "SCHED_OTHER"):
-        os.sched_setscheduler(
-            0, os.SCHED_OTHER, os.sched_param(0)
-        )  # Of a busy machine, too, at once.
+        # Be scheduled at once, on a busy machine too.
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     until = time.monotonic() + _FAREWELL
     while time.monotonic() < until:
         below = children()
@@ -173,18 +177,19 @@ class Host:
                 elif source is self.wake:
                     self.wake.recv(4096)
                     self._reap()
-                elif source in self.connections:  # Not dropped on behalf of another one's message.
+                # Skip one that was dropped because of another connection's message.
+                elif source in self.connections:
                     self._command(source)
 
     def _accept(self) -> None:
         connection, _ = self.listener.accept()
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         if int.from_bytes(credentials[4:8], sys.byteorder) != os.getuid():
-            connection.close()  # Another user's process: an abstract socket has no file permissions.
+            # Another user's process: an abstract socket has no file permissions.
+            connection.close()
             return
-        connection.settimeout(
-            0
-        )  # A controller that is stopped must not stop the host of all the others.
+        # A controller that is stopped must not stop the host of all the others.
+        connection.settimeout(0)
         self.connections.add(connection)
 
     def _command(self, connection: socket.socket) -> None:
@@ -192,8 +197,8 @@ class Host:
             message, fds, _, _ = socket.recv_fds(connection, 4096, 4)
         except OSError:
             message, fds = b"", []
-        # What is on trial can reach the socket as well: what is no command ends the connection,
-        # never the host.
+        # The implementation under test can reach the socket as well. An invalid command ends the
+        # connection, never the host.
         verb, _, argument = message.decode(errors="replace").partition(" ")
         if argument.isdecimal() and (verb, len(fds)) == ("kill", 0):
             if self.owners.get(int(argument)) is connection:
@@ -217,9 +222,8 @@ class Host:
         host = os.getpid()
         try:
             pid = os.fork()
-        except (
-            OSError
-        ):  # Too many processes: the pool that asked is told, and the others' ranks live on.
+        # Too many processes: tell the pool that asked, and let the others' ranks live on.
+        except OSError:
             self._tell(connection, "forked 0")
             return
         if pid == 0:
@@ -246,7 +250,7 @@ class Host:
             connection = socket.socket(fileno=control)
             disown_forks(connection)
             status = serve(connection, rank, stacks, words)
-        except BaseException:  # noqa: BLE001 - whatever breaks a rank is to be seen in what it printed
+        except BaseException:  # noqa: BLE001 - whatever breaks a rank must show in its output
             traceback.print_exc()
         finally:
             # Never through the interpreter's exit: gloo's threads would abort it (SIGABRT, 1 of 24
@@ -254,7 +258,10 @@ class Host:
             os._exit(status)
 
     def _kill_orphans(self) -> None:
-        """Kill children that are no ranks; see [Note: orphans]. Each one's end brings the host here again."""
+        """Kill children that are no ranks; see [Note: orphans].
+
+        The end of each such child makes the host call this method again.
+        """
         for pid in children():
             if pid not in self.owners:
                 _kill(pid)
@@ -262,10 +269,11 @@ class Host:
     def _reap(self) -> None:
         ended = []
         with contextlib.suppress(ChildProcessError):
-            while (found := os.waitpid(-1, os.WNOHANG))[0]:
-                ended.append(found)
+            while (pid_and_status := os.waitpid(-1, os.WNOHANG))[0]:
+                ended.append(pid_and_status)
         owners = [self.owners.pop(pid, None) for pid, _ in ended]
-        self._kill_orphans()  # First, so that who is told that a rank has ended finds nothing of it running.
+        # First, so that a pool that learns of a rank's end finds none of its processes running.
+        self._kill_orphans()
         for (pid, status), owner in zip(ended, owners, strict=True):
             if owner in self.connections:
                 self._tell(owner, f"ended {pid} {os.waitstatus_to_exitcode(status)}")
@@ -289,19 +297,18 @@ def main() -> NoReturn:
     die_with_parent(int(sys.argv[2]), signal.SIGTERM)
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     prefer_batch_scheduling()
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C is the controller's to handle; it closes the connection.
+    # Ctrl-C is the controller's to handle; it closes the connection.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     import torch
 
-    # Imported once here, so that a fork is a rank within milliseconds.
-    import ddp_invariants.ranks.rank  # noqa: F401 - what every rank would import
+    # Imported once here, so that a fork becomes a rank within milliseconds.
+    import ddp_invariants.ranks.rank  # noqa: F401 - every rank would import this
     from ddp_invariants.ranks.training.warm_up import warm_up
 
     torch.set_num_threads(1)
     warm_up()
-    # What is imported by now lives for ever: without this every full collection in every rank walks
-    # all of torch's objects, and copies the pages they lie on.
+    # Objects imported by now live for ever. Without this, every full collection in every rank walks
+    # all of torch's objects and copies their pages.
     gc.collect()
     gc.freeze()
     Host(socket.socket(fileno=int(sys.argv[1]))).serve()

@@ -1,4 +1,4 @@
-"""A rank: serves cases over its socket until told to end or left alone."""
+"""A rank: it serves cases over its socket until the controller closes the connection."""
 
 import contextlib
 import datetime as dt
@@ -37,11 +37,11 @@ from ddp_invariants.ranks.training import recorder, resume, run
 from ddp_invariants.records.trace import LastWords
 
 GLOO_TIMEOUT = 300.0
-"""Seconds. Far above every deadline of the harness, so that it is the harness which ends a hang, with its stacks."""
+"""Seconds. Far above every deadline, so that the harness ends a hang and prints its stacks."""
 
 
 class Rank:
-    """What outlives a case in a rank: its device, its connections and the loaded implementations."""
+    """A rank's state that outlives a case: its device, connections and loaded implementations."""
 
     def __init__(self, control: socket.socket, words: LastWords) -> None:
         self.control, self.words = control, words
@@ -53,25 +53,24 @@ class Rank:
         self._samplers: dict[str, SamplerMaker] = {}
 
     def driver(self, plain: dict[str, Any]) -> Driver:
-        """The DDP of that description, loaded on first use."""
+        """Return the DDP of a description, loaded on first use."""
         key = json.dumps(plain)
         if key not in self._drivers:
             self._drivers[key] = Driver(Ddp.from_plain(plain))
         return self._drivers[key]
 
     def sampler(self, plain: dict[str, Any]) -> SamplerMaker:
-        """The sampler of that description, loaded on first use."""
+        """Return the sampler of a description, loaded on first use."""
         key = json.dumps(plain)
         if key not in self._samplers:
             self._samplers[key] = SamplerMaker(Sampler.from_plain(plain))
         return self._samplers[key]
 
     def answer(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """The answer to one request."""
+        """Return the answer to one request."""
         verb = request["do"]
-        if (
-            self.place is None and "place" in request
-        ):  # Before anything is imported, which may look for devices.
+        # Before any import, because an import may look for devices.
+        if self.place is None and "place" in request:
             self.place = taken(*request["place"])
         if verb == "train":
             return self._train(request)
@@ -85,7 +84,7 @@ class Rank:
         if verb == "introduce":
             return stores.introduced(request), b""
         if verb == "look":
-            # Counting them initialises nothing.
+            # Counting devices initialises nothing.
             return {
                 "torch": torch.__version__,
                 "cuda": torch.version.cuda,
@@ -98,7 +97,10 @@ class Rank:
         return self._shards(request) if verb == "shards" else self._held(request), b""
 
     def _describe(self, request: dict[str, Any]) -> dict[str, Any]:
-        """What an implementation is, loaded on first use; and what importing it changed, which is its own affair."""
+        """Describe an implementation, and report the changes that importing it made.
+
+        The implementation is loaded on first use. It may change its own process by that.
+        """
         before, self.surroundings = Surroundings(), None
         try:
             loaded = (
@@ -135,7 +137,10 @@ class Rank:
         return {**answer, "changed": _changed(self.surroundings, counts)}
 
     def _held(self, request: dict[str, Any]) -> dict[str, Any]:
-        """This rank's part of what ranks are dealt together, in a group; how the connections are left, as a case says it."""
+        """Return this rank's shard of a sampler that scatters data in a group.
+
+        The answer also reports the state of the connections, as a training case does.
+        """
         case, group = cases.from_plain(request["case"]), self.connections[request["group"]]
         assert isinstance(case, cases.ShardCase)
         sampler = self.sampler(request["sampler"])
@@ -177,9 +182,8 @@ class Rank:
         )
         log = Log(self.words, request["number"])
         self.surroundings = self.surroundings or Surroundings()
-        counts = (
-            kernel_counts()
-        )  # Taken here: connections made since the last case have brought theirs.
+        # Taken here, after the connections made since the last case have added theirs.
+        counts = kernel_counts()
         left: list[list[int]] = []
         for number in range(case.rounds):
             record, session, quiescent = self._round(case, request, driver, log, number)
@@ -206,7 +210,7 @@ class Rank:
         log: Log,
         number: int,
     ) -> tuple[recorder.Record, Session, bool]:
-        """Train once; what was noted, and whether the connections may be used again."""
+        """Train once; return the record, the session and whether the connections may be reused."""
         everyone = self.connections[request["everyone"]]
         training_group = self.connections.get(request["training"]) if case.outside else None
         members = list(range(case.outside, case.ranks_needed))
@@ -230,12 +234,12 @@ class Rank:
             record = run.train(case, everyone.rank - case.outside, driver, session, saved)
         session.end()
         # Plain groups close their connections when destroyed, which would end another rank's wait
-        # with an error; their processes are ended by the controller once all ranks have answered.
+        # with an error. The controller ends their processes once all ranks have answered.
         return record, session, not request["plain"] and _closed(session)
 
 
 def _meet(store: Any, connections: Connections) -> None:
-    """Wait until all ranks have got here, or for some seconds: the next round drops the last one's own connections."""
+    """Wait some seconds for all ranks, since the next round drops the last round's groups."""
     store.set(f"over/{connections.rank}", "")
     with contextlib.suppress(RuntimeError):  # A rank that is late shows by itself.
         store.wait(
@@ -244,7 +248,10 @@ def _meet(store: Any, connections: Connections) -> None:
 
 
 def _timing(case: cases.TrainingCase, rank: int) -> Timing:
-    """What the case does to the timing of a rank's collectives, in the default group's numbering."""
+    """Return the changes to the timing of a rank's collectives.
+
+    The rank is its number in the default group.
+    """
     plan = case.perturbation
     sentinel = float("nan") if plan.sentinel == "nan" else SENTINEL
     return Timing(
@@ -256,26 +263,31 @@ def _timing(case: cases.TrainingCase, rank: int) -> Timing:
 
 
 def _seed(number: int, place: Place) -> None:
-    """Give the global generators a state that the case and the rank fix, so that whoever draws from them replays."""
+    """Seed the global generators from case and rank, so that code that draws from them replays."""
     random.seed(number)
-    np.random.seed(number % 2**32)  # noqa: NPY002 - the global generator is what implementations use
-    torch.default_generator.manual_seed(
-        number
-    )  # For each device that is absent torch.manual_seed formats a stack.
+    np.random.seed(number % 2**32)  # noqa: NPY002 - implementations use this global generator
+    # For each device that is absent torch.manual_seed formats a stack.
+    torch.default_generator.manual_seed(number)
     if place.on_device:
         torch.cuda.manual_seed(number)
 
 
 def _closed(session: Session) -> bool:
-    """Whether the session could be closed with nothing in flight; an implementation may have broken what closing needs."""
+    """Close the session, and return whether nothing was in flight.
+
+    The implementation may have broken the functions that closing needs.
+    """
     try:
         return session.close()
-    except Exception:  # noqa: BLE001 - whatever it is, these processes are not to be used again
+    except Exception:  # noqa: BLE001 - any error: these processes are not used again
         return False
 
 
 def _changed(surroundings: Surroundings, counts: dict[str, int]) -> list[str]:
-    """What the case left changed; an implementation may have broken what finding out needs."""
+    """Return the changes that the case left behind.
+
+    The implementation may have broken the functions that find them.
+    """
     try:
         return surroundings.changed() + [
             name for name, count in kernel_counts().items() if count != counts[name]
@@ -285,10 +297,10 @@ def _changed(surroundings: Surroundings, counts: dict[str, int]) -> list[str]:
 
 
 def _bound_memory() -> None:
-    """Let this process take so much memory more than it has: a larger demand raises here and takes nobody else's.
+    """Limit this process's memory to its present size plus `noting.MEMORY`.
 
-    RLIMIT_DATA rather than RLIMIT_AS, which also counts libraries that are mapped and addresses
-    that are only reserved.
+    A larger demand raises here and takes no other process's memory. The limit is RLIMIT_DATA rather
+    than RLIMIT_AS, which also counts mapped libraries and addresses that are only reserved.
     """
     pages = int(_statm()[5])
     most = pages * resource.getpagesize() + recorder.MEMORY
@@ -297,7 +309,7 @@ def _bound_memory() -> None:
 
 
 def _statm() -> list[str]:
-    """This process's memory as the kernel counts it, in pages: its size, what of it is resident, …."""
+    """Return this process's memory in pages, as the kernel counts it: total, resident, …."""
     return Path("/proc/self/statm").read_text(encoding="ascii").split()
 
 
@@ -308,14 +320,15 @@ def serve(control: socket.socket, rank: int, stacks: int, words: int) -> int:
         control: The connection.
         rank: This process's number.
         stacks: Descriptor of the file that takes stacks, of a crash or on SIGUSR1.
-        words: Descriptor of the memory that takes its last words; closed.
+        words: Descriptor of the memory that takes its last words. It is closed here.
 
     Returns:
         The process's exit status.
     """
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
     faulthandler.enable(file=stacks)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # What is printed belongs to the case that printed it.
+    # Line by line, so that printed output belongs to the case that printed it.
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a TextIOWrapper
     _bound_memory()
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
     torch.set_num_threads(1)
@@ -330,7 +343,7 @@ def serve(control: socket.socket, rank: int, stacks: int, words: int) -> int:
             header, blob = state.answer(request)
         except LoadError as error:
             header, blob = {"unusable": str(error)}, b""
-        except Exception as error:  # noqa: BLE001 - the harness's own failure: told to the controller, which says so
+        except Exception as error:  # noqa: BLE001 - a harness failure: the controller reports it
             header, blob = {"failed": recorder.told(error, request["do"], 0)}, b""
         cost = [
             time.perf_counter() - began,

@@ -1,4 +1,4 @@
-"""One process asks a sampler for the shards of all ranks: no process group is needed for that."""
+"""The shards of all ranks, as one process gets them from a sampler: no process group is needed."""
 
 import itertools
 import random
@@ -21,7 +21,7 @@ from ddp_invariants.ranks.training.recorder import told, warned
 
 
 def _impossible(world_size: int) -> dict[str, tuple[int, int]]:
-    """Arguments no sampler can serve: situation to (world size, rank)."""
+    """Return arguments that no sampler can serve: situation to (world size, rank)."""
     return {
         "rank below 0": (world_size, -1),
         "rank equal to world size": (world_size, world_size),
@@ -33,26 +33,26 @@ def _impossible(world_size: int) -> dict[str, tuple[int, int]]:
 def shards(
     case: ShardCase, make: SamplerMaker, *, disturb: int, ranks: Sequence[int] = ()
 ) -> dict[str, Any]:
-    """Every rank's indices of every epoch, asked for as a training run would.
+    """Ask for every rank's indices of every epoch, as a training run would.
 
     Args:
         case: The case.
-        make: The sampler on trial.
-        disturb: Seed of the global random generators, which the ranks' turns share, so that each
-            finds them in another state. Two processes asked with different ones must answer alike
-            (SHARD-4).
-        ranks: Those to ask for here; none for all.
+        make: The sampler under test.
+        disturb: Seed of the global random generators. The ranks take turns and share the
+            generators, so that each rank finds them in another state. Two processes with different
+            seeds must answer alike (SHARD-4).
+        ranks: The ranks to ask for here; empty for all.
 
     Returns:
         `lengths[rank]`, `shards[epoch number][rank]`, `again[rank]` (the last epoch iterated once
-        more), `afresh[rank]` (that epoch of a sampler that saw no other), `reseeded[rank]` (the
-        same under another seed, where one is taken), `touched` (global generators that iterating
-        advanced), `batches[rank]` and `promised[rank]` (what a DataLoader yields, and what its len
-        says), `worked[rank][worker]` (indices of the last epoch), `orders[epoch number]` where a
-        layout is declared, `resumed[rank]` where a state is saved, `elsewhere` where ranks of
-        another number load it, or `raised`; and `refused`, the type of the exception per impossible
-        situation, None when none was raised; empty where the sampler is not told its rank; and
-        `warned`.
+        more), `afresh[rank]` (that epoch of a sampler that saw no other epoch), `reseeded[rank]`
+        (the same under another seed, if the sampler takes a seed), `touched` (global generators
+        that iterating advanced), `batches[rank]` and `promised[rank]` (the batches that a
+        DataLoader yields, and its len), `worked[rank][worker]` (indices of the last epoch),
+        `orders[epoch number]` if a layout is declared, `resumed[rank]` if a state is saved,
+        `elsewhere` if another number of ranks loads it, or `raised`; and `refused`, the type of
+        the exception per impossible situation, None if none was raised; empty if the sampler does
+        not take its rank as an argument; and `warned`.
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -74,20 +74,20 @@ def _dealt(
     phase = "construction"
     try:
         _disturb(disturb)
-        asked = [_Asked(case, make, rank) for rank in ranks]
+        samplers = [_Asked(case, make, rank) for rank in ranks]
         phase = "iteration"
         before = _global_generators()
         dealt = []
         for epoch in case.epochs:
-            for one in asked:
-                one.set_epoch(epoch)
-            dealt.append([one.indices() for one in asked])
-        for one in asked:
-            one.leave_half_way()  # An iteration left half way must not show in the next one.
-        again = [one.indices() for one in asked]
+            for sampler in samplers:
+                sampler.set_epoch(epoch)
+            dealt.append([sampler.indices() for sampler in samplers])
+        for sampler in samplers:
+            sampler.leave_half_way()  # An iteration left half way must not show in the next one.
+        again = [sampler.indices() for sampler in samplers]
         after = _global_generators()
         answer: dict[str, Any] = {
-            "lengths": [one.length() for one in asked],
+            "lengths": [sampler.length() for sampler in samplers],
             "shards": dealt,
             "again": again,
             "afresh": _afresh(case, make, ranks),
@@ -106,26 +106,31 @@ def _dealt(
         if case.loader:
             phase = "DataLoader"
             answer["batches"], answer["promised"] = map(
-                list, zip(*(one.batches() for one in asked), strict=True)
+                list, zip(*(sampler.batches() for sampler in samplers), strict=True)
             )
         if case.workers:
             phase = "a DataLoader's worker"
             answer["worked"] = [
-                [one.as_worker(number) for number in range(case.workers)] for one in asked
+                [sampler.as_worker(number) for number in range(case.workers)]
+                for sampler in samplers
             ]
-        if case.saved_after is not None and not make.scatters and all(one.saves for one in asked):
+        if (
+            case.saved_after is not None
+            and not make.scatters
+            and all(sampler.saves for sampler in samplers)
+        ):
             phase = "resuming"
-            answer["resumed"] = [resumed(case, make, one, disturb) for one in asked]
+            answer["resumed"] = [resumed(case, make, sampler, disturb) for sampler in samplers]
             if case.resumed_by is not None:
                 phase = "resuming with another world size"
-                answer["elsewhere"] = _elsewhere(case, case.resumed_by, make, asked)
-    except BaseException as error:  # noqa: BLE001 - the implementation on trial may raise anything; it is evidence
+                answer["elsewhere"] = _elsewhere(case, case.resumed_by, make, samplers)
+    except BaseException as error:  # noqa: BLE001 - an implementation may raise anything: evidence
         return {"raised": told(error, phase, 0)}
     return answer
 
 
 def _orders(case: ShardCase, make: SamplerMaker) -> list[list[int]]:
-    """The order of each epoch before it is dealt out: what a world of one rank gets."""
+    """Return the order of each epoch before it is sharded, which a world of one rank gets."""
     alone = _Asked(replace(case, world_size=1), make, 0)
     orders = []
     for epoch in case.epochs:
@@ -139,29 +144,29 @@ def _reseeded(case: ShardCase) -> ShardCase:
 
 
 def _afresh(case: ShardCase, make: SamplerMaker, ranks: Sequence[int]) -> list[list[int]]:
-    """Each rank's indices of the last epoch, of samplers that are made for it."""
-    made = [_Asked(case, make, rank) for rank in ranks]
-    for one in made:
-        one.set_epoch(case.epochs[-1])
-    return [one.indices() for one in made]
+    """Return each rank's indices of the last epoch, from samplers made for that epoch alone."""
+    samplers = [_Asked(case, make, rank) for rank in ranks]
+    for sampler in samplers:
+        sampler.set_epoch(case.epochs[-1])
+    return [sampler.indices() for sampler in samplers]
 
 
 def resumed(case: ShardCase, make: SamplerMaker, known: "_Asked", disturb: int) -> dict[str, Any]:
-    """What a rank yields when its state is saved in the last epoch, and loaded into a sampler made anew.
+    """Save a rank's state in the last epoch, load it into a new sampler, and return all indices.
 
     Args:
         case: The case, which says after how many batches.
-        make: The sampler on trial.
+        make: The sampler under test.
         known: The rank's sampler, as it was asked before.
-        disturb: Seed of what the global generators hold when the state is loaded: another process's
-            hold something else.
+        disturb: Seed for the global generators when the state is loaded, since they differ in
+            another process.
 
     Returns:
-        `taken` (indices before the state was saved), `rest` (what the saved sampler yields after
-        that), `loaded` (what a new one with the state does, which is saved once more after one
-        batch), `taken_again` (indices of that batch), `twice` (what a new one with that state
-        yields), `fresh` (what a new one does without a state), and `following` (the next epoch's
-        indices of the saved and of the loaded one).
+        `taken` (indices before the state was saved), `rest` (the saved sampler's indices after
+        that), `loaded` (the indices of a new sampler with the state, which is saved once more after
+        one batch), `taken_again` (indices of that batch), `twice` (the indices of a new sampler
+        with that second state), `fresh` (the indices of a new sampler without a state), and
+        `following` (the next epoch's indices of the saved and of the loaded sampler).
     """
     assert case.saved_after is not None
     epoch = case.epochs[-1]
@@ -191,40 +196,42 @@ def resumed(case: ShardCase, make: SamplerMaker, known: "_Asked", disturb: int) 
 def _elsewhere(
     case: ShardCase, world_size: int, make: SamplerMaker, known: list["_Asked"]
 ) -> dict[str, Any]:
-    """What ranks of another number yield that all load the first rank's state, saved in the last epoch.
+    """Load the first rank's state into another number of ranks, and return what they yield.
+
+    The state is saved in the last epoch.
 
     Returns:
-        `taken[rank]` (what those that saved had yielded), `rest[rank]` (what the others go on
-        with), `following[rank]` (their next epoch), and `fresh[rank]` (the same of samplers that
-        loaded nothing).
+        `taken[rank]` (the indices before the state was saved), `rest[rank]` (the indices of the
+        ranks that loaded it), `following[rank]` (their next epoch), and `fresh[rank]` (the next
+        epoch of samplers that loaded nothing).
     """
     assert case.saved_after is not None
-    epoch, other = case.epochs[-1], replace(case, world_size=world_size)
-    saving = [_Asked(case, make, one.rank, in_batches=one.in_batches) for one in known]
-    for one in saving:
-        one.set_epoch(epoch)
-    saved = [one.saved(case.saved_after) for one in saving]
+    epoch, resized = case.epochs[-1], replace(case, world_size=world_size)
+    saving = [_Asked(case, make, sampler.rank, in_batches=sampler.in_batches) for sampler in known]
+    for sampler in saving:
+        sampler.set_epoch(epoch)
+    saved = [sampler.saved(case.saved_after) for sampler in saving]
     loading, fresh = (
-        [_Asked(other, make, rank, in_batches=known[0].in_batches) for rank in range(world_size)]
+        [_Asked(resized, make, rank, in_batches=known[0].in_batches) for rank in range(world_size)]
         for _ in range(2)
     )
-    for one in loading:
-        one.load(deepcopy(saved[0][1]), epoch)
-    rest = [one.indices() for one in loading]
-    for one in (*loading, *fresh):
-        one.set_epoch(epoch + 1)
+    for sampler in loading:
+        sampler.load(deepcopy(saved[0][1]), epoch)
+    rest = [sampler.indices() for sampler in loading]
+    for sampler in (*loading, *fresh):
+        sampler.set_epoch(epoch + 1)
     return {
         "taken": [taken for taken, _, _ in saved],
         "rest": rest,
-        "following": [one.indices() for one in loading],
-        "fresh": [one.indices() for one in fresh],
+        "following": [sampler.indices() for sampler in loading],
+        "fresh": [sampler.indices() for sampler in fresh],
     }
 
 
 def _refusal(case: ShardCase, make: SamplerMaker, world_size: int, rank: int) -> str | None:
     try:
         _made(case, make, world_size, rank, 0)
-    except BaseException as error:  # noqa: BLE001 - which exception it is, is the evidence
+    except BaseException as error:  # noqa: BLE001 - the exception's type is the evidence
         return type(error).__name__
     return None
 
@@ -244,7 +251,10 @@ def _made(case: ShardCase, make: SamplerMaker, world_size: int, rank: int, epoch
 
 
 class _Asked:
-    """One rank's sampler, and how it is asked: whether it yields indices or batches of them shows when it does."""
+    """One rank's sampler, and how it is asked.
+
+    Its yielded items show whether it yields indices or batches of indices.
+    """
 
     def __init__(
         self, case: ShardCase, make: SamplerMaker, rank: int, *, in_batches: bool = False
@@ -265,7 +275,10 @@ class _Asked:
 
     @property
     def _bound(self) -> int:
-        """Most that is taken: a sampler that never ends is seen to yield too many instead of taking all memory."""
+        """Most items that are taken.
+
+        A sampler that never ends thus yields too many items instead of taking all memory.
+        """
         return (
             4 * (self.case.data.samples + self.case.world_size * self.case.data.batch_size) + 1000
         )
@@ -275,7 +288,7 @@ class _Asked:
             return list(itertools.islice(self.sampler, self._bound))
 
     def indices(self) -> list[int]:
-        """All indices, batches laid end to end."""
+        """Return all indices, batches laid end to end."""
         yielded = self._yielded()
         self.in_batches = bool(yielded) and (
             isinstance(yielded[0], list | tuple) or getattr(yielded[0], "ndim", 0) > 0
@@ -285,20 +298,20 @@ class _Asked:
     def _flat(self, yielded: Iterable[Any]) -> list[int]:
         return [
             self.make.index(index)
-            for one in yielded
-            for index in (one if self.in_batches else [one])
+            for item in yielded
+            for index in (item if self.in_batches else [item])
         ]
 
     @property
     def saves(self) -> bool:
-        """Whether it offers a state to save and to load."""
+        """True if the sampler has a state to save and to load."""
         return all(
             callable(getattr(self.sampler, name, None))
             for name in ("state_dict", "load_state_dict")
         )
 
     def saved(self, batches: int) -> tuple[list[int], Any, list[int]]:
-        """The indices of that many batches, the state after them, and what is yielded after it was saved."""
+        """Return the indices of some batches, the state after them, and the later indices."""
         with self._as_rank():
             running = iter(self.sampler)
             taken = self._flat(
@@ -306,37 +319,36 @@ class _Asked:
                     running, batches * (1 if self.in_batches else self.case.data.batch_size)
                 )
             )
-            state = deepcopy(
-                self.sampler.state_dict()
-            )  # As written to a file: it may not change any more.
+            # As if written to a file: it must not change any more.
+            state = deepcopy(self.sampler.state_dict())
             return taken, state, self._flat(itertools.islice(running, self._bound))
 
     def load(self, state: Any, epoch: int) -> None:
-        """Hand it a saved state; the epoch is told first only where it is no part of that."""
+        """Load a saved state; set the epoch first only if the state does not hold it."""
         if self.make.remade_each_epoch or self.make.declared.saves == "place":
             self.set_epoch(epoch)
         with self._as_rank():
             self.sampler.load_state_dict(state)
 
     def length(self) -> int | None:
-        """What `len` says; in indices, also where it counts batches."""
+        """Return the sampler's `len`, in indices even if it counts batches."""
         if not hasattr(self.sampler, "__len__"):
             return None
         with self._as_rank():
-            said = len(self.sampler)
+            length = len(self.sampler)
         if not self.in_batches:
-            return said
+            return length
         yielded = self._yielded()
-        return sum(map(len, yielded)) if said == len(yielded) else said
+        return sum(map(len, yielded)) if length == len(yielded) else length
 
     def leave_half_way(self) -> None:
         with self._as_rank():
             next(iter(self.sampler), None)
 
     def batches(self) -> tuple[int, int | None]:
-        """Batches a torch DataLoader makes of it, and how many its len says; None where it has none."""
+        """Count a DataLoader's batches, and return its len as well; None without a len."""
         dataset: Any = range(self.case.data.samples)
-        if self.make.scatters:  # Over what the rank holds, without any sampler.
+        if self.make.scatters:  # Over the rank's own data, without any sampler.
             held: DataLoader[Any] = DataLoader(self.sampler, batch_size=self.case.data.batch_size)
             return sum(1 for _ in held), len(held)
         with self._as_rank():
@@ -348,10 +360,12 @@ class _Asked:
             return sum(1 for _ in loader), len(loader) if hasattr(self.sampler, "__len__") else None
 
     def as_worker(self, number: int) -> list[int]:
-        """What a worker process of a DataLoader yields: its own copy of the sampler, told which worker it is of how many.
+        """Return the indices of a DataLoader's worker.
 
-        In this process, for a process more for each of thousands of cases would take longer than
-        all the rest; what a sampler may know of the worker it is in, it asks
+        A copy of the sampler is asked, and told its worker number and the number of workers.
+
+        The copy runs in this process, because one more process for each of thousands of cases would
+        take longer than all the rest. A sampler can learn about its worker only from
         `torch.utils.data.get_worker_info`.
         """
         workers, copy = self.case.workers, deepcopy(self.sampler)
@@ -366,13 +380,13 @@ class _Asked:
 
 def _disturb(seed: int) -> None:
     random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002 - the global generator is what implementations fall for
+    np.random.seed(seed)  # noqa: NPY002 - the global generator is what implementations misuse
     torch.default_generator.manual_seed(seed)  # As in `rank._seed`.
 
 
 def _global_generators() -> dict[str, Any]:
     return {
         "random": random.getstate(),
-        "numpy": np.random.get_state()[1].tobytes(),  # type: ignore[index]  # noqa: NPY002 - as above
+        "numpy": np.random.get_state()[1].tobytes(),  # type: ignore[index]  # noqa: NPY002
         "torch": torch.get_rng_state().numpy().tobytes(),
     }

@@ -1,4 +1,7 @@
-"""What only a process that has imported torch can say of a machine, as JSON: `python -m ddp_invariants.ranks.torch_probe`."""
+"""A machine's torch facts, as JSON: `python -m ddp_invariants.ranks.torch_probe`.
+
+Only a process that has imported torch can report these facts.
+"""
 
 import ctypes
 import json
@@ -14,7 +17,7 @@ _PR_GET_CHILD_SUBREAPER = 37
 
 
 def _forked() -> str:
-    """Compute in a forked child; what became of it, empty where all went well."""
+    """Compute in a forked child and return how it ended, empty if all went well."""
     torch.set_num_threads(1)
     pid = os.fork()
     if pid == 0:
@@ -28,7 +31,7 @@ def _forked() -> str:
 
 
 def _batch_scheduling() -> str:
-    """Ask for what ranks ask for; why it is not to be had, empty where it is."""
+    """Ask for the scheduling that ranks use, and return why it is refused, empty if it is not."""
     try:
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     except (AttributeError, OSError) as error:
@@ -37,20 +40,23 @@ def _batch_scheduling() -> str:
 
 
 def _subreaper() -> str:
-    """Whether the kernel knows what keeps orphans from being left behind; why not, empty where it does."""
-    found = ctypes.c_int()
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(found)):
+    """Return why the kernel does not know child subreapers, empty if it does.
+
+    Child subreapers keep orphaned processes from being left behind.
+    """
+    flag = ctypes.c_int()
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(flag)):
         return os.strerror(ctypes.get_errno())
     return ""
 
 
 def examined() -> dict[str, Any]:
-    """All of it, as `doctor.Torch` takes it."""
+    """Return all facts, as `doctor.Torch` takes them."""
     offered = dist.is_available()
     built_for = [
-        f"{name} {found}"
+        f"{name} {release}"
         for name in ("cuda", "hip")
-        if (found := getattr(torch.version, name, None))
+        if (release := getattr(torch.version, name, None))
     ]
     asked = {
         name: getattr(dist, f"is_{name}_available", None)

@@ -1,4 +1,4 @@
-"""What the ranks saw: plain frozen data, bits rather than approximations, no opinion.
+"""The ranks' evidence: plain frozen data, with bits rather than approximations, and no verdicts.
 
 Suffixes: W world size (stacked ranks), P elements of all tensors of a record laid end to end.
 """
@@ -30,7 +30,7 @@ for _table in (ROUNDOFF, SMALLEST_NORMAL, LARGEST):
 
 @dataclass(frozen=True)
 class Slot:
-    """One tensor of a record: its name, dtype and shape; dtype None where there was no tensor."""
+    """One tensor of a record: its name, dtype and shape; dtype None if there was no tensor."""
 
     name: str
     dtype: str | None
@@ -38,31 +38,31 @@ class Slot:
 
     @property
     def elements(self) -> int:
-        """Number of elements; 0 where there was no tensor."""
+        """Number of elements; 0 if there was no tensor."""
         return 0 if self.dtype is None else prod(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the tensor; 0 where there was none."""
+        """Bytes of the tensor; 0 if there was none."""
         return 0 if self.dtype is None else self.elements * ITEM_SIZE[self.dtype]
 
     @property
     def complex(self) -> bool:
-        """Whether its elements are complex."""
+        """True if its elements are complex."""
         return self.dtype in PARTS
 
     @property
     def numbers(self) -> int:
-        """How many real numbers it holds: one for each element, or two where they are complex."""
+        """Count of real numbers: one for each element, or two if they are complex."""
         return self.elements * (1 + self.complex)
 
     @property
     def shape_of_numbers(self) -> tuple[int, ...]:
-        """The tensor's shape, and a last dimension for the parts of what is complex (torch.view_as_real)."""
+        """The tensor's shape, with a last dimension for complex parts as in torch.view_as_real."""
         return (*self.shape, 2) if self.complex else self.shape
 
     def place(self, number: int) -> str:
-        """Where one of its numbers is: the index of the element, and of a complex one the part."""
+        """Return the position of a number: its element's index, and its part if complex."""
         element, part = divmod(number, 1 + self.complex)
         index = tuple(int(i) for i in np.unravel_index(element, self.shape))
         return f"{index}{('.real', '.imag')[part] if self.complex else ''}"
@@ -70,13 +70,16 @@ class Slot:
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """The tensors of a record, end to end. One object for all equal layouts of a case, so that `is` compares them."""
+    """The tensors of a record, end to end.
+
+    All equal layouts of a case are one object, so that `is` compares them.
+    """
 
     slots: tuple[Slot, ...]
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """How many of the record's P elements each slot has, in which a complex number's parts are two."""
+        """Elements of each slot among the record's P elements; a complex number counts as two."""
         return tuple(slot.numbers for slot in self.slots)
 
     @cached_property
@@ -91,11 +94,11 @@ class Layout:
 
     @cached_property
     def dtypes(self) -> frozenset[str]:
-        """The dtypes of the tensors that are there."""
+        """The dtypes of the tensors that exist."""
         return frozenset(slot.dtype for slot in self.slots if slot.dtype is not None)
 
     def per_element(self, table: Mapping[str, float]) -> FloatArray:
-        """A per-dtype constant for each element. Shape (P,)."""
+        """Return a per-dtype constant for each element. Shape (P,)."""
         return np.repeat([table.get(slot.dtype or "", np.nan) for slot in self.slots], self.sizes)
 
     @cached_property
@@ -110,11 +113,11 @@ class Layout:
 
     @cached_property
     def complex_P(self) -> NDArray[np.bool_]:
-        """Which elements are parts of complex numbers. Shape (P,)."""
+        """True for elements that are parts of complex numbers. Shape (P,)."""
         return np.repeat([slot.complex for slot in self.slots], self.sizes)
 
     def locate(self, element: int) -> tuple[Slot, str]:
-        """The slot that holds an element of the P, and where in its tensor that is."""
+        """Return the slot of one of the P elements, and the element's position in its tensor."""
         slot_number = int(np.searchsorted(self.starts, element, side="right")) - 1
         slot = self.slots[slot_number]
         return slot, slot.place(element - self.starts[slot_number])
@@ -122,14 +125,20 @@ class Layout:
 
 @dataclass(frozen=True)
 class Tensors:
-    """The bits of some named tensors at one moment. Equal layouts are one object; equality is bitwise."""
+    """The bits of some named tensors at one moment.
+
+    Equality is bitwise. Equal layouts are one object.
+    """
 
     layout: Layout
     bits: bytes
 
     @cached_property
     def values_P(self) -> FloatArray:
-        """All elements as float64 (exact for every dtype up to 53 bits), complex ones as their parts. Shape (P,)."""
+        """All elements as float64, complex ones as their parts. Shape (P,).
+
+        float64 is exact for every dtype up to 53 bits.
+        """
         if len(self.layout.dtypes) == 1:
             return _as_float64(self.bits, next(iter(self.layout.dtypes)))
         pieces, start = [np.empty(0)], 0
@@ -142,7 +151,7 @@ class Tensors:
 
     @cached_property
     def by_name(self) -> dict[str, FloatArray]:
-        """Each tensor that is there, in its shape; one of complex numbers as its parts, in a last dimension."""
+        """Each existing tensor in its shape, with a last dimension for complex parts."""
         starts = self.layout.starts
         return {
             slot.name: self.values_P[starts[i] : starts[i + 1]].reshape(slot.shape_of_numbers)
@@ -158,7 +167,7 @@ def _as_float64(bits: bytes, dtype: str) -> FloatArray:
             .view(np.float32)
             .astype(np.float64)
         )
-    # Signalling NaNs warn when cast; that they are there is the point.
+    # Signalling NaNs warn when cast. They are wanted here.
     with np.errstate(invalid="ignore"):
         return np.frombuffer(bits, np.dtype(PARTS.get(dtype, dtype))).astype(np.float64)
 
@@ -190,55 +199,58 @@ Moment = Literal[
     "evaluated",
     "written buffers",
 ]
-"""When tensors were noted. built, wrapped: parameters before and after wrapping. forward: when a step's forward starts.
-reduced: gradients after synchronisation. local: the twin's gradients of one micro-step, numbered t
-* accumulation + k. entries: where one of those is sparse, what each is the sum of, stacked. loss:
-the wrapper's and the twin's, numbered likewise. updated,
-left buffers, state: parameters, buffers and optimizer state after the step. twin buffers: the
-twin's then. plain: parameters after the step of training without a wrapper (at W = 1 only).
-restored, restored buffers, restored state: parameters, buffers and optimizer state after they were
-loaded into ones made anew, before the step. joined: parameters once all ranks have run out of
-batches. saved, saved buffers, saved state: what ranks held that trained before and saved what is
-then loaded. drawn: what each layer that draws random numbers multiplied its input by in the forward
-of one micro-step, 0 or 2, or 1 where it drew none.
-evaluated: likewise in a forward in evaluation before the step. written buffers: buffers after the
-program wrote to them before the step."""
+"""The moments at which tensors are recorded.
+
+built, wrapped: parameters before and after wrapping. forward: parameters when a step's forward
+starts. reduced: gradients after synchronisation. local: the twin's gradients of one micro-step,
+numbered t * accumulation + k. (The twin is the unwrapped module on the same batch.) entries: the
+summands of each sparse local gradient, stacked. loss: the losses of the wrapper and of the twin,
+numbered likewise. updated, left buffers, state: parameters, buffers and optimizer state after the
+step. twin buffers: the twin's buffers then. plain: parameters after the step of training without a
+wrapper (only at W = 1). restored, restored buffers, restored state: parameters, buffers and
+optimizer state after they were loaded into new objects, before the step. joined: parameters once
+all ranks have run out of batches. saved, saved buffers, saved state: the tensors of ranks that
+trained before and saved the state that is loaded then. drawn: the factor by which each random layer
+multiplied its input in the forward of one micro-step: 0 or 2, or 1 if it drew none. evaluated: the
+same in a forward in evaluation before the step. written buffers: buffers after the program wrote to
+them before the step.
+"""
 
 
 @dataclass(frozen=True)
 class RankEvidence:
-    """What one rank saw.
+    """One rank's evidence.
 
     Attributes:
         tensors: By moment and step.
         structure_before: Rows [name, dtype, shape, requires_grad, first name of the tensor,
             parameter or buffer] before wrapping.
         structure_after: The same afterwards; empty when wrapping did not return.
-        raised: An exception that ended the run: phase, step, type, message, traceback; None when
-            none did.
+        raised: An exception that ended the run: phase, step, type, message, traceback; None if
+            there was none.
         sent: Per group, the collectives this rank issued.
         groups: Each group's ranks in the default group.
         changed: Names of process-wide settings the case left changed.
-        in_flight: Withheld collectives found wanting when a step's gradients were to be ready:
-            [step, call, what].
-        marks: Per step, how many collectives each group had sent at its start and at its end.
-        quiet: Per step and backward under no_sync, how many each group had sent before and after
+        in_flight: Withheld collectives that had a defect when a step's gradients should have been
+            ready: [step, call, defect].
+        marks: Per step, the number of collectives each group had sent at its start and at its end.
+        quiet: Per step and backward under no_sync, the number each group had sent before and after
             it.
-        backwards: Per step, of the backward that is synchronised: when it began, when it was over
-            and synchronised, and when each parameter's gradient was computed, as (name, time);
-            seconds since the case began.
-        surfaced: The exception a user got for one of their own (`case.InjectedFailure`), by type; empty
-            where they got none, and None where the case did not get there.
-        left: Per round, what was left after it: threads, open descriptors and child processes.
+        backwards: Per step, three times of the synchronised backward, in seconds since the case
+            began: its start, its end with synchronisation, and the computation of each parameter's
+            gradient, as (name, time).
+        surfaced: The type of the exception that a user got for an injected one (`case.InjectedFailure`);
+            empty if there was none, and None if the case did not get there.
+        left: Per round, the threads, open descriptors and child processes after it.
         held: Per step, bytes of the module's trained parameters, the optimizer's own copies, its
-            state, and gradients; of implementations that declare a stage of sharding.
-        driven: How the implementation was found to be driven: what is called when.
-        saved: The names in each state of what is trained that was saved.
+            state, and gradients; only for implementations that declare a stage of sharding.
+        driven: The calls with which the implementation is driven, by moment.
+        saved: The names in each saved state of the trained module.
         scales: Per step, the loss scaler's scale after it.
         warned: Warnings, each with its category and first line, once.
-        slowed: How often its device was kept busy before a collective or a gradient.
-        cost: Seconds from request to answer; bytes resident when the process began to serve, and at
-            most since then. Empty where nobody measured.
+        slowed: The number of times its device was kept busy before a collective or a gradient.
+        cost: Seconds from request to answer; resident bytes when the process began to serve, and
+            the most since then. Empty if nothing was measured.
     """
 
     tensors: Mapping[tuple[str, int], Tensors]
@@ -270,7 +282,10 @@ class RankEvidence:
         )
 
     def sent_between(self, starts: list[int], ends: list[int]) -> list[Call]:
-        """The collectives sent between two marks, over all groups; one made after the mark has none of its own."""
+        """Return the collectives sent between two marks, over all groups.
+
+        A group made after the marks has none.
+        """
         return [
             call
             for group, start, end in zip(self.sent, starts, ends, strict=False)
@@ -278,7 +293,7 @@ class RankEvidence:
         ]
 
     def at(self, moment: Moment, step: int = 0) -> Tensors | None:
-        """The tensors of a moment; None when the run did not get there."""
+        """Return the tensors of a moment; None if the run did not get there."""
         return self.tensors.get((moment, step))
 
 
@@ -288,13 +303,13 @@ class Incident:
 
     Attributes:
         kind: `hung` past the deadline, or `died` without an answer.
-        ranks: Which ranks did so, with how they ended or where they were.
+        ranks: The ranks concerned, with how they ended or where they were.
         stacks: The end of each rank's output, Python stacks included, by rank.
-        seconds: How long the harness waited.
-        calls: What each rank that gave no answer is known to have issued; nothing where groups were
+        seconds: The time that the harness waited.
+        calls: The collectives that each silent rank is known to have issued; empty if groups were
             plain.
-        statuses: Exit status of each rank whose process ended, negative for a signal; None where it
-            did not end but said nothing that makes sense. A rank that is not among them hung.
+        statuses: Exit status of each rank whose process ended, negative for a signal; None for a
+            rank that did not end but sent nonsense. A rank that is not among them hung.
     """
 
     kind: Literal["hung", "died"]
@@ -307,14 +322,14 @@ class Incident:
 
 @dataclass(frozen=True)
 class TrainingEvidence:
-    """What all ranks of a training case saw.
+    """The evidence of all ranks of a training case.
 
     Attributes:
         case: The case they ran.
         ranks: Of the ranks that train, in order; an empty RankEvidence for one that never answered.
-        incident: None when every rank answered.
-        unperturbed: The evidence of the same case without its perturbation and mishap, where a rule
-            compares the two.
+        incident: None if every rank answered.
+        unperturbed: The evidence of the same case without its perturbation and its injected
+            failure, if a rule compares the two.
     """
 
     case: TrainingCase
@@ -323,26 +338,26 @@ class TrainingEvidence:
     unperturbed: "TrainingEvidence | None" = None
 
     def moment(self, moment: Moment, step: int = 0) -> tuple[Tensors, ...] | None:
-        """The tensors of a moment on every rank; None unless all ranks got there."""
-        found = [rank.at(moment, step) for rank in self.ranks]
-        return tuple(t for t in found if t is not None) if None not in found else None
+        """Return the tensors of a moment on every rank; None unless all ranks got there."""
+        tensors = [rank.at(moment, step) for rank in self.ranks]
+        return tuple(t for t in tensors if t is not None) if None not in tensors else None
 
 
 OWN, FOREIGN = -1, -2
-"""In the place of an index, where the data themselves are dealt out: what is the rank's own, and what is nobody's."""
+"""Replacements of an index when data are scattered: the rank's own data, and nobody's data."""
 
 
 @dataclass(frozen=True)
 class ShardEvidence:
-    """What a sampler answered, in two processes with different hash seeds and global random states.
+    """A sampler's answers, in two processes with different hash seeds and global random states.
 
     Attributes:
-        case: What it was asked.
+        case: The question.
         answers: Each process's answer (`ranks.sharding.shards`): lengths, shards[epoch
             number][rank], again[rank], afresh[rank], reseeded[rank], touched, batches, orders (of
             each epoch in a world of one rank) and resumed[rank], or raised; always refused:
-            impossible arguments to exception type, None where none was raised.
-        incident: None when both processes answered.
+            impossible arguments to exception type, None if none was raised.
+        incident: None if both processes answered.
     """
 
     case: ShardCase
@@ -351,7 +366,7 @@ class ShardEvidence:
 
 
 def together(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """The answer of a sampler's ranks that were asked each for its own part, as if one process had given it.
+    """Merge the answers of a sampler's ranks, as if one process had asked for all shards.
 
     Args:
         parts: By rank, of `ranks.sharding.shards`.
@@ -393,7 +408,7 @@ def rank_evidence(
     Args:
         header: Its plain part.
         blob: Its bits.
-        known: Layouts of this case so far, added to.
+        known: Layouts of this case so far; new ones are added.
 
     Raises:
         EvidenceError: It is malformed.
@@ -408,7 +423,8 @@ def rank_evidence(
             layout = layouts[layout_number]
             if layout.nbytes != size or start + size > len(blob):
                 raise EvidenceError(
-                    f"the record of {moment!r} at step {step} has {size} bytes, its layout {layout.nbytes}"
+                    f"the record of {moment!r} at step {step} has {size} bytes, its layout "
+                    f"{layout.nbytes}"
                 )
             tensors[moment, step] = Tensors(layout, blob[start : start + size])
         facts = header["facts"]
@@ -420,7 +436,7 @@ def rank_evidence(
             [[Call(*row) for row in group] for group in header["sent"]],
             header["groups"],
             header["changed"],
-            [[step, Call(*row), what] for step, row, what in facts.get("in_flight", [])],
+            [[step, Call(*row), defect] for step, row, defect in facts.get("in_flight", [])],
             facts.get("marks", []),
             facts.get("quiet", []),
             [

@@ -1,4 +1,7 @@
-"""Read a case or a stored violation from a file somebody else may have written: every mistake becomes one sentence."""
+"""Cases and stored violations read from files.
+
+Another person may have written the file: every mistake in it becomes one sentence.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -15,22 +18,24 @@ _KINDS: dict[object, Any] = {
 
 
 def read(path: Path) -> Case:
-    """The case in a file, which holds it alone or with a violation it showed.
+    """Read the case in a file, which holds it alone or with a violation it showed.
 
     Raises:
-        CaseError: The file cannot be read, is no JSON, or has a wrong, missing or unknown field,
-            which is named.
+        CaseError: The file cannot be read, is no JSON, or has a wrong, missing or unknown field;
+            the message names the field.
     """
-    found = read_any(path)
-    return found.case if isinstance(found, StoredViolation) else found
+    content = read_any(path)
+    return content.case if isinstance(content, StoredViolation) else content
 
 
 def read_any(path: Path) -> Case | StoredViolation:
-    """What a file holds. Nothing in it is executed.
+    """Read a case or a stored violation from a file.
+
+    Nothing in the file is executed.
 
     Raises:
-        CaseError: The file cannot be read, is no JSON, or has a wrong, missing or unknown field,
-            which is named.
+        CaseError: The file cannot be read, is no JSON, or has a wrong, missing or unknown field;
+            the message names the field.
     """
     # Imported here: only a replay needs it, and it takes longer to import than a case takes to run.
     import pydantic
@@ -55,14 +60,18 @@ def read_any(path: Path) -> Case | StoredViolation:
     kind = plain.get("kind")
     if not isinstance(kind, str) or kind not in _KINDS:
         raise CaseError(f"{path}: kind is {kind!r}, expected 'training', 'shard' or 'violation'")
-    other = _other_case(plain, path) if kind == "violation" else ""
+    wrong_class = _other_case(plain, path) if kind == "violation" else ""
     adapter: pydantic.TypeAdapter[Case | StoredViolation] = pydantic.TypeAdapter(_KINDS[kind])
     try:
         return adapter.validate_json(text)
     except pydantic.ValidationError as error:
-        # A stored case is tried as either kind: what the other one misses says nothing.
-        said = [one for one in error.errors(include_url=False) if other not in one["loc"]]
-        first = said[0]
+        # pydantic tries a stored case as either kind: errors of the wrong kind mean nothing.
+        errors = [
+            problem
+            for problem in error.errors(include_url=False)
+            if wrong_class not in problem["loc"]
+        ]
+        first = errors[0]
         place = (
             ".".join(
                 str(part) for part in first["loc"] if part not in ("TrainingCase", "ShardCase")
@@ -74,7 +83,7 @@ def read_any(path: Path) -> Case | StoredViolation:
 
 
 def _other_case(plain: dict[str, object], path: Path) -> str:
-    """The class a stored violation's case is not of.
+    """Return the name of the class that a stored violation's case does not belong to.
 
     Raises:
         CaseError: The case is of no known kind.

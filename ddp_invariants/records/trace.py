@@ -1,4 +1,4 @@
-"""A rank's collectives, as noted where they are issued: plain rows, the same for ranks and controller.
+"""A rank's collectives as plain rows, recorded where they are issued, for ranks and controller.
 
 Standard library only: both sides import this module.
 """
@@ -29,7 +29,7 @@ _SPOKEN = {
     "alltoall": "all_to_all",
     "alltoall_base": "all_to_all_single",
 }
-"""What users call the methods that torch's process groups have."""
+"""The users' names of the methods of torch's process groups."""
 
 
 class Call(NamedTuple):
@@ -37,14 +37,14 @@ class Call(NamedTuple):
 
     Attributes:
         kind: The process group's method.
-        dtype: Of the first tensor; empty where there is none.
+        dtype: Of the first tensor; empty if there is none.
         elements: Of the first tensor.
         operation: The reduce operation, or the source rank.
-        asynchronous: Whether the caller asked for something to wait for.
-        site: File and line of the implementation; `torch` where its own code issued it.
-        launched: When, in seconds since the case began.
-        waited: When somebody first waited for it, or took its future; None when nobody did.
-        aside: Whether a thread other than the main one issued it.
+        asynchronous: True if the caller asked for a work object to wait for.
+        site: File and line of the implementation; `torch` if torch's own code issued it.
+        launched: The time of issue, in seconds since the case began.
+        waited: The time when somebody first waited for it, or took its future; None if nobody did.
+        aside: True if a thread other than the main one issued it.
     """
 
     kind: str
@@ -59,22 +59,22 @@ class Call(NamedTuple):
 
     @property
     def agreed(self) -> tuple[str, str, int, str]:
-        """What must be the same on all ranks."""
+        """The fields that must be the same on all ranks."""
         return agreed(*self[:4])
 
     def told(self, number: int = 0) -> str:
-        """As a user would call it, with its number where one is given."""
+        """Return the call in the user's words, with its number if one is given."""
         name = _SPOKEN.get(self.kind, self.kind) + (f" #{number}" if number else "")
-        what = " ".join(
+        tensor = " ".join(
             part
             for part in (f"{self.dtype} x {self.elements}" if self.dtype else "", self.operation)
             if part
         )
-        return f"{name} ({what})" if what else name
+        return f"{name} ({tensor})" if tensor else name
 
     @property
     def at(self) -> str:
-        """It, and where it was issued."""
+        """The call and the place where it was issued."""
         return f"{self.told()} at {self.site}" if self.site else self.told()
 
 
@@ -82,17 +82,23 @@ ASYNCHRONOUS, WAITED = Call._fields.index("asynchronous"), Call._fields.index("w
 
 
 def agreed(kind: str, dtype: str, elements: int, operation: str) -> tuple[str, str, int, str]:
-    """What all ranks must issue alike of a call."""
+    """Return the fields of a call that must be the same on all ranks."""
     return kind, dtype, -1 if kind in UNEVEN else elements, operation
 
 
 def label(members: Sequence[int], occurrence: int) -> str:
-    """A group's name that all its ranks know: who is in it, and how many of the same ranks were made before it."""
+    """Return a group's name that all its ranks compute alike.
+
+    It depends on the group's ranks, and on the number of earlier groups of the same ranks.
+    """
     return hashlib.blake2b(f"{sorted(members)}/{occurrence}".encode(), digest_size=4).hexdigest()
 
 
 class Difference(NamedTuple):
-    """The first call in which two ranks' sequences differ: its number from 1, and each rank's call, None past the end."""
+    """The first call in which two ranks' sequences differ: its number from 1, and both calls.
+
+    A call is None past the end of a sequence.
+    """
 
     number: int
     one: Call | None
@@ -100,16 +106,16 @@ class Difference(NamedTuple):
 
 
 def difference(
-    one: Sequence[Call], other: Sequence[Call], *, so_far: bool = False
+    first: Sequence[Call], second: Sequence[Call], *, so_far: bool = False
 ) -> Difference | None:
-    """Where two sequences of collectives part.
+    """Return the first difference between two sequences of collectives.
 
     Args:
-        one: A rank's.
-        other: Another's.
-        so_far: The sequences are cut off: that one is shorter is no difference.
+        first: A rank's collectives.
+        second: Another rank's.
+        so_far: True if the sequences are cut off: then a shorter one is no difference.
     """
-    for number, (left, right) in enumerate(zip_longest(one, other), start=1):
+    for number, (left, right) in enumerate(zip_longest(first, second), start=1):
         if left is None or right is None:
             return None if so_far else Difference(number, left, right)
         if left.agreed != right.agreed:
@@ -118,7 +124,7 @@ def difference(
 
 
 def collectives(calls: Iterable[Call]) -> list[Call]:
-    """Without point-to-point calls."""
+    """Return the calls without point-to-point calls."""
     return [call for call in calls if call.kind not in POINT_TO_POINT]
 
 
@@ -126,16 +132,16 @@ _HEAD = struct.Struct("<qqq")
 _SLOT = 192
 _SLOTS = 64
 WORDS_SIZE = _HEAD.size + _SLOT * _SLOTS
-"""Bytes of shared memory a rank's last words take."""
+"""Bytes of shared memory that a rank's last words take."""
 
 
 class LastCalls(NamedTuple):
-    """What a rank that gave no answer is known to have issued.
+    """The collectives that a silent rank is known to have issued.
 
     Attributes:
-        issued: How many collectives.
-        waiting: The number, from 1, of the one it waits for; 0 when it waits for none.
-        calls: The last ones: (number from 1, the group's `label`, call).
+        issued: The number of collectives.
+        waiting: The number, from 1, of the collective it waits for; 0 if it waits for none.
+        calls: The last calls: (number from 1, the group's `label`, call).
     """
 
     issued: int
@@ -143,22 +149,22 @@ class LastCalls(NamedTuple):
     calls: tuple[tuple[int, str, Call], ...]
 
     def by_group(self) -> dict[str, list[Call]]:
-        """Each group's calls from its first on; nothing where the first is no longer known."""
-        found: dict[str, list[Call]] = {}
+        """Return each group's calls from its first on; empty if the first is no longer known."""
+        calls: dict[str, list[Call]] = {}
         for _, group, call in self.calls if self.issued <= len(self.calls) else ():
-            found.setdefault(group, []).append(call)
-        return found
+            calls.setdefault(group, []).append(call)
+        return calls
 
     def call(self, number: int) -> Call | None:
-        """A call by its number, where it is still known."""
+        """Return a call by its number, if it is still known."""
         return next((call for known, _, call in self.calls if known == number), None)
 
 
 class LastWords:
-    """A rank's latest collectives in memory shared with the controller, which can read them when the rank cannot speak.
+    """A rank's latest collectives in memory that it shares with the controller.
 
-    A ring of the last calls. Written at every call and wait, in about a microsecond; nothing waits
-    for a reader.
+    The controller can read them when the rank cannot answer. The memory is a ring of the last
+    calls. It is written at every call and wait, in about a microsecond; nothing waits for a reader.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -167,18 +173,18 @@ class LastWords:
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Unmap it."""
+        """Unmap the memory."""
         self._memory.close()
 
     # The rank's side.
 
     def begin(self, case: int) -> None:
-        """A case starts."""
+        """Start a case."""
         self._case, self._issued, self._waiting = case, 0, 0
         self._say()
 
     def issue(self, group: str, row: list[Any]) -> int:
-        """A collective is issued. Returns its number in the case, from 1."""
+        """Record that a collective is issued, and return its number in the case, from 1."""
         text = f"{group}\t{row[0]}\t{row[1]}\t{row[2]}\t{row[3]}\t{row[5]}\n".encode()[-_SLOT:]
         with self._lock:
             start = _HEAD.size + self._issued % _SLOTS * _SLOT
@@ -189,7 +195,10 @@ class LastWords:
 
     @contextlib.contextmanager
     def waiting(self, number: int) -> Iterator[None]:
-        """The rank waits for a collective, by number. Of several threads that wait, the last to begin is told."""
+        """Record that the rank waits for a collective, by number.
+
+        If several threads wait, the last one to begin is recorded.
+        """
         self._waiting = number
         self._say()
         try:
@@ -205,9 +214,12 @@ class LastWords:
     # The controller's side.
 
     def read(self, case: int) -> LastCalls | None:
-        """What was issued in a case; None when the rank did not get to it, or what is there makes no sense."""
-        told, issued, waiting = _HEAD.unpack_from(self._memory, 0)
-        if told != case or issued < 0:
+        """Return the collectives issued in a case.
+
+        The result is None if the rank did not reach the case, or if the memory makes no sense.
+        """
+        recorded_case, issued, waiting = _HEAD.unpack_from(self._memory, 0)
+        if recorded_case != case or issued < 0:
             return None
         calls = []
         for number in range(max(0, issued - _SLOTS), issued):

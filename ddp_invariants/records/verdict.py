@@ -1,7 +1,8 @@
-"""What a judgement can say: holds, violated, inconclusive, not claimed, not run; and one exception class per rule.
+"""The possible verdicts, and one exception class per rule.
 
-Hypothesis tells failures apart by exception type: with one class per rule, shrinking cannot slide
-from a rare rule's violation to a common one's.
+The verdicts are: holds, violated, inconclusive, not claimed, not run. Hypothesis tells failures
+apart by exception type. With one class per rule, shrinking cannot slide from a rare rule's
+violation to a common one's.
 """
 
 from dataclasses import dataclass, field
@@ -24,12 +25,12 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Cause:
-    """What may be wrong, because it predicts what was found.
+    """A possible cause, which predicts the observed values.
 
     Attributes:
-        kind: What tells it from other causes, the same in every case it shows in.
+        kind: The name that distinguishes it from other causes, the same in every case.
         words: The cause with the numbers of this case.
-        affected: Which parameters alone are wrong with it; empty where that says nothing.
+        affected: The only parameters that are wrong with it; empty if that says nothing.
     """
 
     kind: str
@@ -39,21 +40,21 @@ class Cause:
 
 @dataclass(frozen=True)
 class Failure:
-    """One rule broken in one place.
+    """The failure of one rule in one place.
 
     Attributes:
         rule: Its id.
-        fact: What is the case instead, as the end of "RULE violated by NAME: …".
+        fact: The wrong fact, as the end of "RULE violated by NAME: …".
         where: Rank, step, parameter, or epoch.
-        got: What was found, what was expected, and how much is allowed.
-        perhaps: A probable cause with the number that shows it; empty when none is recognised.
+        got: The actual value, the expected value, and the allowed error.
+        perhaps: A probable cause with the number that shows it; empty if none is recognised.
         notes: Longer material, such as stacks.
-        event: What the trace shows of it: which reduction carried it, or that none did; empty where
-            groups were plain.
-        causes: Everything that predicts what was found. `perhaps` names one only where it is the
-            only one.
-        first: Of the same case, the breach that explains this one, as "RULE: fact"; empty where
-            this one tells most.
+        event: The trace of it: the reduction that carried it, or that none did; empty if groups
+            were plain.
+        causes: All causes that predict the observed values. `perhaps` names a cause only if it is
+            the only one.
+        first: Of the same case, the failure that explains this one, as "RULE: fact"; empty if this
+            one explains most.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -71,19 +72,19 @@ class Failure:
 
 @dataclass(frozen=True)
 class Finding:
-    """What one rule says about one case.
+    """The result of one rule on one case.
 
     Attributes:
         rule: Its id.
         compared: Elements, shards or losses it compared. A finding that compared nothing proves
             nothing.
         met: Situations the rule is about which this case reached.
-        failure: The first breach; None when there is none.
-        unjudged: Why the rule could not be judged on this case; empty when it was.
-        worst: The largest error in units of what is allowed, where a bound was used and not 0.
-        about: Whether the case contains the situation the rule is about.
+        failure: The first failure; None if there is none.
+        unjudged: Why the rule could not be judged on this case; empty if it was.
+        worst: The largest error in units of the allowed error, if a bound was used and not 0.
+        about: True if the case contains the situation the rule is about.
         observed: Values of a rule that observes and never judges.
-        crashed: Whether the rule itself failed, which makes it inconclusive for the whole session.
+        crashed: True if the rule itself failed, which makes it inconclusive for the whole session.
     """
 
     rule: str
@@ -98,7 +99,7 @@ class Finding:
 
 
 class Outcome(Enum):
-    """What became of a violation; the value is the command's exit status."""
+    """The outcome of a replay; the value is the command's exit status."""
 
     FIXED = 0
     VIOLATED = 1
@@ -107,17 +108,17 @@ class Outcome(Enum):
 
 @dataclass(frozen=True)
 class Replayed:
-    """What came of running a case again.
+    """The result of a replay.
 
     Attributes:
-        outcome: All in all.
-        implementation: What it was run on.
+        outcome: The overall outcome.
+        implementation: The implementation it was run on.
         case: The case.
-        rules: Those that were asked for and are about it.
-        failures: The first breach of each rule, in the order of the specification.
-        seen: In how many runs one was seen.
-        runs: How many there were.
-        reason: Why it is inconclusive; empty where it is not.
+        rules: The requested rules that are about the case.
+        failures: The first failure of each rule, in the order of the specification.
+        seen: The number of runs with a failure.
+        runs: The number of runs.
+        reason: Why it is inconclusive; empty if it is not.
     """
 
     outcome: Outcome
@@ -131,7 +132,7 @@ class Replayed:
 
 
 class Violation(AssertionError):
-    """A rule is violated. The message is the full report; the breach and its case are kept."""
+    """The violation of a rule: its message is the full report; the failure and case are kept."""
 
     def __init__(self, report: str, failure: Failure, case: Case) -> None:
         super().__init__(report)
@@ -142,19 +143,19 @@ class Violation(AssertionError):
 
 
 class Inconclusive(AssertionError):
-    """A rule could not be certified: evidence missing, a situation never met, or a finding that does not repeat."""
+    """A rule without a verdict: evidence missing, a situation unmet, or an unrepeated failure."""
 
 
 class NotJudged(Exception):
-    """A rule is not about what is on trial, or not about the case handed in for replay."""
+    """A rule that does not apply to the implementation, or to the case handed in for replay."""
 
 
 @dataclass(frozen=True)
 class Sighting:
-    """The first breach a search came upon, as it was before anything was shrunk.
+    """The first failure of a search, before any shrinking.
 
     Attributes:
-        failure: Of those of the case, the one that explains the others.
+        failure: Of the case's failures, the one that explains the others.
         case: As drawn.
         seconds: From the search's start.
         of_its_kind: Cases drawn until then that were drawn for the same rule.
@@ -168,14 +169,14 @@ class Sighting:
 
 @dataclass(frozen=True)
 class Surveyed:
-    """What a search for anything wrong came to.
+    """The result of a search for any failure.
 
     Attributes:
-        cases: Drawn until the first breach, its own included; all of them where there was none.
-        sighting: The first breach; None where there was none.
-        violation: What became of it: the smallest case, confirmed; None where there is none.
-        failed: All rules that the smallest case breaches.
-        reason: Why a breach that was seen is no violation.
+        cases: Drawn until the first failure, its own case included; all cases if there was none.
+        sighting: The first failure; None if there was none.
+        violation: The smallest case, confirmed; None if there is none.
+        failed: All rules that the smallest case violates.
+        reason: Why a failure that was seen is no violation.
     """
 
     cases: int
@@ -189,7 +190,7 @@ _CLASSES: dict[str, type[Violation]] = {}
 
 
 def violation_class(rule: str) -> type[Violation]:
-    """The exception class of a rule, such as `GRAD2Violation`."""
+    """Return the exception class of a rule, such as `GRAD2Violation`."""
     if rule not in _CLASSES:
         _CLASSES[rule] = type(
             rule.replace("-", "") + "Violation", (Violation,), {"__doc__": f"{rule} is violated."}

@@ -1,7 +1,7 @@
-"""A violation as it is stored: what was run, what was found, what the ranks saw. One JSON file each, `.ddp-invariants/ID.json`.
+"""A stored violation: the case, the failure and the ranks' evidence.
 
-Whoever reads one need not trust who wrote it: fields are checked strictly, every mistake becomes
-one sentence, and reading executes nothing.
+Each is one JSON file, `.ddp-invariants/ID.json`. A reader need not trust the writer: fields are
+checked strictly, every mistake becomes one sentence, and reading executes nothing.
 """
 
 import base64
@@ -30,9 +30,9 @@ from ddp_invariants.records.evidence import (
 from ddp_invariants.records.verdict import Failure
 
 FOLDER = Path(".ddp-invariants")
-"""Where violations are stored, seen from where a session or command was started."""
+"""The folder of violations, relative to the folder in which a session or command was started."""
 MOST_EVIDENCE = 1 << 20
-"""Bytes of evidence a file holds at most, as JSON."""
+"""Most bytes of evidence that a file holds, as JSON."""
 MOST_READ = 16 << 20
 """Bytes of the largest file that is read: the largest written has some 2 MiB."""
 
@@ -43,7 +43,7 @@ class StoredTensor:
 
     Attributes:
         name: Its full name.
-        dtype: None where there was no tensor.
+        dtype: None if there was no tensor.
         shape: Its shape.
         bits: Its elements in row-major order, little-endian, as base64.
     """
@@ -65,7 +65,7 @@ class StoredTensor:
             )
 
     def raw(self) -> bytes:
-        """The bits.
+        """Return the bits.
 
         Raises:
             CaseError: They are no base64.
@@ -74,13 +74,13 @@ class StoredTensor:
             return base64.b64decode(self.bits, validate=True)
         except (
             ValueError
-        ) as error:  # Of characters beyond ASCII, too, which no `binascii.Error` tells.
+        ) as error:  # Characters beyond ASCII raise a ValueError that is no `binascii.Error`.
             raise CaseError(f"the bits of {self.name!r} are no base64: {error}") from error
 
 
 @dataclass(frozen=True)
 class StoredMoment:
-    """What a rank noted at one moment of a step; `evidence.Moment` says which there are."""
+    """A rank's tensors at one moment of a step; `evidence.Moment` lists the moments."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -91,20 +91,20 @@ class StoredMoment:
 
 @dataclass(frozen=True)
 class StoredRank:
-    """What one rank saw.
+    """One rank's evidence.
 
     Attributes:
         moments: Its tensors.
-        sent: Per group, the collectives it issued (`trace.Call`, as a row); empty where groups were
+        sent: Per group, the collectives it issued (`trace.Call`, as a row); empty if groups were
             plain.
         groups: Each group's ranks.
         raised: An exception that ended its run: phase, step, type, message, traceback.
-        in_flight: Withheld collectives found wanting: step, collective, what.
+        in_flight: Withheld collectives with a defect: step, collective, defect.
         backwards: When each synchronised backward began and ended, and when its gradients were
             computed.
-        surfaced: What a user got for an exception of their own.
-        left: What each repetition left behind.
-        driven: What was called when.
+        surfaced: The exception that a user got for an injected one.
+        left: The resources left behind by each repetition.
+        driven: The calls that drove the implementation, by moment.
         scales: The loss scale after each step.
     """
 
@@ -124,12 +124,12 @@ class StoredRank:
 
 @dataclass(frozen=True)
 class StoredEvidence:
-    """What all ranks saw in the run that confirmed a violation.
+    """The evidence of all ranks in the run that confirmed a violation.
 
     Attributes:
         ranks: Of a training case.
         answers: Of a question to a sampler: each process's.
-        incident: What is known of ranks that hung or died: kind, ranks, stacks, seconds, and the
+        incident: The facts about ranks that hung or died: kind, ranks, stacks, seconds, and the
             last calls of each.
     """
 
@@ -142,18 +142,18 @@ class StoredEvidence:
 
 @dataclass(frozen=True)
 class StoredViolation:
-    """A violation that can be repeated, looked into, and exported.
+    """A violation that can be repeated, inspected, and exported.
 
     Attributes:
-        case: What was run.
-        failure: What was found.
-        ddp: The DDP on trial.
-        sampler: The sampler on trial.
+        case: The case that was run.
+        failure: The failure.
+        ddp: The DDP under test.
+        sampler: The sampler under test.
         confirmed: (k, n): seen again in k of n runs in fresh processes.
         torch: Its version.
         repeat: The command line that repeats it.
-        evidence: Of a run that confirmed it; None where there is none or it was left out.
-        left_out: Why it was; empty where it was not.
+        evidence: Of a run that confirmed it; None if there is none or it was left out.
+        left_out: Why the evidence was left out; empty if it was not.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -176,12 +176,12 @@ class StoredViolation:
 
     @property
     def on_trial(self) -> str:
-        """What it accuses, as a report calls it."""
+        """The violating implementation's name in a report."""
         return str(self.ddp if isinstance(self.case, TrainingCase) else self.sampler)
 
 
 def identifier(case: Case, rule: str, implementation: str) -> str:
-    """Six hexadecimal digits naming a violation: one case may breach several rules."""
+    """Return six hexadecimal digits that name a violation: one case may violate several rules."""
     return case_id(case, f"{rule} {implementation}")
 
 
@@ -195,7 +195,7 @@ def of(
     repeat: str,
     evidence: TrainingEvidence | ShardEvidence | None,
 ) -> StoredViolation:
-    """What is to be stored of a violation; evidence that is too long is left out."""
+    """Make a stored violation; evidence that is too long is left out."""
     bare = StoredViolation(
         case, failure, ddp, sampler, confirmed, importlib.metadata.version("torch"), repeat
     )
@@ -220,7 +220,8 @@ def of(
     if size > MOST_EVIDENCE:
         return replace(
             bare,
-            left_out=f"the evidence has {size / 2**20:.1f} MiB, more than the {MOST_EVIDENCE >> 20} MiB that "
+            left_out=f"the evidence has {size / 2**20:.1f} MiB, more than the "
+            f"{MOST_EVIDENCE >> 20} MiB that "
             "are stored; a replay sees it again",
         )
     return replace(bare, evidence=stored)
@@ -276,18 +277,17 @@ def _tensors(tensors: Tensors) -> Iterator[StoredTensor]:
 def write(violation: StoredViolation, path: Path) -> None:
     """Store a violation."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    whole = path.with_name(
-        f"{path.name}.{os.getpid()}"
-    )  # Who stores it may be ended at any moment.
+    # The process may be ended at any moment.
+    whole = path.with_name(f"{path.name}.{os.getpid()}")
     whole.write_text(json.dumps(asdict(violation)) + "\n", encoding="utf-8")
     whole.replace(path)
 
 
 def find(name: str) -> Path:
-    """The file an id or path stands for.
+    """Return the file of an id or path.
 
     Raises:
-        CaseError: There is none; the message lists ids that are close, or those there are.
+        CaseError: There is none; the message lists close ids, or the existing ones.
     """
     path = Path(name)
     if path.suffix == ".json" or path.is_file():
@@ -296,13 +296,16 @@ def find(name: str) -> Path:
     if "/" not in name and stored.is_file():
         return stored
     raise CaseError(
-        f"{name}: there is no {stored}, and no such file; {_instead(name, sorted(FOLDER.glob('*.json')))}"
+        f"{name}: there is no {stored}, and no such file; "
+        f"{_instead(name, sorted(FOLDER.glob('*.json')))}"
     )
 
 
 def _instead(name: str, stored: Iterable[Path]) -> str:
     ids = [path.stem for path in stored]
-    close = [one for one in ids if one.startswith(name)] or difflib.get_close_matches(name, ids, 3)
+    close = [
+        identifier for identifier in ids if identifier.startswith(name)
+    ] or difflib.get_close_matches(name, ids, 3)
     if close:
         return f"did you mean {' or '.join(close[:3])}?"
     if not ids:

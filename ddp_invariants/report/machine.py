@@ -1,4 +1,7 @@
-"""What commands say that hold no trial of their own, and what any says to machines. Verdicts are told by `report.py`."""
+"""The output of commands without a trial of their own, and all JSON for machines.
+
+`report.py` prints the verdicts.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def side_by_side(results: Mapping[str, SessionResult]) -> str:
-    """Several implementations: each one's verdicts by rule, the capabilities in which they differ, and how each ended."""
+    """Compare implementations: verdicts by rule, differing capabilities, and sessions' outcomes."""
     # Imported here: it is needed once, at the end.
     from rich.box import SIMPLE
     from rich.table import Table
@@ -43,30 +46,30 @@ def side_by_side(results: Mapping[str, SessionResult]) -> str:
     verdicts, capabilities = table("rule"), table("capability")
     for rule in ALL_RULES:
         cells = [
-            one.ledger.said(rule) if one.ledger and one.ledger.concerned(rule) else ""
-            for one in results.values()
+            result.ledger.said(rule) if result.ledger and result.ledger.concerned(rule) else ""
+            for result in results.values()
         ]
         if any(cells):
             verdicts.add_row(rule, *cells)
     for capability in CAPABILITIES:
-        standings = [_standing(one, capability) for one in results.values()]
+        standings = [_standing(result, capability) for result in results.values()]
         if len({*standings} - {"", Standing.UNKNOWN.value}) > 1:
             capabilities.add_row(capability, *standings)
     verdicts.add_section()
-    verdicts.add_row("all in all", *(ENDED[one.status] for one in results.values()))
-    told = ["", "side by side", *terminal.printed(verdicts), ""]
-    told += (
+    verdicts.add_row("all in all", *(ENDED[result.status] for result in results.values()))
+    lines = ["", "side by side", *terminal.printed(verdicts), ""]
+    lines += (
         terminal.printed(capabilities)
         if capabilities.row_count
         else ["capabilities: no difference was found"]
     )
     unknown = {
-        name: sum(found.standing is Standing.UNKNOWN for found in _probed(one))
-        for name, one in results.items()
+        name: sum(probed.standing is Standing.UNKNOWN for probed in _probed(result))
+        for name, result in results.items()
     }
     return "\n".join(
         [
-            *told,
+            *lines,
             *(
                 f"{name}: {count} capabilities were not probed"
                 for name, count in unknown.items()
@@ -76,22 +79,29 @@ def side_by_side(results: Mapping[str, SessionResult]) -> str:
     )
 
 
-def _probed(one: SessionResult) -> tuple[Probed, ...]:
-    """What was found out about capabilities of what was on trial, and not of the reference beside it."""
-    if one.discovery is None:
+def _probed(result: SessionResult) -> tuple[Probed, ...]:
+    """Return the probed capabilities of the implementation under test.
+
+    Those of the reference beside it are left out.
+    """
+    if result.discovery is None:
         return ()
-    return one.discovery.dealt if one.of_sampler else (*one.discovery.probed, *one.discovery.dealt)
-
-
-def _standing(one: SessionResult, capability: str) -> str:
-    """What was found out about a capability; empty where nothing was asked."""
-    return next(
-        (found.standing.value for found in _probed(one) if found.capability == capability), ""
+    return (
+        result.discovery.dealt
+        if result.of_sampler
+        else (*result.discovery.probed, *result.discovery.dealt)
     )
 
 
-def rules(found: "Sequence[Explained]") -> str:
-    """Every rule with its level and requirement."""
+def _standing(result: SessionResult, capability: str) -> str:
+    """Return the standing of a capability; empty if it was not probed."""
+    return next(
+        (probed.standing.value for probed in _probed(result) if probed.capability == capability), ""
+    )
+
+
+def rules(explanations: "Sequence[Explained]") -> str:
+    """List every rule with its level and requirement."""
     # Imported here, as above.
     from rich.box import SIMPLE
     from rich.markup import escape
@@ -101,113 +111,116 @@ def rules(found: "Sequence[Explained]") -> str:
     for title in ("rule", "level"):
         table.add_column(title, no_wrap=True)
     table.add_column("requirement")
-    for one in found:
-        table.add_row(one.id, one.level, escape(one.requirement))
+    for rule in explanations:
+        table.add_row(rule.id, rule.level, escape(rule.requirement))
     return "\n".join(
         [*terminal.printed(table), "", *_LEVELS, "`ddp-invariants rules ID` explains one."]
     )
 
 
 _LEVELS = (
-    "core: of every implementation; capability: where one is offered; declared: where it is declared; observed: told,",
+    (
+        "core: of every implementation; capability: where one is offered; declared: where it is "
+        "declared; observed: told,"
+    ),
     "never judged.",
 )
 
 
-def explained(one: "Explained") -> str:
-    """A rule, with all that is known of it."""
-    judged = [" ".join(paragraph.split()) for paragraph in one.judged.split("\n\n")]
+def explained(rule: "Explained") -> str:
+    """Explain a rule, with all its details."""
+    judged = [" ".join(paragraph.split()) for paragraph in rule.judged.split("\n\n")]
     fields = [
-        ("level", [one.level]),
-        ("source", [one.source]),
+        ("level", [rule.level]),
+        ("source", [rule.source]),
         ("judged", judged),
-        ("needs", ["; ".join(one.needs)]),
-        ("not claimed where", ["; ".join(one.not_claimed)]),
-        ("catches", [f"{fault.name}: {fault.what}" for fault in one.faults]),
-        ("code", [one.code]),
-        ("property", [one.property]),
+        ("needs", ["; ".join(rule.needs)]),
+        ("not claimed where", ["; ".join(rule.not_claimed)]),
+        ("catches", [f"{fault.name}: {fault.what}" for fault in rule.faults]),
+        ("code", [rule.code]),
+        ("property", [rule.property]),
     ]
-    told = [
+    lines = [
         messages.labelled(label if number == 0 else "", text)
         for label, texts in fields
         for number, text in enumerate(texts)
         if text
     ]
     search = (
-        f"`ddp-invariants faults --only {one.id}` searches for what it catches."
-        if one.faults
+        f"`ddp-invariants faults --only {rule.id}` searches for what it catches."
+        if rule.faults
         else ""
     )
-    return "\n".join([f"{one.id}  {one.requirement}", *told, *([search] if search else [])])
+    return "\n".join([f"{rule.id}  {rule.requirement}", *lines, *([search] if search else [])])
 
 
 # For machines.
 
 
-def discovered(found: Discovery) -> dict[str, Any]:
-    """All that was found out about a pair on trial."""
+def discovered(discovery: Discovery) -> dict[str, Any]:
+    """Return all that was discovered about an implementation and a sampler."""
     return {
         "suite": __version__,
-        "ddp": found.ddp,
-        "sampler": found.sampler,
-        "driven": found.driven,
-        "buckets": found.buckets,
-        "capabilities": [*found.probed, *found.dealt],
-        "deviating": dict(found.deviating),
-        "stale": found.stale(),
+        "ddp": discovery.ddp,
+        "sampler": discovery.sampler,
+        "driven": discovery.driven,
+        "buckets": discovery.buckets,
+        "capabilities": [*discovery.probed, *discovery.dealt],
+        "deviating": dict(discovery.deviating),
+        "stale": discovery.stale(),
     }
 
 
-def replayed(found: Replayed, repeat: str) -> dict[str, Any]:
-    """What became of a stored violation."""
+def replayed(result: Replayed, repeat: str) -> dict[str, Any]:
+    """Return the result of replaying a stored violation."""
     return {
         "suite": __version__,
-        "outcome": found.outcome.name,
-        "implementation": found.implementation,
-        "rules": found.rules,
-        "seen": found.seen,
-        "runs": found.runs,
-        "reason": found.reason,
-        "failures": found.failures,
-        "case": json.loads(to_json(found.case)),
+        "outcome": result.outcome.name,
+        "implementation": result.implementation,
+        "rules": result.rules,
+        "seen": result.seen,
+        "runs": result.runs,
+        "reason": result.reason,
+        "failures": result.failures,
+        "case": json.loads(to_json(result.case)),
         "repeat": repeat,
     }
 
 
 def certified(results: Mapping[str, SessionResult], status: int) -> dict[str, Any]:
-    """What came of each implementation, and of all together."""
+    """Return the result of each implementation, and of all together."""
     return {
         "suite": __version__,
         "status": status,
         "outcome": ENDED[status],
-        "judged": [_of(name, one) for name, one in results.items()],
+        "judged": [_of(name, result) for name, result in results.items()],
     }
 
 
-def _of(name: str, one: SessionResult) -> dict[str, Any]:
-    ledger = one.ledger or Ledger()
+def _of(name: str, result: SessionResult) -> dict[str, Any]:
+    ledger = result.ledger or Ledger()
     return {
         "name": name,
-        "status": one.status,
-        "outcome": ENDED[one.status],
+        "status": result.status,
+        "outcome": ENDED[result.status],
         "cases": ledger.cases,
         "rules": {rule: ledger.said(rule) for rule in ALL_RULES if ledger.concerned(rule)},
-        "capabilities": {found.capability: found.standing for found in _probed(one)},
+        "capabilities": {probed.capability: probed.standing for probed in _probed(result)},
         "violations": sorted(ledger.stored),
     }
 
 
 def demonstrated(
-    ledger: Ledger, rules: Sequence[str], faulty: str, found: Violation | None
+    ledger: Ledger, rules: Sequence[str], faulty: str, caught: Violation | None
 ) -> dict[str, Any]:
-    """What came of the two that are judged for a demonstration."""
+    """Return the results of the demonstration's two implementations."""
     violation = (
         {
-            "rule": found.failure.rule,
-            "case": json.loads(to_json(found.case)),
-            "report": found.report,
+            "rule": caught.failure.rule,
+            "case": json.loads(to_json(caught.case)),
+            "report": caught.report,
         }
-        if found
+        if caught
         else None
     )
     return {
@@ -222,7 +235,7 @@ def demonstrated(
 
 
 def exported(script: str, stored: StoredViolation, identifier: str) -> dict[str, Any]:
-    """A script, with what it is of."""
+    """Return a script, with the violation it shows."""
     return {
         "suite": __version__,
         "violation": identifier,
@@ -232,7 +245,7 @@ def exported(script: str, stored: StoredViolation, identifier: str) -> dict[str,
 
 
 def verified(certificate: "Certificate", headline: str) -> dict[str, Any]:
-    """What a certificate says, having been rechecked."""
+    """Return the contents of a certificate that was rechecked."""
     return {
         "valid": True,
         "outcome": certificate.outcome,
@@ -241,24 +254,24 @@ def verified(certificate: "Certificate", headline: str) -> dict[str, Any]:
         "exceptions": certificate.exceptions,
         "cases": certificate.cases,
         "digest": certificate.digest,
-        "rules": {one.rule: one.verdict for one in certificate.rules},
-        "violations": [one.id for one in certificate.violations],
+        "rules": {item.rule: item.verdict for item in certificate.rules},
+        "violations": [item.id for item in certificate.violations],
     }
 
 
 def compared(sides: "tuple[Environment, Environment]", outcome: "Gated") -> dict[str, Any]:
-    """What differs between two interpreters."""
+    """Return the differences between two interpreters."""
     rows = [
         {
-            **asdict(one.difference),
-            "name": one.difference.name,
-            "seen": one.seen,
-            "accepted": one.accepted,
-            "counts": one.counts,
-            "script": one.script,
-            "case": json.loads(to_json(one.case)) if one.case is not None else None,
+            **asdict(gated.difference),
+            "name": gated.difference.name,
+            "seen": gated.seen,
+            "accepted": gated.accepted,
+            "counts": gated.counts,
+            "script": gated.script,
+            "case": json.loads(to_json(gated.case)) if gated.case is not None else None,
         }
-        for one in outcome.found
+        for gated in outcome.found
     ]
     return {
         "suite": __version__,
@@ -268,17 +281,17 @@ def compared(sides: "tuple[Environment, Environment]", outcome: "Gated") -> dict
         "status": outcome.status,
         "found": rows,
         "pace": outcome.pace,
-        "stale": [one.change for one in outcome.stale],
+        "stale": [gated.change for gated in outcome.stale],
     }
 
 
 def begun(written: Sequence[Path], left: Sequence[Path]) -> dict[str, Any]:
-    """What was written into a repository, and what was there already."""
+    """Return the files that were written into a repository, and those that existed already."""
     return {"suite": __version__, "written": written, "left": left}
 
 
 def recorded(path: Path, head: "Head") -> dict[str, Any]:
-    """What was recorded, and where."""
+    """Return the description of a recorded baseline."""
     return {
         "suite": head.suite,
         "file": path,
@@ -290,20 +303,20 @@ def recorded(path: Path, head: "Head") -> dict[str, Any]:
     }
 
 
-def detected(found: Sequence[Detection]) -> dict[str, Any]:
-    """What became of the searches for planted faults, all that is known of each."""
+def detected(detections: Sequence[Detection]) -> dict[str, Any]:
+    """Return the results of the searches for planted faults, with all details."""
     searches = [
         {
-            **asdict(one),
-            "diagnosis": one.diagnosis,
-            "caught": one.is_caught,
-            "right_rule": one.is_right_rule,
+            **asdict(detection),
+            "diagnosis": detection.diagnosis,
+            "caught": detection.is_caught,
+            "right_rule": detection.is_right_rule,
         }
-        for one in found
+        for detection in detections
     ]
     return {
         "suite": __version__,
         "torch": version("torch"),
-        "totals": totals(found),
+        "totals": totals(detections),
         "searches": searches,
     }

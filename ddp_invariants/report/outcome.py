@@ -17,13 +17,13 @@ ENDED = {
 
 @dataclass(frozen=True)
 class SessionResult:
-    """What came of a session.
+    """The result of a session.
 
     Attributes:
         status: Exit status.
-        ledger: All rules' accounts; None where it ended before any rule was judged.
-        discovery: What was found out about what is on trial; None likewise.
-        of_sampler: Whether a sampler alone was judged.
+        ledger: All rules' accounts; None if it ended before any rule was judged.
+        discovery: The probed capabilities of the implementation; None likewise.
+        of_sampler: True if only a sampler was judged.
     """
 
     status: int

@@ -1,4 +1,4 @@
-"""What there is to know of a rule, put together from where it is written down: its module, the catalogue, the properties."""
+"""The explanation of a rule, collected from its module, the catalogue and the properties."""
 
 import ast
 import difflib
@@ -26,35 +26,45 @@ _SOURCES = {
     "INIT-4": "what some implementations do instead",
     "SHARD": "the documentation of torch.utils.data.DistributedSampler",
     "SHARD-9": "what a resumed training needs; torch's own sampler saves no state",
-    "SHARD-10": "the documentation of torch.utils.data.IterableDataset: each worker gets a copy of the dataset",
-    "LOSS": "the definition of data parallelism: each rank computes on its own batch, with the model as it is",
+    "SHARD-10": "the documentation of torch.utils.data.IterableDataset: each worker gets a copy "
+    "of the dataset",
+    "LOSS": "the definition of data parallelism: each rank computes on its own batch, with the "
+    "model as it is",
     "GRAD": f"{_LI}: all processes consume the same gradients, the average of their own",
-    "GRAD-3": "the definition of data parallelism; bounds after Higham 2002, Accuracy and Stability of Numerical Algorithms, "
+    "GRAD-3": "the definition of data parallelism; bounds after Higham 2002, Accuracy and "
+    "Stability of Numerical Algorithms, "
     "chapters 3 and 4",
     "GRAD-7": "IEEE 754: what is not finite stays so in a sum",
     "GRAD-8": f"{_LI}: gradient accumulation, no_sync",
     "GRAD-9": f"{_LI}: globally unused parameters",
-    "GRAD-11": "the documentation of torch.distributed.algorithms.Join: by how many a sum is divided is the caller's choice",
-    "PARAM-6": "the documentation of torch.amp.GradScaler: a step whose gradients overflow is skipped, and the scale reduced",
+    "GRAD-11": "the documentation of torch.distributed.algorithms.Join: by how many a sum is "
+    "divided is the caller's choice",
+    "PARAM-6": "the documentation of torch.amp.GradScaler: a step whose gradients overflow is "
+    "skipped, and the scale reduced",
     "PARAM": "what follows from equal states and equal gradients with equal optimizers",
     "BUF": "the documentation of torch.nn.parallel.DistributedDataParallel: broadcast_buffers",
-    "COMM": "the documentation of torch.distributed: collectives match across ranks, and results are there after wait()",
+    "COMM": "the documentation of torch.distributed: collectives match across ranks, and "
+    "results are there after wait()",
     "COMM-4": f"{_LI}: gradient bucketing",
     "COMM-5": f"{_LI}: overlapping computation with communication",
-    "COMM-6": "Patarasuk and Yuan 2009, Bandwidth optimal all-reduce algorithms for clusters of workstations",
+    "COMM-6": "Patarasuk and Yuan 2009, Bandwidth optimal all-reduce algorithms for clusters of "
+    "workstations",
     "LIVE": "what anybody expects of a program: it ends, and what was caught does no harm",
-    "STATE": "the documentation of torch.nn.Module and torch.optim.Optimizer: state_dict and load_state_dict",
+    "STATE": "the documentation of torch.nn.Module and torch.optim.Optimizer: state_dict and "
+    "load_state_dict",
     "MEM": "Rajbhandari et al. 2020, ZeRO, arXiv:1910.02054: the stages' shares",
-    "RNG": "the notes on reproducibility and torch.manual_seed in torch's documentation: whoever seeds ranks "
+    "RNG": "the notes on reproducibility and torch.manual_seed in torch's documentation: "
+    "whoever seeds ranks "
     "differently means their random numbers to differ",
-    "GPU": "the notes on CUDA semantics in torch's documentation: what streams compute is in no order that nobody asked for",
+    "GPU": "the notes on CUDA semantics in torch's documentation: what streams compute is in no "
+    "order that nobody asked for",
 }
-"""Where a requirement comes from: of an invariant's rules, and of those that have another source."""
+"""The source of a requirement: of an invariant's rules, and of rules with another source."""
 
 
 @dataclass(frozen=True)
 class Caught:
-    """A planted fault that a rule must notice: its name, and what is wrong with it."""
+    """A planted fault that a rule must notice: its name and its error."""
 
     name: str
     what: str
@@ -62,19 +72,19 @@ class Caught:
 
 @dataclass(frozen=True)
 class Explained:
-    """A rule.
+    """A rule with its explanation.
 
     Attributes:
         id: Such as `GRAD-2`.
-        requirement: What must hold.
-        level: `core`; `capability`: only where one is offered; `declared`: only where it is
-            declared; `observed`: never judged.
-        source: Where the requirement comes from.
+        requirement: The fact that must hold.
+        level: `core`; `capability`: only if one is offered; `declared`: only if it is declared;
+            `observed`: never judged.
+        source: The origin of the requirement.
         judged: How it is judged.
         needs: Situations without which a run has proved nothing.
-        not_claimed: Reasons for which it may not be about what is on trial.
+        not_claimed: Reasons for which it may not apply to the implementation.
         faults: Planted faults that it must catch.
-        code: Where it is judged: file and line, seen from the package's folder.
+        code: File and line of its judge, relative to the package's folder.
         property: The property that tests it, likewise.
     """
 
@@ -91,19 +101,25 @@ class Explained:
 
 
 def explained(name: str) -> Explained:
-    """A rule by its id, written as anybody would: GRAD-2, grad-2, grad2.
+    """Explain a rule by its id in any spelling: GRAD-2, grad-2, grad2.
 
     Raises:
-        UnknownRuleError: There is none.
+        UnknownRuleError: There is no such rule.
     """
     wanted = _plain(name)
-    rule = next((one for one in ALL_RULES.values() if _plain(one.id) == wanted), None)
+    rule = next(
+        (candidate for candidate in ALL_RULES.values() if _plain(candidate.id) == wanted), None
+    )
     if rule is None:
         known = {_plain(identifier): identifier for identifier in ALL_RULES}
         of_invariant = [
-            one for one in ALL_RULES if one.split("-")[0] == wanted.rstrip("0123456789").upper()
+            candidate
+            for candidate in ALL_RULES
+            if candidate.split("-")[0] == wanted.rstrip("0123456789").upper()
         ]
-        close = of_invariant or [known[one] for one in difflib.get_close_matches(wanted, known, 3)]
+        close = of_invariant or [
+            known[candidate] for candidate in difflib.get_close_matches(wanted, known, 3)
+        ]
         instead = (
             f"did you mean {' or '.join(close)}?" if close else "`ddp-invariants rules` lists them"
         )
@@ -120,11 +136,13 @@ def explained(name: str) -> Explained:
         rule.requirement,
         _level(rule.id),
         _SOURCES.get(rule.id, _SOURCES.get(rule.id.split("-")[0], "")),
-        "\n\n".join(inspect.getdoc(one) or "" for one in judges),
+        "\n\n".join(inspect.getdoc(candidate) or "" for candidate in judges),
         rule.needs,
         tuple(unclaimed_where(rule.id)),
         tuple(
-            Caught(one.name, one.what) for one in planted() if rule.id in (one.rule, one.other_rule)
+            Caught(candidate.name, candidate.what)
+            for candidate in planted()
+            if rule.id in (candidate.rule, candidate.other_rule)
         ),
         f"{file.relative_to(_PACKAGE)}:{lines}",
         _properties().get(_plain(rule.id), ""),
@@ -145,10 +163,10 @@ def _level(rule: str) -> str:
 
 @cache
 def _properties() -> dict[str, str]:
-    """Where each rule's property is, found by reading."""
-    found = {}
+    """Find the file and line of each rule's property by reading the files."""
+    places = {}
     for path in sorted(PROPERTIES.glob("test_*.py")):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-                found[node.name.split("_")[1]] = f"properties/{path.name}:{node.lineno}"
-    return found
+                places[node.name.split("_")[1]] = f"properties/{path.name}:{node.lineno}"
+    return places

@@ -1,4 +1,4 @@
-"""The one place that turns verdicts into text."""
+"""The text of verdicts: the only place that writes it."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -27,91 +27,107 @@ if TYPE_CHECKING:
     from ddp_invariants.upgrades.pace import Ratio
 
 
-def replayed(found: Replayed, repeat: str) -> str:
-    """What became of a stored violation, or of a case that was handed in.
+def replayed(result: Replayed, repeat: str) -> str:
+    """Return the text of a replay.
 
     Args:
-        found: The outcome.
+        result: The result.
         repeat: The command that repeats it.
     """
-    about = found.rules[0] if len(found.rules) == 1 else f"{len(found.rules)} rules"
-    times = f"{found.runs} run{'s' if found.runs > 1 else ''} in fresh processes"
-    if found.outcome is Outcome.FIXED:
-        how = f"{about} {'holds' if len(found.rules) == 1 else 'hold'} for {found.implementation} in all of {times}"
-        return "\n".join([f"FIXED: {how}", _field("case", describe(found.case))])
-    if found.outcome is Outcome.INCONCLUSIVE:
+    about = result.rules[0] if len(result.rules) == 1 else f"{len(result.rules)} rules"
+    times = f"{result.runs} run{'s' if result.runs > 1 else ''} in fresh processes"
+    if result.outcome is Outcome.FIXED:
+        how = (
+            f"{about} {'holds' if len(result.rules) == 1 else 'hold'} for "
+            f"{result.implementation} in all of {times}"
+        )
+        return "\n".join([f"FIXED: {how}", _field("case", describe(result.case))])
+    if result.outcome is Outcome.INCONCLUSIVE:
         return "\n".join(
             [
-                f"INCONCLUSIVE: {about} cannot be judged for {found.implementation}",
-                _field("because", found.reason),
-                _field("case", describe(found.case)),
+                f"INCONCLUSIVE: {about} cannot be judged for {result.implementation}",
+                _field("because", result.reason),
+                _field("case", describe(result.case)),
             ]
         )
-    first, *others = found.failures
+    first, *further = result.failures
     lines = [
-        f"STILL VIOLATED in {found.seen} of {times}",
+        f"STILL VIOLATED in {result.seen} of {times}",
         violation(
             first,
-            found.implementation,
-            found.case,
-            repeated=(found.seen, found.runs),
+            result.implementation,
+            result.case,
+            repeated=(result.seen, result.runs),
             repeat=repeat,
         ),
     ]
-    lines += [_field("also", f"{one.rule}: {one.fact}; {one.where}") for one in others]
+    lines += [
+        _field("also", f"{failure.rule}: {failure.fact}; {failure.where}") for failure in further
+    ]
     return "\n".join(lines)
 
 
 def not_exported(stored: StoredViolation, reason: str) -> str:
-    """Why a script is not handed out."""
+    """Explain why a script is not handed out."""
     perturbed = isinstance(stored.case, TrainingCase) and stored.case.perturbation.kind != "none"
-    why = (
+    reservation = (
         "; the case changes the timing of collectives, which a script does for Python calls at most"
         if perturbed
         else ""
     )
     return (
-        f"a script of {stored.failure.rule} was written, but it does not show the violation: {reason}{why}. --unchecked "
+        f"a script of {stored.failure.rule} was written, but it does not show the violation: "
+        f"{reason}{reservation}. --unchecked "
         "prints it all the same"
     )
 
 
-def pinned(found: Discovery, path: object) -> str:
-    """What a pin means for what was found silently wrong."""
+def pinned(discovery: Discovery, path: object) -> str:
+    """Explain the effect of a pin on capabilities that are silently wrong."""
     wrong = [
-        one.capability for one in (*found.probed, *found.dealt) if one.standing is Standing.WRONG
+        probe.capability
+        for probe in (*discovery.probed, *discovery.dealt)
+        if probe.standing is Standing.WRONG
     ]
-    told = [f"pinned in {path}: a capability that changes will be told"]
-    told += [
-        f"{name} is silently wrong, and declared unsupported there: it is printed, and no longer judged; take it out of "
+    lines = [f"pinned in {path}: a capability that changes will be told"]
+    lines += [
+        f"{name} is silently wrong, and declared unsupported there: it is printed, and no "
+        "longer judged; take it out of "
         "the file to have it judged"
         for name in wrong
     ]
-    return "\n".join(told)
+    return "\n".join(lines)
 
 
 def seen_in_passing(kept: Iterable[StoredViolation]) -> str:
-    """Why a session fails though no test of it did; empty where nothing was seen.
+    """Explain why a session fails though none of its tests did; empty if nothing was seen.
 
     Args:
-        kept: What was seen, and is stored.
+        kept: The failures that were seen and stored.
     """
     kept = list(kept)
     if not kept:
         return ""
-    rules = [one.failure.rule for one in kept]
+    rules = [stored.failure.rule for stored in kept]
     keys = " or ".join(rule.replace("-", "").lower() for rule in rules)
-    told = (
-        f"the session fails: breaches of {', '.join(rules)} were seen in cases drawn for other rules; run with "
+    heading = (
+        f"the session fails: breaches of {', '.join(rules)} were seen in cases drawn for other "
+        "rules; run with "
         f'-k "{keys}" to have them judged and shrunk, or replay what was seen first:'
     )
     return "\n".join(
-        [told, *(f"  {one.repeat}    {one.failure.rule}: {describe(one.case)}" for one in kept)]
+        [
+            heading,
+            *(
+                f"  {stored.repeat}    {stored.failure.rule}: {describe(stored.case)}"
+                for stored in kept
+            ),
+        ]
     )
 
 
 def summary(ledger: Ledger, order: list[str]) -> str:
-    """A table of the rules that were judged or tested, in the order of the specification."""
+    """Return a table of the rules that were judged or tested, in the order of the specification."""
     # Imported here: it is needed once, at a session's end.
     from rich.box import SIMPLE
     from rich.table import Table
@@ -139,7 +155,7 @@ def summary(ledger: Ledger, order: list[str]) -> str:
 
 
 def printed(table: "Table") -> list[str]:
-    """A table's lines, without colour."""
+    """Return a table's lines, without colour."""
     from rich.console import Console
 
     console = Console(width=_WIDTH, color_system=None)
@@ -148,13 +164,13 @@ def printed(table: "Table") -> list[str]:
     return [line.rstrip() for line in capture.get().rstrip().splitlines()]
 
 
-def detections(found: Sequence[Detection]) -> str:
-    """The table of planted faults, what is to be said of controls, and the totals.
+def detections(detections: Sequence[Detection]) -> str:
+    """Return the table of planted faults, the remarks on controls, and the totals.
 
-    Per fault, over its searches: the rule that must notice, those that were named for the smallest
-    case and for the first one seen; medians of the cases drawn until then, of those among them
-    drawn for the rule that drew the telling one, and of the seconds; the smallest case; and how
-    often the cause named was right.
+    Each row sums up a fault's searches. It has the rule that must fail, and the rules named for the
+    smallest case and for the first failing one. Then come three medians, the smallest case, and the
+    share of right causes. The medians are of the cases drawn until the first failing one, of the
+    cases among them drawn for the same rule, and of the seconds.
     """
     # Imported here, as above.
     from rich.box import SIMPLE
@@ -169,7 +185,9 @@ def detections(found: Sequence[Detection]) -> str:
     table.add_column("smallest case")
     table.add_column("cause")
     host = ""
-    for fault, group in _grouped(one for one in found if one.planted.is_fault):
+    for fault, group in _grouped(
+        detection for detection in detections if detection.planted.is_fault
+    ):
         if fault.host != host:
             host = fault.host
             table.add_row(f"{host}.py", style="italic")
@@ -186,47 +204,59 @@ def detections(found: Sequence[Detection]) -> str:
             added.causes,
         )
     return "\n".join(
-        [*(printed(table) if table.rows else []), "", *_of_controls(found), *_sum(totals(found))]
+        [
+            *(printed(table) if table.rows else []),
+            "",
+            *_of_controls(detections),
+            *_sum(totals(detections)),
+        ]
     )
 
 
-def searched(one: Detection) -> str:
-    """One search in a line."""
-    came = (
-        f"{one.rule}, {one.cause or one.told}" if one.is_caught else one.reason or "nothing found"
+def searched(detection: Detection) -> str:
+    """Describe one search in a line."""
+    result = (
+        f"{detection.rule}, {detection.cause or detection.told}"
+        if detection.is_caught
+        else detection.reason or "nothing found"
     )
-    return f"{one.planted.host}: {one.planted.name}, seed {one.seed}: {' '.join(came.split())}; {one.cases} cases"
+    return (
+        f"{detection.planted.host}: {detection.planted.name}, seed {detection.seed}: "
+        f"{' '.join(result.split())}; {detection.cases} cases"
+    )
 
 
-def _grouped(found: Iterable[Detection]) -> list[tuple[Planted, list[Detection]]]:
-    """Searches by what was on trial, in the order of the catalogue."""
+def _grouped(detections: Iterable[Detection]) -> list[tuple[Planted, list[Detection]]]:
+    """Group searches by their fault or control, in the order of the catalogue."""
     groups: dict[Planted, list[Detection]] = {}
-    for one in sorted(found, key=lambda one: one.seed):
-        groups.setdefault(one.planted, []).append(one)
+    for detection in sorted(detections, key=lambda detection: detection.seed):
+        groups.setdefault(detection.planted, []).append(detection)
     order = planted()
     return sorted(groups.items(), key=lambda group: order.index(group[0]))
 
 
-def _of_controls(found: Iterable[Detection]) -> list[str]:
-    """What there is to say of controls that did not simply hold."""
-    told = []
-    for one in found:
-        if not one.planted.is_fault and one.is_caught:
-            told.append(
+def _of_controls(detections: Iterable[Detection]) -> list[str]:
+    """Return remarks on controls that did not simply hold."""
+    lines = []
+    for detection in detections:
+        if not detection.planted.is_fault and detection.is_caught:
+            lines.append(
                 _field(
                     "accused",
-                    f"{one.planted.target} (seed {one.seed}): {one.rule}, {one.cause or 'no cause'}; "
-                    f"{one.case}",
+                    f"{detection.planted.target} (seed {detection.seed}): {detection.rule}, "
+                    f"{detection.cause or 'no cause'}; "
+                    f"{detection.case}",
                 )
             )
-        if one.reason:
-            told.append(
+        if detection.reason:
+            lines.append(
                 _field(
                     "unproved",
-                    f"{one.planted.target} (seed {one.seed}): {' '.join(one.reason.split())}",
+                    f"{detection.planted.target} (seed {detection.seed}): "
+                    f"{' '.join(detection.reason.split())}",
                 )
             )
-    return told
+    return lines
 
 
 def _sum(total: Totals) -> list[str]:
@@ -236,21 +266,29 @@ def _sum(total: Totals) -> list[str]:
     whole = total.searches
     return [
         (
-            f"{whole} searches for planted faults: {share(total.caught, whole)} caught, {share(total.right_rule, whole)} by "
-            f"the right rule, {share(total.right, whole)} with the right cause, {total.wrong} with a wrong one, "
+            f"{whole} searches for planted faults: {share(total.caught, whole)} caught, "
+            f"{share(total.right_rule, whole)} by "
+            f"the right rule, {share(total.right, whole)} with the right cause, {total.wrong} "
+            "with a wrong one, "
             f"{total.unknown} with none"
         ),
-        f"until the first counterexample, in the median: {total.median_cases:.0f} cases, {total.median_seconds:.2f} s",
+        (
+            f"until the first counterexample, in the median: {total.median_cases:.0f} cases, "
+            f"{total.median_seconds:.2f} s"
+        ),
         f"{total.control_cases:,} cases of controls: {total.accused} accusations",
     ]
 
 
-def on_trial(found: Discovery, *, verbose: bool) -> list[str]:
-    """Who is on trial and what is declared, a line each; verbose: how they are driven."""
+def on_trial(discovery: Discovery, *, verbose: bool) -> list[str]:
+    """Return a line each for the implementation under test and its declarations.
+
+    Verbose adds the calls that drive it.
+    """
     lines = []
     for side, described, declared, driven in (
-        ("ddp", found.ddp, found.declared, found.driven),
-        ("sampler", found.sampler, found.declared_sampler, found.sampler["driven"]),
+        ("ddp", discovery.ddp, discovery.declared, discovery.driven),
+        ("sampler", discovery.sampler, discovery.declared_sampler, discovery.sampler["driven"]),
     ):
         lines.append(
             f"{side} on trial: {described['name']} = {described['target']} ({described['version']})"
@@ -261,45 +299,53 @@ def on_trial(found: Discovery, *, verbose: bool) -> list[str]:
 
 
 def declarations(ddp: Declarations, sampler: SamplerDeclarations) -> str:
-    """A declaration file of both sides."""
+    """Return a declaration file of both sides."""
     return f"{to_toml('ddp', ddp)}\n{to_toml('sampler', sampler)}"
 
 
-def capabilities(found: Discovery) -> str:
-    """What was found out about capabilities, as far as it is not simply right: a paragraph a finding."""
-    probed = (*found.probed, *found.dealt)
+def capabilities(discovery: Discovery) -> str:
+    """Return the results of the probed capabilities, a paragraph each unless simply right."""
+    probed = (*discovery.probed, *discovery.dealt)
     lines = []
-    for one in probed:
-        if one.expected and one.standing is Standing.WRONG:
+    for probe in probed:
+        if probe.expected and probe.standing is Standing.WRONG:
             lines.append(
                 _field(
                     "silently wrong, expected",
-                    f"{one.capability} ({CAPABILITIES[one.capability]}) {one.words}; "
-                    f"{one.expected}",
+                    f"{probe.capability} ({CAPABILITIES[probe.capability]}) {probe.words}; "
+                    f"{probe.expected}",
                 )
             )
-        elif one.declared:
-            right = one.standing is Standing.RIGHT
-            said = (
-                "right, though declared unsupported" if right else f"{one.standing.value}, declared"
+        elif probe.declared:
+            right = probe.standing is Standing.RIGHT
+            label = (
+                "right, though declared unsupported"
+                if right
+                else f"{probe.standing.value}, declared"
             )
             lines.append(
                 _field(
-                    said, f"{one.capability} ({CAPABILITIES[one.capability]}) {one.words}".rstrip()
+                    label,
+                    f"{probe.capability} ({CAPABILITIES[probe.capability]}) {probe.words}".rstrip(),
                 )
             )
     for standing in (Standing.WRONG, Standing.REFUSED):
         lines += [
             _field(
-                standing.value, f"{one.capability} ({CAPABILITIES[one.capability]}): {one.words}"
+                standing.value,
+                f"{probe.capability} ({CAPABILITIES[probe.capability]}): {probe.words}",
             )
-            for one in probed
-            if one.standing is standing
-            and not one.declared
-            and not (one.expected and standing is Standing.WRONG)
+            for probe in probed
+            if probe.standing is standing
+            and not probe.declared
+            and not (probe.expected and standing is Standing.WRONG)
         ]
     for standing in (Standing.RIGHT, Standing.ABSENT, Standing.UNKNOWN):
-        names = [one.capability for one in probed if one.standing is standing and not one.declared]
+        names = [
+            probe.capability
+            for probe in probed
+            if probe.standing is standing and not probe.declared
+        ]
         lines += [_field(standing.value, ", ".join(names))] if names else []
     return "\n".join(["capabilities, probed before the properties", *lines])
 
@@ -312,7 +358,7 @@ def _notes(entry: Entry) -> str:
         )
     refused = sum(count for reason, count in entry.unjudged.items() if " raised " in reason)
     crashed = [reason for reason in entry.unjudged if "the rule itself crashed" in reason]
-    notes = [why for why in (entry.not_claimed, entry.not_run) if why]
+    notes = [text for text in (entry.not_claimed, entry.not_run) if text]
     notes += (
         [f"{entry.observed[0]:.2f} to {entry.observed[1]:.2f} times a ring all-reduce"]
         if entry.observed
@@ -333,25 +379,27 @@ _GATED = {
 
 
 def compared(sides: "tuple[Environment, Environment]", outcome: "Gated") -> str:
-    """What changed from one interpreter to the other."""
+    """Return the text of the changes from one interpreter to the other."""
     lines = [
         f"old  {sides[0]} ({sides[0].python})",
         f"new  {sides[1]} ({sides[1].python})",
         f"{outcome.cases:,} cases on both, and those it took to make them smaller",
     ]
     for kind, title in _GATED.items():
-        found = [one for one in outcome.found if one.difference.kind == kind]
-        lines += ["", f"{title}: {len(found)} changed" if found else f"{title}: the same"]
-        for one in found:
-            lines.append(f"  {one.difference.name}{f' ({one.state})' if one.state else ''}")
+        changes = [change for change in outcome.found if change.difference.kind == kind]
+        lines += ["", f"{title}: {len(changes)} changed" if changes else f"{title}: the same"]
+        for change in changes:
+            lines.append(
+                f"  {change.difference.name}{f' ({change.state})' if change.state else ''}"
+            )
             lines += [
                 _field(name, text)
                 for name, text in (
-                    ("where", one.difference.where),
-                    ("old", one.difference.old),
-                    ("new", one.difference.new),
-                    ("case", describe(one.case) if one.case is not None else ""),
-                    ("script", one.script),
+                    ("where", change.difference.where),
+                    ("old", change.difference.old),
+                    ("new", change.difference.new),
+                    ("case", describe(change.case) if change.case is not None else ""),
+                    ("script", change.script),
                 )
                 if text
             ]
@@ -363,22 +411,23 @@ def compared(sides: "tuple[Environment, Environment]", outcome: "Gated") -> str:
     lines += [
         "",
         *(
-            f"accepted, and not seen: {one.change!r}; take it out of the file"
-            for one in outcome.stale
+            f"accepted, and not seen: {change.change!r}; take it out of the file"
+            for change in outcome.stale
         ),
     ]
     lines.append(_GATE[outcome.status])
     return "\n".join(lines)
 
 
-def _paced(one: "Ratio") -> str:
+def _paced(ratio: "Ratio") -> str:
     spread = (
-        ", half of {} cases from {:.2f} to {:.2f}".format(one.cases, *one.quartiles)
-        if one.quartiles
+        ", half of {} cases from {:.2f} to {:.2f}".format(ratio.cases, *ratio.quartiles)
+        if ratio.quartiles
         else ""
     )
     return (
-        f"  {one.what:<29} {one.ratio:.2f}{spread} ({one.new:,.1f} {one.unit}, old {one.old:,.1f})"
+        f"  {ratio.what:<29} {ratio.ratio:.2f}{spread} ({ratio.new:,.1f} {ratio.unit}, old "
+        f"{ratio.old:,.1f})"
     )
 
 

@@ -1,4 +1,4 @@
-"""What the cases of a run were: counted by each dimension, so that a certificate says what it is of."""
+"""Counts of a run's cases by each dimension, so that a certificate shows what it covers."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -9,11 +9,11 @@ from ddp_invariants.cases.formats import ITEM_SIZE
 from ddp_invariants.invariants.comm import filled
 
 EXACT = 32
-"""Numbers up to here are counted each by itself, larger ones up to the next power of two."""
+"""Numbers up to this limit are counted exactly, larger ones as the next power of two."""
 
 
 def rounded(number: int) -> int:
-    """A number, or the power of two that is not below it."""
+    """Return a small number itself, and for a large number the next power of two."""
     return number if number <= EXACT else 1 << (number - 1).bit_length()
 
 
@@ -39,14 +39,14 @@ class Drawn:
             for value in {values} if isinstance(values, str) else values:
                 counts[value] += 1
 
-    def merge(self, other: Self) -> None:
-        """Add another worker's."""
-        self.sizes.update(other.sizes)
-        for dimension, counts in other.dimensions.items():
+    def merge(self, drawn: Self) -> None:
+        """Add another worker's counts."""
+        self.sizes.update(drawn.sizes)
+        for dimension, counts in drawn.dimensions.items():
             self.dimensions.setdefault(dimension, Counter()).update(counts)
 
     def to_plain(self) -> dict[str, Any]:
-        """As JSON-ready data."""
+        """Return the counts as JSON-ready data."""
         return {
             "sizes": dict(self.sizes),
             "dimensions": {name: dict(counts) for name, counts in self.dimensions.items()},
@@ -54,7 +54,7 @@ class Drawn:
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> Self:
-        """From what `to_plain` gave."""
+        """Read counts from the data of `to_plain`."""
         return cls(
             Counter(plain["sizes"]),
             {name: Counter(counts) for name, counts in plain["dimensions"].items()},
@@ -80,17 +80,20 @@ def _training(case: TrainingCase) -> dict[str, str | set[str]]:
         "injected_failure": case.injected_failure.kind
         if case.injected_failure is not None
         else "none",
-        "between steps": {one.kind for one in case.between_steps} or "nothing",
+        "between steps": {action.kind for action in case.between_steps} or "nothing",
         "norm": _limit(case.clip),
         "ranks out of batches": str(len(case.exhausted)),
-        "saved by": _others(case.saved_by),
+        "saved by": _saved_by(case.saved_by),
         "forwards": "under autocast" if case.autocast else "in their own dtypes",
         "loss scale": "none" if case.scaler is None else f"2**{case.scaler.log2_scale}",
     }
 
 
 def _buckets(case: TrainingCase) -> str:
-    """How many buckets its capacity makes of what is trained, filled from the last parameter on, as most do it."""
+    """Return the number of buckets that the case's bucket cap makes of the trained parameters.
+
+    They are filled from the last parameter on, as most implementations do.
+    """
     if case.bucket_cap is None:
         return "as its default makes"
     trained = [
@@ -106,7 +109,7 @@ def _limit(norm: float | None) -> str:
     return "any" if norm is None else f"at most {norm:g}"
 
 
-def _others(ranks: int | None) -> str:
+def _saved_by(ranks: int | None) -> str:
     return "nobody" if ranks is None else f"{ranks} ranks"
 
 

@@ -1,8 +1,9 @@
-"""Shrinking's opposite: larger cases, in which causes that the smallest cannot tell apart predict different things.
+"""Larger cases, the opposite of shrinking: they separate causes that the smallest case cannot.
 
-In the smallest case, one element on two ranks, a sum is as well twice the mean, and the largest
-value is some rank's. With fractions instead of integers nothing is equal by chance; with three or
-four ranks, numbers that are two by accident part; with more elements, an order and a range show.
+In the smallest case, one element on two ranks, a sum is also twice the mean, and the largest value
+is some rank's. Larger cases separate these. With fractions instead of integers nothing is equal by
+chance. With three or four ranks, numbers that are two by accident become different. With more
+elements, an order and a range show.
 """
 
 from collections.abc import Iterator
@@ -14,29 +15,36 @@ from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import CaseError
 
 _SIZES = ((0, 1, 1), (1, 1, 1), (0, 4, 1), (1, 4, 16), (1, 4, 1), (2, 4, 16))
-"""Ranks more, widths times, bucket cap times: so that a parameter stays above the cap or below it, whichever it was."""
+"""Added ranks, factor on widths, factor on the bucket cap.
+
+With these factors a parameter stays above the cap or below it, as it was.
+"""
 _SAMPLES = 48
 """Enough for the ranks' batches to differ at every step."""
 _DEALT = 240
-"""Enough for nothing random to be equal, or disjoint, by chance."""
+"""Enough that random orders are not equal or disjoint by chance."""
 
 
 def telling(case: Case, scope: Scope) -> Iterator[Case]:
-    """Larger cases of the same kind, which an implementation may pass even where it breaks a rule on the smaller one."""
+    """Yield larger cases of the same kind.
+
+    An implementation may pass them even if it fails a rule on the smaller case.
+    """
     if isinstance(case, ShardCase):
         few = ((11, 3), (9, 4), (13, 5)) if 2 * case.data.samples < case.world_size else ()
         for (
             ranks,
             samples,
-        ) in few:  # What is about datasets far shorter than the world shows on no longer one.
+        ) in few:  # A fault with datasets far shorter than the world does not show on longer ones.
             yield scope.fit_shards(
                 replace(case, world_size=ranks, data=replace(case.data, samples=samples))
             )
         for ranks, odd in ((0, 1), (1, 1), (0, 0), (2, 2)):
             size = case.world_size + ranks
             fewer = odd if case.data.samples % case.world_size else 0
-            # Every share is 2 mod 3, so that batches of three leave a short one; what is saved
-            # after three of them is neither two batches, nor a batch of each of two or four ranks.
+            # Every share is 2 mod 3, so that batches of three leave a short one. A state saved
+            # after three batches is then neither two batches, nor a batch of each of two or four
+            # ranks.
             share = _DEALT // size + (2 - _DEALT // size) % 3
             data = replace(case.data, samples=size * share - fewer, batch_size=3)
             epochs = tuple(dict.fromkeys((*case.epochs, 0, 1, 2)))
@@ -50,13 +58,12 @@ def telling(case: Case, scope: Scope) -> Iterator[Case]:
             try:
                 yield scope.fit(_larger(case, number, ranks, widths, cap))
             except CaseError:
-                continue  # What the scope takes out may leave nothing to train.
+                continue  # The scope may take out everything that could be trained.
 
 
 def _larger(case: TrainingCase, number: int, ranks: int, widths: int, cap: int) -> TrainingCase:
-    table = (
-        0 if case.model.layers[0].kind == "embedding" else None
-    )  # Whose rows are as many as before.
+    # An embedding table keeps its number of rows.
+    table = 0 if case.model.layers[0].kind == "embedding" else None
     layers = tuple(
         replace(
             layer,
@@ -65,6 +72,7 @@ def _larger(case: TrainingCase, number: int, ranks: int, widths: int, cap: int) 
         )
         for layer in case.model.layers
     )
+    # Not a factor that two ranks or a repeated step could also make.
     return replace(
         case,
         world_size=case.world_size + ranks,
@@ -72,13 +80,10 @@ def _larger(case: TrainingCase, number: int, ranks: int, widths: int, cap: int) 
         model=Model(case.model.inputs * widths, layers),
         values="real",
         bucket_cap=None if case.bucket_cap is None else case.bucket_cap * cap,
-        scaler=case.scaler
-        and replace(
-            case.scaler, log2_growth=2
-        ),  # No factor that two ranks make, or a step made twice.
+        scaler=case.scaler and replace(case.scaler, log2_growth=2),
         saved_by=2
         if ranks and case.saved_by is not None
-        else case.saved_by,  # More than one, less than all.
+        else case.saved_by,  # More than one, fewer than all.
         data=replace(case.data, samples=max(case.data.samples, _SAMPLES)),
         seed=(case.seed + number) % 2**31,
     )

@@ -1,8 +1,8 @@
-"""What a job had judged before its elastic launcher started it anew: it is known, and not run again.
+"""The cases a job had judged before its elastic launcher restarted it: they are not run again.
 
-The seed is the same, so that the same cases are drawn in the same order; those in the journal pass
-at once, and the search goes on with the case in which the job was lost. One line a case, one file a
-process; a line that was cut off is no line.
+The seed is the same, so that the same cases are drawn in the same order. The cases in the journal
+pass at once. The search continues with the case in which the job was lost. Each case is one line
+and each process has one file. A truncated line is ignored.
 """
 
 import hashlib
@@ -17,13 +17,18 @@ from ddp_invariants.records.verdict import Finding
 
 
 def begin(folder: Path, attempt: int, seed: int) -> int:
-    """Open a job's journal: a new one at its first attempt, what is there at a later one; the seed of the job."""
+    """Open a job's journal, and return the job's seed.
+
+    The first attempt starts a new journal; later attempts continue it.
+    """
     noted = folder / "seed"
     if attempt:
         try:
             return int(noted.read_text(encoding="ascii"))
         except (OSError, ValueError):
-            pass  # Rank 0 is on another machine now, or was lost before it began: all is judged from the first case.
+            # Rank 0 is on another machine now, or was lost before it began: all is judged from the
+            # first case.
+            pass
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     noted.write_text(str(seed), encoding="ascii")
@@ -31,14 +36,14 @@ def begin(folder: Path, attempt: int, seed: int) -> int:
 
 
 class Journal:
-    """One process's view of it.
+    """One process's view of the journal.
 
     Args:
-        folder: Where it is, as `begin` left it.
-        process: What tells the process from the job's others that judge.
+        folder: The journal's folder, as `begin` left it.
+        process: A name that no other judging process of the job has.
 
     Attributes:
-        known: How many cases were judged before.
+        known: The number of cases judged before.
     """
 
     def __init__(self, folder: Path, process: str) -> None:
@@ -51,11 +56,11 @@ class Journal:
         self.known = len(self._before)
 
     def findings(self, rule: str, name: str, case: Case) -> dict[str, Finding] | None:
-        """What was found in a case before, when it was drawn for a rule; None where it is to be run."""
+        """Return the earlier findings of a case drawn for a rule; None if the case must be run."""
         return self._before.get(_key(rule, name, case))
 
     def note(self, rule: str, name: str, case: Case, findings: Mapping[str, Finding]) -> None:
-        """Keep what was found in a case, unless anything is wrong: that is to be seen again."""
+        """Store a case's findings, unless a rule failed: a failing case must run again."""
         if all(finding.failure is None for finding in findings.values()):
             plain = [
                 {**asdict(finding), "met": sorted(finding.met)} for finding in findings.values()
@@ -72,10 +77,16 @@ def _lines(path: Path) -> Iterator[tuple[str, dict[str, Finding]]]:
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             key, plain = json.loads(line)
-            found = [
-                Finding(**{**one, "met": frozenset(one["met"]), "observed": tuple(one["observed"])})
-                for one in plain
+            findings = [
+                Finding(
+                    **{
+                        **finding,
+                        "met": frozenset(finding["met"]),
+                        "observed": tuple(finding["observed"]),
+                    }
+                )
+                for finding in plain
             ]
         except (ValueError, TypeError, KeyError):
             continue
-        yield str(key), {one.rule: one for one in found}
+        yield str(key), {finding.rule: finding for finding in findings}

@@ -1,7 +1,7 @@
-"""What a run adds up to: per rule how often it was judged, on what, and what was found. Plain data that merges.
+"""The sum of a run: per rule the number of judged cases, their contents and their findings.
 
-Each pytest worker keeps one; the session's verdict is read off their sum, so that a violation seen
-in passing while another rule was tested is not lost.
+It is plain data that can be merged. Each pytest worker keeps one ledger, and the session's verdict
+comes from their sum. So a violation that is seen while another rule is tested is not lost.
 """
 
 import json
@@ -19,8 +19,10 @@ from ddp_invariants.records.verdict import Failure, Finding, Verdict
 from ddp_invariants.search.coverage import Drawn
 
 TENTHS = 10
-"""Steps in which errors are counted, from none to the whole bound; before them stands what has no error, after them what
-exceeds its bound."""
+"""The number of steps in which errors are counted, from zero to the whole bound.
+
+Before them stands the count without error, after them the count beyond the bound.
+"""
 
 
 @dataclass
@@ -30,23 +32,23 @@ class Entry:
     Attributes:
         judged: Cases it was judged on.
         compared: Things compared over all of them.
-        met: How many cases reached each situation.
+        met: The number of cases that reached each situation.
         worst: The largest error in units of its bound.
-        errors: Of the cases judged, how many had a largest error of nothing, of each tenth of the
+        errors: Of the judged cases, the number with a largest error of zero, in each tenth of the
             bound, and beyond it.
-        unjudged: Why it could not be judged, counted.
-        failures: Case id to the breach in a few words, at most ten; `seen` counts all.
-        seen: Cases with a breach.
+        unjudged: Reasons why it could not be judged, counted.
+        failures: Case id to the failure in a few words, at most ten; `seen` counts all.
+        seen: Cases with a failure.
         confirmed: Violations confirmed in fresh processes.
-        not_claimed: What of the rule does not apply to what is on trial; empty where all of it
-            does.
-        not_run: Why no case was run as it was asked for: on a device that is not there, say; empty
-            where they were.
-        inconclusive: Whether its own property ended without a verdict.
+        not_claimed: The part of the rule that does not apply to the implementation; empty if all of
+            it applies.
+        not_run: Why no case was run as it was asked for: for example, the device does not exist.
+            Empty if cases were run.
+        inconclusive: True if its own property ended without a verdict.
         observed: The least and the largest value of a rule that observes and never judges; empty
-            for all others.
-        sighted: The first case with a breach, and what was found, as plain data: nobody may ever
-            draw it again.
+            for all other rules.
+        sighted: The first case with a failure, and the failure, as plain data: the case may never
+            be drawn again.
     """
 
     judged: int = 0
@@ -74,44 +76,45 @@ class Entry:
         self.compared += finding.compared
         self.met.update(finding.met)
         self.worst = max(self.worst, finding.worst)
-        # What is not a number is beyond every bound.
+        # NaN is beyond every bound.
         self.errors[ceil(finding.worst * TENTHS) if finding.worst <= 1 else -1] += 1
         self._widen(finding.observed)
         if finding.failure is not None:
             self.enter_breach(finding.failure, case_id)
 
     def enter_breach(self, failure: Failure, case_id: str) -> None:
-        """Note a breach; ten are kept, all are counted."""
+        """Record a failure; ten are kept, all are counted."""
         self.seen += 1
         if len(self.failures) < 10:
             self.failures[case_id] = f"{failure.fact}; {failure.where}"
 
     def _widen(self, values: Iterable[float]) -> None:
-        seen = [*self.observed, *values]
-        self.observed = [min(seen), max(seen)] if seen else []
+        values_so_far = [*self.observed, *values]
+        self.observed = [min(values_so_far), max(values_so_far)] if values_so_far else []
 
-    def merge(self, other: Self) -> None:
+    def merge(self, entry: Self) -> None:
         """Add another worker's account."""
-        self._widen(other.observed)
-        self.judged += other.judged
-        self.compared += other.compared
-        self.met.update(other.met)
-        self.worst = max(self.worst, other.worst)
-        self.errors = [
-            ours + theirs for ours, theirs in zip(self.errors, other.errors, strict=True)
-        ]
-        self.unjudged.update(other.unjudged)
-        self.failures.update(other.failures)
-        self.seen += other.seen
-        self.confirmed += other.confirmed
-        self.not_claimed = self.not_claimed or other.not_claimed
-        self.not_run = self.not_run or other.not_run
-        self.inconclusive |= other.inconclusive
-        self.sighted = self.sighted or other.sighted
+        self._widen(entry.observed)
+        self.judged += entry.judged
+        self.compared += entry.compared
+        self.met.update(entry.met)
+        self.worst = max(self.worst, entry.worst)
+        self.errors = [own + added for own, added in zip(self.errors, entry.errors, strict=True)]
+        self.unjudged.update(entry.unjudged)
+        self.failures.update(entry.failures)
+        self.seen += entry.seen
+        self.confirmed += entry.confirmed
+        self.not_claimed = self.not_claimed or entry.not_claimed
+        self.not_run = self.not_run or entry.not_run
+        self.inconclusive |= entry.inconclusive
+        self.sighted = self.sighted or entry.sighted
 
     @property
     def verdict(self) -> Verdict:
-        """What the account says. A breach that was never confirmed is inconclusive: no accusation, no pass."""
+        """The account's verdict.
+
+        A failure that was never confirmed is inconclusive: no violation, no pass.
+        """
         if self.confirmed:
             return Verdict.VIOLATED
         if self.seen or self.inconclusive:
@@ -128,14 +131,13 @@ class Ledger:
 
     Attributes:
         entries: By rule.
-        cases: How many were judged.
+        cases: The number of judged cases.
         tested: Rules whose own properties ran.
-        ended: Those whose own properties ran to their end, or had nothing to run.
-        stored: Violations that were confirmed: by the file each is stored in, what is shown of it
+        ended: Rules whose own properties ran to their end, or had nothing to run.
+        stored: Confirmed violations: by the file that stores each, its display data
             (`views.Example`, as plain data).
-        drawn: What the cases were.
-        examples: Of each kind of case one that shows well what it is (`views.Example`, as plain
-            data).
+        drawn: Counts of the cases' contents.
+        examples: For each kind of case a good example (`views.Example`, as plain data).
     """
 
     def __init__(self) -> None:
@@ -151,7 +153,7 @@ class Ledger:
         return self.entries.setdefault(rule, Entry())
 
     def enter(self, case: Case, findings: Iterable[Finding], case_id: str) -> None:
-        """Enter a case with what was found."""
+        """Enter a case with its findings."""
         self.cases += 1
         self.drawn.add(case)
         for finding in findings:
@@ -166,27 +168,27 @@ class Ledger:
     def confirm(
         self, rule: str, path: Path, evidence: TrainingEvidence | ShardEvidence | None
     ) -> None:
-        """A violation of a rule was confirmed, and is stored in a file; what a page shows of it is kept."""
+        """Record that a rule's violation was confirmed and stored, with its display data."""
         self[rule].confirmed += 1
         self.stored[str(path)] = asdict(of_violation(evidence, rule))
 
     def look_at(self, evidence: TrainingEvidence | ShardEvidence) -> None:
-        """Keep what shows well what a case is, if there is no such yet."""
+        """Keep a case as an example of its kind, if there is none yet."""
         if evidence.case.kind not in self.examples:
-            found = example(evidence)
-            if found is not None:
-                self.examples[evidence.case.kind] = asdict(found)
+            shown = example(evidence)
+            if shown is not None:
+                self.examples[evidence.case.kind] = asdict(shown)
 
     def concerned(self, rule: str) -> bool:
-        """Whether the session had anything to do with a rule."""
+        """Return whether the session had anything to do with a rule."""
         entry = self.entries.get(rule, Entry())
         return bool(entry.judged or entry.not_claimed or entry.not_run or rule in self.tested)
 
     def said(self, rule: str) -> str:
-        """A rule's verdict in words.
+        """Return a rule's verdict in words.
 
-        What was only seen while other rules were tested, or before its own property had ended,
-        proves nothing by itself.
+        Findings made while other rules were tested, or before the rule's own property had ended,
+        prove nothing by themselves.
         """
         entry = self.entries.get(rule, Entry())
         nothing_against = not (entry.confirmed or entry.seen or entry.inconclusive or entry.not_run)
@@ -196,19 +198,19 @@ class Ledger:
             "observed" if entry.observed and entry.verdict is Verdict.HOLDS else entry.verdict.value
         )
 
-    def merge(self, other: Self) -> None:
-        """Add another worker's."""
-        self.cases += other.cases
-        self.tested |= other.tested
-        self.ended |= other.ended
-        self.stored.update(other.stored)
-        self.drawn.merge(other.drawn)
-        self.examples = {**other.examples, **self.examples}
-        for rule, entry in other.entries.items():
+    def merge(self, ledger: Self) -> None:
+        """Add another worker's ledger."""
+        self.cases += ledger.cases
+        self.tested |= ledger.tested
+        self.ended |= ledger.ended
+        self.stored.update(ledger.stored)
+        self.drawn.merge(ledger.drawn)
+        self.examples = {**ledger.examples, **self.examples}
+        for rule, entry in ledger.entries.items():
             self[rule].merge(entry)
 
     def to_plain(self) -> dict[str, Any]:
-        """As JSON-ready data: dicts, lists, strings, numbers."""
+        """Return the ledger as JSON-ready data: dicts, lists, strings, numbers."""
         entries = {
             rule: {**vars(entry), "met": dict(entry.met), "unjudged": dict(entry.unjudged)}
             for rule, entry in list(self.entries.items())
@@ -225,7 +227,7 @@ class Ledger:
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> Self:
-        """From what `to_plain` gave, in this or another process."""
+        """Read a ledger from the data of `to_plain`, in this or another process."""
         ledger = cls()
         ledger.cases, ledger.stored = plain["cases"], plain["stored"]
         ledger.tested, ledger.ended = set(plain["tested"]), set(plain["ended"])

@@ -21,17 +21,17 @@ def _field(label: str, text: str) -> str:
 
 
 labelled = _field
-"""A line with its label, wrapped: for other modules that make text."""
+"""A labelled line, wrapped: for other modules that make text."""
 
 
 def violation(
     failure: Failure, implementation: str, case: Case, *, repeated: tuple[int, int], repeat: str
 ) -> str:
-    """A violation as a user reads it.
+    """Return the text of a violation.
 
     Args:
-        failure: What is wrong and where.
-        implementation: What is on trial.
+        failure: The failure and its place.
+        implementation: The implementation under test.
         case: The smallest case that shows it.
         repeated: (k, n): it was seen again in k of n runs in fresh processes.
         repeat: The command that repeats it.
@@ -63,14 +63,18 @@ def violation(
 def not_repeated(
     failure: Failure, implementation: str, case: Case, *, runs: int, repeat: str
 ) -> str:
-    """A breach that fresh processes do not show: no accusation, but no certificate either."""
+    """Return the text of a failure that fresh processes do not repeat.
+
+    It is no violation, but there is no certificate either.
+    """
     fields = [
         f"{failure.rule} inconclusive for {implementation}: a breach was seen but not repeated",
         _field("seen", f"{failure.fact}; {failure.where}; {failure.got}"),
         _field("case", describe(case)),
         _field(
             "confirmed",
-            f"in 0 of {runs} runs in fresh processes: it depends on chance, or on what earlier cases left in "
+            f"in 0 of {runs} runs in fresh processes: it depends on chance, or on what earlier "
+            "cases left in "
             "the process; with --isolation fresh each case has new ones",
         ),
         f"  {'repeat':<{_LABELS}}{repeat}",
@@ -81,7 +85,10 @@ def not_repeated(
 def without_life(
     rule: str, implementation: str, failure: Failure, case: Case, *, repeat: str
 ) -> str:
-    """Why a rule lacks its evidence where training hangs or dies, which is reported in full elsewhere."""
+    """Explain that a rule lacks its evidence because training hangs or dies.
+
+    That violation is reported in full elsewhere.
+    """
     return "\n".join(
         [
             f"{rule} inconclusive for {implementation}: {failure.fact} (LIVE-1, reported above)",
@@ -94,14 +101,13 @@ def without_life(
 def unproved(
     rule: str, implementation: str, judged: int, missing: Iterable[str], reasons: Iterable[str]
 ) -> str:
-    """Why a rule cannot be certified though nothing was found against it."""
+    """Explain why a rule cannot be certified though no failure was found."""
     lines = [
         f"{rule} inconclusive for {implementation}: it was judged on {judged} of its own cases"
     ]
     missing, reasons = list(missing), list(reasons)
-    if missing and not any(
-        " raised " in reason for reason in reasons
-    ):  # A refusal is its own reason.
+    # A refusal is its own reason.
+    if missing and not any(" raised " in reason for reason in reasons):
         lines.append(_field("never met", "; ".join(missing)))
         lines.append(
             _field(

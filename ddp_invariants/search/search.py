@@ -1,4 +1,4 @@
-"""One search through drawn cases: what it looks for, what it found, and a bounded effort to make that simpler."""
+"""One search through drawn cases: its rule, its failures, and a bounded effort to shrink them."""
 
 import time
 from collections import Counter
@@ -28,7 +28,7 @@ from ddp_invariants.search import messages
 from ddp_invariants.search.ledger import Ledger
 
 SHRINK_RUNS = 300
-"""Cases run after the first violation in a property, to shrink it. Runs that hang count for many."""
+"""Cases run to shrink a property's first violation. Runs that hang count for many."""
 SHRINK_SECONDS = 20.0
 
 
@@ -40,11 +40,11 @@ class Asked(NamedTuple):
 
 
 class Bench(Protocol):
-    """Where cases are judged: what a search needs of a trial.
+    """The part of a trial that a search needs.
 
     Attributes:
-        ledger: Where findings are entered.
-        hung: Whether a rank hung before.
+        ledger: The ledger in which findings are entered.
+        hung: True if a rank hung before.
         lifeless: A hang or death that is reported already.
     """
 
@@ -54,32 +54,32 @@ class Bench(Protocol):
 
     @property
     def on_trial(self) -> OnTrial:
-        """What is judged."""
+        """The implementation under test."""
 
     @property
     def scope(self) -> Scope:
-        """What cases may contain."""
+        """The limits on what cases may contain."""
 
     def findings(self, case: Case, *, rule: str) -> dict[str, Finding]:
         """Run a case and judge it."""
 
     def failures(self, findings: dict[str, Finding], case: Case) -> list[Failure]:
-        """Those that count."""
+        """Return the failures that count."""
 
     def counts(self, rule: str, case: Case) -> bool:
-        """Whether what a rule says of a case counts."""
+        """Return whether a rule's finding on a case counts."""
 
     def enter(self, case: Case, findings: list[Finding]) -> None:
-        """Enter a case with what was found into the ledger."""
+        """Enter a case and its findings into the ledger."""
 
 
 def independent(asked: SearchStrategy[Asked]) -> SearchStrategy[Asked]:
-    """The same cases, each drawn by itself.
+    """Draw each case independently of the other cases.
 
-    Hypothesis follows each case it draws with up to five that copy parts of it over one another. Of
-    equal coins and small
-    numbers this makes cases that are alike: of a hundred some twenty are independent. It leaves
-    alone what lies within a collection of unique elements, so that is where a case is drawn.
+    Hypothesis follows each drawn case with up to five that copy parts of it over one another. With
+    equal coins and small numbers such cases are alike: of a hundred some twenty are independent.
+    Hypothesis does not change the inside of a collection of unique elements, so each case is drawn
+    there.
     """
     return st.lists(asked, min_size=1, max_size=1, unique_by=lambda _: None).map(
         lambda drawn: drawn[0]
@@ -87,9 +87,10 @@ def independent(asked: SearchStrategy[Asked]) -> SearchStrategy[Asked]:
 
 
 def _shared(case: Case, scope: Scope) -> Iterator[Case]:
-    """A world of one rank as one of two: what is wrong in both is better told in the latter.
+    """Yield a case with one rank as cases with two ranks.
 
-    What overflows in one rank is there a value that is not finite in one of two.
+    If both fail, the latter explains the error better. An overflow in one rank becomes a non-finite
+    value in one of two.
     """
     if isinstance(case, TrainingCase) and case.world_size == 1:
         shared = replace(
@@ -101,7 +102,10 @@ def _shared(case: Case, scope: Scope) -> Iterator[Case]:
 
 
 class Search:
-    """A look at cases: one rule's findings, or with none named those of all; and a bounded effort to shrink what it found."""
+    """A search through cases for one rule's failures, or for any rule's if none is named.
+
+    It makes a bounded effort to shrink the failures it found.
+    """
 
     def __init__(self, bench: Bench, rule: str) -> None:
         self.bench, self.rule = bench, rule
@@ -114,13 +118,12 @@ class Search:
         self.by_meaning = False
 
     def look_at(self, asked: Asked) -> None:
-        """Judge one case; raises the rule's violation when it is breached."""
-        # What was seen to fail fails again without a run, so that a rare failure is no `Flaky` to
+        """Judge one case, and raise the rule's violation if the rule fails."""
+        # A case that failed fails again without a run, so that a rare failure is not `Flaky` to
         # Hypothesis.
         failure = self.failing[asked] if asked in self.failing else self._breach(asked)
         if failure is not None:
-            # One class for whatever is found where anything is looked for, so that all of it is
-            # shrunk as one.
+            # One class for all failures if any rule may fail, so that they are shrunk as one.
             raise (violation_class(failure.rule) if self.rule else Violation)(
                 failure.fact, failure, asked.case
             )
@@ -129,8 +132,8 @@ class Search:
         if self.failing:
             lifeless = next(iter(self.failing.values())).rule == "LIVE-1"
             reported = self.bench.lifeless is not None and lifeless and self.rule != "LIVE-1"
-            # Every hang costs a deadline: such a case is made simpler by what it means, not choice
-            # by choice.
+            # Every hang costs a deadline: such a case is simplified by its meaning, not choice by
+            # choice.
             costly = lifeless and self.bench.hung and not self.by_meaning
             if (
                 reported
@@ -153,7 +156,7 @@ class Search:
         return own
 
     def enter(self, case: Case, findings: dict[str, Finding]) -> Failure | None:
-        """Account for one case's findings; the breach that is to be reported, if any."""
+        """Enter one case's findings, and return the failure to report, if any."""
         counted = [finding for name, finding in findings.items() if self.bench.counts(name, case)]
         self.bench.enter(case, counted)
         if not self.rule:
@@ -166,19 +169,19 @@ class Search:
             self.met |= own.met
         if own.failure is not None or not own.unjudged:
             return own.failure
-        # A hang or a death leaves every other rule without evidence: reported wherever it turns up.
+        # A hang or a death leaves every other rule without evidence, so it is always reported.
         return findings.get("LIVE-1", own).failure
 
     def simplest(self) -> tuple[Failure, Case]:
-        """The simplest case seen to fail, after trying what is simpler still.
+        """Return the simplest failing case, after trying simpler ones.
 
         Raises:
-            HarnessError: Nothing was seen to fail, though the search says so.
+            HarnessError: No case failed, though the search says so.
         """
         if not self.failing:
             raise HarnessError(f"{self.rule}: the search ended with a failure that no case showed")
         # A world of one rank is no simpler than one of two.
-        (rule, case), failure = min(
+        (rule, case), smallest = min(
             self.failing.items(),
             key=lambda seen: (len(to_json(seen[0].case)), seen[0].case.world_size == 1),
         )
@@ -189,26 +192,32 @@ class Search:
                 *(() if self.rule else _shared(case, self.bench.scope)),
                 *simpler(case),
             ):
-                asked = Asked(rule, candidate)
-                found = self.failing[asked] if asked in self.failing else self._breach(asked)
-                if found is not None and (found.rule == failure.rule or not self.rule):
-                    failure, case, improved = found, candidate, True
+                attempt = Asked(rule, candidate)
+                failure = (
+                    self.failing[attempt] if attempt in self.failing else self._breach(attempt)
+                )
+                if failure is not None and (failure.rule == smallest.rule or not self.rule):
+                    smallest, case, improved = failure, candidate, True
                     break
-        return failure, case
+        return smallest, case
 
     def missing(self) -> list[str]:
-        """Situations the rule needs and has not met, of those that what is on trial offers and its ranks suffice for."""
+        """Return the situations that the rule needs and has not met.
+
+        Only situations that the implementation offers, and for which there are enough ranks, are
+        counted.
+        """
         scope = self.bench.scope
         return sorted(
             set(ALL_RULES[self.rule].needs) - self.met - scope.unclaimed - scope.beyond(self.rule)
         )
 
     def require_proof(self) -> None:
-        """Insist that the rule met what it is about.
+        """Raise unless the rule met the situations it is about.
 
         Raises:
             Inconclusive: It did not.
-            NotJudged: It did, as far as there are ranks.
+            NotJudged: It did, as far as there are enough ranks.
         """
         missing = self.missing()
         unclaimed = sorted(self.bench.scope.unclaimed.intersection(ALL_RULES[self.rule].needs))
@@ -216,8 +225,8 @@ class Search:
             self.bench.ledger[
                 self.rule
             ].not_claimed = f"judged without {' and '.join(unclaimed)}, which it does not take"
-        # What a probe saw refused is not drawn: a refusal that turns up nevertheless leaves open
-        # what it hides.
+        # A capability that a probe saw refused is not drawn. An unexpected refusal may hide a
+        # failure.
         refused = any(" raised " in reason for reason in self.reasons)
         beyond = (
             self.bench.scope.beyond(self.rule).intersection(ALL_RULES[self.rule].needs)

@@ -1,8 +1,8 @@
-"""A trial: draw cases, run them, judge each by every rule, confirm what is found, keep account.
+"""A trial: draw cases, run them, judge each by every rule, confirm failures, keep account.
 
-Works without pytest: `Trial(...).certify("GRAD-2", training_cases(scope))` raises a `Violation`, an
-`Inconclusive`, or returns. What a property asks is its own rule; the others are judged on the same
-evidence and entered in the ledger.
+It works without pytest: `Trial(...).certify("GRAD-2", training_cases(scope))` raises a `Violation`,
+an `Inconclusive`, or returns. A property is about its own rule. The other rules are judged on the
+same evidence and entered in the ledger.
 """
 
 import hashlib
@@ -44,31 +44,37 @@ from ddp_invariants.search.strategies import cases_for, unlike
 Isolation = Literal["pooled", "fresh"]
 
 HUNG_DEADLINE = 3.0
-"""Seconds a case gets once another has hung: the slowest right case of a default run takes under one."""
+"""Seconds a case gets once another has hung.
+
+The slowest correct case of a default run takes under one.
+"""
 CONFIRMATIONS = 3
 FAR_BEHIND = 50
-"""Milliseconds a rank is late by where timing is to show every time."""
+"""Milliseconds by which a rank is late if the timing is to show every time."""
 ROUNDS = 5
-"""Searches a property makes at most: one, and more of the same length as long as a situation its rule needs is unmet."""
+"""Most searches of a property.
+
+There is one search, and more of the same length as long as a situation that its rule needs is
+unmet.
+"""
 
 
 @dataclass(frozen=True)
 class Options:
-    """How a trial is held.
+    """The settings of a trial.
 
     Attributes:
         cases: Cases per property.
-        seed: Of the search; together with a property's rule it fixes what is drawn.
+        seed: Of the search; together with a property's rule it fixes the drawn cases.
         isolation: `pooled` keeps ranks between cases, `fresh` makes new processes and groups for
             each.
         replay: A case to judge instead of drawing any.
         store: Folder for violations.
         database: Folder of Hypothesis' example database; None for none, so that the seed alone
             decides.
-        command: How the user started this, for the line that repeats a violation; empty where that
-            was by `certify`.
-        journal: What was judged before, where an elastic launcher started the job anew; None for
-            none.
+        command: The user's command, for the line that repeats a violation; empty for a call of
+            `certify`.
+        journal: The cases judged before, if an elastic launcher restarted the job; None otherwise.
     """
 
     cases: int = 100
@@ -86,8 +92,8 @@ class Trial:
 
     Args:
         pool: The ranks.
-        on_trial: What is judged.
-        options: How.
+        on_trial: The implementation under test.
+        options: The settings.
         listen: Called with the ledger after each case that is entered.
     """
 
@@ -101,17 +107,17 @@ class Trial:
         self.pool, self.on_trial, self.options, self.listen = pool, on_trial, options, listen
         self.ledger = Ledger()
         self.asked: list[str] = []
-        """Rules that were to be certified, for whoever takes them from here."""
-        # A hang costs a whole deadline, so the second and later ones of a session get a shorter
-        # one; a confirmation never.
+        """Rules that were to be certified, for the plugin to take from here."""
+        # A hang costs a whole deadline, so later ones of a session get a shorter deadline. A
+        # confirmation never does.
         self.hung = False
         self.lifeless: Violation | None = None
         self._evidence: TrainingEvidence | ShardEvidence | None = None
-        """What the last run gave, for a violation that is stored."""
+        """The evidence of the last run, for a violation that is stored."""
 
     @property
     def scope(self) -> Scope:
-        """What cases may contain."""
+        """The limits on what cases may contain."""
         return self.on_trial.scope
 
     def findings(
@@ -121,10 +127,9 @@ class Trial:
 
         Args:
             case: The case.
-            confirming: In new processes, with plain groups where that is possible, and the whole
-                deadline.
-            rule: What is asked: rules about collectives need an observed group, and one a second
-                run.
+            confirming: Use new processes, plain groups if possible, and the whole deadline.
+            rule: The rule in question: rules about collectives need an observed group, and some
+                rules a second run.
         """
         journal, name = None if confirming else self.options.journal, self.on_trial.named(case)
         if journal is not None and (known := journal.findings(rule, name, case)) is not None:
@@ -157,10 +162,10 @@ class Trial:
         self._evidence = evidence
         self.ledger.look_at(evidence)
         self.hung |= evidence.incident is not None and evidence.incident.kind == "hung"
-        found = judge(evidence, self.scope.declared, self.scope.sampler)
+        findings = judge(evidence, self.scope.declared, self.scope.sampler)
         if journal is not None:
-            journal.note(rule, name, case, found)
-        return found
+            journal.note(rule, name, case, findings)
+        return findings
 
     def certify(
         self,
@@ -171,14 +176,14 @@ class Trial:
 
         Args:
             rule: Its id.
-            cases: What to draw from; None for what the rule's own property draws from.
+            cases: A strategy to draw from; None for that of the rule's own property.
 
         Raises:
             Violation: Of the rule's own class (or LIVE-1's), with the smallest case found,
                 confirmed in fresh processes.
             Inconclusive: A situation the rule needs was never met, no case could be judged, or a
-                breach did not repeat.
-            NotJudged: The rule is not about what is on trial, or not about the case to replay.
+                failure did not repeat.
+            NotJudged: The rule does not apply to the implementation, or to the case to replay.
             HarnessError: The harness failed.
         """
         self.asked.append(rule)
@@ -187,15 +192,15 @@ class Trial:
         except Exception:
             self.ledger.ended.add(rule)
             raise
-        self.ledger.ended.add(rule)  # Not where it was interrupted.
+        self.ledger.ended.add(rule)  # Not if it was interrupted.
 
     def _try(
         self, rule: str, cases: SearchStrategy[TrainingCase] | SearchStrategy[ShardCase] | None
     ) -> None:
-        """The same, not noting that it ended."""
-        why = dict(self.scope.deviating).get(rule, "")
-        if why:
-            self._require_deviation(rule, why)
+        """Judge a rule like `certify`, without recording that it ended."""
+        deviation = dict(self.scope.deviating).get(rule, "")
+        if deviation:
+            self._require_deviation(rule, deviation)
         reason = self.scope.excluded(rule)
         if reason:
             self.ledger[rule].not_claimed = reason
@@ -210,11 +215,11 @@ class Trial:
             raise
 
     def _require_deviation(self, rule: str, why: str) -> None:
-        """Insist that a breach which is expected, and excused, is still there.
+        """Raise unless an expected and excused violation still occurs.
 
         Raises:
-            Inconclusive: It is not, or that cannot be said.
-            NotJudged: The rule is not about what is on trial, or not about the case to replay.
+            Inconclusive: It does not, or that cannot be decided.
+            NotJudged: The rule does not apply to the implementation, or to the case to replay.
         """
         unexcused = Trial(
             self.pool, replace(self.on_trial, scope=replace(self.scope, deviating=())), self.options
@@ -222,10 +227,11 @@ class Trial:
         try:
             unexcused.certify(rule)
         except Violation as violation:
-            # It may be told as another rule's, which explains it.
+            # It may be reported under another rule, which explains it.
             case = violation.case
             if violation.failure.rule == rule or rule in {
-                one.rule for one in unexcused.failures(unexcused.findings(case, rule=rule), case)
+                failure.rule
+                for failure in unexcused.failures(unexcused.findings(case, rule=rule), case)
             }:
                 return
         self.ledger.tested.add(rule)
@@ -249,8 +255,8 @@ class Trial:
                 if not search.missing() or not search.judged:
                     break
         except (Violation, Flaky):
-            # Flaky is not for Hypothesis to report: whether it repeats is found out now and said
-            # with its rate.
+            # Hypothesis does not report Flaky here: the confirmation finds out whether the failure
+            # repeats, and reports its rate.
             self._confirm(rule, *search.simplest())
         search.require_proof()
 
@@ -258,7 +264,7 @@ class Trial:
         """Judge a case that was handed in, in fresh processes.
 
         Raises:
-            Violation: The rule is breached.
+            Violation: The rule fails.
             Inconclusive: It lacks its evidence.
             NotJudged: The case contains nothing it is about.
         """
@@ -269,7 +275,7 @@ class Trial:
             path = self._path(case, failure.rule)
             self.ledger.confirm(failure.rule, path, self._evidence)
             repeat = self._repeat(failure.rule, rule, path)
-            if not path.exists():  # What is there already was confirmed more often.
+            if not path.exists():  # An existing file was confirmed more often.
                 self._store(case, failure, (1, 1), self._evidence, repeat)
             text = messages.violation(failure, name, case, repeated=(1, 1), repeat=repeat)
             raise violation_class(failure.rule)(text, failure, case)
@@ -280,14 +286,14 @@ class Trial:
             raise Inconclusive(messages.unproved(rule, name, 0, (), [own.unjudged]))
 
     def survey(self, rules: Sequence[str], cases: int) -> Surveyed:
-        """Search for anything that is wrong: cases of all rules in turn, each judged by all of them, until one shows a breach.
+        """Search for any failure in cases of all rules in turn, each judged by all rules.
 
-        The smallest case that shows any breach is what is shrunk to and confirmed; of the breaches
-        in it, the one that explains the others is named.
+        The search ends with the first failure. The smallest case that shows any failure is
+        confirmed. Of the failures in it, the one that explains the others is named.
 
         Args:
-            rules: Whose properties to draw from, all about DDPs or all about samplers.
-            cases: How many to draw at most.
+            rules: The rules from whose properties to draw, all about DDPs or all about samplers.
+            cases: Most cases to draw.
 
         Raises:
             HarnessError: The harness failed.
@@ -303,7 +309,7 @@ class Trial:
             failure, case = self._telling(*search.simplest())
             failure, case = self._underlying(failure, self._repeated(failure.rule, case)[0])
             failed = [
-                one.rule for one in self.failures(self.findings(case, rule=failure.rule), case)
+                each.rule for each in self.failures(self.findings(case, rule=failure.rule), case)
             ]
             try:
                 self._confirm(failure.rule, failure, case)
@@ -316,7 +322,10 @@ class Trial:
     def _drive(
         self, name: str, asked: SearchStrategy[Asked], look_at: Callable[[Asked], None], count: int
     ) -> None:
-        """Have Hypothesis draw, and shrink what raises; the name tells this search from every other."""
+        """Let Hypothesis draw cases, and shrink one that raises.
+
+        The name is unique to this search.
+        """
         database: ExampleDatabase | None = None
         if self.options.database is not None:
             # A folder per search and implementation: all properties are one function to Hypothesis.
@@ -328,7 +337,7 @@ class Trial:
             deadline=None,
             report_multiple_bugs=False,
             # No explain phase: it runs hundreds of cases more and says less than a diagnosis. The
-            # deadline is the pool's: Hypothesis' cannot end a hang.
+            # deadline is the pool's: Hypothesis' deadline cannot end a hang.
             phases=(Phase.reuse, Phase.generate, Phase.shrink),
             suppress_health_check=list(HealthCheck),
             print_blob=False,
@@ -341,7 +350,7 @@ class Trial:
         bounded(seed(int.from_bytes(digest, "big"))(given(independent(asked))(property_)))()
 
     def _confirm(self, rule: str, failure: Failure, case: Case) -> None:
-        """Repeat a minimal counterexample in fresh processes with plain groups, and report what came of it."""
+        """Repeat a minimal counterexample in fresh processes with plain groups, and report it."""
         name = self.on_trial.named(case)
         if failure.rule == "LIVE-1" != rule and self.lifeless is not None:
             # Reported in full once; every other rule only lacks its evidence.
@@ -353,42 +362,41 @@ class Trial:
             )
         case, seen = self._repeated(failure.rule, case)
         runs = _runs(failure.rule)
-        found, evidence = seen[0] if seen else (failure, None)
-        found = self._told_apart(found, case) if seen else found
-        # Plain groups note nothing of what was sent; the same case on observed ones did.
-        same = found.fact == failure.fact
+        confirmed, evidence = seen[0] if seen else (failure, None)
+        confirmed = self._told_apart(confirmed, case) if seen else confirmed
+        # Plain groups record no collectives; the same case on observed groups did.
+        same = confirmed.fact == failure.fact
         lead, _ = self._underlying(failure, case)
-        found = replace(
-            found, first=f"{lead.rule}: {lead.fact}" if lead.rule != failure.rule else ""
+        confirmed = replace(
+            confirmed, first=f"{lead.rule}: {lead.fact}" if lead.rule != failure.rule else ""
         )
-        found = replace(
-            found,
-            event=found.event or failure.event,
-            got=failure.got if same and found.rule.startswith("LIVE") else found.got,
+        confirmed = replace(
+            confirmed,
+            event=confirmed.event or failure.event,
+            got=failure.got if same and confirmed.rule.startswith("LIVE") else confirmed.got,
         )
         repeat = self._repeat(failure.rule, rule, self._path(case, failure.rule))
-        self._store(case, found, (len(seen), runs), evidence, repeat)
+        self._store(case, confirmed, (len(seen), runs), evidence, repeat)
         if not seen:
             self.hung = False
             self.ledger[failure.rule].inconclusive = True
             raise Inconclusive(messages.not_repeated(failure, name, case, runs=runs, repeat=repeat))
         if isinstance(case, TrainingCase) and failure.rule != "LIVE-1" and not case.kills:
-            self.findings(
-                case, rule="COMM-1"
-            )  # On groups that note what is sent, for whoever is to see it.
+            # On groups that record the collectives, so that the report and certificate can show
+            # them.
+            self.findings(case, rule="COMM-1")
         self.ledger.confirm(failure.rule, self._path(case, failure.rule), self._evidence)
-        text = messages.violation(found, name, case, repeated=(len(seen), runs), repeat=repeat)
-        violation = violation_class(failure.rule)(text, found, case)
+        text = messages.violation(confirmed, name, case, repeated=(len(seen), runs), repeat=repeat)
+        violation = violation_class(failure.rule)(text, confirmed, case)
         if failure.rule == "LIVE-1":
             self.lifeless = violation
         raise violation
 
     def _underlying(self, failure: Failure, case: Case) -> tuple[Failure, Case]:
-        """Of the breaches of a case the one that explains the others, and the case that shows it best.
+        """Return the failure of a case that explains the others, and the case that shows it best.
 
-        What luck decides makes anything wrong, and shows for what it is where a case is run under
-            two timings: a wait that is
-        missing where results are withheld.
+        A race can produce any symptom. It shows as a race if the case is run under two timings:
+        withheld results expose a missing wait.
         """
         if failure.rule == "LIVE-1":
             return failure, case
@@ -402,7 +410,7 @@ class Trial:
         perturbed = isinstance(case, TrainingCase) and case.perturbation.kind != "none"
         for timed in (withheld, case) if perturbed else (withheld,):
             findings = self.findings(timed, rule="COMM-2")
-            # What starts wrong may hold anything, and need not hold it twice.
+            # Parameters that start wrong may hold any values, and need not hold them twice.
             lucky = findings["COMM-3"].failure or (
                 None if lead.rule.startswith("INIT") else findings["COMM-2"].failure
             )
@@ -411,7 +419,10 @@ class Trial:
         return lead, case
 
     def _telling(self, failure: Failure, case: Case) -> tuple[Failure, Case]:
-        """A smallest case, or it with fractions for values where these show more: two ranks' small integers may be equal."""
+        """Return a smallest case, or the same case with fractions if these show more.
+
+        Two ranks' small integers may be equal by chance.
+        """
         if (
             not isinstance(case, TrainingCase)
             or case.values == "real"
@@ -428,29 +439,33 @@ class Trial:
         return (failure, case) if seen.rule == failure.rule else (seen, fractions)
 
     def enter(self, case: Case, findings: list[Finding]) -> None:
-        """Enter a case with what was found into the ledger, and tell whoever listens."""
+        """Enter a case and its findings into the ledger, and notify the listener."""
         self.ledger.enter(case, findings, case_id(case, self.on_trial.named(case)))
         self.listen(self.ledger)
 
     def failures(self, findings: dict[str, Finding], case: Case) -> list[Failure]:
-        """Those that count."""
+        """Return the failures that count."""
         return [
-            found.failure
-            for rule, found in findings.items()
-            if found.failure is not None and self.counts(rule, case)
+            finding.failure
+            for rule, finding in findings.items()
+            if finding.failure is not None and self.counts(rule, case)
         ]
 
     def counts(self, rule: str, case: Case) -> bool:
-        """Whether what a rule says of a case counts: it is about what is on trial, and best told by it.
+        """Return whether a rule's finding on a case counts.
 
-        What comes of a mishap is told by the rules about mishaps: that gradients are wrong after
-            one is said once.
+        The rule must apply to the implementation. A case with an injected failure counts only for
+        the LIVE rules, so that wrong gradients after the injected failure are not reported again.
         """
         staged = isinstance(case, TrainingCase) and case.injected_failure is not None
         return not self.scope.excluded(rule) and (not staged or rule.startswith("LIVE"))
 
     def _repeated(self, rule: str, case: Case) -> tuple[Case, "list[Seen]"]:
-        """A case, or it under another timing, where what comes and goes shows more often; and what its runs showed."""
+        """Return a case and the failures of its runs.
+
+        If the failure comes and goes, this is the same case under the timing that shows it most
+        often.
+        """
         runs = _runs(rule)
         seen = self._again(rule, case, runs)
         for surer in _surer(case) if len(seen) < runs else ():
@@ -461,7 +476,7 @@ class Trial:
         return case, seen
 
     def _again(self, rule: str, case: Case, runs: int) -> "list[Seen]":
-        """The breaches of a rule that so many runs of a case in fresh processes show, with their evidence."""
+        """Run a case many times in fresh processes, and return a rule's failures with evidence."""
         seen = []
         for _ in range(runs):
             failure = self.findings(case, confirming=True, rule=rule)[rule].failure
@@ -469,12 +484,12 @@ class Trial:
         return seen
 
     def _told_apart(self, failure: Failure, case: Case) -> Failure:
-        """A breach with those of its causes that larger cases do not rule out ([Note: causes])."""
+        """Keep only the causes of a failure that larger cases do not rule out ([Note: causes])."""
         larger = (
-            self.findings(one)[failure.rule].failure
-            for one in (telling(case, self.scope) if failure.causes else ())
+            self.findings(larger_case)[failure.rule].failure
+            for larger_case in (telling(case, self.scope) if failure.causes else ())
         )
-        return narrowed(failure, [one for one in larger if one is not None])
+        return narrowed(failure, [larger_case for larger_case in larger if larger_case is not None])
 
     def _path(self, case: Case, rule: str) -> Path:
         return (
@@ -504,33 +519,33 @@ class Trial:
         )
         return path
 
-    def _repeat(self, found: str, tested: str, path: Path) -> str:
-        which = found if found in ALL_RULES and found != "LIVE-1" else tested
+    def _repeat(self, violated: str, tested: str, path: Path) -> str:
+        which = violated if violated in ALL_RULES and violated != "LIVE-1" else tested
         if not self.options.command:
             return (
                 f"ddp-invariants replay {path}"
-                if found in SHIPPED
+                if violated in SHIPPED
                 else f"certify(…, {which!r}, replay={str(path)!r})"
             )
         return f"{self.options.command} --replay {path} -k {which.replace('-', '').lower()}"
 
 
 Seen = tuple[Failure, TrainingEvidence | ShardEvidence | None]
-"""What a run in fresh processes showed, and its evidence."""
+"""A failure of a run in fresh processes, and its evidence."""
 
 
 def _runs(rule: str) -> int:
-    """How often a breach is to be seen again; a hang takes its whole deadline each time."""
+    """Return how often a failure must be repeated; a hang takes its whole deadline each time."""
     return 1 if rule == "LIVE-1" else CONFIRMATIONS
 
 
 def _surer(case: Case) -> Iterator[TrainingCase]:
-    """The case under the timings that leave least to luck; none where timing can change nothing, or is not to be disturbed.
+    """Yield the case under the timings that leave least to chance.
 
-    With results withheld until they are waited for, a wait that is missing shows every time. A rank
-    that is far behind shows
-    what gives up on a result that is late, which withholding does not: it holds back for a few
-    milliseconds only, since some rightly wait by asking again and again.
+    Nothing is yielded if timing can change nothing, or must not be changed. If results are withheld
+    until they are waited for, a missing wait shows every time. A rank that is far behind exposes
+    code that gives up on a late result. Withholding does not expose such code: it holds back for a
+    few milliseconds only, since some code rightly waits by polling.
     """
     if not isinstance(case, TrainingCase) or case.world_size == 1 or case.kills:
         return
@@ -538,11 +553,16 @@ def _surer(case: Case) -> Iterator[TrainingCase]:
         Perturbation("withheld"),
         *(Perturbation("late", rank=rank, milliseconds=FAR_BEHIND) for rank in (1, 0)),
     )
-    yield from (replace(case, perturbation=one) for one in timings if one != case.perturbation)
+    yield from (
+        replace(case, perturbation=timing) for timing in timings if timing != case.perturbation
+    )
 
 
 def _is_observed(rule: str, case: TrainingCase) -> bool:
-    """Whether a case can be confirmed on observed groups only: plain ones show nothing, perturb nothing and serve once."""
+    """Return whether a case can be confirmed only on observed groups.
+
+    Plain groups record nothing, perturb nothing, and serve for one case only.
+    """
     return (
         rule.startswith("COMM")
         or rule == "GRAD-8"

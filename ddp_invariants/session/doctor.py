@@ -1,6 +1,6 @@
-"""Whether this machine can judge: what is looked at, what was found, and what to do about it.
+"""The checks of `doctor`: facts about this machine, and advice.
 
-`examine` looks, and is the only part that does; `diagnose` is a pure function of what it found.
+`examine` collects the facts and is the only part that does. `diagnose` is a pure function of them.
 """
 
 import json
@@ -30,25 +30,31 @@ MIB = 1 << 20
 _STARTING = 120.0
 """Seconds an interpreter may take to import torch."""
 _DESCRIPTORS = 48, 512
-"""Open files below which nothing can be run, and below which long sessions are at risk: with four ranks thirty are open."""
+"""Limits of open files: nothing runs below the first, long sessions are at risk below the second.
+
+Four ranks have thirty files open.
+"""
 _PROCESSES = 32, 512
-"""The same for processes and threads: each worker of a session has up to four ranks of four threads."""
+"""The same for processes and threads: each worker has up to four ranks of four threads."""
 _MEMORY = 1024 * MIB, 3072 * MIB
-"""The same for memory: each of two hosts takes 290 MiB, most of it shared with the other, and each rank 17 more."""
+"""The same for memory.
+
+Each of two hosts takes 290 MiB, most of it shared with the other, and each rank 17 more.
+"""
 _SHARED = 16 * MIB, 64 * MIB
-"""The same for shared memory, which workers of a DataLoader pass batches through."""
+"""The same for shared memory, through which workers of a DataLoader pass batches."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at.
+    """One check of the machine.
 
     Attributes:
-        name: What.
+        name: The thing that was checked.
         standing: `ok`; `warning`: verdicts are right, but slower or fewer; `problem`: nothing can
             be judged.
-        found: What was found.
-        advice: What to do about it; empty where nothing is to be done.
+        found: The result.
+        advice: The remedy; empty if none is needed.
     """
 
     name: str
@@ -59,19 +65,21 @@ class Check:
 
 @dataclass(frozen=True)
 class Torch:
-    """What a process says that has imported torch (`ranks/examined.py`); texts of what failed are empty where nothing did.
+    """The facts from a process that has imported torch (`ranks/examined.py`).
+
+    Texts about failures are empty if nothing failed.
 
     Attributes:
         version: Of torch.
         numpy: Version of numpy.
-        debug: Whether torch is a debug build.
+        debug: True if torch is a debug build.
         built_for: CPU, or the version of CUDA or HIP.
         backends: Of torch.distributed.
         gpus: Their names.
-        threads: The process has after importing torch.
-        forked: What became of a forked child that computes.
+        threads: Threads of the process after importing torch.
+        forked: The failure of a forked child that computes.
         subreaper: Why orphans cannot be adopted.
-        batch_scheduling: Why the scheduling policy of ranks is not to be had.
+        batch_scheduling: Why the scheduling policy of ranks is not available.
     """
 
     version: str
@@ -88,24 +96,26 @@ class Torch:
 
 @dataclass(frozen=True)
 class Facts:
-    """What was found; limits are None where there is none, texts of what failed empty where nothing did.
+    """The facts about this machine.
+
+    Limits are None if there is none. Texts about failures are empty if nothing failed.
 
     Attributes:
         system: Name of the operating system.
         python: Version of this interpreter.
-        torch: What torch says; None where it cannot be asked.
+        torch: The facts that need torch; None if it cannot be imported.
         untold: Why it cannot.
-        cores: That this process may use.
-        quota: Cores' worth of time that its group may use.
+        cores: Cores that this process may use.
+        quota: CPU time that its control group may use, in cores.
         files: Open files.
         processes: Processes of this user.
-        group_processes: Processes and threads of its group that may be started yet.
-        memory: Bytes that may be taken yet.
+        group_processes: Processes and threads that its control group may still start.
+        memory: Bytes that may still be taken.
         shared: Bytes of /dev/shm.
-        loopback: What failed over 127.0.0.1.
+        loopback: The failure over 127.0.0.1.
         localhost: Addresses that the name resolves to.
-        kernel: What the harness needs of the kernel and does not get.
-        trained: Seconds a case of two ranks took; None where it was not run to its end.
+        kernel: The kernel feature that the harness needs and does not get.
+        trained: Seconds a case of two ranks took; None if it was not run to its end.
         untrained: Why not.
     """
 
@@ -128,7 +138,7 @@ class Facts:
 
 
 def diagnose(facts: Facts) -> list[Check]:
-    """What the facts mean, in the order in which to put things right."""
+    """Return the checks that follow from the facts, in the order in which to fix problems."""
     cores = f"{facts.cores}" + (
         f", of which the container gets {facts.quota:g}" if facts.quota is not None else ""
     )
@@ -137,7 +147,8 @@ def diagnose(facts: Facts) -> list[Check]:
             "system",
             facts.system,
             facts.system != "Linux",
-            "ranks are forked from a server and tied to their parents by Linux: use it, or a container",
+            "ranks are forked from a server and tied to their parents by Linux: use it, or a "
+            "container",
         ),
         _unless(
             "python",
@@ -156,13 +167,15 @@ def diagnose(facts: Facts) -> list[Check]:
             "loopback",
             facts.loopback or "127.0.0.1 binds and connects",
             bool(facts.loopback),
-            "ranks talk over 127.0.0.1: bring it up (ip link set lo up), or give the container a network namespace",
+            "ranks talk over 127.0.0.1: bring it up (ip link set lo up), or give the container "
+            "a network namespace",
         ),
         _unless(
             "localhost",
             ", ".join(facts.localhost) or "it does not resolve",
             "127.0.0.1" not in facts.localhost,
-            "no rank here needs the name, but torchrun does: add `127.0.0.1 localhost` to /etc/hosts",
+            "no rank here needs the name, but torchrun does: add `127.0.0.1 localhost` to "
+            "/etc/hosts",
             "warning",
         ),
         _enough("open files", facts.files, _DESCRIPTORS, "raise it: ulimit -n 4096"),
@@ -195,8 +208,8 @@ def diagnose(facts: Facts) -> list[Check]:
 
 
 def _of_torch(facts: Facts) -> list[Check]:
-    told = facts.torch
-    if told is None:
+    torch = facts.torch
+    if torch is None:
         return [
             Check(
                 "torch",
@@ -206,56 +219,57 @@ def _of_torch(facts: Facts) -> list[Check]:
             )
         ]
     on_import = "find out what starts threads on import (sitecustomize, a .pth file)"
-    threads = f"{told.threads} thread{'s' if told.threads > 1 else ''} after importing torch"
-    if told.forked:
+    threads = f"{torch.threads} thread{'s' if torch.threads > 1 else ''} after importing torch"
+    if torch.forked:
         fork = Check(
             "fork",
             "problem",
-            told.forked,
+            torch.forked,
             f"ranks are forked from a process that has imported torch: {on_import}",
         )
     else:
         fork = _unless(
             "fork",
             threads,
-            told.threads > 1,
+            torch.threads > 1,
             f"a thread that holds a lock while a rank is forked hangs it: {on_import}",
             "warning",
         )
     return [
         _unless(
             "torch",
-            f"{told.version}, numpy {told.numpy}, built for {told.built_for}",
-            told.debug,
+            f"{torch.version}, numpy {torch.numpy}, built for {torch.built_for}",
+            torch.debug,
             "a debug build is slow: deadlines may pass",
             "warning",
         ),
         _unless(
             "backends",
-            ", ".join(told.backends) or "none",
-            "gloo" not in told.backends,
+            ", ".join(torch.backends) or "none",
+            "gloo" not in torch.backends,
             "ranks talk over gloo: use a build of torch that has it",
         ),
         Check(
             "GPUs",
             "ok",
-            ", ".join(told.gpus) or "none",
+            ", ".join(torch.gpus) or "none",
             "used where --backend gloo-cuda or nccl asks for them; no version has run on one yet"
-            if told.gpus
+            if torch.gpus
             else "",
         ),
         fork,
         _unless(
             "orphans",
-            told.subreaper or "can be adopted",
-            bool(told.subreaper),
+            torch.subreaper or "can be adopted",
+            bool(torch.subreaper),
             "what a rank starts and leaves behind could not be ended: is this a sandbox?",
         ),
         _unless(
             "scheduling",
-            told.batch_scheduling or "SCHED_BATCH is allowed",
-            bool(told.batch_scheduling),
-            "ranks ask for SCHED_BATCH, and collectives are slower without: let the container's seccomp profile allow "
+            torch.batch_scheduling or "SCHED_BATCH is allowed",
+            bool(torch.batch_scheduling),
+            "ranks ask for SCHED_BATCH, and collectives are slower without: let the container's "
+            "seccomp profile allow "
             "sched_setscheduler",
             "warning",
         ),
@@ -264,33 +278,33 @@ def _of_torch(facts: Facts) -> list[Check]:
 
 def _unless(
     name: str,
-    found: str,
+    result: str,
     wrong: bool,  # noqa: FBT001 - a condition reads best by position
     advice: str,
     standing: Standing = "problem",
 ) -> Check:
-    """A check that is ok unless something is wrong."""
-    return Check(name, standing if wrong else "ok", found, advice if wrong else "")
+    """Make a check that is ok unless something is wrong."""
+    return Check(name, standing if wrong else "ok", result, advice if wrong else "")
 
 
 def _enough(
-    name: str, found: int | None, limits: tuple[int, int], advice: str, unit: int = 1
+    name: str, available: int | None, limits: tuple[int, int], advice: str, unit: int = 1
 ) -> Check:
-    """Whether a limit leaves room: problem below the first, warning below the second."""
-    if found is None:
+    """Check that a limit leaves room: problem below the first number, warning below the second."""
+    if available is None:
         return Check(name, "ok", "no limit")
-    standing: Standing = "problem" if found < limits[0] else "warning"
+    standing: Standing = "problem" if available < limits[0] else "warning"
     return _unless(
         name,
-        f"{found // unit:,}{' MiB' if unit == MIB else ''}",
-        found < limits[1],
+        f"{available // unit:,}{' MiB' if unit == MIB else ''}",
+        available < limits[1],
         f"{advice}; from {limits[1] // unit:,} on all is well",
         standing,
     )
 
 
 def _trained(facts: Facts) -> Check:
-    """The proof of it all: two ranks that train."""
+    """Make the final check: two ranks that train."""
     if facts.trained is None:
         return Check(
             "two ranks",
@@ -306,19 +320,19 @@ def _trained(facts: Facts) -> Check:
 
 
 def examine(train: Callable[[], tuple[float | None, str]] | None = None) -> Facts:
-    """Look at this machine.
+    """Collect the facts about this machine.
 
     Args:
         train: Runs a case; None for two ranks of the reference.
     """
-    told, untold = _asked()
+    torch, untold = _ask_torch()
     trained, untrained = (
-        (train or _two_ranks)() if told is not None else (None, "torch cannot be imported")
+        (train or _two_ranks)() if torch is not None else (None, "torch cannot be imported")
     )
     return Facts(
         system=platform.system(),
         python=(sys.version_info.major, sys.version_info.minor),
-        torch=told,
+        torch=torch,
         untold=untold,
         cores=len(os.sched_getaffinity(0))
         if hasattr(os, "sched_getaffinity")
@@ -337,8 +351,11 @@ def examine(train: Callable[[], tuple[float | None, str]] | None = None) -> Fact
     )
 
 
-def _asked() -> tuple[Torch | None, str]:
-    """What an interpreter says that imports torch, and why it says nothing: the controller itself does not import it."""
+def _ask_torch() -> tuple[Torch | None, str]:
+    """Ask an interpreter that imports torch for its facts, and return why there are none.
+
+    The controller itself does not import torch.
+    """
     try:
         done = subprocess.run(
             [sys.executable, "-m", "ddp_invariants.ranks.torch_probe"],
@@ -357,7 +374,10 @@ def _asked() -> tuple[Torch | None, str]:
 
 
 def _two_ranks() -> tuple[float | None, str]:
-    """Seconds of the simplest case, run on the reference and judged, once its group is connected; and why there are none."""
+    """Run the simplest case on the reference, and return its seconds or the failure.
+
+    The seconds do not include connecting the group.
+    """
     try:
         with Hosts() as hosts, Pool(hosts.addresses) as pool:
             pool.train(BASE, Ddp())
@@ -386,7 +406,10 @@ _GROUP = Path("/sys/fs/cgroup")
 
 
 def _read(name: str) -> str:
-    """A file of this process's control group, in a container that of the container; empty where there is none."""
+    """Read a file of this process's control group; empty if there is none.
+
+    Inside a container it is the container's control group.
+    """
     with suppress(OSError):
         return (_GROUP / name).read_text(encoding="ascii").strip()
     return ""
@@ -403,38 +426,36 @@ def _quota() -> float | None:
 
 
 def _memory() -> int | None:
-    """Of the machine or of the container, whichever has less."""
-    found = [_left("memory.max", "memory.current")]
+    """Return the free memory of the machine or of the container, whichever is less."""
+    candidates = [_left("memory.max", "memory.current")]
     with suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        found.append(
+        candidates.append(
             1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])
         )
-    return min((one for one in found if one is not None), default=None)
+    return min((candidate for candidate in candidates if candidate is not None), default=None)
 
 
 def _shared() -> int | None:
     try:
-        found = os.statvfs("/dev/shm")
+        filesystem = os.statvfs("/dev/shm")
     except OSError:
         return 0
-    return found.f_bavail * found.f_frsize
+    return filesystem.f_bavail * filesystem.f_frsize
 
 
 def _loopback() -> str:
-    """Bind, connect and say something; what failed."""
+    """Bind, connect and send over loopback; return the failure, empty for none."""
     try:
         with (
             socket.create_server(("127.0.0.1", 0)) as server,
-            socket.create_connection(server.getsockname(), timeout=5.0) as one,
+            socket.create_connection(server.getsockname(), timeout=5.0) as client,
         ):
             server.settimeout(5.0)
-            other, _ = server.accept()
-            with other:
-                one.sendall(b"?")
-                return (
-                    "" if other.recv(1) == b"?" else "what was sent over 127.0.0.1 did not arrive"
-                )
+            peer, _ = server.accept()
+            with peer:
+                client.sendall(b"?")
+                return "" if peer.recv(1) == b"?" else "what was sent over 127.0.0.1 did not arrive"
     except OSError as error:
         return f"127.0.0.1: {error.strerror or error}"
 
@@ -442,21 +463,21 @@ def _loopback() -> str:
 def _localhost() -> tuple[str, ...]:
     try:
         return tuple(
-            dict.fromkeys(str(found[4][0]) for found in socket.getaddrinfo("localhost", None))
+            dict.fromkeys(str(entry[4][0]) for entry in socket.getaddrinfo("localhost", None))
         )
     except OSError:
         return ()
 
 
 def _kernel() -> str:
-    """Make what the harness makes; what cannot be made."""
+    """Make the kernel objects that the harness needs; return the failure, empty for none."""
     try:
         os.close(os.memfd_create("doctor"))
     except (AttributeError, OSError) as error:
         return f"no anonymous file: {error}"
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as one:
-            one.bind(f"\0ddp-invariants-doctor-{os.getpid()}")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(f"\0ddp-invariants-doctor-{os.getpid()}")
     except OSError as error:
         return f"no abstract socket: {error}"
     return ""

@@ -1,4 +1,4 @@
-"""How a session ends: at once where it is interrupted, and with an exit status that says what came of it."""
+"""The end of a session: at once if interrupted, with an exit status that shows the result."""
 
 import _thread
 import gc
@@ -15,16 +15,16 @@ from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.search.ledger import Ledger
 
 AGAIN = 0.01
-"""Seconds until an interrupt that was lost is made again: a callback takes microseconds."""
+"""Seconds until a lost interrupt is raised again: a callback takes microseconds."""
 
 
 def heed_interrupts() -> None:
-    """Have no interrupt be lost, from here on, as long as nobody else sets `sys.unraisablehook`.
+    """Make Python lose no interrupt from here on, unless other code sets `sys.unraisablehook`.
 
-    [Note: lost interrupts] Python raises KeyboardInterrupt wherever the main thread is, and ignores
-    what is raised in a callback of the garbage collector, of a weak reference, or in a finalizer.
-    Hypothesis has a callback for each collection, and a signal that comes while one runs, which
-    takes up to a tenth of a second, is handled there, as soon as it is over.
+    [Note: lost interrupts] Python raises KeyboardInterrupt wherever the main thread is. It ignores
+    an exception in a finalizer, or in a callback of the garbage collector or of a weak reference.
+    Hypothesis has a callback for each collection. A collection takes up to a tenth of a second. A
+    signal that arrives during it is handled in that callback, as soon as the collection is over.
     """
     hook = sys.unraisablehook
     if getattr(hook, "func", None) is not _ignored:
@@ -32,7 +32,7 @@ def heed_interrupts() -> None:
 
 
 def _ignored(hook: Any, ignored: Any) -> None:
-    """What Python calls with an exception that it ignores: an interrupt is made again, elsewhere."""
+    """Handle an exception that Python ignores: raise an interrupt again, elsewhere."""
     if ignored.exc_type is not KeyboardInterrupt:
         hook(ignored)
         return
@@ -42,11 +42,14 @@ def _ignored(hook: Any, ignored: Any) -> None:
 
 
 def hurry(excinfo: pytest.ExceptionInfo[BaseException], *, whole_stack: bool) -> None:
-    """Have pytest end at once. On its way it would walk through all there is in memory, and through the source of each call.
+    """Make pytest end at once.
+
+    Otherwise pytest would first walk through all objects in memory, and through the source of each
+    call.
 
     Args:
-        excinfo: What interrupts it.
-        whole_stack: Whether the stack is to be shown.
+        excinfo: The interrupt.
+        whole_stack: True if the stack is to be shown.
     """
     gc.freeze()
     if not whole_stack:
@@ -54,21 +57,21 @@ def hurry(excinfo: pytest.ExceptionInfo[BaseException], *, whole_stack: bool) ->
 
 
 def rule_of(name: str) -> str:
-    """The rule that a property of this name, or node id, is about; empty where it is none of the packaged properties."""
-    found = re.match(r"test_([a-z]+)(\d+)_", name.rpartition("::")[2])
-    rule = f"{found[1].upper()}-{found[2]}" if found else ""
+    """Return the rule of a packaged property, from its name or node id; empty for other tests."""
+    match = re.match(r"test_([a-z]+)(\d+)_", name.rpartition("::")[2])
+    rule = f"{match[1].upper()}-{match[2]}" if match else ""
     return rule if rule in ALL_RULES else ""
 
 
 def judged(status: int, ledger: Ledger, *, others_failed: bool) -> int:
-    """The exit status of pytest, told apart by what the properties came to.
+    """Return the session's exit status, from pytest's own and the verdicts of the properties.
 
-    What pytest calls 2 is a session that was interrupted, of which nothing follows either.
+    pytest's status 2 is an interrupted session, which is inconclusive as well.
 
     Args:
         status: Of the tests: all passed, some failed, or their failures ended the session.
-        ledger: What the properties found.
-        others_failed: Whether a test failed that is no property.
+        ledger: The verdicts of the properties.
+        others_failed: True if a test failed that is no property.
     """
     if status not in (
         pytest.ExitCode.OK,

@@ -1,8 +1,8 @@
-"""The main process's account of a session: what each worker told, which properties reported, what is left behind at the end.
+"""The main process's view of a session: workers' ledgers, reported properties, final outputs.
 
-Three things have to agree before anything is certified: which properties are planned, which ran to
-their end by the word of the workers' ledgers, and of which pytest heard an outcome; xdist can lose
-a worker with its tests.
+A certificate needs three lists to agree: the planned properties, those that ran to their end
+according to the workers' ledgers, and those with an outcome in pytest. The reason is that xdist can
+lose a worker with its tests.
 """
 
 import contextlib
@@ -23,12 +23,12 @@ from ddp_invariants.session.outputs import Wanted, write
 from ddp_invariants.session.progress import LINE_EVERY, Listener, Progress, Screen
 
 RULE = "ddp-invariants rule"
-"""The property of a test's report that names the rule it is about; JUnit files have it, too."""
+"""The property of a test's report that names the test's rule; JUnit files have it, too."""
 
 
 @dataclass(frozen=True)
 class SessionSettings:
-    """How a session is held, as far as its certificate tells it."""
+    """The settings of a session that its certificate records."""
 
     command: str
     seed: int
@@ -39,17 +39,17 @@ class SessionSettings:
 
 
 class Monitor:
-    """What the main process knows while a session runs.
+    """The main process's knowledge while a session runs.
 
     Args:
-        held: How it is held.
+        held: The session's settings.
         wanted: The files it is to write.
-        own: The ledger of this process's own trial, if it has one.
+        own: A function that returns the ledger of this process's own trial, or None.
 
     Attributes:
         workers: The processes of pytest's workers, by name.
-        interrupted: Whether the user interrupted the session.
-        others_failed: Whether a test failed that is no property.
+        interrupted: True if the user interrupted the session.
+        others_failed: True if a test failed that is no property.
     """
 
     def __init__(
@@ -71,29 +71,36 @@ class Monitor:
         )
 
     def take(self, worker: str, ledger: Ledger) -> None:
-        """A worker ended, and handed over its ledger."""
+        """Take the ledger of a worker that ended."""
         self._came.add(worker)
         self._ended.merge(ledger)
 
     def known(self) -> Ledger:
-        """The sum of all ledgers; of a worker that has not ended, or ended without, what it told last."""
+        """Return the sum of all ledgers.
+
+        A worker that has not ended, or that ended without a ledger, counts with its last message.
+        """
         total = Ledger()
-        for one in (self._ended, *self.listener.ledgers(without=self._came).values(), self._own()):
-            if one is not None:
-                total.merge(one)
+        for ledger in (
+            self._ended,
+            *self.listener.ledgers(without=self._came).values(),
+            self._own(),
+        ):
+            if ledger is not None:
+                total.merge(ledger)
         return total
 
     def draw(self) -> None:
         """Begin to draw on the terminal."""
-        # Of its own: while a test runs in this process, pytest takes whatever is written to the
-        # usual one.
+        # On a descriptor of its own: while a test runs in this process, pytest captures the usual
+        # one.
         self.screen = Screen(os.fdopen(os.dup(1), "w", encoding="utf-8"), self.progress, self.known)
         self.screen.start()
 
     def report(self, report: Any) -> None:
-        """A test reported."""
+        """Record a test's report."""
         rules = [rule for name, rule in report.user_properties if name == RULE]
-        # One whose worker is lost has no properties.
+        # A test whose worker is lost has no properties.
         self.others_failed |= (
             report.outcome == "failed" and not rules and not rule_of(report.nodeid)
         )
@@ -101,7 +108,7 @@ class Monitor:
             self.progress.report(rules, report.outcome)
 
     def line(self) -> str:
-        """How far it is, where nothing said so for a while, and properties are left; else empty."""
+        """Return a line of progress, empty unless it is due and properties are left."""
         if (
             time.monotonic() - self._line_at < LINE_EVERY
             or not set(ALL_RULES) - self.progress.reported.keys()
@@ -111,7 +118,11 @@ class Monitor:
         return f"ddp-invariants: {self.progress.line(self.known())}"
 
     def cut_short(self, *, by_user: bool) -> None:
-        """Stop drawing, and end the workers, which would go on until they were told in due form: what they told is here."""
+        """Stop drawing and kill the workers.
+
+        Workers would otherwise go on until pytest stops them properly. Their last messages are here
+        already.
+        """
         self.interrupted = by_user
         self._stop_drawing()
         for name, pid in self.workers.items():
@@ -124,8 +135,8 @@ class Monitor:
             self.screen.stop()
             self.screen = None
 
-    def finish(self, found: Discovery) -> Ledger:
-        """Stop drawing and listening, and write what is wanted.
+    def finish(self, discovery: Discovery) -> Ledger:
+        """Stop drawing and listening, and write the wanted files.
 
         Returns:
             The session's ledger.
@@ -147,12 +158,12 @@ class Monitor:
                 frozenset(self.progress.reported),
                 self.interrupted,
             )
-            _, self.lines = write(wanted, ledger, found, run)
+            _, self.lines = write(wanted, ledger, discovery, run)
         return ledger
 
 
 def told_of(ledger: Ledger, rule: str) -> Iterator[tuple[str, str]]:
-    """What a test's report says of the rule its property was about, by this process's ledger: JUnit's properties."""
+    """Yield the report properties (as in JUnit) of a test's rule, from this process's ledger."""
     entry = ledger[rule]
     yield RULE, rule
     yield "verdict", ledger.said(rule)

@@ -1,4 +1,4 @@
-"""What a session leaves behind when it ends: a certificate with its page, a badge, a table on a CI job's page."""
+"""A session's output files: a certificate and its page, a badge, a table on a CI job's page."""
 
 import os
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ from ddp_invariants.report.certificate.text import badge, headline, markdown
 from ddp_invariants.search.ledger import Ledger
 
 SUMMARY = "GITHUB_STEP_SUMMARY"
-"""The environment variable that names the file a CI job's page is made of."""
+"""The environment variable that names the file of a CI job's summary page."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which files a session is to write; None for none.
+    """The files that a session writes; None for a file that is not wanted.
 
     Attributes:
         certificate: The JSON or the page: the other is written beside it.
@@ -37,14 +37,14 @@ class Wanted:
 
     @property
     def summary(self) -> Path | None:
-        """Where a CI job's page is made, if that is where it runs."""
+        """The file of the CI job's summary page, if the session runs in a CI job."""
         return Path(os.environ[SUMMARY]) if os.environ.get(SUMMARY) else None
 
     def check(self) -> None:
-        """Refuse what cannot be written before anything is started.
+        """Refuse files that cannot be written before anything is started.
 
         Raises:
-            CaseError: One of them cannot; the message names it.
+            CaseError: A file cannot be written; the message names it.
         """
         for option, path in (("--certificate", self.certificate), ("--badge", self.badge)):
             if path is None:
@@ -53,35 +53,39 @@ class Wanted:
                 raise CaseError(f"{option} {path}: there is no folder {path.parent}")
             if option == "--certificate" and path.suffix not in (".json", ".html"):
                 raise CaseError(
-                    f"{option} {path}: expected FILE.json or FILE.html; the other is written beside it"
+                    f"{option} {path}: expected FILE.json or FILE.html; the other is written "
+                    "beside it"
                 )
             if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
                 raise CaseError(f"{option} {path}: it cannot be written")
 
 
 def violations_of(ledger: Ledger) -> dict[str, StoredViolation]:
-    """What is stored of the violations a ledger confirmed; one whose file is gone or broken is left out."""
-    found = {}
+    """Return the stored violations that a ledger confirmed.
+
+    A violation whose file is gone or broken is left out.
+    """
+    violations = {}
     for path in ledger.stored:
         try:
-            one = reading.read_any(Path(path))
+            stored = reading.read_any(Path(path))
         except CaseError:
             continue
-        if isinstance(one, StoredViolation):
-            found[path] = one
-    return found
+        if isinstance(stored, StoredViolation):
+            violations[path] = stored
+    return violations
 
 
 def write(
-    wanted: Wanted, ledger: Ledger, found: Discovery, run: Run
+    wanted: Wanted, ledger: Ledger, discovery: Discovery, run: Run
 ) -> tuple[Certificate, Sequence[str]]:
-    """Write all that is wanted.
+    """Write all wanted files.
 
     Returns:
         The certificate, and a line for each file: that it was written, or why not.
     """
-    certificate = make(ledger, found, run, violations_of(ledger))
-    said = []
+    certificate = make(ledger, discovery, run, violations_of(ledger))
+    lines = []
     for path, kind in (
         (wanted.certificate, "certificate"),
         (wanted.badge, "badge"),
@@ -90,31 +94,30 @@ def write(
         if path is None:
             continue
         try:
-            said.append(_written(path, kind, certificate))
+            lines.append(_written(path, kind, certificate))
         except OSError as error:
-            said.append(f"{kind}: {path} could not be written: {error.strerror}")
-    return certificate, said
+            lines.append(f"{kind}: {path} could not be written: {error.strerror}")
+    return certificate, lines
 
 
 def _written(path: Path, kind: str, certificate: Certificate) -> str:
-    """Write one of them, and say so."""
+    """Write one of the files, and return a line that says so."""
     if kind == "badge":
         path.write_text(badge(certificate), encoding="utf-8")
         return f"badge: {path}"
-    if kind == "summary":  # Others write to it, too.
+    if kind == "summary":  # Other steps of the CI job write to it, too.
         with path.open("a", encoding="utf-8") as file:
             file.write(markdown(certificate))
         return f"summary: {path}"
-    # Imported here: only who wants a page needs it.
+    # Imported here: only a page needs it.
     from ddp_invariants.report.certificate.page import render
 
-    # Who interrupts waits for nothing.
+    # After an interrupt the user must not wait for a drawing.
     page = render(certificate, drawn=INTERRUPTED not in certificate.partial)
     both = path.with_suffix(".json"), path.with_suffix(".html")
     for each, text in zip(both, (to_json(certificate), page), strict=True):
-        whole = each.with_name(
-            each.name + ".part"
-        )  # Whoever looks while it is written sees the old one, or all of it.
+        # A reader sees the old file or the whole new one, never a part.
+        whole = each.with_name(each.name + ".part")
         whole.write_text(text, encoding="utf-8")
         whole.replace(each)
     return f"certificate: {both[0]}, {both[1]} ({headline(certificate)})"

@@ -1,7 +1,7 @@
-"""While a session runs: workers tell the main process what they know, and it shows that on a terminal.
+"""The progress of a running session: workers send it to the main process, which shows it.
 
-What was told last also stands in for the ledger of a worker that ends without one: interrupted, or
-killed.
+The last state that was sent also replaces the ledger of a worker that ends without one because it
+was interrupted or killed.
 """
 
 import contextlib
@@ -20,14 +20,14 @@ from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.search.ledger import Ledger
 
 EVERY = 0.5
-"""Seconds between two tellings of a worker: a ledger takes a millisecond to tell."""
+"""Seconds between two messages of a worker: one takes a millisecond to send."""
 LINE_EVERY = 20.0
-"""Seconds between two lines where there is no terminal."""
+"""Seconds between two lines if there is no terminal."""
 _CREDENTIALS = struct.Struct("3i")
 
 
 class ProgressSender:
-    """A worker's side: called after each case with its ledger, tells the main process of it now and then.
+    """A worker's side: called after each case, it sends the ledger to the main process at times.
 
     Args:
         address: Of the main process's `Listener`.
@@ -38,16 +38,19 @@ class ProgressSender:
         self._name, self._told = name, 0.0
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.settimeout(0)
-        with contextlib.suppress(OSError):  # The main process is gone: nobody is there to be told.
+        with contextlib.suppress(OSError):  # The main process is gone: nobody can receive messages.
             self._socket.connect("\0" + address)
 
     def __call__(self, ledger: Ledger) -> None:
-        """Tell of a ledger, unless it was done a moment ago. What nobody takes in time is not waited for."""
+        """Send a ledger, unless one was sent a moment ago.
+
+        The worker does not wait for a slow receiver.
+        """
         if time.monotonic() - self._told >= EVERY:
             self.tell(ledger)
 
     def tell(self, ledger: Ledger) -> None:
-        """Tell of a ledger now."""
+        """Send a ledger now."""
         self._told = time.monotonic()
         with contextlib.suppress(OSError):
             self._socket.send(
@@ -55,12 +58,15 @@ class ProgressSender:
             )
 
     def close(self) -> None:
-        """End it."""
+        """Close the connection."""
         self._socket.close()
 
 
 class Listener:
-    """The main process's side: holds what each worker told last. No file, so that none is left behind."""
+    """The main process's side: it holds the last message of each worker.
+
+    It uses no file, so that none is left behind.
+    """
 
     def __init__(self) -> None:
         self.address = f"ddp-invariants-{os.getpid()}-live-{secrets.token_hex(8)}"
@@ -72,7 +78,7 @@ class Listener:
         self._thread.start()
 
     def ledgers(self, without: Collection[str] = ()) -> dict[str, Ledger]:
-        """What each worker told last, but those."""
+        """Return the last ledger of each worker, except those in `without`."""
         return {
             name: Ledger.from_plain(plain)
             for name, plain in list(self._plain.items())
@@ -102,17 +108,17 @@ class Listener:
                     if kind == socket.SCM_CREDENTIALS
                     else (0, -1, 0)
                 )
-                if user == os.getuid():  # Anybody on this machine may write to it.
+                if user == os.getuid():  # Any user of this machine may write to it.
                     with contextlib.suppress(ValueError, zlib.error):
                         name, plain = json.loads(zlib.decompress(data))
                         self._plain[name] = plain
 
 
 class Progress:
-    """How far a session is: what is known of it in numbers.
+    """The progress of a session in numbers.
 
     Args:
-        cases: Per property, before what some of them cost is counted.
+        cases: The cases per property, before the higher cost of some properties is applied.
     """
 
     def __init__(self, cases: int) -> None:
@@ -121,14 +127,17 @@ class Progress:
         self.others = 0
 
     def report(self, rules: Collection[str], outcome: str) -> None:
-        """A test reported: the rules its property was about, none for one that is no property."""
+        """Record the outcome of a test and the rules of its property.
+
+        A test without rules is no property.
+        """
         self.others += not rules
         self.reported.update(dict.fromkeys(rules, outcome))
 
     def left(self, judged: int) -> float:
-        """Seconds that are left, as it went so far; infinite before anything went.
+        """Return an estimate of the seconds left; infinite before anything is judged.
 
-        A property takes as many cases as are asked for, or several times as many: a guess.
+        It is a guess: a property takes as many cases as are asked for, or several times as many.
         """
         planned = {rule: -(-self._cases // known.costs) for rule, known in ALL_RULES.items()}
         done = sum(count for rule, count in planned.items() if rule in self.reported)
@@ -136,33 +145,34 @@ class Progress:
         return passed * (sum(planned.values()) - done) / done if done and judged else float("inf")
 
     def line(self, ledger: Ledger) -> str:
-        """All of it in a line."""
+        """Return the whole progress in one line."""
         passed = time.monotonic() - self._began
         left = self.left(ledger.cases)
         counts = self.counts(ledger)
         rate = ledger.cases / max(passed, 1e-9)
         return (
-            f"{len(self.reported)}/{len(ALL_RULES)} properties, {ledger.cases:,} cases, {rate:.0f}/s, "
+            f"{len(self.reported)}/{len(ALL_RULES)} properties, {ledger.cases:,} cases, "
+            f"{rate:.0f}/s, "
             + ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
             + (f", about {_spoken(left)} left" if left < float("inf") and left else "")
         )
 
     def counts(self, ledger: Ledger) -> dict[str, int]:
-        """Rules by what is known of them."""
-        found = {"held": 0, "violated": 0, "inconclusive": 0, "not claimed": 0, "open": 0}
+        """Count the rules by their current state."""
+        counts = {"held": 0, "violated": 0, "inconclusive": 0, "not claimed": 0, "open": 0}
         for rule in ALL_RULES:
-            said = ledger.said(rule)
-            kind = {"holds": "held", "observed": "held"}.get(said, said)
+            verdict = ledger.said(rule)
+            kind = {"holds": "held", "observed": "held"}.get(verdict, verdict)
             known = (
-                said in ("violated", "inconclusive")
+                verdict in ("violated", "inconclusive")
                 or rule in self.reported
                 or rule in ledger.ended
             )
-            found[kind if known and kind in found else "open"] += 1
-        return found
+            counts[kind if known and kind in counts else "open"] += 1
+        return counts
 
     def vacuous(self, ledger: Ledger) -> Mapping[str, list[str]]:
-        """Rules whose property runs now, with the situations they have not met yet."""
+        """Return the rules whose property is running, with the situations they have not met yet."""
         running = [
             rule
             for rule in ALL_RULES
@@ -180,21 +190,21 @@ def _spoken(seconds: float) -> str:
 
 
 class Screen:
-    """The display on a terminal, drawn anew four times a second by a thread of its own.
+    """The display on a terminal, drawn again four times a second by a thread of its own.
 
     Args:
         file: The terminal; closed at the end.
-        progress: How far the session is.
-        known: Gives what is known at the moment.
+        progress: The progress of the session.
+        known: A function that returns the current ledger.
     """
 
     def __init__(self, file: TextIO, progress: Progress, known: Any) -> None:
-        # Imported here: a session without a terminal does without.
+        # Imported here: a session without a terminal does not need it.
         from rich.console import Console
         from rich.live import Live
 
         self._file, self._progress, self._known = file, progress, known
-        # What pytest prints goes its own way: nothing is redirected.
+        # pytest's own output is not redirected.
         self._live = Live(
             console=Console(file=file),
             get_renderable=self._rendered,
@@ -209,7 +219,7 @@ class Screen:
         self._live.start()
 
     def stop(self) -> None:
-        """Take it off the screen."""
+        """Remove the display from the screen."""
         self._live.stop()
         self._file.close()
 
@@ -220,7 +230,8 @@ class Screen:
 
         try:
             ledger = self._known()
-        except RuntimeError:  # It changed while it was summed up: a moment later it is there.
+        # The ledger changed while it was summed up; the next drawing will succeed.
+        except RuntimeError:
             return Text("…")
         progress = self._progress
         if not ledger.cases:

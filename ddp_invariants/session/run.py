@@ -1,4 +1,7 @@
-"""The packaged properties as one session of pytest, from any folder and with none of its settings, plugins or conftests."""
+"""A pytest session of the packaged properties, from any folder.
+
+It uses no settings, plugins or conftests of that folder.
+"""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -21,11 +24,11 @@ _STATUSES: dict[int, int] = {
     pytest.ExitCode.NO_TESTS_COLLECTED: USAGE,
     USAGE: USAGE,
 }
-"""By pytest's exit status, which the plugin has told apart already; of all others nothing follows."""
+"""Exit statuses by pytest's own, which the plugin has refined; all others are inconclusive."""
 
 
 class _Clerk:
-    """A plugin of the session: says how the user started it, and keeps hold of what is in it."""
+    """A plugin of the session: it passes on the user's command, and keeps the configuration."""
 
     def __init__(self) -> None:
         self.config: pytest.Config | None = None
@@ -33,24 +36,26 @@ class _Clerk:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_configure(self, config: pytest.Config) -> None:
-        """Before the session begins, which reads it."""
+        """Store the command before the session begins, since the session reads it."""
         config.stash[state.COMMAND] = "ddp-invariants certify"
         self.config = config
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        """Tell an interrupt from a session that refuses its options."""
+        """Distinguish an interrupt from a session that refuses its options."""
         self.interrupted = excinfo.type is KeyboardInterrupt
 
 
 def run_session(words: Sequence[str], *, of_sampler: bool = False) -> SessionResult:
-    """Judge what the options name by the packaged properties, in this process and the workers it starts.
+    """Judge the named implementation by the packaged properties.
+
+    The properties run in this process and in the workers that it starts.
 
     Args:
         words: Options of pytest and of its plugin.
-        of_sampler: Judge the sampler alone.
+        of_sampler: Judge only the sampler.
     """
     clerk = _Clerk()
-    where = PROPERTIES / "test_shard.py" if of_sampler else PROPERTIES
+    properties = PROPERTIES / "test_shard.py" if of_sampler else PROPERTIES
     settings = [
         "-c",
         str(Path(__file__).with_name("certify.ini")),
@@ -67,11 +72,11 @@ def run_session(words: Sequence[str], *, of_sampler: bool = False) -> SessionRes
         "ddp_invariants.plugin",
     ]
     with _alone():
-        status = pytest.main([*settings, str(where), *words], plugins=[clerk])
-    found = state.found(clerk.config) if clerk.config is not None else None
-    ledger, discovery = found or (None, None)
+        status = pytest.main([*settings, str(properties), *words], plugins=[clerk])
+    results = state.found(clerk.config) if clerk.config is not None else None
+    ledger, discovery = results or (None, None)
     return SessionResult(
-        _status(status, began=found is not None, interrupted=clerk.interrupted),
+        _status(status, began=results is not None, interrupted=clerk.interrupted),
         ledger,
         discovery,
         of_sampler,
@@ -79,7 +84,7 @@ def run_session(words: Sequence[str], *, of_sampler: bool = False) -> SessionRes
 
 
 def _status(status: int, *, began: bool, interrupted: bool) -> int:
-    """The exit status of a session that sat, from pytest's."""
+    """Return the exit status of a session, from pytest's."""
     if interrupted:
         return INTERRUPTED
     return _STATUSES.get(status, INCONCLUSIVE) if began or status != VIOLATED else INCONCLUSIVE
@@ -87,7 +92,10 @@ def _status(status: int, *, began: bool, interrupted: bool) -> int:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Without what the environment adds to every session of pytest, in this process and in workers."""
+    """Remove from the environment what would be added to every pytest session.
+
+    This applies in this process and in workers.
+    """
     kept = {
         name: os.environ.pop(name)
         for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS")

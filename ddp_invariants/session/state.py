@@ -36,7 +36,7 @@ PROFILES = {"quick": 30, "default": 100, "thorough": 1000}
 
 
 MAX_WORLD_SIZE = 4
-"""Largest world size drawn, where no launcher and no option says otherwise."""
+"""Largest world size drawn, unless a launcher or an option sets another one."""
 
 
 _KEY = pytest.StashKey["Session"]()
@@ -49,11 +49,14 @@ _ENTERED = pytest.StashKey[bool]()
 
 
 COMMAND = pytest.StashKey[str]()
-"""In a session's stash, how the user started it where that was not as pytest: a line that repeats a violation begins so."""
+"""The stash key of the user's command, if it was not pytest; repeat lines begin with it."""
 
 
 class Session:
-    """What this process holds for the session: the main process the hosts, whoever runs tests a trial."""
+    """This process's state of the session.
+
+    The main process holds the hosts. Every process that runs tests holds a trial.
+    """
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
@@ -77,8 +80,8 @@ class Session:
             "seed": secrets.randbelow(2**31) if given is None else given,
             "seed_given": given is not None,
             "command": config.stash.get(COMMAND, f"pytest {self._properties()}"),
-            # The root of a session that is not pytest's own is this package's folder, which is not
-            # the user's.
+            # The root of a session that is not pytest's own is this package's folder, not the
+            # user's.
             "root": str(
                 config.invocation_params.dir if COMMAND in config.stash else config.rootpath
             ),
@@ -89,10 +92,10 @@ class Session:
         }
 
     def begin(self) -> None:
-        """In the main process: start the hosts and find out what is on trial.
+        """In the main process, start the hosts and discover the implementation's capabilities.
 
         Raises:
-            LoadFailure: It cannot be put on trial.
+            LoadFailure: It cannot be tested.
             HarnessError: The harness failed.
         """
         option = self.config.option
@@ -101,28 +104,32 @@ class Session:
         self.hosts = job.led() or Hosts()
         self.shared["addresses"] = self.hosts.addresses
         with Pool(self.hosts.addresses, backend=self.backend) as pool:
-            ours = job.led()
-            device_infos = pool.device_infos(1 if ours is None else ours.job.world_size)
+            led = job.led()
+            device_infos = pool.device_infos(1 if led is None else led.job.world_size)
             self.shared["torch"], self.shared["not_run"] = (
                 device_infos[0].torch,
                 backends.not_run(self.backend, device_infos[0]),
             )
             if self.shared["not_run"]:
                 return
-            most, why = backends.bound(self.backend, device_infos) or (option.max_world_size, "")
+            most, reason = backends.bound(self.backend, device_infos) or (option.max_world_size, "")
             if most < option.max_world_size:
-                self.shared["max_world_size"], self.shared["bounded"] = most, why
+                self.shared["max_world_size"], self.shared["bounded"] = most, reason
                 option.max_world_size = most
-            found = probe.discover(
-                pool, ddp, sampler, option.max_world_size, [Path(one) for one in option.deviations]
+            discovered = probe.discover(
+                pool,
+                ddp,
+                sampler,
+                option.max_world_size,
+                [Path(item) for item in option.deviations],
             )
-        if found.claims_refused():
-            raise LoadFailure(f"{ddp}: {found.claims_refused()[0]}")
-        if found.stale():
-            raise LoadFailure(f"{ddp}: {found.stale()[0]}")
-        self.shared["discovery"] = probe.to_plain(found)
+        if discovered.claims_refused():
+            raise LoadFailure(f"{ddp}: {discovered.claims_refused()[0]}")
+        if discovered.stale():
+            raise LoadFailure(f"{ddp}: {discovered.stale()[0]}")
+        self.shared["discovery"] = probe.to_plain(discovered)
         given = " ".join(
-            [self.shared["command"], *(one.options() for one in self.on_trial if one.options())]
+            [self.shared["command"], *(item.options() for item in self.on_trial if item.options())]
         )
         invoked = shlex.join(["pytest", *map(str, self.config.invocation_params.args)])
         words = given if COMMAND in self.config.stash else invoked
@@ -142,30 +149,30 @@ class Session:
         self.shared["listener"] = self.monitor.listener.address
 
     def _open_journal(self) -> None:
-        """Where the launcher may start the job anew, have what is judged until then known."""
-        ours = job.led()
-        if ours is None or not ours.job.most_restarts:
+        """Open a journal of judged cases if the launcher may restart the job."""
+        led = job.led()
+        if led is None or not led.job.most_restarts:
             return
         folder = (
             violation.FOLDER
-            / f"job-{hashlib.blake2b(ours.job.run.encode(), digest_size=4).hexdigest()}"
+            / f"job-{hashlib.blake2b(led.job.run.encode(), digest_size=4).hexdigest()}"
         )
-        self.shared["seed"] = journal.begin(folder, ours.job.restarts, self.shared["seed"])
+        self.shared["seed"] = journal.begin(folder, led.job.restarts, self.shared["seed"])
         self.shared["journal"] = str(folder)
 
     def close_journal(self, status: int) -> None:
-        """Throw it away where the launcher starts nothing anew."""
-        ours = job.led()
+        """Delete the journal if the launcher will not restart the job."""
+        led = job.led()
         if (
-            ours is not None
+            led is not None
             and self.shared["journal"]
-            and (not status or ours.job.restarts >= ours.job.most_restarts)
+            and (not status or led.job.restarts >= led.job.most_restarts)
         ):
             shutil.rmtree(self.shared["journal"], ignore_errors=True)
 
     @property
     def journal(self) -> journal.Journal | None:
-        """What was judged before the launcher started the job anew."""
+        """The cases judged before the launcher restarted the job."""
         process = os.environ.get("PYTEST_XDIST_WORKER", "main")
         return (
             journal.Journal(Path(self.shared["journal"]), process)
@@ -175,7 +182,7 @@ class Session:
 
     @property
     def options(self) -> Options:
-        """How the trial is held, from the command line."""
+        """The trial's options, from the command line."""
         option, root = self.config.option, Path(self.shared["root"])
         names = [options(*self.on_trial)] if options(*self.on_trial) else []
         names += [f"--declare {shlex.quote(option.declare)}"] if option.declare else []
@@ -192,7 +199,10 @@ class Session:
         )
 
     def _properties(self) -> str:
-        """Where the properties are, seen from where pytest was started: the suite's, or somebody's own."""
+        """Return the path of the properties from the folder in which pytest was started.
+
+        They are the suite's properties, or the user's own.
+        """
         packaged, here = self.config.rootpath / "properties", self.config.invocation_params.dir
         own = [
             arg
@@ -205,7 +215,7 @@ class Session:
 
     @property
     def on_trial(self) -> tuple[Ddp, Sampler]:
-        """What the options name."""
+        """The named DDP and sampler."""
         return named(vars(self.config.option))
 
     @property
@@ -215,11 +225,11 @@ class Session:
 
     @property
     def discovery(self) -> probe.Discovery:
-        """What was found out about it before any property ran; there is none where none is run."""
+        """The capabilities discovered before any property ran; missing if nothing is run."""
         return probe.from_plain(self.shared["discovery"])
 
     def start_trial(self) -> Trial:
-        """This process's trial, started by the first test that asks for one."""
+        """Return this process's trial, started by the first test that asks for one."""
         if self.trial is None:
             scope = replace(
                 self.discovery.scope(self.config.option.max_world_size),
@@ -235,20 +245,23 @@ class Session:
         return self.trial
 
     def properties(self) -> Iterator[tuple[str, str]]:
-        """What a JUnit file says of the whole session."""
-        found, shared = self.discovery, self.shared
-        for side, described in (("ddp", found.ddp), ("sampler", found.sampler)):
+        """Yield a JUnit file's properties of the whole session."""
+        discovered, shared = self.discovery, self.shared
+        for side, described in (("ddp", discovered.ddp), ("sampler", discovered.sampler)):
             yield side, f"{described['name']} = {described['target']} ({described['version']})"
         yield from (
             ("ddp-invariants", __version__),
-            ("torch", found.torch),
+            ("torch", discovered.torch),
             ("seed", str(shared["seed"])),
             ("cases judged", str(self.ledger.cases)),
         )
         yield from ((rule, self.ledger.said(rule)) for rule in ALL_RULES)
 
     def keep_sightings(self) -> None:
-        """Store what was seen in passing, where no test of the session tells of a breach: it may be all that ever shows."""
+        """Store failures that were seen in passing, if no test of the session reports a violation.
+
+        They may be all that is ever seen of them.
+        """
         entries = self.ledger.entries.values()
         if any(entry.confirmed for entry in entries):
             return
@@ -269,7 +282,7 @@ class Session:
                 self.sighted.append(stored)
 
     def close(self) -> None:
-        """End whatever this process started."""
+        """End everything this process started."""
         if self.trial is not None:
             self.trial.pool.close()
             self.ledger.merge(self.trial.ledger)
@@ -282,13 +295,13 @@ class Session:
 
 
 def found(config: pytest.Config) -> tuple[Ledger, probe.Discovery] | None:
-    """What came of a session that has ended: its ledger, and what was found out before; None where it never began."""
+    """Return the ledger and the discovery of a session that has ended; None if it never began."""
     return (
         (config.stash[_KEY].ledger, config.stash[_KEY].discovery) if _KEY in config.stash else None
     )
 
 
 def _wanted(config: pytest.Config) -> Wanted:
-    """The files the session is to write."""
+    """Return the files that the session is to write."""
     certificate, badge = config.option.certificate, config.option.badge
     return Wanted(Path(certificate) if certificate else None, Path(badge) if badge else None)

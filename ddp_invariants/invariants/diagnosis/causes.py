@@ -35,11 +35,9 @@ def narrowed(failure: Failure, failures: Iterable[Failure]) -> Failure:
     all of them, no cause is known: each fits by chance, or more than one thing is wrong.
     """
     left = failure.causes
-    for failure in failures:
-        kinds, texts = (
-            {cause.kind for cause in failure.causes},
-            {cause.words for cause in failure.causes},
-        )
+    for larger in failures:
+        kinds = {cause.kind for cause in larger.causes}
+        texts = {cause.words for cause in larger.causes}
         left = tuple(cause for cause in left if cause.kind in kinds)
         # Among causes of one kind (which rank, which slice), keep those that another case states in
         # the same words.

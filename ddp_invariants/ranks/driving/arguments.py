@@ -1,6 +1,6 @@
-"""Calling what others wrote with what it asks for by the usual names.
+"""Calls of foreign functions and classes, with arguments chosen by their usual names.
 
-Implementations in the field differ in names and units, hardly in shape.
+Public implementations differ in names and units, but hardly in the shape of their signatures.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from ddp_invariants.ranks.driving.imports import first, required, signature, spe
 
 _MIB = 2.0**20
 _ELEMENT = 4
-"""Bytes of an element, where a capacity is given in elements: float32."""
+"""Bytes of one element (float32), for a bucket capacity given in elements."""
 BUCKET_CAPS: dict[str, tuple[str, Callable[[int], float], str]] = {
     **dict.fromkeys(
         ("bucket_cap_mb", "bucket_size_mb", "bucket_mb"),
@@ -30,7 +30,7 @@ BUCKET_CAPS: dict[str, tuple[str, Callable[[int], float], str]] = {
         ("elements", lambda size: max(1, size // _ELEMENT), f"max(1, BUCKET_CAP // {_ELEMENT})"),
     ),
 }
-"""How a bucket capacity in bytes is passed, by the name of the argument that takes it: unit, value, and source text."""
+"""The unit, the conversion from bytes and its source text, by the bucket cap argument's name."""
 
 GROUPS = ("process_group", "dp_process_group", "data_parallel_group", "dp_group", "group", "pg")
 RANKS = ("rank", "local_rank", "dp_rank", "data_parallel_rank")
@@ -62,13 +62,13 @@ PARAMETERS = ("params", "parameters", "param_groups", "model_parameters")
 
 
 class Call:
-    """Something called with what it asks for by the usual names.
+    """A foreign callable together with the arguments that it requires.
 
     Args:
-        thing: What is called.
-        option: How the user named it, for messages.
+        thing: The callable.
+        option: The user's name for it, for messages.
         given: Arguments the user gave.
-        takes_first: What its first parameter receives: a module, or for an optimizer parameters, a
+        takes_first: The value for its first parameter: a module; for an optimizer parameters, a
             module or an optimizer.
     """
 
@@ -106,22 +106,23 @@ class Call:
         missing = [name for name in self.wanted if name not in known]
         if missing:
             raise LoadError(
-                f"{option}: it requires {', '.join(missing)}, which nothing is known to pass for; give it with "
+                f"{option}: it requires {', '.join(missing)}, which nothing is known to pass "
+                "for; give it with "
                 f"{option.split(maxsplit=1)[0]}-arg {missing[0]}=VALUE, or write an adapter"
             )
 
     @property
     def takes_optimizer(self) -> bool:
-        """Whether it asks for an optimizer that exists already."""
+        """True if it requires an optimizer that exists already."""
         return any(name in OPTIMIZERS and name not in OPTIMIZER_CLASSES for name in self.wanted)
 
     @property
     def takes_class(self) -> bool:
-        """Whether it makes the optimizer itself, from a class."""
+        """True if it makes the optimizer itself, from a class."""
         return any(name in OPTIMIZER_CLASSES for name in self.wanted)
 
     def explained(self) -> list[str]:
-        """How it is called, a line each."""
+        """Describe how it is called, a line each."""
         lines = [f"called with {self.first!r} first"]
         lines += (
             [f"bucket capacity in {BUCKET_CAPS[self.cap][0]} as {self.cap!r}"] if self.cap else []
@@ -138,7 +139,10 @@ class Call:
     def __call__(
         self, thing: Any, context: Context, module: Any = None, optimizer: Any = None
     ) -> Any:
-        """Call it with its first argument. Raises whatever the implementation raises."""
+        """Call the callable with its first argument.
+
+        Raises whatever the implementation raises.
+        """
         arguments: dict[str, Any] = dict(self.given)
         if self.cap is not None and self.cap not in arguments:
             if context.bucket_cap is not None:
@@ -177,14 +181,14 @@ class Call:
         return fixed[name] if name in fixed else list(module.parameters())
 
     def source(self, module: str = "model") -> list[list[str]]:
-        """How it is called, as the source text of an exported script: rows [argument, expression, when].
+        """Return the call as source text of an exported script: rows [argument, expression, when].
 
-        `when` is `cap` for what is passed only where a case sets a bucket capacity, `group` where
-        it trains in a subgroup, empty for what is always passed. Expressions are in the names of
-        the script (templates/training.py.j2).
+        `when` is empty for an argument that is always passed. It is `cap` if the argument is passed
+        only when a case sets a bucket capacity, and `group` if only when the case trains in a
+        subgroup. Expressions use the variable names of the script (templates/training.py.j2).
 
         Args:
-            module: The name of what stands for the module.
+            module: The script's name for the variable that is passed as the module.
         """
         rows = [[name, spelled(text), ""] for name, text in self._texts.items()]
         if self.cap is not None and self.cap not in self.given:

@@ -1,4 +1,7 @@
-"""A course's module of adapter functions, named as a whole: hundreds of public implementations have this one file shape."""
+"""A course's module of adapter functions, loaded as a whole.
+
+Hundreds of public implementations are files of this shape.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -30,11 +33,11 @@ COURSE: dict[str, dict[str, str]] = {
     },
     "sharded": {"make_optimizer": "get_sharded_optimizer"},
 }
-"""A course's functions, by kind and the adapter method each one stands for."""
+"""The course's function for each adapter method, by kind."""
 
 
 def kinds_of(module: Any) -> str:
-    """What a course module offers instead."""
+    """Describe which kinds a course module offers instead."""
     kinds = [
         kind
         for kind, roles in COURSE.items()
@@ -57,11 +60,11 @@ class CourseAdapter:
                 setattr(self, name, functions[name])
 
     def wrap(self, module: nn.Module, context: Context) -> object:
-        """The course's wrapper."""
+        """Wrap the module with the course's wrapper."""
         return Call(self.functions["wrap"], "--ddp course")(module, context, module)
 
     def make_optimizer(self, wrapped: nn.Module, context: Context) -> Any:
-        """The course's sharded optimizer."""
+        """Make the course's sharded optimizer."""
         return self.functions["make_optimizer"](
             list(wrapped.parameters()), context.optimizer_class, **context.optimizer_arguments
         )

@@ -1,6 +1,6 @@
-"""How a DDP is driven: what is called around a step, found by the usual names.
+"""The calls that drive a DDP around a step, chosen by their usual names.
 
-What an adapter brings (adapter.py) replaces what is found here, method by method.
+A method that an adapter defines (adapter.py) replaces the usual call.
 """
 
 import difflib
@@ -52,7 +52,7 @@ FINISHERS = (
     "on_after_backward",
     "synchronize",
 )
-"""Calls made after backward where the wrapper has one; names that exist on nn.Module are not among them."""
+"""Methods called after backward if the wrapper has one; no name is a method of nn.Module."""
 STARTERS = (
     "on_train_batch_start",
     "start_gradient_synchronization",
@@ -61,36 +61,39 @@ STARTERS = (
     "reset_gradient",
     "reset",
 )
-"""Calls made before a step's batch where the wrapper has one."""
+"""Methods called before a step's batch if the wrapper has one."""
 BROADCASTS = ("broadcast_params", "broadcast_parameters", "sync_params", "sync_parameters")
-"""Calls made once after wrapping where the wrapper has one."""
+"""Methods called once after wrapping if the wrapper has one."""
 
 QUIET = ("no_sync", "set_requires_gradient_sync", "require_backward_grad_sync")
-"""How a wrapper is told to run a backward without communication, the first of these it has."""
+"""Ways to run a wrapper's backward without communication; the first one it has is used."""
 
 METHODS = {
     name: member
     for name, member in vars(Adapter).items()
     if inspect.isfunction(member) and not name.startswith("_")
 }
-"""The methods an adapter may bring, by name."""
+"""The methods an adapter may define, by name."""
 
-WHAT_MADE_IT = "what {} made of the module cannot be called like a model; expected a module, or an adapter with wrap"
+WHAT_MADE_IT = (
+    "what {} made of the module cannot be called like a model; expected a module, or an adapter "
+    "with wrap"
+)
 
 
 @dataclass(frozen=True)
 class Description:
-    """What the controller needs to know of an implementation without importing it.
+    """The facts about an implementation that the controller needs, since it never imports it.
 
     Attributes:
         name: As a report calls it.
-        target: What it stands for.
+        target: The library it belongs to, for a report.
         version: Of the distribution it comes from, or `unversioned`.
         declares: Its declarations, as plain data.
-        lacks: Capabilities its arguments show that it does not have.
-        driven: How it is driven, a line each.
-        source: How it is called, for an exported script: plain data with pieces of source text
-            (export.py).
+        lacks: Capabilities that its signature or its methods rule out.
+        driven: A description of how it is driven, a line each.
+        source: A description of how it is called, for an exported script: plain data with pieces of
+            source text (export.py).
         defaults: The arguments it takes and their defaults, as text.
     """
 
@@ -105,7 +108,11 @@ class Description:
 
 
 def defaults(thing: Any) -> dict[str, str]:
-    """The arguments something takes, and the text of each default; empty where there is none, or nobody can tell."""
+    """Return the arguments of a callable, each with the text of its default.
+
+    The text is empty for an argument without a default. The result is empty if Python cannot read
+    the signature.
+    """
     try:
         parameters = inspect.signature(thing).parameters.values()
     except (TypeError, ValueError):
@@ -114,10 +121,10 @@ def defaults(thing: Any) -> dict[str, str]:
 
 
 class Driver:
-    """A DDP that is loaded: what it declares, and how a case is driven with it.
+    """A loaded implementation: its declarations, and how a case drives it.
 
     Raises:
-        LoadError: It cannot be put on trial.
+        LoadError: It cannot be tested.
     """
 
     def __init__(self, ddp: Ddp) -> None:
@@ -162,8 +169,8 @@ class Driver:
             else None
         )
         if self.optimizer is not None:
-            # An optimizer that synchronises in its step leaves gradients local, where no wrapper
-            # reduces them.
+            # An optimizer that synchronises in its step leaves the gradients local, since no
+            # wrapper reduces them.
             usual = {"optimizer": "own", **({"gradients": "hidden"} if ddp.name == "none" else {})}
             brought = {**usual, **brought, **self._declares(self.optimizer.thing)}
             self.lines += [f"--opt {line}" for line in self.optimizer.explained()]
@@ -177,13 +184,14 @@ class Driver:
         return dict(getattr(thing, "declares", {}))
 
     def _adapt(self, adapter: type) -> Mapping[str, Any]:
-        """Take in an adapter class, its methods checked against those that are called; what it declares by being one."""
+        """Load an adapter class, check its methods, and return the declarations that follow."""
         parameters = signature(adapter, self.option) if "__init__" in vars(adapter) else {}
         values = values_of(self.ddp.arguments, parameters, self.option)
         missing = [name for name in required(parameters.values()) if name not in values]
         if missing:
             raise LoadError(
-                f"{self.option}: {adapter.__name__} is made without arguments, but requires {', '.join(missing)}; "
+                f"{self.option}: {adapter.__name__} is made without arguments, but requires "
+                f"{', '.join(missing)}; "
                 f"give it with --ddp-arg {missing[0]}=VALUE"
             )
         _check_adapter(adapter, self.option)
@@ -197,7 +205,8 @@ class Driver:
         for option, method in replaced.items():
             if getattr(self.ddp, option) and callable(getattr(adapter, method, None)):
                 raise LoadError(
-                    f"{self.option}: --{option.replace('optimizer', 'opt')} would have no effect, since "
+                    f"{self.option}: --{option.replace('optimizer', 'opt')} would have no "
+                    "effect, since "
                     f"{adapter.__name__} has {method}"
                 )
         self.adapter = lambda: adapter(**values)
@@ -209,21 +218,24 @@ class Driver:
             return {}
         if "stack" not in self._declares(adapter):
             raise LoadError(
-                f"{self.option}: {adapter.__name__} has train_step, so it must declare the model it computes, such "
+                f"{self.option}: {adapter.__name__} has train_step, so it must declare the "
+                "model it computes, such "
                 'as declares = {"stack": {"layers": 2, "activation": "relu"}}'
             )
         if self._declares(adapter).get("loss", "mse") != "mse":
             raise LoadError(
-                f'{self.option}: {adapter.__name__} has train_step, which is told no tags: its loss is "mse"'
+                f"{self.option}: {adapter.__name__} has train_step, which is told no tags: its "
+                'loss is "mse"'
             )
         return {"optimizer": "own", "gradients": "hidden", "accumulation": "none", "loss": "mse"}
 
     def _course(self, named: str) -> Mapping[str, Any]:
-        """Take in a course's module of adapter functions."""
+        """Load a course's module of adapter functions, and return the declarations that follow."""
         path, _, kind = named.partition("#")
         if kind not in COURSE:
             raise LoadError(
-                f"{self.option}: expected course:path/to/adapters.py#KIND, KIND one of {', '.join(COURSE)}"
+                f"{self.option}: expected course:path/to/adapters.py#KIND, KIND one of "
+                f"{', '.join(COURSE)}"
             )
         module = import_module(path, self.option)
         functions = {role: getattr(module, name, None) for role, name in COURSE[kind].items()}
@@ -246,20 +258,21 @@ class Driver:
         if kind == "sharded":
             self.call = Call(nn.parallel.DistributedDataParallel, "--ddp torch")
             self.lines.append(
-                "its optimizer synchronises no gradients: under torch.nn.parallel.DistributedDataParallel"
+                "its optimizer synchronises no gradients: under "
+                "torch.nn.parallel.DistributedDataParallel"
             )
         declared: dict[str, dict[str, Any]] = {
             "fsdp": {"zero": 3, "gradients": "hidden"},
             "sharded": {"zero": 1, "partition": "parameters"},
         }
-        # Whether its call at a batch's start belongs before a step or a micro-step, nothing tells.
+        # The name does not say whether this hook runs before each step or before each micro-step.
         return {
             **declared.get(kind, {}),
             **({"accumulation": "none"} if "before_batch" in adapter.functions else {}),
         }
 
     def describe(self) -> Description:
-        """What the controller may draw for it, and what it prints."""
+        """Return what the controller may draw for the implementation, and the lines it prints."""
         lacks = []
         if "wrap" not in self.methods and "train_step" not in self.methods:
             lacks += (
@@ -270,25 +283,27 @@ class Driver:
             calls = [call for call in (self.call, self.optimizer, self.after) if call is not None]
             lacks += ["subgroup"] if not calls or any(call.group is None for call in calls) else []
         if self.declared.zero or self.declared.optimizer == "own":
+            # Each rank has a part of the optimizer's state, and the optimizer, too, would have to
+            # join.
             lacks += [
                 "resized",
                 "join",
-            ]  # Each rank has a part of the state; and it would have to join, too.
+            ]
         if self.declared.zero or self.declared.gradients != "all" or "gradients" in self.methods:
+            # The gradients to scale are not in `.grad`, or not all of them are.
             lacks += [
                 "clipping",
                 "scaler",
-            ]  # What is to be scaled is not what lies in `.grad`, or not all of it.
+            ]
         if (
             self.declared.optimizer == "own"
             or self.declared.main
             or {"backward", "step"} & self.methods
             or "nonfinite" in self.declared.unsupported
         ):
-            lacks += [
-                "scaler"
-            ]  # Who is asked to skip a step, and by what, is its own affair; or no step is to be skipped.
-        if "wrap" in self.methods:  # Whether it looks at the context's is for the adapter to say.
+            # The implementation alone decides who skips a step and why, or it may skip no step.
+            lacks += ["scaler"]
+        if "wrap" in self.methods:  # Only the adapter can say whether it uses the context's values.
             lacks += [
                 name for name in ("bucket_cap", "subgroup") if name not in self.declared.supports
             ]
@@ -320,9 +335,8 @@ class Driver:
                 "clipping",
                 "scaler",
             ]
-        lacks += (
-            ["retained"] if {"backward", "train_step"} & self.methods else []
-        )  # It is not told that another follows.
+        # The implementation cannot know that another backward follows.
+        lacks += ["retained"] if {"backward", "train_step"} & self.methods else []
         about = (
             self.optimizer.thing
             if self.thing is None and self.optimizer is not None
@@ -342,14 +356,14 @@ class Driver:
 
     @property
     def made_of(self) -> Source:
-        """The files of what is on trial."""
+        """The files of the implementation under test."""
         calls = [call.thing for call in (self.optimizer, self.after) if call is not None]
         return source_of(
             *(thing for thing in (self.thing, *self.functions, *calls) if thing is not None)
         )
 
     def _source(self) -> dict[str, Any]:
-        """How it is called, as source text in the names of an exported script."""
+        """Describe the calls as source text in the variable names of an exported script."""
         setup = [
             [
                 text.partition("(")[0],
@@ -389,15 +403,15 @@ class Driver:
         }
 
     def start(self, context: Context, replica: nn.Module) -> "Drive":
-        """What drives one case."""
+        """Return the driver of one case."""
         return Drive(self, context, replica, self.adapter())
 
 
 class Drive:
-    """One case's calls: the adapter's where it has them, the usual ones elsewhere.
+    """The calls of one case: the adapter's methods if it has them, else the usual calls.
 
     Attributes:
-        found: What was found by name, for the explanation: what is called when.
+        found: The calls found by name, for the explanation: the moment and the call.
     """
 
     def __init__(self, driver: Driver, context: Context, replica: nn.Module, adapter: Any) -> None:
@@ -410,7 +424,7 @@ class Drive:
             setattr(self, name, getattr(adapter, name))
         self.whole_step = "train_step" in driver.methods
 
-    # The usual ways; documented in adapter.Adapter.
+    # The usual calls; documented in adapter.Adapter.
 
     def setup(self, context: Context) -> object:
         for function, values in self.driver.setup:
@@ -441,7 +455,7 @@ class Drive:
         return self._optimizer(wrapped, context)
 
     def _optimizer(self, wrapped: Any, context: Context) -> Any:
-        """The `--opt` on trial, or the case's own, over what there is to train."""
+        """Make the `--opt` optimizer under test, else the case's, over the trained parameters."""
         trained = _trained(wrapped) or _trained(self.replica)
         call = self.driver.optimizer
         if call is None:
@@ -461,7 +475,12 @@ class Drive:
         del optimizer
         return getattr(wrapped, self._start)() if self._start else None
 
-    def zero_grad(self, wrapped: Any, optimizer: Any, set_to_none: bool) -> object:  # noqa: FBT001 - as an adapter's
+    def zero_grad(
+        self,
+        wrapped: Any,
+        optimizer: Any,
+        set_to_none: bool,  # noqa: FBT001 - as an adapter's
+    ) -> object:
         del wrapped
         if not _takes(optimizer.zero_grad, "set_to_none"):
             if set_to_none:
@@ -510,22 +529,25 @@ class Drive:
     def step(self, wrapped: Any, optimizer: Any) -> object:
         if self._engine("step", wrapped):
             return wrapped.step()
-        lent = [
+        main_only = [
             p
             for p in self.replica.parameters()
             if p.grad is None and getattr(p, "main_grad", None) is not None
         ]
-        for parameter in lent:
+        for parameter in main_only:
             self.found["gradients"] = "in .main_grad"
             gradient = _gradient(parameter)
             parameter.grad = None if gradient is None else gradient.clone()
         stepped = optimizer.step()
-        for parameter in lent:  # Lent for the step: autograd must not add to it.
+        for parameter in main_only:  # Set for the step only: autograd must not add to it.
             parameter.grad = None
         return stepped
 
     def _engine(self, method: str, wrapped: Any) -> bool:
-        """Whether the wrapper is an engine that runs backward, and perhaps the step, itself; no nn.Module has these."""
+        """Return whether the wrapper is an engine that runs backward, and perhaps the step, itself.
+
+        No nn.Module has these methods.
+        """
         if not all(callable(getattr(type(wrapped), name, None)) for name in ("backward", method)):
             return False
         self.found[method] = f"{method}() of the wrapper"
@@ -534,19 +556,19 @@ class Drive:
     def train_step(
         self, parameters: Mapping[str, Any], inputs: Tensor, targets: Tensor, context: Context
     ) -> object:
-        raise NotImplementedError  # Only asked of an adapter that has it.
+        raise NotImplementedError  # Called only if the adapter defines it.
 
     def teardown(self, context: Context) -> object:
         del context
         return None
 
-    # What is around them.
+    # Start and wrapping.
 
     def begin(self) -> tuple[Any, Any]:
-        """Set up and wrap. Returns what is to be called and the optimizer.
+        """Set up and wrap, and return the object to be called and the optimizer.
 
         Raises:
-            TypeError: What came of it is nothing that can be trained.
+            TypeError: Wrapping returned an object that cannot be trained.
         """
         self.setup(self.context)
         made: Any = self.wrap(self.replica, self.context)
@@ -556,9 +578,8 @@ class Drive:
                 self.driver.call and self.driver.call.takes_optimizer
             ):
                 raise TypeError("wrapping returned an optimizer of its own, so --opt has no effect")
-        wrapped = (
-            self.replica if made is None else made
-        )  # `is None`, since a wrapper's len() may raise.
+        # Test `is None`, not truth, since a wrapper's len() may raise.
+        wrapped = self.replica if made is None else made
         if not callable(wrapped) and "forward" not in self.driver.methods:
             raise TypeError(WHAT_MADE_IT.format(self.driver.ddp.name))
         broadcast = _method_of(wrapped, BROADCASTS)
@@ -581,8 +602,8 @@ class Drive:
             )
         return wrapped, self.make_optimizer(wrapped, self.context)
 
-    def _named(self, what: str, wrapped: Any, given: str, usual: tuple[str, ...]) -> str | None:
-        """The method to call at a moment: the one given, or the first usual one there is.
+    def _named(self, option: str, wrapped: Any, given: str, usual: tuple[str, ...]) -> str | None:
+        """Return the method to call at a moment: the given one, or the first usual one there is.
 
         Raises:
             AttributeError: There is no such method.
@@ -592,16 +613,16 @@ class Drive:
         if given and not callable(getattr(type(wrapped), given, None)):
             close = difflib.get_close_matches(given, dir(type(wrapped)), 1)
             raise AttributeError(
-                f"--{what} {given}: {type(wrapped).__name__} has no such method"
+                f"--{option} {given}: {type(wrapped).__name__} has no such method"
                 + (f"; did you mean {close[0]!r}?" if close else "")
             )
         name = given or _method_of(wrapped, usual)
         if name:
-            self.found["before each batch" if what == "start" else "after backward"] = f"{name}()"
+            self.found["before each batch" if option == "start" else "after backward"] = f"{name}()"
         return name
 
     def _accumulation(self, wrapped: Any) -> str:
-        """How several backwards a step are run: `no_sync` or `each`."""
+        """Return how several backwards of a step are run: `no_sync` or `each`."""
         declared = self.driver.declared.accumulation
         if declared or "no_sync" in self.driver.declared.unsupported:
             return declared or "each"
@@ -613,7 +634,10 @@ class Drive:
 
 
 def _quiet(wrapped: Any) -> Callable[[], AbstractContextManager[object]] | None:
-    """How a wrapper runs a backward without communication, if it can; a compiled one through what was compiled."""
+    """Return the context in which a wrapper runs a backward without communication, or None.
+
+    A compiled wrapper is searched through the module that was compiled.
+    """
     for holder in (wrapped, getattr(wrapped, "_orig_mod", None)):
         no_sync: Callable[[], AbstractContextManager[object]] | None = getattr(
             holder, "no_sync", None
@@ -628,7 +652,7 @@ def _quiet(wrapped: Any) -> Callable[[], AbstractContextManager[object]] | None:
 
 
 def _method_of(wrapped: Any, usual: tuple[str, ...]) -> str | None:
-    """The first of some usual names that a wrapper has as a method."""
+    """Return the first of some usual names that a wrapper has as a method."""
     return next(
         (
             name
@@ -642,7 +666,7 @@ def _method_of(wrapped: Any, usual: tuple[str, ...]) -> str | None:
 
 @lru_cache(maxsize=1024)
 def _required(method: Any) -> tuple[str, ...]:
-    """The arguments a method cannot be called without, itself aside."""
+    """Return the names of the arguments that a method requires, `self` aside."""
     try:
         _, *rest = inspect.signature(method).parameters.values()
     except (TypeError, ValueError):
@@ -651,7 +675,7 @@ def _required(method: Any) -> tuple[str, ...]:
 
 
 def _takes(method: Any, argument: str) -> bool:
-    """Whether something callable takes an argument of that name."""
+    """Return whether a callable takes an argument of that name."""
     try:
         parameters = inspect.signature(method).parameters.values()
     except (TypeError, ValueError):
@@ -665,7 +689,7 @@ def _trained(module: Any) -> list[Any]:
 
 
 def _gradient(parameter: Tensor) -> Tensor | None:
-    """What the optimizer gets: `.grad`, or `.main_grad` in the parameter's dtype."""
+    """Return the optimizer's gradient: `.grad`, or `.main_grad` in the parameter's dtype."""
     if parameter.grad is not None:
         return parameter.grad
     main: Tensor | None = getattr(parameter, "main_grad", None)
@@ -674,7 +698,7 @@ def _gradient(parameter: Tensor) -> Tensor | None:
 
 @contextmanager
 def _switched(switch: Callable[[bool], object]) -> Iterator[None]:
-    """Synchronisation switched off inside."""
+    """Switch synchronisation off inside."""
     switch(False)  # noqa: FBT003 - a switch
     try:
         yield
@@ -686,8 +710,8 @@ def _check_adapter(adapter: type, option: str) -> None:
     """Compare an adapter's methods with those that are called.
 
     Raises:
-        LoadError: One is misspelt, or does not take what it will be given; the message shows the
-            line as it should be.
+        LoadError: A method is misspelt, or does not take the arguments it will be given. The
+            message shows the correct line.
     """
     own = [
         name
@@ -702,7 +726,8 @@ def _check_adapter(adapter: type, option: str) -> None:
         )
         if close:
             raise LoadError(
-                f"{option}: {adapter.__name__} has a method {name!r}, which is never called; did you mean\n"
+                f"{option}: {adapter.__name__} has a method {name!r}, which is never called; "
+                "did you mean\n"
                 f"    {_line(close[0])}"
             )
     for name in (name for name in own if name in METHODS):
@@ -713,7 +738,8 @@ def _check_adapter(adapter: type, option: str) -> None:
             method.bind(*wanted[1:] if static else wanted)
         except TypeError as error:
             raise LoadError(
-                f"{option}: {adapter.__name__}.{name}{method} cannot be called as it will be ({error}); expected\n"
+                f"{option}: {adapter.__name__}.{name}{method} cannot be called as it will be "
+                f"({error}); expected\n"
                 f"    {_line(name)}"
             ) from error
 

@@ -1,4 +1,4 @@
-"""From a name to the object it stands for: `package.module:Name`, `path/to/file.py:Name`, or an entry point."""
+"""Imports of named objects: `package.module:Name`, `path/to/file.py:Name`, or an entry point."""
 
 import ast
 import difflib
@@ -24,7 +24,7 @@ Side = Literal["ddp", "sampler", "opt", "after", "setup"]
 
 
 def resolve(name: str, side: Side) -> Any:
-    """Import what a name stands for.
+    """Import the object that a name stands for.
 
     Raises:
         LoadError: The name has no such form, its module or file does not exist or does not import,
@@ -37,14 +37,15 @@ def resolve(name: str, side: Side) -> Any:
     module_name, _, attribute = target_of(name, side).rpartition(":")
     module = import_module(module_name, option)
     try:
-        found: Any = module
+        target: Any = module
         for part in attribute.split("."):
-            found = getattr(found, part)
+            target = getattr(target, part)
     except AttributeError:
         raise LoadError(
-            f"{option}: {module_name} has no {attribute!r}; {_instead(module, module_name, attribute)}"
+            f"{option}: {module_name} has no {attribute!r}; "
+            f"{_instead(module, module_name, attribute)}"
         ) from None
-    return found
+    return target
 
 
 def import_module(module_name: str, option: str) -> Any:
@@ -64,14 +65,16 @@ def import_module(module_name: str, option: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name and (module_name + ".").startswith(error.name + "."):
             raise LoadError(
-                f"{option}: there is no module {error.name!r}; install it, or give the path of a .py file"
+                f"{option}: there is no module {error.name!r}; install it, or give the path of "
+                "a .py file"
             ) from error
         raise LoadError(
             f"{option}: importing it needs the module {error.name!r}, which is missing"
         ) from error
-    except BaseException as error:  # SystemExit included: a module may do anything when imported.
+    except BaseException as error:  # Even SystemExit: a module may do anything when imported.
         raise LoadError(
-            f"{option}: importing {module_name} raised {type(error).__name__}: {error}{_no_gpu(error)}"
+            f"{option}: importing {module_name} raised {type(error).__name__}: "
+            f"{error}{_no_gpu(error)}"
         ) from error
 
 
@@ -85,7 +88,10 @@ def _no_gpu(error: BaseException) -> str:
 
 
 def _instead(module: Any, module_name: str, attribute: str) -> str:
-    """What to name instead: a close name there, or the module below or beside it that has this one."""
+    """Return a hint at the right name.
+
+    The hint is a close name in the module, or a module below or beside it that has this name.
+    """
     offered = [
         name for name, value in vars(module).items() if callable(value) and not name.startswith("_")
     ]
@@ -93,11 +99,11 @@ def _instead(module: Any, module_name: str, attribute: str) -> str:
     if close:
         return f"did you mean {close[0]!r}?"
     package = module_name.partition(".")[0]
-    for name, other in list(sys.modules.items()):
+    for name, loaded in list(sys.modules.items()):
         if (
             name.partition(".")[0] == package
             and name != module_name
-            and callable(vars(other).get(attribute))
+            and callable(vars(loaded).get(attribute))
         ):
             return f"{name}:{attribute} exists"
     beside = _beside(module, module_name, attribute)
@@ -105,7 +111,10 @@ def _instead(module: Any, module_name: str, attribute: str) -> str:
 
 
 def _beside(module: Any, module_name: str, attribute: str) -> str:
-    """A file of the same folder that defines the name, found by reading and not by importing."""
+    """Return a file of the same folder that defines the name.
+
+    The files are read, not imported.
+    """
     file = getattr(module, "__file__", None)
     if file is None:
         return ""
@@ -119,17 +128,21 @@ def _beside(module: Any, module_name: str, attribute: str) -> str:
             for node in tree.body
         ):
             as_file = module_name.endswith(".py")
-            other = (
+            sibling = (
                 str(Path(module_name).parent / path.name)
                 if as_file
                 else f"{module.__package__}.{path.stem}"
             )
-            return f"{other}:{attribute} exists"
+            return f"{sibling}:{attribute} exists"
     return ""
 
 
 def _from_file(path: Path) -> Any:
-    """Import a file: as a module of its package where it lies in one, so that its own imports work, alone elsewhere."""
+    """Import a file.
+
+    A file inside a package is imported as its module, so that its own imports work. Any other file
+    is imported by itself.
+    """
     if not path.is_file():
         raise LoadError(f"there is no file {path}")
     resolved = path.resolve()
@@ -149,13 +162,16 @@ def _from_file(path: Path) -> Any:
     try:
         return _packaged(name, resolved) if packaged else _alone(name, resolved)
     finally:
-        # Last from now on: what it imports later is found, and shadows nothing.
+        # Last from now on: the file's later imports find this folder, and it shadows nothing.
         sys.path.remove(str(root))
         sys.path.append(str(root))
 
 
 def _packaged(name: str, path: Path) -> Any:
-    """Import a module of a package; alone where the package itself fails, for want of being installed perhaps."""
+    """Import a module of a package, or its file by itself if the package fails.
+
+    The package may fail because it is not installed.
+    """
     alone = f"_on_trial_{path.stem}"
     try:
         module = importlib.import_module(name)
@@ -163,7 +179,7 @@ def _packaged(name: str, path: Path) -> Any:
         with suppress(Exception):  # The first error says more.
             return _alone(alone, path)
         raise
-    # A package of that name may be there already, from somewhere else.
+    # Another package of that name may be loaded already, from somewhere else.
     return module if getattr(module, "__file__", None) == str(path) else _alone(alone, path)
 
 
@@ -183,21 +199,21 @@ def _alone(name: str, path: Path) -> Any:
 
 
 def version(thing: Any) -> str:
-    """Of the distribution an object comes from, or `unversioned`."""
+    """Return name and version of the distribution that an object comes from, or `unversioned`."""
     root = (getattr(thing, "__module__", "") or "").split(".")[0]
-    found = getattr(sys.modules.get(root), "__version__", None)
-    return f"{root} {found}" if found else "unversioned"
+    number = getattr(sys.modules.get(root), "__version__", None)
+    return f"{root} {number}" if number else "unversioned"
 
 
 @dataclass(frozen=True)
 class Source:
-    """The source files something is made of.
+    """The source files that define an implementation.
 
     Attributes:
-        digest: SHA-256 of their names and contents, in the order of their names; empty where one of
-            them cannot be read.
-        files: How many.
-        first: The names of the first ones, seen from the folder of the package.
+        digest: SHA-256 of their names and contents, in the order of their names; empty if a file
+            cannot be read.
+        files: The number of files.
+        first: The names of the first files, relative to the folder of the package.
     """
 
     digest: str = ""
@@ -209,13 +225,14 @@ _MOST_NAMED = 12
 
 
 def source_of(*things: Any) -> Source:
-    """The file each of some classes or functions is defined in, and those of the same package, or folder, that it refers to.
+    """Return the files that define some classes or functions.
 
-    What a module refers to is what its names stand for once it is imported: what a function imports
-    when it is called is not followed, nor what is compiled. A later session finds the same files
-    whatever else it imported.
+    The result holds the file of each class or function. It also holds the files of the same
+    package, or folder, that these files refer to. A module refers to the values of its names after
+    its import. Imports inside a function and compiled code are not followed. Thus a later session
+    finds the same files whatever else it imported.
     """
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     wanting = sorted(
         {
             part.__module__
@@ -242,9 +259,8 @@ def source_of(*things: Any) -> Source:
         ):
             continue
         path = Path(file).resolve()
-        found[str(path.relative_to(folder.parent))] = path
-        # By their type: what stands in for something deprecated warns when it is asked for its
-        # class.
+        files[str(path.relative_to(folder.parent))] = path
+        # By their type: a stand-in for a deprecated object warns when asked for its class.
         referred = {
             value.__name__ if issubclass(type(value), ModuleType) else value.__module__
             for value in list(vars(module).values())
@@ -252,19 +268,19 @@ def source_of(*things: Any) -> Source:
         }
         wanting += sorted(referred - seen)
         seen |= referred
-    digest, first = hashlib.sha256(), tuple(sorted(found)[:_MOST_NAMED])
+    digest, first = hashlib.sha256(), tuple(sorted(files)[:_MOST_NAMED])
     try:
-        for name in sorted(found):
+        for name in sorted(files):
             digest.update(
-                f"{name}\0{hashlib.sha256(found[name].read_bytes()).hexdigest()}\n".encode()
+                f"{name}\0{hashlib.sha256(files[name].read_bytes()).hexdigest()}\n".encode()
             )
     except OSError:
-        return Source(files=len(found), first=first)
-    return Source(digest.hexdigest() if found else "", len(found), first)
+        return Source(files=len(files), first=first)
+    return Source(digest.hexdigest() if files else "", len(files), first)
 
 
 def _folder(module: ModuleType | None) -> Path | None:
-    """The folder of a module's top-level package, or the one it lies in."""
+    """Return the folder of a module's top-level package, or the folder of the module."""
     file = getattr(module, "__file__", None)
     if file is None:
         return None
@@ -275,10 +291,10 @@ def _folder(module: ModuleType | None) -> Path | None:
 
 
 def signature(thing: Any, option: str) -> dict[str, inspect.Parameter]:
-    """The parameters of something callable.
+    """Return the parameters of a callable.
 
     Raises:
-        LoadError: It cannot be called, or does not say with what.
+        LoadError: It cannot be called, or its parameters cannot be read.
     """
     if not callable(thing):
         raise LoadError(f"{option}: it is a {type(thing).__name__}, expected a class or function")
@@ -289,7 +305,7 @@ def signature(thing: Any, option: str) -> dict[str, inspect.Parameter]:
     if isinstance(thing, type) and all(
         p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters.values()
     ):
-        # What hands everything on to its base takes what that takes.
+        # A class that hands all arguments on to its base takes the base's parameters.
         for base in thing.__mro__[1:]:
             inherited = vars(base).get("__init__")
             if inspect.isfunction(inherited):
@@ -300,7 +316,7 @@ def signature(thing: Any, option: str) -> dict[str, inspect.Parameter]:
 
 
 def required(parameters: Iterable[inspect.Parameter]) -> list[str]:
-    """The names of parameters without which a call fails."""
+    """Return the names of parameters without which a call fails."""
     return [
         p.name
         for p in parameters
@@ -309,17 +325,17 @@ def required(parameters: Iterable[inspect.Parameter]) -> list[str]:
 
 
 def first(names: Iterable[str], among: Mapping[str, object]) -> str | None:
-    """The first of some names that is there."""
+    """Return the first of some names that occurs, or None."""
     return next((name for name in names if name in among), None)
 
 
 def values_of(
     given: Arguments, parameters: Mapping[str, inspect.Parameter], option: str
 ) -> dict[str, Any]:
-    """The values of arguments given as text: a Python literal where it reads as one, text otherwise.
+    """Parse arguments given as text: Python literals where possible, text otherwise.
 
     Raises:
-        LoadError: One is not taken by what is to be called.
+        LoadError: The callable does not take one of them.
     """
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     values = {}
@@ -333,7 +349,7 @@ def values_of(
 
 
 def _value(text: str) -> Any:
-    """A Python literal, something of torch by its name such as `torch.float32`, or the text itself."""
+    """Return a Python literal, an object of torch such as `torch.float32`, or the text itself."""
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
@@ -346,13 +362,15 @@ def _value(text: str) -> Any:
 
 
 def spelled(text: str) -> str:
-    """The Python source of an argument given as text; what is of torch by its name."""
+    """Return the Python source of an argument given as text; a torch object keeps its name."""
     value = _value(text)
     return repr(value) if isinstance(value, str) or not text.startswith("torch.") else text
 
 
 def setup_call(text: str) -> tuple[Any, dict[str, str | tuple[Any]]]:
-    """A `--setup` call: what to call and its keyword arguments, in which WORLD and RANK stand for themselves.
+    """Parse a `--setup` call into the function and its keyword arguments.
+
+    The names WORLD and RANK stay names.
 
     Raises:
         LoadError: It is no `pkg.mod:name` or `pkg.mod:name(key=value, …)` of literals.
@@ -367,13 +385,14 @@ def setup_call(text: str) -> tuple[Any, dict[str, str | tuple[Any]]]:
         if call.args:
             raise ValueError("arguments are given by name")
         values = {
-            str(one.arg): one.value.id
-            if isinstance(one.value, ast.Name) and one.value.id in ("WORLD", "RANK")
-            else (ast.literal_eval(one.value),)
-            for one in call.keywords
+            str(keyword.arg): keyword.value.id
+            if isinstance(keyword.value, ast.Name) and keyword.value.id in ("WORLD", "RANK")
+            else (ast.literal_eval(keyword.value),)
+            for keyword in call.keywords
         }
     except (SyntaxError, ValueError, AssertionError) as error:
         raise LoadError(
-            f"--setup {text}: expected pkg.mod:name(key=value, …) with literals, WORLD or RANK: {error}"
+            f"--setup {text}: expected pkg.mod:name(key=value, …) with literals, WORLD or "
+            f"RANK: {error}"
         ) from error
     return function, values

@@ -1,4 +1,8 @@
-"""How a sampler is asked: map-style, over batches, over items, or a function; its rank given, or read from its surroundings."""
+"""The ways to ask a sampler for indices.
+
+A sampler may be map-style, over batches, over items, or a function. Its rank is an argument, or it
+reads its rank from the environment and torch.distributed.
+"""
 
 import os
 import sys
@@ -51,16 +55,16 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "batch_size": ("batch_size", "micro_batch_size", "per_rank_batch_size"),
     "epoch": ("epoch",),
 }
-"""What a sampler is told, by the names of the arguments that take it."""
+"""The argument names that take each value a sampler needs."""
 _APART, _OFFSET = 65537, 7
-"""Sample n of data that are scattered is the number _APART * n + _OFFSET, which no index and no other rank's data can be."""
+"""Sample n of scattered data is _APART * n + _OFFSET: no index and no other rank's data can be."""
 
 
 class SamplerMaker:
-    """A sampler that is loaded: what it declares, and how one is made for a rank.
+    """A loaded sampler: its declarations, and how one is made for a rank.
 
     Raises:
-        LoadError: It cannot be put on trial.
+        LoadError: It cannot be tested.
     """
 
     def __init__(self, sampler: Sampler) -> None:
@@ -76,7 +80,8 @@ class SamplerMaker:
         ]
         if missing:
             raise LoadError(
-                f"{option}: it requires {', '.join(missing)}, which nothing is known to pass for; give it with "
+                f"{option}: it requires {', '.join(missing)}, which nothing is known to pass "
+                "for; give it with "
                 f"--sampler-arg {missing[0]}=VALUE"
             )
         try:
@@ -88,15 +93,16 @@ class SamplerMaker:
         self.scatters = self.declared.layout == "scatter"
         if self.scatters and self.source_kind != "dataset":
             raise LoadError(
-                f"{option}: it declares layout = 'scatter' and takes no data as {', '.join(DATASETS)}, so it "
+                f"{option}: it declares layout = 'scatter' and takes no data as "
+                f"{', '.join(DATASETS)}, so it "
                 "cannot be told what to scatter"
             )
-        # One that is told neither asks torch.distributed or the environment.
+        # A sampler without these arguments asks torch.distributed or the environment.
         self.asks = self.scatters or (self.names["rank"] is None and "rank" not in self.given)
 
     @staticmethod
     def _source(parameters: dict[str, Any], option: str) -> tuple[str, str]:
-        """The parameter that takes what is dealt out, and what that is.
+        """Return the parameter that takes the data to shard, and the kind of that data.
 
         Raises:
             LoadError: There is none.
@@ -108,19 +114,20 @@ class SamplerMaker:
             ("items", ITERABLES),
             ("size", SIZES),
         ):
-            found = first(names, parameters)
-            if found is not None:
-                return found, kind
+            parameter = first(names, parameters)
+            if parameter is not None:
+                return parameter, kind
         raise LoadError(
-            f"{option}: it takes none of {', '.join((*DATASETS, *BATCH_SAMPLERS, *ITERABLES, *SIZES))}, so it "
+            f"{option}: it takes none of "
+            f"{', '.join((*DATASETS, *BATCH_SAMPLERS, *ITERABLES, *SIZES))}, so it "
             "cannot be told what to deal out"
         )
 
     def describe(self) -> Description:
-        """What the controller may draw for it, and what it prints."""
+        """Return what the controller may draw for the sampler, and the lines it prints."""
         lacks = [name for name in ("shuffle", "drop_last") if self.names[name] is None]
         lacks += ["given_rank"] if self.asks else []
-        # No duty, and nothing that a sampler of indices could do: they are asked for in the process
+        # Not required, and impossible for a sampler of indices: such a sampler runs in the process
         # that has the workers.
         lacks += (
             ["workers"]
@@ -160,17 +167,17 @@ class SamplerMaker:
 
     @property
     def made_of(self) -> Source:
-        """The files of what is on trial."""
+        """The files of the sampler under test."""
         return source_of(self.make)
 
     def _source_text(self) -> dict[str, Any]:
-        """How one is made, as source text in the names of an exported script."""
+        """Describe how a sampler is made, as source text with an exported script's names."""
         dealt = {
             "batches": "BatchSampler(SequentialSampler(range(SAMPLES)), BATCH_SIZE, DROP_LAST)",
             "sampler": "SequentialSampler(range(SAMPLES))",
             "size": "SAMPLES",
         }.get(self.source_kind, "range(SAMPLES)")
-        told = {
+        expressions = {
             "world_size": "world_size",
             "rank": "rank",
             "shuffle": "SHUFFLE",
@@ -181,9 +188,9 @@ class SamplerMaker:
         }
         rows = [[self.source, dealt]]
         rows += [
-            [theirs, told[ours]]
-            for ours, theirs in self.names.items()
-            if theirs is not None and theirs not in self.given
+            [argument, expressions[value]]
+            for value, argument in self.names.items()
+            if argument is not None and argument not in self.given
         ]
         rows += [
             [name, spelled(text)] for name, text in self.sampler.arguments if name != self.source
@@ -191,11 +198,17 @@ class SamplerMaker:
         return {"rows": rows, "asks": self.asks, "remade": self.remade_each_epoch}
 
     def surroundings(self, rank: int, world_size: int) -> AbstractContextManager[object]:
-        """The rank's surroundings, for a sampler that reads its rank from them; what scatters has real ones."""
+        """Set up the rank's environment, for a sampler that reads its rank from it.
+
+        A sampler that scatters has a real process group instead.
+        """
         return _as_rank(rank, world_size) if self.asks and not self.scatters else nullcontext()
 
     def index(self, item: Any) -> int:
-        """Which sample an item is that was dealt out; `OWN` or `FOREIGN` for data that are none of the first rank's."""
+        """Return the index of a sample that was yielded.
+
+        Scattered data that are not the first rank's give `OWN` or `FOREIGN`.
+        """
         number = int(item)
         if not self.scatters:
             return number
@@ -214,8 +227,11 @@ class SamplerMaker:
         batch_size: int,
         epoch: int = 0,
     ) -> Any:
-        """A sampler for one rank over a dataset of that length. Raises whatever the implementation raises."""
-        ours = {
+        """Make a sampler for one rank over a dataset of some length.
+
+        Raises whatever the implementation raises.
+        """
+        values = {
             "world_size": world_size,
             "rank": rank,
             "shuffle": shuffle,
@@ -225,17 +241,16 @@ class SamplerMaker:
             "epoch": epoch,
         }
         arguments = {
-            theirs: ours[name] for name, theirs in self.names.items() if theirs is not None
+            argument: values[name] for name, argument in self.names.items() if argument is not None
         }
         dealt = self._dealt(samples, rank, batch_size, drop_last=drop_last)
         made = self.make(**{self.source: dealt, **arguments, **self.given})
-        # An iterator can be gone through once; what it yields may be asked for again.
+        # An iterator can be gone through once, but the same items may be needed again.
         return list(made) if isinstance(made, Iterator) else made
 
     def _dealt(self, samples: int, rank: int, batch_size: int, *, drop_last: bool) -> Any:
-        if (
-            self.scatters
-        ):  # All ranks have data of that length; what is to be scattered is the first one's.
+        # All ranks have data of that length; only the first rank's are to be scattered.
+        if self.scatters:
             numbers = torch.arange(samples) * _APART + _OFFSET
             return -numbers if rank else numbers
         if self.source_kind == "batches":
@@ -246,17 +261,16 @@ class SamplerMaker:
 
     @property
     def remade_each_epoch(self) -> bool:
-        """Whether the epoch is an argument, not a call."""
+        """True if the epoch is an argument, not a call."""
         return self.names["epoch"] is not None
 
 
 @contextmanager
 def _as_rank(rank: int, world_size: int) -> Iterator[None]:
-    """The environment and torch.distributed as a process of that rank finds them; no collective can be run."""
+    """Show the environment and torch.distributed of a process of that rank, without collectives."""
     possible = 0 <= rank < world_size
-    exception_hook = (
-        sys.excepthook
-    )  # torch wraps it at every initialisation and never takes the wrapper off.
+    # torch wraps it at every initialisation and never takes the wrapper off.
+    exception_hook = sys.excepthook
     with environment(rank, world_size):
         try:
             if possible:
@@ -270,7 +284,7 @@ def _as_rank(rank: int, world_size: int) -> Iterator[None]:
 
 @contextmanager
 def environment(rank: int, world_size: int) -> Iterator[None]:
-    """The variables that a launcher sets for a process of that rank, on one machine."""
+    """Set the variables that a launcher sets for a process of that rank, on one machine."""
     here = {
         **dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank)),
         **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(world_size)),

@@ -1,7 +1,7 @@
-"""Where a rank's tensors are, and over what it sends them: the one module that knows of devices.
+"""A rank's device and backend: the one module that knows of devices.
 
-The host never initialises CUDA, which a fork does not survive; a rank does, once, when it first
-connects.
+The host never initialises CUDA, because CUDA does not survive a fork. A rank initialises it once,
+when it first connects.
 """
 
 import os
@@ -17,15 +17,15 @@ import torch
 from torch import Tensor, nn
 
 _SETTINGS = {
-    # The harness ends what hangs, with its stacks; torch's own watchdog would end the process
+    # The harness ends a hang and prints the stacks. torch's own watchdog would end the process
     # without them.
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
     "TORCH_NCCL_BLOCKING_WAIT": "0",
     "TORCH_NCCL_ENABLE_MONITORING": "0",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
     "TORCH_NCCL_PROPAGATE_ERROR": "0",
-    # All connections are made at the start: what is made in a case looks like what the case has
-    # left behind.
+    # Connect everything at the start. A connection made during a case would look like a leak of the
+    # case.
     "NCCL_RUNTIME_CONNECT": "0",
     # cuBLAS gives the same bits in every run only with a workspace of its own for each stream.
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
@@ -36,20 +36,20 @@ _SHARED = {
     "NCCL_NVLS_ENABLE": "0",
     "NCCL_MAX_CTAS": "2",
 }
-"""For ranks that share a device: both must fit on it, and what connects them is this machine's loopback."""
+"""Settings for ranks that share a device: all must fit on it, and connect over the loopback."""
 _CYCLES = 10_000_000
 """Some milliseconds of any device's clock."""
 _MULTI_RANK = (2, 30)
-"""The first NCCL that lets ranks share a device by a switch of its own."""
+"""The first NCCL version that lets ranks share a device by a switch of its own."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """A rank's device and what carries its collectives.
+    """A rank's device and backend.
 
     Attributes:
-        carrier: What torch calls the backend.
-        device: Where its tensors are.
+        carrier: torch's name of the backend.
+        device: The device of the rank's tensors.
     """
 
     carrier: str = "gloo"
@@ -57,48 +57,51 @@ class Place:
 
     @property
     def on_device(self) -> bool:
-        """Whether that is no processor's memory: work on it is queued, and done later."""
+        """True if the device queues its work for later, unlike a CPU."""
         return self.device.type != "cpu"
 
     def enter(self) -> None:
-        """Make the device this thread's own."""
+        """Make the device this thread's current one."""
         if self.on_device:
             torch.cuda.set_device(self.device)
 
     def put(self, tensor: Tensor) -> Tensor:
-        """A tensor of the processor's, here: as data loaders hand it over, from pinned memory while the program goes on."""
+        """Copy a CPU tensor to the device like a data loader: from pinned memory and unawaited."""
         return tensor.pin_memory().to(self.device, non_blocking=True) if self.on_device else tensor
 
     def finish(self) -> None:
-        """Wait until nothing is queued any more."""
+        """Wait until the device's queues are empty."""
         if self.on_device:
             torch.cuda.synchronize(self.device)
 
     def moment(self) -> Any:
-        """What has been queued on this thread's stream by now; None where nothing is queued."""
+        """Record the work queued on this thread's stream so far; None on a CPU."""
         return torch.cuda.current_stream(self.device).record_event() if self.on_device else None
 
     def wait_for(self, moment: Any) -> None:
-        """Have this thread's stream wait until what had been queued at a moment is done."""
+        """Make this thread's stream wait for the work that had been queued at a moment."""
         if moment is not None:
             torch.cuda.current_stream(self.device).wait_event(moment)
 
     def keep_busy(self, seconds: float) -> None:
-        """Queue a kernel that does nothing for so long on this thread's stream; nothing where nothing is queued."""
+        """Queue a kernel that does nothing for some seconds on this thread's stream.
+
+        It has no effect on a CPU.
+        """
         if self.on_device:
             torch.cuda._sleep(int(seconds * _cycles_per_second(self.device)))
 
     @contextmanager
     def slowed(self, seconds: float, *, waited_for: bool) -> Iterator[None]:
-        """Queue what is sent within on a stream of its own, behind so many seconds of nothing.
+        """Queue the sends of this context on a stream of their own, after some idle seconds.
 
-        What was queued before comes first, as it does without this. Who waits for what is sent
-        waits for all of it; who does not finds it undone.
+        Work queued before still comes first. A caller that waits for a sent result waits for all of
+        it. A caller that does not wait finds the result unfinished.
 
         Args:
-            seconds: How long nothing is done.
-            waited_for: Whether it is done, as far as the caller's stream can tell, when the call
-                returns.
+            seconds: Length of the idle time.
+            waited_for: True if the send is done, as far as the caller's stream can tell, when the
+                call returns.
         """
         if not self.on_device:
             yield
@@ -114,7 +117,7 @@ class Place:
 
 @cache
 def _cycles_per_second(device: torch.device) -> float:
-    """How many cycles the device's clock makes, measured: what `torch.cuda._sleep` counts."""
+    """Measure the cycles per second of the device's clock, which `torch.cuda._sleep` counts."""
     with torch.cuda.device(device):
         events = [torch.cuda.Event(enable_timing=True) for _ in range(4)]
         for event in events:  # The first sleep brings the clock up to speed.
@@ -127,15 +130,17 @@ def _cycles_per_second(device: torch.device) -> float:
 
 
 def taken(backend: str, local: int) -> Place:
-    """The place of a rank, made its own: to be asked for once in a process, before anything is on a device.
+    """Take the device of a rank and make it the process's own.
+
+    Call this once in a process, before anything is on a device.
 
     Args:
         backend: A `backends.Backend`'s.
-        local: Which of this machine's ranks it is.
+        local: The rank's number among this machine's ranks.
     """
     if backend == "gloo":
-        # Adam asks any device there is whether it captures a graph, and initialises it, at
-        # gigabytes a rank.
+        # Adam asks any visible device whether it captures a graph. That initialises the device and
+        # costs gigabytes a rank.
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
         return Place()
     os.environ.update(_SETTINGS)
@@ -145,15 +150,15 @@ def taken(backend: str, local: int) -> Place:
         if torch.cuda.nccl.version() >= _MULTI_RANK:
             os.environ["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"
         else:
-            # It refuses two ranks of one machine on a device; which machine it is on it is told by
-            # this.
+            # An older NCCL refuses two ranks of one machine on a device. It takes the machine's
+            # name from this variable.
             os.environ["NCCL_HOSTID"] = f"{os.uname().nodename}-{local // count}"
-    # A context takes gigabytes of addresses, which are none of the implementation's doing.
+    # A CUDA context takes gigabytes of addresses, which the implementation must not answer for.
     resource.setrlimit(resource.RLIMIT_DATA, (resource.getrlimit(resource.RLIMIT_DATA)[1],) * 2)
     place = Place(backend.partition("-")[0], torch.device("cuda", local % count))
     place.enter()
-    # The bounds hold for sums in any order of products in the numbers' own format: not for TF32,
-    # nor for transforms.
+    # The bounds hold for sums in any order of products in the numbers' own format. They do not hold
+    # for TF32 or for transforms.
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cudnn.enabled = False
@@ -163,7 +168,10 @@ def taken(backend: str, local: int) -> Place:
 
 
 def _use(place: Place) -> None:
-    """Have everything that starts threads, opens files or makes handles at first use do so now, and not in a case."""
+    """Use the device once, so that no case pays for the first use.
+
+    The first use starts threads, opens files and makes handles. A case would seem to leak them.
+    """
     for dtype in (torch.float32, torch.bfloat16, torch.float64, torch.complex64):
         first = place.put(torch.ones(4, 4, dtype=dtype)).requires_grad_()
         nn.functional.linear(first, first, first[0]).abs().sum().backward()

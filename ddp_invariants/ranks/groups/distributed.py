@@ -1,7 +1,7 @@
-"""torch.distributed as a case finds it: initialised, its groups observed, and as it was before once the case is over.
+"""The state of torch.distributed during a case: initialised, with observed groups.
 
-What implementations call to make groups themselves finds the case's groups, and makes observed
-ones.
+After the case it is as it was before. The functions with which implementations make groups find the
+case's groups, and make observed groups.
 """
 
 import datetime as dt
@@ -16,12 +16,11 @@ from torch.distributed import device_mesh
 from ddp_invariants.ranks.groups.observed import Connections, Log, ObservedGroup, Row, Timing
 from ddp_invariants.records.trace import label
 
-_c10d: Any = (
-    torch._C._distributed_c10d
-)  # Its classes are public names of torch.distributed without type stubs.
+# These classes are public names of torch.distributed without type stubs.
+_c10d: Any = torch._C._distributed_c10d
 
 _pending: list[Any] = []
-"""The group torch's next call for one shall get: its creators are not told for whom they create."""
+"""The group for torch's next creation, since torch does not say for which group it creates."""
 
 
 def _create(store: Any, rank: int, world_size: int, timeout: dt.timedelta) -> Any:
@@ -34,7 +33,10 @@ def _create(store: Any, rank: int, world_size: int, timeout: dt.timedelta) -> An
 
 
 def lone_rank(rank: int, world_size: int) -> None:
-    """Make a default group that knows its rank and size and can do nothing, for code that asks for no more."""
+    """Make a default group that knows its rank and size but cannot communicate.
+
+    Some code only asks for rank and size.
+    """
     _pending[:] = [_c10d.ProcessGroup(rank, world_size)]
     dist.init_process_group("observed", store=_c10d.HashStore(), rank=rank, world_size=world_size)
 
@@ -44,29 +46,32 @@ dist.Backend.register_backend("observed", _create, devices=["cpu", "cuda"])
 _init_process_group, _destroy_process_group = dist.init_process_group, dist.destroy_process_group
 _new_group = dist.new_group
 _joined = 0
-"""How often the implementation on trial has asked for a default group while a case has one."""
+"""The number of times the implementation under test asked for a default group during the case."""
 
 
 def _join(*arguments: Any, **options: Any) -> None:
-    """`init_process_group` for implementations that call it themselves: during a case there is a group, and they are in it.
+    """Replace `init_process_group` for implementations that call it themselves.
+
+    During a case the process already has a group and is a member of it.
 
     Raises:
-        ValueError: They expect another rank or world size.
+        ValueError: The caller expects another rank or world size.
     """
-    global _joined  # noqa: PLW0603 - torch.distributed's own state is the process's, and so is this
+    global _joined  # noqa: PLW0603 - process-wide state, as torch.distributed's is
     if not _active:
         _init_process_group(*arguments, **options)
         return
-    for name, ours in (("rank", dist.get_rank()), ("world_size", dist.get_world_size())):
-        if options.get(name, -1) not in (-1, ours):
+    for name, actual in (("rank", dist.get_rank()), ("world_size", dist.get_world_size())):
+        if options.get(name, -1) not in (-1, actual):
             raise ValueError(
-                f"init_process_group was called with {name}={options[name]}, but this process has {name} {ours}"
+                f"init_process_group was called with {name}={options[name]}, but this process "
+                f"has {name} {actual}"
             )
     _joined += 1
 
 
 def _leave(group: Any = None) -> None:
-    """`destroy_process_group`: leaves what was only joined as it is."""
+    """Replace `destroy_process_group`: a group that was only joined stays."""
     global _joined  # noqa: PLW0603 - as above
     if _active and _joined and group in (None, dist.group.WORLD):
         _joined -= 1
@@ -78,7 +83,7 @@ def _leave(group: Any = None) -> None:
 def _branch(
     ranks: Any = None, timeout: Any = None, backend: Any = None, *arguments: Any, **options: Any
 ) -> Any:
-    """`new_group`: during a case whose groups are observed the new one is so too."""
+    """Replace `new_group`: during a case with observed groups the new group is observed, too."""
     if not _active or not _active[0].groups or (carrier := _active[0].carrier_of(backend)) is None:
         return _new_group(ranks, timeout, backend, *arguments, **options)
     _branching[:] = [carrier]
@@ -91,45 +96,47 @@ def _branch(
 
 
 _CARRIERS = {"gloo": "gloo", "cpu:gloo": "gloo", "nccl": "nccl", "cuda:nccl": "nccl"}
-"""The backends whose groups are observed, by the names that they are asked for."""
+"""The backends whose groups are observed, by the names that callers use."""
 _branching: list[str] = []
-"""The one of the group that is made now."""
+"""The backend of the group that is being made now."""
 _active: list["Session"] = []
-"""The session of the case that runs, if one does."""
+"""The session of the running case, if one runs."""
 _kept: list["Session"] = []
-"""The last case's session, where an implementation made groups: their connections end when the next case begins, by when all
-ranks have answered; before, they could end another rank's wait."""
+"""The last case's session, if the implementation made groups of its own.
+
+The connections of these groups end when the next case begins: by then all ranks have answered. An
+earlier end could end another rank's wait.
+"""
 # Replaced for good and before any implementation is imported, since `from torch.distributed import
-# …` keeps what it finds.
-for _name, _ours in (
+# …` keeps the function that it finds.
+for _name, _replacement in (
     ("init_process_group", _join),
     ("destroy_process_group", _leave),
     ("new_group", _branch),
 ):
     for _module in (dist, dist.distributed_c10d, device_mesh):
         if hasattr(_module, _name):
-            setattr(_module, _name, _ours)
+            setattr(_module, _name, _replacement)
 
 
 class Session:
-    """torch.distributed as one case finds it: initialised, with a default group and perhaps a subgroup.
+    """The state of torch.distributed during one case: a default group and perhaps a subgroup.
 
     Args:
         connections: Of all ranks of the case.
-        training: Connections of the ranks that train, where they are not all
-            (`TrainingCase.outside`).
+        training: Connections of the ranks that train, if not all do (`TrainingCase.outside`).
         members: Their ranks in the default group.
-        name: Of the run, so that no two share keys of the store.
-        log: What the groups note in.
-        timing: What is done to the timing of this rank's collectives.
+        name: Of the run, so that no two runs share keys of the store.
+        log: The log in which the groups record.
+        timing: The changes to the timing of this rank's collectives.
         plain: Make plain groups instead of observed ones: a counterexample must not depend on the
             observer.
 
     Attributes:
-        store: Where the ranks of the run meet.
-        place: Where this rank's tensors are.
+        store: The store through which the ranks of the run meet.
+        place: The device of this rank's tensors.
         groups: The observed groups, the default one first.
-        members: Each one's ranks in the default group.
+        members: Each group's ranks in the default group.
     """
 
     def __init__(
@@ -173,56 +180,56 @@ class Session:
         _active.append(self)
 
     def observe(self, connections: Connections) -> ObservedGroup:
-        """A group over connections that notes in this case's log."""
+        """Make a group over connections that records in this case's log."""
         return ObservedGroup(connections, self.log, self._timing)
 
     def adopt(self, group: Any) -> None:
-        """Take in a group torch has made, unless this rank is none of its members."""
+        """Add a group that torch has made, unless this rank is none of its members."""
         if not isinstance(group, ObservedGroup):
             return
         members = sorted(dist.get_process_group_ranks(group))
         group.label = label(members, self.members.count(members))
         self.groups.append(group)
         self.members.append(members)
-        # So that implementations which ask for the backend are told what really carries their data.
+        # Implementations that ask for the backend shall get the one that really carries their data.
         made_with = dist.distributed_c10d._world.pg_map
         made_with[group] = (group.getBackendName(), made_with[group][1])
 
     def carrier_of(self, backend: Any) -> str | None:
-        """What carries a group that is asked for by the name of a backend; None where it is not to be observed."""
+        """Return the backend that carries a new group, None if the group is not to be observed."""
         carrier = self.place.carrier if backend is None else _CARRIERS.get(str(backend))
         return carrier if carrier in ("gloo", self.place.carrier) else None
 
     def in_flight(self) -> list[tuple[Row, str]]:
-        """What is still in flight and should not be, over all groups; see `ObservedGroup.in_flight`."""
-        return [found for group in self.groups for found in group.in_flight()]
+        """Return the in-flight defects of all groups; see `ObservedGroup.in_flight`."""
+        return [defect for group in self.groups for defect in group.in_flight()]
 
     def sent(self) -> list[list[Row]]:
-        """What this rank sent, per group."""
+        """Return the collectives that this rank sent, per group."""
         return [group.calls for group in self.groups]
 
     def counts(self) -> list[int]:
-        """How many collectives this rank has sent so far, per group."""
+        """Return the number of collectives this rank has sent so far, per group."""
         return [len(group.calls) for group in self.groups]
 
     @property
     def branched(self) -> bool:
-        """Whether the implementation made groups of its own."""
+        """True if the implementation made groups of its own."""
         return len(self.groups) > self._given
 
     def end(self) -> None:
-        """The implementation's part is over."""
+        """End the implementation's part."""
         global _joined  # noqa: PLW0603 - as above
         _active.clear()
         _joined = 0
 
     def close(self) -> bool:
-        """Leave torch.distributed uninitialised; whether nothing of the case was still in flight."""
+        """Leave torch.distributed uninitialised, and return whether nothing was in flight."""
         self.end()
         if self.branched:
             _kept.append(self)
         still = dist.is_initialized() and dist.group.WORLD is self._world
-        patience = 2.0 if self.place.on_device else 0.05  # What is queued there takes its time.
+        patience = 2.0 if self.place.on_device else 0.05  # Work queued on a device takes its time.
         finished = all(group.finished(patience) for group in self.groups)
         if finished:
             self.place.finish()

@@ -1,4 +1,4 @@
-"""What a case must leave as it found it, or the next one would run in another world."""
+"""The global state that a case must leave as it found it, so that the next case is not changed."""
 
 import builtins
 import gc
@@ -35,7 +35,7 @@ _MODULES: tuple[Any, ...] = (
     np.random,
     threading,
 )
-"""Adding a name to a module is importing, as a rule, and changes nothing for others; replacing one does."""
+"""Modules in which a replaced name counts; an added name is usually an import, and harmless."""
 _CLASSES: tuple[Any, ...] = (
     torch.Tensor,
     nn.Parameter,
@@ -49,7 +49,7 @@ _CLASSES: tuple[Any, ...] = (
     torch.optim.AdamW,
     dist.ProcessGroup,
 )
-"""Adding a name to a class may replace what it inherits."""
+"""Classes in which an added name counts too, since it may replace an inherited one."""
 _WATCHED: tuple[tuple[str, Any], ...] = tuple(
     (thing.__name__, thing) for thing in (*_MODULES, *_CLASSES)
 )
@@ -78,11 +78,11 @@ _SMALLEST = sys.float_info.min
 
 
 class Surroundings:
-    """The process's global state, as it was when this was made.
+    """The process's global state at the time when the object was made.
 
-    Names are compared by identity, at the speed of comparing two lists of the same objects: this is
-    on every case's way. A case cannot be kept from what no list contains; what is listed is what
-    the harness, the reference and the implementations known so far stand on.
+    Names are compared by identity, at the speed of comparing two lists of the same objects, because
+    this runs in every case. State that is not listed here is not checked. The lists hold everything
+    that the harness, the reference and the implementations known so far depend on.
     """
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class Surroundings:
         self._values = [list(names.values()) for names in self._names]
 
     def changed(self) -> list[str]:
-        """What is not as it was."""
+        """Return the names of everything that has changed."""
         changed = [name for name, value in _settings().items() if self._settings[name] != value]
         for number, (name, thing) in enumerate(_WATCHED):
             if _same_objects(self._values[number], list(vars(thing).values())):
@@ -106,15 +106,18 @@ class Surroundings:
 def _same_objects(old: list[Any], new: list[Any]) -> bool:
     try:
         return old == new
-    except Exception:  # noqa: BLE001 - only objects that are not the same are asked, and then the answer is no
+    except Exception:  # noqa: BLE001 - only changed objects are compared by ==, so the answer is no
         return False
 
 
 def _replaced(old: dict[str, Any], new: dict[str, Any], *, of_class: bool) -> bool:
-    """Whether a name stands for another function or class, or is gone; in a class, whether anything is not as it was."""
+    """Return whether a name was removed or stands for another function or class.
+
+    In a class every change counts.
+    """
     if of_class and len(new) > len(old):
         return True
-    missing = object()  # Of a module's plain values some are torch.distributed's own book-keeping.
+    missing = object()  # Some of a module's plain values are torch.distributed's own book-keeping.
     return any(
         new.get(name, missing) is not value and (of_class or callable(value))
         for name, value in old.items()
@@ -148,27 +151,31 @@ def _settings() -> dict[str, Any]:
         "standard streams": (sys.stdout, sys.stderr),
         "session": os.getsid(0),
         "child processes": _has_children(),
-        # Those of torch's own that have called Python are counted for good.
+        # Threads of torch's own that have called Python are counted for good.
         "Python threads": sum(
-            not isinstance(one, threading._DummyThread) for one in threading.enumerate()
+            not isinstance(thread, threading._DummyThread) for thread in threading.enumerate()
         ),
     }
 
 
 def _environment() -> list[tuple[bytes, bytes]]:
     # Undecoded: four times faster.
-    return [item for item in os.environ._data.items() if item[0] not in _SIZES]  # type: ignore[attr-defined]  # no stub
+    return [
+        item
+        for item in os.environ._data.items()  # type: ignore[attr-defined]  # no stub
+        if item[0] not in _SIZES
+    ]
 
 
 def _working_directory() -> str:
     try:
-        return os.getcwd()  # noqa: PTH109 - ten times faster than pathlib, and on every case's way
+        return os.getcwd()  # noqa: PTH109 - ten times faster than pathlib, in every case
     except OSError:
         return "(removed)"
 
 
 def _has_children() -> bool:
-    """Whether this process has any child, one that has ended and was not waited for included."""
+    """Return whether this process has any child, even an ended one that nobody waited for."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT | _WALL)
     except ChildProcessError:
@@ -181,16 +188,16 @@ _WALL = 0x40000000
 
 
 def kernel_counts() -> dict[str, int]:
-    """Threads, native ones included, and open descriptors."""
+    """Count threads, native ones included, and open descriptors."""
     return {"threads": _entries("/proc/self/task"), "open descriptors": _entries("/proc/self/fd")}
 
 
 def child_processes() -> int:
-    """Children of any thread, ended ones that were not waited for included."""
+    """Count the children of any thread, including ended ones that nobody waited for."""
     return sum(
         len(path.read_bytes().split()) for path in Path("/proc/self/task").glob("*/children")
     )
 
 
 def _entries(folder: str) -> int:
-    return len(os.listdir(folder))  # noqa: PTH208 - ten times faster than pathlib, and on every case's way
+    return len(os.listdir(folder))  # noqa: PTH208 - ten times faster than pathlib, in every case

@@ -1,12 +1,12 @@
-"""Process groups: connections that outlive a case, under a wrapper that does not.
+"""Process groups: connections that outlive a case, under a wrapper made for each case.
 
-Connecting W ranks costs tens of milliseconds, a case a few. So the connections are
-kept, and every case gets a fresh `ObservedGroup` over them, which notes what the case
-sent. Only a case that left the connections as it found them may hand them on.
+Connecting W ranks costs tens of milliseconds, a case a few. So the suite keeps the connections.
+Every case gets a fresh `ObservedGroup` over them, which records the collectives of the case. The
+next case reuses the connections only if this case left them as it found them.
 
-[Note: quiescence] They are as found when every rank noted the same sequence of
-collectives and all of them completed. An unjoined collective of one case would otherwise
-be matched by the first of the next.
+[Note: quiescence] The connections are as found if every rank recorded the same sequence of
+collectives and all of them completed. Otherwise the first collective of the next case would be
+matched with an unjoined collective of this one.
 """
 
 import datetime as dt
@@ -27,25 +27,24 @@ from ddp_invariants.cases.program import SENTINEL
 from ddp_invariants.ranks.groups.device import Place
 from ddp_invariants.records.trace import ASYNCHRONOUS, UNEVEN, WAITED, LastWords
 
-_c10d: Any = (
-    torch._C._distributed_c10d
-)  # Its classes are public names of torch.distributed without type stubs.
+# These classes are public names of torch.distributed without type stubs.
+_c10d: Any = torch._C._distributed_c10d
 
 Row = list[Any]
-"""A `trace.Call` while it is being noted."""
+"""A `trace.Call` while it is being recorded."""
 
 
 class Connections:
-    """What a backend has connected among some ranks, to be wrapped anew for each case.
+    """A backend's connections among some ranks, to be wrapped anew for each case.
 
     Args:
-        store: Where the ranks meet.
+        store: The store through which the ranks meet.
         rank: This process's rank in the group.
         world_size: Ranks in the group.
-        timeout: After which the backend gives up on a collective by itself. The harness's deadline
-            comes first.
-        place: Where this process's tensors are.
-        carrier: What torch calls the backend; empty for the place's own.
+        timeout: The time after which the backend gives up on a collective by itself. The harness's
+            deadline comes first.
+        place: The device of this process's tensors.
+        carrier: torch's name of the backend; empty for the device's own backend.
 
     Attributes:
         devices: Of the tensors the backend takes.
@@ -76,14 +75,18 @@ class Connections:
             self.devices = [torch.device("cpu")] + ([place.device] if place.on_device else [])
 
     def meet(self) -> None:
-        """Send once: some backends connect at first use, which is not to be a case's, with its threads and descriptors."""
+        """Send once, so that the backend is connected before the first case.
+
+        Some backends connect at first use. Their threads and file descriptors must not be counted
+        as a case's.
+        """
         sent = torch.zeros(1, device=self.devices[-1])
         for begin in (self.backend.allreduce, self.backend.broadcast):
             begin([sent]).wait()
         self.place.finish()
 
     def carries(self, group: Any) -> None:
-        """Have a group send over these."""
+        """Make a group send over these connections."""
         group._set_default_backend(self.kind)
         for device in self.devices:
             group._register_backend(device, self.kind, self.backend)
@@ -91,13 +94,13 @@ class Connections:
 
 @dataclass(frozen=True)
 class Timing:
-    """What is done to the timing of one rank's collectives (`case.Perturbation`).
+    """The changes made to the timing of one rank's collectives (`case.Perturbation`).
 
     Attributes:
-        withhold: Whether a result is handed over only when it is waited for.
-        sentinel: What a buffer holds until then.
-        delays: Seconds to wait before each call, taken in turn; none where calls start at once.
-        slowed: Seconds for which the device works on nothing before each collective, on the stream
+        withhold: True if a result is handed over only when it is waited for.
+        sentinel: The value a buffer holds until then.
+        delays: Seconds to wait before each call, taken in turn; empty if calls start at once.
+        slowed: Seconds for which the device is kept busy before each collective, on the stream
             that it is sent from.
     """
 
@@ -108,15 +111,15 @@ class Timing:
 
 
 IN_LISTS = ("allreduce", "reduce", "recv", "broadcast")
-"""Collectives whose first argument lists the tensors that take the result: undefined until it has come."""
+"""Collectives whose first argument lists the result tensors, undefined until completion."""
 IN_ONE = ("_allgather_base", "all_gather_single", "_reduce_scatter_base", "reduce_scatter_single")
-"""Collectives whose first argument is the one tensor that takes the result, and whose second the one that is sent."""
+"""Collectives whose first argument is the one result tensor, and whose second is the one sent."""
 FUTURE_DELAY = 0.002
-"""Seconds after which a withheld result is handed to a future: nothing tells when somebody waits for one."""
+"""Seconds until a withheld result goes to its future, which does not report when it is awaited."""
 
 
 class Log:
-    """What all groups of a case note in: one clock, one numbering, the last words.
+    """The state shared by all groups of a case: one clock, one numbering, the last words.
 
     Args:
         words: Memory shared with the controller.
@@ -128,27 +131,27 @@ class Log:
         self._began = time.perf_counter()
 
     def begin(self) -> None:
-        """A run starts whose groups are observed; of another nothing is said."""
+        """Start the clock of a run whose groups are observed; no other run is recorded."""
         self._began = time.perf_counter()
         self.words.begin(self._case)
 
     def now(self) -> float:
-        """Seconds since the case began."""
+        """Return the seconds since the case began."""
         return time.perf_counter() - self._began
 
 
 class ObservedWork(_c10d.Work):  # type: ignore[misc]  # the base class has no type stubs
-    """A collective under way, which notes when somebody waits for it.
+    """A collective under way that records when somebody waits for it.
 
     Attributes:
-        row: What was issued.
+        row: The collective as it was issued.
     """
 
     def __init__(self, inner: Any, row: Row, number: int, log: "Log") -> None:
         super().__init__()
         self.inner, self.row, self._number, self._log = inner, row, number, log
 
-    def _waited(self) -> None:
+    def _completes(self) -> None:
         if self.row[WAITED] is None:
             self.row[WAITED] = self._log.now()
 
@@ -159,30 +162,36 @@ class ObservedWork(_c10d.Work):  # type: ignore[misc]  # the base class has no t
             return bool(self.inner.wait(timeout) if timeout else self.inner.wait())
 
     def synchronize(self) -> None:
-        """The same, by another name."""
+        """Wait for the result, like `wait`."""
         self.wait()
 
     def is_completed(self) -> bool:
-        """Whether it is done; who is told so need not wait."""
+        """Return whether the collective is done.
+
+        A caller that learns so need not wait, so this counts as waiting.
+        """
         done = bool(self.inner.is_completed())
         if done:
             self._waited()
         return done
 
     def is_success(self) -> bool:
-        """Whether it is done, and well."""
+        """Return whether the collective is done without an error."""
         return bool(self.inner.is_success())
 
     def exception(self) -> Any:
-        """Why it failed."""
+        """Return the exception with which the collective failed."""
         return self.inner.exception()
 
     def result(self) -> Any:
-        """The tensors it wrote."""
+        """Return the tensors that the collective wrote."""
         return self.inner.result()
 
     def get_future(self) -> Any:
-        """A future of the result; who takes it waits for it where nobody sees."""
+        """Return a future of the result.
+
+        This counts as waiting, because the harness cannot see when the caller waits for the future.
+        """
         self._waited()
         return self.inner.get_future()
 
@@ -190,12 +199,12 @@ class ObservedWork(_c10d.Work):  # type: ignore[misc]  # the base class has no t
 class WithheldWork(ObservedWork):
     """A collective whose result reaches the caller's buffers only when the caller waits for it.
 
-    The contents of a buffer between the start of a collective and its completion are undefined, so
-    a right program cannot tell.
+    The contents of a buffer are undefined between the start of a collective and its completion.
+    Therefore a correct program cannot see the difference.
 
     Attributes:
-        done: Whether the result has been handed over.
-        overwritten: Whether the caller wrote to a buffer while it was in flight.
+        done: True once the result has been handed over.
+        overwritten: True if the caller wrote to a buffer while it was in flight.
     """
 
     def __init__(
@@ -203,12 +212,12 @@ class WithheldWork(ObservedWork):
         begun: ObservedWork,
         tensors: list[torch.Tensor],
         results: list[torch.Tensor],
-        others: "list[WithheldWork]",
+        withheld: "list[WithheldWork]",
         sentinel: float,
         place: Place,
     ) -> None:
         super().__init__(begun.inner, begun.row, begun._number, begun._log)
-        self._others, self._place = others, place
+        self._others, self._place = withheld, place
         self.done = self.overwritten = False
         self._tensors, self._results = tensors, results
         self._lock = threading.Lock()
@@ -221,7 +230,10 @@ class WithheldWork(ObservedWork):
         self._take_snapshots()
 
     def _take_snapshots(self) -> None:
-        """Note what the buffers hold, and when that was so: who waits may be another stream than who began."""
+        """Record the contents of the buffers, and the device's moment at which they were read.
+
+        The stream that waits may differ from the stream that began.
+        """
         self._snapshots = [tensor.detach().clone() for tensor in self._tensors]
         self._taken = self._place.moment()
 
@@ -238,13 +250,13 @@ class WithheldWork(ObservedWork):
                     self.overwritten |= not _same(tensor.detach(), snapshot)
                     tensor.detach().copy_(result)
             self.done = True
-            # Two collectives into one buffer (a tied parameter) are in order: what the first hands
-            # over is no foreign write.
-            for other in self._others:
-                other.look_again(self._tensors)
+            # Two collectives into one buffer (a tied parameter) are in order. The result of the
+            # first, when handed over, is no foreign write.
+            for work in self._others:
+                work.look_again(self._tensors)
 
     def look_again(self, handed_over: list[torch.Tensor]) -> None:
-        """Take what another collective has just put into a buffer of this one as what the buffer holds."""
+        """Take a new snapshot if another collective has just written to one of these buffers."""
         addresses = {tensor.untyped_storage().data_ptr() for tensor in handed_over}
         if not self.done and any(
             tensor.untyped_storage().data_ptr() in addresses for tensor in self._tensors
@@ -259,27 +271,27 @@ class WithheldWork(ObservedWork):
         return True
 
     def is_completed(self) -> bool:
-        """Polling is a way to wait: hand over once the collective is done."""
+        """Hand over once the collective is done, since polling is a way to wait."""
         self._waited()
         if not self.done and self.inner.is_completed():
             self._hand_over()
-            self._place.finish()  # Who is told so may read the result on any stream.
+            self._place.finish()  # A caller that learns so may read the result on any stream.
         return self.done
 
     def is_success(self) -> bool:
-        """Whether it is done."""
+        """Return whether the result has been handed over."""
         return self.done
 
     def exception(self) -> None:
-        """None: an exception is raised by wait."""
+        """Return None, since `wait` raises any exception."""
 
     def result(self) -> list[torch.Tensor]:
-        """The buffers, with the result."""
+        """Hand over the result and return the buffers."""
         self._hand_over()
         return self._tensors
 
     def get_future(self) -> Any:
-        """A future that completes a little later, whether or not anybody waits for it."""
+        """Return a future that completes a little later, whether or not anybody waits for it."""
         self._waited()
         if self._future is None:
             place = self._place
@@ -289,10 +301,10 @@ class WithheldWork(ObservedWork):
 
             def hand_over() -> None:
                 time.sleep(FUTURE_DELAY)
-                place.enter()  # Which device is at hand each thread knows for itself.
+                place.enter()  # Each thread has its own current device.
                 try:
                     self._hand_over()
-                except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to who waits for the future
+                except Exception as error:  # noqa: BLE001 - any exception belongs to the waiter
                     future.set_exception(error)
                 else:
                     future.set_result(list(self._tensors))
@@ -302,9 +314,10 @@ class WithheldWork(ObservedWork):
 
 
 class ObservedGroup(_c10d.ProcessGroup):  # type: ignore[misc]  # the base class has no type stubs
-    """A process group that forwards to kept connections and notes every collective.
+    """A process group that forwards to kept connections and records every collective.
 
-    torch's C++ code (the Reducer of its DDP) calls the same overridden methods as Python code does.
+    The C++ code of torch (the Reducer of its DDP) calls the same overridden methods as Python code
+    does.
     """
 
     def __init__(self, connections: Connections, log: "Log", timing: Timing) -> None:
@@ -314,7 +327,8 @@ class ObservedGroup(_c10d.ProcessGroup):  # type: ignore[misc]  # the base class
         self._inner = _c10d.ProcessGroup(connections.rank, connections.world_size)
         for group in (self, self._inner):
             connections.carries(group)
-        self._connections = connections  # Kept as long as the group is: the connections of a subgroup are nobody else's.
+        # Kept as long as the group is: nobody else keeps the connections of a subgroup.
+        self._connections = connections
         self._name, self._description = "", "undefined"
         self.calls: list[Row] = []
         self._looked_at = 0
@@ -323,15 +337,19 @@ class ObservedGroup(_c10d.ProcessGroup):  # type: ignore[misc]  # the base class
         self._withheld: list[WithheldWork] = []
 
     def in_flight(self) -> list[tuple[Row, str]]:
-        """Withheld collectives that are not as they should be now: nobody waited for them, or their buffer was written."""
-        found = [
+        """Return the withheld collectives that have a defect, and the defect of each.
+
+        A defect is that nobody waited for a collective, or that its buffer was written to in
+        flight.
+        """
+        defects = [
             (work.row, "written to while in flight" if work.overwritten else "not waited for")
             for work in self._withheld
             if work.overwritten or not work.done
         ]
-        # Of those whose results are not withheld: nobody has asked for them.
+        # Of the collectives that are not withheld, those that nobody has waited for.
         fresh, self._looked_at = self.calls[self._looked_at :], len(self.calls)
-        found += [
+        defects += [
             (row, "not waited for")
             for row in fresh
             if row[ASYNCHRONOUS]
@@ -339,29 +357,33 @@ class ObservedGroup(_c10d.ProcessGroup):  # type: ignore[misc]  # the base class
             and row[0] in (*UNEVEN, "allreduce_coalesced", "gather", "scatter")
         ]
         self._withheld = [work for work in self._withheld if not work.done]
-        return found
+        return defects
 
     def finished(self, patience: float) -> bool:
-        """Whether every collective started has completed, within `patience` seconds.
+        """Return whether every started collective completes within `patience` seconds.
 
-        Patience, because gloo completes a Work's future first and the Work a moment later: who
-        waited for the future may be here in between.
+        The patience is needed because gloo completes a Work's future first and the Work a moment
+        later. A caller that waited for the future may arrive here in between.
         """
         until = time.monotonic() + patience
         while not all(work.is_completed() for work in self._works):
             if time.monotonic() > until:
                 return False
             time.sleep(0.0001)
-        return all(_waited(work, until - time.monotonic()) for work in self._silent_works)
+        return all(_completes(work, until - time.monotonic()) for work in self._silent_works)
 
     def _issue(self, kind: str, arguments: tuple[Any, ...]) -> tuple[Row, int]:
-        """Note a collective as it is asked for, and start it late where that is wanted. Returns it and its number."""
-        asked = self._log.now()
+        """Record a collective as it is issued, start it late if delays are set, and return it.
+
+        Returns:
+            The recorded row and its number.
+        """
+        issued = self._log.now()
         if self._timing.delays:
             time.sleep(self._timing.delays[len(self.calls) % len(self._timing.delays)])
-        # A gather's outputs are empty on all ranks but one: its input tells.
+        # A gather's outputs are empty on all ranks but one, so its input shows the dtype and size.
         tensor = _first_tensor(arguments[1] if kind == "gather" else arguments)
-        # Whose caller names no operation gets torch's own default; a joined rank's shadow of a
+        # A caller that names no operation gets torch's default, SUM. A joined rank's shadow of a
         # reduction does so.
         operation, asynchronous = "SUM" if "reduce" in kind else "", True
         for argument in arguments[1:]:
@@ -371,40 +393,39 @@ class ObservedGroup(_c10d.ProcessGroup):  # type: ignore[misc]  # the base class
                 operation = f"from {argument.rootRank}"
             asynchronous = getattr(argument, "asyncOp", asynchronous)
         dtype, elements = ("", 0) if tensor is None else (str(tensor.dtype)[6:], tensor.numel())
-        # What is computed on a device autograd computes in a thread of its own, for which backward
-        # waits.
+        # Autograd computes a device's operations in a thread of its own, for which backward waits.
         aside = threading.get_ident() != threading.main_thread().ident and not (
             self._connections.place.on_device and torch._C._current_graph_task_id() != -1
         )
-        row = [kind, dtype, elements, operation, asynchronous, _site(), asked, None, aside]
+        row = [kind, dtype, elements, operation, asynchronous, _site(), issued, None, aside]
         self.calls.append(row)
         return row, self._log.words.issue(self.label, row)
 
     def shutdown(self) -> None:
-        """Nothing: who leaves a case leaves connections that outlive it."""
+        """Do nothing: the connections outlive the case."""
 
-    # Names, which torch asks for both through C++ virtuals and through Python attributes.
+    # Names, which torch reads both through C++ virtuals and through Python attributes.
 
     def getBackendName(self) -> str:
-        """What really carries the data, as far as anybody asks."""
+        """Return the backend that really carries the data."""
         return self._connections.carrier
 
     def setGroupName(self, name: str) -> None:
-        """Remember the name torch gives the group."""
+        """Set the name that torch gives the group."""
         self._name = name
         self._inner._set_group_name(name)
 
     def getGroupName(self) -> str:
-        """The name torch gave the group."""
+        """Return the name that torch gave the group."""
         return self._name
 
     def setGroupDesc(self, description: str) -> None:
-        """Remember the description torch gives the group."""
+        """Set the description that torch gives the group."""
         self._description = description
         self._inner._set_group_desc(description)
 
     def getGroupDesc(self) -> str:
-        """The description torch gave the group."""
+        """Return the description that torch gave the group."""
         return self._description
 
     _set_group_name = setGroupName
@@ -413,18 +434,21 @@ class ObservedGroup(_c10d.ProcessGroup):  # type: ignore[misc]  # the base class
     group_desc = property(getGroupDesc)
 
 
-def _waited(work: Any, patience: float) -> bool:
-    """Whether a Work is done, asked by waiting: gloo's reduce-scatter never says `is_completed`, not even when waited for."""
+def _completes(work: Any, patience: float) -> bool:
+    """Return whether a Work completes, by waiting for it.
+
+    The reduce-scatter of gloo never reports `is_completed`, not even after a wait.
+    """
     try:
         return bool(work.wait(dt.timedelta(seconds=max(patience, 0.001))))
     except RuntimeError:
         return False
 
 
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors are equal, where NaN equals NaN: it may be the sentinel."""
+def _same(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Return whether two tensors are equal, where NaN equals NaN: it may be the sentinel."""
     return bool(
-        torch.equal(one, other) or ((one == other) | ((one != one) & (other != other))).all()
+        torch.equal(left, right) or ((left == right) | ((left != left) & (right != right))).all()
     )
 
 
@@ -434,22 +458,22 @@ def _first_tensor(value: Any) -> torch.Tensor | None:
     return value if isinstance(value, torch.Tensor) else None
 
 
-_NOT_THEIRS = (str(Path(__file__).parents[1]), str(Path(torch.__file__).parent), "<")
+_HARNESS_AND_TORCH = (str(Path(__file__).parents[1]), str(Path(torch.__file__).parent), "<")
 _STANDARD = sysconfig.get_path("stdlib")
 
 
 @lru_cache(maxsize=4096)
-def _theirs(path: str) -> str:
-    """The name of an implementation's file; empty for the harness's, torch's and Python's own."""
+def _implementation_file(path: str) -> str:
+    """Return the name of an implementation's file; empty for the harness, torch and Python."""
     standard = path.startswith(_STANDARD) and "-packages" not in path
-    return "" if standard or path.startswith(_NOT_THEIRS) else Path(path).name
+    return "" if standard or path.startswith(_HARNESS_AND_TORCH) else Path(path).name
 
 
 def _site() -> str:
-    """File and line of the implementation that issues the collective; `torch` where there is none on the stack."""
+    """Return the file and line of the implementation that issues the collective, else `torch`."""
     frame = sys._getframe(2)
     while frame is not None:
-        name = _theirs(frame.f_code.co_filename)
+        name = _implementation_file(frame.f_code.co_filename)
         if name:
             return f"{name}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]  # None at the end
@@ -480,9 +504,9 @@ def _forwarded(kind: str) -> Callable[..., Any]:
         ):
             return forward(self, target, *arguments, **options)
         results = [tensor.detach().clone() for tensor in tensors]
-        if (
-            kind in IN_ONE
-        ):  # What is sent may be part of what takes the result, which is about to be overwritten.
+        # The tensor that is sent may be part of the one that takes the result and is about to be
+        # overwritten.
+        if kind in IN_ONE:
             arguments = (arguments[0].detach().clone(), *arguments[1:])
         begun = forward(self, results[0] if kind in IN_ONE else results, *arguments, **options)
         work = WithheldWork(
@@ -496,7 +520,7 @@ def _forwarded(kind: str) -> Callable[..., Any]:
     return chosen
 
 
-# The names of collectives change between torch versions: forward what this one has.
+# The names of collectives change between torch versions: forward those that this one has.
 _COLLECTIVES = (
     "all",
     "broadcast",

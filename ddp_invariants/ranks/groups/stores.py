@@ -1,4 +1,7 @@
-"""Where ranks meet: a file on one machine, a rank's TCP store across several; and the launcher's own, once."""
+"""The stores through which ranks meet: a file on one machine, a rank's TCP store across several.
+
+The launcher's own store is used once.
+"""
 
 import datetime as dt
 import os
@@ -8,14 +11,13 @@ from typing import Any
 
 import torch
 
-_c10d: Any = (
-    torch._C._distributed_c10d
-)  # Its classes are public names of torch.distributed without type stubs.
+# These classes are public names of torch.distributed without type stubs.
+_c10d: Any = torch._C._distributed_c10d
 _SAID = "ddp-invariants/said"
 
 
 def reached(address: str, world_size: int, timeout: dt.timedelta) -> Any:
-    """The store of that address: a file's path, or `host:port` of one that somebody keeps."""
+    """Return the store at an address: a file's path, or `host:port` of a store kept elsewhere."""
     if address.startswith("/"):
         return _c10d.FileStore(address, world_size)
     host, _, port = address.rpartition(":")
@@ -23,7 +25,10 @@ def reached(address: str, world_size: int, timeout: dt.timedelta) -> Any:
 
 
 def kept(host: str) -> tuple[Any, str]:
-    """A new store, kept by this process on one of this machine's addresses and on no other; and its address."""
+    """Make a new store in this process, and return it with its address.
+
+    The store listens on the given address of this machine and on no other.
+    """
     listener = socket.create_server((host, 0))
     port = listener.getsockname()[1]
     store = _c10d.TCPStore(
@@ -33,20 +38,21 @@ def kept(host: str) -> tuple[Any, str]:
 
 
 def introduced(request: dict[str, Any]) -> dict[str, Any]:
-    """What all processes of a job say of themselves, through the store that their launcher gives them.
+    """Exchange one message between all processes of a job, through the store of their launcher.
 
     Args:
-        request: The job's `rank`, `world_size`, `host` and `port`, what this process `says`, and
-            for how many seconds to wait.
+        request: The job's `rank`, `world_size`, `host` and `port`, the message `says` of this
+            process, and the seconds to wait.
 
     Returns:
-        `said`: in rank 0 what each rank says, None for one that does not come; elsewhere nothing,
-        since nothing is waited for. Or `unreachable`: why the store cannot be reached.
+        `said`: in rank 0 the message of each rank, None for a rank that does not come; elsewhere an
+        empty list, since other ranks wait for nothing. Or `unreachable`: why the store cannot be
+        reached.
     """
     rank, patience = request["rank"], dt.timedelta(seconds=request["patience"])
     until = time.monotonic() + request["patience"]
-    # torchrun's agent keeps a store; under srun rank 0 does. The same question as
-    # torch.distributed.rendezvous asks.
+    # torchrun's agent keeps a store; under srun rank 0 does. torch.distributed.rendezvous decides
+    # it by the same test.
     keeps = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     try:
         store = _c10d.TCPStore(
@@ -59,12 +65,12 @@ def introduced(request: dict[str, Any]) -> dict[str, Any]:
         store.set(f"{_SAID}/{rank}", request["says"])
     except RuntimeError as error:
         return {"unreachable": str(error).splitlines()[0]}
-    said: list[str | None] = []
-    for key in (f"{_SAID}/{other}" for other in range(request["world_size"] if rank == 0 else 0)):
+    messages: list[str | None] = []
+    for key in (f"{_SAID}/{peer}" for peer in range(request["world_size"] if rank == 0 else 0)):
         try:
             store.wait([key], dt.timedelta(seconds=max(until - time.monotonic(), 0.1)))
-            said.append(store.get(key).decode())
+            messages.append(store.get(key).decode())
             store.delete_key(key)  # Another session of the same job must not find it.
         except RuntimeError:
-            said.append(None)
-    return {"said": said}
+            messages.append(None)
+    return {"said": messages}
