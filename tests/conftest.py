@@ -18,7 +18,8 @@ from ddp_invariants.processes.pool import Pool
 from ddp_invariants.proof.catalogue import planted
 from ddp_invariants.search.trial import Options, Trial
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[1]
+HELPERS = ROOT / "tests" / "helpers"
 # The time of an example depends on the machine: with two workers on two busy cores, an example of
 # one millisecond has taken 350.
 settings.register_profile(
@@ -33,7 +34,7 @@ def fault_of(name: str) -> str:
     The two implementations of `unjudged.py`, which cannot be judged, are named in the same way.
     """
     if name in ("RaisesOnWrap", "TrainsACopy"):
-        return str(Path(__file__).with_name("unjudged.py")) + f":{name}"
+        return str(HELPERS / "unjudged.py") + f":{name}"
     host = next(
         (
             entry.host
@@ -77,7 +78,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     for name in ("RANK", "WORLD_SIZE"):
         environment.pop(name, None)
     with subprocess.Popen(
-        [sys.executable, str(ROOT / "tests" / "scripts.py")],
+        [sys.executable, str(HELPERS / "scripts.py")],
         cwd=ROOT,
         env=environment,
         text=True,
@@ -110,7 +111,7 @@ def session(host_addresses: list[str], probed: Path) -> Iterator[Session]:
     The module runs on the hosts of this worker (see sessions.py). Do not use this fixture for a
     module that starts hosts, ends by a signal, or needs more on its import path.
     """
-    command = [sys.executable, str(ROOT / "tests" / "sessions.py"), str(probed), *host_addresses]
+    command = [sys.executable, str(HELPERS / "sessions.py"), str(probed), *host_addresses]
     with subprocess.Popen(
         command,
         cwd=ROOT,

@@ -33,7 +33,7 @@ from ddp_invariants.records.verdict import Inconclusive
 from ddp_invariants.search import journal
 from ddp_invariants.search.ledger import Ledger
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 CASE = TrainingCase(model=Model(1, (Layer("linear"),)), world_size=2)
 ON_A, ON_B = "10.77.0.1", "10.77.0.2"
 
@@ -272,7 +272,7 @@ def test_ranks_links_and_processes_that_die_are_told_and_outlived(
     *wheres, link = two_hosts
     commands = [
         (
-            [*wheres[rank // 2], sys.executable, "tests/across.py", link],
+            [*wheres[rank // 2], sys.executable, "tests/helpers/across.py", link],
             {**srun(rank, 4, ON_A, 29512), "SLURM_NODEID": str(rank // 2)},
         )
         for rank in range(4)
@@ -433,7 +433,7 @@ def test_a_job_that_is_started_anew_runs_no_case_again(
 
 
 @pytest.mark.parametrize(
-    ("options", "way"),
+    ("options", "backend"),
     [
         (["--backend", "nccl"], "nccl on cuda"),
         (["--backend", "gloo", "--device", "cuda", "-n", "1"], "gloo on cuda"),

@@ -34,7 +34,7 @@ from ddp_invariants.report import terminal
 from ddp_invariants.search.replay import replay
 from ddp_invariants.search.trial import Options, Trial
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 RIGHT = {
     "ddp": "ddp_invariants.reference.ddp:DistributedDataParallel",
     "sampler": "ddp_invariants.reference.sampler:DistributedSampler",
@@ -632,14 +632,14 @@ def test_what_cannot_be_shown_by_a_script_is_refused_in_one_sentence(
             pool, replace(stored, case=replace(SMALLEST, model=Model(80, (Layer("linear", 80),))))
         )
     with pytest.raises(ExportError, match="through a course's functions"):
-        export.script(pool, replace(stored, ddp=Ddp("course:tests/shapes.py#bucketed")))
+        export.script(pool, replace(stored, ddp=Ddp("course:tests/helpers/shapes.py#bucketed")))
     (tmp_path / "own.py").write_text(
         "class Whole:\n    declares = {'stack': {}}\n\n"
         "    def train_step(self, parameters, inputs, targets, context): ...\n"
     )
     with pytest.raises(ExportError, match=r"train_step"):
         export.script(pool, replace(stored, ddp=Ddp(f"{tmp_path}/own.py:Whole")))
-    asking = replace(stored, case=ShardCase(), sampler=Sampler("tests/shapes.py:AsksTorch"))
+    asking = replace(stored, case=ShardCase(), sampler=Sampler("tests/helpers/shapes.py:AsksTorch"))
     with pytest.raises(ExportError, match="reads its rank from"):
         export.script(pool, asking)
 

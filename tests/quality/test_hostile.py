@@ -29,7 +29,9 @@ from ddp_invariants.processes.hosts import Hosts
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records.evidence import TrainingEvidence
 
-HOSTILE = str(Path(__file__).with_name("hostile.py"))
+PATHS = [str(Path(__file__).parents[1] / folder) for folder in ("quality", "", "helpers")]
+"""The folders from which a process of its own imports this module."""
+HOSTILE = str(Path(__file__).parents[1] / "helpers" / "hostile.py")
 CASE = TrainingCase(
     model=Model(2, (Layer("linear", 3, bias=True),)),
     world_size=2,
@@ -333,7 +335,7 @@ def test_descendants_of_ranks_end_with_the_controller(tmp_path: Path, ending: st
     """
     path = tmp_path / "mine.py"
     path.write_text(CHILD_ON_IMPORT.replace('"1000"]', '"1000"], start_new_session=True'))
-    source = ABANDONED.format(path=[str(Path(__file__).parent)], child=f"{path}:DDP")
+    source = ABANDONED.format(path=PATHS, child=f"{path}:DDP")
     if ending == "closed":
         source = source.replace("time.sleep(1000)", "sys.stdin.read(); hosts.close()")
     with subprocess.Popen(
@@ -409,7 +411,7 @@ def test_a_whole_run_ends_by_itself_with_every_property_judged(
     The hang is reported once, and the sampler is judged as well.
     """
     (tmp_path / "hurried.py").write_text(HURRIED)
-    root = Path(__file__).parent.parent
+    root = Path(__file__).parents[2]
     command = [
         sys.executable,
         "-m",

@@ -28,7 +28,7 @@ CASE = TrainingCase(
     data=Data(samples=8, batch_size=2),
 )
 
-SHAPES_FILE = str(Path(__file__).with_name("shapes.py"))
+SHAPES_FILE = str(Path(__file__).parents[1] / "helpers" / "shapes.py")
 
 
 def of(name: str) -> str:
@@ -102,7 +102,7 @@ def test_shape_is_driven_without_glue(pool: Pool, ddp: Ddp, told: str) -> None:
 
 HEAD = f"""
 import sys
-sys.path.insert(0, {str(Path(__file__).parent)!r})
+sys.path.insert(0, {str(Path(SHAPES_FILE).parent)!r})
 from shapes import Unfinished, average
 """
 WRAP, STEP = (

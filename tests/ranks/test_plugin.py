@@ -19,7 +19,7 @@ from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.records.reading import read_any
 from ddp_invariants.records.violation import StoredViolation
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 NEVER_DIVIDES = "ddp_invariants/faults/bucketed.py:NeverDivides"
 
 
@@ -176,7 +176,7 @@ def test_a_constructor_that_raises_is_inconclusive_under_xdist_too(under_pytest:
         "-n",
         "2",
         "--ddp",
-        "tests/unjudged.py:RaisesOnWrap",
+        "tests/helpers/unjudged.py:RaisesOnWrap",
         "--cases",
         "5",
         "--seed",
@@ -185,7 +185,7 @@ def test_a_constructor_that_raises_is_inconclusive_under_xdist_too(under_pytest:
     assert done.returncode == 2
     assert "rank 0 raised NotImplementedError in wrap of step 0: to be" in done.stdout
     assert " violated" not in done.stdout
-    assert "ddp on trial: tests/unjudged.py:RaisesOnWrap" in done.stdout
+    assert "ddp on trial: tests/helpers/unjudged.py:RaisesOnWrap" in done.stdout
     assert "seed 7, profile default, 5 cases per property" in done.stdout
     assert re.search(r"GRAD-2 +inconclusive", done.stdout)
 

@@ -755,7 +755,7 @@ def test_long_answers_of_samplers_are_compared_whole() -> None:
 # The recipe for CI.
 
 
-WORKFLOW = Path(__file__).parent.parent / "examples" / "upgrade.yml"
+WORKFLOW = Path(__file__).parents[2] / "examples" / "upgrade.yml"
 
 
 def test_the_recipe_for_ci_is_yaml_with_commands_that_exist(tmp_path: Path) -> None:

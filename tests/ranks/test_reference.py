@@ -10,7 +10,7 @@ from scenarios import SCENARIOS
 
 from ddp_invariants.reference.sampler import DistributedSampler
 
-SCRIPT = Path(__file__).with_name("scenarios.py")
+SCRIPT = Path(__file__).parents[1] / "helpers" / "scenarios.py"
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """The suite on a CUDA device: tests that are collected everywhere, and run where a device is.
 
-Run `pytest -m gpu tests/test_on_gpu.py` on such a machine. With -s, it prints the output that
+Run `pytest -m gpu tests/ranks/test_on_gpu.py` on such a machine. With -s, it prints the output that
 docs/cluster.md should show.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is here"),

@@ -303,7 +303,7 @@ def test_nothing_an_implementation_says_is_markup_or_steers_a_terminal(tmp_path:
 
 
 def test_the_schema_that_is_shipped_is_that_of_the_certificate() -> None:
-    """The shipped schema equals the certificate's schema, which `python tests/readme.py` writes."""
+    """The shipped schema equals the certificate's schema, which `python tests/helpers/readme.py` writes."""
     assert (
         Path(certificates.__file__).with_name("certificate.schema.json").read_text(encoding="utf-8")
         == certificates.schema()

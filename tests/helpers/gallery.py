@@ -16,7 +16,7 @@ from ddp_invariants.records.verdict import Inconclusive, Violation
 from ddp_invariants.search.strategies import cases_for
 from ddp_invariants.search.trial import Options, Trial
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 VERDICTS: dict[str, dict[str, Any]] = tomllib.loads(
     (ROOT / "examples" / "verdicts.toml").read_text(encoding="utf-8")
 )

@@ -10,7 +10,7 @@ from ddp_invariants.invariants.view import training
 from ddp_invariants.records.verdict import Verdict
 from ddp_invariants.search.strategies import cases_for
 
-CONTROLS = str(Path(__file__).with_name("controls.py"))
+CONTROLS = str(Path(__file__).parents[1] / "helpers" / "controls.py")
 
 # properties/ judges the reference by all rules, and the gallery judges torch's DDP.
 WRAPPERS = {

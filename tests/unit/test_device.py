@@ -19,7 +19,7 @@ from ddp_invariants.processes.backends import Backend, DeviceInfo, bound, not_ru
 from ddp_invariants.ranks.training import warm_up
 from ddp_invariants.records.evidence import TrainingEvidence
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SEEN = DeviceInfo("9", "13.0", nccl=True, devices=2, node="a")
 NCCL, SHARED = Backend("nccl", "cuda"), Backend("nccl-shared", "cuda")
 
@@ -51,7 +51,7 @@ def test_what_a_machine_lacks_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("way", "device_infos", "ranks"),
+    ("backend", "device_infos", "ranks"),
     [
         (NCCL, [SEEN], 2),
         (SHARED, [replace(SEEN, devices=1)], 2),
@@ -167,7 +167,7 @@ def test_whatever_a_rank_computes_with_is_on_its_device() -> None:
     on a device without values. A mix of this device and the CPU raises.
     """
     done = subprocess.run(
-        [sys.executable, "tests/on_a_device.py"],
+        [sys.executable, "tests/helpers/on_a_device.py"],
         cwd=ROOT,
         capture_output=True,
         text=True,

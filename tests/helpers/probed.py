@@ -20,7 +20,7 @@ from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.processes.process import HostClient
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 _probe = probe.discover  # Kept here, because sessions.py replaces the attribute.
 Discover = Callable[..., Discovery]
 

@@ -1,6 +1,6 @@
 """The commands and code shown in the documents: find them, run them, and update their output.
 
-`python tests/readme.py [--all]`
+`python tests/helpers/readme.py [--all]`
 """
 
 import os
@@ -17,7 +17,7 @@ from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.report.certificate.certificate import schema
 from ddp_invariants.report.rulebook import explained
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 SCHEMA = ROOT / "ddp_invariants" / "certificates" / "certificate.schema.json"
 RULES = ROOT / "docs" / "rules.md"
@@ -139,7 +139,7 @@ def rules_page() -> str:
         "# The rules",
         "",
         (
-            "Made from the code by `python tests/readme.py`; "
+            "Made from the code by `python tests/helpers/readme.py`; "
             "`ddp-invariants rules GRAD-2` says the same of one."
         ),
         (

@@ -29,7 +29,7 @@ from ddp_invariants.search.ledger import Entry, Ledger
 from ddp_invariants.session import ending, run
 from ddp_invariants.session.doctor import MIB, Facts, Torch, diagnose
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 NEVER_DIVIDES = "ddp_invariants.faults.bucketed:NeverDivides"
 
 

@@ -18,7 +18,7 @@ from ddp_invariants.records.verdict import Inconclusive
 from ddp_invariants.search import search as searches
 from ddp_invariants.search.strategies import cases_for, training_cases
 
-GROUPS = str(Path(__file__).with_name("groups.py"))
+GROUPS = str(Path(__file__).parents[1] / "helpers" / "groups.py")
 CASE = TrainingCase(
     model=Model(2, (Layer("linear", 3, bias=True), Layer("linear", 2))),
     world_size=3,

@@ -14,8 +14,8 @@ from readme import json_keys
 from conftest import Session
 from ddp_invariants.cli import main
 
-ROOT = Path(__file__).parent.parent
-SHAPES = "tests/shapes.py"
+ROOT = Path(__file__).parents[2]
+SHAPES = "tests/helpers/shapes.py"
 
 
 ONE_RULE = (
