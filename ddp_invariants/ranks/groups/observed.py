@@ -151,7 +151,7 @@ class ObservedWork(_c10d.Work):  # type: ignore[misc]  # the base class has no t
         super().__init__()
         self.inner, self.row, self._number, self._log = inner, row, number, log
 
-    def _completes(self) -> None:
+    def _waited(self) -> None:
         if self.row[WAITED] is None:
             self.row[WAITED] = self._log.now()
 
