@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ddp_invariants.ranks.groups import observed
-from ddp_invariants.ranks.training import run
+from ddp_invariants.ranks.training.observer import Observer
 from ddp_invariants.reference.ddp import DistributedDataParallel
 
 
@@ -31,6 +31,6 @@ def _bare(kind: str) -> Callable[..., Any]:
 for _name, _member in list(vars(observed.ObservedGroup).items()):
     if callable(_member) and getattr(_member, "__qualname__", "").startswith("_forwarded"):
         setattr(observed.ObservedGroup, _name, _bare(_name))
-run.Run._watch_gradients = (  # type: ignore[method-assign]
+Observer._watch_gradients = (  # type: ignore[method-assign]
     lambda self: None  # noqa: ARG005 - a method's one argument
 )

@@ -4,29 +4,34 @@ import torch
 from torch import Tensor, nn
 
 _CACHE_LINE = 64
-"""Bytes; torch aligns its own tensors to it, and its kernels choose their way by alignment."""
+"""Bytes. torch aligns its own tensors to a cache line, and its kernels differ by alignment."""
 
 
-_Layout = tuple[torch.Size, tuple[int, ...], int]
+Layout = tuple[torch.Size, tuple[int, ...], int]
 """Shape and strides of a tensor, and its address modulo a cache line."""
 
 
-def _layout_of(tensor: Tensor) -> _Layout:
+def layout_of(tensor: Tensor) -> Layout:
+    """Return a tensor's layout."""
     return tensor.shape, tensor.stride(), tensor.data_ptr() % _CACHE_LINE
 
 
-def _lay_out(module: nn.Module, layouts: list[_Layout]) -> None:
-    """Give a replica's parameters the strides and alignment another's have, values unchanged.
+def lay_out(module: nn.Module, layouts: list[Layout]) -> None:
+    """Give a module's parameters these strides and alignments, and keep their values.
 
-    Kernels add up in another order for other strides or alignment, so a wrapper that keeps
-    parameters in one flat buffer is bitwise comparable only with a twin whose tensors lie alike.
+    Kernels add up in another order for other strides or alignment. A wrapper that keeps parameters
+    in one flat buffer is therefore bitwise comparable only with a twin whose tensors lie alike.
     """
-    for (shape, stride, offset), ours in zip(layouts, module.parameters(), strict=True):
-        if ours.shape != shape or _layout_of(ours) == (shape, stride, offset) or not ours.numel():
+    for (shape, stride, offset), parameter in zip(layouts, module.parameters(), strict=True):
+        if (
+            parameter.shape != shape
+            or layout_of(parameter) == (shape, stride, offset)
+            or not parameter.numel()
+        ):
             continue
         extent = 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
-        start = offset // ours.element_size()
-        laid_out = torch.zeros(start + extent, dtype=ours.dtype, device=ours.device).as_strided(
-            shape, stride, start
-        )
-        ours.data = laid_out.copy_(ours.detach())
+        start = offset // parameter.element_size()
+        laid_out = torch.zeros(
+            start + extent, dtype=parameter.dtype, device=parameter.device
+        ).as_strided(shape, stride, start)
+        parameter.data = laid_out.copy_(parameter.detach())

@@ -1,4 +1,4 @@
-"""What a rank notes of a run: tensors as raw bits, exceptions and structure as plain data; no opinion."""
+"""A rank's notes of a run: tensors as raw bits, exceptions and structure as plain data."""
 
 import traceback
 import warnings
@@ -12,17 +12,17 @@ _Slot = tuple[str, str, list[int]] | tuple[str, None, None]
 
 
 MEMORY = 4 << 30
-"""Bytes a rank may take beyond what it starts with. Of a default run's cases none takes a hundredth of it."""
+"""Bytes a rank may take beyond those it starts with; no case of a default run takes a hundredth."""
 MOST_EVIDENCE = 64 << 20
-"""Bytes a rank may note in a case. The largest case of a thorough run notes less than a hundredth of it."""
+"""Bytes a rank may note in a case; the largest case of a thorough run notes less than a hundredth."""
 
 
 class TooMuchEvidence(Exception):
-    """What is to be noted exceeds any case's due; the run ends here, and nothing follows for the implementation."""
+    """The end of a run that notes more than any case may; it proves nothing about the implementation."""
 
 
 class Record:
-    """What one rank saw: tensors as raw bits by moment and step, everything else as plain data.
+    """One rank's notes: tensors as raw bits by moment and step, everything else as plain data.
 
     A record of tensors is [moment, step, layout, offset, size]; layouts (names, dtypes, shapes)
     repeat and are stored once. A missing tensor (a parameter without a gradient) is a slot without
@@ -36,7 +36,7 @@ class Record:
         self.facts: dict[str, Any] = {}
 
     def tensors(self, moment: str, step: int, named: Iterable[tuple[str, Tensor | None]]) -> None:
-        """Note tensors' bits, dtypes and shapes, in row-major order whatever their strides."""
+        """Note the bits, dtypes and shapes of tensors, in row-major order whatever their strides."""
         slots: list[tuple[Any, ...]] = []
         start = len(self.blob)
         for name, tensor in named:
@@ -44,7 +44,7 @@ class Record:
                 slots.append((name, None, None))
                 continue
             slots.append((name, tensor.dtype, tensor.shape))
-            # Counted before it is taken: an expanded tensor has a few bytes until it is copied.
+            # Count bytes before copying: an expanded tensor has only a few bytes until it is copied.
             if len(self.blob) + tensor.numel() * tensor.element_size() > MOST_EVIDENCE:
                 raise TooMuchEvidence(
                     f"{moment} {name!r} of shape {tuple(tensor.shape)} makes what this rank noted larger "
@@ -55,7 +55,7 @@ class Record:
         self.records.append((moment, step, layout, start, len(self.blob) - start))
 
     def header(self) -> dict[str, Any]:
-        """Everything but the bits, ready for JSON."""
+        """Return everything but the bits, ready for JSON."""
         layouts: list[list[_Slot]] = [
             [
                 (name, None, None) if dtype is None else (name, str(dtype)[6:], list(shape))
@@ -72,15 +72,18 @@ def _bits(tensor: Tensor) -> bytes:
         tensor = tensor.to_dense()
     tensor = tensor.contiguous()
     if tensor.dtype == torch.bfloat16:
-        tensor = tensor.view(torch.int16)  # numpy has no bfloat16; the bits are what is asked for.
-    bits: bytes = tensor.numpy(
-        force=True
-    ).tobytes()  # What is kept as the conjugate of another is written out.
+        tensor = tensor.view(torch.int16)  # numpy has no bfloat16; only the bits are noted.
+    # `force` also resolves a tensor that is kept as the conjugate of another.
+    bits: bytes = tensor.numpy(force=True).tobytes()
     return bits
 
 
 def structure(module: nn.Module) -> list[list[Any]]:
-    """Every name's [name, dtype, shape, requires_grad, first name of the same tensor, "parameter" or "buffer"]."""
+    """Return a row for each name of a module's parameters and buffers.
+
+    A row is [name, dtype, shape, requires_grad, first name of the same tensor, "parameter" or
+    "buffer"].
+    """
     first: dict[Tensor, str] = {}
     rows = []
     for kind, named in (
@@ -102,17 +105,17 @@ def structure(module: nn.Module) -> list[list[Any]]:
 
 
 def warned(caught: Iterable[warnings.WarningMessage]) -> list[str]:
-    """Warnings as plain data: each with its category and first line, once."""
+    """Return warnings as plain data: each with its category and first line, once."""
     return sorted(
         {
-            f"{one.category.__name__}: {str(one.message).partition(chr(10))[0][:200]}"
-            for one in caught
+            f"{warning.category.__name__}: {str(warning.message).partition(chr(10))[0][:200]}"
+            for warning in caught
         }
     )
 
 
 def told(error: BaseException, phase: str, step: int) -> dict[str, Any]:
-    """An exception as plain data. `str` of a foreign exception may itself raise."""
+    """Return an exception as plain data. `str` of a foreign exception may itself raise."""
     try:
         message = str(error).encode(errors="backslashreplace").decode()
     except BaseException as unprintable:  # noqa: BLE001 - any code may stand in a foreign __str__

@@ -1,6 +1,7 @@
-"""Ranks of another number, which train before a case's own and save what these go on from."""
+"""Ranks of another world size, which train before a case's own ranks and save their state."""
 
 import io
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -9,19 +10,20 @@ import torch.distributed as dist
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.ranks.driving.ddp import Driver
 from ddp_invariants.ranks.groups.distributed import Session
-from ddp_invariants.ranks.training.run import Run, Saved
+from ddp_invariants.ranks.training.setup import Saved, Setup
+from ddp_invariants.ranks.training.stepper import Stepper
 
 _KEY = "saved"
 
 
 def train(case: TrainingCase, number: int, driver: Driver, session: Session) -> Saved:
-    """Train as one of those before, or wait for them; every process of the case takes part.
+    """Train as one of the ranks before, or wait for them; every process of the case takes part.
 
-    What is saved goes to the others through the store, as through a file, and is the first rank's.
+    The first rank's state goes to the other processes through the store, as through a file.
 
     Args:
-        case: Which says how many they are.
-        number: This process's, in the default group.
+        case: The case, which says how many ranks train before.
+        number: This process's number in the default group.
         driver: The implementation on trial.
         session: The process groups of the case.
     """
@@ -32,7 +34,7 @@ def train(case: TrainingCase, number: int, driver: Driver, session: Session) -> 
         if before.world_size < case.ranks_needed:
             session.subgroup = dist.new_group(list(range(before.world_size)))
         if number < before.world_size:
-            saved = Run(before, number, driver, session).before(driver)
+            saved = _trained(Setup(before, number, driver, session))
     except BaseException as error:  # noqa: BLE001 - the implementation on trial may raise anything; it is evidence
         saved = Saved(({}, {}), {}, error)
     finally:
@@ -49,12 +51,35 @@ def train(case: TrainingCase, number: int, driver: Driver, session: Session) -> 
             {},
             RuntimeError("nothing was saved: rank 0 of those that train before raised"),
         )
-    here = {"cuda:0": str(session.place.device)}  # What was saved is the first rank's.
+    here = {"cuda:0": str(session.place.device)}  # The first rank saved from its own device.
     return Saved(torch.load(io.BytesIO(states), weights_only=False, map_location=here), saved.own)
 
 
+def _trained(setup: Setup) -> Saved:
+    """Train as one rank of those before, and return its state."""
+    stepper = Stepper(setup)
+    trained, observer = stepper.trained, stepper.observer
+    trained.start(setup)
+    stepper.begin()
+    stepper.take_steps()
+    states = deepcopy((trained.stateful.state_dict(), trained.optimizer.state_dict()))
+    own: dict[str, Any] = {
+        "saved": observer.named,
+        "saved buffers": list(trained.replica.named_buffers()),
+        "saved state": list(observer.optimizer_state()),
+    }
+    trained.drive.teardown(setup.context)
+    return Saved(
+        states,
+        {
+            moment: [(name, tensor.detach().clone()) for name, tensor in tensors]
+            for moment, tensors in own.items()
+        },
+    )
+
+
 def _packed(states: tuple[Any, Any]) -> bytes:
-    """As in a file, which the ranks of one case hand to one another and nobody else."""
+    """Return states as in a file. Only ranks of one case exchange it."""
     file = io.BytesIO()
     torch.save(states, file)
     return file.getvalue()

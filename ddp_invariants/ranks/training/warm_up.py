@@ -13,7 +13,7 @@ from ddp_invariants.cases.case import TrainingCase
 
 
 def optimizer_plan(case: TrainingCase) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
-    """The case's optimizer class and its keyword arguments."""
+    """Return the case's optimizer class and its keyword arguments."""
     plan = case.optimizer
     kinds: dict[str, type[torch.optim.Optimizer]] = {
         "sgd": torch.optim.SGD,
@@ -25,7 +25,10 @@ def optimizer_plan(case: TrainingCase) -> tuple[type[torch.optim.Optimizer], dic
 
 @contextmanager
 def _asking_no_device() -> Iterator[None]:
-    """Have optimizers not ask whether a device captures a graph: to answer, torch initialises it, which no fork survives."""
+    """Keep optimizers from asking whether a device captures a graph.
+
+    To answer, torch initialises the device, which no fork survives.
+    """
     kept = {
         name: vars(torch.optim.Optimizer)[name]
         for name in _ASKING
@@ -41,19 +44,19 @@ def _asking_no_device() -> Iterator[None]:
 
 
 _ASKING = ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check")
-"""What Adam calls in every step, by the names it has had."""
+"""The names under which torch versions have the method that Adam calls in every step."""
 
 
 @_asking_no_device()
 def warm_up() -> None:
-    """Pay in the host, once, what torch and numpy import or build on first use."""
+    """Import and build in the host, once, everything torch and numpy need on first use."""
     parameter = nn.Parameter(torch.zeros(2))
     parameter.grad = torch.ones(2)
-    # The first of each kind alters its class, and a rank whose classes a case has altered is not
-    # used again.
+    # The first optimizer of each kind alters its class. A rank is not used again once a case has
+    # altered its classes.
     for kind in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
         for kernels in ({}, {"foreach": True}, {"fused": True}):
-            optimizer = kind([parameter], lr=1.0, **kernels)  # type: ignore[arg-type]  # all three take them
+            optimizer = kind([parameter], lr=1.0, **kernels)  # type: ignore[arg-type]  # all three take these arguments
             parameter.grad = torch.ones(2)
             optimizer.step()
             optimizer.zero_grad()

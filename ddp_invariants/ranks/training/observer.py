@@ -1,0 +1,261 @@
+"""The notes of a run: tensors at their moments, marks of collectives, and when gradients were computed."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import ClassVar, Self
+
+from torch import Tensor, nn
+
+from ddp_invariants.implementation.declarations import SHARDED
+from ddp_invariants.ranks.training import memory
+from ddp_invariants.ranks.training.layout import Layout, layout_of
+from ddp_invariants.ranks.training.recorder import Record, structure
+from ddp_invariants.ranks.training.setup import Position, Setup
+from ddp_invariants.ranks.training.situation import Situation
+from ddp_invariants.ranks.training.trained import Trained
+from ddp_invariants.ranks.training.twin import Twin
+
+
+class Observer:
+    """The notes of a run whose ranks each hold all parameters.
+
+    Attributes:
+        record: The notes.
+        named: The replica's parameters, by name.
+        buffers: Its buffers, by name.
+        watching: Whether the next forward is noted.
+    """
+
+    sharded: ClassVar[bool] = False
+
+    def __init__(
+        self, setup: Setup, position: Position, trained: Trained, twin: Twin, record: Record
+    ) -> None:
+        self.setup, self.position, self.trained, self.twin = setup, position, trained, twin
+        self.record = record
+        self.named: list[tuple[str, nn.Parameter]] = []
+        self.buffers: list[tuple[str, Tensor]] = []
+        self.watching = False
+        self._arrived: list[tuple[str, float]] = []
+        self._backward_began = 0.0
+
+    def __deepcopy__(self, _memo: object) -> Self:
+        """Return this object: a wrapper may deep-copy the replica, whose hooks refer to it."""
+        return self
+
+    # Hooks on the replica.
+
+    def watch(self) -> None:
+        """Note the tensors each forward starts from, and when each gradient is computed."""
+        self.trained.replica.at_forward = self.at_forward
+        self._watch_gradients()
+
+    def _watch_gradients(self) -> None:
+        """Note when each gradient is computed, by hooks that run before all others."""
+        for name, parameter in self.trained.replica.named_parameters():
+            if parameter.requires_grad:
+                parameter.register_hook(partial(self._gradient_arrived, name))
+
+    def _gradient_arrived(self, name: str, _gradient: Tensor) -> None:
+        self._arrived.append((name, self.setup.session.log.now()))
+        self._before_gradient()
+
+    def _before_gradient(self) -> None:
+        for situation in self._situations:
+            situation.before_gradient()
+
+    @property
+    def _situations(self) -> tuple[Situation, ...]:
+        return self.twin.program.situations
+
+    def at_forward(self) -> None:
+        """Note the tensors a forward starts from, and have the twin start from them."""
+        if not self.watching:
+            return
+        self.watching = False
+        if self.buffers:  # A forward may have replaced them by new tensors.
+            self.buffers = list(self.trained.replica.named_buffers())
+        self.record.tensors("forward", self.position.step, self.named)
+        self.record.tensors("forward buffers", self.position.step, self.buffers)
+        self.twin.follow(self.named, self.buffers)
+
+    def after_forwards(self) -> None:
+        """Note the tensors that the layers computed with, where no other moment shows them."""
+
+    # Moments of a run.
+
+    def built(self) -> None:
+        """Note the replica before it is wrapped."""
+        replica = self.trained.replica
+        self.record.facts["structure_before"] = structure(replica)
+        self.record.tensors("built", 0, replica.named_parameters())
+        self.record.tensors("built buffers", 0, replica.named_buffers())
+
+    def wrapped(self) -> None:
+        """Note the replica after it was wrapped."""
+        replica = self.trained.replica
+        self._require_whole()
+        self.record.facts["structure_after"] = structure(replica)
+        self._note_whole("wrapped", "wrapped buffers", 0)
+        self.named = list(replica.named_parameters())
+        self.buffers = list(replica.named_buffers())
+
+    def _require_whole(self) -> None:
+        """Raise if wrapping sharded the parameters although the implementation does not say so."""
+        if any(hasattr(parameter, "to_local") for parameter in self.trained.replica.parameters()):
+            raise TypeError(
+                "wrapping turned parameters into DTensors, so it shards them: declare zero = 3 and gradients = "
+                '"hidden", and init = "seed" if it broadcasts nothing'
+            )
+
+    def _note_whole(self, moment: str, of_buffers: str, step: int) -> None:
+        """Note the replica's parameters and buffers, where a rank holds all of them."""
+        self.record.tensors(moment, step, self.trained.replica.named_parameters())
+        self.record.tensors(of_buffers, step, self.trained.replica.named_buffers())
+
+    def renewed(self) -> None:
+        """List parameters and buffers again: some are new tensors."""
+        self.named = list(self.trained.replica.named_parameters())
+        self.buffers = list(self.trained.replica.named_buffers())
+        self.twin.moved = True
+
+    def restored(self) -> None:
+        """Note the tensors that a loaded state has brought."""
+        self.renewed()
+        declared, step = self.setup.declared, self.position.step
+        self.record.tensors("restored", step, self.named)
+        if self.buffers:
+            self.record.tensors("restored buffers", step, self.buffers)
+        if not declared.zero and declared.optimizer == "replicated":
+            self.record.tensors("restored state", step, self.optimizer_state())
+
+    def joined(self) -> None:
+        """Note the parameters once all ranks have run out of batches."""
+        self.record.tensors("joined", 0, self.named)
+
+    # Moments of a step.
+
+    def backward_begins(self) -> None:
+        """Note when the backward that is synchronised begins."""
+        self._arrived, self._backward_began = [], self.setup.session.log.now()
+        self._before_gradient()
+
+    def synchronised(self) -> None:
+        """Note when gradients were computed, and the gradients unless they are hidden."""
+        backwards = self.record.facts.setdefault("backwards", [])
+        backwards.append([self._backward_began, self.setup.session.log.now(), self._arrived])
+        if self.setup.declared.gradients != "hidden":
+            self.ready()
+            gradients = self.trained.drive.gradients(self.trained.wrapped)
+            self.record.tensors(
+                "reduced",
+                self.position.step,
+                ((name, gradients.get(name)) for name, _ in self.named),
+            )
+
+    def ready(self) -> None:
+        """Note collectives that are still in flight when all should have ended."""
+        for situation in self._situations:
+            situation.when_ready(self.record, self.position.step)
+
+    def mark(self, start: list[int]) -> None:
+        """Note how many collectives each group had sent when a step began and when it ended."""
+        self.record.facts.setdefault("marks", []).append([start, self.setup.session.counts()])
+
+    def gradient_bytes(self) -> int:
+        """Return the bytes of gradients held now; 0 where the implementation shards nothing."""
+        if not self.setup.declared.zero:
+            return 0
+        return memory.gradients(self.trained.replica, self.trained.optimizer)
+
+    def updated(self, gradient_bytes: int) -> None:
+        """Note parameters, buffers and the optimizer's state after a step."""
+        declared, step, trained = self.setup.declared, self.position.step, self.trained
+        self._note_update()
+        if self.buffers and self.twin.followed:
+            self.record.tensors("twin buffers", step, self.twin.module.named_buffers())
+        if declared.zero:
+            held = memory.parameters_and_state(trained.replica, trained.optimizer)
+            self.record.facts.setdefault("held", []).append([*held, gradient_bytes])
+        elif declared.optimizer == "replicated":
+            self.record.tensors("state", step, self.optimizer_state())
+
+    def _note_update(self) -> None:
+        step = self.position.step
+        self.record.tensors("updated", step, self.named)
+        if self.buffers:
+            self.record.tensors("left buffers", step, self.trained.replica.named_buffers())
+
+    def optimizer_state(self) -> Iterator[tuple[str, Tensor | None]]:
+        """Yield the tensors of the optimizer's state, as parameter/key."""
+        states = getattr(self.trained.optimizer, "state", {})
+        for name, parameter in self.named if isinstance(states, dict) else ():
+            for key, value in states.get(parameter, {}).items():
+                if isinstance(value, Tensor):
+                    yield f"{name}/{key}", value
+
+
+class ShardObserver(Observer):
+    """The notes of a run that shards parameters: they are whole only while a layer computes."""
+
+    sharded = True
+
+    def __init__(
+        self, setup: Setup, position: Position, trained: Trained, twin: Twin, record: Record
+    ) -> None:
+        super().__init__(setup, position, trained, twin, record)
+        self._gathered: dict[str, Tensor] = {}
+        self._layouts: dict[str, Layout] = {}
+
+    def watch(self) -> None:
+        """Note the tensors that each layer computes with."""
+        for layer in self.trained.replica.layers:
+            layer.at_forward = self._at_layer
+
+    def _require_whole(self) -> None:
+        pass
+
+    def _note_whole(self, moment: str, of_buffers: str, step: int) -> None:
+        del moment, of_buffers, step
+
+    def _note_update(self) -> None:
+        pass
+
+    def _at_layer(self, layer: nn.Module) -> None:
+        if not self.watching:
+            return
+        layers = self.trained.replica.layers
+        index = next(number for number, known in enumerate(layers) if known is layer)
+        for name, tensor in (*layer.named_parameters(), *layer.named_buffers()):
+            full = f"layers.{index}.{name}"
+            if full not in self._gathered:
+                self._gathered[full] = tensor.detach().clone()
+                self._layouts[full] = layout_of(tensor)
+
+    def after_forwards(self) -> None:
+        """Note the tensors that the layers computed with; the step before has left them."""
+        self.watching, gathered = False, self._gathered
+        self._gathered = {}
+        step, twin = self.position.step, self.twin
+        names = [name for name, _ in twin.named]
+        buffers = [name for name, _ in twin.module.named_buffers()]
+        parameters = [(name, gathered.get(name)) for name in names]
+        if step:
+            self.record.tensors("updated", step - 1, parameters)
+        if step == self.setup.case.steps:
+            return
+        self.record.tensors("forward", step, parameters)
+        self.record.tensors(
+            "forward buffers", step, ((name, gathered.get(name)) for name in buffers)
+        )
+        if step == 0 and self._layouts.keys() >= set(names):
+            twin.lie_as([self._layouts[name] for name in names])
+        twin.follow_gathered(gathered)
+
+
+def observer_of(
+    setup: Setup, position: Position, trained: Trained, twin: Twin, record: Record
+) -> Observer:
+    """Return the observer for what the implementation declares about sharding."""
+    kind = ShardObserver if setup.declared.zero == SHARDED else Observer
+    return kind(setup, position, trained, twin, record)

@@ -1,0 +1,201 @@
+"""The program's actions between two steps, besides training (`TrainingCase.between_steps`).
+
+`_ACTIONS` has one function for each kind of action.
+"""
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.program import BetweenSteps, BetweenStepsKind
+from ddp_invariants.ranks.training.situation import Situation, situation
+from ddp_invariants.ranks.training.trained import Trained
+
+if TYPE_CHECKING:
+    from ddp_invariants.ranks.training.stepper import Stepper
+
+_Action = Callable[["Stepper", BetweenSteps, Any], None]
+_PlainAction = Callable[[Trained, BetweenSteps], None]
+
+_ACTIONS: dict[BetweenStepsKind, _Action] = {}
+_PLAIN: dict[BetweenStepsKind, _PlainAction] = {}
+"""The actions that change training without a wrapper, too."""
+
+
+def _action(*kinds: BetweenStepsKind) -> Callable[[_Action], _Action]:
+    """Register an action."""
+
+    def register(action: _Action) -> _Action:
+        _ACTIONS.update(dict.fromkeys(kinds, action))
+        return action
+
+    return register
+
+
+def _plain_action(*kinds: BetweenStepsKind) -> Callable[[_PlainAction], _PlainAction]:
+    """Register an action on a module without a wrapper."""
+
+    def register(action: _PlainAction) -> _PlainAction:
+        _PLAIN.update(dict.fromkeys(kinds, action))
+        return action
+
+    return register
+
+
+@situation
+class ActionsBetweenSteps(Situation):
+    """The program's actions between two steps, in the order of the case."""
+
+    @classmethod
+    def concerns(cls, case: TrainingCase) -> bool:
+        """Return whether the program does anything between steps."""
+        return bool(case.between_steps)
+
+    def before_step(self, stepper: "Stepper", indices: Any) -> None:
+        """Do the actions before this step."""
+        for action in self.case.between_steps:
+            if action.step == stepper.position.step:
+                stepper.position.phase = f"{action.kind} before it"
+                _ACTIONS[action.kind](stepper, action, indices)
+
+    def before_plain_step(self, step: int, plain: Trained) -> None:
+        """Do the actions that change training without a wrapper."""
+        for action in self.case.between_steps:
+            if action.step == step and action.kind in _PLAIN:
+                _PLAIN[action.kind](plain, action)
+
+
+@_plain_action("learning rate")
+def _lower_rate(trained: Trained, _action: BetweenSteps) -> None:
+    """Train at a quarter of the learning rate from now on."""
+    _divide(trained.optimizer, {"lr": 4})
+
+
+@_plain_action("decay")
+def _lower_decay(trained: Trained, _action: BetweenSteps) -> None:
+    """Train with half of momentum and weight decay from now on."""
+    _divide(trained.optimizer, {"momentum": 2, "weight_decay": 2})
+
+
+def _divide(optimizer: Any, factors: dict[str, int]) -> None:
+    for group in optimizer.param_groups:
+        group.update(
+            {name: group[name] / factor for name, factor in factors.items() if name in group}
+        )
+
+
+@_plain_action("freeze", "unfreeze")
+def _freeze(trained: Trained, action: BetweenSteps) -> None:
+    """Freeze a layer, or train it from now on."""
+    trained.replica.freeze(action.layer, frozen=action.kind == "freeze")
+
+
+@_action("learning rate", "decay")
+def _as_plainly(stepper: "Stepper", action: BetweenSteps, _indices: Any) -> None:
+    """Do the action on the optimizer on trial."""
+    _PLAIN[action.kind](stepper.trained, action)
+
+
+@_action("freeze", "unfreeze")
+def _freeze_both(stepper: "Stepper", action: BetweenSteps, _indices: Any) -> None:
+    """Freeze a layer, or train it from now on, in the replica and in its twin."""
+    for replica in (stepper.trained.replica, stepper.twin.module):
+        replica.freeze(action.layer, frozen=action.kind == "freeze")
+
+
+@_action("cast")
+def _cast(stepper: "Stepper", _action: BetweenSteps, _indices: Any) -> None:
+    """Cast parameters to a wider dtype and back, as around an export; no value changes."""
+    stepper.trained.zero_grad()
+    with torch.no_grad():
+        for parameter in stepper.trained.replica.parameters():
+            dtype = parameter.dtype
+            twice = dtype.is_complex or dtype == torch.float64
+            parameter.data = parameter.data.to(torch.complex128 if twice else torch.float64)
+            parameter.data = (
+                parameter.data.to(dtype)
+                if dtype != torch.float64
+                else parameter.data.real.contiguous()
+            )
+    stepper.twin.moved = True
+
+
+@_action("copy")
+def _copy(stepper: "Stepper", _action: BetweenSteps, _indices: Any) -> None:
+    """Take a deep copy of the wrapper, and keep it."""
+    stepper.trained.copies.append(deepcopy(stepper.trained.wrapped))
+
+
+@_action("buffers")
+@torch.no_grad()
+def _write_buffers(stepper: "Stepper", _action: BetweenSteps, _indices: Any) -> None:
+    """Write the program's own values into all buffers."""
+    replica = stepper.trained.replica
+    for buffer in replica.buffers():
+        buffer.fill_(0.25 if buffer.is_floating_point() else 5)
+    stepper.record.tensors("written buffers", stepper.position.step, replica.named_buffers())
+
+
+@_action("assign")
+def _assign(stepper: "Stepper", _action: BetweenSteps, _indices: Any) -> None:
+    """Give the model its own values as new tensors, and make an optimizer of these.
+
+    The new optimizer starts in the state of the old one.
+
+    Raises:
+        NotImplementedError: Wrapping brought the optimizer, which would go on with the tensors
+            it knows.
+    """
+    trained = stepper.trained
+    trained.zero_grad()
+    if trained.drive.brought is not None:
+        raise NotImplementedError(
+            "wrapping returned an optimizer of its own, which nothing makes anew"
+        )
+    trained.stateful.load_state_dict(deepcopy(trained.stateful.state_dict()), assign=True)
+    state = deepcopy(trained.optimizer.state_dict())
+    stepper.observer.watch()
+    stepper.observer.renewed()
+    trained.optimizer = trained.drive.make_optimizer(trained.wrapped, stepper.setup.context)
+    trained.optimizer.load_state_dict(state)
+
+
+@_action("reload")
+def _reload(stepper: "Stepper", _action: BetweenSteps, _indices: Any) -> None:
+    """Save the model and its optimizer, make both anew as another process would, and load them."""
+    setup, trained, step = stepper.setup, stepper.trained, stepper.position.step
+    saved = deepcopy((trained.stateful.state_dict(), trained.optimizer.state_dict()))
+    stepper.record.facts.setdefault("saved", []).append(sorted(saved[0]))
+    trained.drive.teardown(setup.context)
+    # The new replica starts from values that no rank has, so that a tensor that is not loaded shows.
+    trained.replica = setup.replica(step=step, rank=setup.rank + setup.case.world_size)
+    for each in stepper.situations:
+        each.on_replica(trained.replica)
+        each.before_pass(trained.replica, step, 0)
+    stepper.observer.watch()
+    trained.start(setup)
+    trained.wrapped, trained.optimizer = trained.drive.begin()
+    trained.stateful.load_state_dict(saved[0])
+    trained.optimizer.load_state_dict(saved[1])
+    stepper.observer.restored()
+
+
+@_action("evaluation", "evaluation with gradients", "forward only")
+def _forward(stepper: "Stepper", action: BetweenSteps, indices: Any) -> None:
+    """Run a forward of the next batch, in evaluation or in training, without a backward."""
+    trained, step = stepper.trained, stepper.position.step
+    inputs = stepper.program.batch(indices, step)[0]
+    module = trained.wrapped if isinstance(trained.wrapped, nn.Module) else trained.replica
+    with torch.set_grad_enabled(action.kind != "evaluation"):
+        module.train(action.kind == "forward only")
+        training = trained.replica.training  # Some wrappers do not pass `eval` on to the module.
+        for each in stepper.situations:
+            each.before_forward()
+        stepper.program.forward(trained.forward, inputs)
+        for each in stepper.situations if not training else ():
+            each.after_forward(stepper.record, "evaluated", step)
+        module.train()

@@ -1,0 +1,71 @@
+"""Random numbers that layers draw in forwards (`Model.draws`): noted, and given to the twin."""
+
+from contextlib import suppress
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.ranks.training.model import Replica
+from ddp_invariants.ranks.training.recorder import Record
+from ddp_invariants.ranks.training.setup import Setup
+from ddp_invariants.ranks.training.situation import Situation, situation
+
+
+@situation
+class Draws(Situation):
+    """The random numbers that layers draw in forwards."""
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        self._noticed: list[tuple[int, Tensor]] = []
+        self._drawn: dict[int, list[Tensor] | None] = {}
+
+    @classmethod
+    def concerns(cls, case: TrainingCase) -> bool:
+        """Return whether a layer draws random numbers."""
+        return bool(case.model.draws)
+
+    def on_replica(self, replica: Replica) -> None:
+        """Notice every number that a forward of the replica draws."""
+        for place, layer in enumerate(replica.drawing):
+            layer.at_draw = partial(self._notice, place)
+
+    def _notice(self, place: int, factors: Tensor) -> None:
+        self._noticed.append((place, factors))
+
+    def before_forward(self) -> None:
+        """Forget numbers drawn before."""
+        self._noticed = []
+
+    def after_forward(self, record: Record, moment: str, *numbers: int) -> None:
+        """Note the numbers drawn, or nothing unless each layer drew exactly once."""
+        layers = self.case.model.draws
+        noticed, self._noticed = self._noticed, []
+        factors: list[Tensor] | None = None
+        if [place for place, _ in noticed] == list(range(len(layers))):
+            # After a transformation (torch.func) nothing is left of the tensors made inside.
+            with suppress(RuntimeError):
+                factors = [
+                    torch.from_numpy(tensor.numpy(force=True).copy()) for _, tensor in noticed
+                ]
+        kept = [None] * len(layers) if factors is None else [f.to(torch.uint8) for f in factors]
+        names = [f"layers.{index}" for index in layers]
+        for number in numbers:
+            if moment == "drawn":
+                self._drawn[number] = factors
+            record.tensors(moment, number, zip(names, kept, strict=True))
+
+    def repeat(self, replica: Replica, number: int, inputs: Tensor) -> bool:
+        """Have a replica's next forward draw the numbers of a micro-step.
+
+        Return False if they are not known for just these samples: a wrapper may give its module
+        more samples than the program gave the wrapper, to fill a batch up.
+        """
+        drawn = self._drawn[number]
+        if drawn is None or any(len(factors) != len(inputs) for factors in drawn):
+            return False
+        for layer, factors in zip(replica.drawing, drawn, strict=True):
+            layer.given = factors
+        return True

@@ -1,0 +1,43 @@
+"""Uses of `no_sync` besides the plain one (`TrainingCase.no_sync`)."""
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.ranks.training.model import UserError
+from ddp_invariants.ranks.training.situation import Situation, situation
+
+if TYPE_CHECKING:
+    from ddp_invariants.ranks.training.stepper import Stepper
+
+
+@situation
+class NestedNoSync(Situation):
+    """A second `no_sync`, entered and left inside the first one before its forward."""
+
+    @classmethod
+    def concerns(cls, case: TrainingCase) -> bool:
+        """Return whether each `no_sync` has another inside."""
+        return case.no_sync == "nested"
+
+    def inside_no_sync(self, stepper: "Stepper") -> None:
+        """Enter and leave the second one."""
+        trained = stepper.trained
+        with trained.drive.accumulate(trained.wrapped):
+            pass
+
+
+@situation
+class FailedNoSync(Situation):
+    """A `no_sync` that an exception of the user's own leaves."""
+
+    @classmethod
+    def concerns(cls, case: TrainingCase) -> bool:
+        """Return whether an exception leaves a `no_sync` in every step."""
+        return case.no_sync == "error"
+
+    def before_synchronised_pass(self, stepper: "Stepper") -> None:
+        """Raise the exception inside a `no_sync`, and catch it outside."""
+        trained = stepper.trained
+        with suppress(UserError), trained.drive.accumulate(trained.wrapped):
+            raise UserError

@@ -1,0 +1,26 @@
+"""A penalty on the gradient of the outputs by the inputs (`TrainingCase.penalty`)."""
+
+import torch
+from torch import Tensor
+
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.ranks.training.situation import Situation, situation
+
+
+@situation
+class Penalty(Situation):
+    """A penalty on the gradient of the outputs by the inputs."""
+
+    @classmethod
+    def concerns(cls, case: TrainingCase) -> bool:
+        """Return whether losses carry the penalty."""
+        return case.penalty
+
+    def on_inputs(self, inputs: Tensor) -> None:
+        """Have autograd follow the inputs."""
+        inputs.requires_grad_()
+
+    def on_loss(self, loss: Tensor, outputs: Tensor, inputs: Tensor) -> Tensor:
+        """Add the squared gradient, with a graph of its own."""
+        (gradient,) = torch.autograd.grad(outputs.sum(), inputs, create_graph=True)
+        return loss + gradient.double().square().sum()

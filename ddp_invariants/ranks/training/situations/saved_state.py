@@ -1,0 +1,32 @@
+"""A state that other ranks saved (`TrainingCase.saved_by`), loaded before the first step."""
+
+from copy import deepcopy
+from typing import TYPE_CHECKING
+
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.ranks.training.situation import Situation, situation
+
+if TYPE_CHECKING:
+    from ddp_invariants.ranks.training.stepper import Stepper
+
+
+@situation
+class SavedState(Situation):
+    """A state that other ranks saved, loaded before the first step."""
+
+    @classmethod
+    def concerns(cls, case: TrainingCase) -> bool:
+        """Return whether other ranks trained before and saved their state."""
+        return case.saved_by is not None
+
+    def begin(self, stepper: "Stepper") -> None:
+        """Load the states, and note the tensors that were saved and those that were loaded."""
+        saved, trained = stepper.setup.saved, stepper.trained
+        assert saved is not None
+        stepper.position.phase = "loading what others saved"
+        stepper.record.facts.setdefault("saved", []).append(sorted(saved.states[0]))
+        trained.stateful.load_state_dict(saved.states[0])
+        trained.optimizer.load_state_dict(deepcopy(saved.states[1]))
+        for moment, tensors in saved.own.items():
+            stepper.record.tensors(moment, 0, tensors)
+        stepper.observer.restored()

@@ -1,0 +1,46 @@
+"""Perturbed timing (`TrainingCase.perturbation`), as far as a rank's training has a part in it."""
+
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.ranks.training.recorder import Record
+from ddp_invariants.ranks.training.setup import Setup
+from ddp_invariants.ranks.training.situation import Situation, situation
+
+
+@situation
+class Withheld(Situation):
+    """Collectives whose results are withheld until somebody waits for them."""
+
+    @classmethod
+    def concerns(cls, case: TrainingCase) -> bool:
+        """Return whether results are withheld."""
+        return case.perturbation.kind == "withheld"
+
+    def when_ready(self, record: Record, step: int) -> None:
+        """Note the collectives that nobody has waited for."""
+        in_flight = record.facts.setdefault("in_flight", [])
+        in_flight += [[step, *call] for call in self.setup.session.in_flight()]
+
+
+@situation
+class SlowDevice(Situation):
+    """A device that is kept busy before each collective or each gradient."""
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        self._gradients = 0
+
+    @classmethod
+    def concerns(cls, case: TrainingCase) -> bool:
+        """Return whether a device is kept busy."""
+        return case.perturbation.on_device
+
+    def before_gradient(self) -> None:
+        """Keep the device busy before the next gradient, where the case says so."""
+        if self.case.perturbation.kind == "slow computation":
+            self._gradients += 1
+            self.setup.place.keep_busy(self.case.perturbation.milliseconds / 1000)
+
+    def end(self, record: Record) -> None:
+        """Note before how many gradients or collectives the device was busy."""
+        if self.setup.place.on_device:
+            record.facts["slowed"] = self._gradients or sum(self.setup.session.counts())

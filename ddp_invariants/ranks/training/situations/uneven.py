@@ -1,0 +1,30 @@
+"""Ranks that run out of batches before others (`TrainingCase.exhausted`)."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.ranks.training.situation import Situation, situation
+
+if TYPE_CHECKING:
+    from ddp_invariants.ranks.training.stepper import Stepper
+
+
+@situation
+class Uneven(Situation):
+    """Ranks that run out of batches before others."""
+
+    @classmethod
+    def concerns(cls, case: TrainingCase) -> bool:
+        """Return whether a rank runs out of batches."""
+        return bool(case.exhausted)
+
+    @contextmanager
+    def around_training(self, stepper: "Stepper") -> Iterator[None]:
+        """Train in the implementation's own `join`, and note the parameters after it."""
+        trained = stepper.trained
+        with trained.drive.join(trained.wrapped, trained.optimizer):
+            yield
+            stepper.position.phase = "join"
+        stepper.observer.joined()

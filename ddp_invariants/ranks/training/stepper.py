@@ -1,0 +1,213 @@
+"""The stepper, which drives the implementation on trial through the steps of a case."""
+
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ddp_invariants.ranks.training.observer import observer_of
+from ddp_invariants.ranks.training.passes import PASSES, Quiet
+from ddp_invariants.ranks.training.plain import train_plainly
+from ddp_invariants.ranks.training.program import Batch, Program
+from ddp_invariants.ranks.training.recorder import Record
+from ddp_invariants.ranks.training.setup import Position, Setup
+from ddp_invariants.ranks.training.situation import Situation
+from ddp_invariants.ranks.training.situations import situations_of
+from ddp_invariants.ranks.training.trained import Trained
+from ddp_invariants.ranks.training.twin import Twin
+
+
+class Stepper:
+    """The course of one rank's run through a case.
+
+    Attributes:
+        setup: The fixed parts of the run.
+        position: The place the run has reached.
+        program: The user's program around the model.
+        trained: The model on trial.
+        twin: Its unwrapped twin.
+        observer: The notes of the run.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup, self.position = setup, Position()
+        self.program = Program(setup, situations_of(setup))
+        record = Record()
+        self.trained = Trained(setup.replica())
+        self.twin = Twin(setup, self.program, self.position, record)
+        self.observer = observer_of(setup, self.position, self.trained, self.twin, record)
+        for situation in self.situations:
+            situation.on_replica(self.trained.replica)
+            situation.on_twin(self.twin.module)
+
+    @property
+    def situations(self) -> tuple[Situation, ...]:
+        """The situations of the case."""
+        return self.program.situations
+
+    @property
+    def record(self) -> Record:
+        """The record of the run."""
+        return self.observer.record
+
+    def run(self) -> None:
+        """Run the whole case."""
+        saved, trained = self.setup.saved, self.trained
+        if saved is not None and saved.error is not None:
+            self.position.phase = "the training before"
+            raise saved.error
+        trained.start(self.setup)
+        self.observer.built()
+        if trained.drive.whole_step:
+            self._train_by_itself()
+        else:
+            self._train()
+        self.position.phase = "teardown"
+        trained.drive.teardown(self.setup.context)
+
+    def _train(self) -> None:
+        """Train with a wrapper."""
+        setup, case = self.setup, self.setup.case
+        self.begin()
+        for situation in self.situations:
+            situation.begin(self)
+        with ExitStack() as contexts:
+            for situation in self.situations:
+                contexts.enter_context(situation.around_training(self))
+            self.take_steps()
+        self.position.phase, self.position.step = "last forward", case.steps
+        # torch DDP reports an unused parameter of the last backward only in the next forward. Also,
+        # sharded parameters are whole only in a forward.
+        self.observer.watching = self.observer.sharded
+        batch = self.program.batch(setup.dealt[-1][setup.rank], 0)
+        self.program.forward(self.trained.forward, batch[0])
+        self.observer.after_forwards()
+        if case.world_size == 1 and setup.saved is None and case.passes == "alternate":
+            train_plainly(self)
+
+    def begin(self) -> None:
+        """Wrap the replica and make its optimizer."""
+        self.observer.watch()
+        self.trained.wrapped, self.trained.optimizer = self.trained.drive.begin()
+        self.observer.wrapped()
+        self.record.facts["driven"] = self.trained.drive.found
+        self._require_own_parameters()
+
+    def _require_own_parameters(self) -> None:
+        """Check that the wrapper trains the parameters that are watched.
+
+        Raises:
+            TypeError: The wrapper trains a copy: no effect of it would be seen.
+        """
+        parameters = getattr(self.trained.wrapped, "parameters", None)
+        trained = {id(p) for p in parameters()} if callable(parameters) else set()
+        if trained and not trained & {id(p) for p in self.trained.replica.parameters()}:
+            raise TypeError(
+                "the wrapper's parameters() are not those of the module it was given, so nothing it does can be "
+                "seen: it trains a copy, or hides them; an adapter is needed"
+            )
+
+    def take_steps(self) -> None:
+        """Take all steps this rank has batches for."""
+        setup, count = self.setup, self.setup.case.accumulation
+        for step in range(setup.case.steps_of(setup.rank)):
+            self.position.step = step
+            self.prepare(0)
+            micro_steps = setup.dealt[step * count : (step + 1) * count]
+            batches = [ranks[setup.rank] for ranks in micro_steps]
+            for situation in self.situations:
+                situation.before_step(self, batches[0])
+            self._one_step(batches)
+
+    def prepare(self, micro_step: int) -> None:
+        """Prepare the replica and its twin for a micro-step."""
+        for situation in self.situations:
+            for replica in (self.trained.replica, self.twin.module):
+                situation.before_pass(replica, self.position.step, micro_step)
+
+    def forward(self, batch: Batch, *micro_steps: int) -> tuple[Tensor, Tensor]:
+        """Run a forward, and note it as that of some micro-steps.
+
+        Returns:
+            The loss, and the tensor its backward starts from.
+        """
+        for situation in self.situations:
+            situation.before_forward()
+        losses = self.program.loss(self.program.forward(self.trained.forward, batch[0]), batch)
+        self._note_forward(*micro_steps)
+        return losses
+
+    def _note_forward(self, *micro_steps: int) -> None:
+        first = self.position.step * self.setup.case.accumulation
+        numbers = [first + micro_step for micro_step in micro_steps]
+        for situation in self.situations:
+            situation.after_forward(self.record, "drawn", *numbers)
+
+    def _one_step(self, dealt: list[Any]) -> None:
+        """Make one optimizer update."""
+        trained, case, position = self.trained, self.setup.case, self.position
+        position.phase, self.twin.followed = "a caught exception", True
+        for situation in self.situations:
+            situation.before_batch(self, dealt[0])
+        position.phase = "before the batch"
+        trained.drive.before_batch(trained.wrapped, trained.optimizer)
+        if case.zero_grad != "never":
+            trained.zero_grad(set_to_none=case.zero_grad == "set_to_none")
+        start = self.setup.session.counts()
+        quiet = PASSES[case.passes](self, dealt)
+        self.observer.synchronised()
+        self._update(start, quiet)
+
+    def _update(self, start: list[int], quiet: Quiet) -> None:
+        """Make the optimizer step from synchronised gradients."""
+        trained, position, observer = self.trained, self.position, self.observer
+        hidden = self.setup.declared.gradients == "hidden"
+        position.phase = "unscaling"
+        for situation in self.situations:
+            situation.on_gradients(trained)
+        position.phase = "clipping"
+        for situation in self.situations:
+            situation.before_update(trained)
+        gradient_bytes = observer.gradient_bytes()
+        position.phase = "optimizer step"
+        if not any(situation.update(trained) for situation in self.situations):
+            trained.step()
+        for situation in self.situations:
+            situation.after_update(self.record)
+        if hidden:  # Its step may be what waits for communication.
+            observer.ready()
+        observer.mark(start)
+        self.record.facts.setdefault("quiet", []).append(quiet)
+        observer.updated(gradient_bytes)
+
+    def _train_by_itself(self) -> None:
+        """Train with an implementation that does whole steps."""
+        setup, trained, observer = self.setup, self.trained, self.observer
+        trained.drive.setup(setup.context)
+        if "wrap" in trained.drive.driver.methods:
+            trained.drive.wrap(trained.replica, setup.context)
+        observer.wrapped()
+        parameters = dict(observer.named)
+        for step, dealt in enumerate(setup.dealt):
+            self.position.step = step
+            for situation in self.situations:
+                situation.before_batch(self, dealt[setup.rank])
+            batch = self.program.batch(dealt[setup.rank], step)
+            observer.watching = True
+            observer.at_forward()
+            self.position.phase = "train_step"
+            for situation in self.situations:
+                situation.before_forward()
+            start = setup.session.counts()
+            for situation in self.situations:
+                situation.before_gradient()
+            loss = trained.drive.train_step(parameters, batch[0], batch[1], setup.context)
+            observer.ready()
+            observer.mark(start)
+            self.record.tensors("updated", step, observer.named)
+            self._note_forward(0)
+            self.position.phase = "twin"
+            if not isinstance(loss, Tensor):
+                loss = torch.tensor(loss, dtype=torch.float64)
+            self.twin.micro_step(0, batch, loss.detach())

@@ -1,0 +1,82 @@
+"""The model on trial: its replica, the wrapper around it, its optimizer and the calls that drive them."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from ddp_invariants.ranks.driving.ddp import Drive
+from ddp_invariants.ranks.training.model import Replica
+from ddp_invariants.ranks.training.setup import Setup
+
+
+class Trained:
+    """The model on trial: its replica, the wrapper around it, its optimizer and their calls.
+
+    Attributes:
+        replica: This rank's copy of the model.
+        drive: The calls; set by `start`.
+        wrapped: The wrapper that the program calls.
+        optimizer: Its optimizer.
+        copies: Deep copies of the wrapper. They are kept, since they may have hooks of their own.
+    """
+
+    drive: Drive
+
+    def __init__(self, replica: Replica) -> None:
+        self.replica = replica
+        self.wrapped: Any = None
+        self.optimizer: Any = None
+        self.copies: list[Any] = []
+
+    def start(self, setup: Setup) -> None:
+        """Make the calls of a case for the replica."""
+        self.drive = setup.driver.start(setup.context, self.replica)
+
+    @property
+    def stateful(self) -> Any:
+        """The object whose state is saved and loaded: the wrapper if it has one, or the replica."""
+        has_state = all(
+            callable(getattr(self.wrapped, name, None))
+            for name in ("state_dict", "load_state_dict")
+        )
+        return self.wrapped if has_state else self.replica
+
+    def forward(self, inputs: Tensor) -> Any:
+        """Run a forward of the wrapper."""
+        return self.drive.forward(self.wrapped, inputs)
+
+    def backward(self, loss: Tensor) -> None:
+        """Run a backward."""
+        self.drive.backward(self.wrapped, self.optimizer, loss)
+
+    def after_backward(self) -> None:
+        """Call what finishes a backward that is synchronised."""
+        self.drive.after_backward(self.wrapped, self.optimizer)
+
+    def zero_grad(self, *, set_to_none: bool = True) -> None:
+        """Clear the gradients."""
+        self.drive.zero_grad(self.wrapped, self.optimizer, set_to_none)
+
+    def clip(self, norm: float) -> None:
+        """Scale all gradients together down to a norm."""
+        self.drive.clip(self.wrapped, self.optimizer, norm)
+
+    def step(self) -> None:
+        """Make the optimizer step."""
+        self.drive.step(self.wrapped, self.optimizer)
+
+
+class Plain(Trained):
+    """The same model without a wrapper, for a world of one rank."""
+
+    def __init__(self, replica: Replica, optimizer: Any) -> None:
+        super().__init__(replica)
+        self.optimizer = optimizer
+
+    def clip(self, norm: float) -> None:
+        """Scale all gradients together down to a norm."""
+        nn.utils.clip_grad_norm_(self.replica.parameters(), norm)
+
+    def step(self) -> None:
+        """Make the optimizer step."""
+        self.optimizer.step()
