@@ -5,7 +5,6 @@ would let a property pass on nothing. A rule that is about something outside the
 claimed, and listed with the reason.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from ddp_invariants.cases.case import Case, ShardCase, TrainingCase
@@ -18,6 +17,7 @@ from ddp_invariants.implementation.declarations import (
     Stack,
 )
 from ddp_invariants.implementation.spec import Ddp, Sampler
+from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.processes.backends import ON_THE_CPU, Backend
 
 assert {*TRAINING, *SAMPLING, *SHOWN} == set(CAPABILITIES)
@@ -127,15 +127,7 @@ class Scope:
         """Why a rule is not about what is on trial; empty where it is."""
         if rule in dict(self.deviating):
             return f"deviates as {dict(self.deviating)[rule]}"
-        return next(
-            (reason for rules, applies, reason in _EXCLUSIONS if rule in rules and applies(self)),
-            "",
-        )
-
-
-def unclaimed_where(rule: str) -> list[str]:
-    """The reasons there are for which a rule may not be about what is on trial."""
-    return [reason for rules, _, reason in _EXCLUSIONS if rule in rules]
+        return ALL_RULES[rule].why_excluded(self) if rule in ALL_RULES else ""
 
 
 @dataclass(frozen=True)
@@ -189,173 +181,3 @@ def _stacked(case: TrainingCase, stack: Stack) -> TrainingCase:
         autocast=False,
         penalty=False,
     )
-
-
-BETWEEN = (
-    "evaluation",
-    "evaluation_with_gradients",
-    "forward_only",
-    "learning_rate",
-    "decay",
-    "freeze",
-    "unfreeze",
-    "cast",
-    "copy",
-    "assign",
-)
-_VALUES = (
-    "GRAD-2",
-    "GRAD-3",
-    "GRAD-5",
-    "GRAD-6",
-    "GRAD-7",
-    "GRAD-8",
-    "GRAD-9",
-    "GRAD-10",
-    "GRAD-11",
-    "GRAD-12",
-    "GRAD-13",
-)
-_BY_ITSELF = "it computes forward, backward and loss by itself"
-_EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Scope], bool], str], ...] = (
-    (
-        ("INIT-1", "INIT-2"),
-        lambda scope: scope.declared.init == "seed",
-        "declares init = seed: it never synchronises anything (INIT-4)",
-    ),
-    (
-        ("INIT-4",),
-        lambda scope: scope.declared.init != "seed",
-        "synchronises at the start (INIT-1)",
-    ),
-    (("INIT-2",), lambda scope: not scope.has("buffers"), "takes no buffers"),
-    (("LOSS-1", "PARAM-4"), lambda scope: scope.declared.stack is not None, _BY_ITSELF),
-    (
-        ("LOSS-2",),
-        lambda scope: scope.declared.loss != "tagged",
-        "its loss holds no tags that tell batches apart",
-    ),
-    (("GRAD-9",), lambda scope: not scope.has("unused"), "takes no unused parameters"),
-    (
-        ("GRAD-1", "GRAD-4", *_VALUES),
-        lambda scope: scope.declared.gradients == "hidden",
-        "gradients are hidden: PARAM-3 carries the proof",
-    ),
-    (
-        ("GRAD-1", "GRAD-4"),
-        lambda scope: scope.declared.gradients == "owner",
-        "only its owner holds a gradient",
-    ),
-    (
-        (*_VALUES, "PARAM-3", "PARAM-6"),
-        lambda scope: scope.declared.exactness == "lossy",
-        "declares exactness = lossy",
-    ),
-    (("PARAM-6",), lambda scope: not scope.has("scaler"), "takes no loss scaler"),
-    (
-        ("PARAM-4",),
-        lambda scope: scope.declared.exactness != "bitwise",
-        "declares that gradients are rounded",
-    ),
-    (
-        ("PARAM-4",),
-        lambda scope: bool(scope.declared.main),
-        "declares that the optimizer updates a copy",
-    ),
-    (("GRAD-6",), lambda scope: not scope.has("bucket_cap"), "takes no bucket capacity"),
-    (("GRAD-7",), lambda scope: not scope.has("nonfinite"), "refuses values that are not finite"),
-    (("GRAD-8", "GRAD-12"), lambda scope: not scope.has("accumulation"), "one backward per step"),
-    (
-        ("GRAD-8",),
-        lambda scope: not scope.has("no_sync"),
-        "has no no_sync: every micro-step is synchronised",
-    ),
-    (
-        ("PARAM-2",),
-        lambda scope: bool(scope.declared.zero) or scope.declared.optimizer == "own",
-        "the optimizer's state is the implementation's own affair",
-    ),
-    (("PARAM-4",), lambda scope: not scope.has("one_rank"), "does not run in a world of one rank"),
-    (("PARAM-5",), lambda scope: not scope.has("frozen"), "takes no frozen parameters"),
-    (("BUF-1", "BUF-2"), lambda scope: not scope.has("buffers"), "takes no buffers"),
-    (("BUF-1",), lambda scope: not scope.has("equal_buffers"), "leaves each rank its own buffers"),
-    (
-        ("COMM-4",),
-        lambda scope: not scope.has("bucket_cap") or not scope.has("bucketing"),
-        "fills no buckets to a capacity",
-    ),
-    (("COMM-5",), lambda scope: not scope.has("overlap"), "does not communicate during backward"),
-    (
-        ("COMM-4", "COMM-5"),
-        lambda scope: scope.declared.gradients == "hidden",
-        "gradients are hidden",
-    ),
-    (
-        ("LIVE-2",),
-        lambda scope: not scope.has("forward_error") and not scope.has("backward_error"),
-        "does not go on after an exception",
-    ),
-    (
-        ("LIVE-5",),
-        lambda scope: not any(scope.has(one) for one in BETWEEN),
-        "does nothing between steps",
-    ),
-    (("LIVE-5",), lambda scope: scope.declared.exactness == "lossy", "declares exactness = lossy"),
-    (("STATE-1",), lambda scope: not scope.has("state"), "saves no state"),
-    (
-        ("GRAD-10",),
-        lambda scope: not any(scope.has(one) for one in ("sparse", "bfloat16", "complex")),
-        "takes neither sparse gradients nor complex ones, nor those of low precision",
-    ),
-    (
-        ("GRAD-13",),
-        lambda scope: (
-            not any(
-                scope.has(one)
-                for one in ("joint", "retained", "penalty", "twice", "checkpointed", "reentrant")
-            )
-        ),
-        "every forward is followed by its backward, which computes nothing again",
-    ),
-    (
-        ("STATE-2",),
-        lambda scope: not scope.has("resized"),
-        "another number of ranks cannot go on from its state",
-    ),
-    (
-        ("GRAD-11",),
-        lambda scope: not scope.has("join"),
-        "has no join: all ranks have as many batches",
-    ),
-    (
-        ("RNG-1",),
-        lambda scope: not scope.has("dropout"),
-        "takes no layers that draw random numbers",
-    ),
-    (
-        ("LIVE-3",),
-        lambda scope: scope.backend.carrier == "nccl",
-        "NCCL tells nobody of a death before a timeout of minutes",
-    ),
-    (("MEM-1",), lambda scope: not scope.declared.zero, "shards nothing"),
-    (
-        ("GPU-1",),
-        lambda scope: scope.backend.device == "cpu",
-        "the tensors are on the CPU, where nothing is queued",
-    ),
-    (("SHARD-5",), lambda scope: not scope.has("shuffle"), "cannot shuffle"),
-    (
-        ("SHARD-6",),
-        lambda scope: scope.sampler.padding == "none",
-        "declares padding = none: lengths differ",
-    ),
-    (("SHARD-7",), lambda scope: not scope.has("given_rank"), "is not told its rank"),
-    (("SHARD-8",), lambda scope: not scope.sampler.layout, "declares no layout"),
-    (
-        ("SHARD-10",),
-        lambda scope: not scope.has("workers"),
-        "does not claim to deal to the workers of a DataLoader",
-    ),
-    (("SHARD-9",), lambda scope: not scope.has("resume"), "goes on from no saved state"),
-)
-"""Rules, when they are not about what is on trial, and why."""

@@ -11,8 +11,8 @@ import numpy as np
 
 from ddp_invariants.implementation.declarations import Declarations, SamplerDeclarations
 from ddp_invariants.invariants import buf, comm, gpu, grad, init, live, loss, mem, param, rng, state
-from ddp_invariants.invariants.diagnosis.predictions import LOW
-from ddp_invariants.invariants.rule import Rule
+from ddp_invariants.invariants.draws import Draws, ShardDraws
+from ddp_invariants.invariants.rule import Row, Rule, invariant_of
 from ddp_invariants.invariants.shard import UNDECLARED as UNDECLARED_SAMPLER
 from ddp_invariants.invariants.shard import ShardView, sharding
 from ddp_invariants.invariants.view import UNDECLARED, EvidenceView, training
@@ -54,11 +54,11 @@ _ORDER = (
     "RNG",
     "GPU",
 )
-_RULES: dict[str, Rule[EvidenceView] | Rule[ShardView]] = {**training.rules, **sharding.rules}
+_RULES: dict[str, Rule[EvidenceView] | Rule[ShardView]] = {**sharding.rules, **training.rules}
 ALL_RULES = {
     identifier: _RULES[identifier]
     for identifier in sorted(
-        _RULES, key=lambda rule: (_ORDER.index(rule.split("-")[0]), int(rule.split("-")[1]))
+        _RULES, key=lambda rule: (_ORDER.index(invariant_of(rule)), int(rule.partition("-")[2]))
     )
 }
 """Every rule by id, in the order of the specification; user-defined rules (`own`) follow."""
@@ -92,8 +92,16 @@ def own(identifier: str, requirement: str, needs: tuple[str, ...] = ()) -> Calla
         )
 
     def register(judge: Judge) -> Judge:
-        rule_set: Any = sharding if invariant == "SHARD" else training
-        rule_set.rule(identifier, requirement, needs)(judge)
+        row = Row(
+            identifier,
+            requirement,
+            needs,
+            draws=ShardDraws() if invariant == "SHARD" else Draws(),
+            observed_groups=invariant == "COMM",
+            counts_when_injected=invariant == "LIVE",
+        )
+        rule_set: Any = sharding if row.is_about_samplers else training
+        rule_set.add(row, judge)
         ALL_RULES[identifier] = rule_set.rules[identifier]
         return judge
 
@@ -118,68 +126,25 @@ def judge(
         return {identifier: rule.find(view) for identifier, rule in training.rules.items()}
 
 
-_CAUSES_FIRST = (
-    "COMM-1",
-    "LIVE-2",
-    "LIVE-3",
-    "LIVE-1",
-    "COMM-3",
-    "GPU-1",
-    "COMM-2",  # A race can produce any of the failures below.
-    "INIT-3",
-    "INIT-1",
-    "INIT-2",
-    "INIT-4",
-    "BUF-1",
-    "RNG-1",
-    "LOSS-1",
-    "BUF-2",
-    "LOSS-2",
-    "LOSS-3",
-    "PARAM-4",  # World size 1: a smallest case has it only if the fault needs it.
-    "STATE-1",
-    "STATE-2",
-    "GRAD-4",
-    "PARAM-5",
-    "LIVE-5",
-    "GRAD-7",
-    "PARAM-6",
-    "GRAD-9",
-    "GRAD-11",
-    "GRAD-8",
-    "GRAD-13",
-    "GRAD-1",
-    "GRAD-5",
-    "GRAD-2",
-    "GRAD-3",
-    "GRAD-6",
-    "GRAD-12",
-    "GRAD-10",
-    "PARAM-1",
-    "PARAM-2",
-    "PARAM-3",
-    "COMM-4",
-    "COMM-5",
-    "LIVE-4",
-    "MEM-1",
-    "SHARD-7",
-    "SHARD-5",
-    "SHARD-4",
-    "SHARD-1",
-    "SHARD-2",
-    "SHARD-3",
-    "SHARD-6",
-    "SHARD-8",
-    "SHARD-9",
-    "SHARD-10",
-)
-"""The rules in causal order: in one case, a rule's failure explains the failures of later rules.
+def _causes_first() -> tuple[str, ...]:
+    """Return the rules' ids in the order in which a failure of one explains failures of later ones.
 
-Of two rules about the same values, the narrower comes first. In the smallest case that shows a
-fault, the narrower rule's situation is present only because the fault needs it.
-"""
+    Raises:
+        AssertionError: The rows do not make one order.
+    """
+    following = {rule.after: rule.id for rule in ALL_RULES.values() if rule.after}
+    firsts = following.keys() - set(following.values())
+    assert len(firsts) == 1, f"in the order of causes these rules are first: {sorted(firsts)}"
+    order = [*firsts]
+    while order[-1] in following:
+        order.append(following[order[-1]])
+    misplaced = {rule.id for rule in ALL_RULES.values() if rule.after} - set(order)
+    assert not misplaced, f"in the order of causes another rule has their place: {misplaced}"
+    return tuple(order)
 
-assert set(_CAUSES_FIRST) | {"COMM-6"} == set(ALL_RULES)
+
+_CAUSES_FIRST = _causes_first()
+"""The rules by their rows' `after`."""
 
 
 def root_failure(failures: Iterable[Failure]) -> Failure | None:
@@ -188,15 +153,14 @@ def root_failure(failures: Iterable[Failure]) -> Failure | None:
 
 
 def _depth(failure: Failure) -> float:
-    """Return the position of a failure in the causal order."""
-    after = failure.rule
-    # A failure of INIT-1, -2 or -4 says more: it names the values that the other ranks received.
-    if failure.rule == "INIT-3" and failure.fact == init.SOURCE_CHANGED:
-        after = "INIT-4"
-    if failure.rule == "GRAD-5" and any(cause.kind in LOW for cause in failure.causes):
-        # The step does not matter: the first step's values survived the low precision by chance.
-        after = "GRAD-2"
-    # A user-defined rule comes last: the shipped rules are known to explain others.
-    if after not in _CAUSES_FIRST:
+    """Return how far down the order of causes a failure is.
+
+    A rule outside the order, such as one of a user's own, comes last.
+    """
+    rule = ALL_RULES.get(failure.rule)
+    moved = rule.moved_after if rule is not None else None
+    if moved is not None and moved.when(failure):
+        return _CAUSES_FIRST.index(moved.rule) + 0.5
+    if failure.rule not in _CAUSES_FIRST:
         return len(_CAUSES_FIRST)
-    return _CAUSES_FIRST.index(after) + 0.5 * (after != failure.rule)
+    return _CAUSES_FIRST.index(failure.rule)

@@ -6,12 +6,17 @@ from numpy.typing import NDArray
 from ddp_invariants.cases.formats import FloatArray
 from ddp_invariants.invariants.compare import number, parted
 from ddp_invariants.invariants.diagnosis import kept
+from ddp_invariants.invariants.draws import Draws
+from ddp_invariants.invariants.exclusions import NO_BUFFERS, lacks
 from ddp_invariants.invariants.grad import TWO_RANKS
-from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
+from ddp_invariants.invariants.rule import NotAbout, Script, Tally, Unjudged
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.oracle.balls import gamma
 from ddp_invariants.records.evidence import Layout, Tensors
 from ddp_invariants.records.verdict import Failure
+
+_SOURCE = "the documentation of torch.nn.parallel.DistributedDataParallel: broadcast_buffers"
+_FROM_INSIDE = Script(beyond="what a forward starts from is seen from inside it")
 
 MOVED = "batches moved buffers apart"
 EACH_MOVED = "a forward moved buffers"
@@ -21,9 +26,14 @@ WRITTEN = "buffers written to between steps"
 
 @training.rule(
     "BUF-1",
-    "Every step's forward starts from equal buffers on all ranks, which their batches have moved "
-    "apart.",
-    (TWO_RANKS, MOVED),
+    "Every step's forward starts from equal buffers on all ranks, which their batches have moved apart.",
+    needs=(TWO_RANKS, MOVED),
+    source=_SOURCE,
+    level="capability",
+    draws=Draws(least_steps=2, buffers=True),
+    excluded=(NO_BUFFERS, lacks("leaves each rank its own buffers", "equal_buffers")),
+    after="INIT-4",
+    script=_FROM_INSIDE,
 )
 def equal_when_a_forward_starts(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare bitwise from the second step on; the first step is judged by INIT-2.
@@ -63,10 +73,15 @@ def equal_when_a_forward_starts(view: EvidenceView, tally: Tally) -> Failure | N
 
 @training.rule(
     "BUF-2",
-    "A forward in training moves buffers as the unwrapped module's does: what the next one "
-    "starts from lies, element by element, between what the ranks' twins were left with, or what "
-    "the program wrote since.",
-    (EACH_MOVED, NORMED, WRITTEN),
+    "A forward in training moves buffers as the unwrapped module's does: what the next one starts from "
+    "lies, element by element, between what the ranks' twins were left with, or what the program wrote since.",
+    needs=(EACH_MOVED, NORMED, WRITTEN),
+    source=_SOURCE,
+    level="capability",
+    draws=Draws(least_steps=2, buffers=True, written=True),
+    excluded=(NO_BUFFERS,),
+    after="LOSS-1",
+    script=_FROM_INSIDE,
 )
 def moved_as_the_modules(view: EvidenceView, tally: Tally) -> Failure | None:
     """Judge steps of one forward, from the buffers each rank started the step with.

@@ -4,11 +4,26 @@ from collections.abc import Iterable
 
 from ddp_invariants.cases.formats import ITEM_SIZE, PARTS
 from ddp_invariants.invariants.compare import parted
-from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
+from ddp_invariants.invariants.draws import FEW_RANKS, Draws
+from ddp_invariants.invariants.exclusions import UNBUCKETED, Exclusion, lacks
+from ddp_invariants.invariants.rule import (
+    LI,
+    OBSERVED_ONLY,
+    SEVERAL_RUNS,
+    NotAbout,
+    Script,
+    Tally,
+    Unjudged,
+)
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.evidence import Layout, RankEvidence, TrainingEvidence
 from ddp_invariants.records.trace import Call, collectives, difference, label
 from ddp_invariants.records.verdict import Failure
+
+_SOURCE = (
+    "the documentation of torch.distributed: collectives match across ranks, and results are "
+    "there after wait()"
+)
 
 WITHHELD = (
     "allreduce",
@@ -88,9 +103,12 @@ def _require_plain_steps(view: EvidenceView) -> None:
 
 @training.rule(
     "COMM-1",
-    "All ranks issue the same sequence of collectives: kind, dtype, element count, reduce "
-    "operation.",
-    ("more than one rank",),
+    "All ranks issue the same sequence of collectives: kind, dtype, element count, reduce operation.",
+    needs=("more than one rank",),
+    source=_SOURCE,
+    draws=Draws(crossed=True),
+    observed_groups=True,
+    script=Script(checks=("sent",), follows_unused=True, follows_scaler=True),
 )
 def same_sequence_on_all_ranks(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare the recorded collectives of each process group among its members.
@@ -206,10 +224,16 @@ def _raised(evidence: TrainingEvidence) -> list[tuple[str, str, int] | None]:
 
 @training.rule(
     "COMM-2",
-    "No answer depends on luck: with results withheld until they are waited for, and with "
-    "delays, the evidence is bitwise the same.",
-    ("results withheld", "collectives delayed"),
+    "No answer depends on luck: with results withheld until they are waited for, and with delays, the "
+    "evidence is bitwise the same.",
+    needs=("results withheld", "collectives delayed"),
+    source=_SOURCE,
+    draws=Draws(perturbed=("withheld", "late", "delays")),
+    after="GPU-1",
     costs=2,
+    observed_groups=True,
+    repeats_undisturbed=lambda case: case.perturbation.kind != "none",
+    script=SEVERAL_RUNS,
 )
 def same_whatever_the_timing(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare with the same case run without its perturbation."""
@@ -298,9 +322,13 @@ def _require_the_same_draws(
 
 @training.rule(
     "COMM-3",
-    "Nothing is still in flight when a step's gradients are to be ready, and no buffer is "
-    "written while its collective is in flight.",
-    ("results withheld",),
+    "Nothing is still in flight when a step's gradients are to be ready, and no buffer is written while "
+    "its collective is in flight.",
+    needs=("results withheld",),
+    source=_SOURCE,
+    draws=Draws(perturbed=("withheld",)),
+    after="LIVE-1",
+    observed_groups=True,
 )
 def nothing_is_left_in_flight(view: EvidenceView, tally: Tally) -> Failure | None:
     """Judge cases that withhold results until they are waited for.
@@ -442,9 +470,23 @@ def orders(layout: Layout, evidence: RankEvidence, step: int) -> list[list[str]]
 
 @training.rule(
     "COMM-4",
-    "No bucket exceeds the capacity unless it holds one parameter, and a step takes as many "
-    "reductions as a greedy filling makes.",
-    ("one bucket", "several buckets"),
+    "No bucket exceeds the capacity unless it holds one parameter, and a step takes as many reductions "
+    "as a greedy filling makes.",
+    needs=("one bucket", "several buckets"),
+    source=f"{LI}: gradient bucketing",
+    level="capability",
+    draws=Draws(world_sizes=FEW_RANKS, least_steps=2, capped=True),
+    excluded=(
+        Exclusion(
+            "fills no buckets to a capacity",
+            lambda claims: not claims.has("bucket_cap") or not claims.has("bucketing"),
+        ),
+        UNBUCKETED,
+    ),
+    after="PARAM-3",
+    observed_groups=True,
+    rests_on_probes=True,
+    script=OBSERVED_ONLY,
 )
 def buckets_are_filled_to_the_cap(view: EvidenceView, tally: Tally) -> Failure | None:
     """Judge by the number of reductions; a flag beside each gradient and padding are allowed.
@@ -540,7 +582,17 @@ def _of_parts(dtype: str) -> str:
 @training.rule(
     "COMM-5",
     "With at least two buckets the first reduction starts before the last gradient is computed.",
-    ("two buckets",),
+    needs=("two buckets",),
+    source=f"{LI}: overlapping computation with communication",
+    level="capability",
+    draws=Draws(
+        world_sizes=FEW_RANKS, least_steps=2, capped=True, every_kind=True, perturbed=("none",)
+    ),
+    excluded=(lacks("does not communicate during backward", "overlap"), UNBUCKETED),
+    after="COMM-4",
+    observed_groups=True,
+    rests_on_probes=True,
+    script=OBSERVED_ONLY,
 )
 def reduction_overlaps_backward(view: EvidenceView, tally: Tally) -> Failure | None:
     """Judge cases whose gradients all have one dtype.
@@ -608,9 +660,16 @@ def _bytes_sent(call: Call, world_size: int) -> float:
 
 @training.rule(
     "COMM-6",
-    "Bytes sent per step and rank, in units of what a ring all-reduce of the gradients sends; "
-    "observed, never judged.",
-    ("more than one rank",),
+    "Bytes sent per step and rank, in units of what a ring all-reduce of the gradients sends; observed, "
+    "never judged.",
+    needs=("more than one rank",),
+    source=(
+        "Patarasuk and Yuan 2009, Bandwidth optimal all-reduce algorithms for clusters of "
+        "workstations"
+    ),
+    level="observed",
+    observed_groups=True,
+    script=OBSERVED_ONLY,
 )
 def bytes_per_step(view: EvidenceView, tally: Tally) -> Failure | None:
     """Observe the bytes that the recorded collectives send at best.

@@ -1,7 +1,9 @@
 """GPU: work on a device is queued on streams; without a wait, a result may or may not be ready."""
 
 from ddp_invariants.invariants.comm import same_as_without
-from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
+from ddp_invariants.invariants.draws import Draws
+from ddp_invariants.invariants.exclusions import Exclusion
+from ddp_invariants.invariants.rule import SEVERAL_RUNS, NotAbout, Tally, Unjudged
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.verdict import Failure
 
@@ -13,10 +15,23 @@ SLOWED = {
 
 @training.rule(
     "GPU-1",
-    "Results do not change when the communication stream is slowed, nor when the stream is on "
-    "which gradients are computed: to the last bit.",
-    tuple(SLOWED.values()),
+    "Results do not change when the communication stream is slowed, nor when the stream is on which "
+    "gradients are computed: to the last bit.",
+    needs=tuple(SLOWED.values()),
+    source="the notes on CUDA semantics in torch's documentation: what streams "
+    "compute is in no order that nobody asked for",
+    level="capability",
+    draws=Draws(perturbed=("slow communication", "slow computation")),
+    excluded=(
+        Exclusion(
+            "the tensors are on the CPU, where nothing is queued",
+            lambda claims: claims.backend.device == "cpu",
+        ),
+    ),
+    after="COMM-3",
     costs=8,
+    repeats_undisturbed=lambda case: case.perturbation.on_device,
+    script=SEVERAL_RUNS,
 )
 def same_however_slow_a_stream(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare with the same case on the same device, where no stream is slowed.

@@ -16,12 +16,18 @@ from ddp_invariants.cases.program import Perturbation
 from ddp_invariants.invariants.compare import number, outside, parted
 from ddp_invariants.invariants.diagnosis import gradients, missing, uneven
 from ddp_invariants.invariants.diagnosis.causes import caused
-from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
+from ddp_invariants.invariants.diagnosis.predictions import LOW
+from ddp_invariants.invariants.draws import ANY_WORLD, Draws
+from ddp_invariants.invariants.exclusions import HIDDEN, LOSSY, OWNED, lacks
+from ddp_invariants.invariants.rule import LI, MEAN, MovedAfter, NotAbout, Script, Tally, Unjudged
 from ddp_invariants.invariants.view import EvidenceView, flat_by_name, training
 from ddp_invariants.oracle import training as oracle
 from ddp_invariants.oracle.balls import Ball
 from ddp_invariants.records.evidence import Layout, Tensors
 from ddp_invariants.records.verdict import Failure
+
+_SOURCE = f"{LI}: all processes consume the same gradients, the average of their own"
+_ONE_BACKWARD = lacks("one backward per step", "accumulation")
 
 NOT_THE_MEAN = {
     "mean": "the gradient is not the mean of the ranks' local gradients",
@@ -133,9 +139,13 @@ def _locals_differ(view: EvidenceView, step: int) -> bool:
 
 @training.rule(
     "GRAD-1",
-    "After synchronisation every gradient is bitwise identical on all ranks, and so is which are "
-    "None.",
-    (TWO_RANKS, LOCAL_DIFFERED, CROSSED),
+    "After synchronisation every gradient is bitwise identical on all ranks, and so is which are None.",
+    needs=(TWO_RANKS, LOCAL_DIFFERED, CROSSED),
+    source=_SOURCE,
+    draws=Draws(crossed=True),
+    excluded=(HIDDEN, OWNED),
+    after="GRAD-13",
+    script=Script(checks=("equal_gradients", "held"), follows_unused=True, follows_scaler=True),
 )
 def identical_on_all_ranks(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare bitwise, on every step, including poisoned steps."""
@@ -173,7 +183,11 @@ def _permuted(model: Model) -> bool:
     "GRAD-2",
     "The gradient is the mean of the ranks' local gradients: to the last bit where that is exact, "
     "otherwise within the rounding bound for W terms.",
-    (TWO_RANKS, LOCAL_DIFFERED, "three ranks", CHANNELS_LAST),
+    needs=(TWO_RANKS, LOCAL_DIFFERED, "three ranks", CHANNELS_LAST),
+    source=_SOURCE,
+    excluded=(HIDDEN, LOSSY),
+    after="GRAD-5",
+    script=Script(checks=MEAN, follows_unused=True),
 )
 def mean_of_the_local_gradients(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare with the exact mean of the gradients that the twins computed on the same batches."""
@@ -199,7 +213,15 @@ def mean_of_the_local_gradients(view: EvidenceView, tally: Tally) -> Failure | N
 @training.rule(
     "GRAD-3",
     "The gradient is that of single-process training on the global batch, computed in float64.",
-    (TWO_RANKS,),
+    needs=(TWO_RANKS,),
+    source=(
+        "the definition of data parallelism; bounds after Higham 2002, Accuracy and Stability of "
+        "Numerical Algorithms, chapters 3 and 4"
+    ),
+    draws=Draws(world_sizes=ANY_WORLD, autocast=8),
+    excluded=(HIDDEN, LOSSY),
+    after="GRAD-2",
+    script=Script(checks=MEAN, follows_unused=True),
 )
 def gradient_of_the_global_batch(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare with the oracle, which shares no code with torch."""
@@ -235,7 +257,12 @@ def _full(view: EvidenceView, step: int, ball: Ball) -> Ball:
     "GRAD-4",
     "A gradient has its parameter's dtype and shape; frozen parameters get none; tied, 0-d and "
     "zero-element ones work.",
-    ("frozen parameter", "tied parameter", "0-d parameter", "zero-element parameter"),
+    needs=("frozen parameter", "tied parameter", "0-d parameter", "zero-element parameter"),
+    source=_SOURCE,
+    draws=Draws(world_sizes=ANY_WORLD, every_kind=True),
+    excluded=(HIDDEN, OWNED),
+    after="STATE-2",
+    script=Script(checks=("fit",)),
 )
 def gradients_fit_their_parameters(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare with the structure recorded before wrapping."""
@@ -287,11 +314,22 @@ _KEPT = {
 }
 
 
+def _first_step_survived(failure: Failure) -> bool:
+    """Return whether rounding explains the failure, which the first step's values survive by chance."""
+    return any(cause.kind in LOW for cause in failure.causes)
+
+
 @training.rule(
     "GRAD-5",
-    "Step t's gradient depends on step t alone, however gradients were cleared (or on what was "
-    "left in place on purpose).",
-    tuple(_KEPT.values()),
+    "Step t's gradient depends on step t alone, however gradients were cleared (or on what was left "
+    "in place on purpose).",
+    needs=tuple(_KEPT.values()),
+    source=_SOURCE,
+    draws=Draws(least_steps=2),
+    excluded=(HIDDEN, LOSSY),
+    after="GRAD-1",
+    moved_after=MovedAfter("GRAD-2", _first_step_survived),
+    script=Script(checks=MEAN, follows_unused=True),
 )
 def no_leftovers(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare every later step's gradient with the mean, if the first step's gradient was right.
@@ -321,7 +359,13 @@ def no_leftovers(view: EvidenceView, tally: Tally) -> Failure | None:
 @training.rule(
     "GRAD-6",
     "Whatever the bucket cap, the gradient stays within the bound of GRAD-2.",
-    ("every parameter above the cap", "cap between", "cap above the model"),
+    needs=("every parameter above the cap", "cap between", "cap above the model"),
+    source=_SOURCE,
+    level="capability",
+    draws=Draws(capped=True),
+    excluded=(HIDDEN, LOSSY, lacks("takes no bucket capacity", "bucket_cap")),
+    after="GRAD-3",
+    script=Script(checks=MEAN, follows_unused=True),
 )
 def any_bucket_cap(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare with the mean again, on cases that set a bucket cap."""
@@ -355,7 +399,15 @@ def any_bucket_cap(view: EvidenceView, tally: Tally) -> Failure | None:
 
 
 @training.rule(
-    "GRAD-7", "NaN or infinity on one rank reaches every rank.", ("a NaN", "an infinity")
+    "GRAD-7",
+    "NaN or infinity on one rank reaches every rank.",
+    needs=("a NaN", "an infinity"),
+    source="IEEE 754: what is not finite stays so in a sum",
+    level="capability",
+    draws=Draws(poisoned=True),
+    excluded=(HIDDEN, LOSSY, lacks("refuses values that are not finite", "nonfinite")),
+    after="LIVE-5",
+    script=Script(checks=("twin", "spread", "held"), follows_scaler=True),
 )
 def what_is_not_finite_spreads(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare each element with the sum that IEEE arithmetic gives."""
@@ -401,10 +453,21 @@ def what_is_not_finite_spreads(view: EvidenceView, tally: Tally) -> Failure | No
 
 @training.rule(
     "GRAD-8",
-    "Inside no_sync gradients accumulate locally and nothing is reduced; the next synchronised "
-    "backward yields the mean of the ranks' accumulated gradients, nested or left by an "
-    "exception, too.",
-    (TWO_RANKS, "several micro-steps", SOME_MICRO_STEPS, *NO_SYNC.values()),
+    "Inside no_sync gradients accumulate locally and nothing is reduced; the next synchronised backward "
+    "yields the mean of the ranks' accumulated gradients, nested or left by an exception, too.",
+    needs=(TWO_RANKS, "several micro-steps", SOME_MICRO_STEPS, *NO_SYNC.values()),
+    source=f"{LI}: gradient accumulation, no_sync",
+    level="capability",
+    draws=Draws(accumulated=True, unused=True),
+    excluded=(
+        HIDDEN,
+        LOSSY,
+        _ONE_BACKWARD,
+        lacks("has no no_sync: every micro-step is synchronised", "no_sync"),
+    ),
+    after="GRAD-11",
+    observed_groups=True,
+    script=Script(checks=(*MEAN, "silence"), follows_unused=True),
 )
 def accumulation_without_communication(view: EvidenceView, tally: Tally) -> Failure | None:
     """Judge cases with several micro-steps, all but the last under no_sync."""
@@ -447,9 +510,15 @@ def accumulation_without_communication(view: EvidenceView, tally: Tally) -> Fail
 
 @training.rule(
     "GRAD-9",
-    "A rank that does not use a parameter counts as zero in the mean, which every rank gets; "
-    "where no rank uses it, all hold None or all zero.",
-    (TWO_RANKS, *UNUSED),
+    "A rank that does not use a parameter counts as zero in the mean, which every rank gets; where no "
+    "rank uses it, all hold None or all zero.",
+    needs=(TWO_RANKS, *UNUSED),
+    source=f"{LI}: globally unused parameters",
+    level="capability",
+    draws=Draws(least_steps=2, unused=True),
+    excluded=(lacks("takes no unused parameters", "unused"), HIDDEN, LOSSY),
+    after="PARAM-6",
+    script=Script(checks=(*MEAN, "equal_gradients"), follows_unused=True),
 )
 def unused_counts_as_zero(view: EvidenceView, tally: Tally) -> Failure | None:
     """Judge cases in which forwards skip layers.
@@ -549,9 +618,23 @@ OF_A_KIND = (
 @training.rule(
     "GRAD-10",
     "Gradients of every kind are the mean of the ranks' local gradients: sparse ones, as sparse or "
-    "dense, complex ones in both parts, those of low precision, and those of several dtypes "
-    "beside one another.",
-    (TWO_RANKS, *OF_A_KIND),
+    "dense, complex ones in both parts, those of low precision, and those of several dtypes beside one another.",
+    needs=(TWO_RANKS, *OF_A_KIND),
+    source=_SOURCE,
+    level="capability",
+    draws=Draws(odd=True),
+    excluded=(
+        HIDDEN,
+        LOSSY,
+        lacks(
+            "takes neither sparse gradients nor complex ones, nor those of low precision",
+            "sparse",
+            "bfloat16",
+            "complex",
+        ),
+    ),
+    after="GRAD-12",
+    script=Script(checks=MEAN),
 )
 def gradients_of_every_kind(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare with the mean again, on cases with other gradients than dense float32 or float64."""
@@ -574,10 +657,17 @@ ONE_OUT, TWO_OUT = "a rank without batches", "two ranks left at different steps"
 
 @training.rule(
     "GRAD-11",
-    "Ranks with different numbers of batches finish; a step's gradient is the mean over the "
-    "ranks, those without a batch counted as is declared, and all ranks end with one set of "
-    "parameters.",
-    (ONE_OUT, TWO_OUT),
+    "Ranks with different numbers of batches finish; a step's gradient is the mean over the ranks, those "
+    "without a batch counted as is declared, and all ranks end with one set of parameters.",
+    needs=(ONE_OUT, TWO_OUT),
+    source=(
+        "the documentation of torch.distributed.algorithms.Join: by how many a sum is divided is the "
+        "caller's choice"
+    ),
+    level="capability",
+    draws=Draws(uneven=True),
+    excluded=(HIDDEN, LOSSY, lacks("has no join: all ranks have as many batches", "join")),
+    after="GRAD-9",
 )
 def uneven_batches(view: EvidenceView, tally: Tally) -> Failure | None:
     """Judge cases in which ranks run out of batches, step by step among the ranks with a batch."""
@@ -621,7 +711,13 @@ def uneven_batches(view: EvidenceView, tally: Tally) -> Failure | None:
 @training.rule(
     "GRAD-12",
     "A step of K micro-steps is one step on a global batch of K * W * B samples.",
-    (TWO_RANKS, "several micro-steps"),
+    needs=(TWO_RANKS, "several micro-steps"),
+    source=_SOURCE,
+    level="capability",
+    draws=Draws(accumulated=True),
+    excluded=(HIDDEN, LOSSY, _ONE_BACKWARD),
+    after="GRAD-6",
+    script=Script(checks=MEAN),
 )
 def batch_arithmetic(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare with the oracle on all samples as one batch of one rank.
@@ -703,9 +799,26 @@ CHECKPOINTS = {
 @training.rule(
     "GRAD-13",
     "However a step's forwards and backwards follow one another, whatever of a forward backward "
-    "computes again, however often a layer is called, and whatever gradients are part of the "
-    "loss, the gradient is the mean of the ranks' local gradients.",
-    (TWO_RANKS, *PASSES.values(), *CHECKPOINTS.values(), TWICE, PENALTY),
+    "computes again, however often a layer is called, and whatever gradients are part of the loss, the gradient is "
+    "the mean of the ranks' local gradients.",
+    needs=(TWO_RANKS, *PASSES.values(), *CHECKPOINTS.values(), TWICE, PENALTY),
+    source=_SOURCE,
+    level="capability",
+    draws=Draws(passes=True),
+    excluded=(
+        HIDDEN,
+        LOSSY,
+        lacks(
+            "every forward is followed by its backward, which computes nothing again",
+            "joint",
+            "retained",
+            "penalty",
+            "twice",
+            "checkpointed",
+            "reentrant",
+        ),
+    ),
+    after="GRAD-8",
 )
 def any_order_of_passes(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare with the mean again, on cases with other pass orders or with recomputed layers."""

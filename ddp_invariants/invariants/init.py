@@ -6,13 +6,18 @@ Wrapping changes nothing else.
 from ddp_invariants.implementation.declarations import SHARDED
 from ddp_invariants.invariants.compare import parted
 from ddp_invariants.invariants.diagnosis import starts
-from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
+from ddp_invariants.invariants.draws import ANY_WORLD, Draws
+from ddp_invariants.invariants.exclusions import NO_BUFFERS, SEEDED, Exclusion
+from ddp_invariants.invariants.rule import LI, MovedAfter, NotAbout, Script, Tally, Unjudged
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.evidence import Moment
 from ddp_invariants.records.verdict import Failure
 
+_SOURCE = f"{LI}: all processes start from the same model state"
+
 _COLUMNS = ("name", "dtype", "shape", "requires_grad", "tied to", "kind")
 DIFFERED = "ranks differed before wrapping"
+SOURCE_CHANGED = "wrapping changed a value on the source rank"
 
 
 def _like_the_source(
@@ -47,7 +52,11 @@ def _like_the_source(
 @training.rule(
     "INIT-1",
     "When the first forward starts, every parameter on every rank is what rank 0 built.",
-    (DIFFERED, "a group without rank 0"),
+    needs=(DIFFERED, "a group without rank 0"),
+    source=_SOURCE,
+    excluded=(SEEDED,),
+    after="INIT-3",
+    script=Script(checks=("start", "started_parameters"), follows_scaler=True),
 )
 def parameters_are_the_sources(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare bitwise with rank 0; the ranks were built differently on purpose."""
@@ -56,7 +65,17 @@ def parameters_are_the_sources(view: EvidenceView, tally: Tally) -> Failure | No
     return _like_the_source(view, tally, "INIT-1", "parameters", "built", "forward")
 
 
-@training.rule("INIT-2", "The same for buffers: float, integer and bool.", (DIFFERED,))
+@training.rule(
+    "INIT-2",
+    "The same for buffers: float, integer and bool.",
+    needs=(DIFFERED,),
+    source=_SOURCE,
+    level="capability",
+    draws=Draws(buffers=True),
+    excluded=(SEEDED, NO_BUFFERS),
+    after="INIT-1",
+    script=Script(checks=("start", "started_buffers"), follows_scaler=True),
+)
 def buffers_are_the_sources(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare bitwise with rank 0; the ranks were built differently on purpose."""
     if view.case.init == "equal":
@@ -66,14 +85,18 @@ def buffers_are_the_sources(view: EvidenceView, tally: Tally) -> Failure | None:
     return _like_the_source(view, tally, "INIT-2", "buffers", "built buffers", "forward buffers")
 
 
-SOURCE_CHANGED = "wrapping changed a value on the source rank"
 """The fact that INIT-3 reports if a value changed, but nothing of the structure."""
 
 
 @training.rule(
     "INIT-3",
     "Wrapping changes no name, shape, dtype, requires_grad flag or tying, and on rank 0 no value.",
-    ("tied parameter", "frozen parameter"),
+    needs=("tied parameter", "frozen parameter"),
+    source=_SOURCE,
+    draws=Draws(world_sizes=ANY_WORLD, every_kind=True),
+    after="COMM-2",
+    moved_after=MovedAfter("INIT-4", lambda failure: failure.fact == SOURCE_CHANGED),
+    script=Script(checks=("structure",), follows_scaler=True),
 )
 def wrapping_changes_nothing_else(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare the structure on every rank, and the bits on the source rank."""
@@ -140,6 +163,15 @@ def wrapping_changes_nothing_else(view: EvidenceView, tally: Tally) -> Failure |
 @training.rule(
     "INIT-4",
     "An implementation that relies on equal seeds instead of a broadcast still starts identical.",
+    source="what some implementations do instead",
+    level="declared",
+    excluded=(
+        Exclusion(
+            "synchronises at the start (INIT-1)", lambda claims: claims.declared.init != "seed"
+        ),
+    ),
+    after="INIT-2",
+    script=Script(checks=("start",), follows_scaler=True),
 )
 def equal_seeds_start_identical(view: EvidenceView, tally: Tally) -> Failure | None:
     """Judge only implementations that declare init = seed."""

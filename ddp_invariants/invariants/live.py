@@ -2,15 +2,20 @@
 
 import re
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 from ddp_invariants.cases.program import BetweenStepsKind
 from ddp_invariants.invariants import grad, param
-from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
+from ddp_invariants.invariants.draws import ANY_WORLD, FEW_RANKS, Draws
+from ddp_invariants.invariants.exclusions import LOSSY, Exclusion, lacks
+from ddp_invariants.invariants.rule import MEAN, SEVERAL_RUNS, NotAbout, Script, Tally, Unjudged
 from ddp_invariants.invariants.shard import ShardView, sharding
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.evidence import Incident, RankEvidence
 from ddp_invariants.records.verdict import Failure
+
+_SOURCE = "what anybody expects of a program: it ends, and what was caught does no harm"
 
 
 def _of_the_implementation(text: str) -> str:
@@ -30,7 +35,16 @@ def _of_the_implementation(text: str) -> str:
 _REQUIREMENT = "Every case ends within its deadline on every rank."
 
 
-@training.rule("LIVE-1", _REQUIREMENT)
+@training.rule(
+    "LIVE-1",
+    _REQUIREMENT,
+    source=_SOURCE,
+    draws=Draws(world_sizes=ANY_WORLD),
+    after="LIVE-3",
+    confirmations=1,
+    counts_when_injected=True,
+    script=Script(checks=("last_forward",), follows_unused=True, follows_scaler=True),
+)
 def every_case_ends(view: EvidenceView, tally: Tally) -> Failure | None:
     """Judge ranks that hang or die; a rank that raises has ended."""
     if view.case.kills:
@@ -85,7 +99,7 @@ def every_case_ends(view: EvidenceView, tally: Tally) -> Failure | None:
     raise Unjudged(view.cut_short)
 
 
-@sharding.rule("LIVE-1", _REQUIREMENT)
+@partial(sharding.add, training.rules["LIVE-1"])
 def every_sampler_answers(view: ShardView, tally: Tally) -> Failure | None:
     """Judge a sampler that hangs or ends its process."""
     tally.compared += 1
@@ -184,10 +198,18 @@ FORWARD_ERROR, BACKWARD_ERROR = "an exception in forward", "an exception in back
 
 @training.rule(
     "LIVE-2",
-    "An exception in the user's forward or backward reaches the user, and after it has been "
-    "caught on all ranks the next step is right.",
-    (FORWARD_ERROR, BACKWARD_ERROR),
+    "An exception in the user's forward or backward reaches the user, and after it has been caught on all "
+    "ranks the next step is right.",
+    needs=(FORWARD_ERROR, BACKWARD_ERROR),
+    source=_SOURCE,
+    level="capability",
+    draws=Draws(world_sizes=FEW_RANKS, injected_failures=("forward error", "backward error")),
+    excluded=(lacks("does not go on after an exception", "forward_error", "backward_error"),),
+    after="COMM-1",
     costs=2,
+    repeats_undisturbed=lambda case: case.injected_failure is not None,
+    counts_when_injected=True,
+    script=Script(checks=(*MEAN, "surfaced")),
 )
 def a_caught_exception_does_no_harm(view: EvidenceView, tally: Tally) -> Failure | None:
     """Judge cases with an injected exception: it must reach the user, and every step must be right.
@@ -233,8 +255,18 @@ def a_caught_exception_does_no_harm(view: EvidenceView, tally: Tally) -> Failure
     "LIVE-3",
     "A rank that dies makes the others fail with an error, never hang, never finish with wrong "
     "parameters.",
-    ("a rank died",),
+    needs=("a rank died",),
+    source=_SOURCE,
+    draws=Draws(world_sizes=FEW_RANKS, perturbed=("none",), injected_failures=("death",)),
+    excluded=(
+        Exclusion(
+            "NCCL tells nobody of a death before a timeout of minutes",
+            lambda claims: claims.backend.carrier == "nccl",
+        ),
+    ),
+    after="LIVE-2",
     costs=4,
+    counts_when_injected=True,
 )
 def a_death_is_told_to_the_others(view: EvidenceView, tally: Tally) -> Failure | None:
     """Judge cases in which a rank is killed as a step starts.
@@ -296,8 +328,13 @@ The first run does not count, nor does a single growth.
 @training.rule(
     "LIVE-4",
     "Nothing is left behind: no thread, file descriptor or process more than before.",
-    ("repeated",),
+    needs=("repeated",),
+    source=_SOURCE,
+    draws=Draws(world_sizes=FEW_RANKS, rounds=4),
+    after="COMM-5",
     costs=4,
+    counts_when_injected=True,
+    script=SEVERAL_RUNS,
 )
 def nothing_is_left_behind(view: EvidenceView, tally: Tally) -> Failure | None:
     """Judge cases that repeat the run in the same processes: a leak grows after every run."""
@@ -339,11 +376,47 @@ INTERLUDES: dict[BetweenStepsKind, str] = {
 
 @training.rule(
     "LIVE-5",
-    "What a program does between two steps on all ranks (it evaluates, runs a forward of which "
-    "nothing comes, lowers the learning rate, momentum or weight decay, freezes or unfreezes a "
-    "layer, casts parameters and casts them back, takes a deep copy, assigns a state as new "
-    "tensors) leaves the steps after it right.",
-    tuple(INTERLUDES.values()),
+    "What a program does between two steps on all ranks (it evaluates, runs a forward of which nothing "
+    "comes, lowers the learning rate, momentum or weight decay, freezes or unfreezes a layer, casts parameters and "
+    "casts them back, takes a deep copy, assigns a state as new tensors) leaves the steps after it right.",
+    needs=tuple(INTERLUDES.values()),
+    source=_SOURCE,
+    level="capability",
+    draws=Draws(
+        clipped=True,
+        scaled=8,
+        autocast=8,
+        between_steps=(
+            "evaluation",
+            "forward only",
+            "learning rate",
+            "freeze",
+            "unfreeze",
+            "cast",
+            "copy",
+            "assign",
+            "evaluation with gradients",
+            "decay",
+        ),
+    ),
+    excluded=(
+        lacks(
+            "does nothing between steps",
+            "evaluation",
+            "evaluation_with_gradients",
+            "forward_only",
+            "learning_rate",
+            "decay",
+            "freeze",
+            "unfreeze",
+            "cast",
+            "copy",
+            "assign",
+        ),
+        LOSSY,
+    ),
+    after="PARAM-5",
+    counts_when_injected=True,
 )
 def interludes_do_no_harm(view: EvidenceView, tally: Tally) -> Failure | None:
     """Judge cases with between-steps actions: every step's gradients and update must be right."""

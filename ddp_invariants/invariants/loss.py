@@ -7,16 +7,30 @@ import numpy as np
 from ddp_invariants.cases.formats import LARGEST, ROUNDOFF
 from ddp_invariants.invariants.compare import number
 from ddp_invariants.invariants.diagnosis import losses
-from ddp_invariants.invariants.rule import Tally
+from ddp_invariants.invariants.draws import ANY_WORLD, Draws
+from ddp_invariants.invariants.exclusions import BY_ITSELF, Exclusion
+from ddp_invariants.invariants.rule import Script, Tally
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.oracle.balls import gamma
 from ddp_invariants.records.verdict import Failure
+
+_SOURCE = (
+    "the definition of data parallelism: each rank computes on its own batch, with the model as it "
+    "is"
+)
 
 CAST = "a forward under autocast"
 
 
 @training.rule(
-    "LOSS-1", "Each rank's loss is bitwise its unwrapped twin's on its own batch.", (CAST,)
+    "LOSS-1",
+    "Each rank's loss is bitwise its unwrapped twin's on its own batch.",
+    needs=(CAST,),
+    source=_SOURCE,
+    draws=Draws(world_sizes=ANY_WORLD, autocast=4),
+    excluded=(BY_ITSELF,),
+    after="RNG-1",
+    script=Script(checks=("twin", "own_loss"), follows_scaler=True),
 )
 def loss_is_the_twins(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare each rank's loss bitwise with that of its unwrapped twin module.
@@ -43,7 +57,16 @@ def loss_is_the_twins(view: EvidenceView, tally: Tally) -> Failure | None:
 @training.rule(
     "LOSS-2",
     "Ranks whose batches differ report different losses, ranks with the same batch the same.",
-    ("batches differed", "ranks shared a batch"),
+    needs=("batches differed", "ranks shared a batch"),
+    source=_SOURCE,
+    excluded=(
+        Exclusion(
+            "its loss holds no tags that tell batches apart",
+            lambda claims: claims.declared.loss != "tagged",
+        ),
+    ),
+    after="BUF-2",
+    script=Script(checks=("losses_differ",), follows_dropout=False),
 )
 def losses_differ_as_batches_do(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare the losses of every two ranks.
@@ -99,6 +122,10 @@ def losses_differ_as_batches_do(view: EvidenceView, tally: Tally) -> Failure | N
 @training.rule(
     "LOSS-3",
     "With equal batch sizes the mean of the ranks' losses is the loss of the global batch.",
+    source=_SOURCE,
+    draws=Draws(world_sizes=ANY_WORLD),
+    after="LOSS-2",
+    script=Script(checks=("mean_loss",), follows_dropout=False),
 )
 def mean_loss_is_the_global_batchs(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare with float64 on the global batch, within the forward's derived bound."""

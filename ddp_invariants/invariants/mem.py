@@ -1,7 +1,8 @@
 """MEM: the memory that sharding promises to save; a rank holds at most its share of each kind."""
 
 from ddp_invariants.cases.formats import ITEM_SIZE
-from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
+from ddp_invariants.invariants.exclusions import Exclusion
+from ddp_invariants.invariants.rule import OBSERVED_ONLY, NotAbout, Tally, Unjudged
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.evidence import Slot
 from ddp_invariants.records.verdict import Failure
@@ -12,9 +13,14 @@ _MOMENTS = {"sgd": 1, "adam": 2, "adamw": 2}
 
 @training.rule(
     "MEM-1",
-    "Each rank's parameter, gradient and optimizer-state bytes are at most the claimed share, "
-    "plus the stated padding.",
-    ("more than one rank", "optimizer with state"),
+    "Each rank's parameter, gradient and optimizer-state bytes are at most the claimed share, plus the "
+    "stated padding.",
+    needs=("more than one rank", "optimizer with state"),
+    source="Rajbhandari et al. 2020, ZeRO, arXiv:1910.02054: the stages' shares",
+    level="declared",
+    excluded=(Exclusion("shards nothing", lambda claims: not claims.declared.zero),),
+    after="LIVE-4",
+    script=OBSERVED_ONLY,
 )
 def at_most_the_claimed_share(view: EvidenceView, tally: Tally) -> Failure | None:
     """Count storages, each once, at the end of each step; gradients when they must be ready.

@@ -7,11 +7,15 @@ import numpy as np
 from ddp_invariants.cases.program import LossScale
 from ddp_invariants.invariants.compare import outside, parted
 from ddp_invariants.invariants.diagnosis import updates
+from ddp_invariants.invariants.draws import ANY_WORLD, Draws
+from ddp_invariants.invariants.exclusions import BY_ITSELF, LOSSY, Exclusion, lacks
 from ddp_invariants.invariants.grad import TWO_RANKS, mean_of_the_local_gradients
-from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
+from ddp_invariants.invariants.rule import NotAbout, Script, Tally, Unjudged
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.evidence import Moment
 from ddp_invariants.records.verdict import Failure
+
+_SOURCE = "what follows from equal states and equal gradients with equal optimizers"
 
 
 def _identical(
@@ -37,7 +41,10 @@ def _identical(
 @training.rule(
     "PARAM-1",
     "After every optimizer step all parameters are bitwise identical on all ranks.",
-    (TWO_RANKS,),
+    needs=(TWO_RANKS,),
+    source=_SOURCE,
+    after="GRAD-10",
+    script=Script(checks=("equal_parameters",), follows_unused=True, follows_scaler=True),
 )
 def identical_on_all_ranks(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare bitwise, on every step."""
@@ -50,7 +57,20 @@ def identical_on_all_ranks(view: EvidenceView, tally: Tally) -> Failure | None:
     )
 
 
-@training.rule("PARAM-2", "So is the optimizer's state.", (TWO_RANKS, "optimizer with state"))
+@training.rule(
+    "PARAM-2",
+    "So is the optimizer's state.",
+    needs=(TWO_RANKS, "optimizer with state"),
+    source=_SOURCE,
+    excluded=(
+        Exclusion(
+            "the optimizer's state is the implementation's own affair",
+            lambda claims: bool(claims.declared.zero) or claims.declared.optimizer == "own",
+        ),
+    ),
+    after="PARAM-1",
+    script=Script(checks=("equal_state",), follows_unused=True, follows_scaler=True),
+)
 def optimizer_state_is_identical(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare momentum, moments and step counts bitwise."""
     if any(tensors.layout.slots for tensors in view.every_rank("state")):
@@ -93,7 +113,7 @@ def _moved_between(view: EvidenceView, tally: Tally, step: int) -> Failure | Non
 @training.rule(
     "PARAM-3",
     "Every step moves the parameters as single-process training on the global batch does.",
-    (
+    needs=(
         TWO_RANKS,
         "momentum",
         "weight decay",
@@ -103,6 +123,11 @@ def _moved_between(view: EvidenceView, tally: Tally, step: int) -> Failure | Non
         "a fused step",
         "gradients clipped",
     ),
+    source=_SOURCE,
+    draws=Draws(world_sizes=ANY_WORLD, least_steps=2, clipped=True, scaled=8, autocast=8),
+    excluded=(LOSSY,),
+    after="PARAM-2",
+    script=Script(checks=("twin", "plain", "mean", "trajectory"), follows_main=False),
 )
 def trajectory_of_single_process_training(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare with the oracle: bitwise if the arithmetic is exact, else within a derived bound."""
@@ -150,7 +175,27 @@ def every_step(view: EvidenceView, tally: Tally) -> Failure | None:
     return failure or trajectory_of_single_process_training(view, tally)
 
 
-@training.rule("PARAM-4", "At W = 1 training is bitwise plain training.", ("one rank",))
+@training.rule(
+    "PARAM-4",
+    "At W = 1 training is bitwise plain training.",
+    needs=("one rank",),
+    source=_SOURCE,
+    level="capability",
+    draws=Draws(world_sizes=(1,)),
+    excluded=(
+        BY_ITSELF,
+        Exclusion(
+            "declares that gradients are rounded",
+            lambda claims: claims.declared.exactness != "bitwise",
+        ),
+        Exclusion(
+            "declares that the optimizer updates a copy", lambda claims: bool(claims.declared.main)
+        ),
+        lacks("does not run in a world of one rank", "one_rank"),
+    ),
+    after="LOSS-3",
+    script=Script(checks=("plain", "alone")),
+)
 def one_rank_is_plain_training(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare with the same steps without a wrapper, in the same process."""
     if view.case.world_size > 1:
@@ -195,7 +240,13 @@ def one_rank_is_plain_training(view: EvidenceView, tally: Tally) -> Failure | No
 @training.rule(
     "PARAM-5",
     "Frozen parameters do not move, nor those frozen for a while.",
-    ("frozen parameter", "frozen for a while"),
+    needs=("frozen parameter", "frozen for a while"),
+    source=_SOURCE,
+    level="capability",
+    draws=Draws(world_sizes=ANY_WORLD, every_kind=True, between_steps=("freeze", "unfreeze")),
+    excluded=(lacks("takes no frozen parameters", "frozen"),),
+    after="GRAD-4",
+    script=Script(checks=("frozen",)),
 )
 def frozen_parameters_stay(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare bitwise from the first forward on, or over each step that freezes the parameter."""
@@ -239,10 +290,19 @@ SCALED = (
 
 @training.rule(
     "PARAM-6",
-    "With a loss scaler every rank skips the same steps, those whose gradients are not finite "
-    "and no other, and moves nothing in them; the other steps are those of training without one; "
-    "and all ranks have one scale.",
-    SCALED,
+    "With a loss scaler every rank skips the same steps, those whose gradients are not finite and no "
+    "other, and moves nothing in them; the other steps are those of training without one; and all ranks have one "
+    "scale.",
+    needs=SCALED,
+    source=(
+        "the documentation of torch.amp.GradScaler: a step whose gradients overflow is skipped, and "
+        "the scale reduced"
+    ),
+    level="capability",
+    draws=Draws(least_steps=2, scaled=1, autocast=4),
+    excluded=(LOSSY, lacks("takes no loss scaler", "scaler")),
+    after="GRAD-7",
+    script=Script(checks=("twin", "skips"), follows_scaler=True),
 )
 def every_rank_skips_the_same_steps(view: EvidenceView, tally: Tally) -> Failure | None:
     """Judge each rank's scale, check that skipped steps move nothing, and judge the other steps.

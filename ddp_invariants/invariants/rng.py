@@ -14,7 +14,9 @@ from math import log2
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.invariants.diagnosis import streams
 from ddp_invariants.invariants.diagnosis.streams import Pair
-from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
+from ddp_invariants.invariants.draws import Draws
+from ddp_invariants.invariants.exclusions import lacks
+from ddp_invariants.invariants.rule import NotAbout, Script, Tally, Unjudged
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.evidence import Tensors
 from ddp_invariants.records.verdict import Failure
@@ -26,10 +28,18 @@ RANKS, FORWARDS = "several ranks drew", "a rank drew in several forwards"
 
 @training.rule(
     "RNG-1",
-    "Ranks that were seeded differently draw random numbers of their own: in training no forward "
-    "draws what another rank's does, or an earlier one of its rank; in evaluation nothing is "
-    "drawn.",
-    (RANKS, FORWARDS),
+    "Ranks that were seeded differently draw random numbers of their own: in training no forward draws "
+    "what another rank's does, or an earlier one of its rank; in evaluation nothing is drawn.",
+    needs=(RANKS, FORWARDS),
+    source="the notes on reproducibility and torch.manual_seed in torch's documentation: "
+    "whoever seeds ranks differently means their random numbers to differ",
+    level="capability",
+    draws=Draws(
+        between_steps=("evaluation", "forward only", "evaluation with gradients"), drawing=True
+    ),
+    excluded=(lacks("takes no layers that draw random numbers", "dropout"),),
+    after="BUF-1",
+    script=Script(checks=("draws",)),
 )
 def random_numbers_are_each_ranks_own(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare each forward's bits with those of other ranks, and of the same rank's other forwards.

@@ -1,12 +1,23 @@
-"""A rule: a requirement, the situations it needs, and the pure function that judges."""
+"""A rule: one row of all that is known of it, and the pure function that judges it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from functools import partial
+from typing import Generic, Literal, ParamSpec, TypeVar
 
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.invariants.draws import Draws, ShardDraws
+from ddp_invariants.invariants.exclusions import Claims, Exclusion
 from ddp_invariants.records.verdict import Failure, Finding
 
 Subject = TypeVar("Subject")
+Known = ParamSpec("Known")
+Level = Literal["core", "capability", "declared", "observed"]
+
+CONFIRMATIONS = 3
+"""Runs in fresh processes in which a failure is to be seen again."""
+LI = "Li et al. 2020, PyTorch Distributed, arXiv:2006.15704, section 3.2"
+"""The source of most rules about gradients."""
 
 
 class Unjudged(Exception):
@@ -34,24 +45,136 @@ class Tally:
     observed: list[float] = field(default_factory=list)
 
 
+Judge = Callable[[Subject, Tally], Failure | None]
+"""Looks at one case's evidence, counts into a tally and returns the first failure."""
+
+
 @dataclass(frozen=True)
-class Rule(Generic[Subject]):
-    """One rule of the specification.
+class Script:
+    """How an exported script of plain torch shows a rule's failure.
 
     Attributes:
-        id: Such as `GRAD-2`; it never changes.
+        checks: Parts of the script's template that look for the failure.
+        beyond: Why no script shows the failure; empty where one does.
+        follows_unused: Whether a script shows the failure where a forward passes layers by.
+        follows_scaler: Whether a script shows the failure where the loss is scaled.
+        follows_dropout: Whether a script shows the failure where layers draw random numbers.
+        follows_main: Whether a script shows the failure where the optimizer updates a copy.
+    """
+
+    checks: tuple[str, ...] = ()
+    beyond: str = ""
+    follows_unused: bool = False
+    follows_scaler: bool = False
+    follows_dropout: bool = True
+    follows_main: bool = True
+
+
+MEAN = ("twin", "mean", "gradients", "held")
+"""The checks of a script that compares gradients with the mean of the ranks' local ones."""
+OBSERVED_ONLY = Script(beyond="what is observed or counted, not compared, is not for a script")
+SEVERAL_RUNS = Script(beyond="it is about two runs of the case, or many")
+
+
+@dataclass(frozen=True)
+class MovedAfter:
+    """An exception from a rule's place in the order of causes.
+
+    Attributes:
+        rule: The rule that explains such a failure.
+        when: Whether a failure is such a one.
+    """
+
+    rule: str
+    when: Callable[[Failure], bool]
+
+
+def _never(_: TrainingCase) -> bool:
+    return False
+
+
+@dataclass(frozen=True)
+class Row:
+    """All that is known of a rule, but for the function that judges it.
+
+    Attributes:
+        id: Such as `GRAD-2`; fixed for ever.
         requirement: The requirement, in one sentence.
-        needs: Situations that a run must contain; without them the rule has proved nothing.
-        judge: Reads one case's evidence, counts into a tally and returns the first failure.
-        costs: The cost of one case of this rule, in ordinary cases. The rule's property draws so
-            many times fewer cases.
+        needs: Situations without which the rule has proved nothing in a run.
+        source: Where the requirement comes from.
+        level: `core` for every implementation; `capability` where one is offered; `declared` where
+            it is declared; `observed` if the rule never judges.
+        draws: The cases of the rule's own property.
+        excluded: Reasons for which the rule does not apply, the first that holds is reported.
+        after: The rule right before in the order of causes. In one and the same case, a failure of
+            it, and of every rule before it, explains a failure of this rule. Of two rules about the
+            same values the narrower comes first: the smallest case contains its situation because
+            the fault needs it. Empty for the first rule, and for rules outside the order.
+        moved_after: Which failures have another place in the order of causes.
+        costs: How many ordinary cases one of the rule's own takes as long as; its property draws so
+            many fewer.
+        confirmations: Runs in fresh processes in which a failure is to be seen again.
+        observed_groups: Whether the rule needs process groups that record every collective.
+        rests_on_probes: Whether the rule applies only where a probe has seen a capability, which no
+            declaration tells.
+        repeats_undisturbed: Whether a case is run a second time, without perturbation and injected
+            failure.
+        counts_when_injected: Whether a failure counts in a case with an injected failure. Other
+            rules' failures do not: wrong gradients after an exception are reported once.
+        script: How an exported script shows a failure.
     """
 
     id: str
     requirement: str
-    needs: tuple[str, ...]
-    judge: Callable[[Subject, Tally], Failure | None]
+    needs: tuple[str, ...] = ()
+    source: str = ""
+    level: Level = "core"
+    draws: Draws | ShardDraws = field(default_factory=Draws)
+    excluded: tuple[Exclusion, ...] = ()
+    after: str = ""
+    moved_after: MovedAfter | None = None
     costs: int = 1
+    confirmations: int = CONFIRMATIONS
+    observed_groups: bool = False
+    rests_on_probes: bool = False
+    repeats_undisturbed: Callable[[TrainingCase], bool] = _never
+    counts_when_injected: bool = False
+    script: Script = field(default_factory=Script)
+
+    @property
+    def invariant(self) -> str:
+        """The invariant that the rule belongs to, such as `GRAD`."""
+        return invariant_of(self.id)
+
+    @property
+    def is_about_samplers(self) -> bool:
+        """Whether the rule judges a sampler; the others judge training."""
+        return self.invariant == "SHARD"
+
+    @property
+    def is_about_values(self) -> bool:
+        """Whether the rule compares values, not the course of collectives or processes."""
+        return self.invariant not in ("COMM", "LIVE")
+
+    def why_excluded(self, claims: Claims) -> str:
+        """Return the first reason for which the rule does not apply; empty where it applies."""
+        return next((one.reason for one in self.excluded if one.applies(claims)), "")
+
+
+def invariant_of(rule: str) -> str:
+    """Return the invariant in a rule's id."""
+    return rule.partition("-")[0]
+
+
+@dataclass(frozen=True)
+class Rule(Row, Generic[Subject]):
+    """One rule of the specification.
+
+    Attributes:
+        judge: The function that judges a case by its evidence.
+    """
+
+    judge: Judge[Subject] = field(kw_only=True)
 
     def find(self, subject: Subject) -> Finding:
         """Judge one case."""
@@ -90,22 +213,30 @@ class Rule(Generic[Subject]):
 
 
 class RuleSet(Generic[Subject]):
-    """The rules about one kind of evidence; a cause comes before its consequences."""
+    """The rules about one kind of evidence.
+
+    Attributes:
+        rules: The rules by id, in the order they were added.
+        rule: A decorator that adds a judge as a rule; its arguments are those of `Row`.
+    """
 
     def __init__(self) -> None:
         self.rules: dict[str, Rule[Subject]] = {}
+        self.rule = self._taking(Row)
 
-    def rule(
-        self, identifier: str, requirement: str, needs: tuple[str, ...] = (), *, costs: int = 1
-    ) -> Callable[
-        [Callable[[Subject, Tally], Failure | None]], Callable[[Subject, Tally], Failure | None]
-    ]:
-        """Register a judge as a rule."""
+    def add(self, row: Row, judge: Judge[Subject]) -> Judge[Subject]:
+        """Add a rule by its row and its judge."""
+        self.rules[row.id] = Rule(**{**vars(row), "judge": judge})
+        return judge
 
-        def register(
-            judge: Callable[[Subject, Tally], Failure | None],
-        ) -> Callable[[Subject, Tally], Failure | None]:
-            self.rules[identifier] = Rule(identifier, requirement, needs, judge, costs)
-            return judge
+    def _taking(
+        self, make: Callable[Known, Row]
+    ) -> Callable[Known, Callable[[Judge[Subject]], Judge[Subject]]]:
+        """Return a decorator that takes the arguments of a row."""
 
-        return register
+        def rule(
+            *arguments: Known.args, **options: Known.kwargs
+        ) -> Callable[[Judge[Subject]], Judge[Subject]]:
+            return partial(self.add, make(*arguments, **options))
+
+        return rule

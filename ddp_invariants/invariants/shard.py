@@ -14,9 +14,13 @@ from ddp_invariants.implementation.declarations import SamplerDeclarations
 from ddp_invariants.invariants.diagnosis import resumption
 from ddp_invariants.invariants.diagnosis import shards as shards_of
 from ddp_invariants.invariants.diagnosis.causes import caused
+from ddp_invariants.invariants.draws import ShardDraws
+from ddp_invariants.invariants.exclusions import Exclusion, lacks
 from ddp_invariants.invariants.rule import NotAbout, RuleSet, Tally, Unjudged
 from ddp_invariants.records.evidence import FOREIGN, OWN, ShardEvidence
 from ddp_invariants.records.verdict import Cause, Failure
+
+_SOURCE = "the documentation of torch.utils.data.DistributedSampler"
 
 CHANCE_FREE = 13
 """Smallest dataset length at which two random permutations are equal with a chance below 1e-9.
@@ -103,7 +107,10 @@ sharding = RuleSet[ShardView]()
     "SHARD-1",
     "All ranks yield the same number of indices, len(sampler) says that number, and every index is "
     "in [0, N).",
-    ("N not divisible by W", "N < W"),
+    needs=("N not divisible by W", "N < W"),
+    source=_SOURCE,
+    draws=ShardDraws(),
+    after="SHARD-4",
 )
 def equal_lengths_in_range(view: ShardView, tally: Tally) -> Failure | None:
     """Count the indices that are yielded; `len` is compared with the count."""
@@ -159,9 +166,12 @@ def equal_lengths_in_range(view: ShardView, tally: Tally) -> Failure | None:
 
 @sharding.rule(
     "SHARD-2",
-    "Without drop_last the union of the shards covers all N indices; with it, exactly total "
-    "distinct ones.",
-    ("drop_last", "padding"),
+    "Without drop_last the union of the shards covers all N indices; with it, exactly total distinct "
+    "ones.",
+    needs=("drop_last", "padding"),
+    source=_SOURCE,
+    draws=ShardDraws(),
+    after="SHARD-1",
 )
 def shards_cover_the_dataset(view: ShardView, tally: Tally) -> Failure | None:
     """Compare sets of indices."""
@@ -206,7 +216,10 @@ def _brief(shards: list[list[int]]) -> str:
     "SHARD-3",
     "Shards are disjoint but for padding: total - N repetitions, none of an index more often than "
     "ceil(total / N); with drop_last nothing repeats.",
-    ("padding", "N divisible by W", "drop_last", "shuffle"),
+    needs=("padding", "N divisible by W", "drop_last", "shuffle"),
+    source=_SOURCE,
+    draws=ShardDraws(),
+    after="SHARD-2",
 )
 def shards_are_disjoint(view: ShardView, tally: Tally) -> Failure | None:
     """Count repetitions over all ranks."""
@@ -239,9 +252,12 @@ def shards_are_disjoint(view: ShardView, tally: Tally) -> Failure | None:
 
 @sharding.rule(
     "SHARD-4",
-    "Shards are fixed by the arguments alone: the same in every process, on re-iteration and "
-    "whatever the global generators hold, which iterating leaves untouched.",
-    ("shuffle", "two processes"),
+    "Shards are fixed by the arguments alone: the same in every process, on re-iteration and whatever "
+    "the global generators hold, which iterating leaves untouched.",
+    needs=("shuffle", "two processes"),
+    source=_SOURCE,
+    draws=ShardDraws(),
+    after="SHARD-5",
 )
 def shards_are_determined(view: ShardView, tally: Tally) -> Failure | None:
     """Compare two processes with different hash seeds and global random states."""
@@ -346,7 +362,12 @@ def _of_generators(view: ShardView) -> list[Cause]:
 @sharding.rule(
     "SHARD-5",
     "With shuffle, set_epoch changes the order; without, it does not.",
-    ("shuffle", "no shuffle"),
+    needs=("shuffle", "no shuffle"),
+    source=_SOURCE,
+    level="capability",
+    draws=ShardDraws(least_samples=CHANCE_FREE),
+    excluded=(lacks("cannot shuffle", "shuffle"),),
+    after="SHARD-7",
 )
 def epochs_change_the_order(view: ShardView, tally: Tally) -> Failure | None:
     """Judge only datasets so long that a chance repeat is below 1e-9.
@@ -394,7 +415,16 @@ def _of_the_same_order(view: ShardView, shards: list[list[int]]) -> list[Cause]:
 @sharding.rule(
     "SHARD-6",
     "A DataLoader over the sampler yields the same number of batches on every rank.",
-    ("last batch short",),
+    needs=("last batch short",),
+    source=_SOURCE,
+    draws=ShardDraws(loader=True),
+    excluded=(
+        Exclusion(
+            "declares padding = none: lengths differ",
+            lambda claims: claims.sampler.padding == "none",
+        ),
+    ),
+    after="SHARD-3",
 )
 def equal_numbers_of_batches(view: ShardView, tally: Tally) -> Failure | None:
     """Run torch's own DataLoader and count its batches."""
@@ -427,7 +457,13 @@ def equal_numbers_of_batches(view: ShardView, tally: Tally) -> Failure | None:
 
 
 @sharding.rule(
-    "SHARD-7", "Impossible arguments raise an error on construction; none is silently accepted."
+    "SHARD-7",
+    "Impossible arguments raise an error on construction; none is silently accepted.",
+    source=_SOURCE,
+    level="capability",
+    draws=ShardDraws(),
+    excluded=(lacks("is not told its rank", "given_rank"),),
+    after="MEM-1",
 )
 def impossible_arguments_are_refused(view: ShardView, tally: Tally) -> Failure | None:
     """Try three impossible arguments: rank below 0, rank W or above, world size below 1."""
@@ -451,9 +487,14 @@ def impossible_arguments_are_refused(view: ShardView, tally: Tally) -> Failure |
 @sharding.rule(
     "SHARD-8",
     "Each rank holds the declared part of the order: order[r::W] where strided, "
-    "order[r * L : (r + 1) * L] where contiguous; where scattered, the data that the first rank "
-    "has sent, and no index.",
-    ("more than one rank", "shuffle"),
+    "order[r * L : (r + 1) * L] where contiguous; where scattered, the data that the first rank has sent, and no "
+    "index.",
+    needs=("more than one rank", "shuffle"),
+    source=_SOURCE,
+    level="declared",
+    draws=ShardDraws(),
+    excluded=(Exclusion("declares no layout", lambda claims: not claims.sampler.layout),),
+    after="SHARD-6",
 )
 def declared_layout(view: ShardView, tally: Tally) -> Failure | None:
     """Compare each shard with its part of the order.
@@ -518,13 +559,18 @@ def _sent_by_the_first(view: ShardView, tally: Tally) -> Failure | None:
     "State saved after k batches and loaded into a new sampler goes on with exactly the rest of "
     "the epoch, on every rank; the epoch after it is whole again. So do ranks of another number, "
     "where claimed.",
-    (
+    needs=(
         "resumed in the middle",
         "more than one rank",
         "shuffle",
         "a later epoch",
         "another world size",
     ),
+    source="what a resumed training needs; torch's own sampler saves no state",
+    level="capability",
+    draws=ShardDraws(saved=True),
+    excluded=(lacks("goes on from no saved state", "resume"),),
+    after="SHARD-8",
 )
 def resumed_with_the_rest(view: ShardView, tally: Tally) -> Failure | None:
     """Judge a state saved in the middle of an epoch, and a state saved after a resumption."""
@@ -672,7 +718,12 @@ def _off(loaded: list[int], seen: resumption.Resumed) -> str:
 @sharding.rule(
     "SHARD-10",
     "Iterated by the workers of a DataLoader, each a copy, it yields a rank's samples once in all.",
-    ("several workers", "more than one rank", "fewer samples than workers"),
+    needs=("several workers", "more than one rank", "fewer samples than workers"),
+    source="the documentation of torch.utils.data.IterableDataset: each worker gets a copy of the dataset",
+    level="capability",
+    draws=ShardDraws(worked=True),
+    excluded=(lacks("does not claim to deal to the workers of a DataLoader", "workers"),),
+    after="SHARD-9",
 )
 def each_sample_by_one_worker(view: ShardView, tally: Tally) -> Failure | None:
     """Judge iterables that claim to support workers: each sample must come from one worker."""

@@ -5,10 +5,16 @@ from itertools import pairwise
 
 from ddp_invariants.invariants import param
 from ddp_invariants.invariants.compare import parted
+from ddp_invariants.invariants.draws import Draws
+from ddp_invariants.invariants.exclusions import lacks
 from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.evidence import Moment
 from ddp_invariants.records.verdict import Failure
+
+_SOURCE = (
+    "the documentation of torch.nn.Module and torch.optim.Optimizer: state_dict and load_state_dict"
+)
 
 _FORWARDS = ("evaluation", "evaluation with gradients", "forward only")
 RELOADED, STATEFUL = "saved and loaded", "optimizer with state"
@@ -22,10 +28,14 @@ _KEPT: tuple[tuple[str, Moment, Moment], ...] = (
 
 @training.rule(
     "STATE-1",
-    "What is trained, saved and loaded into a wrapper made anew, with its optimizer, is bitwise "
-    "what was saved, under the module's names or those with one prefix, and training goes on "
-    "from there.",
-    (RELOADED, STATEFUL),
+    "What is trained, saved and loaded into a wrapper made anew, with its optimizer, is bitwise what was "
+    "saved, under the module's names or those with one prefix, and training goes on from there.",
+    needs=(RELOADED, STATEFUL),
+    source=_SOURCE,
+    level="capability",
+    draws=Draws(between_steps=("reload",)),
+    excluded=(lacks("saves no state", "state"),),
+    after="PARAM-4",
 )
 def what_is_loaded_is_what_was_saved(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare parameters, buffers and the optimizer's state of cases that save and load.
@@ -117,9 +127,14 @@ _LOADED: tuple[tuple[str, Moment, Moment], ...] = (
 
 @training.rule(
     "STATE-2",
-    "What ranks of one number have trained and saved, those of another load bitwise, and go on "
-    "from there as training does.",
-    (FEWER, MORE, STATEFUL),
+    "What ranks of one number have trained and saved, those of another load bitwise, and go on from "
+    "there as training does.",
+    needs=(FEWER, MORE, STATEFUL),
+    source=_SOURCE,
+    level="capability",
+    draws=Draws(resized=True),
+    excluded=(lacks("another number of ranks cannot go on from its state", "resized"),),
+    after="STATE-1",
     costs=4,
 )
 def another_number_of_ranks_goes_on(view: EvidenceView, tally: Tally) -> Failure | None:

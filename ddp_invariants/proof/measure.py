@@ -62,9 +62,9 @@ def search(pool: Pool, job: Job, store: Path) -> Detection:
         pool, OnTrial(ddp, sampler, _scope(pool, planted)), Options(seed=seed, store=store)
     )
     rules = [
-        rule
-        for rule in ALL_RULES
-        if rule.startswith("SHARD") == planted.is_sampler and rule != "COMM-6"
+        rule.id
+        for rule in ALL_RULES.values()
+        if rule.is_about_samplers == planted.is_sampler and rule.level != "observed"
     ]
     survey = trial.survey(rules, job.cases or CASES * len(rules))
     if survey.sighting is None:

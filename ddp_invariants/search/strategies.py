@@ -5,7 +5,6 @@ What may be drawn at all is a `Scope` (scope.py), to which every case is fitted.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
@@ -28,7 +27,8 @@ from ddp_invariants.cases.program import (
     Unused,
 )
 from ddp_invariants.discovery.scope import Scope
-from ddp_invariants.invariants.shard import CHANCE_FREE
+from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.invariants.draws import PERTURBATIONS, Draws, ShardDraws
 from ddp_invariants.search.models import models, without_batch_norm
 
 _BUCKET_CAPS = (None, 1, 16, 64, 256, 1 << 20)
@@ -95,10 +95,6 @@ _SCALERS = st.builds(
 )
 """Some so large that what is multiplied by them overflows by itself: then the scale falls far, so that later steps do not."""
 _NO_SYNC: SearchStrategy[NoSync] = st.sampled_from(("plain", "plain", "nested", "error"))
-PERTURBATIONS: tuple[PerturbationKind, ...] = ("none",) * 13 + ("withheld", "withheld", "delays")
-"""What rules draw that are not about timing: mostly nothing, since a violation is best told by the rule that is."""
-
-
 _UNUSED = st.lists(
     st.tuples(st.sampled_from((0, 0, 0, 1, 2, 3)), _COINS, _SMALL, _COINS, _SMALL),
     min_size=1,
@@ -521,34 +517,6 @@ def shard_cases(
     )
 
 
-_PERTURBED: dict[str, tuple[PerturbationKind, ...]] = {
-    "COMM-2": ("withheld", "late", "delays"),
-    "GPU-1": ("slow communication", "slow computation"),
-    "COMM-3": ("withheld",),
-    "COMM-5": ("none",),
-    "LIVE-3": ("none",),
-}
-_INJECTED_FAILURES: dict[str, tuple[InjectedFailureKind, ...]] = {
-    "LIVE-2": ("forward error", "backward error"),
-    "LIVE-3": ("death",),
-}
-_BETWEEN_STEPS_OF: dict[str, tuple[BetweenStepsKind, ...]] = {
-    "LIVE-5": (
-        "evaluation",
-        "forward only",
-        "learning rate",
-        "freeze",
-        "unfreeze",
-        "cast",
-        "copy",
-        "assign",
-        "evaluation with gradients",
-        "decay",
-    ),
-    "PARAM-5": ("freeze", "unfreeze"),
-    "STATE-1": ("reload",),
-    "RNG-1": ("evaluation", "forward only", "evaluation with gradients"),
-}
 _NEEDED: dict[BetweenStepsKind, str] = {
     "evaluation with gradients": "evaluation_with_gradients",
     "forward only": "forward_only",
@@ -556,67 +524,22 @@ _NEEDED: dict[BetweenStepsKind, str] = {
     "reload": "state",
 }
 """The capability that an interlude needs, where it has another name."""
-_CAST = {"LOSS-1": 4, "GRAD-3": 8, "PARAM-3": 8, "PARAM-6": 4, "LIVE-5": 8}
-"""In one of how many cases of a rule forwards run under autocast."""
-_SCALED = {"PARAM-6": 1, "PARAM-3": 8, "LIVE-5": 8}
-"""In one of how many cases of a rule a loss scaler is."""
-_EVERY_KIND = ("INIT-3", "GRAD-4", "PARAM-5", "COMM-5")
-_ANY_WORLD = ("INIT-3", "LOSS-1", "LOSS-3", "GRAD-3", "GRAD-4", "PARAM-3", "PARAM-5", "LIVE-1")
-_FEW_RANKS = ("COMM-4", "COMM-5", "LIVE-2", "LIVE-3", "LIVE-4")
-"""Rules whose cases cost more with every rank, and show nothing more."""
 
 
 def cases_for(rule: str, scope: Scope) -> SearchStrategy[TrainingCase] | SearchStrategy[ShardCase]:
-    """What the property of a rule draws from: its own situations often, and little that another rule tells better."""
-    return (shard_cases if rule.startswith("SHARD") else training_cases)(scope, **_situations(rule))
-
-
-def _situations(rule: str) -> dict[str, Any]:
-    """What is asked of the cases of a rule's property."""
-    if rule.startswith("SHARD"):
-        return {
-            "least_samples": CHANCE_FREE if rule == "SHARD-5" else 0,
-            "loader": rule == "SHARD-6",
-            "saved": rule == "SHARD-9",
-            "worked": rule == "SHARD-10",
-        }
-    return {
-        "world_sizes": (2, 3, 4, 1)
-        if rule in _ANY_WORLD
-        else (2, 3)
-        if rule in _FEW_RANKS
-        else (1,)
-        if rule == "PARAM-4"
-        else (2, 3, 4),
-        "least_steps": 2
-        if rule in ("GRAD-5", "GRAD-9", "PARAM-3", "PARAM-6", "BUF-1", "BUF-2", "COMM-4", "COMM-5")
-        else 1,
-        "buffers": rule in ("INIT-2", "BUF-1", "BUF-2"),
-        "poisoned": rule == "GRAD-7",
-        "every_kind": rule in _EVERY_KIND,
-        "perturbed": _PERTURBED.get(rule, PERTURBATIONS),
-        "injected_failures": _INJECTED_FAILURES.get(rule, ()),
-        "rounds": 4 if rule == "LIVE-4" else 1,
-        "capped": rule in ("GRAD-6", "COMM-4", "COMM-5"),
-        "accumulated": rule in ("GRAD-8", "GRAD-12"),
-        "unused": rule in ("GRAD-8", "GRAD-9"),
-        "crossed": rule in ("GRAD-1", "COMM-1"),
-        "passes": rule == "GRAD-13",
-        "odd": rule == "GRAD-10",
-        "clipped": rule in ("PARAM-3", "LIVE-5"),
-        "scaled": _SCALED.get(rule, 0),
-        "autocast": _CAST.get(rule, 0),
-        "drawing": rule == "RNG-1",
-        "uneven": rule == "GRAD-11",
-        "resized": rule == "STATE-2",
-        "between_steps": _BETWEEN_STEPS_OF.get(rule, ()),
-        "written": rule == "BUF-2",
-    }
+    """Return the cases that the property of a rule draws from, as the rule's row says."""
+    draws = ALL_RULES[rule].draws
+    if isinstance(draws, ShardDraws):
+        return shard_cases(scope, **draws.options)
+    return training_cases(scope, **draws.options)
 
 
 def unlike(rules: Iterable[str]) -> list[str]:
-    """Of rules whose properties draw alike, the first: a search for anything need not draw the same cases twenty times."""
-    first: dict[str, str] = {}
+    """Return the first of all rules whose properties draw alike.
+
+    A search for any failure need not draw the same cases twenty times.
+    """
+    first: dict[Draws | ShardDraws, str] = {}
     for rule in rules:
-        first.setdefault(repr(_situations(rule)), rule)
+        first.setdefault(ALL_RULES[rule].draws, rule)
     return list(first.values())

@@ -40,8 +40,6 @@ from ddp_invariants.upgrades.pace import Cost, Ratio, cost, ratios
 
 SHRINK_RUNS = 150
 """Largest number of cases run on both sides to shrink the case of a new sort of difference."""
-_COSTLY = ("LIVE-3", "LIVE-4", "COMM-6")
-"""Rules whose cases end processes or repeat themselves, or that observe and never judge."""
 REPEATS = 3
 """Number of repeated runs of a smallest case on both sides."""
 NEEDED = """
@@ -362,9 +360,13 @@ def _drawn(scope: Scope, count: int, name: str) -> list[Case]:
 
     Every third case is a sampler's: sampler rules are few, and their cases cheap.
     """
-    rules = [rule for rule in ALL_RULES if not scope.excluded(rule) and rule not in _COSTLY]
+    rules = [
+        rule
+        for rule in ALL_RULES.values()
+        if not (scope.excluded(rule.id) or rule.draws.costly or rule.level == "observed")
+    ]
     about = {
-        of_sampler: unlike(rule for rule in rules if rule.startswith("SHARD") == of_sampler)
+        of_sampler: unlike(rule.id for rule in rules if rule.is_about_samplers == of_sampler)
         for of_sampler in (True, False)
     }
     examples = (

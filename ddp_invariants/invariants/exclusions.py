@@ -1,0 +1,72 @@
+"""Reasons for which a rule does not apply: a missing capability, or a declaration."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from ddp_invariants.implementation.declarations import Declarations, SamplerDeclarations
+from ddp_invariants.processes.backends import Backend
+
+
+class Claims(Protocol):
+    """The claims of an implementation, as far as rules need them; `discovery.scope.Scope` has them."""
+
+    @property
+    def declared(self) -> Declarations:
+        """The declarations of the DDP."""
+
+    @property
+    def sampler(self) -> SamplerDeclarations:
+        """The declarations of the sampler."""
+
+    @property
+    def backend(self) -> Backend:
+        """The backend that ranks communicate over, and the device of their tensors."""
+
+    def has(self, capability: str) -> bool:
+        """Return whether the implementation offers a capability."""
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """One reason for which a rule does not apply.
+
+    Attributes:
+        reason: The reason, as a report prints it.
+        applies: Whether the reason holds for an implementation.
+    """
+
+    reason: str
+    applies: Callable[[Claims], bool]
+
+
+def lacks(reason: str, *capabilities: str) -> Exclusion:
+    """Exclude a rule where an implementation offers none of some capabilities."""
+    return Exclusion(reason, lambda claims: not any(claims.has(name) for name in capabilities))
+
+
+HIDDEN = Exclusion(
+    "gradients are hidden: PARAM-3 carries the proof",
+    lambda claims: claims.declared.gradients == "hidden",
+)
+"""Of rules that compare gradients."""
+OWNED = Exclusion(
+    "only its owner holds a gradient", lambda claims: claims.declared.gradients == "owner"
+)
+"""Of rules that compare every rank's gradients."""
+LOSSY = Exclusion("declares exactness = lossy", lambda claims: claims.declared.exactness == "lossy")
+"""Of rules that compare values with expected ones."""
+BY_ITSELF = Exclusion(
+    "it computes forward, backward and loss by itself",
+    lambda claims: claims.declared.stack is not None,
+)
+"""Of rules that compare with a training step of the suite's own."""
+SEEDED = Exclusion(
+    "declares init = seed: it never synchronises anything (INIT-4)",
+    lambda claims: claims.declared.init == "seed",
+)
+"""Of rules about the broadcast at the start."""
+NO_BUFFERS = lacks("takes no buffers", "buffers")
+"""Of rules about buffers."""
+UNBUCKETED = Exclusion("gradients are hidden", lambda claims: claims.declared.gradients == "hidden")
+"""Of rules about the buckets that gradients travel in."""

@@ -1,0 +1,135 @@
+"""The rows of the rule table agree with one another."""
+
+from dataclasses import fields, replace
+from inspect import signature
+
+import pytest
+
+from ddp_invariants.discovery.scope import Scope
+from ddp_invariants.implementation.declarations import CAPABILITIES
+from ddp_invariants.invariants import ALL_RULES, SHIPPED, root_failure
+from ddp_invariants.invariants.draws import Draws, ShardDraws
+from ddp_invariants.invariants.init import SOURCE_CHANGED
+from ddp_invariants.processes.backends import Backend
+from ddp_invariants.records.verdict import Cause, Failure
+from ddp_invariants.search.strategies import shard_cases, training_cases
+
+CAUSES_FIRST = [
+    "COMM-1",
+    "LIVE-2",
+    "LIVE-3",
+    "LIVE-1",
+    "COMM-3",
+    "GPU-1",
+    "COMM-2",
+    "INIT-3",
+    "INIT-1",
+    "INIT-2",
+    "INIT-4",
+    "BUF-1",
+    "RNG-1",
+    "LOSS-1",
+    "BUF-2",
+    "LOSS-2",
+    "LOSS-3",
+    "PARAM-4",
+    "STATE-1",
+    "STATE-2",
+    "GRAD-4",
+    "PARAM-5",
+    "LIVE-5",
+    "GRAD-7",
+    "PARAM-6",
+    "GRAD-9",
+    "GRAD-11",
+    "GRAD-8",
+    "GRAD-13",
+    "GRAD-1",
+    "GRAD-5",
+    "GRAD-2",
+    "GRAD-3",
+    "GRAD-6",
+    "GRAD-12",
+    "GRAD-10",
+    "PARAM-1",
+    "PARAM-2",
+    "PARAM-3",
+    "COMM-4",
+    "COMM-5",
+    "LIVE-4",
+    "MEM-1",
+    "SHARD-7",
+    "SHARD-5",
+    "SHARD-4",
+    "SHARD-1",
+    "SHARD-2",
+    "SHARD-3",
+    "SHARD-6",
+    "SHARD-8",
+    "SHARD-9",
+    "SHARD-10",
+    "COMM-6",
+]
+
+
+def failures() -> dict[str, Failure]:
+    """A failure of every rule of the package."""
+    return {rule: Failure(rule, "a fact", "a place", "a value") for rule in SHIPPED}
+
+
+def in_order(seen: dict[str, Failure]) -> list[str]:
+    """The rules in the order in which their failures explain one another."""
+    left, order = list(seen.values()), []
+    while (first := root_failure(left)) is not None:
+        left.remove(first)
+        order.append(first.rule)
+    return order
+
+
+def test_the_rows_make_the_order_of_causes() -> None:
+    """The order decides which rule a violation is reported as."""
+    assert in_order(failures()) == CAUSES_FIRST
+
+
+@pytest.mark.parametrize(
+    ("rule", "changes", "after"),
+    [
+        ("INIT-3", {"fact": SOURCE_CHANGED}, "INIT-4"),
+        ("GRAD-5", {"causes": (Cause("bfloat16", "rounded"),)}, "GRAD-2"),
+    ],
+)
+def test_a_failure_of_its_own_kind_has_another_place(
+    rule: str, changes: dict[str, object], after: str
+) -> None:
+    """Such a failure comes right after the rule that explains it; the others keep their order."""
+    seen = failures()
+    order = in_order({**seen, rule: replace(seen[rule], **changes)})  # type: ignore[arg-type]  # two fields' values
+    assert order[order.index(after) + 1] == rule
+    assert [one for one in order if one != rule] == [one for one in CAUSES_FIRST if one != rule]
+
+
+@pytest.mark.parametrize("rule", [rule for rule in SHIPPED if rule != "COMM-6"])
+def test_the_level_of_a_rule_agrees_with_its_exclusions(rule: str) -> None:
+    """A plain DDP is excluded from a `declared` rule; a DDP without capabilities from a `capability` one."""
+    declares_nothing = Scope(backend=Backend("gloo-cuda", "cuda"))
+    offers_nothing = Scope(without=frozenset(CAPABILITIES))
+    level = "capability" if offers_nothing.excluded(rule) else "core"
+    level = "declared" if declares_nothing.excluded(rule) else level
+    assert ALL_RULES[rule].level == level
+
+
+@pytest.mark.parametrize("rule", SHIPPED)
+def test_a_row_has_a_source_and_tells_its_reasons_apart(rule: str) -> None:
+    """Two exclusions of one rule have different reasons."""
+    reasons = [exclusion.reason for exclusion in ALL_RULES[rule].excluded]
+    assert ALL_RULES[rule].source
+    assert len(set(reasons)) == len(reasons)
+
+
+@pytest.mark.parametrize(("draws", "cases"), [(Draws, training_cases), (ShardDraws, shard_cases)])
+def test_what_a_row_draws_are_options_of_the_strategy(draws: type, cases: object) -> None:
+    """Every field is an option with the same default, but for the world sizes, which a row always says."""
+    options = signature(cases).parameters  # type: ignore[arg-type]  # a function
+    for field in fields(draws):
+        assert field.name in options
+        assert field.name == "world_sizes" or field.default == options[field.name].default
