@@ -18,9 +18,10 @@ import torch.distributed as dist
 from torch.testing._internal.common_distributed import MultiProcContinuousTest, MultiProcessTestCase
 from ways import FEW, connect, train
 
-from ddp_invariants.cases.case import TrainingCase, from_plain
+from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.ranks.driving.ddp import Driver
+from ddp_invariants.situations import from_plain
 
 WORLD_SIZE, DDP = int(os.environ["WAYS_WORLD_SIZE"]), os.environ["WAYS_DDP"]
 CASES = [

@@ -8,13 +8,13 @@ from collections.abc import Callable
 import torch
 
 from ddp_invariants.cases import numbers
-from ddp_invariants.discovery.capabilities import BASE
 from ddp_invariants.implementation.adapter import Context
 from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.processes.hosts import Hosts
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.ranks.driving.ddp import Driver
 from ddp_invariants.ranks.training.model import Replica
+from ddp_invariants.situations.capability import BASE
 
 
 def median_seconds(work: Callable[[], object], times: int) -> float:

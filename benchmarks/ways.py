@@ -23,13 +23,14 @@ import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 
 from ddp_invariants.cases import numbers
-from ddp_invariants.cases.case import TrainingCase, from_plain
+from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.implementation.adapter import Context
 from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.ranks.driving.ddp import Driver
 from ddp_invariants.ranks.host import prefer_batch_scheduling
 from ddp_invariants.ranks.training.model import Replica, loss_of
 from ddp_invariants.ranks.training.warm_up import optimizer_plan, warm_up
+from ddp_invariants.situations import from_plain
 
 ROUNDS = 5
 FEW = 5

@@ -8,12 +8,14 @@ sampler alone.
 Standard library only: the rank side imports this module under any interpreter.
 """
 
+import functools
 import hashlib
 import json
-import math
+import operator
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from ddp_invariants.cases.fields import STRICT, between, one_of, require
 from ddp_invariants.cases.layers import PASSING, Layer, Model
@@ -38,6 +40,86 @@ Loss = Literal["tagged", "mse"]
 
 LARGEST_WORLD_SIZE = 64
 """More ranks than this on one machine is a typing error, not a case."""
+
+
+class Situation:
+    """Base of the classes that say what else may happen in a training run.
+
+    A subclass is a frozen dataclass in a module of its own in `ddp_invariants.situations`. It has a
+    field `kind` with one value, by which files name the class, and the fields that describe what
+    happens. Its methods say all that the controller needs.
+    """
+
+    kind: str
+
+    def check(self, case: "TrainingCase") -> None:
+        """Insist that the situation can happen in a case.
+
+        Raises:
+            CaseError: A field is out of its range, or something else in the case excludes it.
+        """
+
+    @property
+    def words(self) -> str:
+        """The situation as `describe` prints it, such as `clip=1.0`."""
+        raise NotImplementedError
+
+    def simpler(self) -> Iterator["Situation"]:
+        """Yield situations of the same kind that are one step simpler."""
+        yield from ()
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> "Situation":
+        """Build the situation from the fields of its JSON form, except for `kind`."""
+        return cls(**plain)
+
+    @classmethod
+    def capabilities(cls) -> dict[str, Any]:
+        """Return the capabilities to train in the situation (`situations.capability`), by name."""
+        return {}
+
+    @classmethod
+    def counted(cls, case: "TrainingCase") -> dict[str, str | set[str]]:  # noqa: ARG003 - for others
+        """Return what a coverage table counts of any case, by dimension."""
+        return {}
+
+    def scripted_setup(self) -> list[str]:
+        """Return lines of a script that follow the wrapping of the model."""
+        return []
+
+    def scripted_forward(self, line: str) -> list[str]:
+        """Return a line of a script that holds a forward, as it runs in the situation."""
+        return [line]
+
+    def scripted_loss(self, loss: str) -> str:
+        """Return the expression of a script from which backward starts."""
+        return loss
+
+    def scripted_step(self) -> list[str]:
+        """Return lines of a script that make an update; none where it is the usual one."""
+        return []
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """Let pydantic read any registered situation where a field is a `Situation`."""
+        if cls is not Situation:
+            return handler(source)
+        # Imported here: only the controller has pydantic.
+        from pydantic import Field
+
+        kinds: Any = functools.reduce(operator.or_, KINDS.values())
+        return handler.generate_schema(Annotated[kinds, Field(discriminator="kind")])
+
+
+AnySituation = TypeVar("AnySituation", bound=Situation)
+
+KINDS: dict[str, type[Situation]] = {}
+"""The classes of situations by kind, in the order in which a case lists, checks and prints them."""
+
+
+def register(*classes: type[Situation]) -> None:
+    """Make classes of situations known to cases and to readers of files."""
+    KINDS.update({vars(one)["kind"]: one for one in classes})
 
 
 @dataclass(frozen=True)
@@ -74,9 +156,6 @@ class TrainingCase:
             (`alternate`), all forwards and one backward of their summed losses (`joint`), or one
             forward on the first batch, through which every backward goes again (`retained`). The
             latter two know no `no_sync`.
-        penalty: Whether the squared gradient of the outputs by the inputs, which the program asks
-            autograd for with a graph of its own, is added to every loss. Known from the unwrapped
-            twin alone: the oracle has no second derivatives.
         between_steps: What the program does between steps, in this order before one and the same.
         exhausted: Ranks that have batches for some of the steps only. They train under the
             implementation's own way to bear it, which they are the first to leave; the others go
@@ -84,12 +163,8 @@ class TrainingCase:
         saved_by: How many ranks, the first of all processes, trained before and saved what is
             trained: it is loaded, with its optimizer, by the ranks of this run before their first
             step. None where nobody did.
-        clip: Largest norm of all gradients together that a step is made with: they are scaled down
-            to it once they are synchronised. None for any.
-        scaler: What scales the loss of every step, and skips a step whose gradients overflow; None
-            for nothing.
-        autocast: Whether forwards run under `torch.autocast` to bfloat16, which lowers products of
-            float32 (`Layer.lowered`).
+        situations: What else happens in the run, at most one of each kind, in the order in which
+            the kinds are registered (`ddp_invariants.situations`).
         rounds: How often the whole run is repeated in the same processes; the evidence is the last
             one's.
         seed: Of parameters, samples and targets.
@@ -117,18 +192,16 @@ class TrainingCase:
     unused: tuple[Unused, ...] = ()
     crossed: int | None = None
     passes: Passes = "alternate"
-    penalty: bool = False
     between_steps: tuple[BetweenSteps, ...] = ()
     exhausted: tuple[Exhausted, ...] = ()
     saved_by: int | None = None
-    clip: float | None = None
-    scaler: LossScale | None = None
-    autocast: bool = False
+    situations: tuple[Situation, ...] = ()
     rounds: int = 1
     seed: int = 0
     kind: Literal["training"] = "training"
 
     def __post_init__(self) -> None:
+        self._order_situations()
         between("world_size", self.world_size, 1, LARGEST_WORLD_SIZE)
         between("outside", self.outside, 0, 8)
         between("steps", self.steps, 1, 1000)
@@ -233,36 +306,8 @@ class TrainingCase:
             self.zero_grad,
             "another where a gradient comes in parts: added to what is left they round otherwise than among themselves",
         )
-        if self.penalty:
-            self._require_penalty()
         for index, action in enumerate(self.between_steps):
             self._require_between_steps(f"interludes[{index}]", action)
-        require(
-            self.clip is None or 0 < self.clip < math.inf,
-            "clip",
-            self.clip,
-            "null or a number above 0",
-        )
-        require(
-            self.clip is None or self.zero_grad != "never",
-            "zero_grad",
-            self.zero_grad,
-            "another where gradients are clipped: what is left of them is not what was reduced",
-        )
-        require(
-            self.clip is None or not self.sparse,
-            "clip",
-            self.clip,
-            "null where a gradient is sparse",
-        )
-        if self.scaler is not None:
-            self._require_scaler(self.scaler)
-        require(
-            not self.autocast or all(layer.kind != "attention" for layer in self.model.layers),
-            "autocast",
-            self.autocast,
-            "false where a layer attends: nothing of what bfloat16 leaves of it could be judged",
-        )
         if self.exhausted:
             self._require_exhausted()
         if self.saved_by is not None:
@@ -290,6 +335,63 @@ class TrainingCase:
             self.zero_grad,
             "another where a gradient is sparse: what it was the sum of is not known of what was left",
         )
+        for situation in self.situations:
+            situation.check(self)
+
+    def _order_situations(self) -> None:
+        """Sort the situations as their kinds are registered.
+
+        Raises:
+            CaseError: Two situations are of one kind.
+        """
+        kinds = [situation.kind for situation in self.situations]
+        require(len(set(kinds)) == len(kinds), "situations", kinds, "at most one of each kind")
+        order = list(KINDS)
+        ordered = sorted(self.situations, key=lambda situation: order.index(situation.kind))
+        object.__setattr__(self, "situations", tuple(ordered))
+
+    def get(self, kind: type[AnySituation]) -> AnySituation | None:
+        """Return the case's situation of a class, or None."""
+        return next((each for each in self.situations if isinstance(each, kind)), None)
+
+    def with_situation(self, *added: Situation) -> "TrainingCase":
+        """Return the case with some situations, each in place of the one of its kind."""
+        kinds = {situation.kind for situation in added}
+        kept = (situation for situation in self.situations if situation.kind not in kinds)
+        return replace(self, situations=(*kept, *added))
+
+    def without(self, *removed: type[Situation]) -> "TrainingCase":
+        """Return the case without its situations of some classes."""
+        kept = tuple(each for each in self.situations if not isinstance(each, removed))
+        return self if kept == self.situations else replace(self, situations=kept)
+
+    def _of(self, kind: str, field: str, default: Any = None) -> Any:
+        """Return a field of the situation of a kind, or the default where there is none."""
+        return next(
+            (getattr(each, field) for each in self.situations if each.kind == kind), default
+        )
+
+    @property
+    def penalty(self) -> bool:
+        """Whether every loss has a penalty on the gradient of the outputs by the inputs."""
+        return any(each.kind == "penalty" for each in self.situations)
+
+    @property
+    def clip(self) -> float | None:
+        """The largest norm of all gradients together that a step is made with; None for any."""
+        found: float | None = self._of("clipping", "norm")
+        return found
+
+    @property
+    def scaler(self) -> LossScale | None:
+        """The plan of the loss scaler, or None."""
+        found: LossScale | None = self._of("scaler", "plan")
+        return found
+
+    @property
+    def autocast(self) -> bool:
+        """Whether forwards run under `torch.autocast` to bfloat16."""
+        return any(each.kind == "autocast" for each in self.situations)
 
     @property
     def recast(self) -> frozenset[str]:
@@ -306,31 +408,6 @@ class TrainingCase:
             for _ in range(1 + layer.twice)
         )
         return frozenset(name for name, count in uses.items() if count > 1)
-
-    def _require_penalty(self) -> None:
-        plain = self.passes == "alternate" and all(
-            layer.checkpoint == "none" for layer in self.model.layers
-        )
-        require(
-            plain,
-            "penalty",
-            self.penalty,
-            "false where passes do not alternate, or a layer is computed again",
-        )
-        require(
-            self.zero_grad != "never",
-            "zero_grad",
-            self.zero_grad,
-            "another where gradients are asked for besides: what is left may be reduced once more",
-        )
-        self._require_plain(
-            "where a loss carries a penalty",
-            clip=None,
-            scaler=None,
-            exhausted=(),
-            saved_by=None,
-            between_steps=(),
-        )
 
     def _require_exhausted(self) -> None:
         ranks = [one.rank for one in self.exhausted]
@@ -349,7 +426,7 @@ class TrainingCase:
             self.zero_grad,
             "another where a rank runs out of batches",
         )
-        self._require_plain("where a rank runs out of batches", accumulation=1, between_steps=())
+        self.require_plain("where a rank runs out of batches", accumulation=1, between_steps=())
         require(
             not self.sparse,
             "exhausted",
@@ -366,36 +443,8 @@ class TrainingCase:
             self.data.samples,
             f"at least {self.saved_by}: a rank that saves has no batch",
         )
-        self._require_plain(
+        self.require_plain(
             "where a state is loaded that others saved", between_steps=(), exhausted=()
-        )
-
-    def _require_scaler(self, plan: LossScale) -> None:
-        least = plan.log2_scale - plan.log2_backoff * self.steps
-        require(
-            plan.most(self.steps) <= 126 and least >= -126,
-            "scaler",
-            plan,
-            "one whose scale stays between 2**-126 and 2**126, whatever overflows",
-        )
-        require(
-            self.zero_grad != "never",
-            "zero_grad",
-            self.zero_grad,
-            "another where a loss is scaled: what is left of a step was unscaled",
-        )
-        require(
-            self.scalable,
-            "scaler",
-            plan,
-            "null where a gradient is sparse or complex, or SGD's fused kernels have "
-            "momentum: where the first step is skipped, torch goes on with a momentum that nothing was written to",
-        )
-        require(
-            self.exhausted == () and self.saved_by is None,
-            "scaler",
-            plan,
-            "null where a rank runs out of batches, or a state is loaded that others saved",
         )
 
     @property
@@ -408,8 +457,16 @@ class TrainingCase:
             and not (self.optimizer.kernels == "fused" and self.optimizer.momentum > 0)
         )
 
-    def _require_plain(self, where: str, **plain: object) -> None:
-        """Insist that little else happens in a case."""
+    def require_plain(self, where: str, **plain: object) -> None:
+        """Insist that little else happens in a case.
+
+        Args:
+            where: In which cases, as the end of a sentence.
+            plain: Attributes of the case and the values they must have, besides the usual ones.
+
+        Raises:
+            CaseError: An attribute has another value.
+        """
         for name, expected in {
             "poison": None,
             "injected_failure": None,
@@ -666,39 +723,6 @@ def case_id(case: Case, implementation: str = "") -> str:
     return hashlib.blake2b(f"{implementation}\n{to_json(case)}".encode(), digest_size=3).hexdigest()
 
 
-def from_plain(plain: dict[str, Any]) -> Case:
-    """Build a case from what `to_json` wrote, without checking types; for frames between our own processes.
-
-    Raises:
-        CaseError: A field holds a value outside its range.
-    """
-    if plain["kind"] == "shard":
-        return ShardCase(
-            **{**plain, "data": Data(**plain["data"]), "epochs": tuple(plain["epochs"])}
-        )
-    model = Model(
-        plain["model"]["inputs"], tuple(Layer(**layer) for layer in plain["model"]["layers"])
-    )
-    poison = plain["poison"] and Poison(**plain["poison"])
-    injected_failure = plain["injected_failure"] and InjectedFailure(**plain["injected_failure"])
-    scaler = plain["scaler"] and LossScale(**plain["scaler"])
-    return TrainingCase(
-        **{
-            **plain,
-            "model": model,
-            "data": Data(**plain["data"]),
-            "unused": tuple(Unused(**one) for one in plain["unused"]),
-            "between_steps": tuple(BetweenSteps(**one) for one in plain["between_steps"]),
-            "exhausted": tuple(Exhausted(**one) for one in plain["exhausted"]),
-            "optimizer": Optimizer(**plain["optimizer"]),
-            "poison": poison,
-            "injected_failure": injected_failure,
-            "scaler": scaler,
-            "perturbation": Perturbation(**plain["perturbation"]),
-        }
-    )
-
-
 def describe(case: Case) -> str:
     """The case in one line: only what differs from the defaults, after the world size."""
     parts = [f"world_size={case.world_size}"]
@@ -706,13 +730,17 @@ def describe(case: Case) -> str:
         value = getattr(case, field.name)
         if field.name in ("kind", "world_size") or value == field.default:
             continue
-        parts.append(f"{field.name}={_brief(value)}")
+        if field.name == "situations":
+            parts += [situation.words for situation in value]
+            continue
+        parts.append(f"{field.name}={brief(value)}")
     return " ".join(parts)
 
 
-def _brief(value: object) -> str:
+def brief(value: object) -> str:
+    """Return a field's value as `describe` prints it: of a plan, the fields that have another value than usual."""
     if isinstance(value, Model):
-        return f"{value.inputs}->" + ",".join(_brief(layer) for layer in value.layers)
+        return f"{value.inputs}->" + ",".join(brief(layer) for layer in value.layers)
     if isinstance(value, Layer):
         differing = [
             f"{k}={v}" for k, v in asdict(value).items() if k != "kind" and v != getattr(Layer, k)
@@ -723,7 +751,7 @@ def _brief(value: object) -> str:
         and value
         and isinstance(value[0], Unused | BetweenSteps | Exhausted)
     ):
-        return "+".join(_brief(one) for one in value)
+        return "+".join(brief(one) for one in value)
     if isinstance(
         value,
         Data

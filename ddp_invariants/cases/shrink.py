@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
-from ddp_invariants.cases.case import Case, ShardCase, TrainingCase
+from ddp_invariants.cases.case import Case, ShardCase, Situation, TrainingCase
 from ddp_invariants.cases.layers import Layer
 from ddp_invariants.cases.program import (
     BetweenSteps,
@@ -50,12 +50,30 @@ def _simpler_training(case: TrainingCase) -> Iterator[TrainingCase]:
             unused=unused_without(case.unused, index),
             between_steps=interludes_without(case.between_steps, index),
         )
-    for world_size in range(2, case.world_size):
-        yield from _tried(case, world_size=world_size)
-    for steps in range(1, case.steps):
-        yield from _tried(case, steps=steps)
-    for accumulation in range(1, case.accumulation):
-        yield from _tried(case, accumulation=accumulation)
+    yield from _fewer(case, "world_size", 2)
+    yield from _fewer(case, "steps")
+    yield from _fewer(case, "accumulation")
+    yield from _with_defaults(case)
+    yield from _with_plainer_parts(case)
+    yield from _fewer(case, "rounds")
+    for index, layer in enumerate(case.model.layers):
+        for plain in simpler_fields(layer, Layer(layer.kind)):
+            layers = (*case.model.layers[:index], plain, *case.model.layers[index + 1 :])
+            yield from _tried(case, layers=layers)
+    for inputs in (1, case.model.inputs // 2):
+        if inputs < case.model.inputs:
+            yield from _tried(case, inputs=inputs)
+
+
+def _fewer(case: TrainingCase, name: str, least: int = 1) -> Iterator[TrainingCase]:
+    """Yield the case with each smaller number in a field, the smallest first."""
+    for number in range(least, getattr(case, name)):
+        yield from _tried(case, **{name: number})
+
+
+def _with_defaults(case: TrainingCase) -> Iterator[TrainingCase]:
+    """Yield the case with one field at its default, or without one situation."""
+    defaults = {field.name: field.default for field in fields(case)}
     for name in (
         "outside",
         "data",
@@ -71,63 +89,48 @@ def _simpler_training(case: TrainingCase) -> Iterator[TrainingCase]:
         "unused",
         "crossed",
         "passes",
-        "penalty",
         "between_steps",
         "exhausted",
         "saved_by",
-        "clip",
-        "scaler",
-        "autocast",
-        "rounds",
-        "seed",
     ):
-        default = next(field.default for field in fields(case) if field.name == name)
-        if getattr(case, name) != default:
-            yield from _tried(case, **{name: default})
-    yield from (
-        one for data in _simpler_fields(case.data, Data()) for one in _tried(case, data=data)
-    )
-    yield from (
-        one
-        for plan in _simpler_fields(case.optimizer, Optimizer())
-        for one in _tried(case, optimizer=plan)
-    )
-    for perturbation in _simpler_fields(case.perturbation, Perturbation(case.perturbation.kind)):
-        yield from _tried(case, perturbation=perturbation)
-    plans: dict[str, tuple[Any, Any]] = {
-        "injected_failure": (
-            case.injected_failure,
-            case.injected_failure and InjectedFailure(case.injected_failure.kind),
-        ),
-        "scaler": (case.scaler, LossScale(4)),
+        if getattr(case, name) != defaults[name]:
+            yield from _tried(case, **{name: defaults[name]})
+    for situation in case.situations:
+        yield from _tried(case, situations=_without(case, situation))
+    for name in ("rounds", "seed"):
+        if getattr(case, name) != defaults[name]:
+            yield from _tried(case, **{name: defaults[name]})
+
+
+def _with_plainer_parts(case: TrainingCase) -> Iterator[TrainingCase]:
+    """Yield the case with its data, its optimizer or something that happens one step simpler."""
+    parts: dict[str, tuple[Any, Any]] = {
+        "data": (case.data, Data()),
+        "optimizer": (case.optimizer, Optimizer()),
+        "perturbation": (case.perturbation, Perturbation(case.perturbation.kind)),
     }
-    yield from (
-        one
-        for name, (plan, plain) in plans.items()
-        if plan is not None
-        for simpler_plan in _simpler_fields(plan, plain)
-        for one in _tried(case, **{name: simpler_plan})
-    )
-    plainest: dict[str, Callable[[Any], Any]] = {
+    if case.injected_failure is not None:
+        plainest = InjectedFailure(case.injected_failure.kind)
+        parts["injected_failure"] = (case.injected_failure, plainest)
+    for name, (part, plain) in parts.items():
+        for simpler_part in simpler_fields(part, plain):
+            yield from _tried(case, **{name: simpler_part})
+    lists: dict[str, Callable[[Any], Any]] = {
         "unused": lambda one: Unused(one.layer),
         "between_steps": lambda one: BetweenSteps(one.kind, min(1, one.step)),
         "exhausted": lambda one: Exhausted(one.rank),
     }
-    yield from (
-        one
-        for name, plain in plainest.items()
-        for rest in _simpler_each(getattr(case, name), plain)
-        for one in _tried(case, **{name: rest})
-    )
-    for rounds in range(1, case.rounds):
-        yield from _tried(case, rounds=rounds)
-    for index, layer in enumerate(case.model.layers):
-        for plain in _simpler_fields(layer, Layer(layer.kind)):
-            layers = (*case.model.layers[:index], plain, *case.model.layers[index + 1 :])
-            yield from _tried(case, layers=layers)
-    for inputs in (1, case.model.inputs // 2):
-        if inputs < case.model.inputs:
-            yield from _tried(case, inputs=inputs)
+    for name, plainest_of in lists.items():
+        for rest in _simpler_each(getattr(case, name), plainest_of):
+            yield from _tried(case, **{name: rest})
+    for situation in case.situations:
+        for plainer in situation.simpler():
+            yield from _tried(case, situations=(*_without(case, situation), plainer))
+
+
+def _without(case: TrainingCase, removed: Situation) -> tuple[Situation, ...]:
+    """Return the case's situations without one."""
+    return tuple(situation for situation in case.situations if situation is not removed)
 
 
 def _simpler_each(
@@ -136,7 +139,7 @@ def _simpler_each(
     """Some plans without one of them, or with one that is simpler."""
     for index, one in enumerate(found):
         yield found[:index] + found[index + 1 :]
-        for plain in _simpler_fields(one, plainest(one)):
+        for plain in simpler_fields(one, plainest(one)):
             yield (*found[:index], plain, *found[index + 1 :])
 
 
@@ -145,7 +148,7 @@ def _simpler_shard(case: ShardCase) -> Iterator[ShardCase]:
         yield replace(case, world_size=world_size)
     for samples in range(case.data.samples):
         yield replace(case, data=replace(case.data, samples=samples))
-    for data in _simpler_fields(case.data, Data(samples=case.data.samples)):
+    for data in simpler_fields(case.data, Data(samples=case.data.samples)):
         yield replace(case, data=data)
     if len(case.epochs) > 1:
         yield from (
@@ -160,8 +163,8 @@ def _simpler_shard(case: ShardCase) -> Iterator[ShardCase]:
         yield from (replace(case, resumed_by=world_size) for world_size in others)
 
 
-def _simpler_fields(plan: Plan, plainest: Plan) -> Iterator[Plan]:
-    """The plan with one field at a time as in the plainest one."""
+def simpler_fields(plan: Plan, plainest: Plan) -> Iterator[Plan]:
+    """Yield the plan with one field at a time as in the plainest plan."""
     for field in fields(plan):
         if getattr(plan, field.name) != getattr(plainest, field.name):
             try:

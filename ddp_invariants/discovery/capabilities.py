@@ -1,7 +1,7 @@
 """The table of capabilities: how a case contains each one, does without it, and probes it."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ddp_invariants.cases.case import Passes, TrainingCase
 from ddp_invariants.cases.layers import BUFFERS, Layer, Model
@@ -12,41 +12,13 @@ from ddp_invariants.cases.program import (
     Exhausted,
     InjectedFailure,
     InjectedFailureKind,
-    LossScale,
     Optimizer,
     Poison,
     Unused,
 )
 from ddp_invariants.cases.shrink import interludes_without, unused_without, without_layer
-
-_FOUR = (Layer("linear", 4),) * 4
-
-
-BASE = TrainingCase(
-    model=Model(4, _FOUR), world_size=2, steps=2, data=Data(samples=8, batch_size=2)
-)
-"""The simplest case a discovery starts from."""
-
-
-_GENTLE = replace(BASE, values="real", optimizer=Optimizer(log2_lr=-12, momentum=0.5))
-"""One that trains slowly: what blows up hides where it came from, and overflows where gradients travel in float16."""
-
-
-@dataclass(frozen=True)
-class Capability:
-    """What a training case may contain, as the suite finds, removes and probes it.
-
-    Attributes:
-        present: Whether a case contains it.
-        removed: The case without it.
-        probe: A small case that contains it and little else.
-        situations: What rules can meet only with it.
-    """
-
-    present: Callable[[TrainingCase], bool]
-    removed: Callable[[TrainingCase], TrainingCase]
-    probe: TrainingCase
-    situations: frozenset[str] = frozenset()
+from ddp_invariants.situations import SITUATIONS
+from ddp_invariants.situations.capability import BASE, FOUR, GENTLE, Capability
 
 
 def _changed(case: TrainingCase, change: Callable[[Layer], Layer]) -> TrainingCase:
@@ -78,14 +50,14 @@ def _layers(
     return Capability(
         lambda case: any(holds(layer) for layer in case.model.layers),
         lambda case: _changed(case, change),
-        replace(BASE, model=Model(4, (*_FOUR, *probe))),
+        replace(BASE, model=Model(4, (*FOUR, *probe))),
         frozenset(situations),
     )
 
 
 def _kind(kind: str, *situations: str) -> Capability:
     """A capability about a kind of layer."""
-    layers = (*_FOUR, Layer(kind))  # type: ignore[arg-type]  # checked by the layer
+    layers = (*FOUR, Layer(kind))  # type: ignore[arg-type]  # checked by the layer
     return Capability(
         lambda case: any(layer.kind == kind for layer in case.model.layers),
         lambda case: _dropped(case, kind),
@@ -138,7 +110,7 @@ def _passes(passes: Passes, *situations: str) -> Capability:
     return Capability(
         lambda case: case.passes == passes,
         lambda case: replace(case, passes="alternate"),
-        replace(_GENTLE, accumulation=2, passes=passes),
+        replace(GENTLE, accumulation=2, passes=passes),
         frozenset(situations),
     )
 
@@ -149,9 +121,9 @@ def _computed_once(layer: Layer) -> Layer:
 
 def _between_steps(kind: BetweenStepsKind, *situations: str) -> Capability:
     """A capability about what happens between steps."""
-    layers = (*_FOUR[:2], Layer("linear", 4, frozen=kind == "unfreeze"), Layer("linear", 4))
+    layers = (*FOUR[:2], Layer("linear", 4, frozen=kind == "unfreeze"), Layer("linear", 4))
     probe = replace(
-        _GENTLE, model=Model(4, layers), steps=3, between_steps=(BetweenSteps(kind, 1, 2),)
+        GENTLE, model=Model(4, layers), steps=3, between_steps=(BetweenSteps(kind, 1, 2),)
     )
     return Capability(
         lambda case: any(one.kind == kind for one in case.between_steps),
@@ -192,7 +164,7 @@ _FORWARDS = ("forward only", "evaluation with gradients")
 _SPARSE = frozenset({"a sparse gradient"})
 
 
-TRAINING: dict[str, Capability] = {
+_OWN: dict[str, Capability] = {
     "bucket_cap": _field(
         "bucket_cap",
         None,
@@ -259,7 +231,7 @@ TRAINING: dict[str, Capability] = {
     "buffers": Capability(
         lambda case: any(layer.buffers for layer in case.model.layers),
         lambda case: _dropped(case, *BUFFERS),
-        replace(BASE, model=Model(4, (*_FOUR, Layer("statistics")))),
+        replace(BASE, model=Model(4, (*FOUR, Layer("statistics")))),
     ),
     "bias": _layers(
         lambda layer: layer.bias,
@@ -290,13 +262,13 @@ TRAINING: dict[str, Capability] = {
     "sparse": Capability(
         lambda case: case.sparse,
         _dense,
-        replace(BASE, model=Model(4, (Layer("embedding", sparse=True), *_FOUR))),
+        replace(BASE, model=Model(4, (Layer("embedding", sparse=True), *FOUR))),
         _SPARSE,
     ),
     "embedding": Capability(
         lambda case: case.model.layers[0].kind == "embedding",
         lambda case: _dropped(case, "embedding"),
-        replace(BASE, model=Model(4, (Layer("embedding"), *_FOUR))),
+        replace(BASE, model=Model(4, (Layer("embedding"), *FOUR))),
         _SPARSE,
     ),
     "convolution": _kind("convolution"),
@@ -376,12 +348,6 @@ TRAINING: dict[str, Capability] = {
     "backward_error": _injected_failure("backward error", "an exception in backward"),
     "joint": _passes("joint", "all forwards before one backward"),
     "retained": _passes("retained", "several backwards through one forward"),
-    "penalty": _field(
-        "penalty",
-        BASE.penalty,
-        replace(_GENTLE, penalty=True),
-        "a penalty on gradients by the inputs",
-    ),
     "twice": _layers(
         lambda layer: layer.twice,
         lambda layer: replace(layer, twice=False),
@@ -413,7 +379,7 @@ TRAINING: dict[str, Capability] = {
             accumulation=2,
             passes="joint",
             bucket_cap=1,
-            model=Model(4, (*_FOUR, Layer("linear", 4, checkpoint="reentrant"))),
+            model=Model(4, (*FOUR, Layer("linear", 4, checkpoint="reentrant"))),
         ),
     ),
     "evaluation": _between_steps("evaluation", "an evaluation"),
@@ -431,7 +397,7 @@ TRAINING: dict[str, Capability] = {
             case,
             between_steps=tuple(one for one in case.between_steps if one.kind not in _FORWARDS),
         ),
-        replace(_GENTLE, accumulation=2, between_steps=(BetweenSteps("forward only"),)),
+        replace(GENTLE, accumulation=2, between_steps=(BetweenSteps("forward only"),)),
     ),
     "learning_rate": _between_steps("learning rate", "a new learning rate"),
     "decay": _between_steps("decay", "less momentum and weight decay"),
@@ -447,8 +413,8 @@ TRAINING: dict[str, Capability] = {
             case, between_steps=tuple(one for one in case.between_steps if one.kind != "buffers")
         ),
         replace(
-            _GENTLE,
-            model=Model(4, (*_FOUR, Layer("statistics"))),
+            GENTLE,
+            model=Model(4, (*FOUR, Layer("statistics"))),
             steps=3,
             between_steps=(BetweenSteps("buffers"),),
         ),
@@ -466,26 +432,10 @@ TRAINING: dict[str, Capability] = {
         replace(BASE, outside=1),
         frozenset({"a group without rank 0"}),
     ),
-    "clipping": _field("clip", None, replace(_GENTLE, clip=0.0625), "gradients clipped"),
-    "scaler": _field(
-        "scaler",
-        None,
-        replace(_GENTLE, steps=3, poison=Poison(1, 1, "inf"), scaler=LossScale(4, unscaled=True)),
-        "a step skipped",
-        "a step made after one that was skipped",
-        "a scale that grew",
-        "gradients unscaled before the step",
-    ),
-    "autocast": _field(
-        "autocast",
-        BASE.autocast,
-        replace(BASE, values="real", steps=3, autocast=True),
-        "a forward under autocast",
-    ),
     "resized": _field(
         "saved_by",
         None,
-        replace(_GENTLE, world_size=3, data=Data(samples=12, batch_size=2), saved_by=2),
+        replace(GENTLE, world_size=3, data=Data(samples=12, batch_size=2), saved_by=2),
         "fewer ranks saved",
         "more ranks saved",
     ),
@@ -493,7 +443,7 @@ TRAINING: dict[str, Capability] = {
         "exhausted",
         (),
         replace(
-            _GENTLE,
+            GENTLE,
             steps=3,
             world_size=3,
             data=Data(samples=18, batch_size=2),
@@ -516,12 +466,31 @@ TRAINING: dict[str, Capability] = {
     "crossed": _field(
         "crossed",
         None,
-        replace(
-            BASE, model=Model(4, (*_FOUR, Layer("branches"))), steps=3, bucket_cap=1, crossed=1
-        ),
+        replace(BASE, model=Model(4, (*FOUR, Layer("branches"))), steps=3, bucket_cap=1, crossed=1),
         "gradients ready in another order on one rank",
     ),
 }
+"""Capabilities that are about the model, the optimizer and the other fields of a case."""
+
+
+def _placed(own: dict[str, Capability]) -> dict[str, Capability]:
+    """Return the capabilities with those of all situations, each after the one it names."""
+    table = dict(own)
+    waiting = {
+        name: capability
+        for situation in SITUATIONS
+        for name, capability in situation.capabilities().items()
+    }
+    while waiting:
+        name = next(name for name, each in waiting.items() if each.after in table)
+        capability = waiting.pop(name)
+        rows = list(table.items())
+        at = 1 + list(table).index(capability.after)
+        table = dict([*rows[:at], (name, capability), *rows[at:]])
+    return table
+
+
+TRAINING = _placed(_OWN)
 """Training capabilities by name, in the order they are probed. `SHOWN` are none of them."""
 
 

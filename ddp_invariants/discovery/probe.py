@@ -15,7 +15,7 @@ from typing import Any
 from ddp_invariants.cases.case import ShardCase, TrainingCase
 from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import Data
-from ddp_invariants.discovery.capabilities import BASE, SAMPLING, TRAINING
+from ddp_invariants.discovery.capabilities import SAMPLING, TRAINING
 from ddp_invariants.discovery.deviations import expected
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import CaseError, LoadFailure
@@ -33,6 +33,7 @@ from ddp_invariants.invariants.comm import overlapping, reductions_per_step
 from ddp_invariants.processes.backends import ON_THE_CPU, Backend
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records.evidence import ShardEvidence, TrainingEvidence
+from ddp_invariants.situations.capability import BASE
 
 HANGS = 3
 """Number of hanging probes after which no other probe is run."""

@@ -19,6 +19,7 @@ from ddp_invariants.implementation.declarations import (
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.processes.backends import ON_THE_CPU, Backend
+from ddp_invariants.situations.scaling import Scaling
 
 assert {*TRAINING, *SAMPLING, *SHOWN} == set(CAPABILITIES)
 
@@ -87,9 +88,7 @@ class Scope:
             and case.scaler is not None
             and any(one.dtype == "bfloat16" for one in case.model.layers)
         ):
-            case = replace(
-                case, scaler=None
-            )  # For which torch has no kernel there, in some versions.
+            case = case.without(Scaling)  # Some versions of torch have no kernel for it there.
         return replace(
             case,
             init="equal" if self.declared.init == "seed" else case.init,
@@ -176,8 +175,5 @@ def _stacked(case: TrainingCase, stack: Stack) -> TrainingCase:
         between_steps=(),
         exhausted=(),
         saved_by=None,
-        clip=None,
-        scaler=None,
-        autocast=False,
-        penalty=False,
+        situations=(),
     )

@@ -272,25 +272,24 @@ class Calls:
 
     def forwarded(self, line: str) -> list[str]:
         """A line with a forward in it, under autocast where the case says so."""
-        return (
-            ['with torch.autocast("cpu", torch.bfloat16):', f"    {line}"]
-            if self.case.autocast
-            else [line]
-        )
+        for situation in self.case.situations:
+            scripted = situation.scripted_forward(line)
+            if scripted != [line]:
+                return scripted
+        return [line]
 
     def _scaled(self, loss: str) -> str:
         """What a loss's backward starts from."""
         share = f"{loss} / MICRO_STEPS" if self.case.accumulation > 1 else loss
-        return share if self.case.scaler is None else f"scaler.scale({share})"
+        for situation in self.case.situations:
+            share = situation.scripted_loss(share)
+        return share
 
     def backward(self, loss: str) -> str:
         """A loss's own backward."""
         scaled = self._scaled(loss)
-        return (
-            f"({scaled}).backward()"
-            if " / " in scaled and self.case.scaler is None
-            else f"{scaled}.backward()"
-        )
+        whole = f"({scaled})" if scaled == f"{loss} / MICRO_STEPS" else scaled
+        return f"{whole}.backward()"
 
     def _quietly(self, lines: list[str]) -> list[str]:
         """A forward and backward which communicate in the last micro-step alone, where the wrapper can do that."""
@@ -329,30 +328,16 @@ class Calls:
 
     def step(self) -> list[str]:
         """The update."""
-        if self.case.scaler is not None:
-            return [
-                *(["scaler.unscale_(optimizer)"] if self.case.scaler.unscaled else []),
-                "scaler.step(optimizer)",
-                "scaler.update()",
-            ]
+        scripted = [line for each in self.case.situations for line in each.scripted_step()]
+        if scripted:
+            return scripted
         if "step" in self.methods:
             return ["adapter.step(wrapped, optimizer)"]
         return ["wrapped.step()" if "step" in self.driven else "optimizer.step()"]
 
-    def scaler(self) -> list[str]:
-        """What makes the loss scaler."""
-        plan = self.case.scaler
-        return (
-            []
-            if plan is None
-            else [
-                (
-                    f'scaler = torch.amp.GradScaler("cpu", init_scale=2.0**{plan.log2_scale}, '
-                    f"growth_factor=2.0**{plan.log2_growth},"
-                ),
-                f"                              backoff_factor=2.0**-{plan.log2_backoff}, growth_interval={plan.interval})",
-            ]
-        )
+    def setup(self) -> list[str]:
+        """Return the lines that prepare the situations of the case, once the model is wrapped."""
+        return [line for situation in self.case.situations for line in situation.scripted_setup()]
 
 
 def pieces(case: TrainingCase, calls: Calls, *, tagged: bool) -> dict[str, Any]:
@@ -390,7 +375,7 @@ def pieces(case: TrainingCase, calls: Calls, *, tagged: bool) -> dict[str, Any]:
         "input_dtype": "torch.float64"
         if case.model.layers[0].dtype == "float64"
         else "torch.float32",
-        "wrapping": [*calls.wrapping(), *calls.scaler()],
+        "wrapping": [*calls.wrapping(), *calls.setup()],
         "twin_backward": calls.backward("twin_loss"),
         "before_step": calls.before_step(),
         "micro": calls.micro_step(),

@@ -20,7 +20,6 @@ from typing import Any
 from ddp_invariants import __version__
 from ddp_invariants.cases.case import ShardCase, TrainingCase, describe
 from ddp_invariants.cases.program import SENTINEL
-from ddp_invariants.discovery.capabilities import BASE
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import ExportError
 from ddp_invariants.export.calls import Calls, frozen, pieces
@@ -35,6 +34,7 @@ from ddp_invariants.invariants.shard import CHANCE_FREE, ShardView
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records.evidence import ShardEvidence
 from ddp_invariants.records.violation import StoredViolation
+from ddp_invariants.situations.capability import BASE
 
 MOST_NUMBERS = 4000
 """Parameters and samples a script spells out at most: some 30 KiB, more than anybody pastes."""

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ddp_invariants import situations
 from ddp_invariants.cases import case as cases
 from ddp_invariants.cases import numbers
 from ddp_invariants.cases.program import SENTINEL
@@ -129,7 +130,7 @@ class Rank:
         self.connections[request["name"]] = connections
 
     def _shards(self, request: dict[str, Any]) -> dict[str, Any]:
-        case = cases.from_plain(request["case"])
+        case = situations.from_plain(request["case"])
         assert isinstance(case, cases.ShardCase)
         sampler = self.sampler(request["sampler"])
         self.surroundings, counts = self.surroundings or Surroundings(), kernel_counts()
@@ -141,7 +142,7 @@ class Rank:
 
         The answer also reports the state of the connections, as a training case does.
         """
-        case, group = cases.from_plain(request["case"]), self.connections[request["group"]]
+        case, group = situations.from_plain(request["case"]), self.connections[request["group"]]
         assert isinstance(case, cases.ShardCase)
         sampler = self.sampler(request["sampler"])
         self.surroundings, counts = self.surroundings or Surroundings(), kernel_counts()
@@ -170,7 +171,7 @@ class Rank:
         }
 
     def _train(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        case = cases.from_plain(request["case"])
+        case = situations.from_plain(request["case"])
         assert isinstance(case, cases.TrainingCase)
         driver = self.driver(request["ddp"])
         everyone = self.connections[request["everyone"]]

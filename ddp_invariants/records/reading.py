@@ -6,9 +6,10 @@ Another person may have written the file: every mistake in it becomes one senten
 from pathlib import Path
 from typing import Any
 
+from ddp_invariants import situations  # noqa: F401 - it makes the kinds of situations known
 from ddp_invariants.cases.case import Case, ShardCase, TrainingCase
 from ddp_invariants.errors import CaseError
-from ddp_invariants.records.violation import MOST_READ, StoredViolation
+from ddp_invariants.records.violation import FORM, MOST_READ, StoredViolation
 
 _KINDS: dict[object, Any] = {
     "training": TrainingCase,
@@ -60,6 +61,11 @@ def read_any(path: Path) -> Case | StoredViolation:
     kind = plain.get("kind")
     if not isinstance(kind, str) or kind not in _KINDS:
         raise CaseError(f"{path}: kind is {kind!r}, expected 'training', 'shard' or 'violation'")
+    if kind == "violation" and plain.get("form") != FORM:
+        raise CaseError(
+            f"{path}: the file has format {plain.get('form')!r}; this version reads only format "
+            f"{FORM}. Find the violation again, or read the file with the version that wrote it."
+        )
     wrong_class = _other_case(plain, path) if kind == "violation" else ""
     adapter: pydantic.TypeAdapter[Case | StoredViolation] = pydantic.TypeAdapter(_KINDS[kind])
     try:
@@ -79,6 +85,8 @@ def read_any(path: Path) -> Case | StoredViolation:
             or "the case"
         )
         message = first["msg"].removeprefix("Value error, ")
+        if kind == "training" and first["type"] == "unexpected_keyword_argument":
+            message += "; files of versions that had such a field are not read"
         raise CaseError(f"{path}: {place}: {message}") from error
 
 

@@ -29,6 +29,8 @@ from ddp_invariants.records.evidence import (
 )
 from ddp_invariants.records.verdict import Failure
 
+FORM = 2
+"""The form of a file. A file of another form is refused."""
 FOLDER = Path(".ddp-invariants")
 """The folder of violations, relative to the folder in which a session or command was started."""
 MOST_EVIDENCE = 1 << 20
@@ -154,6 +156,7 @@ class StoredViolation:
         repeat: The command line that repeats it.
         evidence: Of a run that confirmed it; None if there is none or it was left out.
         left_out: Why the evidence was left out; empty if it was not.
+        form: Version of the file format.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -167,6 +170,7 @@ class StoredViolation:
     repeat: str = ""
     evidence: StoredEvidence | None = None
     left_out: str = ""
+    form: int = FORM
     kind: Literal["violation"] = "violation"
 
     @property

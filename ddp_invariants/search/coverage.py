@@ -7,6 +7,7 @@ from typing import Any, Self
 from ddp_invariants.cases.case import Case, TrainingCase
 from ddp_invariants.cases.formats import ITEM_SIZE
 from ddp_invariants.invariants.comm import filled
+from ddp_invariants.situations import SITUATIONS
 
 EXACT = 32
 """Numbers up to this limit are counted exactly, larger ones as the next power of two."""
@@ -64,7 +65,7 @@ class Drawn:
 def _training(case: TrainingCase) -> dict[str, str | set[str]]:
     layers = case.model.layers
     cap = "its default" if case.bucket_cap is None else f"{rounded(case.bucket_cap)} bytes"
-    return {
+    counted: dict[str, str | set[str]] = {
         "bucket cap": cap,
         "buckets": _buckets(case),
         "dtypes": {layer.dtype for layer in layers},
@@ -81,12 +82,12 @@ def _training(case: TrainingCase) -> dict[str, str | set[str]]:
         if case.injected_failure is not None
         else "none",
         "between steps": {action.kind for action in case.between_steps} or "nothing",
-        "norm": _limit(case.clip),
         "ranks out of batches": str(len(case.exhausted)),
         "saved by": _saved_by(case.saved_by),
-        "forwards": "under autocast" if case.autocast else "in their own dtypes",
-        "loss scale": "none" if case.scaler is None else f"2**{case.scaler.log2_scale}",
     }
+    for situation in SITUATIONS:
+        counted |= situation.counted(case)
+    return counted
 
 
 def _buckets(case: TrainingCase) -> str:
@@ -103,10 +104,6 @@ def _buckets(case: TrainingCase) -> str:
         for size in layer.sizes(width)
     ]
     return str(rounded(filled(trained[::-1], case.bucket_cap)))
-
-
-def _limit(norm: float | None) -> str:
-    return "any" if norm is None else f"at most {norm:g}"
 
 
 def _saved_by(ranks: int | None) -> str:

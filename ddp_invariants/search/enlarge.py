@@ -13,6 +13,7 @@ from ddp_invariants.cases.case import Case, ShardCase, TrainingCase
 from ddp_invariants.cases.layers import Model
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import CaseError
+from ddp_invariants.situations.scaling import Scaling
 
 _SIZES = ((0, 1, 1), (1, 1, 1), (0, 4, 1), (1, 4, 16), (1, 4, 1), (2, 4, 16))
 """Added ranks, factor on widths, factor on the bucket cap.
@@ -72,7 +73,8 @@ def _larger(case: TrainingCase, number: int, ranks: int, widths: int, cap: int) 
         )
         for layer in case.model.layers
     )
-    # Not a factor that two ranks or a repeated step could also make.
+    if case.scaler is not None:  # Not a factor that two ranks or a repeated step could also make.
+        case = case.with_situation(Scaling(replace(case.scaler, log2_growth=2)))
     return replace(
         case,
         world_size=case.world_size + ranks,
@@ -80,7 +82,6 @@ def _larger(case: TrainingCase, number: int, ranks: int, widths: int, cap: int) 
         model=Model(case.model.inputs * widths, layers),
         values="real",
         bucket_cap=None if case.bucket_cap is None else case.bucket_cap * cap,
-        scaler=case.scaler and replace(case.scaler, log2_growth=2),
         saved_by=2
         if ranks and case.saved_by is not None
         else case.saved_by,  # More than one, fewer than all.

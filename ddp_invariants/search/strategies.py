@@ -19,7 +19,6 @@ from ddp_invariants.cases.program import (
     Exhausted,
     InjectedFailure,
     InjectedFailureKind,
-    LossScale,
     Optimizer,
     Perturbation,
     PerturbationKind,
@@ -30,6 +29,10 @@ from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.invariants.draws import PERTURBATIONS, Draws, ShardDraws
 from ddp_invariants.search.models import models, without_batch_norm
+from ddp_invariants.situations.autocast import Autocast
+from ddp_invariants.situations.clipping import Clipping
+from ddp_invariants.situations.penalty import Penalty
+from ddp_invariants.situations.scaling import Scaling
 
 _BUCKET_CAPS = (None, 1, 16, 64, 256, 1 << 20)
 """Bytes: every parameter alone, a few together, all in one, for models of 4 to some hundred bytes."""
@@ -85,15 +88,6 @@ _EXHAUSTED = st.lists(st.tuples(_SMALL, _SMALL), min_size=1, max_size=3)
 """Ranks that run out of batches, and after which step."""
 _OTHERS = st.none() | st.integers(1, 6)
 """World sizes that go on from a state which others saved."""
-_SCALERS = st.builds(
-    LossScale,
-    st.sampled_from((4, 16, 4, 122)),
-    st.sampled_from((2, 1, 3)),
-    st.sampled_from((1, 1, 3)),
-    st.sampled_from((1, 1, 40)),
-    _COINS,
-)
-"""Some so large that what is multiplied by them overflows by itself: then the scale falls far, so that later steps do not."""
 _NO_SYNC: SearchStrategy[NoSync] = st.sampled_from(("plain", "plain", "nested", "error"))
 _UNUSED = st.lists(
     st.tuples(st.sampled_from((0, 0, 0, 1, 2, 3)), _COINS, _SMALL, _COINS, _SMALL),
@@ -201,13 +195,7 @@ def training_cases(
             draw(_SMALL) % steps,
             draw(st.sampled_from(("nan", "inf", "-inf"))),
         )
-    scaler = (
-        draw(_SCALERS)
-        if scaled
-        and scope.has("scaler")
-        and draw(st.sampled_from((True, *(False,) * (scaled - 1))))
-        else None
-    )
+    scaler = Scaling.drawn(draw, scaled) if scaled and scope.has("scaler") else None
     if scaler is not None and scaled == 1 and draw(_COINS):
         poison = Poison(
             draw(_SMALL) % world_size, draw(_SMALL) % steps, draw(st.sampled_from(("inf", "nan")))
@@ -316,7 +304,7 @@ def training_cases(
         }
         exhausted = tuple(Exhausted(rank, step) for rank, step in sorted(ends.items()))
         zero_grad = "zero" if zero_grad == "never" else zero_grad
-    clip = draw(st.sampled_from((0.0625, 1.0, 1024.0))) if clipped and draw(_ONE_IN_FOUR) else None
+    clip = Clipping.drawn(draw) if clipped else None
     saved_by = None
     if resized:
         saved_by = 1 + draw(_SMALL) % scope.max_world_size
@@ -360,46 +348,29 @@ def training_cases(
         unused=passed,
         crossed=other,
         passes=ways,
-        penalty=penalty,
         between_steps=between,
         exhausted=exhausted,
         saved_by=saved_by,
-        clip=None if zero_grad == "never" or model.layers[0].sparse else clip,
-        autocast=bool(autocast) and _is_cast(draw, autocast, model),
+        situations=tuple(
+            situation
+            for situation in (
+                Penalty() if penalty else None,
+                None if zero_grad == "never" or model.layers[0].sparse else clip,
+                Autocast.drawn(draw, autocast, model) if autocast else None,
+            )
+            if situation is not None
+        ),
         rounds=rounds,
         seed=draw(_SEEDS),
     )
     kernels = optimizer.kernels if optimizer.kernels != "fused" or case.fusible else "default"
     case = replace(case, optimizer=replace(optimizer, kernels=kernels))
-    return scope.fit(case if scaler is None else _with_scaler(case, scaler))
+    return scope.fit(case if scaler is None else scaler.fitted(case))
 
 
 def _in_time(plan: Perturbation) -> Perturbation:
     """A device is kept busy longer than the program takes to get to what it did not wait for."""
     return replace(plan, milliseconds=20) if plan.on_device else plan
-
-
-def _with_scaler(case: TrainingCase, scaler: LossScale) -> TrainingCase:
-    """The case with a loss scaler, or as it is where that cannot be."""
-    if case.optimizer.kernels == "fused" and case.optimizer.momentum:
-        case = replace(case, optimizer=replace(case.optimizer, kernels="default"))
-    if not case.scalable:
-        return case
-    scaler = replace(
-        scaler, log2_scale=min(scaler.log2_scale, 126 - scaler.most(case.steps) + scaler.log2_scale)
-    )
-    if scaler.log2_scale < scaler.log2_backoff * case.steps - 126:  # It might fall out of range.
-        scaler = replace(scaler, log2_backoff=1)
-    return replace(
-        case, scaler=scaler, zero_grad="zero" if case.zero_grad == "never" else case.zero_grad
-    )
-
-
-def _is_cast(draw: st.DrawFn, one_in: int, model: Model) -> bool:
-    """Whether forwards run under autocast; never where a layer attends, of which nothing could be judged."""
-    return draw(st.sampled_from((False,) * (one_in - 1) + (True,))) and all(
-        layer.kind != "attention" for layer in model.layers
-    )
 
 
 def _writing(draw: st.DrawFn, steps: int) -> tuple[BetweenSteps, ...]:

@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from ddp_invariants.discovery.capabilities import BASE
 from ddp_invariants.errors import HarnessError, LoadFailure
 from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.invariants import judge
 from ddp_invariants.processes.hosts import Hosts, environment
 from ddp_invariants.processes.pool import Pool
+from ddp_invariants.situations.capability import BASE
 
 Standing = Literal["ok", "warning", "problem"]
 

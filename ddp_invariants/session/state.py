@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from ddp_invariants import __version__
-from ddp_invariants.cases.case import from_plain
 from ddp_invariants.discovery import probe
 from ddp_invariants.discovery.scope import OnTrial
 from ddp_invariants.errors import LoadFailure
@@ -30,6 +29,7 @@ from ddp_invariants.search.trial import Options, Trial
 from ddp_invariants.session.monitor import Monitor, SessionSettings
 from ddp_invariants.session.outputs import Wanted
 from ddp_invariants.session.progress import ProgressSender
+from ddp_invariants.situations import from_plain
 
 PROFILES = {"quick": 30, "default": 100, "thorough": 1000}
 """Cases per property."""

@@ -31,7 +31,7 @@ from ddp_invariants.records.evidence import (
 )
 from ddp_invariants.upgrades.comparison import Offer
 
-FORM = 2
+FORM = 3
 """Version of the file format. A file of another version is refused."""
 MOST = 1 << 30
 """Largest number of bytes of JSON that are read; a corpus of some thousand cases has a tenth."""

@@ -10,6 +10,7 @@ from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import Data
 from ddp_invariants.discovery.scope import Scope
+from ddp_invariants.situations.autocast import Autocast
 
 WRAPPERS = '''
 import torch
@@ -32,7 +33,7 @@ TIED = TrainingCase(
     data=Data(samples=12, batch_size=3),
     steps=2,
     values="real",
-    autocast=True,
+    situations=(Autocast(),),
 )
 TWICE = replace(TIED, model=Model(4, (Layer("linear", 4, twice=True), Layer("linear", 2))))
 
@@ -81,7 +82,7 @@ def test_only_what_autocast_lowers_several_times_is_recast() -> None:
     An embedding table, a layer in float64, and every weight without autocast are not listed.
     """
     assert TIED.recast == TWICE.recast == {"layers.0.weight"}
-    assert replace(TIED, autocast=False).recast == frozenset()
+    assert TIED.without(Autocast).recast == frozenset()
     table = Model(4, (Layer("embedding"), Layer("linear", 4, tied=0)))
     wide = Model(4, (Layer("linear", 4, dtype="float64", twice=True),))
     assert replace(TIED, model=table).recast == replace(TIED, model=wide).recast == frozenset()

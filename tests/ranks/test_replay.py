@@ -33,6 +33,8 @@ from ddp_invariants.records.verdict import Outcome
 from ddp_invariants.report import terminal
 from ddp_invariants.search.replay import replay
 from ddp_invariants.search.trial import Options, Trial
+from ddp_invariants.situations.autocast import Autocast
+from ddp_invariants.situations.scaling import Scaling
 
 ROOT = Path(__file__).parents[2]
 RIGHT = {
@@ -209,7 +211,9 @@ def test_a_script_computes_what_the_case_does_on_each_rank(
     assert run(on_the_right_one(text, "ddp")) == (0, "not reproduced\n")
 
 
-SCALED = replace(TWO_STEPS, scaler=LossScale(4, unscaled=True), poison=Poison(0, 0, "inf"))
+SCALED = replace(
+    TWO_STEPS, situations=(Scaling(LossScale(4, unscaled=True)),), poison=Poison(0, 0, "inf")
+)
 
 
 @pytest.mark.parametrize(
@@ -275,7 +279,7 @@ def test_a_script_runs_forwards_under_autocast(
     pool: Pool, run: Run, fault: str, rule: str, words: str
 ) -> None:
     """A script runs the forwards of the wrapped model and its twin under autocast."""
-    case = replace(SMALLEST, values="real", autocast=True)
+    case = replace(SMALLEST, values="real", situations=(Autocast(),))
     text = export.script(
         pool, stored_violation(pool, case, rule, ddp=f"ddp_invariants.faults.lowered:{fault}")
     )
@@ -292,7 +296,7 @@ def test_what_a_scaled_step_moves_is_beyond_a_script(pool: Pool) -> None:
     """
     stored = stored_violation(
         pool,
-        replace(SCALED, poison=None, steps=4, scaler=LossScale(4, interval=1)),
+        replace(SCALED, poison=None, steps=4, situations=(Scaling(LossScale(4, interval=1)),)),
         "PARAM-6",
         ddp="ddp_invariants.faults.scaled:unscales_by_the_first",
     )
@@ -859,7 +863,15 @@ def _wrong(plain: dict[str, Any]) -> dict[str, tuple[Any, str]]:
         "foreign": ({"kind": "pickle"}, "kind is 'pickle', expected 'training'"),
         "deep": ('{"kind":' * 2000 + "1" + "}" * 2000, "not a JSON object"),
         "no case": ({**plain, "case": 1}, "case.kind is None"),
-        "missing": ({"kind": "violation", "case": plain["case"]}, "breach: Field required"),
+        "missing": (
+            {"kind": "violation", "form": violation.FORM, "case": plain["case"]},
+            "failure: Field required",
+        ),
+        "older": ({**plain, "form": 1}, "it is of form 1; this version reads form 2 alone"),
+        "unknown situation": (
+            {**plain, "case": {**plain["case"], "situations": [{"kind": "eclipse"}]}},
+            "case.situations.0: Input tag 'eclipse' found using 'kind' does not match any of",
+        ),
         "unknown": ({**plain, "run": "rm"}, "run: Unexpected keyword argument"),
         "bad case": (
             {**plain, "case": {**plain["case"], "world_size": 0}},

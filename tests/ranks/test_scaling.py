@@ -27,9 +27,13 @@ from ddp_invariants.proof.catalogue import Planted, chosen
 from ddp_invariants.records.evidence import TrainingEvidence
 from ddp_invariants.records.verdict import NotJudged, violation_class
 from ddp_invariants.search.strategies import cases_for
+from ddp_invariants.situations.clipping import Clipping
+from ddp_invariants.situations.scaling import Scaling
 
 WEIGHT, SCALE, UNSCALED = "layers.0.weight", "layers.4.factor", "gradients unscaled before the step"
-SCALED = replace(CASE, steps=4, scaler=LossScale(4, interval=1), poison=Poison(1, 1, "inf"))
+SCALED = replace(
+    CASE, steps=4, situations=(Scaling(LossScale(4, interval=1)),), poison=Poison(1, 1, "inf")
+)
 """Rank 1 overflows at the second step; the scale goes from 16 to 32, 16, 32 and 64."""
 
 
@@ -201,9 +205,12 @@ SPARSE = Model(2, (Layer("embedding", sparse=True), Layer("linear", 2)))
         (lambda: LossScale(4, interval=0), "interval is 0"),
         (lambda: LossScale(4, log2_growth=0), "log2_growth is 0"),
         (lambda: LossScale(4, log2_backoff=0), "log2_backoff is 0"),
-        (lambda: replace(SCALED, scaler=LossScale(126, interval=1)), "whose scale stays between"),
         (
-            lambda: replace(SCALED, scaler=LossScale(4, log2_backoff=60)),
+            lambda: SCALED.with_situation(Scaling(LossScale(126, interval=1))),
+            "whose scale stays between",
+        ),
+        (
+            lambda: SCALED.with_situation(Scaling(LossScale(4, log2_backoff=60))),
             "whose scale stays between",
         ),
         (
@@ -211,23 +218,23 @@ SPARSE = Model(2, (Layer("embedding", sparse=True), Layer("linear", 2)))
             "zero_grad is 'never', expected another where a loss is scaled",
         ),
         (
-            lambda: TrainingCase(SPARSE, scaler=LossScale(4)),
+            lambda: TrainingCase(SPARSE, situations=(Scaling(LossScale(4)),)),
             "null where a gradient is sparse or complex",
         ),
         (
             lambda: TrainingCase(
                 Model(2, (Layer("linear"),)),
                 optimizer=Optimizer(momentum=0.5, kernels="fused"),
-                scaler=LossScale(4),
+                situations=(Scaling(LossScale(4)),),
             ),
             "SGD's fused kernels have momentum",
         ),
         (
-            lambda: replace(CASE, saved_by=1, scaler=LossScale(4)),
+            lambda: replace(CASE, saved_by=1, situations=(Scaling(LossScale(4)),)),
             "a state is loaded that others saved",
         ),
         (
-            lambda: replace(CASE, exhausted=(Exhausted(1),), scaler=LossScale(4)),
+            lambda: replace(CASE, exhausted=(Exhausted(1),), situations=(Scaling(LossScale(4)),)),
             "where a rank runs out of batches",
         ),
     ],
@@ -287,7 +294,7 @@ def test_an_overflow_of_the_scale_itself_is_skipped(pool: Pool) -> None:
         data=Data(samples=8, batch_size=2),
         steps=3,
         log2_scale=4,
-        scaler=scaler,
+        situations=(Scaling(scaler),),
         seed=1,
     )
     evidence = pool.train(case, Ddp())
@@ -304,7 +311,7 @@ def test_an_overflow_of_the_scale_itself_is_skipped(pool: Pool) -> None:
             SCALED,
             world_size=1,
             poison=Poison(0, 1),
-            clip=0.5,
+            situations=(*SCALED.situations, Clipping(0.5)),
             model=Model(2, (Layer("linear", 2),)),
         ),
         replace(
@@ -313,7 +320,7 @@ def test_an_overflow_of_the_scale_itself_is_skipped(pool: Pool) -> None:
             poison=None,
             log2_scale=6,
             model=Model(2, (Layer("linear", 2),)),
-            scaler=LossScale(122, interval=4, log2_backoff=40),
+            situations=(Scaling(LossScale(122, interval=4, log2_backoff=40)),),
         ),
     ],
     ids=["poisoned", "too large a scale"],

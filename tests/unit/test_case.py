@@ -18,7 +18,6 @@ from ddp_invariants.cases.case import (
     TrainingCase,
     case_id,
     describe,
-    from_plain,
     to_json,
 )
 from ddp_invariants.cases.layers import Layer, Model
@@ -30,6 +29,7 @@ from ddp_invariants.errors import CaseError
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.records import reading
 from ddp_invariants.search.strategies import cases_for, shard_cases, training_cases
+from ddp_invariants.situations import from_plain
 
 NARROWING = Model(2, (Layer("linear", 2), Layer("linear", 1)))
 SIMPLEST = TrainingCase(model=Model(1, (Layer("linear"),)))
@@ -364,7 +364,7 @@ def test_what_stands_in_for_an_optimizer_is_the_same_under_every_hash_seed(hash_
     program = (
         "from dataclasses import replace\n"
         "from ddp_invariants.cases.program import Optimizer\n"
-        "from ddp_invariants.discovery.capabilities import BASE\n"
+        "from ddp_invariants.situations.capability import BASE\n"
         "from ddp_invariants.discovery.scope import Scope\n"
         "scope = Scope(without=frozenset({'adam', 'adamw', 'momentum', 'nesterov', 'fused'}))\n"
         "print(scope.fit(replace(BASE, optimizer=Optimizer('adam'))).optimizer.kind)"

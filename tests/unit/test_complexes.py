@@ -25,6 +25,7 @@ from ddp_invariants.oracle.balls import Ball, exactly
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.ranks.training.model import Replica, loss_of
 from ddp_invariants.records.evidence import Layout, Slot, Tensors
+from ddp_invariants.situations.clipping import Clipping
 
 f32 = np.float32
 ELEMENTS = st.floats(-100, 100, width=32, allow_subnormal=False)
@@ -334,7 +335,7 @@ def test_whatever_else_happens_with_complex_parameters_is_judged_right(
             accumulation=2,
             data=Data(samples=12, batch_size=2),
             values="real",
-            clip=0.0625,
+            situations=(Clipping(0.0625),),
             optimizer=optimizer,
         )
         findings = judge(pool.train(case, Ddp(ddp)))

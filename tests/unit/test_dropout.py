@@ -28,6 +28,7 @@ from ddp_invariants.invariants.rng import FORWARDS, RANKS
 from ddp_invariants.oracle import balls, training
 from ddp_invariants.records.evidence import RankEvidence, Tensors, TrainingEvidence
 from ddp_invariants.records.verdict import Failure, Finding
+from ddp_invariants.situations.scaling import Scaling
 
 WIDE = Model(2, (Layer("linear", 96), Layer("dropout"), Layer("linear", 2)))
 CASE = TrainingCase(model=WIDE, world_size=3, data=Data(samples=6), steps=3, accumulation=2, seed=7)
@@ -248,7 +249,7 @@ AROUND = {
     "withheld": replace(PLAIN, perturbation=Perturbation("withheld")),
     "saved by others": replace(PLAIN, saved_by=1),
     "poison": replace(PLAIN, poison=Poison(1, 1)),
-    "scaler": replace(PLAIN, scaler=LossScale(4), poison=Poison(1, 1, "inf")),
+    "scaler": replace(PLAIN, situations=(Scaling(LossScale(4)),), poison=Poison(1, 1, "inf")),
     "unused": replace(
         PLAIN,
         model=replace(WIDE, layers=(*WIDE.layers, Layer("linear", 2))),

@@ -4,7 +4,6 @@ A rank's twin is the unwrapped module on the same batch. Suffixes: W ranks, B ba
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +14,7 @@ from ddp_invariants.invariants.view import EvidenceView
 from ddp_invariants.oracle import training
 from ddp_invariants.oracle.balls import Ball
 from ddp_invariants.records.verdict import Cause, Failure
+from ddp_invariants.situations.autocast import Autocast
 
 _Guess = tuple[Cause, FloatArray, FloatArray | float]
 """A cause, the losses it predicts, shape (W,), and their tolerance."""
@@ -125,9 +125,8 @@ def _of_the_outputs(view: EvidenceView, micro: int, roundoff: float) -> Iterator
         return losses_W.centre, losses_W.radius + roundoff
 
     if all(layer.kind != "attention" for layer in case.model.layers):
-        opposite = training.outputs(
-            replace(case, autocast=not case.autocast), held[0].by_name, batch
-        )
+        switched = case.without(Autocast) if case.autocast else case.with_situation(Autocast())
+        opposite = training.outputs(switched, held[0].by_name, batch)
         mode = "that is not under autocast" if case.autocast else "under autocast to bfloat16"
         yield (
             Cause("autocast", f"it is the loss of a forward {mode}"),

@@ -29,7 +29,7 @@ from ddp_invariants.records.violation import StoredViolation
 from ddp_invariants.search.ledger import Entry, Ledger
 
 INTERRUPTED = "the session was interrupted"
-FORM = 2
+FORM = 3
 """Version of the file format. A file of another version is refused."""
 
 Said = Literal[

@@ -1,0 +1,65 @@
+"""Autocast: forwards run under `torch.autocast`, which lowers products of float32 to bfloat16.
+
+Standard library only: the rank side imports this module under any interpreter.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+from ddp_invariants.cases.case import Situation, TrainingCase
+from ddp_invariants.cases.fields import STRICT, require
+from ddp_invariants.cases.layers import Model
+from ddp_invariants.situations.capability import BASE, Capability, of_situation
+
+
+@dataclass(frozen=True)
+class Autocast(Situation):
+    """Forwards under `torch.autocast` to bfloat16. `Layer.lowered` says what it lowers."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    kind: Literal["autocast"] = "autocast"
+
+    def check(self, case: TrainingCase) -> None:
+        """Insist on layers whose results can be judged in bfloat16."""
+        require(
+            judgeable(case.model),
+            "autocast",
+            True,  # noqa: FBT003 - the value that the message quotes
+            "false where a layer attends: nothing of what bfloat16 leaves of it could be judged",
+        )
+
+    @property
+    def words(self) -> str:
+        """The name and its value."""
+        return "autocast=True"
+
+    def scripted_forward(self, line: str) -> list[str]:
+        """Return a script's line with a forward, as it runs under autocast."""
+        return ['with torch.autocast("cpu", torch.bfloat16):', f"    {line}"]
+
+    @classmethod
+    def drawn(cls, draw: Callable[[Any], Any], one_in: int, model: Model) -> "Autocast | None":
+        """Draw autocast in one of so many cases; never where a layer attends."""
+        # Imported here: ranks read this module, and have no Hypothesis.
+        from hypothesis import strategies as st
+
+        chosen = draw(st.sampled_from((False,) * (one_in - 1) + (True,)))
+        return cls() if chosen and judgeable(model) else None
+
+    @classmethod
+    def counted(cls, case: TrainingCase) -> dict[str, str | set[str]]:
+        """Return how forwards run, as a coverage table counts it."""
+        return {"forwards": "under autocast" if case.autocast else "in their own dtypes"}
+
+    @classmethod
+    def capabilities(cls) -> dict[str, Capability]:
+        """Return the capability to run forwards under autocast."""
+        probe = replace(BASE, values="real", steps=3, situations=(cls(),))
+        return {"autocast": of_situation(cls, probe, "a forward under autocast", after="scaler")}
+
+
+def judgeable(model: Model) -> bool:
+    """Return whether the results of a model's layers can be judged in bfloat16."""
+    return all(layer.kind != "attention" for layer in model.layers)

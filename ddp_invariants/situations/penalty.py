@@ -1,0 +1,67 @@
+"""A gradient penalty: a loss that holds a gradient, which the program asks autograd for.
+
+Standard library only: the rank side imports this module under any interpreter.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from ddp_invariants.cases.case import Situation, TrainingCase
+from ddp_invariants.cases.fields import STRICT, require
+from ddp_invariants.situations.capability import GENTLE, Capability, of_situation
+
+
+@dataclass(frozen=True)
+class Penalty(Situation):
+    """The squared gradient of the outputs by the inputs, added to every loss.
+
+    The program asks autograd for the gradient with a graph of its own. Only the unwrapped twin
+    knows the result: the oracle has no second derivatives.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    kind: Literal["penalty"] = "penalty"
+
+    def check(self, case: TrainingCase) -> None:
+        """Insist on plain passes, and on little else in the case."""
+        plain = case.passes == "alternate" and all(
+            layer.checkpoint == "none" for layer in case.model.layers
+        )
+        require(
+            plain,
+            "penalty",
+            True,  # noqa: FBT003 - the value that the message quotes
+            "false where passes do not alternate, or a layer is computed again",
+        )
+        require(
+            case.zero_grad != "never",
+            "zero_grad",
+            case.zero_grad,
+            "another where gradients are asked for besides: what is left may be reduced once more",
+        )
+        case.require_plain(
+            "where a loss carries a penalty",
+            clip=None,
+            scaler=None,
+            exhausted=(),
+            saved_by=None,
+            between_steps=(),
+        )
+
+    @property
+    def words(self) -> str:
+        """The name and its value."""
+        return "penalty=True"
+
+    @classmethod
+    def capabilities(cls) -> dict[str, Capability]:
+        """Return the capability to train with a penalty."""
+        return {
+            "penalty": of_situation(
+                cls,
+                GENTLE.with_situation(cls()),
+                "a penalty on gradients by the inputs",
+                after="retained",
+            )
+        }

@@ -1,0 +1,150 @@
+"""Loss scaling: a `torch.amp.GradScaler` scales the loss, and skips a step that overflows.
+
+Standard library only: the rank side imports this module under any interpreter.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+from ddp_invariants.cases.case import Situation, TrainingCase, brief
+from ddp_invariants.cases.fields import STRICT, require
+from ddp_invariants.cases.program import LossScale, Poison
+from ddp_invariants.cases.shrink import simpler_fields
+from ddp_invariants.situations.capability import GENTLE, Capability, of_situation
+
+
+@dataclass(frozen=True)
+class Scaling(Situation):
+    """A loss scaler on every rank.
+
+    Attributes:
+        plan: Its first scale, and how the scale grows and falls.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    plan: LossScale
+    kind: Literal["scaler"] = "scaler"
+
+    def check(self, case: TrainingCase) -> None:
+        """Insist on a scale that stays in range, and on gradients that torch can unscale."""
+        plan = self.plan
+        least = plan.log2_scale - plan.log2_backoff * case.steps
+        require(
+            plan.most(case.steps) <= 126 and least >= -126,
+            "scaler",
+            plan,
+            "one whose scale stays between 2**-126 and 2**126, whatever overflows",
+        )
+        require(
+            case.zero_grad != "never",
+            "zero_grad",
+            case.zero_grad,
+            "another where a loss is scaled: what is left of a step was unscaled",
+        )
+        require(
+            case.scalable,
+            "scaler",
+            plan,
+            "null where a gradient is sparse or complex, or SGD's fused kernels have "
+            "momentum: where the first step is skipped, torch goes on with a momentum that nothing was written to",
+        )
+        require(
+            case.exhausted == () and case.saved_by is None,
+            "scaler",
+            plan,
+            "null where a rank runs out of batches, or a state is loaded that others saved",
+        )
+
+    @property
+    def words(self) -> str:
+        """The plan, without what is usual."""
+        return f"scaler={brief(self.plan)}"
+
+    def simpler(self) -> Iterator["Scaling"]:
+        """Yield plans with one field at a time as in the plainest plan."""
+        yield from (Scaling(plan) for plan in simpler_fields(self.plan, LossScale(4)))
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> "Scaling":
+        """Build the situation from the fields of its JSON form."""
+        return cls(LossScale(**plain["plan"]))
+
+    def scripted_setup(self) -> list[str]:
+        """Return a script's lines that make the scaler."""
+        plan = self.plan
+        return [
+            (
+                f'scaler = torch.amp.GradScaler("cpu", init_scale=2.0**{plan.log2_scale}, '
+                f"growth_factor=2.0**{plan.log2_growth},"
+            ),
+            f"                              backoff_factor=2.0**-{plan.log2_backoff}, growth_interval={plan.interval})",
+        ]
+
+    def scripted_loss(self, loss: str) -> str:
+        """Return what a script's backward starts from."""
+        return f"scaler.scale({loss})"
+
+    def scripted_step(self) -> list[str]:
+        """Return a script's lines that make an update."""
+        unscaling = ["scaler.unscale_(optimizer)"] if self.plan.unscaled else []
+        return [*unscaling, "scaler.step(optimizer)", "scaler.update()"]
+
+    @classmethod
+    def drawn(cls, draw: Callable[[Any], Any], one_in: int) -> "Scaling | None":
+        """Draw a plan in one of so many cases.
+
+        Some scales are so large that the scaled loss overflows by itself. Then the scale falls far,
+        so that later steps do not overflow.
+        """
+        # Imported here: ranks read this module, and have no Hypothesis.
+        from hypothesis import strategies as st
+
+        if not draw(st.sampled_from((True, *(False,) * (one_in - 1)))):
+            return None
+        plans = st.builds(
+            LossScale,
+            st.sampled_from((4, 16, 4, 122)),
+            st.sampled_from((2, 1, 3)),
+            st.sampled_from((1, 1, 3)),
+            st.sampled_from((1, 1, 40)),
+            st.booleans(),
+        )
+        return cls(draw(plans))
+
+    def fitted(self, case: TrainingCase) -> TrainingCase:
+        """Return the case with the scaler, or as it is where torch cannot scale its gradients."""
+        if case.optimizer.kernels == "fused" and case.optimizer.momentum:
+            case = replace(case, optimizer=replace(case.optimizer, kernels="default"))
+        if not case.scalable:
+            return case
+        plan = self.plan
+        most = 126 - plan.most(case.steps) + plan.log2_scale
+        plan = replace(plan, log2_scale=min(plan.log2_scale, most))
+        if plan.log2_scale < plan.log2_backoff * case.steps - 126:  # It might fall out of range.
+            plan = replace(plan, log2_backoff=1)
+        zero_grad = "zero" if case.zero_grad == "never" else case.zero_grad
+        return replace(case, zero_grad=zero_grad).with_situation(Scaling(plan))
+
+    @classmethod
+    def counted(cls, case: TrainingCase) -> dict[str, str | set[str]]:
+        """Return the first scale, as a coverage table counts it."""
+        return {"loss scale": "none" if case.scaler is None else f"2**{case.scaler.log2_scale}"}
+
+    @classmethod
+    def capabilities(cls) -> dict[str, Capability]:
+        """Return the capability to work with a loss scaler."""
+        situation = cls(LossScale(4, unscaled=True))
+        probe = replace(GENTLE, steps=3, poison=Poison(1, 1, "inf"), situations=(situation,))
+        return {
+            "scaler": of_situation(
+                cls,
+                probe,
+                "a step skipped",
+                "a step made after one that was skipped",
+                "a scale that grew",
+                "gradients unscaled before the step",
+                after="clipping",
+            )
+        }
