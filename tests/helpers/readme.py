@@ -1,6 +1,6 @@
-"""The commands and code shown in the documents: find them, run them, and update their output.
+"""The outputs, excerpts and tables that documents show, and the program that rewrites them.
 
-`python tests/helpers/readme.py [--all]`
+`python tests/helpers/readme.py` runs the commands of pytest; with `--all` it runs the benchmarks, too.
 """
 
 import os
@@ -19,21 +19,41 @@ from ddp_invariants.report.rulebook import explained
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
-SCHEMA = ROOT / "ddp_invariants" / "certificates" / "certificate.schema.json"
+SCHEMA = ROOT / "ddp_invariants" / "report" / "certificate" / "certificate.schema.json"
 RULES = ROOT / "docs" / "rules.md"
 ADAPTER = ROOT / "docs" / "adapter.md"
-DOCUMENTS = (README, ADAPTER, ROOT / "examples" / "README.md")
+USAGE = ROOT / "docs" / "usage.md"
+DOCUMENTS = (
+    README,
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "examples" / "README.md",
+)
 BLOCK = re.compile(
     r"<!-- output of: (?P<command>[^\n]+) -->\n```text\n(?P<output>.*?)```", re.DOTALL
 )
 FILE = re.compile(
     r"<!-- file: (?P<path>\S+) from: (?P<start>[^\n]+) -->\n```python\n(?P<text>.*?)```", re.DOTALL
 )
+PART = re.compile(
+    r"<!-- part of: (?P<command>[^\n]+) from: (?P<start>[^\n]+) to: (?P<end>[^\n]+) -->\n"
+    r"```text\n(?P<text>.*?)```",
+    re.DOTALL,
+)
+SPEED = re.compile(r"<!-- speed -->\n(?P<table>.*?)<!-- end -->", re.DOTALL)
+THROUGHPUT = "python benchmarks/throughput.py"
+SPEED_ROWS = {
+    "this pool, evidence included": "this suite: a case run and recorded",
+    "and judged by all rules": "and judged by all rules",
+    "bare loop": "a hand-written loop, same training, nothing recorded",
+    "spawn per case": "new processes for every case (spawn)",
+}
+"""Rows of the benchmark's first table, and their names in the README."""
 TABLE = re.compile(r"<!-- table -->\n(?P<table>.*?)<!-- end -->", re.DOTALL)
 
 
 def outputs() -> dict[str, str]:
-    """Return the output that the documents show, by command."""
+    """Return each command whose output a document shows, with that output."""
     return {
         match["command"]: match["output"]
         for document in DOCUMENTS
@@ -47,6 +67,27 @@ def json_keys(name: str) -> set[str]:
     row = re.search(rf"^\| `{name}`[^|]*\| (.*) \|$", text, re.MULTILINE)
     words = {*re.findall(r"`([a-z_]+)`", row[1])} if row is not None else set()
     return words - {"ok", "warning", "problem"}
+
+
+def part(output: str, start: str, end: str) -> str:
+    """Return the lines of an output between two lines, which are known by their first words."""
+    lines = output.splitlines(keepends=True)
+    first = next(index for index, line in enumerate(lines) if line.strip().startswith(start))
+    last = next(
+        index for index, line in enumerate(lines) if index > first and line.strip().startswith(end)
+    )
+    return "".join(lines[first : last + 1])
+
+
+def speed_table() -> str:
+    """Return some rows of the benchmark's first table, the one in milliseconds, as Markdown."""
+    rows = {}
+    for line in outputs()[THROUGHPUT].partition("└")[0].splitlines():
+        cells = [cell.strip() for cell in line.split("│")[1:-1]]
+        if cells and cells[0] in SPEED_ROWS:
+            rows[cells[0]] = f"| {SPEED_ROWS[cells[0]]} | {' | '.join(cells[1:])} |\n"
+    head = "| | 1 rank | 2 ranks | 3 ranks | 4 ranks |\n|---|---|---|---|---|\n"
+    return head + "".join(rows[name] for name in SPEED_ROWS)
 
 
 def excerpt(path: str, start: str) -> str:
@@ -199,6 +240,20 @@ def main() -> None:
                 ),
             )
         text = TABLE.sub(lambda _: f"<!-- table -->\n{table()}<!-- end -->", text)
+        document.write_text(text, encoding="utf-8")
+    _write_parts()
+
+
+def _write_parts() -> None:
+    """Rewrite whatever documents repeat of outputs that another document shows in full."""
+    for document in DOCUMENTS:
+        text = document.read_text(encoding="utf-8")
+        for match in PART.finditer(text):
+            shown = part(outputs()[match["command"]], match["start"], match["end"])
+            written = match[0].replace(f"```text\n{match['text']}```", f"```text\n{shown}```")
+            text = text.replace(match[0], written)
+        for match in SPEED.finditer(text):
+            text = text.replace(match[0], f"<!-- speed -->\n{speed_table()}<!-- end -->")
         document.write_text(text, encoding="utf-8")
 
 

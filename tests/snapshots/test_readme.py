@@ -3,6 +3,8 @@
 import re
 import shlex
 import tomllib
+from pathlib import Path
+from unittest.mock import Mock
 
 import click
 import pytest
@@ -11,24 +13,42 @@ from readme import (
     ADAPTER,
     DOCUMENTS,
     FILE,
+    PART,
     README,
     ROOT,
     RULES,
+    SPEED,
     TABLE,
+    USAGE,
     excerpt,
     outputs,
+    part,
     rules_page,
     run,
     shape,
+    speed_table,
 )
 
 from conftest import Session
+from ddp_invariants import plugin
 from ddp_invariants.cli import main
 from ddp_invariants.implementation.spec import OPTIONS
 from ddp_invariants.ranks.driving import arguments
 from ddp_invariants.session import state
 
 TEXT = README.read_text(encoding="utf-8")
+LONGEST_README = 1300
+LINK = re.compile(r"\]\((?!https?://)([^)\s#]*)(#[^)\s]*)?\)")
+"""A link to a file of the repository, or to a heading of one."""
+
+
+def _anchors(document: Path) -> set[str]:
+    """Return the anchors of a document's headings, as GitHub makes them."""
+    text = re.sub(r"```.*?```", "", document.read_text(encoding="utf-8"), flags=re.DOTALL)
+    return {
+        "#" + re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
+        for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    }
 
 
 @pytest.mark.parametrize(
@@ -46,6 +66,30 @@ def test_what_is_quoted_from_files_is_what_they_say() -> None:
     assert quoted
     assert all(match["text"] == excerpt(match["path"], match["start"]) for match in quoted)
     assert [match["table"] for text in texts for match in TABLE.finditer(text)] == [table()]
+
+
+def test_every_excerpt_is_in_the_document_that_shows_the_whole() -> None:
+    """The README's violation and its speed table repeat what other documents show in full."""
+    texts = [document.read_text(encoding="utf-8") for document in DOCUMENTS]
+    parts = [match for text in texts for match in PART.finditer(text)]
+    assert any(match[0] in TEXT for match in parts)
+    for match in parts:
+        assert match["text"] == part(outputs()[match["command"]], match["start"], match["end"])
+    assert [match["table"] for match in SPEED.finditer(TEXT)] == [speed_table()]
+
+
+def test_the_readme_is_short() -> None:
+    """A newcomer reads at most 1,300 words before using the suite."""
+    assert len(TEXT.split()) <= LONGEST_README
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_link_leads_to_a_file_and_heading_that_exist(document: Path) -> None:
+    """Links between documents resolve, with their anchors."""
+    for target, anchor in LINK.findall(document.read_text(encoding="utf-8")):
+        path = (document.parent / target).resolve() if target else document
+        assert path.exists(), f"{document.name}: {target}"
+        assert not anchor or anchor in _anchors(path), f"{document.name}: {target}{anchor}"
 
 
 def test_the_two_commands_stand_at_the_top_and_are_what_ci_runs() -> None:
@@ -67,7 +111,7 @@ def test_every_command_shown_is_one() -> None:
     """The command line accepts every command, option and argument that the documents show."""
     shown = {
         line
-        for document in (README, *sorted((ROOT / "docs").glob("*.md")))
+        for document in DOCUMENTS
         for block in re.findall(r"```sh\n(.*?)```", document.read_text(encoding="utf-8"), re.DOTALL)
         for line in block.splitlines()
         if line.startswith("ddp-invariants ")
@@ -81,26 +125,39 @@ def test_every_command_shown_is_one() -> None:
 
 
 def test_every_option_is_in_the_table_with_its_values() -> None:
-    """The table of options lists every option, and no other."""
-    source = (ROOT / "ddp_invariants" / "plugin.py").read_text()
-    options = {*re.findall(r'addoption\("(--[a-z-]+)"', source), *OPTIONS}
+    """The table on usage lists exactly the options that the plugin adds to pytest."""
+    parser = Mock()
+    plugin.pytest_addoption(parser)
+    added = parser.getgroup.return_value.addoption.call_args_list
+    options = {call.args[0] for call in added}
+    assert options > {*OPTIONS}
+    text = USAGE.read_text(encoding="utf-8")
     table = {
         option
-        for row in re.findall(r"^\| (`--.*?`) \|", TEXT, re.MULTILINE)
+        for row in re.findall(r"^\| (`--.*?`) \|", text, re.MULTILINE)
         for option in re.findall(r"--[a-z-]+", row)
     }
     assert table == options
     numbers = ", ".join(str(n) for n in list(state.PROFILES.values())[:2])
-    assert f"{numbers} or {state.PROFILES['thorough']} cases per property" in TEXT
+    assert f"{numbers} or {state.PROFILES['thorough']} cases per property" in text
 
 
 def test_what_is_said_of_the_planted_faults_is_what_was_measured() -> None:
-    """The README gives the measured number of control cases, and no control was accused."""
+    """The README's figures are those of docs/faults.md; no control was accused there."""
     measured = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
-    count = re.search(r"and ([\d,]+) cases of controls, is in", TEXT)
-    assert count is not None
-    assert f"| cases of controls | {count[1]} |" in measured
+    figures = re.search(
+        r"caught all (\d+) planted faults with each of (\d+) seeds, and accused none of (\d+) right "
+        r"implementations in ([\d,]+) cases",
+        " ".join(TEXT.split()),
+    )
+    assert figures is not None
+    faults, seeds, controls, cases = figures.groups()
+    searches = int(faults) * int(seeds)
+    assert f"| caught | {searches} of {searches} searches |" in measured
+    assert f"| cases of controls | {cases} |" in measured
     assert "| controls accused | 0 |" in measured
+    section = measured.partition("## Controls")[2].partition("\n## ")[0]
+    assert len(re.findall(r"^\| .* \| [\d,]+ \| no \|$", section, re.MULTILINE)) == int(controls)
 
 
 def test_the_names_an_implementation_may_use_are_those_the_loader_knows() -> None:
