@@ -1,6 +1,7 @@
 """The outputs, excerpts and tables that documents show, and the program that rewrites them.
 
-`python tests/helpers/readme.py` runs the commands of pytest; with `--all` it runs the benchmarks, too.
+`python tests/helpers/readme.py` runs the commands of pytest. With `--all` it runs the benchmarks,
+too.
 """
 
 import os
@@ -53,7 +54,7 @@ TABLE = re.compile(r"<!-- table -->\n(?P<table>.*?)<!-- end -->", re.DOTALL)
 
 
 def outputs() -> dict[str, str]:
-    """Return each command whose output a document shows, with that output."""
+    """Return the output that the documents show, by command."""
     return {
         match["command"]: match["output"]
         for document in DOCUMENTS
@@ -180,14 +181,17 @@ def rules_page() -> str:
         "# The rules",
         "",
         (
-            "Made from the code by `python tests/helpers/readme.py`; "
-            "`ddp-invariants rules GRAD-2` says the same of one."
+            "`python tests/helpers/readme.py` makes this page from the code. "
+            "`ddp-invariants rules GRAD-2` prints one rule."
         ),
-        (
-            "**Core**: of every implementation; **capability**: where one is offered; "
-            "**declared**: where it is declared;"
-        ),
-        "**observed**: told, never judged.",
+        "The [glossary](glossary.md) defines the words. The level says when a rule is judged:",
+        "",
+        "| level | judged for |",
+        "|---|---|",
+        "| core | every implementation |",
+        "| capability | implementations that offer the capability |",
+        "| declared | implementations that declare it |",
+        "| observed | nobody: the rule is measured only |",
     ]
     for rule in map(explained, ALL_RULES):
         faults = "; ".join(
@@ -245,7 +249,7 @@ def main() -> None:
 
 
 def _write_parts() -> None:
-    """Rewrite whatever documents repeat of outputs that another document shows in full."""
+    """Rewrite the excerpts of outputs that another document shows in full."""
     for document in DOCUMENTS:
         text = document.read_text(encoding="utf-8")
         for match in PART.finditer(text):
