@@ -34,19 +34,19 @@ from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.processes import backends, job
 from ddp_invariants.records import reading
 from ddp_invariants.records.verdict import Inconclusive, NotJudged, Violation
-from ddp_invariants.report.terminal import capabilities, on_trial, seen_in_passing, summary
+from ddp_invariants.report.terminal import capabilities, on_trial, passing_failures, summary
 from ddp_invariants.search.ledger import Ledger
 from ddp_invariants.search.trial import Trial
 from ddp_invariants.session import ending
-from ddp_invariants.session.monitor import Monitor, told_of
+from ddp_invariants.session.monitor import Monitor, report_properties
 from ddp_invariants.session.state import (
-    _ENTERED,
-    _KEY,
-    _STATUS,
+    ENTERED_JOB,
     MAX_WORLD_SIZE,
     PROFILES,
-    Session,
-    _wanted,
+    STATE,
+    STATUS,
+    SessionState,
+    output_files,
 )
 
 
@@ -57,7 +57,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         group.addoption(
             name,
             metavar=option.placeholder,
-            help=option.told,
+            help=option.help,
             default=[] if option.repeatable else option.default,
             action="append" if option.repeatable else "store",
         )
@@ -155,7 +155,7 @@ def _check(config: pytest.Config) -> None:
     backends.wanted(option.backend, option.device)
     if option.cases is not None and option.cases < 1:
         raise CaseError(f"--cases {option.cases}: expected at least 1")
-    _wanted(config).check()
+    output_files(config).check()
     if option.replay is not None and (option.certificate or option.badge):
         raise CaseError(
             "--replay judges one case: no certificate comes of it; leave out --certificate and "
@@ -183,7 +183,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     # The command that started this session has entered the job already.
     if job.led() is not None:
         return None
-    config.stash[_ENTERED] = True
+    config.stash[ENTERED_JOB] = True
     return job.enter()
 
 
@@ -192,23 +192,23 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.collectonly or config.option.help:
         return
     ending.heed_interrupts()
-    config.pluginmanager.register(_Heard(config))
+    config.pluginmanager.register(_Listener(config))
     try:
         if getattr(config, "workerinput", None) is None:
             _check(config)
-        session = Session(config)
+        session = SessionState(config)
         try:
             if not session.is_worker:
                 session.begin()
         except BaseException:
             session.close()
             raise
-        config.stash[_KEY] = session
+        config.stash[STATE] = session
     except UNUSABLE_INPUT as error:
         pytest.exit(f"ddp-invariants: {error}", returncode=unusable(error))
 
 
-class _Heard:
+class _Listener:
     """A plugin that receives interrupts and test reports, which do not name their session."""
 
     def __init__(self, config: pytest.Config) -> None:
@@ -216,7 +216,7 @@ class _Heard:
 
     @property
     def _watch(self) -> Monitor | None:
-        return self.config.stash[_KEY].monitor if _KEY in self.config.stash else None
+        return self.config.stash[STATE].monitor if STATE in self.config.stash else None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
@@ -227,7 +227,7 @@ class _Heard:
         by_user = excinfo.type is KeyboardInterrupt
         if (
             by_user
-            and _KEY not in self.config.stash
+            and STATE not in self.config.stash
             and getattr(self.config, "workerinput", None) is None
         ):
             sys.stderr.write(
@@ -279,11 +279,11 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
 
     In the latter case every rule is reported as not run: neither passed nor skipped.
     """
-    if _KEY not in session.config.stash:
+    if STATE not in session.config.stash:
         return None
-    state = session.config.stash[_KEY]
+    state = session.config.stash[STATE]
     if not state.shared["not_run"]:
-        _draw(session.config, state.monitor)
+        _start_screen(session.config, state.monitor)
         return None
     rule_ids = {ending.rule_of(item.name) for item in session.items} - {""}
     for rule in rule_ids or ALL_RULES:  # If workers were to collect the tests, all rules.
@@ -294,8 +294,8 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """Under xdist, hand the main process's discoveries to a starting worker."""
-    if _KEY in node.config.stash:
-        state = node.config.stash[_KEY]
+    if STATE in node.config.stash:
+        state = node.config.stash[STATE]
         node.workerinput["ddp_invariants"] = state.shared
         # execnet's public interface only asks the other side, which may answer late.
         process = getattr(getattr(node.gateway, "_io", None), "popen", None)
@@ -312,12 +312,12 @@ def pytest_testnodedown(node: Any, error: object) -> None:
     del error
     output = getattr(node, "workeroutput", {})
     if "ddp_invariants" in output:
-        node.config.stash[_KEY].monitor.take(
+        node.config.stash[STATE].monitor.add_ledger(
             node.gateway.id, Ledger.from_plain(output["ddp_invariants"])
         )
 
 
-def _draw(config: pytest.Config, monitor: Monitor | None) -> None:
+def _start_screen(config: pytest.Config, monitor: Monitor | None) -> None:
     """Begin to draw if a person is looking on: on a terminal, with pytest's default verbosity."""
     option = config.option
     if (
@@ -347,7 +347,7 @@ def pytest_report_teststatus(config: pytest.Config) -> Generator[None, Any, Any]
     Failures are reported at the end, as usual.
     """
     status = yield
-    monitor = config.stash[_KEY].monitor if _KEY in config.stash else None
+    monitor = config.stash[STATE].monitor if STATE in config.stash else None
     return (status[0], "", "") if monitor is not None and monitor.screen is not None else status
 
 
@@ -362,10 +362,10 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
     The main process writes the files. Its exit status also covers failures that no test reported.
     """
-    session.config.stash[_STATUS] = int(exitstatus)
-    if _KEY not in session.config.stash:
+    session.config.stash[STATUS] = int(exitstatus)
+    if STATE not in session.config.stash:
         return
-    state = session.config.stash[_KEY]
+    state = session.config.stash[STATE]
     state.close()
     if state.is_worker:
         session.config.workeroutput[  # type: ignore[attr-defined]  # set by xdist
@@ -377,14 +377,14 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         state.ledger = state.monitor.finish(state.discovery)
         junit = session.config.stash.get(xml_key, None)
         if junit is not None:
-            for name, value in state.properties():
+            for name, value in state.junit_properties():
                 junit.add_global_property(name, value)
-        state.keep_sightings()
+        state.store_passing_failures()
         if not state.monitor.interrupted:
-            session.exitstatus = ending.judged(
-                exitstatus, state.ledger, others_failed=state.monitor.others_failed
+            session.exitstatus = ending.exit_status(
+                exitstatus, state.ledger, other_test_failed=state.monitor.other_test_failed
             )
-    session.config.stash[_STATUS] = int(session.exitstatus)
+    session.config.stash[STATUS] = int(session.exitstatus)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -392,19 +392,19 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
     They end with this process's exit status.
     """
-    if _KEY in config.stash:
-        config.stash[_KEY].close()
-        if not config.stash[_KEY].is_worker:
-            config.stash[_KEY].close_journal(config.stash.get(_STATUS, INCONCLUSIVE))
-    if _ENTERED in config.stash:
-        job.leave(config.stash.get(_STATUS, INCONCLUSIVE))
+    if STATE in config.stash:
+        config.stash[STATE].close()
+        if not config.stash[STATE].is_worker:
+            config.stash[STATE].close_journal(config.stash.get(STATUS, INCONCLUSIVE))
+    if ENTERED_JOB in config.stash:
+        job.leave(config.stash.get(STATUS, INCONCLUSIVE))
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Return the header lines: the implementation under test and the session's settings."""
-    if _KEY not in config.stash:
+    if STATE not in config.stash:
         return []
-    state, option = config.stash[_KEY], config.option
+    state, option = config.stash[STATE], config.option
     shared, reason = state.shared, state.shared["not_run"]
     lines = [] if reason else on_trial(state.discovery, verbose=option.verbose > 0)
     cases = option.cases or PROFILES[option.profile]
@@ -431,21 +431,21 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Write one row per rule that was judged."""
-    if _KEY in config.stash and (
-        config.stash[_KEY].ledger.cases or config.stash[_KEY].shared["not_run"]
+    if STATE in config.stash and (
+        config.stash[STATE].ledger.cases or config.stash[STATE].shared["not_run"]
     ):
         terminalreporter.section("data-parallel invariants")
-        ledger = config.stash[_KEY].ledger
+        ledger = config.stash[STATE].ledger
         # Under xdist the main process imports no property, and does not know the user's own rules.
         order = list(dict.fromkeys([*ALL_RULES, *sorted(ledger.entries)]))
         terminalreporter.write_line(summary(ledger, order))
-        if config.stash[_KEY].shared["not_run"]:
+        if config.stash[STATE].shared["not_run"]:
             return
-        terminalreporter.write_line(capabilities(config.stash[_KEY].discovery))
-        paragraph = seen_in_passing(config.stash[_KEY].sighted)
+        terminalreporter.write_line(capabilities(config.stash[STATE].discovery))
+        paragraph = passing_failures(config.stash[STATE].passing_failures)
         if paragraph:
             terminalreporter.write_line(paragraph)
-    monitor = config.stash[_KEY].monitor if _KEY in config.stash else None
+    monitor = config.stash[STATE].monitor if STATE in config.stash else None
     for line in monitor.lines if monitor is not None else ():
         terminalreporter.write_line(line)
 
@@ -455,14 +455,14 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, Any, Any]:
     """Show a verdict without a stack: the stack is the suite's and does not explain it."""
-    state = item.config.stash.get(_KEY, None)
+    state = item.config.stash.get(STATE, None)
     if call.when == "call" and state is not None and state.trial is not None:
         rule_ids, state.trial.asked = state.trial.asked, []
         item.user_properties += [
-            entry for rule in rule_ids for entry in told_of(state.trial.ledger, rule)
+            entry for rule in rule_ids for entry in report_properties(state.trial.ledger, rule)
         ]
         if state.progress is not None and rule_ids:
-            state.progress.tell(state.trial.ledger)
+            state.progress.send(state.trial.ledger)
     report = yield
     if call.excinfo is not None and isinstance(call.excinfo.value, NotJudged):
         report.outcome, report.longrepr = "skipped", (__file__, 0, f"Skipped: {call.excinfo.value}")
@@ -476,12 +476,12 @@ def pytest_runtest_makereport(
 @pytest.fixture(scope="session")
 def trial(request: pytest.FixtureRequest) -> Trial:
     """Return the trial of this process."""
-    session: Session = request.config.stash[_KEY]
+    session: SessionState = request.config.stash[STATE]
     return session.start_trial()
 
 
 @pytest.fixture(scope="session")
 def host_addresses(request: pytest.FixtureRequest) -> list[str]:
     """Return the addresses for pools that a test makes itself."""
-    addresses: list[str] = request.config.stash[_KEY].shared["addresses"]
+    addresses: list[str] = request.config.stash[STATE].shared["addresses"]
     return addresses

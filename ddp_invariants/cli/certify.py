@@ -24,7 +24,7 @@ class _Registry:
     """A stand-in for pytest's option parser that turns the plugin's options into the command's."""
 
     def __init__(self) -> None:
-        self.found: list[click.Option] = []
+        self.options: list[click.Option] = []
 
     def getgroup(self, *_: Any, **__: Any) -> "_Registry":
         return self
@@ -41,7 +41,7 @@ class _Registry:
             if settings.get("type") is int
             else str
         )
-        self.found.append(
+        self.options.append(
             click.Option(
                 names,
                 metavar=None if "choices" in settings else settings.get("metavar"),
@@ -61,7 +61,7 @@ def _of_plugin() -> tuple[click.Option, ...]:
 
     registry: Any = _Registry()
     plugin.pytest_addoption(registry)
-    return tuple(registry.found)
+    return tuple(registry.options)
 
 
 class _Certify(click.Command):

@@ -37,7 +37,7 @@ def diagnosed(checks: "Sequence[Check]") -> str:
     wide = max(len(check.name) for check in checks)
     lines = []
     for check in checks:
-        lines.append(f"{check.standing:<8} {check.name:<{wide}} {check.found}")
+        lines.append(f"{check.standing:<8} {check.name:<{wide}} {check.result}")
         lines += [
             f"{'':<9}{'':<{wide}} {line}" for line in textwrap.wrap(check.advice, 118 - wide - 10)
         ]

@@ -16,7 +16,7 @@ def naming(command: Callable[..., Any]) -> Callable[..., Any]:
         command = click.option(
             name,
             metavar=option.placeholder,
-            help=option.told,
+            help=option.help,
             default=default,
             show_default=bool(default),
             multiple=option.repeatable,

@@ -197,7 +197,7 @@ class Option:
     """A command-line option: placeholder, help text, default, and whether it may be repeated."""
 
     placeholder: str
-    told: str
+    help: str
     default: str = ""
     repeatable: bool = False
 

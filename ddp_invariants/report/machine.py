@@ -136,7 +136,7 @@ def explained(rule: "Explained") -> str:
         ("judged", judged),
         ("needs", ["; ".join(rule.needs)]),
         ("not claimed where", ["; ".join(rule.not_claimed)]),
-        ("catches", [f"{fault.name}: {fault.what}" for fault in rule.faults]),
+        ("catches", [f"{fault.name}: {fault.error}" for fault in rule.faults]),
         ("code", [rule.code]),
         ("property", [rule.property]),
     ]

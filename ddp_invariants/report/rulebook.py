@@ -20,11 +20,11 @@ PROPERTIES = _PACKAGE / "properties"
 
 
 @dataclass(frozen=True)
-class Caught:
+class CaughtFault:
     """A planted fault that a rule must notice: its name and its error."""
 
     name: str
-    what: str
+    error: str
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Explained:
     judged: str
     needs: tuple[str, ...]
     not_claimed: tuple[str, ...]
-    faults: tuple[Caught, ...]
+    faults: tuple[CaughtFault, ...]
     code: str
     property: str
 
@@ -97,7 +97,7 @@ def explained(name: str) -> Explained:
         rule.needs,
         tuple(exclusion.reason for exclusion in rule.excluded),
         tuple(
-            Caught(candidate.name, candidate.what)
+            CaughtFault(candidate.name, candidate.what)
             for candidate in planted()
             if rule.id in (candidate.rule, candidate.other_rule)
         ),

@@ -99,16 +99,16 @@ def pinned(discovery: Discovery, path: object) -> str:
     return "\n".join(lines)
 
 
-def seen_in_passing(kept: Iterable[StoredViolation]) -> str:
+def passing_failures(stored: Iterable[StoredViolation]) -> str:
     """Explain why a session fails though none of its tests did; empty if nothing was seen.
 
     Args:
-        kept: The failures that were seen and stored.
+        stored: The failures that were seen and stored.
     """
-    kept = list(kept)
-    if not kept:
+    failures = list(stored)
+    if not failures:
         return ""
-    rules = [stored.failure.rule for stored in kept]
+    rules = [failure.failure.rule for failure in failures]
     keys = " or ".join(rule.replace("-", "").lower() for rule in rules)
     heading = (
         f"the session fails: breaches of {', '.join(rules)} were seen in cases drawn for other "
@@ -119,8 +119,8 @@ def seen_in_passing(kept: Iterable[StoredViolation]) -> str:
         [
             heading,
             *(
-                f"  {stored.repeat}    {stored.failure.rule}: {describe(stored.case)}"
-                for stored in kept
+                f"  {failure.repeat}    {failure.failure.rule}: {describe(failure.case)}"
+                for failure in failures
             ),
         ]
     )

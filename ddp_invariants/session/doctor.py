@@ -53,13 +53,13 @@ class Check:
         name: The thing that was checked.
         standing: `ok`; `warning`: verdicts are right, but slower or fewer; `problem`: nothing can
             be judged.
-        found: The result.
+        result: The result.
         advice: The remedy; empty if none is needed.
     """
 
     name: str
     standing: Standing
-    found: str
+    result: str
     advice: str = ""
 
 
@@ -104,7 +104,7 @@ class Facts:
         system: Name of the operating system.
         python: Version of this interpreter.
         torch: The facts that need torch; None if it cannot be imported.
-        untold: Why it cannot.
+        torch_error: Why it cannot.
         cores: Cores that this process may use.
         quota: CPU time that its control group may use, in cores.
         files: Open files.
@@ -116,13 +116,13 @@ class Facts:
         localhost: Addresses that the name resolves to.
         kernel: The kernel feature that the harness needs and does not get.
         trained: Seconds a case of two ranks took; None if it was not run to its end.
-        untrained: Why not.
+        training_error: Why not.
     """
 
     system: str
     python: tuple[int, int]
     torch: Torch | None
-    untold: str
+    torch_error: str
     cores: int
     quota: float | None
     files: int | None
@@ -134,7 +134,7 @@ class Facts:
     localhost: Sequence[str] = field(default_factory=tuple)
     kernel: str = ""
     trained: float | None = None
-    untrained: str = ""
+    training_error: str = ""
 
 
 def diagnose(facts: Facts) -> list[Check]:
@@ -143,34 +143,34 @@ def diagnose(facts: Facts) -> list[Check]:
         f", of which the container gets {facts.quota:g}" if facts.quota is not None else ""
     )
     return [
-        _unless(
+        _ok_unless(
             "system",
             facts.system,
             facts.system != "Linux",
             "ranks are forked from a server and tied to their parents by Linux: use it, or a "
             "container",
         ),
-        _unless(
+        _ok_unless(
             "python",
             "{}.{}".format(*facts.python),
             facts.python < (3, 11),
             "3.11 or newer is needed",
         ),
         *_of_torch(facts),
-        _unless(
+        _ok_unless(
             "kernel",
             facts.kernel or "anonymous files, abstract sockets",
             bool(facts.kernel),
             "the harness needs them: is this a sandbox?",
         ),
-        _unless(
+        _ok_unless(
             "loopback",
             facts.loopback or "127.0.0.1 binds and connects",
             bool(facts.loopback),
             "ranks talk over 127.0.0.1: bring it up (ip link set lo up), or give the container "
             "a network namespace",
         ),
-        _unless(
+        _ok_unless(
             "localhost",
             ", ".join(facts.localhost) or "it does not resolve",
             "127.0.0.1" not in facts.localhost,
@@ -196,7 +196,7 @@ def diagnose(facts: Facts) -> list[Check]:
             "give more: --shm-size=1g (of containers)",
             unit=MIB,
         ),
-        _unless(
+        _ok_unless(
             "cores",
             cores,
             min(facts.cores, facts.quota or facts.cores) < 2,
@@ -214,7 +214,7 @@ def _of_torch(facts: Facts) -> list[Check]:
             Check(
                 "torch",
                 "problem",
-                facts.untold,
+                facts.torch_error,
                 "pip install torch, in the environment of this interpreter",
             )
         ]
@@ -228,7 +228,7 @@ def _of_torch(facts: Facts) -> list[Check]:
             f"ranks are forked from a process that has imported torch: {on_import}",
         )
     else:
-        fork = _unless(
+        fork = _ok_unless(
             "fork",
             threads,
             torch.threads > 1,
@@ -236,14 +236,14 @@ def _of_torch(facts: Facts) -> list[Check]:
             "warning",
         )
     return [
-        _unless(
+        _ok_unless(
             "torch",
             f"{torch.version}, numpy {torch.numpy}, built for {torch.built_for}",
             torch.debug,
             "a debug build is slow: deadlines may pass",
             "warning",
         ),
-        _unless(
+        _ok_unless(
             "backends",
             ", ".join(torch.backends) or "none",
             "gloo" not in torch.backends,
@@ -258,13 +258,13 @@ def _of_torch(facts: Facts) -> list[Check]:
             else "",
         ),
         fork,
-        _unless(
+        _ok_unless(
             "orphans",
             torch.subreaper or "can be adopted",
             bool(torch.subreaper),
             "what a rank starts and leaves behind could not be ended: is this a sandbox?",
         ),
-        _unless(
+        _ok_unless(
             "scheduling",
             torch.batch_scheduling or "SCHED_BATCH is allowed",
             bool(torch.batch_scheduling),
@@ -276,7 +276,7 @@ def _of_torch(facts: Facts) -> list[Check]:
     ]
 
 
-def _unless(
+def _ok_unless(
     name: str,
     result: str,
     wrong: bool,  # noqa: FBT001 - a condition reads best by position
@@ -294,7 +294,7 @@ def _enough(
     if available is None:
         return Check(name, "ok", "no limit")
     standing: Standing = "problem" if available < limits[0] else "warning"
-    return _unless(
+    return _ok_unless(
         name,
         f"{available // unit:,}{' MiB' if unit == MIB else ''}",
         available < limits[1],
@@ -309,7 +309,7 @@ def _trained(facts: Facts) -> Check:
         return Check(
             "two ranks",
             "problem",
-            facts.untrained or "they were not started",
+            facts.training_error or "they were not started",
             "put right what is said above; else report it, with the output of this command",
         )
     return Check(
@@ -325,15 +325,15 @@ def examine(train: Callable[[], tuple[float | None, str]] | None = None) -> Fact
     Args:
         train: Runs a case; None for two ranks of the reference.
     """
-    torch, untold = _ask_torch()
-    trained, untrained = (
+    torch, torch_error = _ask_torch()
+    trained, training_error = (
         (train or _two_ranks)() if torch is not None else (None, "torch cannot be imported")
     )
     return Facts(
         system=platform.system(),
         python=(sys.version_info.major, sys.version_info.minor),
         torch=torch,
-        untold=untold,
+        torch_error=torch_error,
         cores=len(os.sched_getaffinity(0))
         if hasattr(os, "sched_getaffinity")
         else os.cpu_count() or 1,
@@ -347,7 +347,7 @@ def examine(train: Callable[[], tuple[float | None, str]] | None = None) -> Fact
         localhost=_localhost(),
         kernel=_kernel(),
         trained=trained,
-        untrained=untrained,
+        training_error=training_error,
     )
 
 

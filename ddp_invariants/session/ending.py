@@ -63,7 +63,7 @@ def rule_of(name: str) -> str:
     return rule if rule in ALL_RULES else ""
 
 
-def judged(status: int, ledger: Ledger, *, others_failed: bool) -> int:
+def exit_status(status: int, ledger: Ledger, *, other_test_failed: bool) -> int:
     """Return the session's exit status, from pytest's own and the verdicts of the properties.
 
     pytest's status 2 is an interrupted session, which is inconclusive as well.
@@ -71,7 +71,7 @@ def judged(status: int, ledger: Ledger, *, others_failed: bool) -> int:
     Args:
         status: Of the tests: all passed, some failed, or their failures ended the session.
         ledger: The verdicts of the properties.
-        others_failed: True if a test failed that is no property.
+        other_test_failed: True if a test failed that is no property.
     """
     if status not in (
         pytest.ExitCode.OK,
@@ -81,7 +81,7 @@ def judged(status: int, ledger: Ledger, *, others_failed: bool) -> int:
         return status
     if any(entry.confirmed for entry in ledger.entries.values()):
         return VIOLATED
-    if others_failed:
+    if other_test_failed:
         return status
     open_questions = any(entry.seen or entry.not_run for entry in ledger.entries.values())
     return INCONCLUSIVE if open_questions or status != pytest.ExitCode.OK else status

@@ -16,10 +16,10 @@ from typing import Any
 
 from ddp_invariants.discovery.probe import Discovery
 from ddp_invariants.invariants import ALL_RULES
-from ddp_invariants.report.certificate.certificate import Run
+from ddp_invariants.report.certificate.certificate import SessionRun
 from ddp_invariants.search.ledger import Ledger
 from ddp_invariants.session.ending import rule_of
-from ddp_invariants.session.outputs import Wanted, write
+from ddp_invariants.session.outputs import OutputFiles, write
 from ddp_invariants.session.progress import LINE_EVERY, Listener, Progress, Screen
 
 RULE = "ddp-invariants rule"
@@ -42,49 +42,49 @@ class Monitor:
     """The main process's knowledge while a session runs.
 
     Args:
-        held: The session's settings.
-        wanted: The files it is to write.
-        own: A function that returns the ledger of this process's own trial, or None.
+        settings: The session's settings.
+        files: The files it is to write.
+        own_ledger: A function that returns the ledger of this process's own trial, or None.
 
     Attributes:
         workers: The processes of pytest's workers, by name.
         interrupted: True if the user interrupted the session.
-        others_failed: True if a test failed that is no property.
+        other_test_failed: True if a test failed that is no property.
     """
 
     def __init__(
-        self, held: SessionSettings, wanted: Wanted, own: Callable[[], Ledger | None]
+        self, settings: SessionSettings, files: OutputFiles, own_ledger: Callable[[], Ledger | None]
     ) -> None:
-        self.held, self.wanted, self._own = held, wanted, own
+        self.settings, self.files, self._own_ledger = settings, files, own_ledger
         self.listener = Listener()
-        self.progress = Progress(held.cases)
+        self.progress = Progress(settings.cases)
         self.screen: Screen | None = None
         self.lines: Sequence[str] = ()
         self.workers: dict[str, int] = {}
-        self.interrupted = self.others_failed = False
-        self._ended = Ledger()
-        self._came: set[str] = set()
+        self.interrupted = self.other_test_failed = False
+        self._ended_ledger = Ledger()
+        self._ended_workers: set[str] = set()
         self._began, self._at, self._line_at = (
             dt.datetime.now(dt.UTC),
             time.monotonic(),
             time.monotonic(),
         )
 
-    def take(self, worker: str, ledger: Ledger) -> None:
+    def add_ledger(self, worker: str, ledger: Ledger) -> None:
         """Take the ledger of a worker that ended."""
-        self._came.add(worker)
-        self._ended.merge(ledger)
+        self._ended_workers.add(worker)
+        self._ended_ledger.merge(ledger)
 
-    def known(self) -> Ledger:
+    def total_ledger(self) -> Ledger:
         """Return the sum of all ledgers.
 
         A worker that has not ended, or that ended without a ledger, counts with its last message.
         """
         total = Ledger()
         for ledger in (
-            self._ended,
-            *self.listener.ledgers(without=self._came).values(),
-            self._own(),
+            self._ended_ledger,
+            *self.listener.ledgers(without=self._ended_workers).values(),
+            self._own_ledger(),
         ):
             if ledger is not None:
                 total.merge(ledger)
@@ -94,14 +94,16 @@ class Monitor:
         """Begin to draw on the terminal."""
         # On a descriptor of its own: while a test runs in this process, pytest captures the usual
         # one.
-        self.screen = Screen(os.fdopen(os.dup(1), "w", encoding="utf-8"), self.progress, self.known)
+        self.screen = Screen(
+            os.fdopen(os.dup(1), "w", encoding="utf-8"), self.progress, self.total_ledger
+        )
         self.screen.start()
 
     def report(self, report: Any) -> None:
         """Record a test's report."""
         rules = [rule for name, rule in report.user_properties if name == RULE]
         # A test whose worker is lost has no properties.
-        self.others_failed |= (
+        self.other_test_failed |= (
             report.outcome == "failed" and not rules and not rule_of(report.nodeid)
         )
         if report.when == "call" or report.outcome != "passed":
@@ -115,7 +117,7 @@ class Monitor:
         ):
             return ""
         self._line_at = time.monotonic()
-        return f"ddp-invariants: {self.progress.line(self.known())}"
+        return f"ddp-invariants: {self.progress.line(self.total_ledger())}"
 
     def cut_short(self, *, by_user: bool) -> None:
         """Stop drawing and kill the workers.
@@ -126,7 +128,7 @@ class Monitor:
         self.interrupted = by_user
         self._stop_drawing()
         for name, pid in self.workers.items():
-            if name not in self._came:
+            if name not in self._ended_workers:
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
 
@@ -142,27 +144,27 @@ class Monitor:
             The session's ledger.
         """
         self._stop_drawing()
-        ledger = self.known()
+        ledger = self.total_ledger()
         self.listener.close()
-        held, wanted = self.held, self.wanted
-        if wanted.certificate or wanted.badge or (wanted.summary and ledger.cases):
-            run = Run(
-                held.command,
-                held.seed,
-                held.cases,
-                held.max_world_size,
-                held.isolation,
-                held.backend,
+        settings, files = self.settings, self.files
+        if files.certificate or files.badge or (files.summary and ledger.cases):
+            run = SessionRun(
+                settings.command,
+                settings.seed,
+                settings.cases,
+                settings.max_world_size,
+                settings.isolation,
+                settings.backend,
                 self._began.isoformat(timespec="seconds"),
                 round(time.monotonic() - self._at, 1),
                 frozenset(self.progress.reported),
                 self.interrupted,
             )
-            _, self.lines = write(wanted, ledger, discovery, run)
+            _, self.lines = write(files, ledger, discovery, run)
         return ledger
 
 
-def told_of(ledger: Ledger, rule: str) -> Iterator[tuple[str, str]]:
+def report_properties(ledger: Ledger, rule: str) -> Iterator[tuple[str, str]]:
     """Yield the report properties (as in JUnit) of a test's rule, from this process's ledger."""
     entry = ledger[rule]
     yield RULE, rule

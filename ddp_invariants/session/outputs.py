@@ -12,7 +12,7 @@ from ddp_invariants.records.violation import StoredViolation
 from ddp_invariants.report.certificate.certificate import (
     INTERRUPTED,
     Certificate,
-    Run,
+    SessionRun,
     make,
     to_json,
 )
@@ -24,7 +24,7 @@ SUMMARY = "GITHUB_STEP_SUMMARY"
 
 
 @dataclass(frozen=True)
-class Wanted:
+class OutputFiles:
     """The files that a session writes; None for a file that is not wanted.
 
     Attributes:
@@ -77,7 +77,7 @@ def violations_of(ledger: Ledger) -> dict[str, StoredViolation]:
 
 
 def write(
-    wanted: Wanted, ledger: Ledger, discovery: Discovery, run: Run
+    files: OutputFiles, ledger: Ledger, discovery: Discovery, run: SessionRun
 ) -> tuple[Certificate, Sequence[str]]:
     """Write all wanted files.
 
@@ -87,9 +87,9 @@ def write(
     certificate = make(ledger, discovery, run, violations_of(ledger))
     lines = []
     for path, kind in (
-        (wanted.certificate, "certificate"),
-        (wanted.badge, "badge"),
-        (wanted.summary, "summary"),
+        (files.certificate, "certificate"),
+        (files.badge, "badge"),
+        (files.summary, "summary"),
     ):
         if path is None:
             continue

@@ -35,7 +35,7 @@ class ProgressSender:
     """
 
     def __init__(self, address: str, name: str) -> None:
-        self._name, self._told = name, 0.0
+        self._name, self._sent_at = name, 0.0
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.settimeout(0)
         with contextlib.suppress(OSError):  # The main process is gone: nobody can receive messages.
@@ -46,12 +46,12 @@ class ProgressSender:
 
         The worker does not wait for a slow receiver.
         """
-        if time.monotonic() - self._told >= EVERY:
-            self.tell(ledger)
+        if time.monotonic() - self._sent_at >= EVERY:
+            self.send(ledger)
 
-    def tell(self, ledger: Ledger) -> None:
+    def send(self, ledger: Ledger) -> None:
         """Send a ledger now."""
-        self._told = time.monotonic()
+        self._sent_at = time.monotonic()
         with contextlib.suppress(OSError):
             self._socket.send(
                 zlib.compress(json.dumps([self._name, ledger.to_plain()]).encode(), 1)
@@ -124,17 +124,17 @@ class Progress:
     def __init__(self, cases: int) -> None:
         self._cases, self._began = cases, time.monotonic()
         self.reported: dict[str, str] = {}
-        self.others = 0
+        self.other_results = 0
 
     def report(self, rules: Collection[str], outcome: str) -> None:
         """Record the outcome of a test and the rules of its property.
 
         A test without rules is no property.
         """
-        self.others += not rules
+        self.other_results += not rules
         self.reported.update(dict.fromkeys(rules, outcome))
 
-    def left(self, judged: int) -> float:
+    def seconds_left(self, judged: int) -> float:
         """Return an estimate of the seconds left; infinite before anything is judged.
 
         It is a guess: a property takes as many cases as are asked for, or several times as many.
@@ -147,7 +147,7 @@ class Progress:
     def line(self, ledger: Ledger) -> str:
         """Return the whole progress in one line."""
         passed = time.monotonic() - self._began
-        left = self.left(ledger.cases)
+        left = self.seconds_left(ledger.cases)
         counts = self.counts(ledger)
         rate = ledger.cases / max(passed, 1e-9)
         return (
@@ -195,15 +195,15 @@ class Screen:
     Args:
         file: The terminal; closed at the end.
         progress: The progress of the session.
-        known: A function that returns the current ledger.
+        ledger: A function that returns the current ledger.
     """
 
-    def __init__(self, file: TextIO, progress: Progress, known: Any) -> None:
+    def __init__(self, file: TextIO, progress: Progress, ledger: Any) -> None:
         # Imported here: a session without a terminal does not need it.
         from rich.console import Console
         from rich.live import Live
 
-        self._file, self._progress, self._known = file, progress, known
+        self._file, self._progress, self._ledger = file, progress, ledger
         # pytest's own output is not redirected.
         self._live = Live(
             console=Console(file=file),
@@ -229,7 +229,7 @@ class Screen:
         from rich.text import Text
 
         try:
-            ledger = self._known()
+            ledger = self._ledger()
         # The ledger changed while it was summed up; the next drawing will succeed.
         except RuntimeError:
             return Text("…")
@@ -252,8 +252,8 @@ class Screen:
             for rule, needs in list(progress.vacuous(ledger).items())[:4]
         ]
         rows += (
-            [Text(f"{progress.others} other tests reported", style="dim")]
-            if progress.others
+            [Text(f"{progress.other_results} other tests reported", style="dim")]
+            if progress.other_results
             else []
         )
         drawn = Table.grid()

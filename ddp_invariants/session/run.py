@@ -27,7 +27,7 @@ _STATUSES: dict[int, int] = {
 """Exit statuses by pytest's own, which the plugin has refined; all others are inconclusive."""
 
 
-class _Clerk:
+class _ConfigKeeper:
     """A plugin of the session: it passes on the user's command, and keeps the configuration."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ def run_session(words: Sequence[str], *, of_sampler: bool = False) -> SessionRes
         words: Options of pytest and of its plugin.
         of_sampler: Judge only the sampler.
     """
-    clerk = _Clerk()
+    keeper = _ConfigKeeper()
     properties = PROPERTIES / "test_shard.py" if of_sampler else PROPERTIES
     settings = [
         "-c",
@@ -71,12 +71,12 @@ def run_session(words: Sequence[str], *, of_sampler: bool = False) -> SessionRes
         "-p",
         "ddp_invariants.plugin",
     ]
-    with _alone():
-        status = pytest.main([*settings, str(properties), *words], plugins=[clerk])
-    results = state.found(clerk.config) if clerk.config is not None else None
+    with _without_pytest_variables():
+        status = pytest.main([*settings, str(properties), *words], plugins=[keeper])
+    results = state.results_of(keeper.config) if keeper.config is not None else None
     ledger, discovery = results or (None, None)
     return SessionResult(
-        _status(status, began=results is not None, interrupted=clerk.interrupted),
+        _status(status, began=results is not None, interrupted=keeper.interrupted),
         ledger,
         discovery,
         of_sampler,
@@ -91,17 +91,17 @@ def _status(status: int, *, began: bool, interrupted: bool) -> int:
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
+def _without_pytest_variables() -> Iterator[None]:
     """Remove from the environment what would be added to every pytest session.
 
     This applies in this process and in workers.
     """
-    kept = {
+    removed = {
         name: os.environ.pop(name)
         for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS")
         if name in os.environ
     }
-    kept |= {
+    removed |= {
         name: os.environ[name] for name in ("PYTEST_DISABLE_PLUGIN_AUTOLOAD",) if name in os.environ
     }
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
@@ -109,4 +109,4 @@ def _alone() -> Iterator[None]:
         yield
     finally:
         del os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"]
-        os.environ.update(kept)
+        os.environ.update(removed)

@@ -27,7 +27,7 @@ from ddp_invariants.search import journal
 from ddp_invariants.search.ledger import Ledger
 from ddp_invariants.search.trial import Options, Trial
 from ddp_invariants.session.monitor import Monitor, SessionSettings
-from ddp_invariants.session.outputs import Wanted
+from ddp_invariants.session.outputs import OutputFiles
 from ddp_invariants.session.progress import ProgressSender
 from ddp_invariants.situations import from_plain
 
@@ -39,20 +39,20 @@ MAX_WORLD_SIZE = 4
 """Largest world size drawn, unless a launcher or an option sets another one."""
 
 
-_KEY = pytest.StashKey["Session"]()
+STATE = pytest.StashKey["SessionState"]()
 
 
-_STATUS = pytest.StashKey[int]()
+STATUS = pytest.StashKey[int]()
 
 
-_ENTERED = pytest.StashKey[bool]()
+ENTERED_JOB = pytest.StashKey[bool]()
 
 
 COMMAND = pytest.StashKey[str]()
 """The stash key of the user's command, if it was not pytest; repeat lines begin with it."""
 
 
-class Session:
+class SessionState:
     """This process's state of the session.
 
     The main process holds the hosts. Every process that runs tests holds a trial.
@@ -62,7 +62,7 @@ class Session:
         self.config = config
         self.ledger = Ledger()
         self.hosts: Hosts | job.Cluster | None = None
-        self.sighted: list[violation.StoredViolation] = []
+        self.passing_failures: list[violation.StoredViolation] = []
         self.trial: Trial | None = None
         self.monitor: Monitor | None = None
         self.progress: ProgressSender | None = None
@@ -133,7 +133,7 @@ class Session:
         )
         invoked = shlex.join(["pytest", *map(str, self.config.invocation_params.args)])
         words = given if COMMAND in self.config.stash else invoked
-        held = SessionSettings(
+        settings = SessionSettings(
             words,
             self.shared["seed"],
             option.cases or PROFILES[option.profile],
@@ -142,8 +142,8 @@ class Session:
             str(self.backend),
         )
         self.monitor = Monitor(
-            held,
-            _wanted(self.config),
+            settings,
+            output_files(self.config),
             lambda: self.trial.ledger if self.trial is not None else None,
         )
         self.shared["listener"] = self.monitor.listener.address
@@ -244,7 +244,7 @@ class Session:
                 self.trial.listen = self.progress
         return self.trial
 
-    def properties(self) -> Iterator[tuple[str, str]]:
+    def junit_properties(self) -> Iterator[tuple[str, str]]:
         """Yield a JUnit file's properties of the whole session."""
         discovered, shared = self.discovery, self.shared
         for side, described in (("ddp", discovered.ddp), ("sampler", discovered.sampler)):
@@ -257,7 +257,7 @@ class Session:
         )
         yield from ((rule, self.ledger.said(rule)) for rule in ALL_RULES)
 
-    def keep_sightings(self) -> None:
+    def store_passing_failures(self) -> None:
         """Store failures that were seen in passing, if no test of the session reports a violation.
 
         They may be all that is ever seen of them.
@@ -279,7 +279,7 @@ class Session:
                     repeat=f"ddp-invariants replay {stored.id} {self.backend.options}".rstrip(),
                 )
                 violation.write(stored, violation.FOLDER / f"{stored.id}.json")
-                self.sighted.append(stored)
+                self.passing_failures.append(stored)
 
     def close(self) -> None:
         """End everything this process started."""
@@ -287,21 +287,23 @@ class Session:
             self.trial.pool.close()
             self.ledger.merge(self.trial.ledger)
             if self.monitor is not None:
-                self.monitor.take("", self.trial.ledger)
+                self.monitor.add_ledger("", self.trial.ledger)
             self.trial = None
         if self.hosts is not None:
             self.hosts.close()
             self.hosts = None
 
 
-def found(config: pytest.Config) -> tuple[Ledger, probe.Discovery] | None:
+def results_of(config: pytest.Config) -> tuple[Ledger, probe.Discovery] | None:
     """Return the ledger and the discovery of a session that has ended; None if it never began."""
     return (
-        (config.stash[_KEY].ledger, config.stash[_KEY].discovery) if _KEY in config.stash else None
+        (config.stash[STATE].ledger, config.stash[STATE].discovery)
+        if STATE in config.stash
+        else None
     )
 
 
-def _wanted(config: pytest.Config) -> Wanted:
+def output_files(config: pytest.Config) -> OutputFiles:
     """Return the files that the session is to write."""
     certificate, badge = config.option.certificate, config.option.badge
-    return Wanted(Path(certificate) if certificate else None, Path(badge) if badge else None)
+    return OutputFiles(Path(certificate) if certificate else None, Path(badge) if badge else None)

@@ -17,7 +17,7 @@ from ddp_invariants.invariants.diagnosis.excerpts import example, of_violation
 from ddp_invariants.records.evidence import ShardEvidence
 from ddp_invariants.records.verdict import Failure
 from ddp_invariants.records.violation import StoredViolation, identifier
-from ddp_invariants.report.certificate.certificate import Certificate, Run, make
+from ddp_invariants.report.certificate.certificate import Certificate, SessionRun, make
 from ddp_invariants.search.ledger import Entry, Ledger
 
 LONG = (
@@ -88,9 +88,9 @@ def ledger(cases: int = 40) -> Ledger:
     return made
 
 
-def run(**changes: Any) -> Run:
+def run(**changes: Any) -> SessionRun:
     """Return a session's settings and duration, with the changes given."""
-    usual = Run(
+    usual = SessionRun(
         "pytest -n 2 properties/",
         1,
         40,

@@ -195,7 +195,7 @@ def rules_page() -> str:
     ]
     for rule in map(explained, ALL_RULES):
         faults = "; ".join(
-            f"`{fault.name}` ({fault.what[:1].lower() + fault.what[1:].rstrip('.')})"
+            f"`{fault.name}` ({fault.error[:1].lower() + fault.error[1:].rstrip('.')})"
             for fault in rule.faults
         )
         fields = {

@@ -26,7 +26,7 @@ from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.report.certificate import verifying
 from ddp_invariants.search.ledger import Ledger
 from ddp_invariants.session.monitor import Monitor, SessionSettings
-from ddp_invariants.session.outputs import Wanted
+from ddp_invariants.session.outputs import OutputFiles
 from ddp_invariants.session.progress import Listener, Progress, ProgressSender
 
 
@@ -47,8 +47,8 @@ def test_what_a_worker_tells_is_what_the_main_process_knows() -> None:
     first, second = ProgressSender(listener.address, "gw0"), ProgressSender(listener.address, "gw1")
     first(ledger(8))
     first(ledger(9))  # A moment later: not sent.
-    second.tell(ledger(10))
-    second.tell(ledger(11))
+    second.send(ledger(10))
+    second.send(ledger(11))
     first._socket.send(b"no ledger")
     assert _until(
         lambda: (
@@ -58,7 +58,7 @@ def test_what_a_worker_tells_is_what_the_main_process_knows() -> None:
     )
     assert list(listener.ledgers(without={"gw0"})) == ["gw1"]
     listener.close()
-    first.tell(ledger())  # Without a listener, sending does nothing.
+    first.send(ledger())  # Without a listener, sending does nothing.
     first.close()
     second.close()
 
@@ -73,10 +73,10 @@ def test_progress_says_what_is_held_open_vacuous_and_left() -> None:
     known.merge(ledger())
     known.tested, known.ended = {"GRAD-2", "GRAD-3"}, {"GRAD-3"}
     known.entries["GRAD-2"].met["three ranks"] = 0
-    assert progress.left(70) == float("inf")
+    assert progress.seconds_left(70) == float("inf")
     progress.report(["GRAD-3"], "passed")
     progress.report([], "passed")
-    assert progress.others == 1
+    assert progress.other_results == 1
     assert progress.counts(known) == {
         "held": 1,
         "violated": 0,
@@ -180,13 +180,16 @@ def test_what_cannot_be_written_is_refused_before_anything_runs(tmp_path: Path) 
     Examples are a missing folder, another suffix, and a folder in the file's place.
     """
     for wanted, words in (
-        (Wanted(certificate=tmp_path / "no" / "it.json"), f"there is no folder {tmp_path / 'no'}"),
-        (Wanted(certificate=tmp_path / "it.pdf"), "expected FILE.json or FILE.html"),
-        (Wanted(badge=tmp_path), f"--badge {tmp_path}: it cannot be written"),
+        (
+            OutputFiles(certificate=tmp_path / "no" / "it.json"),
+            f"there is no folder {tmp_path / 'no'}",
+        ),
+        (OutputFiles(certificate=tmp_path / "it.pdf"), "expected FILE.json or FILE.html"),
+        (OutputFiles(badge=tmp_path), f"--badge {tmp_path}: it cannot be written"),
     ):
         with pytest.raises(CaseError, match=re.escape(words)):
             wanted.check()
-    Wanted(certificate=tmp_path / "it.json", badge=tmp_path / "badge.json").check()
+    OutputFiles(certificate=tmp_path / "it.json", badge=tmp_path / "badge.json").check()
 
 
 def test_an_interrupt_prints_what_is_known_and_leaves_a_partial_certificate(tmp_path: Path) -> None:
@@ -294,13 +297,15 @@ def test_whoever_cuts_a_session_short_ends_its_workers_but_those_that_came_back(
 
     Workers that have handed over their ledgers are not killed.
     """
-    monitor = Monitor(SessionSettings("pytest", 1, 10, 4, "pooled", "gloo"), Wanted(), lambda: None)
+    monitor = Monitor(
+        SessionSettings("pytest", 1, 10, 4, "pooled", "gloo"), OutputFiles(), lambda: None
+    )
     with (
         subprocess.Popen(["sleep", "60"]) as running,
         subprocess.Popen(["sleep", "60"]) as finished,
     ):
         monitor.workers = {"gw0": running.pid, "gw1": finished.pid}
-        monitor.take("gw1", Ledger())
+        monitor.add_ledger("gw1", Ledger())
         monitor.cut_short(by_user=False)
         assert (running.wait(10), finished.poll(), monitor.interrupted) == (
             -signal.SIGKILL,
@@ -315,7 +320,9 @@ def test_in_a_ci_job_a_line_tells_now_and_then_how_far_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In a CI job, a progress line is printed at intervals: not too early, and not twice."""
-    monitor = Monitor(SessionSettings("pytest", 1, 10, 4, "pooled", "gloo"), Wanted(), lambda: None)
+    monitor = Monitor(
+        SessionSettings("pytest", 1, 10, 4, "pooled", "gloo"), OutputFiles(), lambda: None
+    )
     try:
         assert monitor.line() == ""
         monkeypatch.setattr("ddp_invariants.session.monitor.LINE_EVERY", 0.05)

@@ -267,7 +267,7 @@ def test_what_pytest_says_and_what_was_found_make_the_status() -> None:
         (2, seen, True, 2),
         (3, violated, False, 3),
     ):
-        assert ending.judged(status, ledger, others_failed=failed_elsewhere) == expected, (
+        assert ending.exit_status(status, ledger, other_test_failed=failed_elsewhere) == expected, (
             status,
             expected,
         )
@@ -394,7 +394,7 @@ def _torch(**changes: Any) -> Facts:
         (replace(WELL, system="Darwin"), "system", "problem", "use it, or a container"),
         (replace(WELL, python=(3, 10)), "python", "problem", "3.11"),
         (
-            replace(WELL, torch=None, untold="No module named 'torch'"),
+            replace(WELL, torch=None, torch_error="No module named 'torch'"),
             "torch",
             "problem",
             "pip install torch",
@@ -423,7 +423,7 @@ def _torch(**changes: Any) -> Facts:
         (replace(WELL, cores=1), "cores", "warning", "take turns"),
         (replace(WELL, quota=0.5), "cores", "warning", "take turns"),
         (
-            replace(WELL, trained=None, untrained="the host is gone"),
+            replace(WELL, trained=None, training_error="the host is gone"),
             "two ranks",
             "problem",
             "report it",
@@ -451,7 +451,7 @@ def test_the_doctor_looks_at_this_machine(tmp_path: Path) -> None:
     checks = {check["name"]: check for check in json.loads(done.stdout)}
     assert done.returncode == 0, done.stdout
     assert checks["two ranks"]["standing"] == checks["fork"]["standing"] == "ok", done.stdout
-    assert "right by all rules" in checks["two ranks"]["found"]
+    assert "right by all rules" in checks["two ranks"]["result"]
     (tmp_path / "torch.py").write_text(
         "raise ImportError('libgomp.so.1: cannot open shared object file')\n"
     )

@@ -32,7 +32,7 @@ INTERRUPTED = "the session was interrupted"
 FORM = 3
 """Version of the file format. A file of another version is refused."""
 
-Said = Literal[
+RuleVerdict = Literal[
     "holds",
     "violated",
     "inconclusive",
@@ -140,7 +140,7 @@ class RuleAccount:
 
     rule: str
     requirement: str
-    verdict: Said
+    verdict: RuleVerdict
     judged: int
     compared: int
     needs: dict[str, int]
@@ -170,7 +170,7 @@ class CapabilityAccount:
     expected: str = ""
 
     @property
-    def said(self) -> str:
+    def summary(self) -> str:
         """The standing, with its excuse."""
         excuse = (
             ", expected" if self.expected else ", declared unsupported" if self.declared else ""
@@ -264,13 +264,13 @@ class Certificate:
     def exceptions(self) -> list[str]:
         """The known faults that the certificate does not vouch for: declared or expected ones."""
         wrong = [
-            f"{account.name} ({account.meaning}), {account.said}"
+            f"{account.name} ({account.meaning}), {account.summary}"
             for account in self.capabilities
             if account.standing == "silently wrong" and (account.declared or account.expected)
         ]
         return wrong + [f"{rule}, {why}" for rule, why in self.deviations.items()]
 
-    def count(self, verdict: Said) -> int:
+    def count(self, verdict: RuleVerdict) -> int:
         """Return the number of rules with a verdict."""
         return sum(account.verdict == verdict for account in self.rules)
 
@@ -306,7 +306,7 @@ def shortfall(properties: Properties) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Run:
+class SessionRun:
     """Facts of a session that its ledger and its discovery lack: its start and its reports."""
 
     command: str
@@ -322,7 +322,7 @@ class Run:
 
 
 def make(
-    ledger: Ledger, discovery: Discovery, run: Run, violations: Mapping[str, StoredViolation]
+    ledger: Ledger, discovery: Discovery, run: SessionRun, violations: Mapping[str, StoredViolation]
 ) -> Certificate:
     """Return the certificate of a session.
 

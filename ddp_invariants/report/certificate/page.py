@@ -25,13 +25,13 @@ class Picture:
 
     Attributes:
         title: The title.
-        told: The explanation.
+        explanation: The explanation.
         svg: The picture.
         case: The case, if the page does not name the case beside the picture.
     """
 
     title: str
-    told: str
+    explanation: str
     svg: Markup
     case: str = ""
 
@@ -173,7 +173,7 @@ def side_by_side(certificates: Sequence[Certificate]) -> str:
             [
                 next(
                     (
-                        account.said
+                        account.summary
                         for account in each.capabilities
                         if (account.side, account.name) == (side, name)
                     ),

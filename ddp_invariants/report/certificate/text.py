@@ -4,9 +4,14 @@ import json
 import textwrap
 from collections.abc import Iterable
 
-from ddp_invariants.report.certificate.certificate import Certificate, RuleAccount, Said, Subject
+from ddp_invariants.report.certificate.certificate import (
+    Certificate,
+    RuleAccount,
+    RuleVerdict,
+    Subject,
+)
 
-ORDER: tuple[Said, ...] = (
+ORDER: tuple[RuleVerdict, ...] = (
     "violated",
     "inconclusive",
     "not finished",
