@@ -16,7 +16,7 @@ from typing import Any
 
 from ddp_invariants.discovery.probe import Discovery
 from ddp_invariants.invariants import ALL_RULES
-from ddp_invariants.report.certificate.certificate import SessionRun
+from ddp_invariants.report.certificate.from_session import SessionRun
 from ddp_invariants.search.ledger import Ledger
 from ddp_invariants.session.ending import rule_of
 from ddp_invariants.session.outputs import OutputFiles, write

@@ -12,10 +12,9 @@ from ddp_invariants.records.violation import StoredViolation
 from ddp_invariants.report.certificate.certificate import (
     INTERRUPTED,
     Certificate,
-    SessionRun,
-    make,
     to_json,
 )
+from ddp_invariants.report.certificate.from_session import SessionRun, make
 from ddp_invariants.report.certificate.text import badge, headline, markdown
 from ddp_invariants.search.ledger import Ledger
 

@@ -17,7 +17,8 @@ from ddp_invariants.invariants.diagnosis.excerpts import example, of_violation
 from ddp_invariants.records.evidence import ShardEvidence
 from ddp_invariants.records.verdict import Failure
 from ddp_invariants.records.violation import StoredViolation, identifier
-from ddp_invariants.report.certificate.certificate import Certificate, SessionRun, make
+from ddp_invariants.report.certificate.certificate import Certificate
+from ddp_invariants.report.certificate.from_session import SessionRun, make
 from ddp_invariants.search.ledger import Entry, Ledger
 
 LONG = (

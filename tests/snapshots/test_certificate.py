@@ -38,10 +38,10 @@ from ddp_invariants.report.certificate.certificate import (
     FORM,
     Certificate,
     RuleAccount,
-    make,
     sealed,
     to_json,
 )
+from ddp_invariants.report.certificate.from_session import make
 from ddp_invariants.report.certificate.text import badge, headline, markdown
 from ddp_invariants.search.coverage import Drawn
 from ddp_invariants.search.ledger import Entry, Ledger

@@ -1,32 +1,20 @@
 """The certificate of a session: plain data with one JSON form.
 
-It states who was judged, by which tools, and with which result. It is made from the data of the
-ledger, the discovery and pytest for a whole session. The page for people is made from the
-certificate alone. The digest shows that nobody changed the certificate after it was written. It is
-no signature and does not identify the author.
+It states who was judged, by which tools, and with which result. `from_session.py` makes it at the end of
+a session. The page for people is made from the certificate alone. The digest shows that nobody
+changed the certificate after it was written. It is no signature and does not identify the author.
 """
 
 import hashlib
-import importlib.metadata
 import json
-import math
-import os
-import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from ddp_invariants import __version__
 from ddp_invariants.cases.case import ShardCase, TrainingCase
 from ddp_invariants.cases.fields import STRICT
-from ddp_invariants.discovery.probe import Discovery, Standing
-from ddp_invariants.implementation.declarations import CAPABILITIES, to_toml
-from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.invariants.diagnosis.excerpts import Example
 from ddp_invariants.records.verdict import Failure
-from ddp_invariants.records.violation import StoredViolation
-from ddp_invariants.search.ledger import Entry, Ledger
 
 INTERRUPTED = "the session was interrupted"
 FORM = 3
@@ -305,177 +293,6 @@ def shortfall(properties: Properties) -> tuple[str, ...]:
     return tuple(reasons)
 
 
-@dataclass(frozen=True)
-class SessionRun:
-    """Facts of a session that its ledger and its discovery lack: its start and its reports."""
-
-    command: str
-    seed: int
-    cases: int
-    max_world_size: int
-    isolation: str
-    backend: str
-    began: str
-    seconds: float
-    reported: frozenset[str]
-    interrupted: bool = False
-
-
-def make(
-    ledger: Ledger, discovery: Discovery, run: SessionRun, violations: Mapping[str, StoredViolation]
-) -> Certificate:
-    """Return the certificate of a session.
-
-    Args:
-        ledger: The sum of all workers' ledgers.
-        discovery: The implementations under test, with their capabilities.
-        run: The session.
-        violations: The stored violations that the ledger confirmed, by file.
-    """
-    scope = discovery.scope(run.max_world_size)
-    rules = tuple(_rule(rule, ledger, scope.unclaimed) for rule in ALL_RULES)
-    properties = Properties(
-        tuple(ALL_RULES),
-        *(
-            tuple(rule for rule in ALL_RULES if rule in some)
-            for some in (ledger.ended, run.reported)
-        ),
-    )
-    partial = (*((INTERRUPTED,) if run.interrupted else ()), *shortfall(properties))
-    order = list(ALL_RULES)
-    examples, shown = (_examples(some) for some in (ledger.examples, ledger.stored))
-    accounts = [_violation(stored, shown[path]) for path, stored in violations.items()]
-    setting = Setting(
-        __version__,
-        discovery.torch,
-        importlib.metadata.version("numpy"),
-        importlib.metadata.version("hypothesis"),
-        platform.python_version(),
-        run.backend,
-        f"{platform.system()} {platform.release()} {platform.machine()}",
-        _processor(),
-        len(os.sched_getaffinity(0)),
-        run.command,
-        run.seed,
-        run.cases,
-        run.max_world_size,
-        run.isolation,
-        run.began,
-        run.seconds,
-    )
-    return sealed(
-        Certificate(
-            outcome(rules),
-            partial,
-            (_subject("ddp", discovery), _subject("sampler", discovery)),
-            setting,
-            ledger.cases,
-            rules,
-            tuple(_capabilities(discovery)),
-            tuple(sorted(accounts, key=lambda account: order.index(account.failure.rule))),
-            dict(discovery.deviating),
-            properties,
-            dict(ledger.drawn.sizes),
-            {name: dict(counts) for name, counts in ledger.drawn.dimensions.items()},
-            examples,
-        )
-    )
-
-
-def _processor() -> str:
-    """Return the processor's model, or its architecture if the system does not name a model."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    return next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
-        platform.machine(),
-    )
-
-
-def _rule(rule: str, ledger: Ledger, unclaimed: frozenset[str]) -> RuleAccount:
-    entry, known = ledger.entries.get(rule, Entry()), ALL_RULES[rule]
-    verdict: Any = ledger.said(rule)
-    without = sorted(unclaimed.intersection(known.needs))
-    return RuleAccount(
-        rule,
-        known.requirement,
-        verdict,
-        entry.judged,
-        entry.compared,
-        {need: entry.met[need] for need in known.needs if need not in without},
-        tuple(without),
-        entry.worst if math.isfinite(entry.worst) else None,
-        tuple(entry.errors),
-        tuple(value for value in entry.observed if math.isfinite(value)),
-        entry.seen,
-        entry.confirmed,
-        "; ".join(why for why in (entry.not_claimed, entry.not_run) if why),
-        dict(entry.unjudged.most_common(5)),
-        entry.failures,
-    )
-
-
-def _subject(side: Literal["ddp", "sampler"], discovery: Discovery) -> Subject:
-    described, declared = (
-        (discovery.ddp, discovery.declared)
-        if side == "ddp"
-        else (discovery.sampler, discovery.declared_sampler)
-    )
-    made_of = described.get("made_of") or {}
-    driven = discovery.driven if side == "ddp" else described["driven"]
-    return Subject(
-        side,
-        described["name"],
-        described["target"],
-        described["version"],
-        made_of.get("digest", ""),
-        made_of.get("files", 0),
-        tuple(made_of.get("first", ())),
-        tuple(to_toml(side, declared).splitlines()[1:]),
-        tuple(driven),
-    )
-
-
-def _capabilities(discovery: Discovery) -> Iterable[CapabilityAccount]:
-    sides: tuple[tuple[Literal["ddp", "sampler"], Any], ...] = (
-        ("ddp", discovery.probed),
-        ("sampler", discovery.dealt),
-    )
-    for side, probed in sides:
-        for probe in probed:
-            yield CapabilityAccount(
-                side,
-                probe.capability,
-                CAPABILITIES[probe.capability],
-                probe.standing.value,
-                probe.words,
-                probe.declared,
-                probe.expected if probe.standing is Standing.WRONG else "",
-            )
-
-
-def _violation(stored: StoredViolation, shown: Example) -> ViolationAccount:
-    return ViolationAccount(
-        stored.id,
-        stored.on_trial,
-        replace(stored.failure, notes=""),
-        stored.case,
-        stored.confirmed,
-        stored.repeat,
-        shown,
-    )
-
-
-def _examples(plain: Mapping[str, Mapping[str, Any]]) -> dict[str, Example]:
-    # Imported here: the import takes longer than a case takes to run.
-    import pydantic
-
-    adapter = pydantic.TypeAdapter(dict[str, Example])
-    return adapter.validate_json(json.dumps(plain))  # JSON has lists for tuples.
-
-
 def to_json(certificate: Certificate) -> str:
     """Return the one JSON form of a certificate."""
     text = json.dumps(asdict(certificate), indent=1, ensure_ascii=False, allow_nan=False)
@@ -495,7 +312,7 @@ def sealed(certificate: Certificate) -> Certificate:
 
 def schema() -> str:
     """Return the JSON schema of a certificate, as it is shipped."""
-    # Imported here, as above.
+    # Imported here: the import takes longer than a case takes to run.
     import pydantic
 
     made = pydantic.TypeAdapter(Certificate).json_schema()
