@@ -34,7 +34,7 @@ from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.processes import backends, job
 from ddp_invariants.records import reading
 from ddp_invariants.records.verdict import Inconclusive, NotJudged, Violation
-from ddp_invariants.report.terminal import capabilities, on_trial, passing_failures, summary
+from ddp_invariants.report.terminal import capabilities, passing_failures, summary, under_test
 from ddp_invariants.search.ledger import Ledger
 from ddp_invariants.search.trial import Trial
 from ddp_invariants.session import ending
@@ -406,7 +406,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
         return []
     state, option = config.stash[STATE], config.option
     shared, reason = state.shared, state.shared["not_run"]
-    lines = [] if reason else on_trial(state.discovery, verbose=option.verbose > 0)
+    lines = [] if reason else under_test(state.discovery, verbose=option.verbose > 0)
     cases = option.cases or PROFILES[option.profile]
     how = (
         f"replay {option.replay}"

@@ -183,7 +183,7 @@ def certify(
             (given_option.status for given_option in results.values()), key=_WORST_FIRST.index
         )
         if as_json:
-            print_json(machine.certified(results, status))
+            print_json(machine.certification(results, status))
     finally:
         job.leave(status)
     context.exit(status)
@@ -201,7 +201,7 @@ def _judged(
             no page.
     """
     # Imported here, as above.
-    from ddp_invariants.report import machine
+    from ddp_invariants.report import side_by_side
     from ddp_invariants.session.run import run_session
 
     results: dict[str, SessionResult] = {}
@@ -215,7 +215,7 @@ def _judged(
         if results[name].status == INTERRUPTED:
             break
     if len(names) > 1:
-        click.echo(machine.side_by_side(results))
+        click.echo(side_by_side.text(results))
     if compared is not None:
         click.echo(
             _compared(

@@ -16,7 +16,7 @@ from ddp_invariants.implementation.spec import named
 from ddp_invariants.implementation.spec import options as on_trial
 from ddp_invariants.processes.hosts import Hosts
 from ddp_invariants.processes.pool import Pool
-from ddp_invariants.report import machine, terminal
+from ddp_invariants.report import machine, upgrade
 
 
 def _gating(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -143,9 +143,9 @@ def compare(
         context.exit(unusable(error))
     sides = there, here
     if as_json:
-        print_json(machine.compared(sides, outcome))
+        print_json(machine.comparison(sides, outcome))
     else:
-        click.echo(terminal.compared(sides, outcome))
+        click.echo(upgrade.comparison(sides, outcome))
     context.exit(outcome.status)
 
 
@@ -197,6 +197,6 @@ def record(
         click.echo(f"ddp-invariants: {error}", err=True)
         context.exit(unusable(error))
     if as_json:
-        print_json(machine.recorded(out, head))
+        print_json(machine.recording(out, head))
     else:
         click.echo(f"{out}: {head.cases} cases of {head.options or 'the reference'}, under {here}")

@@ -64,7 +64,7 @@ def demo(context: click.Context, /, *, as_json: bool) -> None:
         click.echo(f"ddp-invariants: {error}", err=True)
         context.exit(unusable(error))
     if as_json:
-        print_json(machine.demonstrated(ledger, _RULES, _FAULTY, caught))
+        print_json(machine.demonstration(ledger, _RULES, _FAULTY, caught))
     if caught is None:
         click.echo("ddp-invariants: nothing was found, and should have been", err=True)
         context.exit(VIOLATED)

@@ -63,16 +63,16 @@ def discover(
         if pin is not None:
             pin.write_text(terminal.declarations(*discovered.pinned()), encoding="utf-8")
         if as_json:
-            print_json(machine.discovered(discovered))
+            print_json(machine.discovery(discovered))
             return
         click.echo(
             "\n".join(
                 [
-                    *terminal.on_trial(discovered, verbose=True),
+                    *terminal.under_test(discovered, verbose=True),
                     terminal.capabilities(discovered),
                     *discovered.stale(),
                 ]
             )
         )
         if pin is not None:
-            click.echo(terminal.pinned(discovered, pin))
+            click.echo(terminal.effect_of_pin(discovered, pin))

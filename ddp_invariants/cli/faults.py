@@ -10,7 +10,8 @@ from ddp_invariants.cli.pool import ranks
 from ddp_invariants.errors import INCONCLUSIVE, INTERRUPTED, UNUSABLE_INPUT, unusable
 from ddp_invariants.processes.backends import BackendName, DeviceName, wanted
 from ddp_invariants.processes.hosts import Hosts
-from ddp_invariants.report import machine, terminal
+from ddp_invariants.report import detections as report
+from ddp_invariants.report import machine
 
 
 @click.command(short_help="Measure the judge on planted faults and controls.")
@@ -90,9 +91,7 @@ def faults(
             for entry in progress.track(searches, len(jobs), description="searching"):
                 detections.append(entry)
                 if not screen.is_terminal:
-                    click.echo(
-                        f"{len(detections)}/{len(jobs)} {terminal.searched(entry)}", err=True
-                    )
+                    click.echo(f"{len(detections)}/{len(jobs)} {report.line(entry)}", err=True)
     except (*UNUSABLE_INPUT, CatalogueError) as error:
         click.echo(f"ddp-invariants: {error}", err=True)
         context.exit(unusable(error))
@@ -101,9 +100,9 @@ def faults(
             f"ddp-invariants: interrupted after {len(detections)} of {len(jobs)} searches", err=True
         )
     if as_json:
-        print_json(machine.detected(detections))
+        print_json(machine.detections(detections))
     else:
-        click.echo(terminal.detections(detections))
+        click.echo(report.table(detections))
     if beyond:
         click.echo(
             f"not run: {', '.join(beyond)}: wrong on a device alone, and the tensors are on "

@@ -58,7 +58,7 @@ def init(context: click.Context, /, folder: Path, *, as_json: bool) -> None:
             written.append(path)
             print_text(f"wrote {path}")
     if as_json:
-        print_json(machine.begun(written, left))
+        print_json(machine.init(written, left))
     if not written:
         context.exit(USAGE)
     print_text(

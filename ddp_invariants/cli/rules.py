@@ -35,14 +35,14 @@ def rules(context: click.Context, /, rule: str | None, **options: Any) -> None:
     """
     # Imported here: it reads the catalogue of faults.
     from ddp_invariants.invariants import ALL_RULES
-    from ddp_invariants.report import machine, rulebook
+    from ddp_invariants.report import rulebook
 
     try:
-        explanations = [rulebook.explained(rule_id) for rule_id in ([rule] if rule else ALL_RULES)]
+        explanations = [rulebook.explain(rule_id) for rule_id in ([rule] if rule else ALL_RULES)]
     except UnknownRuleError as error:
         click.echo(f"ddp-invariants: {error}", err=True)
         context.exit(USAGE)
     if options["as_json"]:
         print_json(explanations[0] if rule else explanations)
     else:
-        click.echo(machine.explained(explanations[0]) if rule else machine.rules(explanations))
+        click.echo(rulebook.text(explanations[0]) if rule else rulebook.listing(explanations))

@@ -7,7 +7,7 @@ import click
 from ddp_invariants.cli.output import print_json, with_json
 from ddp_invariants.errors import CertificateError
 from ddp_invariants.report import machine
-from ddp_invariants.report.certificate.text import headline, verified
+from ddp_invariants.report.certificate.text import headline, verification
 from ddp_invariants.report.certificate.verifying import read, status
 
 
@@ -33,7 +33,7 @@ def verify(context: click.Context, /, file: Path, *, as_json: bool) -> None:
             click.echo(f"REFUSED: {error}")
         context.exit(2)
     if as_json:
-        print_json(machine.verified(certificate, headline(certificate)))
+        print_json(machine.verification(certificate, headline(certificate)))
     else:
-        click.echo(verified(certificate))
+        click.echo(verification(certificate))
     context.exit(status(certificate))

@@ -80,9 +80,9 @@ def replay(
             ["ddp-invariants", "replay", violation, *_given(context, options), *added]
         )
         if as_json:
-            print_json(machine.replayed(replay_result, repeat))
+            print_json(machine.replay(replay_result, repeat))
         else:
-            click.echo(terminal.replayed(replay_result, repeat))
+            click.echo(terminal.replay(replay_result, repeat))
         context.exit(replay_result.outcome.value)
 
 
@@ -212,6 +212,6 @@ def export(context: click.Context, /, violation: str, *, unchecked: bool, as_jso
         click.echo(f"ddp-invariants: {terminal.not_exported(stored, unseen)}", err=True)
         context.exit(INCONCLUSIVE)
     if as_json:
-        print_json(machine.exported(text, stored, violation))
+        print_json(machine.export(text, stored, violation))
     else:
         click.echo(text, nl=False)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ddp_invariants.discovery.probe import Discovery
+from ddp_invariants.discovery.probe import Discovery, Probed
 from ddp_invariants.search.ledger import Ledger
 
 ENDED = {
@@ -30,3 +30,17 @@ class SessionResult:
     ledger: Ledger | None = None
     discovery: Discovery | None = None
     of_sampler: bool = False
+
+    @property
+    def capabilities(self) -> tuple[Probed, ...]:
+        """The probed capabilities of the implementation under test.
+
+        Those of the reference beside it are left out.
+        """
+        if self.discovery is None:
+            return ()
+        return (
+            self.discovery.dealt
+            if self.of_sampler
+            else (*self.discovery.probed, *self.discovery.dealt)
+        )

@@ -3,6 +3,7 @@
 import ast
 import difflib
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,6 +14,8 @@ from ddp_invariants.invariants.rule import invariant_of
 from ddp_invariants.invariants.shard import sharding
 from ddp_invariants.invariants.view import training
 from ddp_invariants.proof.catalogue import planted
+from ddp_invariants.report import terminal
+from ddp_invariants.search import messages
 
 _PACKAGE = Path(__file__).parents[1]
 PROPERTIES = _PACKAGE / "properties"
@@ -28,7 +31,7 @@ class CaughtFault:
 
 
 @dataclass(frozen=True)
-class Explained:
+class RuleExplanation:
     """A rule with its explanation.
 
     Attributes:
@@ -57,7 +60,7 @@ class Explained:
     property: str
 
 
-def explained(name: str) -> Explained:
+def explain(name: str) -> RuleExplanation:
     """Explain a rule by its id in any spelling: GRAD-2, grad-2, grad2.
 
     Raises:
@@ -88,7 +91,7 @@ def explained(name: str) -> Explained:
     ]
     judge = inspect.unwrap(judges[0])
     lines, file = inspect.getsourcelines(judge)[1], Path(inspect.getfile(judge))
-    return Explained(
+    return RuleExplanation(
         rule.id,
         rule.requirement,
         rule.level,
@@ -119,3 +122,57 @@ def _properties() -> dict[str, str]:
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
                 places[node.name.split("_")[1]] = f"properties/{path.name}:{node.lineno}"
     return places
+
+
+def listing(explanations: Sequence[RuleExplanation]) -> str:
+    """List every rule with its level and requirement."""
+    # Imported here: only this command needs it.
+    from rich.box import SIMPLE
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=SIMPLE, show_edge=False, pad_edge=False)
+    for title in ("rule", "level"):
+        table.add_column(title, no_wrap=True)
+    table.add_column("requirement")
+    for rule in explanations:
+        table.add_row(rule.id, rule.level, escape(rule.requirement))
+    return "\n".join(
+        [*terminal.table_lines(table), "", *_LEVELS, "`ddp-invariants rules ID` explains one."]
+    )
+
+
+_LEVELS = (
+    (
+        "core: of every implementation; capability: where one is offered; declared: where it is "
+        "declared; observed: told,"
+    ),
+    "never judged.",
+)
+
+
+def text(rule: RuleExplanation) -> str:
+    """Explain a rule, with all its details."""
+    judged = [" ".join(paragraph.split()) for paragraph in rule.judged.split("\n\n")]
+    fields = [
+        ("level", [rule.level]),
+        ("source", [rule.source]),
+        ("judged", judged),
+        ("needs", ["; ".join(rule.needs)]),
+        ("not claimed where", ["; ".join(rule.not_claimed)]),
+        ("catches", [f"{fault.name}: {fault.error}" for fault in rule.faults]),
+        ("code", [rule.code]),
+        ("property", [rule.property]),
+    ]
+    lines = [
+        messages.labelled(label if number == 0 else "", text)
+        for label, texts in fields
+        for number, text in enumerate(texts)
+        if text
+    ]
+    search = (
+        f"`ddp-invariants faults --only {rule.id}` searches for what it catches."
+        if rule.faults
+        else ""
+    )
+    return "\n".join([f"{rule.id}  {rule.requirement}", *lines, *([search] if search else [])])

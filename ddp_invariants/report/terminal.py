@@ -1,6 +1,6 @@
-"""The text of verdicts: the only place that writes it."""
+"""The text of a session and of a replay, for the terminal."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ddp_invariants.cases.case import TrainingCase, describe
@@ -11,9 +11,6 @@ from ddp_invariants.implementation.declarations import (
     SamplerDeclarations,
     to_toml,
 )
-from ddp_invariants.proof.catalogue import Planted, planted
-from ddp_invariants.proof.detection import Detection, Totals, totals
-from ddp_invariants.proof.detection import summary as summary_of
 from ddp_invariants.records.verdict import Outcome, Replayed
 from ddp_invariants.records.violation import StoredViolation
 from ddp_invariants.search.ledger import Entry, Ledger
@@ -22,12 +19,8 @@ from ddp_invariants.search.messages import _WIDTH, _field, violation
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ddp_invariants.upgrades.baseline import Environment
-    from ddp_invariants.upgrades.gate import Gated
-    from ddp_invariants.upgrades.pace import Ratio
 
-
-def replayed(result: Replayed, repeat: str) -> str:
+def replay(result: Replayed, repeat: str) -> str:
     """Return the text of a replay.
 
     Args:
@@ -82,7 +75,7 @@ def not_exported(stored: StoredViolation, reason: str) -> str:
     )
 
 
-def pinned(discovery: Discovery, path: object) -> str:
+def effect_of_pin(discovery: Discovery, path: object) -> str:
     """Explain the effect of a pin on capabilities that are silently wrong."""
     wrong = [
         probe.capability
@@ -151,10 +144,10 @@ def summary(ledger: Ledger, order: list[str]) -> str:
             worst,
             _notes(entry),
         )
-    return "\n".join([f"{ledger.cases:,} cases judged", *printed(table)])
+    return "\n".join([f"{ledger.cases:,} cases judged", *table_lines(table)])
 
 
-def printed(table: "Table") -> list[str]:
+def table_lines(table: "Table") -> list[str]:
     """Return a table's lines, without colour."""
     from rich.console import Console
 
@@ -164,123 +157,7 @@ def printed(table: "Table") -> list[str]:
     return [line.rstrip() for line in capture.get().rstrip().splitlines()]
 
 
-def detections(detections: Sequence[Detection]) -> str:
-    """Return the table of planted faults, the remarks on controls, and the totals.
-
-    Each row sums up a fault's searches. It has the rule that must fail, and the rules named for the
-    smallest case and for the first failing one. Then come three medians, the smallest case, and the
-    share of right causes. The medians are of the cases drawn until the first failing one, of the
-    cases among them drawn for the same rule, and of the seconds.
-    """
-    # Imported here, as above.
-    from rich.box import SIMPLE
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(box=SIMPLE, show_edge=False, pad_edge=False)
-    for title in ("fault", "must", "named", "seen by"):
-        table.add_column(title, no_wrap=title in ("fault", "must"))
-    for title in ("cases", "own", "seconds"):
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("smallest case")
-    table.add_column("cause")
-    host = ""
-    for fault, group in _grouped(
-        detection for detection in detections if detection.planted.is_fault
-    ):
-        if fault.host != host:
-            host = fault.host
-            table.add_row(f"{host}.py", style="italic")
-        added = summary_of(group)
-        table.add_row(
-            f"  {escape(fault.name)}",
-            fault.rule,
-            added.named,
-            added.sighted,
-            added.cases,
-            added.own,
-            added.seconds,
-            added.smallest.size,
-            added.causes,
-        )
-    return "\n".join(
-        [
-            *(printed(table) if table.rows else []),
-            "",
-            *_of_controls(detections),
-            *_sum(totals(detections)),
-        ]
-    )
-
-
-def searched(detection: Detection) -> str:
-    """Describe one search in a line."""
-    result = (
-        f"{detection.rule}, {detection.cause or detection.told}"
-        if detection.is_caught
-        else detection.reason or "nothing found"
-    )
-    return (
-        f"{detection.planted.host}: {detection.planted.name}, seed {detection.seed}: "
-        f"{' '.join(result.split())}; {detection.cases} cases"
-    )
-
-
-def _grouped(detections: Iterable[Detection]) -> list[tuple[Planted, list[Detection]]]:
-    """Group searches by their fault or control, in the order of the catalogue."""
-    groups: dict[Planted, list[Detection]] = {}
-    for detection in sorted(detections, key=lambda detection: detection.seed):
-        groups.setdefault(detection.planted, []).append(detection)
-    order = planted()
-    return sorted(groups.items(), key=lambda group: order.index(group[0]))
-
-
-def _of_controls(detections: Iterable[Detection]) -> list[str]:
-    """Return remarks on controls that did not simply hold."""
-    lines = []
-    for detection in detections:
-        if not detection.planted.is_fault and detection.is_caught:
-            lines.append(
-                _field(
-                    "accused",
-                    f"{detection.planted.target} (seed {detection.seed}): {detection.rule}, "
-                    f"{detection.cause or 'no cause'}; "
-                    f"{detection.case}",
-                )
-            )
-        if detection.reason:
-            lines.append(
-                _field(
-                    "unproved",
-                    f"{detection.planted.target} (seed {detection.seed}): "
-                    f"{' '.join(detection.reason.split())}",
-                )
-            )
-    return lines
-
-
-def _sum(total: Totals) -> list[str]:
-    def share(part: int, whole: int) -> str:
-        return f"{part} ({100 * part / whole:.1f} %)" if whole else str(part)
-
-    whole = total.searches
-    return [
-        (
-            f"{whole} searches for planted faults: {share(total.caught, whole)} caught, "
-            f"{share(total.right_rule, whole)} by "
-            f"the right rule, {share(total.right, whole)} with the right cause, {total.wrong} "
-            "with a wrong one, "
-            f"{total.unknown} with none"
-        ),
-        (
-            f"until the first counterexample, in the median: {total.median_cases:.0f} cases, "
-            f"{total.median_seconds:.2f} s"
-        ),
-        f"{total.control_cases:,} cases of controls: {total.accused} accusations",
-    ]
-
-
-def on_trial(discovery: Discovery, *, verbose: bool) -> list[str]:
+def under_test(discovery: Discovery, *, verbose: bool) -> list[str]:
     """Return a line each for the implementation under test and its declarations.
 
     Verbose adds the calls that drive it.
@@ -368,71 +245,3 @@ def _notes(entry: Entry) -> str:
     notes += [f"breached in {entry.seen} cases"] if entry.seen else []
     notes += [f"refused in {refused} cases"] if refused else []
     return "; ".join(notes)
-
-
-_GATED = {
-    "rule": "rules",
-    "discrete": "what must match exactly",
-    "number": "numbers beyond their bounds",
-    "rounding": "numbers within their bounds",
-}
-
-
-def compared(sides: "tuple[Environment, Environment]", outcome: "Gated") -> str:
-    """Return the text of the changes from one interpreter to the other."""
-    lines = [
-        f"old  {sides[0]} ({sides[0].python})",
-        f"new  {sides[1]} ({sides[1].python})",
-        f"{outcome.cases:,} cases on both, and those it took to make them smaller",
-    ]
-    for kind, title in _GATED.items():
-        changes = [change for change in outcome.found if change.difference.kind == kind]
-        lines += ["", f"{title}: {len(changes)} changed" if changes else f"{title}: the same"]
-        for change in changes:
-            lines.append(
-                f"  {change.difference.name}{f' ({change.state})' if change.state else ''}"
-            )
-            lines += [
-                _field(name, text)
-                for name, text in (
-                    ("where", change.difference.where),
-                    ("old", change.difference.old),
-                    ("new", change.difference.new),
-                    ("case", describe(change.case) if change.case is not None else ""),
-                    ("script", change.script),
-                )
-                if text
-            ]
-    lines += (
-        ["", "speed and memory, new over old, never judged", *map(_paced, outcome.pace)]
-        if outcome.pace
-        else []
-    )
-    lines += [
-        "",
-        *(
-            f"accepted, and not seen: {change.change!r}; take it out of the file"
-            for change in outcome.stale
-        ),
-    ]
-    lines.append(_GATE[outcome.status])
-    return "\n".join(lines)
-
-
-def _paced(ratio: "Ratio") -> str:
-    spread = (
-        ", half of {} cases from {:.2f} to {:.2f}".format(ratio.cases, *ratio.quartiles)
-        if ratio.quartiles
-        else ""
-    )
-    return (
-        f"  {ratio.what:<29} {ratio.ratio:.2f}{spread} ({ratio.new:,.1f} {ratio.unit}, old "
-        f"{ratio.old:,.1f})"
-    )
-
-
-_GATE = {
-    0: "SAME: nothing changed that is judged",
-    1: "CHANGED: beyond what is accepted",
-    2: "INCONCLUSIVE: something differed once, and not again",
-}

@@ -16,7 +16,7 @@ from gallery import table
 
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.report.certificate.certificate import schema
-from ddp_invariants.report.rulebook import explained
+from ddp_invariants.report.rulebook import explain
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -193,7 +193,7 @@ def rules_page() -> str:
         "| declared | implementations that declare it |",
         "| observed | nobody: the rule is measured only |",
     ]
-    for rule in map(explained, ALL_RULES):
+    for rule in map(explain, ALL_RULES):
         faults = "; ".join(
             f"`{fault.name}` ({fault.error[:1].lower() + fault.error[1:].rstrip('.')})"
             for fault in rule.faults

@@ -33,7 +33,7 @@ from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes.hosts import Hosts
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records.evidence import Incident, ShardEvidence, TrainingEvidence
-from ddp_invariants.report import terminal
+from ddp_invariants.report import upgrade
 from ddp_invariants.upgrades import baseline, comparison, gate
 from ddp_invariants.upgrades.baseline import FORM, Answer, Environment, Head
 from ddp_invariants.upgrades.comparison import Difference, Offer, before_any_case, described
@@ -270,7 +270,7 @@ def test_speed_and_memory_are_ratios_from_the_same_run() -> None:
     )
     shards = ShardEvidence(ShardCase(), ({"cost": [1.0, 2.0, 3.0]},) * 2)
     assert cost(shards) == Cost(1.0, 0.0, 2.0, 3.0)
-    text = terminal.compared(
+    text = upgrade.comparison(
         (HEAD.environment, HEAD.environment), Gated((), 3, (), tuple(by_name.values()))
     )
     assert (

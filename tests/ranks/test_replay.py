@@ -665,7 +665,7 @@ def test_what_is_in_a_file_enters_a_script_as_text_alone(pool: Pool, run: Run) -
 def outcome(pool: Pool, stored: violation.StoredViolation, ddp: str) -> tuple[Outcome, str]:
     """Return the outcome of a replay, and its report."""
     result = replay(pool, stored.case, Ddp(ddp), Sampler(), stored.failure.rule)
-    return result.outcome, terminal.replayed(result, "the command")
+    return result.outcome, terminal.replay(result, "the command")
 
 
 def test_a_replay_says_fixed_still_violated_or_inconclusive(pool: Pool) -> None:
@@ -714,7 +714,7 @@ def test_a_bare_case_is_judged_by_every_rule(pool: Pool) -> None:
     assert {"INIT-1", "GRAD-2", "COMM-1", "LIVE-1"} <= set(result.rules)
     result = replay(pool, SMALLEST, Ddp(fault_of("NeverDivides")), Sampler())
     assert result.outcome is Outcome.VIOLATED
-    output = terminal.replayed(result, "")
+    output = terminal.replay(result, "")
     assert "GRAD-2 violated by" in output
     assert re.search(r"also +PARAM-3: ", output)
     assert (

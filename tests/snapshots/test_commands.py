@@ -21,7 +21,7 @@ from ddp_invariants.cli import doctor, main, pool
 from ddp_invariants.discovery.probe import Discovery, Probed, Standing
 from ddp_invariants.errors import HarnessError, LoadFailure
 from ddp_invariants.invariants import SHIPPED
-from ddp_invariants.report import machine, rulebook
+from ddp_invariants.report import rulebook, side_by_side
 from ddp_invariants.report.certificate.certificate import to_json
 from ddp_invariants.report.certificate.verifying import read
 from ddp_invariants.report.outcome import SessionResult
@@ -302,7 +302,7 @@ def test_a_comparison_tells_what_differs_and_what_was_not_looked_at() -> None:
     first_probes = (Probed("tied", Standing.RIGHT), Probed("unused", Standing.WRONG))
     second_probes = (Probed("tied", Standing.UNKNOWN), Probed("unused", Standing.REFUSED))
     sampler_probes = (Probed("shuffle", Standing.RIGHT),)
-    text = machine.side_by_side(
+    text = side_by_side.text(
         {
             "one": SessionResult(0, right, Discovery({}, {}, first_probes, sampler_probes)),
             "other": SessionResult(1, broken, Discovery({}, {}, second_probes, sampler_probes)),
@@ -329,7 +329,7 @@ def test_every_rule_is_explained() -> None:
     If planted faults violate the rule, the explanation names them.
     """
     for rule in SHIPPED:
-        explanation = rulebook.explained(rule.lower())
+        explanation = rulebook.explain(rule.lower())
         assert explanation.source, rule
         assert explanation.judged, rule
         assert re.fullmatch(r"properties/test_\w+\.py:\d+", explanation.property), rule
@@ -341,8 +341,8 @@ def test_every_rule_is_explained() -> None:
     assert text.startswith("GRAD-2  The gradient is the mean of the ranks' local gradients")
     assert "catches   NeverDivides: Summed, never divided" in text
     assert "exactness = lossy" in text
-    assert rulebook.explained("MEM-1").level == "declared"
-    assert rulebook.explained("GRAD-9").level == "capability"
+    assert rulebook.explain("MEM-1").level == "declared"
+    assert rulebook.explain("GRAD-9").level == "capability"
     listed = json.loads(invoke("rules", "--json").output)
     assert [entry["id"] for entry in listed] == list(SHIPPED)
     assert (

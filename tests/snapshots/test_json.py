@@ -58,22 +58,22 @@ def test_what_slow_commands_print_has_the_keys_of_the_document() -> None:
     failure = Failure("GRAD-2", "wrong", "rank 0", "1", "never divided")
     replayed = Replayed(Outcome.VIOLATED, "reference", SMALLEST, ("GRAD-2",), (failure,), 3, 3)
     outputs: dict[str, dict[str, Any]] = {
-        "certify": machine.certified(
+        "certify": machine.certification(
             {"a": SessionResult(0, ledger(), discovery()), "b": SessionResult(64)}, 64
         ),
-        "replay": machine.replayed(replayed, "ddp-invariants replay 525cc8"),
-        "export": machine.exported(
+        "replay": machine.replay(replayed, "ddp-invariants replay 525cc8"),
+        "export": machine.export(
             "pass",
             SimpleNamespace(failure=failure),  # type: ignore[arg-type]  # only the breach is read
             "525cc8",
         ),
-        "discover": machine.discovered(discovery()),
-        "compare": machine.compared((here, here), Gated((), 3)),
-        "record": machine.recorded(
+        "discover": machine.discovery(discovery()),
+        "compare": machine.comparison((here, here), Gated((), 3)),
+        "record": machine.recording(
             Path("it.gz"), Head("0.1", 1, here, Offer({}, {}, {}), "", 0, 3)
         ),
-        "faults": machine.detected([]),
-        "demo": machine.demonstrated(ledger(), ["GRAD-2"], "wrong", None),
+        "faults": machine.detections([]),
+        "demo": machine.demonstration(ledger(), ["GRAD-2"], "wrong", None),
     }
     for name, plain in outputs.items():
         assert set(plain) == json_keys(name), name
@@ -85,6 +85,8 @@ def test_what_slow_commands_print_has_the_keys_of_the_document() -> None:
         {},
         "cannot be put on trial",
     )
-    seen = machine.demonstrated(ledger(), ["GRAD-2"], "wrong", Violation("told", failure, SMALLEST))
+    seen = machine.demonstration(
+        ledger(), ["GRAD-2"], "wrong", Violation("told", failure, SMALLEST)
+    )
     assert set(seen["right"]) == json_keys("right")
     assert set(seen["wrong"]) | set(seen["wrong"]["violation"]) == json_keys("wrong")

@@ -72,7 +72,7 @@ def printable(text: str) -> str:
     )
 
 
-def verified(certificate: Certificate) -> str:
+def verification(certificate: Certificate) -> str:
     """Return the summary of a certificate file that passed all checks."""
     setting = certificate.setting
     by = (

@@ -1,0 +1,124 @@
+"""The text of measurements of the judge: searches for planted faults, and cases of controls."""
+
+from collections.abc import Iterable, Sequence
+
+from ddp_invariants.proof.catalogue import Planted, planted
+from ddp_invariants.proof.detection import Detection, Totals, summary, totals
+from ddp_invariants.report.terminal import table_lines
+from ddp_invariants.search.messages import _field
+
+
+def table(detections: Sequence[Detection]) -> str:
+    """Return the table of planted faults, the remarks on controls, and the totals.
+
+    Each row sums up a fault's searches. It has the rule that must fail, and the rules named for the
+    smallest case and for the first failing one. Then come three medians, the smallest case, and the
+    share of right causes. The medians are of the cases drawn until the first failing one, of the
+    cases among them drawn for the same rule, and of the seconds.
+    """
+    # Imported here: it is needed once, at a command's end.
+    from rich.box import SIMPLE
+    from rich.markup import escape
+    from rich.table import Table
+
+    rows = Table(box=SIMPLE, show_edge=False, pad_edge=False)
+    for title in ("fault", "must", "named", "seen by"):
+        rows.add_column(title, no_wrap=title in ("fault", "must"))
+    for title in ("cases", "own", "seconds"):
+        rows.add_column(title, justify="right", no_wrap=True)
+    rows.add_column("smallest case")
+    rows.add_column("cause")
+    host = ""
+    for fault, group in _grouped(
+        detection for detection in detections if detection.planted.is_fault
+    ):
+        if fault.host != host:
+            host = fault.host
+            rows.add_row(f"{host}.py", style="italic")
+        added = summary(group)
+        rows.add_row(
+            f"  {escape(fault.name)}",
+            fault.rule,
+            added.named,
+            added.sighted,
+            added.cases,
+            added.own,
+            added.seconds,
+            added.smallest.size,
+            added.causes,
+        )
+    return "\n".join(
+        [
+            *(table_lines(rows) if rows.rows else []),
+            "",
+            *_of_controls(detections),
+            *_sum(totals(detections)),
+        ]
+    )
+
+
+def line(detection: Detection) -> str:
+    """Describe one search in a line."""
+    result = (
+        f"{detection.rule}, {detection.cause or detection.told}"
+        if detection.is_caught
+        else detection.reason or "nothing found"
+    )
+    return (
+        f"{detection.planted.host}: {detection.planted.name}, seed {detection.seed}: "
+        f"{' '.join(result.split())}; {detection.cases} cases"
+    )
+
+
+def _grouped(detections: Iterable[Detection]) -> list[tuple[Planted, list[Detection]]]:
+    """Group searches by their fault or control, in the order of the catalogue."""
+    groups: dict[Planted, list[Detection]] = {}
+    for detection in sorted(detections, key=lambda detection: detection.seed):
+        groups.setdefault(detection.planted, []).append(detection)
+    order = planted()
+    return sorted(groups.items(), key=lambda group: order.index(group[0]))
+
+
+def _of_controls(detections: Iterable[Detection]) -> list[str]:
+    """Return remarks on controls that did not simply hold."""
+    lines = []
+    for detection in detections:
+        if not detection.planted.is_fault and detection.is_caught:
+            lines.append(
+                _field(
+                    "accused",
+                    f"{detection.planted.target} (seed {detection.seed}): {detection.rule}, "
+                    f"{detection.cause or 'no cause'}; "
+                    f"{detection.case}",
+                )
+            )
+        if detection.reason:
+            lines.append(
+                _field(
+                    "unproved",
+                    f"{detection.planted.target} (seed {detection.seed}): "
+                    f"{' '.join(detection.reason.split())}",
+                )
+            )
+    return lines
+
+
+def _sum(total: Totals) -> list[str]:
+    def share(part: int, whole: int) -> str:
+        return f"{part} ({100 * part / whole:.1f} %)" if whole else str(part)
+
+    whole = total.searches
+    return [
+        (
+            f"{whole} searches for planted faults: {share(total.caught, whole)} caught, "
+            f"{share(total.right_rule, whole)} by "
+            f"the right rule, {share(total.right, whole)} with the right cause, {total.wrong} "
+            "with a wrong one, "
+            f"{total.unknown} with none"
+        ),
+        (
+            f"until the first counterexample, in the median: {total.median_cases:.0f} cases, "
+            f"{total.median_seconds:.2f} s"
+        ),
+        f"{total.control_cases:,} cases of controls: {total.accused} accusations",
+    ]

@@ -1,0 +1,78 @@
+"""The text of a comparison of two interpreters: the gate of an upgrade."""
+
+from typing import TYPE_CHECKING
+
+from ddp_invariants.cases.case import describe
+from ddp_invariants.search.messages import _field
+
+if TYPE_CHECKING:
+    from ddp_invariants.upgrades.baseline import Environment
+    from ddp_invariants.upgrades.gate import Gated
+    from ddp_invariants.upgrades.pace import Ratio
+
+_KINDS = {
+    "rule": "rules",
+    "discrete": "what must match exactly",
+    "number": "numbers beyond their bounds",
+    "rounding": "numbers within their bounds",
+}
+
+
+def comparison(sides: "tuple[Environment, Environment]", outcome: "Gated") -> str:
+    """Return the text of the changes from one interpreter to the other."""
+    lines = [
+        f"old  {sides[0]} ({sides[0].python})",
+        f"new  {sides[1]} ({sides[1].python})",
+        f"{outcome.cases:,} cases on both, and those it took to make them smaller",
+    ]
+    for kind, title in _KINDS.items():
+        changes = [change for change in outcome.found if change.difference.kind == kind]
+        lines += ["", f"{title}: {len(changes)} changed" if changes else f"{title}: the same"]
+        for change in changes:
+            lines.append(
+                f"  {change.difference.name}{f' ({change.state})' if change.state else ''}"
+            )
+            lines += [
+                _field(name, text)
+                for name, text in (
+                    ("where", change.difference.where),
+                    ("old", change.difference.old),
+                    ("new", change.difference.new),
+                    ("case", describe(change.case) if change.case is not None else ""),
+                    ("script", change.script),
+                )
+                if text
+            ]
+    lines += (
+        ["", "speed and memory, new over old, never judged", *map(_ratio_line, outcome.pace)]
+        if outcome.pace
+        else []
+    )
+    lines += [
+        "",
+        *(
+            f"accepted, and not seen: {change.change!r}; take it out of the file"
+            for change in outcome.stale
+        ),
+    ]
+    lines.append(_OUTCOMES[outcome.status])
+    return "\n".join(lines)
+
+
+def _ratio_line(ratio: "Ratio") -> str:
+    spread = (
+        ", half of {} cases from {:.2f} to {:.2f}".format(ratio.cases, *ratio.quartiles)
+        if ratio.quartiles
+        else ""
+    )
+    return (
+        f"  {ratio.what:<29} {ratio.ratio:.2f}{spread} ({ratio.new:,.1f} {ratio.unit}, old "
+        f"{ratio.old:,.1f})"
+    )
+
+
+_OUTCOMES = {
+    0: "SAME: nothing changed that is judged",
+    1: "CHANGED: beyond what is accepted",
+    2: "INCONCLUSIVE: something differed once, and not again",
+}
