@@ -3,172 +3,44 @@
 It also works under pytest-xdist. The main process starts the hosts, loads the implementation once
 to describe it, and hands both to the workers. Each worker has a pool of its own. Workers return
 their ledgers, and the sum decides the exit status. Under torchrun and srun only rank 0 does all
-this. In the other processes pytest only serves ranks to rank 0 (cluster.py).
+this. In the other processes pytest only serves ranks to rank 0 (`processes/job.py`).
 """
 
 import os
 import sys
 from collections.abc import Generator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 # pytest's record_testsuite_property writes there, too, but no worker of xdist can use it.
-from _pytest.junitxml import (
-    xml_key,
-)
+from _pytest.junitxml import xml_key
 
-from ddp_invariants import __version__
-from ddp_invariants.cases.case import LARGEST_WORLD_SIZE, TrainingCase
 from ddp_invariants.errors import (
     INCONCLUSIVE,
     UNUSABLE_INPUT,
-    CaseError,
     HarnessError,
     LoadFailure,
     unusable,
 )
-from ddp_invariants.implementation.spec import OPTIONS
 from ddp_invariants.invariants import ALL_RULES
-from ddp_invariants.processes import backends, job
-from ddp_invariants.records import reading
+from ddp_invariants.processes import job
 from ddp_invariants.records.verdict import Inconclusive, NotJudged, Violation
-from ddp_invariants.report.terminal import capabilities, passing_failures, summary, under_test
 from ddp_invariants.search.ledger import Ledger
 from ddp_invariants.search.trial import Trial
-from ddp_invariants.session import ending
+from ddp_invariants.session import ending, options, text
 from ddp_invariants.session.monitor import Monitor, report_properties
 from ddp_invariants.session.state import (
     ENTERED_JOB,
-    MAX_WORLD_SIZE,
-    PROFILES,
     STATE,
     STATUS,
     SessionState,
-    output_files,
 )
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options of a trial."""
-    group = parser.getgroup("ddp-invariants", "data-parallel invariants")
-    for name, option in OPTIONS.items():
-        group.addoption(
-            name,
-            metavar=option.placeholder,
-            help=option.help,
-            default=[] if option.repeatable else option.default,
-            action="append" if option.repeatable else "store",
-        )
-    group.addoption(
-        "--profile", default="default", choices=sorted(PROFILES), help="how many cases per property"
-    )
-    group.addoption(
-        "--cases",
-        type=int,
-        default=None,
-        metavar="N",
-        help="cases per property, instead of the profile's",
-    )
-    group.addoption(
-        "--max-world-size",
-        type=int,
-        default=None,
-        metavar="W",
-        help=f"largest world size drawn (default {MAX_WORLD_SIZE}; under torchrun or srun, the "
-        "job's)",
-    )
-    group.addoption(
-        "--seed",
-        type=int,
-        default=None,
-        metavar="N",
-        help="seed of the search (default: a new one, printed)",
-    )
-    group.addoption(
-        "--isolation",
-        default="pooled",
-        choices=("pooled", "fresh"),
-        help="keep ranks between cases, or make new processes and groups for each",
-    )
-    group.addoption(
-        "--backend",
-        default="auto",
-        choices=backends.BACKENDS,
-        help="what ranks communicate over; what this machine or version cannot do is reported "
-        "as not run",
-    )
-    group.addoption(
-        "--device",
-        default=None,
-        choices=backends.DEVICES,
-        help="where tensors are (default: what the backend needs)",
-    )
-    group.addoption(
-        "--deviations",
-        default=[],
-        action="append",
-        metavar="FILE",
-        help="deviations that are expected, beside those shipped; repeatable",
-    )
-    group.addoption(
-        "--certificate",
-        default=None,
-        metavar="FILE",
-        help="write FILE.json and its page FILE.html; either may be named",
-    )
-    group.addoption(
-        "--badge",
-        default=None,
-        metavar="FILE",
-        help="write a badge as shields.io's endpoint takes it",
-    )
-    group.addoption(
-        "--replay",
-        default=None,
-        metavar="FILE",
-        help="judge the case in FILE instead of drawing any",
-    )
-
-
-def _check(config: pytest.Config) -> None:
-    """Refuse bad options before anything is started.
-
-    Raises:
-        CaseError: An option is bad; the message names it.
-    """
-    option = config.option
-    led = job.led()
-    if option.max_world_size is None:
-        option.max_world_size = (
-            MAX_WORLD_SIZE if led is None else min(led.job.world_size, LARGEST_WORLD_SIZE)
-        )
-    if led is not None and option.max_world_size > led.job.world_size:
-        raise CaseError(
-            f"--max-world-size {option.max_world_size}: the job has {led.job.world_size} ranks"
-        )
-    if not 1 <= option.max_world_size <= LARGEST_WORLD_SIZE:
-        raise CaseError(
-            f"--max-world-size {option.max_world_size}: expected 1 to {LARGEST_WORLD_SIZE}"
-        )
-    backends.wanted(option.backend, option.device)
-    if option.cases is not None and option.cases < 1:
-        raise CaseError(f"--cases {option.cases}: expected at least 1")
-    output_files(config).check()
-    if option.replay is not None and (option.certificate or option.badge):
-        raise CaseError(
-            "--replay judges one case: no certificate comes of it; leave out --certificate and "
-            "--badge"
-        )
-    if option.replay is not None:
-        case = reading.read(Path(option.replay))
-        if isinstance(case, TrainingCase) and case.ranks_needed > option.max_world_size:
-            raise CaseError(
-                f"{option.replay}: the case needs {case.ranks_needed} ranks, more than "
-                "--max-world-size "
-                f"{option.max_world_size} allows; raise it"
-            )
+    """Add the options of a session."""
+    options.add(parser)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -195,7 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(_Listener(config))
     try:
         if getattr(config, "workerinput", None) is None:
-            _check(config)
+            options.check(config)
         session = SessionState(config)
         try:
             if not session.is_worker:
@@ -360,7 +232,7 @@ def pytest_sessionstart() -> None:
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Close this process's pool, write the wanted files, and set the exit status.
 
-    The main process writes the files. Its exit status also covers failures that no test reported.
+    The main process writes the files.
     """
     session.config.stash[STATUS] = int(exitstatus)
     if STATE not in session.config.stash:
@@ -371,19 +243,12 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         session.config.workeroutput[  # type: ignore[attr-defined]  # set by xdist
             "ddp_invariants"
         ] = state.ledger.to_plain()
-    elif state.shared["not_run"]:
-        session.exitstatus = INCONCLUSIVE
-    elif state.monitor is not None:
-        state.ledger = state.monitor.finish(state.discovery)
+    else:
+        session.exitstatus = state.finish(exitstatus)
         junit = session.config.stash.get(xml_key, None)
-        if junit is not None:
+        if junit is not None and state.monitor is not None:
             for name, value in state.junit_properties():
                 junit.add_global_property(name, value)
-        state.store_passing_failures()
-        if not state.monitor.interrupted:
-            session.exitstatus = ending.exit_status(
-                exitstatus, state.ledger, other_test_failed=state.monitor.other_test_failed
-            )
     session.config.stash[STATUS] = int(session.exitstatus)
 
 
@@ -402,51 +267,18 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Return the header lines: the implementation under test and the session's settings."""
-    if STATE not in config.stash:
-        return []
-    state, option = config.stash[STATE], config.option
-    shared, reason = state.shared, state.shared["not_run"]
-    lines = [] if reason else under_test(state.discovery, verbose=option.verbose > 0)
-    cases = option.cases or PROFILES[option.profile]
-    how = (
-        f"replay {option.replay}"
-        if option.replay
-        else f"profile {option.profile}, {cases} cases per property"
-    )
-    lines.append(
-        f"ddp-invariants {__version__}, torch {shared['torch']}, backend {state.backend}, seed "
-        f"{shared['seed']}, {how}, "
-        f"world sizes to {option.max_world_size}, isolation {option.isolation}"
-    )
-    if reason:
-        lines.append(f"not run: {reason}")
-    if job.led() is not None:
-        lines.append(str(job.led()))
-    if state.journal is not None and state.journal.known:
-        lines.append(
-            f"started anew: {state.journal.known:,} cases were judged before, and are not run again"
-        )
-    return lines
+    return text.header(config.stash[STATE]) if STATE in config.stash else []
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Write one row per rule that was judged."""
-    if STATE in config.stash and (
-        config.stash[STATE].ledger.cases or config.stash[STATE].shared["not_run"]
-    ):
+    """Write the verdicts, the capabilities, and the paths of the files that were written."""
+    if STATE not in config.stash:
+        return
+    state = config.stash[STATE]
+    paragraphs = text.summary(state)
+    if paragraphs:
         terminalreporter.section("data-parallel invariants")
-        ledger = config.stash[STATE].ledger
-        # Under xdist the main process imports no property, and does not know the user's own rules.
-        order = list(dict.fromkeys([*ALL_RULES, *sorted(ledger.entries)]))
-        terminalreporter.write_line(summary(ledger, order))
-        if config.stash[STATE].shared["not_run"]:
-            return
-        terminalreporter.write_line(capabilities(config.stash[STATE].discovery))
-        paragraph = passing_failures(config.stash[STATE].passing_failures)
-        if paragraph:
-            terminalreporter.write_line(paragraph)
-    monitor = config.stash[STATE].monitor if STATE in config.stash else None
-    for line in monitor.lines if monitor is not None else ():
+    for line in (*paragraphs, *(state.monitor.lines if state.monitor is not None else ())):
         terminalreporter.write_line(line)
 
 

@@ -57,10 +57,10 @@ class _Registry:
 def _of_plugin() -> tuple[click.Option, ...]:
     """Return the options of pytest's plugin."""
     # Imported here: it imports pytest and Hypothesis, which the other commands do not need.
-    from ddp_invariants import plugin
+    from ddp_invariants.session import options
 
     registry: Any = _Registry()
-    plugin.pytest_addoption(registry)
+    options.add(registry)
     return tuple(registry.options)
 
 

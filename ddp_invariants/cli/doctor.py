@@ -22,17 +22,18 @@ def doctor(context: click.Context, /, *, as_json: bool) -> None:
     that.
     """
     # Imported here: they import numpy, which the help does not need.
-    from ddp_invariants.session.doctor import diagnose, examine
+    from ddp_invariants.session.doctor import diagnose
+    from ddp_invariants.session.facts import examine
 
     checks = diagnose(examine())
     if as_json:
         print_json(checks)
     else:
-        click.echo(diagnosed(checks))
+        click.echo(text(checks))
     context.exit(int(any(check.standing == "problem" for check in checks)))
 
 
-def diagnosed(checks: "Sequence[Check]") -> str:
+def text(checks: "Sequence[Check]") -> str:
     """List the checks, a line each with advice below it, and a summary at the end."""
     wide = max(len(check.name) for check in checks)
     lines = []
@@ -43,5 +44,9 @@ def diagnosed(checks: "Sequence[Check]") -> str:
         ]
     problems = sum(check.standing == "problem" for check in checks)
     warnings = sum(check.standing == "warning" for check in checks)
-    summary = f"{problems} of these keep it from judging" if problems else "this machine can judge"
+    summary = (
+        f"{problems} problem{'s' if problems > 1 else ''}: this machine cannot judge"
+        if problems
+        else "this machine can judge"
+    )
     return "\n".join([*lines, f"{summary}; {warnings} warning{'' if warnings == 1 else 's'}"])

@@ -51,7 +51,7 @@ def _subreaper() -> str:
 
 
 def examined() -> dict[str, Any]:
-    """Return all facts, as `doctor.Torch` takes them."""
+    """Return all facts, as `facts.TorchFacts` takes them."""
     offered = dist.is_available()
     built_for = [
         f"{name} {release}"

@@ -1,34 +1,13 @@
-"""The checks of `doctor`: facts about this machine, and advice.
+"""The checks of `doctor`: advice about this machine, as a pure function of its facts."""
 
-`examine` collects the facts and is the only part that does. `diagnose` is a pure function of them.
-"""
-
-import json
-import os
-import platform
-import resource
-import socket
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Literal
 
-from ddp_invariants.errors import HarnessError, LoadFailure
-from ddp_invariants.implementation.spec import Ddp
-from ddp_invariants.invariants import judge
-from ddp_invariants.processes.hosts import Hosts, environment
-from ddp_invariants.processes.pool import Pool
-from ddp_invariants.situations.capability import BASE
+from ddp_invariants.session.facts import MachineFacts, TorchFacts
 
 Standing = Literal["ok", "warning", "problem"]
 
 MIB = 1 << 20
-_STARTING = 120.0
-"""Seconds an interpreter may take to import torch."""
 _DESCRIPTORS = 48, 512
 """Limits of open files: nothing runs below the first, long sessions are at risk below the second.
 
@@ -63,151 +42,92 @@ class Check:
     advice: str = ""
 
 
-@dataclass(frozen=True)
-class Torch:
-    """The facts from a process that has imported torch (`ranks/examined.py`).
-
-    Texts about failures are empty if nothing failed.
-
-    Attributes:
-        version: Of torch.
-        numpy: Version of numpy.
-        debug: True if torch is a debug build.
-        built_for: CPU, or the version of CUDA or HIP.
-        backends: Of torch.distributed.
-        gpus: Their names.
-        threads: Threads of the process after importing torch.
-        forked: The failure of a forked child that computes.
-        subreaper: Why orphans cannot be adopted.
-        batch_scheduling: Why the scheduling policy of ranks is not available.
-    """
-
-    version: str
-    numpy: str
-    debug: bool
-    built_for: str
-    backends: Sequence[str]
-    gpus: Sequence[str]
-    threads: int
-    forked: str
-    subreaper: str
-    batch_scheduling: str
-
-
-@dataclass(frozen=True)
-class Facts:
-    """The facts about this machine.
-
-    Limits are None if there is none. Texts about failures are empty if nothing failed.
-
-    Attributes:
-        system: Name of the operating system.
-        python: Version of this interpreter.
-        torch: The facts that need torch; None if it cannot be imported.
-        torch_error: Why it cannot.
-        cores: Cores that this process may use.
-        quota: CPU time that its control group may use, in cores.
-        files: Open files.
-        processes: Processes of this user.
-        group_processes: Processes and threads that its control group may still start.
-        memory: Bytes that may still be taken.
-        shared: Bytes of /dev/shm.
-        loopback: The failure over 127.0.0.1.
-        localhost: Addresses that the name resolves to.
-        kernel: The kernel feature that the harness needs and does not get.
-        trained: Seconds a case of two ranks took; None if it was not run to its end.
-        training_error: Why not.
-    """
-
-    system: str
-    python: tuple[int, int]
-    torch: Torch | None
-    torch_error: str
-    cores: int
-    quota: float | None
-    files: int | None
-    processes: int | None
-    group_processes: int | None
-    memory: int | None
-    shared: int | None
-    loopback: str
-    localhost: Sequence[str] = field(default_factory=tuple)
-    kernel: str = ""
-    trained: float | None = None
-    training_error: str = ""
-
-
-def diagnose(facts: Facts) -> list[Check]:
+def diagnose(facts: MachineFacts) -> list[Check]:
     """Return the checks that follow from the facts, in the order in which to fix problems."""
-    cores = f"{facts.cores}" + (
-        f", of which the container gets {facts.quota:g}" if facts.quota is not None else ""
-    )
     return [
         _ok_unless(
             "system",
             facts.system,
             facts.system != "Linux",
-            "ranks are forked from a server and tied to their parents by Linux: use it, or a "
+            "ranks are forked from a server, and only Linux can tie them to it: use it, or a "
             "container",
         ),
         _ok_unless(
             "python",
             "{}.{}".format(*facts.python),
             facts.python < (3, 11),
-            "3.11 or newer is needed",
+            "use Python 3.11 or newer",
         ),
-        *_of_torch(facts),
+        *_torch_checks(facts),
+        *_network_checks(facts),
+        *_limit_checks(facts),
+        _training_check(facts),
+    ]
+
+
+def _network_checks(facts: MachineFacts) -> list[Check]:
+    """Make the checks of the kernel's features and of the local network."""
+    return [
         _ok_unless(
             "kernel",
             facts.kernel or "anonymous files, abstract sockets",
             bool(facts.kernel),
-            "the harness needs them: is this a sandbox?",
+            "the harness needs this feature; a sandbox may have disabled it",
         ),
         _ok_unless(
             "loopback",
             facts.loopback or "127.0.0.1 binds and connects",
             bool(facts.loopback),
-            "ranks talk over 127.0.0.1: bring it up (ip link set lo up), or give the container "
-            "a network namespace",
+            "ranks communicate over 127.0.0.1: bring it up (ip link set lo up), or give the "
+            "container a network namespace",
         ),
         _ok_unless(
             "localhost",
-            ", ".join(facts.localhost) or "it does not resolve",
+            ", ".join(facts.localhost) or "the name does not resolve",
             "127.0.0.1" not in facts.localhost,
-            "no rank here needs the name, but torchrun does: add `127.0.0.1 localhost` to "
+            "ranks do not need this name, but torchrun does: add `127.0.0.1 localhost` to "
             "/etc/hosts",
             "warning",
         ),
-        _enough("open files", facts.files, _DESCRIPTORS, "raise it: ulimit -n 4096"),
-        _enough("processes", facts.processes, _PROCESSES, "raise it: ulimit -u 4096"),
+    ]
+
+
+def _limit_checks(facts: MachineFacts) -> list[Check]:
+    """Make the checks of limits, memory and cores."""
+    cores = f"{facts.cores}" + (
+        f", of which the container may use {facts.quota:g}" if facts.quota is not None else ""
+    )
+    return [
+        _enough("open files", facts.files, _DESCRIPTORS, "raise the limit: ulimit -n 4096"),
+        _enough("processes", facts.processes, _PROCESSES, "raise the limit: ulimit -u 4096"),
         _enough(
             "processes of the container",
             facts.group_processes,
             _PROCESSES,
-            "raise it: --pids-limit 4096",
+            "raise the limit: --pids-limit 4096",
         ),
         _enough(
-            "memory", facts.memory, _MEMORY, "give more, or judge in fewer workers (-n 1)", unit=MIB
+            "memory", facts.memory, _MEMORY, "free memory, or use fewer workers (-n 1)", unit=MIB
         ),
         _enough(
             "shared memory",
             facts.shared,
             _SHARED,
-            "give more: --shm-size=1g (of containers)",
+            "give the container more: --shm-size=1g",
             unit=MIB,
         ),
         _ok_unless(
             "cores",
             cores,
             min(facts.cores, facts.quota or facts.cores) < 2,
-            "ranks take turns: cases take longer, verdicts are the same",
+            "ranks take turns on one core: cases take longer, verdicts are the same",
             "warning",
         ),
-        _trained(facts),
     ]
 
 
-def _of_torch(facts: Facts) -> list[Check]:
+def _torch_checks(facts: MachineFacts) -> list[Check]:
+    """Make the checks of torch; only one if it cannot be imported."""
     torch = facts.torch
     if torch is None:
         return [
@@ -215,65 +135,67 @@ def _of_torch(facts: Facts) -> list[Check]:
                 "torch",
                 "problem",
                 facts.torch_error,
-                "pip install torch, in the environment of this interpreter",
+                "install torch for this interpreter: pip install torch",
             )
         ]
-    on_import = "find out what starts threads on import (sitecustomize, a .pth file)"
-    threads = f"{torch.threads} thread{'s' if torch.threads > 1 else ''} after importing torch"
-    if torch.forked:
-        fork = Check(
-            "fork",
-            "problem",
-            torch.forked,
-            f"ranks are forked from a process that has imported torch: {on_import}",
-        )
-    else:
-        fork = _ok_unless(
-            "fork",
-            threads,
-            torch.threads > 1,
-            f"a thread that holds a lock while a rank is forked hangs it: {on_import}",
-            "warning",
-        )
     return [
         _ok_unless(
             "torch",
             f"{torch.version}, numpy {torch.numpy}, built for {torch.built_for}",
             torch.debug,
-            "a debug build is slow: deadlines may pass",
+            "this is a debug build, which is slow: ranks may exceed their deadlines",
             "warning",
         ),
         _ok_unless(
             "backends",
             ", ".join(torch.backends) or "none",
             "gloo" not in torch.backends,
-            "ranks talk over gloo: use a build of torch that has it",
+            "ranks communicate over gloo: use a build of torch that includes it",
         ),
         Check(
             "GPUs",
             "ok",
             ", ".join(torch.gpus) or "none",
-            "used where --backend gloo-cuda or nccl asks for them; no version has run on one yet"
+            "used only if --backend gloo-cuda or nccl asks for them; not yet tested on any GPU"
             if torch.gpus
             else "",
         ),
-        fork,
+        _fork_check(torch),
         _ok_unless(
             "orphans",
             torch.subreaper or "can be adopted",
             bool(torch.subreaper),
-            "what a rank starts and leaves behind could not be ended: is this a sandbox?",
+            "the harness could not end processes that a rank starts and leaves behind; a sandbox "
+            "may prevent it",
         ),
         _ok_unless(
             "scheduling",
             torch.batch_scheduling or "SCHED_BATCH is allowed",
             bool(torch.batch_scheduling),
-            "ranks ask for SCHED_BATCH, and collectives are slower without: let the container's "
-            "seccomp profile allow "
-            "sched_setscheduler",
+            "collectives are slower without SCHED_BATCH: allow sched_setscheduler in the "
+            "container's seccomp profile",
             "warning",
         ),
     ]
+
+
+def _fork_check(torch: TorchFacts) -> Check:
+    """Check that ranks can be forked from a process that has imported torch."""
+    remedy = "find the code that starts threads on import (sitecustomize, a .pth file)"
+    if torch.forked:
+        return Check(
+            "fork",
+            "problem",
+            torch.forked,
+            f"ranks are forked from a process that has imported torch: {remedy}",
+        )
+    return _ok_unless(
+        "fork",
+        f"{torch.threads} thread{'s' if torch.threads > 1 else ''} after importing torch",
+        torch.threads > 1,
+        f"a rank hangs if another thread holds a lock while the rank is forked: {remedy}",
+        "warning",
+    )
 
 
 def _ok_unless(
@@ -298,186 +220,22 @@ def _enough(
         name,
         f"{available // unit:,}{' MiB' if unit == MIB else ''}",
         available < limits[1],
-        f"{advice}; from {limits[1] // unit:,} on all is well",
+        f"{advice}; at least {limits[1] // unit:,} are recommended",
         standing,
     )
 
 
-def _trained(facts: Facts) -> Check:
+def _training_check(facts: MachineFacts) -> Check:
     """Make the final check: two ranks that train."""
-    if facts.trained is None:
+    if facts.training_seconds is None:
         return Check(
             "two ranks",
             "problem",
-            facts.training_error or "they were not started",
-            "put right what is said above; else report it, with the output of this command",
+            facts.training_error or "the ranks were not started",
+            "fix the problems above; if there are none, report it with the output of this command",
         )
     return Check(
         "two ranks",
         "ok",
-        f"trained two steps over gloo in {1000 * facts.trained:.0f} ms, right by all rules",
+        f"trained two steps over gloo in {1000 * facts.training_seconds:.0f} ms, correct by all rules",
     )
-
-
-def examine(train: Callable[[], tuple[float | None, str]] | None = None) -> Facts:
-    """Collect the facts about this machine.
-
-    Args:
-        train: Runs a case; None for two ranks of the reference.
-    """
-    torch, torch_error = _ask_torch()
-    trained, training_error = (
-        (train or _two_ranks)() if torch is not None else (None, "torch cannot be imported")
-    )
-    return Facts(
-        system=platform.system(),
-        python=(sys.version_info.major, sys.version_info.minor),
-        torch=torch,
-        torch_error=torch_error,
-        cores=len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count() or 1,
-        quota=_quota(),
-        files=_limit(resource.RLIMIT_NOFILE),
-        processes=None if os.getuid() == 0 else _limit(resource.RLIMIT_NPROC),
-        group_processes=_left("pids.max", "pids.current"),
-        memory=_memory(),
-        shared=_shared(),
-        loopback=_loopback(),
-        localhost=_localhost(),
-        kernel=_kernel(),
-        trained=trained,
-        training_error=training_error,
-    )
-
-
-def _ask_torch() -> tuple[Torch | None, str]:
-    """Ask an interpreter that imports torch for its facts, and return why there are none.
-
-    The controller itself does not import torch.
-    """
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "ddp_invariants.ranks.torch_probe"],
-            capture_output=True,
-            text=True,
-            env=environment(),
-            timeout=_STARTING,
-            check=False,
-        )
-        return Torch(**json.loads(done.stdout.splitlines()[-1])), ""
-    except subprocess.TimeoutExpired:
-        return None, f"importing it takes more than {_STARTING:.0f} s"
-    except (OSError, ValueError, TypeError, IndexError) as error:
-        last = done.stderr.strip().splitlines()[-1:] if "done" in locals() else [str(error)]
-        return None, f"importing it fails: {(last or ['it says nothing'])[0]}"
-
-
-def _two_ranks() -> tuple[float | None, str]:
-    """Run the simplest case on the reference, and return its seconds or the failure.
-
-    The seconds do not include connecting the group.
-    """
-    try:
-        with Hosts() as hosts, Pool(hosts.addresses) as pool:
-            pool.train(BASE, Ddp())
-            began = time.monotonic()
-            evidence = pool.train(BASE, Ddp())
-            seconds = time.monotonic() - began
-    except (HarnessError, LoadFailure, OSError) as error:
-        return None, str(error)
-    failure = next(
-        (finding.failure for finding in judge(evidence).values() if finding.failure is not None),
-        None,
-    )
-    return (
-        (seconds, "")
-        if failure is None
-        else (None, f"{failure.rule} violated: {failure.fact}; {failure.where}; {failure.got}")
-    )
-
-
-def _limit(which: int) -> int | None:
-    soft = resource.getrlimit(which)[0]
-    return None if soft == resource.RLIM_INFINITY else soft
-
-
-_GROUP = Path("/sys/fs/cgroup")
-
-
-def _read(name: str) -> str:
-    """Read a file of this process's control group; empty if there is none.
-
-    Inside a container it is the container's control group.
-    """
-    with suppress(OSError):
-        return (_GROUP / name).read_text(encoding="ascii").strip()
-    return ""
-
-
-def _left(most: str, taken: str) -> int | None:
-    limit, used = _read(most), _read(taken)
-    return int(limit) - int(used or 0) if limit.isdecimal() else None
-
-
-def _quota() -> float | None:
-    most, _, period = _read("cpu.max").partition(" ")
-    return int(most) / int(period) if most.isdecimal() and period.isdecimal() else None
-
-
-def _memory() -> int | None:
-    """Return the free memory of the machine or of the container, whichever is less."""
-    candidates = [_left("memory.max", "memory.current")]
-    with suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        candidates.append(
-            1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])
-        )
-    return min((candidate for candidate in candidates if candidate is not None), default=None)
-
-
-def _shared() -> int | None:
-    try:
-        filesystem = os.statvfs("/dev/shm")
-    except OSError:
-        return 0
-    return filesystem.f_bavail * filesystem.f_frsize
-
-
-def _loopback() -> str:
-    """Bind, connect and send over loopback; return the failure, empty for none."""
-    try:
-        with (
-            socket.create_server(("127.0.0.1", 0)) as server,
-            socket.create_connection(server.getsockname(), timeout=5.0) as client,
-        ):
-            server.settimeout(5.0)
-            peer, _ = server.accept()
-            with peer:
-                client.sendall(b"?")
-                return "" if peer.recv(1) == b"?" else "what was sent over 127.0.0.1 did not arrive"
-    except OSError as error:
-        return f"127.0.0.1: {error.strerror or error}"
-
-
-def _localhost() -> tuple[str, ...]:
-    try:
-        return tuple(
-            dict.fromkeys(str(entry[4][0]) for entry in socket.getaddrinfo("localhost", None))
-        )
-    except OSError:
-        return ()
-
-
-def _kernel() -> str:
-    """Make the kernel objects that the harness needs; return the failure, empty for none."""
-    try:
-        os.close(os.memfd_create("doctor"))
-    except (AttributeError, OSError) as error:
-        return f"no anonymous file: {error}"
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-            listener.bind(f"\0ddp-invariants-doctor-{os.getpid()}")
-    except OSError as error:
-        return f"no abstract socket: {error}"
-    return ""

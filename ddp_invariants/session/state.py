@@ -15,7 +15,7 @@ import pytest
 from ddp_invariants import __version__
 from ddp_invariants.discovery import probe
 from ddp_invariants.discovery.scope import OnTrial
-from ddp_invariants.errors import LoadFailure
+from ddp_invariants.errors import INCONCLUSIVE, LoadFailure
 from ddp_invariants.implementation.spec import Ddp, Sampler, named, options
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.processes import backends, job
@@ -26,27 +26,20 @@ from ddp_invariants.records.verdict import Failure
 from ddp_invariants.search import journal
 from ddp_invariants.search.ledger import Ledger
 from ddp_invariants.search.trial import Options, Trial
+from ddp_invariants.session import ending
 from ddp_invariants.session.monitor import Monitor, SessionSettings
-from ddp_invariants.session.outputs import OutputFiles
+from ddp_invariants.session.options import PROFILES, output_files
 from ddp_invariants.session.progress import ProgressSender
 from ddp_invariants.situations import from_plain
 
-PROFILES = {"quick": 30, "default": 100, "thorough": 1000}
-"""Cases per property."""
-
-
-MAX_WORLD_SIZE = 4
-"""Largest world size drawn, unless a launcher or an option sets another one."""
-
-
 STATE = pytest.StashKey["SessionState"]()
-
+"""The stash key of the session's state."""
 
 STATUS = pytest.StashKey[int]()
-
+"""The stash key of the session's exit status, as known so far."""
 
 ENTERED_JOB = pytest.StashKey[bool]()
-
+"""The stash key that is set if the session itself entered a launcher's job."""
 
 COMMAND = pytest.StashKey[str]()
 """The stash key of the user's command, if it was not pytest; repeat lines begin with it."""
@@ -129,7 +122,10 @@ class SessionState:
             raise LoadFailure(f"{ddp}: {discovered.stale()[0]}")
         self.shared["discovery"] = probe.to_plain(discovered)
         given = " ".join(
-            [self.shared["command"], *(item.options() for item in self.on_trial if item.options())]
+            [
+                self.shared["command"],
+                *(item.options() for item in self.under_test if item.options()),
+            ]
         )
         invoked = shlex.join(["pytest", *map(str, self.config.invocation_params.args)])
         words = given if COMMAND in self.config.stash else invoked
@@ -184,7 +180,7 @@ class SessionState:
     def options(self) -> Options:
         """The trial's options, from the command line."""
         option, root = self.config.option, Path(self.shared["root"])
-        names = [options(*self.on_trial)] if options(*self.on_trial) else []
+        names = [options(*self.under_test)] if options(*self.under_test) else []
         names += [f"--declare {shlex.quote(option.declare)}"] if option.declare else []
         names += [self.backend.options] if self.backend.options else []
         return Options(
@@ -214,7 +210,7 @@ class SessionState:
         return shlex.quote(os.path.relpath(packaged, here) + "/")
 
     @property
-    def on_trial(self) -> tuple[Ddp, Sampler]:
+    def under_test(self) -> tuple[Ddp, Sampler]:
         """The named DDP and sampler."""
         return named(vars(self.config.option))
 
@@ -237,7 +233,7 @@ class SessionState:
             )
             self.trial = Trial(
                 Pool(self.shared["addresses"], backend=self.backend),
-                OnTrial(*self.on_trial, scope),
+                OnTrial(*self.under_test, scope),
                 self.options,
             )
             if self.progress is not None:
@@ -257,6 +253,26 @@ class SessionState:
         )
         yield from ((rule, self.ledger.said(rule)) for rule in ALL_RULES)
 
+    def finish(self, status: int) -> int:
+        """End the monitor, write the wanted files, and return the session's exit status.
+
+        The status also covers failures that no test reported.
+
+        Args:
+            status: The exit status of pytest.
+        """
+        if self.shared["not_run"]:
+            return INCONCLUSIVE
+        if self.monitor is None:
+            return status
+        self.ledger = self.monitor.finish(self.discovery)
+        self.store_passing_failures()
+        if self.monitor.interrupted:
+            return status
+        return ending.exit_status(
+            status, self.ledger, other_test_failed=self.monitor.other_test_failed
+        )
+
     def store_passing_failures(self) -> None:
         """Store failures that were seen in passing, if no test of the session reports a violation.
 
@@ -272,7 +288,7 @@ class SessionState:
                     Failure(**entry.sighted["failure"]),
                 )
                 stored = violation.of(
-                    case, failure, *self.on_trial, confirmed=(0, 0), evidence=None, repeat=""
+                    case, failure, *self.under_test, confirmed=(0, 0), evidence=None, repeat=""
                 )
                 stored = replace(
                     stored,
@@ -301,9 +317,3 @@ def results_of(config: pytest.Config) -> tuple[Ledger, probe.Discovery] | None:
         if STATE in config.stash
         else None
     )
-
-
-def output_files(config: pytest.Config) -> OutputFiles:
-    """Return the files that the session is to write."""
-    certificate, badge = config.option.certificate, config.option.badge
-    return OutputFiles(Path(certificate) if certificate else None, Path(badge) if badge else None)

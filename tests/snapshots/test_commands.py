@@ -27,7 +27,8 @@ from ddp_invariants.report.certificate.verifying import read
 from ddp_invariants.report.outcome import SessionResult
 from ddp_invariants.search.ledger import Entry, Ledger
 from ddp_invariants.session import ending, run
-from ddp_invariants.session.doctor import MIB, Facts, Torch, diagnose
+from ddp_invariants.session.doctor import MIB, diagnose
+from ddp_invariants.session.facts import MachineFacts, TorchFacts
 
 ROOT = Path(__file__).parents[2]
 NEVER_DIVIDES = "ddp_invariants.faults.bucketed:NeverDivides"
@@ -352,7 +353,7 @@ def test_every_rule_is_explained() -> None:
     assert "did you mean GRAD-" in invoke("rules", "gard-2").output
 
 
-TORCH = Torch(
+TORCH = TorchFacts(
     "2.13.0",
     "2.4",
     debug=False,
@@ -364,7 +365,7 @@ TORCH = Torch(
     subreaper="",
     batch_scheduling="",
 )
-WELL = Facts(
+WELL = MachineFacts(
     "Linux",
     (3, 12),
     TORCH,
@@ -384,7 +385,7 @@ WELL = Facts(
 )
 
 
-def _torch(**changes: Any) -> Facts:
+def _torch(**changes: Any) -> MachineFacts:
     return replace(WELL, torch=replace(TORCH, **changes))
 
 
@@ -423,7 +424,7 @@ def _torch(**changes: Any) -> Facts:
         (replace(WELL, cores=1), "cores", "warning", "take turns"),
         (replace(WELL, quota=0.5), "cores", "warning", "take turns"),
         (
-            replace(WELL, trained=None, training_error="the host is gone"),
+            replace(WELL, training_seconds=None, training_error="the host is gone"),
             "two ranks",
             "problem",
             "report it",
@@ -431,14 +432,14 @@ def _torch(**changes: Any) -> Facts:
     ],
 )
 def test_the_doctor_says_what_is_wrong_and_what_to_do(
-    facts: Facts, name: str, standing: str, advice: str
+    facts: MachineFacts, name: str, standing: str, advice: str
 ) -> None:
     """The doctor names the one fault of an otherwise healthy machine, and what to do."""
     odd = [check for check in diagnose(facts) if check.standing != "ok" or check.advice]
     assert [(check.name, check.standing) for check in odd] == [(name, standing)]
     assert advice in odd[0].advice
-    text = doctor.diagnosed(diagnose(facts))
-    assert ("keep it from judging" in text) == (standing == "problem")
+    text = doctor.text(diagnose(facts))
+    assert ("this machine cannot judge" in text) == (standing == "problem")
 
 
 def test_the_doctor_looks_at_this_machine(tmp_path: Path) -> None:
@@ -451,13 +452,13 @@ def test_the_doctor_looks_at_this_machine(tmp_path: Path) -> None:
     checks = {check["name"]: check for check in json.loads(done.stdout)}
     assert done.returncode == 0, done.stdout
     assert checks["two ranks"]["standing"] == checks["fork"]["standing"] == "ok", done.stdout
-    assert "right by all rules" in checks["two ranks"]["result"]
+    assert "correct by all rules" in checks["two ranks"]["result"]
     (tmp_path / "torch.py").write_text(
         "raise ImportError('libgomp.so.1: cannot open shared object file')\n"
     )
     done = command("doctor", at=tmp_path)
     assert done.returncode == 1
-    assert re.search(r"problem +torch +importing it fails: ImportError: libgomp", done.stdout), (
+    assert re.search(r"problem +torch +the import fails: ImportError: libgomp", done.stdout), (
         done.stdout
     )
 

@@ -34,7 +34,7 @@ from ddp_invariants import plugin
 from ddp_invariants.cli import main
 from ddp_invariants.implementation.spec import OPTIONS
 from ddp_invariants.ranks.driving import arguments
-from ddp_invariants.session import state
+from ddp_invariants.session import options as session_options
 
 TEXT = README.read_text(encoding="utf-8")
 LONGEST_README = 1300
@@ -138,8 +138,8 @@ def test_every_option_is_in_the_table_with_its_values() -> None:
         for option in re.findall(r"--[a-z-]+", row)
     }
     assert table == options
-    numbers = ", ".join(str(n) for n in list(state.PROFILES.values())[:2])
-    assert f"{numbers} or {state.PROFILES['thorough']} cases per property" in text
+    numbers = ", ".join(str(n) for n in list(session_options.PROFILES.values())[:2])
+    assert f"{numbers} or {session_options.PROFILES['thorough']} cases per property" in text
 
 
 def test_what_is_said_of_the_planted_faults_is_what_was_measured() -> None:

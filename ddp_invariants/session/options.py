@@ -1,0 +1,151 @@
+"""The options of a session: their definitions for pytest and for `certify`, and their checks."""
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from ddp_invariants.cases.case import LARGEST_WORLD_SIZE, TrainingCase
+from ddp_invariants.errors import CaseError
+from ddp_invariants.implementation.spec import OPTIONS
+from ddp_invariants.processes import backends, job
+from ddp_invariants.records import reading
+from ddp_invariants.session.outputs import OutputFiles
+
+PROFILES = {"quick": 30, "default": 100, "thorough": 1000}
+"""Cases per property."""
+
+MAX_WORLD_SIZE = 4
+"""Largest world size drawn, unless a launcher or an option sets another one."""
+
+
+def add(parser: pytest.Parser) -> None:
+    """Add the options to pytest's own, or to a command's."""
+    group = parser.getgroup("ddp-invariants", "data-parallel invariants")
+    for name, option in OPTIONS.items():
+        group.addoption(
+            name,
+            metavar=option.placeholder,
+            help=option.help,
+            default=[] if option.repeatable else option.default,
+            action="append" if option.repeatable else "store",
+        )
+    group.addoption(
+        "--profile", default="default", choices=sorted(PROFILES), help="how many cases per property"
+    )
+    group.addoption(
+        "--cases",
+        type=int,
+        default=None,
+        metavar="N",
+        help="cases per property, instead of the profile's",
+    )
+    group.addoption(
+        "--max-world-size",
+        type=int,
+        default=None,
+        metavar="W",
+        help=f"largest world size drawn (default {MAX_WORLD_SIZE}; under torchrun or srun, the "
+        "job's)",
+    )
+    group.addoption(
+        "--seed",
+        type=int,
+        default=None,
+        metavar="N",
+        help="seed of the search (default: a new one, printed)",
+    )
+    group.addoption(
+        "--isolation",
+        default="pooled",
+        choices=("pooled", "fresh"),
+        help="keep ranks between cases, or make new processes and groups for each",
+    )
+    group.addoption(
+        "--backend",
+        default="auto",
+        choices=backends.BACKENDS,
+        help="what ranks communicate over; what this machine or version cannot do is reported "
+        "as not run",
+    )
+    group.addoption(
+        "--device",
+        default=None,
+        choices=backends.DEVICES,
+        help="where tensors are (default: what the backend needs)",
+    )
+    group.addoption(
+        "--deviations",
+        default=[],
+        action="append",
+        metavar="FILE",
+        help="deviations that are expected, beside those shipped; repeatable",
+    )
+    group.addoption(
+        "--certificate",
+        default=None,
+        metavar="FILE",
+        help="write FILE.json and its page FILE.html; either may be named",
+    )
+    group.addoption(
+        "--badge",
+        default=None,
+        metavar="FILE",
+        help="write a badge as shields.io's endpoint takes it",
+    )
+    group.addoption(
+        "--replay",
+        default=None,
+        metavar="FILE",
+        help="judge the case in FILE instead of drawing any",
+    )
+
+
+def check(config: pytest.Config) -> None:
+    """Refuse bad options before anything is started.
+
+    Raises:
+        CaseError: An option is bad; the message names it.
+    """
+    option = config.option
+    _check_world_size(option)
+    backends.wanted(option.backend, option.device)
+    if option.cases is not None and option.cases < 1:
+        raise CaseError(f"--cases {option.cases}: expected at least 1")
+    output_files(config).check()
+    if option.replay is not None and (option.certificate or option.badge):
+        raise CaseError(
+            "--replay judges one case: no certificate comes of it; leave out --certificate and "
+            "--badge"
+        )
+    if option.replay is not None:
+        case = reading.read(Path(option.replay))
+        if isinstance(case, TrainingCase) and case.ranks_needed > option.max_world_size:
+            raise CaseError(
+                f"{option.replay}: the case needs {case.ranks_needed} ranks, more than "
+                "--max-world-size "
+                f"{option.max_world_size} allows; raise it"
+            )
+
+
+def _check_world_size(option: argparse.Namespace) -> None:
+    """Set the largest world size if it was not given, and refuse one that is not available."""
+    led = job.led()
+    if option.max_world_size is None:
+        option.max_world_size = (
+            MAX_WORLD_SIZE if led is None else min(led.job.world_size, LARGEST_WORLD_SIZE)
+        )
+    if led is not None and option.max_world_size > led.job.world_size:
+        raise CaseError(
+            f"--max-world-size {option.max_world_size}: the job has {led.job.world_size} ranks"
+        )
+    if not 1 <= option.max_world_size <= LARGEST_WORLD_SIZE:
+        raise CaseError(
+            f"--max-world-size {option.max_world_size}: expected 1 to {LARGEST_WORLD_SIZE}"
+        )
+
+
+def output_files(config: pytest.Config) -> OutputFiles:
+    """Return the files that the session is to write."""
+    certificate, badge = config.option.certificate, config.option.badge
+    return OutputFiles(Path(certificate) if certificate else None, Path(badge) if badge else None)

@@ -1,0 +1,52 @@
+"""The lines that a session prints: its header, and the summary at its end."""
+
+from ddp_invariants import __version__
+from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.processes import job
+from ddp_invariants.report import terminal
+from ddp_invariants.session.options import PROFILES
+from ddp_invariants.session.state import SessionState
+
+
+def header(state: SessionState) -> list[str]:
+    """Return the header: the implementation under test, and the session's settings."""
+    option, shared = state.config.option, state.shared
+    reason = shared["not_run"]
+    lines = [] if reason else terminal.under_test(state.discovery, verbose=option.verbose > 0)
+    cases = option.cases or PROFILES[option.profile]
+    extent = (
+        f"replay {option.replay}"
+        if option.replay
+        else f"profile {option.profile}, {cases} cases per property"
+    )
+    lines.append(
+        f"ddp-invariants {__version__}, torch {shared['torch']}, backend {state.backend}, "
+        f"seed {shared['seed']}, {extent}, "
+        f"world sizes to {option.max_world_size}, isolation {option.isolation}"
+    )
+    if reason:
+        lines.append(f"not run: {reason}")
+    if job.led() is not None:
+        lines.append(str(job.led()))
+    if state.journal is not None and state.journal.known:
+        lines.append(
+            f"restarted: {state.journal.known:,} cases were judged before the restart and are not "
+            "run again"
+        )
+    return lines
+
+
+def summary(state: SessionState) -> list[str]:
+    """Return the verdicts, the capabilities and the passing failures; empty if nothing was run."""
+    not_run = state.shared["not_run"]
+    if not state.ledger.cases and not not_run:
+        return []
+    # Under xdist the main process imports no property, and does not know the user's own rules.
+    order = list(dict.fromkeys([*ALL_RULES, *sorted(state.ledger.entries)]))
+    paragraphs = [terminal.summary(state.ledger, order)]
+    if not not_run:
+        paragraphs += [
+            terminal.capabilities(state.discovery),
+            terminal.passing_failures(state.passing_failures),
+        ]
+    return [paragraph for paragraph in paragraphs if paragraph]
