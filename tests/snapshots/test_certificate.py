@@ -142,9 +142,9 @@ CHANGED: dict[str, tuple[str, str]] = {
     ),
     "an older form": (
         _plain(certified(), lambda plain: plain.update(form=0)),
-        f"it is of form 0; this version reads form {FORM} ",
+        f"its form is 0, but this version reads only form {FORM}",
     ),
-    "no form": (_plain(certified(), lambda plain: plain.pop("form")), "it is of form None"),
+    "no form": (_plain(certified(), lambda plain: plain.pop("form")), "its form is None"),
     "another kind": ('{"kind": "violation"}', "kind is 'violation', expected 'certificate'"),
     "an unknown field": (
         _plain(certified(), lambda plain: plain.update(more=1)),
@@ -156,11 +156,11 @@ CHANGED: dict[str, tuple[str, str]] = {
     ),
     "no number": (
         GOOD.replace('"worst": 0.97', '"worst": NaN', 1),
-        "it holds a number that is none",
+        "it contains NaN or an infinity",
     ),
-    "truncated": (GOOD[: len(GOOD) // 2], "not a JSON object, or not all of one"),
-    "empty": ("", "not a JSON object"),
-    "deep": ("[" * 100_000, "not a JSON object"),
+    "truncated": (GOOD[: len(GOOD) // 2], "not a complete JSON object"),
+    "empty": ("", "not a complete JSON object"),
+    "deep": ("[" * 100_000, "not a complete JSON object"),
     "a bad case": (
         _plain(violated(), lambda plain: plain["violations"][0]["case"].update(steps=0)),
         "steps is 0, expected an integer",
@@ -203,10 +203,10 @@ CHANGED_PAGES: dict[str, tuple[str, str]] = {
         PAGE.replace("<h1>VIOLATED</h1>", "<h1>CERTIFIED</h1>"),
         "the page was changed after it was written",
     ),
-    "cut off": (PAGE[:-200], "its last line, which has the page's digest, is not there"),
+    "cut off": (PAGE[:-200], "its last line, which has the page's digest, is missing"),
     "something added": (
         PAGE + "<script>alert(1)</script>\n",
-        "its last line, which has the page's digest, is not there",
+        "its last line, which has the page's digest, is missing",
     ),
     "another page": ("<!DOCTYPE html>\n<p>CERTIFIED</p>\n", "its last line"),
 }
@@ -236,39 +236,39 @@ def _needs(certificate: Certificate, rule: str) -> RuleAccount:
 
 WHOLE, ACCUSED = certified(), violated()
 CONTRADICTIONS: dict[str, Certificate] = {
-    "its outcome is 'certified', its rules say 'violated'": replace(ACCUSED, outcome="certified"),
-    "the properties planned are not the rules it tells of": replace(WHOLE, rules=WHOLE.rules[1:]),
-    "it says of what is missing": replace(
+    "its outcome is 'certified', but from its rules follows 'violated'": replace(
+        ACCUSED, outcome="certified"
+    ),
+    "the planned properties differ from the listed rules": replace(WHOLE, rules=WHOLE.rules[1:]),
+    "the reasons why it is partial are": replace(
         WHOLE, properties=replace(WHOLE.properties, executed=WHOLE.properties.executed[:-1])
     ),
-    "the properties reported are not among those planned": replace(
+    "a property that was reported was not planned": replace(
         WHOLE,
         properties=replace(WHOLE.properties, reported=(*WHOLE.properties.reported, "GRAD-99")),
     ),
-    "it counts 41 cases, and by their sizes 40": replace(WHOLE, cases=41),
-    "GRAD-2 was judged on 39 cases, and has the errors of 40": _with_rule(
-        WHOLE, "GRAD-2", judged=39
-    ),
-    "GRAD-2 counts what cannot be": _with_rule(WHOLE, "GRAD-2", judged=41, errors=(41, *[0] * 11)),
-    "GRAD-2 holds, and never met 'more than one rank'": _with_rule(
+    "it counts 41 cases, but the counts by size sum to 40": replace(WHOLE, cases=41),
+    "GRAD-2 was judged on 39 cases, but has errors for 40": _with_rule(WHOLE, "GRAD-2", judged=39),
+    "GRAD-2 has impossible counts": _with_rule(WHOLE, "GRAD-2", judged=41, errors=(41, *[0] * 11)),
+    "GRAD-2 holds, but never met 'more than one rank'": _with_rule(
         WHOLE, "GRAD-2", needs={**_needs(WHOLE, "GRAD-2").needs, "more than one rank": 0}
     ),
-    "GRAD-2 holds, and its property did not run, or compared nothing": _with_rule(
+    "GRAD-2 holds, but its property did not run or compared nothing": _with_rule(
         WHOLE, "GRAD-2", compared=0
     ),
-    "GRAD-2 holds, and 3 cases breach it": _with_rule(WHOLE, "GRAD-2", seen=3),
-    "GRAD-2 has a violation, and its verdict is another": replace(
+    "GRAD-2 holds, but 3 cases violate it": _with_rule(WHOLE, "GRAD-2", seen=3),
+    "GRAD-2 has a violation, but its verdict is not 'violated'": replace(
         _with_rule(ACCUSED, "GRAD-2", verdict="holds", seen=0, confirmed=0), outcome="certified"
     ),
-    "GRAD-2 is violated, and no violation of it is there": replace(ACCUSED, violations=()),
-    "is not of the case it shows": replace(
+    "GRAD-2 is violated, but no violation is listed": replace(ACCUSED, violations=()),
+    "does not match its case": replace(
         ACCUSED, violations=(replace(ACCUSED.violations[0], case=replace(SMALLEST, steps=2)),)
     ),
-    "GRAD-2 is violated in 4 of 3 runs": replace(
+    "GRAD-2 was confirmed in 4 of 3 runs": replace(
         ACCUSED, violations=(replace(ACCUSED.violations[0], confirmed=(4, 3)),)
     ),
-    "MEM-1 is not claimed, and was judged, or nothing says why": _with_rule(WHOLE, "MEM-1", why=""),
-    "GRAD-2 is not tested, and its property ran": replace(
+    "MEM-1 is not claimed, but was judged or has no reason": _with_rule(WHOLE, "MEM-1", why=""),
+    "GRAD-2 is not tested, but its property ran": replace(
         _with_rule(WHOLE, "GRAD-2", verdict="not tested"), outcome="inconclusive"
     ),
 }

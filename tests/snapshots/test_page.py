@@ -120,15 +120,15 @@ def test_every_section_is_there_and_every_picture_is_drawn(opened: Opened) -> No
         "return [...document.querySelectorAll('figure b')].map(one => one.textContent)"
     )
     assert titles == [
-        "How far each rank is off.",
+        "The error of each rank.",
         "A step on every rank.",
-        "What each reduction carried.",
+        "Parameters in each reduction.",
         "Errors, in tenths of their bounds.",
-        "What was drawn: training.",
-        "What was drawn: samplers.",
-        "Who got which sample.",
+        "Drawn cases: training.",
+        "Drawn cases: samplers.",
+        "Samples of each rank.",
         "A step on every rank.",
-        "What each reduction carried.",
+        "Parameters in each reduction.",
     ]
     sizes = page.execute_script("""return [...document.querySelectorAll('figure svg')]
         .map(one => [one.getBoundingClientRect().width, one.querySelectorAll('text').length])""")

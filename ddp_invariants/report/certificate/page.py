@@ -84,15 +84,15 @@ def _pictures(certificate: Certificate) -> Iterator[Picture]:
     if bounded:
         yield _picture(
             "Errors, in tenths of their bounds",
-            "How many cases of each rule had a largest error in each tenth of what rounding "
-            "explains. Rules that compare bits, and allow nothing, are not here.",
+            "For each rule, the number of cases by their largest error, in tenths of the bound. The "
+            "bound is the largest error that rounding can cause. Rules that compare bits are left out.",
             pictures.errors("errors", bounded),
         )
     for kind, label in (("training", "training"), ("shard", "samplers")):
         if any(key.startswith(f"{kind} ") for key in certificate.sizes):
             yield _picture(
-                f"What was drawn: {label}",
-                "Cases by world size and dataset length.",
+                f"Drawn cases: {label}",
+                "Number of cases by world size and dataset length.",
                 pictures.sizes(f"sizes-{kind}", certificate.sizes, kind),
             )
     for kind, shown in certificate.examples.items():
@@ -107,37 +107,40 @@ def _of_case(name: str, shown: Example) -> Iterator[Picture]:
     from ddp_invariants.report.certificate import pictures
 
     if shown.shards is not None:
-        cut = " What goes beyond is left out." if shown.shards.cut else ""
+        cut = " The picture leaves out the rest." if shown.shards.cut else ""
         explanation = (
-            "The number in a cell is the rank that got the sample. Hatched, it was dealt out "
-            f"before: padding, where due. What nobody got is empty.{cut}"
+            "The number in a cell is the rank that got the sample. A hatched cell is a repetition: "
+            f"padding, if padding is due. No rank got the sample of an empty cell.{cut}"
         )
         yield _picture(
-            "Who got which sample", explanation, pictures.shard_map(f"{name}-shards", shown.shards)
+            "Samples of each rank", explanation, pictures.shard_map(f"{name}-shards", shown.shards)
         )
     if shown.mismatch is not None:
-        more = f" {shown.mismatch.cut} parameters more are left out." if shown.mismatch.cut else ""
+        more = f" {shown.mismatch.cut} more parameters are left out." if shown.mismatch.cut else ""
         yield _picture(
-            "How far each rank is off",
+            "The error of each rank",
             f"{shown.mismatch.what}, step {shown.mismatch.step}: the largest "
-            f"difference of an element, in units of the largest one expected.{more}",
+            f"difference of an element, divided by the largest expected element.{more}",
             pictures.mismatch(f"{name}-mismatch", shown.mismatch),
         )
     if shown.timeline is not None:
-        disturbed = f" On purpose, {shown.timeline.disturbed}." if shown.timeline.disturbed else ""
-        hatched = " Hatched: withheld." if shown.timeline.withheld else ""
+        disturbed = (
+            f" Set up by the case: {shown.timeline.disturbed}." if shown.timeline.disturbed else ""
+        )
+        hatched = (
+            " The results of hatched collectives were withheld." if shown.timeline.withheld else ""
+        )
         yield _picture(
             "A step on every rank",
-            "A tick in a backward is a gradient that is computed, upon which hooks run; a "
-            "bar below is a collective, from its start to when somebody waits for it, with a "
-            "thick end where that was asked for. Those that reduce gradients are "
-            f"numbered.{disturbed}{hatched}",
+            "A tick in a backward marks a gradient that is ready, so that its hooks run. A bar below it "
+            "is a collective, from its start until the program waits for it; a thick end marks an "
+            f"explicit wait. Collectives that reduce gradients are numbered.{disturbed}{hatched}",
             pictures.timeline(f"{name}-timeline", shown.timeline),
         )
         if shown.timeline.buckets:
             yield _picture(
-                "What each reduction carried",
-                "The same step, on rank 0.",
+                "Parameters in each reduction",
+                "The reductions of the same step on rank 0.",
                 pictures.buckets(f"{name}-buckets", shown.timeline),
             )
 

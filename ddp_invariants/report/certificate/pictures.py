@@ -230,7 +230,7 @@ def buckets(name: str, view: Timeline) -> str:
             axes.text(
                 bucket.elements + largest * 0.01,
                 row + 0.5,
-                carried or "not known which",
+                carried or "unknown parameters",
                 va="center",
                 fontsize=8,
             )

@@ -57,7 +57,7 @@ def largest(account: RuleAccount) -> str:
     if account.observed:
         return f"{account.observed[0]:.2f} to {account.observed[-1]:.2f} observed"
     if account.worst is None:
-        return "not a number"
+        return "infinite or NaN"
     if not account.worst:
         return "none" if account.judged else ""
     return (
@@ -99,8 +99,8 @@ def verification(certificate: Certificate) -> str:
         for violation in certificate.violations
     ]
     digest = (
-        f"{certificate.digest}: unchanged since it was written. It is no signature: who "
-        "wrote it, it does not say"
+        f"{certificate.digest}: the file is unchanged. The digest is no signature: it does not show who "
+        "wrote the file"
     )
     rows += [("digest", digest)]
     return "\n".join(

@@ -48,7 +48,7 @@ def read(path: Path) -> Certificate:
         plain = pydantic.TypeAdapter(dict[str, object]).validate_json(text)
     except pydantic.ValidationError as error:
         raise CertificateError(
-            f"{path}: not a JSON object, or not all of one: {error.errors()[0]['msg']}"
+            f"{path}: not a complete JSON object: {error.errors()[0]['msg']}"
         ) from error
     if plain.get("kind") != "certificate":
         raise CertificateError(
@@ -56,8 +56,7 @@ def read(path: Path) -> Certificate:
         )
     if plain.get("form") != FORM:
         raise CertificateError(
-            f"{path}: it is of form {_brief(plain.get('form'))}; this version reads form {FORM} "
-            "alone"
+            f"{path}: its form is {_brief(plain.get('form'))}, but this version reads only form {FORM}"
         )
     try:
         certificate = pydantic.TypeAdapter(Certificate).validate_json(text)
@@ -69,10 +68,10 @@ def read(path: Path) -> Certificate:
             f"{path}: {printable(place)}: {first['msg'].removeprefix('Value error, ')}"
         ) from error
     except ValueError as error:
-        raise CertificateError(f"{path}: it holds a number that is none") from error
+        raise CertificateError(f"{path}: it contains NaN or an infinity") from error
     if certificate.digest != digest(certificate) or written != text:
         raise CertificateError(
-            f"{path}: it was changed after it was written: its digest is of something else"
+            f"{path}: it was changed after it was written: its digest does not match"
         )
     contradiction = next(contradictions(certificate), "")
     if contradiction:
@@ -110,17 +109,17 @@ def _embedded(path: Path, text: str) -> str:
     foot = FOOT.search(text)
     if foot is None:
         raise CertificateError(
-            f"{path}: its last line, which has the page's digest, is not there: it was cut off, "
-            "or is of something else"
+            f"{path}: its last line, which has the page's digest, is missing: the page was cut off, or "
+            "it is no certificate"
         )
     if hashlib.sha256(text[: foot.start()].encode()).hexdigest() != foot["digest"]:
         raise CertificateError(
-            f"{path}: the page was changed after it was written: its digest is of something else"
+            f"{path}: the page was changed after it was written: its digest does not match"
         )
     certificates = EMBEDDED.findall(text)
     if len(certificates) != 1:
         raise CertificateError(
-            f"{path}: the page holds {len(certificates)} certificates, expected one"
+            f"{path}: the page contains {len(certificates)} certificates, expected one"
         )
     return unescaped(certificates[0])
 
@@ -159,23 +158,24 @@ def contradictions(certificate: Certificate) -> Iterator[str]:
     """Yield the impossible statements of a certificate, a sentence each."""
     properties, rules = certificate.properties, [account.rule for account in certificate.rules]
     if list(properties.planned) != rules or len(set(rules)) < len(rules):
-        yield "the properties planned are not the rules it tells of"
+        yield "the planned properties differ from the listed rules"
     for verb, some in (("executed", properties.executed), ("reported", properties.reported)):
         if not set(some) <= set(rules) or len(set(some)) < len(some):
-            yield f"the properties {verb} are not among those planned, or there twice"
+            yield f"a property that was {verb} was not planned, or is listed twice"
     expected = shortfall(properties)
     if certificate.partial not in (expected, (INTERRUPTED, *expected)):
         yield (
-            f"it says of what is missing {list(certificate.partial)}, and its properties say "
-            f"{list(expected)}"
+            f"the reasons why it is partial are {list(certificate.partial)}, but from its properties "
+            f"follows {list(expected)}"
         )
     if certificate.outcome != outcome(certificate.rules):
         yield (
-            f"its outcome is {certificate.outcome!r}, its rules say {outcome(certificate.rules)!r}"
+            f"its outcome is {certificate.outcome!r}, but from its rules follows "
+            f"{outcome(certificate.rules)!r}"
         )
     if sum(certificate.sizes.values()) != certificate.cases:
         yield (
-            f"it counts {certificate.cases} cases, and by their sizes "
+            f"it counts {certificate.cases} cases, but the counts by size sum to "
             f"{sum(certificate.sizes.values())}"
         )
     for account in certificate.rules:
@@ -183,18 +183,18 @@ def contradictions(certificate: Certificate) -> Iterator[str]:
     for violation in certificate.violations:
         if not 1 <= violation.confirmed[0] <= violation.confirmed[1]:
             yield (
-                f"{violation.failure.rule} is violated in {violation.confirmed[0]} of "
+                f"{violation.failure.rule} was confirmed in {violation.confirmed[0]} of "
                 f"{violation.confirmed[1]} runs"
             )
         if violation.id != identifier(violation.case, violation.failure.rule, violation.by):
             yield (
-                f"the violation {violation.id} of {violation.failure.rule} is not of the case "
-                "it shows"
+                f"the id {violation.id} of the violation of {violation.failure.rule} does not match its "
+                "case"
             )
         if violation.failure.rule not in {
             rule.rule for rule in certificate.rules if rule.verdict == "violated"
         }:
-            yield f"{violation.failure.rule} has a violation, and its verdict is another"
+            yield f"{violation.failure.rule} has a violation, but its verdict is not 'violated'"
 
 
 def _of_a_rule(certificate: Certificate, account: RuleAccount) -> Iterator[str]:
@@ -214,28 +214,28 @@ def _of_a_rule(certificate: Certificate, account: RuleAccount) -> Iterator[str]:
         or max(account.needs.values(), default=0) > account.judged
     ):
         yield (
-            f"counts what cannot be: {account.judged} cases of {certificate.cases}, situations "
+            f"has impossible counts: {account.judged} of {certificate.cases} cases judged, situations "
             f"{account.needs}"
         )
     if sum(account.errors) != account.judged:
-        yield f"was judged on {account.judged} cases, and has the errors of {sum(account.errors)}"
+        yield f"was judged on {account.judged} cases, but has errors for {sum(account.errors)}"
     if verdict in ("holds", "observed") and not (executed and account.judged and account.compared):
-        yield f"{verdict}, and its property did not run, or compared nothing"
+        yield f"{verdict}, but its property did not run or compared nothing"
     if verdict in ("holds", "observed", "not claimed") and (account.seen or account.confirmed):
-        yield f"{verdict}, and {account.seen} cases breach it"
+        yield f"{verdict}, but {account.seen} cases violate it"
     if verdict == "holds" and not all(account.needs.values()):
-        yield f"holds, and never met {min(account.needs, key=lambda need: account.needs[need])!r}"
+        yield f"holds, but never met {min(account.needs, key=lambda need: account.needs[need])!r}"
     if verdict == "not claimed" and (account.judged or not account.why):
-        yield "is not claimed, and was judged, or nothing says why"
+        yield "is not claimed, but was judged or has no reason"
     if verdict == "not run" and not account.why:
-        yield "was not run, and nothing says why"
+        yield "was not run, but has no reason"
     if verdict == "violated" and (
         not account.confirmed
         or account.rule not in {violation.failure.rule for violation in certificate.violations}
     ):
-        yield "is violated, and no violation of it is there"
+        yield "is violated, but no violation is listed"
     if verdict in ("not tested", "not finished") and executed:
-        yield f"is {verdict}, and its property ran"
+        yield f"is {verdict}, but its property ran"
 
 
 def status(certificate: Certificate) -> int:
