@@ -109,7 +109,7 @@ def certify(
     rule_ids = [rules] if isinstance(rules, str) else list(rules) or list(ALL_RULES)
     for rule in rule_ids:
         if rule not in ALL_RULES:
-            raise KeyError(f"{rule}: no rule is called so")
+            raise KeyError(f"{rule}: there is no such rule")
     ddp, sampler = implementation.named
     with ExitStack() as ending:
         pool = ending.enter_context(Pool((hosts or ending.enter_context(Hosts())).addresses))

@@ -103,7 +103,7 @@ class _Listener:
             and getattr(self.config, "workerinput", None) is None
         ):
             sys.stderr.write(
-                "ddp-invariants: interrupted before anything was judged; nothing is written\n"
+                "ddp-invariants: interrupted before any case was judged; no file was written\n"
             )
         if self._watch is not None:
             self._watch.cut_short(by_user=by_user)

@@ -75,9 +75,9 @@ class Commands(click.Group):
 
 @click.group(
     cls=Commands,
-    epilog="Exit status: 0 certified (of any command: all well), 1 violated, 2 inconclusive, "
-    """64 nothing
-             was judged because of what was asked (an option, a name, a file), 130 interrupted.
+    epilog="Exit status: 0 certified (other commands: success), 1 violated, 2 inconclusive, "
+    """64 usage
+             error (an option, a name or a file), 130 interrupted.
 
              Completion, in bash (likewise in zsh and fish):
 

@@ -89,19 +89,19 @@ class _Certify(click.Command):
     default="auto",
     show_default=True,
     metavar="N",
-    help="processes that judge; 0 for this one",
+    help="number of worker processes; 0: judge in this process",
 )
 @click.option(
     "-k",
     "--only",
     metavar="EXPRESSION",
-    help="properties by name, as pytest takes it: -k 'grad2 or live'",
+    help="judge only properties whose names match, as in pytest: -k 'grad2 or live'",
 )
 @click.option(
     "-v",
     "--verbose",
     count=True,
-    help="show how what is on trial is driven, and every property's name",
+    help="show how the implementation is driven, and the name of each property",
 )
 @click.option("-x", "--exitfirst", is_flag=True, help="end with the first violation")
 @click.option("--junitxml", metavar="FILE", help="write a JUnit report")
@@ -144,7 +144,7 @@ def certify(
         if option in {given_option.name for given_option in given} and any(
             name.startswith(_SAMPLER) == (option == "sampler") for name in names
         ):
-            raise click.UsageError(f"either NAME or --{option} says what is on trial, not both")
+            raise click.UsageError(f"name the {option} by NAME or by --{option}, not by both")
     certificate = context.params["certificate"] if len(set(names)) > 1 else None
     if certificate is not None and Path(certificate).suffix not in (".html", ".json"):
         raise click.UsageError(f"--certificate {certificate}: expected FILE.json or FILE.html")
@@ -249,7 +249,7 @@ def _compared(page: Path, written: list[Path]) -> str:
         page.write_text(side_by_side(certificates), encoding="utf-8")
     except OSError as error:
         return f"comparison: {page} could not be written: {error.strerror}"
-    return f"comparison: {page}, of {len(certificates)} certificates beside it"
+    return f"comparison: {page}, of the {len(certificates)} certificates beside it"
 
 
 def _words(option: click.Option, value: Any) -> list[str]:

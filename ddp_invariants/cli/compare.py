@@ -23,8 +23,8 @@ def _gating(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options that decide which cases are drawn for a gate."""
     for name, kind, default, description in (
         ("--max-world-size", click.IntRange(1, LARGEST_WORLD_SIZE), 4, "largest world size drawn"),
-        ("--seed", int, 0, "of the search"),
-        ("--cases", click.IntRange(1), 300, "cases to draw"),
+        ("--seed", int, 0, "seed of the search"),
+        ("--cases", click.IntRange(1), 300, "number of cases to draw"),
     ):
         command = click.option(
             name, type=kind, default=default, show_default=True, help=description
@@ -39,14 +39,14 @@ def _gating(command: Callable[..., Any]) -> Callable[..., Any]:
     type=click.Path(dir_okay=False, path_type=Path),
     default=None,
     metavar="FILE",
-    help="what it answered, as record wrote it, where it is not at hand",
+    help="a file from record, in place of the old interpreter",
 )
 @click.option(
     "--new",
     default=sys.executable,
     metavar="PYTHON",
     show_default="this one",
-    help="the one to change to; ranks need torch and numpy there, no more",
+    help="the interpreter to change to; it needs only torch and numpy",
 )
 @naming
 @_gating
@@ -55,7 +55,7 @@ def _gating(command: Callable[..., Any]) -> Callable[..., Any]:
     type=click.Path(dir_okay=False, path_type=Path),
     default=None,
     metavar="FILE",
-    help="changes that are read and accepted",
+    help="file of accepted changes",
 )
 @click.option(
     "--scripts",
@@ -95,7 +95,7 @@ def compare(
     from ddp_invariants.upgrades.baseline import read
 
     if bool(old) == (baseline is not None):
-        raise click.UsageError("either --old or --baseline is needed, and not both")
+        raise click.UsageError("give either --old or --baseline")
     try:
         allowed = (
             gate.accepted(accept, dt.datetime.now(dt.UTC).date()) if accept is not None else ()
@@ -110,7 +110,9 @@ def compare(
                 names = [
                     given_options or "the reference" for given_options in (head.options, given)
                 ]
-                raise BaselineError(f"{baseline}: it is of {names[0]}, and {names[1]} is on trial")
+                raise BaselineError(
+                    f"{baseline}: it was recorded for {names[0]}, but {names[1]} is under test"
+                )
             there, here = head.environment, gate.side(new)
             with Hosts(new) as after, Pool(after.addresses) as second:
                 outcome = gate.against(
@@ -149,20 +151,20 @@ def compare(
     context.exit(outcome.status)
 
 
-@click.command(short_help="Record what an interpreter answers, for compare --baseline.")
+@click.command(short_help="Record the results of an interpreter, for compare --baseline.")
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
     required=True,
     metavar="FILE",
-    help="the file to write, gzip whatever its name",
+    help="the file to write; its format is always gzip",
 )
 @click.option(
     "--python",
     default=sys.executable,
     metavar="PYTHON",
     show_default="this one",
-    help="the interpreter",
+    help="the interpreter to record",
 )
 @naming
 @_gating

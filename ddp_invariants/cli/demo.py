@@ -23,9 +23,9 @@ def demo(context: click.Context, /, *, as_json: bool) -> None:
 
     print_text = for_people(as_json=as_json)
     print_text(
-        "Each case is a whole training run on real processes, which talk over gloo: how many "
-        "ranks, which model, which\n"
-        "batches, is drawn. What the ranks saw is judged by rules (`ddp-invariants rules`).\n\n"
+        "Each case is a whole training run on real processes, which communicate over gloo. The number of "
+        "ranks, the\n"
+        "model and the batches are drawn. Rules judge what the ranks recorded (`ddp-invariants rules`).\n\n"
         f"1. The reference, by {', '.join(_RULES)}:\n"
     )
     try:
@@ -45,9 +45,9 @@ def demo(context: click.Context, /, *, as_json: bool) -> None:
             )
             print_text(terminal.summary(ledger, list(_RULES)))
             print_text(
-                "\nIt is certified: every rule holds in each of these cases, in which it met "
-                "what it is about.\n\n"
-                f"2. The same wrapper, but it never divides by the number of ranks ({_FAULTY}):\n"
+                "\nIt is certified: every rule holds in each of these cases, and met the situations "
+                "that it needs.\n\n"
+                f"2. A wrapper that never divides by the number of ranks ({_FAULTY}):\n"
             )
             caught = None
             try:
@@ -66,12 +66,15 @@ def demo(context: click.Context, /, *, as_json: bool) -> None:
     if as_json:
         print_json(machine.demonstration(ledger, _RULES, _FAULTY, caught))
     if caught is None:
-        click.echo("ddp-invariants: nothing was found, and should have been", err=True)
+        click.echo(
+            "ddp-invariants: no violation was found, although this wrapper is wrong", err=True
+        )
         context.exit(VIOLATED)
     print_text(caught.report)
     print_text(
-        "\nAll ranks agree, and the gradient is wrong. Of the cases that show it this is the "
-        "smallest; what its line\n"
-        "`repeat` says runs it again. The rule is explained by `ddp-invariants rules GRAD-2`.\n\n"
-        "Your own: ddp-invariants certify my_package.ddp:MyDDP, or ddp-invariants init for a start."
+        "\nAll ranks agree, but the gradient is wrong. This is the smallest case that shows it. The "
+        "command after\n"
+        "`repeat` runs it again. `ddp-invariants rules GRAD-2` explains the rule.\n\n"
+        "Test your own with `ddp-invariants certify my_package.ddp:MyDDP`. `ddp-invariants init` "
+        "writes an adapter\nto start from."
     )

@@ -15,7 +15,7 @@ from ddp_invariants.processes.backends import BackendName, DeviceName
 from ddp_invariants.report import machine, terminal
 
 
-@click.command(short_help="Probe what an implementation takes.")
+@click.command(short_help="Probe the capabilities of an implementation.")
 @naming
 @placing
 @click.option(
@@ -23,14 +23,14 @@ from ddp_invariants.report import machine, terminal
     type=click.IntRange(1, LARGEST_WORLD_SIZE),
     default=4,
     show_default=True,
-    help="most ranks a probe may need",
+    help="largest number of ranks of a probe",
 )
 @click.option(
     "--deviations",
     type=click.Path(dir_okay=False, path_type=Path),
     multiple=True,
     metavar="FILE",
-    help="deviations that are expected, beside those shipped",
+    help="file of expected deviations, in addition to the shipped ones",
 )
 @click.option(
     "--pin",

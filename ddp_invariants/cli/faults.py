@@ -19,24 +19,28 @@ from ddp_invariants.report import machine
     "--only",
     metavar="NAME",
     multiple=True,
-    help="a fault, a control, a module of them or a rule; may be repeated",
+    help="a fault, a control, a module of faults, or a rule; repeatable",
 )
 @click.option(
-    "--seeds", type=click.IntRange(1), default=1, show_default=True, help="searches for each fault"
+    "--seeds",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="number of searches for each fault",
 )
 @click.option(
     "--control-cases",
     type=click.IntRange(0),
     default=2000,
     show_default=True,
-    help="cases of all controls together",
+    help="number of cases for all controls together",
 )
 @click.option(
     "--workers",
     type=click.IntRange(1),
     default=os.cpu_count() or 1,
     show_default="one per core",
-    help="processes that search",
+    help="number of processes that search",
 )
 @placing
 @with_json
@@ -105,8 +109,8 @@ def faults(
         click.echo(report.table(detections))
     if beyond:
         click.echo(
-            f"not run: {', '.join(beyond)}: wrong on a device alone, and the tensors are on "
-            "the CPU",
+            f"not run: {', '.join(beyond)}: these faults show only on a device, and the tensors "
+            "are on the CPU",
             err=True,
         )
         if not jobs:

@@ -51,7 +51,7 @@ def init(context: click.Context, /, folder: Path, *, as_json: bool) -> None:
                 file.write(text)
         except FileExistsError:
             left.append(path)
-            print_text(f"left as it is: {path}")
+            print_text(f"kept: {path} exists already")
         except OSError as error:
             click.echo(f"ddp-invariants: {path}: {error.strerror}", err=True)
         else:
@@ -62,6 +62,6 @@ def init(context: click.Context, /, folder: Path, *, as_json: bool) -> None:
     if not written:
         context.exit(USAGE)
     print_text(
-        f"\nNext: put your wrapper into {folder / _ADAPTER}, and then, there,\n"
+        f"\nNext: put your wrapper into {folder / _ADAPTER}, then run in that folder:\n"
         f"  ddp-invariants certify --ddp {_ADAPTER}:Adapter"
     )

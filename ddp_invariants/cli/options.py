@@ -29,13 +29,13 @@ def placing(command: Callable[..., Any]) -> Callable[..., Any]:
     device = click.option(
         "--device",
         type=click.Choice(DEVICES),
-        help="where tensors are (default: what the backend needs)",
+        help="device of the tensors (default: the one that the backend needs)",
     )
     backend = click.option(
         "--backend",
         type=click.Choice(BACKENDS),
         default="auto",
         show_default=True,
-        help="what ranks communicate over",
+        help="the backend over which ranks communicate",
     )
     return backend(device(command))

@@ -18,7 +18,7 @@ def with_json(command: Callable[..., Any]) -> Callable[..., Any]:
 
     With it the command prints only JSON on stdout. Errors still go to stderr.
     """
-    description = "print JSON, for machines (its keys are in docs/json.md)"
+    description = "print JSON (docs/json.md lists its keys)"
     return click.option("--json", "as_json", is_flag=True, help=description)(command)
 
 
@@ -56,4 +56,4 @@ def _plain(value: Any) -> Any:
         return str(value)
     if isinstance(value, Enum):
         return value.value
-    raise TypeError(f"{type(value).__name__} is nothing for JSON")
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")

@@ -58,5 +58,5 @@ def ranks(backend: BackendName, device: DeviceName | None, least: int) -> Iterat
         if job_ranks is not None and job_ranks.job.world_size < min(most, least):
             most, bounded = job_ranks.job.world_size, f"the job has {job_ranks.job.world_size}"
         if reason or most < least:
-            raise CaseError(f"not run: {reason or f'it takes {least} ranks; {bounded}'}")
+            raise CaseError(f"not run: {reason or f'this command needs {least} ranks; {bounded}'}")
         yield pool

@@ -31,7 +31,7 @@ from ddp_invariants.report import machine, terminal
     "own",
     multiple=True,
     metavar="FILE",
-    help="a file of Python that adds rules of your own; repeatable",
+    help="a Python file that adds your own rules; repeatable",
 )
 @with_json
 @click.pass_context
@@ -67,9 +67,8 @@ def replay(
         )
         if rule and rule not in ALL_RULES:
             raise CaseError(
-                f"{violation}: {rule} is none of the rules here, but of somebody's own: "
-                "--rules FILE names the "
-                "file of Python that adds it"
+                f"{violation}: there is no rule {rule} here. If it is your own, name the Python file "
+                "that adds it: --rules FILE"
             )
         with ranks(
             backend, device, case.ranks_needed if isinstance(case, TrainingCase) else 1
@@ -180,7 +179,7 @@ def _merged(stored: Named, named: Named, given: set[str], name: str) -> Named:
 
 @click.command(short_help="Write a stored violation as a script of plain torch.")
 @click.argument("violation", metavar="ID")
-@click.option("--unchecked", is_flag=True, help="print the script without having seen it fail")
+@click.option("--unchecked", is_flag=True, help="print the script without running it first")
 @with_json
 @click.pass_context
 def export(context: click.Context, /, violation: str, *, unchecked: bool, as_json: bool) -> None:
@@ -196,9 +195,7 @@ def export(context: click.Context, /, violation: str, *, unchecked: bool, as_jso
     try:
         stored = reading.read_any(records.find(violation))
         if not isinstance(stored, records.StoredViolation):
-            raise CaseError(
-                f"{violation} holds a bare case, which nothing is said to violate; replay it first"
-            )
+            raise CaseError(f"{violation} holds only a case, and no violation; replay it first")
         with Hosts() as hosts, Pool(hosts.addresses) as pool:
             text = exporting.script(pool, stored)
         unseen = "" if unchecked else exporting.not_shown(text, stored)

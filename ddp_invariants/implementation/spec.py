@@ -205,26 +205,26 @@ class Option:
 OPTIONS: dict[str, Option] = {
     "--ddp": Option(
         "NAME",
-        "DDP on trial: reference, torch, none, package.module:Name, path/to/file.py:Name, or "
+        "DDP under test: reference, torch, none, package.module:Name, path/to/file.py:Name, or "
         "course:path/to/adapters.py#KIND",
         "reference",
     ),
-    "--ddp-arg": Option("NAME=VALUE", "argument passed to it; repeatable", repeatable=True),
+    "--ddp-arg": Option("NAME=VALUE", "argument of the DDP; repeatable", repeatable=True),
     "--setup": Option(
         "CALL",
-        "call made first in every rank, as pkg.mod:init(dp_size=WORLD); repeatable",
+        "call made first in every rank, such as pkg.mod:init(dp_size=WORLD); repeatable",
         repeatable=True,
     ),
     "--start": Option(
         "METHOD",
-        "its method called before each step's batch (default: by its usual names; none: no call)",
+        "method called before each step's batch (default: found by common names; none: no call)",
     ),
-    "--finish": Option("METHOD", "its method called after backward (likewise)"),
+    "--finish": Option("METHOD", "method called after backward (likewise)"),
     "--after": Option("NAME", "free function called after backward"),
     "--opt": Option("NAME", "optimizer class that shards or synchronises"),
-    "--opt-arg": Option("NAME=VALUE", "argument passed to it; repeatable", repeatable=True),
-    "--sampler": Option("NAME", "sampler on trial, named likewise", "reference"),
-    "--sampler-arg": Option("NAME=VALUE", "argument passed to it; repeatable", repeatable=True),
+    "--opt-arg": Option("NAME=VALUE", "argument of the optimizer; repeatable", repeatable=True),
+    "--sampler": Option("NAME", "sampler under test, named in the same ways", "reference"),
+    "--sampler-arg": Option("NAME=VALUE", "argument of the sampler; repeatable", repeatable=True),
     "--declare": Option(
         "FILE", "TOML file of declarations (default: FILE.NAME.toml beside the implementation)"
     ),

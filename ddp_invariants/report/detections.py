@@ -62,7 +62,7 @@ def line(detection: Detection) -> str:
     result = (
         f"{detection.rule}, {detection.cause or detection.told}"
         if detection.is_caught
-        else detection.reason or "nothing found"
+        else detection.reason or "no violation found"
     )
     return (
         f"{detection.planted.host}: {detection.planted.name}, seed {detection.seed}: "
@@ -86,7 +86,7 @@ def _of_controls(detections: Iterable[Detection]) -> list[str]:
         if not detection.planted.is_fault and detection.is_caught:
             lines.append(
                 _field(
-                    "accused",
+                    "wrongly violated",
                     f"{detection.planted.target} (seed {detection.seed}): {detection.rule}, "
                     f"{detection.cause or 'no cause'}; "
                     f"{detection.case}",
@@ -95,7 +95,7 @@ def _of_controls(detections: Iterable[Detection]) -> list[str]:
         if detection.reason:
             lines.append(
                 _field(
-                    "unproved",
+                    "inconclusive",
                     f"{detection.planted.target} (seed {detection.seed}): "
                     f"{' '.join(detection.reason.split())}",
                 )
@@ -117,8 +117,8 @@ def _sum(total: Totals) -> list[str]:
             f"{total.unknown} with none"
         ),
         (
-            f"until the first counterexample, in the median: {total.median_cases:.0f} cases, "
+            f"median until the first counterexample: {total.median_cases:.0f} cases, "
             f"{total.median_seconds:.2f} s"
         ),
-        f"{total.control_cases:,} cases of controls: {total.accused} accusations",
+        f"{total.control_cases:,} cases of controls: {total.accused} false violations",
     ]

@@ -9,7 +9,7 @@ ENDED = {
     0: "certified",
     1: "violated",
     2: "inconclusive",
-    64: "cannot be put on trial",
+    64: "cannot be tested",
     130: "interrupted",
 }
 """The outcome of a session by exit status."""

@@ -83,7 +83,7 @@ def explain(name: str) -> RuleExplanation:
         instead = (
             f"did you mean {' or '.join(close)}?" if close else "`ddp-invariants rules` lists them"
         )
-        raise UnknownRuleError(f"{name}: no rule is called so; {instead}")
+        raise UnknownRuleError(f"{name}: there is no such rule; {instead}")
     judges = [
         rule_set[rule.id].judge
         for rule_set in (training.rules, sharding.rules)
@@ -138,16 +138,13 @@ def listing(explanations: Sequence[RuleExplanation]) -> str:
     for rule in explanations:
         table.add_row(rule.id, rule.level, escape(rule.requirement))
     return "\n".join(
-        [*terminal.table_lines(table), "", *_LEVELS, "`ddp-invariants rules ID` explains one."]
+        [*terminal.table_lines(table), "", *_LEVELS, "`ddp-invariants rules ID` explains one rule."]
     )
 
 
 _LEVELS = (
-    (
-        "core: of every implementation; capability: where one is offered; declared: where it is "
-        "declared; observed: told,"
-    ),
-    "never judged.",
+    "core: for every implementation; capability: only if the implementation offers it;",
+    "declared: only if it is declared; observed: reported, never judged.",
 )
 
 
@@ -159,7 +156,7 @@ def text(rule: RuleExplanation) -> str:
         ("source", [rule.source]),
         ("judged", judged),
         ("needs", ["; ".join(rule.needs)]),
-        ("not claimed where", ["; ".join(rule.not_claimed)]),
+        ("not claimed if", ["; ".join(rule.not_claimed)]),
         ("catches", [f"{fault.name}: {fault.error}" for fault in rule.faults]),
         ("code", [rule.code]),
         ("property", [rule.property]),
@@ -171,7 +168,7 @@ def text(rule: RuleExplanation) -> str:
         if text
     ]
     search = (
-        f"`ddp-invariants faults --only {rule.id}` searches for what it catches."
+        f"`ddp-invariants faults --only {rule.id}` searches for these faults."
         if rule.faults
         else ""
     )

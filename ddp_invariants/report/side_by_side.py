@@ -35,7 +35,7 @@ def text(results: Mapping[str, SessionResult]) -> str:
         if len({*standings} - {"", Standing.UNKNOWN.value}) > 1:
             capabilities.add_row(capability, *standings)
     verdicts.add_section()
-    verdicts.add_row("all in all", *(ENDED[result.status] for result in results.values()))
+    verdicts.add_row("outcome", *(ENDED[result.status] for result in results.values()))
     lines = ["", "side by side", *table_lines(verdicts), ""]
     lines += (
         table_lines(capabilities)

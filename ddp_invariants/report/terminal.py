@@ -64,14 +64,13 @@ def not_exported(stored: StoredViolation, reason: str) -> str:
     """Explain why a script is not handed out."""
     perturbed = isinstance(stored.case, TrainingCase) and stored.case.perturbation.kind != "none"
     reservation = (
-        "; the case changes the timing of collectives, which a script does for Python calls at most"
+        "; the case changes the timing of collectives, and a script can delay only Python calls"
         if perturbed
         else ""
     )
     return (
-        f"a script of {stored.failure.rule} was written, but it does not show the violation: "
-        f"{reason}{reservation}. --unchecked "
-        "prints it all the same"
+        f"the script for {stored.failure.rule} does not show the violation: {reason}{reservation}. "
+        "--unchecked prints the script anyway"
     )
 
 
@@ -82,11 +81,10 @@ def effect_of_pin(discovery: Discovery, path: object) -> str:
         for probe in (*discovery.probed, *discovery.dealt)
         if probe.standing is Standing.WRONG
     ]
-    lines = [f"pinned in {path}: a capability that changes will be told"]
+    lines = [f"pinned in {path}: if a capability changes, a later session reports it"]
     lines += [
-        f"{name} is silently wrong, and declared unsupported there: it is printed, and no "
-        "longer judged; take it out of "
-        "the file to have it judged"
+        f"{name} is silently wrong; the file declares it unsupported, so it is reported and no "
+        "longer judged. Remove it from the file to have it judged"
         for name in wrong
     ]
     return "\n".join(lines)
@@ -104,9 +102,8 @@ def passing_failures(stored: Iterable[StoredViolation]) -> str:
     rules = [failure.failure.rule for failure in failures]
     keys = " or ".join(rule.replace("-", "").lower() for rule in rules)
     heading = (
-        f"the session fails: breaches of {', '.join(rules)} were seen in cases drawn for other "
-        "rules; run with "
-        f'-k "{keys}" to have them judged and shrunk, or replay what was seen first:'
+        f"the session fails: cases drawn for other rules violated {', '.join(rules)}; run with "
+        f'-k "{keys}" to judge and shrink these failures, or replay the first of each:'
     )
     return "\n".join(
         [
@@ -168,7 +165,7 @@ def under_test(discovery: Discovery, *, verbose: bool) -> list[str]:
         ("sampler", discovery.sampler, discovery.declared_sampler, discovery.sampler["driven"]),
     ):
         lines.append(
-            f"{side} on trial: {described['name']} = {described['target']} ({described['version']})"
+            f"{side} under test: {described['name']} = {described['target']} ({described['version']})"
         )
         lines += [f"  declared  {line}" for line in to_toml(side, declared).splitlines()[1:]]
         lines += [f"  driven    {line}" for line in driven] if verbose else []
@@ -237,11 +234,11 @@ def _notes(entry: Entry) -> str:
     crashed = [reason for reason in entry.unjudged if "the rule itself crashed" in reason]
     notes = [text for text in (entry.not_claimed, entry.not_run) if text]
     notes += (
-        [f"{entry.observed[0]:.2f} to {entry.observed[1]:.2f} times a ring all-reduce"]
+        [f"{entry.observed[0]:.2f} to {entry.observed[1]:.2f} times the bytes of a ring all-reduce"]
         if entry.observed
         else []
     )
     notes += crashed[:1]
-    notes += [f"breached in {entry.seen} cases"] if entry.seen else []
+    notes += [f"failed in {entry.seen} cases"] if entry.seen else []
     notes += [f"refused in {refused} cases"] if refused else []
     return "; ".join(notes)

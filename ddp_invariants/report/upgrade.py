@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 _KINDS = {
     "rule": "rules",
-    "discrete": "what must match exactly",
+    "discrete": "values that must match exactly",
     "number": "numbers beyond their bounds",
     "rounding": "numbers within their bounds",
 }
@@ -23,7 +23,7 @@ def comparison(sides: "tuple[Environment, Environment]", outcome: "Gated") -> st
     lines = [
         f"old  {sides[0]} ({sides[0].python})",
         f"new  {sides[1]} ({sides[1].python})",
-        f"{outcome.cases:,} cases on both, and those it took to make them smaller",
+        f"{outcome.cases:,} cases on both, and more to shrink the differences",
     ]
     for kind, title in _KINDS.items():
         changes = [change for change in outcome.found if change.difference.kind == kind]
@@ -44,14 +44,18 @@ def comparison(sides: "tuple[Environment, Environment]", outcome: "Gated") -> st
                 if text
             ]
     lines += (
-        ["", "speed and memory, new over old, never judged", *map(_ratio_line, outcome.pace)]
+        [
+            "",
+            "speed and memory, ratios of new to old, never judged",
+            *map(_ratio_line, outcome.pace),
+        ]
         if outcome.pace
         else []
     )
     lines += [
         "",
         *(
-            f"accepted, and not seen: {change.change!r}; take it out of the file"
+            f"accepted but not seen: {change.change!r}; remove it from the file"
             for change in outcome.stale
         ),
     ]
@@ -72,7 +76,7 @@ def _ratio_line(ratio: "Ratio") -> str:
 
 
 _OUTCOMES = {
-    0: "SAME: nothing changed that is judged",
-    1: "CHANGED: beyond what is accepted",
-    2: "INCONCLUSIVE: something differed once, and not again",
+    0: "SAME: no judged value changed",
+    1: "CHANGED: some changes are not accepted",
+    2: "INCONCLUSIVE: a difference was seen once, and not again",
 }

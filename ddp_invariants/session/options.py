@@ -31,7 +31,10 @@ def add(parser: pytest.Parser) -> None:
             action="append" if option.repeatable else "store",
         )
     group.addoption(
-        "--profile", default="default", choices=sorted(PROFILES), help="how many cases per property"
+        "--profile",
+        default="default",
+        choices=sorted(PROFILES),
+        help="number of cases per property",
     )
     group.addoption(
         "--cases",
@@ -59,45 +62,45 @@ def add(parser: pytest.Parser) -> None:
         "--isolation",
         default="pooled",
         choices=("pooled", "fresh"),
-        help="keep ranks between cases, or make new processes and groups for each",
+        help="pooled: keep ranks between cases; fresh: new processes and groups for each case",
     )
     group.addoption(
         "--backend",
         default="auto",
         choices=backends.BACKENDS,
-        help="what ranks communicate over; what this machine or version cannot do is reported "
-        "as not run",
+        help="the backend over which ranks communicate; if this machine or this torch lacks it, the "
+        "rules are reported as not run",
     )
     group.addoption(
         "--device",
         default=None,
         choices=backends.DEVICES,
-        help="where tensors are (default: what the backend needs)",
+        help="device of the tensors (default: the one that the backend needs)",
     )
     group.addoption(
         "--deviations",
         default=[],
         action="append",
         metavar="FILE",
-        help="deviations that are expected, beside those shipped; repeatable",
+        help="file of expected deviations, in addition to the shipped ones; repeatable",
     )
     group.addoption(
         "--certificate",
         default=None,
         metavar="FILE",
-        help="write FILE.json and its page FILE.html; either may be named",
+        help="write FILE.json and its page FILE.html; give either name",
     )
     group.addoption(
         "--badge",
         default=None,
         metavar="FILE",
-        help="write a badge as shields.io's endpoint takes it",
+        help="write a badge for shields.io's endpoint",
     )
     group.addoption(
         "--replay",
         default=None,
         metavar="FILE",
-        help="judge the case in FILE instead of drawing any",
+        help="judge the case in FILE instead of drawing cases",
     )
 
 
@@ -115,16 +118,14 @@ def check(config: pytest.Config) -> None:
     output_files(config).check()
     if option.replay is not None and (option.certificate or option.badge):
         raise CaseError(
-            "--replay judges one case: no certificate comes of it; leave out --certificate and "
-            "--badge"
+            "--replay judges one case and makes no certificate: leave out --certificate and --badge"
         )
     if option.replay is not None:
         case = reading.read(Path(option.replay))
         if isinstance(case, TrainingCase) and case.ranks_needed > option.max_world_size:
             raise CaseError(
-                f"{option.replay}: the case needs {case.ranks_needed} ranks, more than "
-                "--max-world-size "
-                f"{option.max_world_size} allows; raise it"
+                f"{option.replay}: the case needs {case.ranks_needed} ranks, but --max-world-size is "
+                f"{option.max_world_size}: raise it"
             )
 
 

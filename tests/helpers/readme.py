@@ -202,7 +202,7 @@ def rules_page() -> str:
             "judged": " ".join(rule.judged.split()),
             "source": rule.source,
             "needs": "; ".join(rule.needs),
-            "not claimed where it": "; ".join(rule.not_claimed),
+            "not claimed if it": "; ".join(rule.not_claimed),
             "must catch": faults,
             "code": (
                 f"`ddp_invariants/{rule.code.partition(':')[0]}`, "

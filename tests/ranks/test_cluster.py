@@ -464,7 +464,7 @@ def test_what_cannot_be_run_here_is_not_run_and_certifies_nothing(
 
 @pytest.mark.parametrize(
     ("ranks", "status", "said"),
-    [(3, 0, "FIXED: "), (2, 1, "not run: it takes 3 ranks; the job has 2")],
+    [(3, 0, "FIXED: "), (2, 1, "not run: this command needs 3 ranks; the job has 2")],
 )
 def test_a_case_is_replayed_by_a_job(tmp_path: Path, ranks: int, status: int, said: str) -> None:
     """A job replays a case on its processes, if they suffice.

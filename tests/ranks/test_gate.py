@@ -488,9 +488,9 @@ def test_equal_sides_are_the_same_and_accepted_changes_that_do_not_show_are_told
     assert done.returncode == 0, done.stdout + done.stderr
     assert "SAME" in done.stdout
     assert (
-        "accepted, and not seen: 'discrete: warning FutureWarning: this will change'" in done.stdout
+        "accepted but not seen: 'discrete: warning FutureWarning: this will change'" in done.stdout
     )
-    assert "speed and memory, new over old, never judged" in done.stdout
+    assert "speed and memory, ratios of new to old, never judged" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -674,7 +674,10 @@ def test_a_recorded_side_is_compared(command: Command, tmp_path: Path) -> None:
     assert "discrete: warning FutureWarning: this will change" in done.stdout
     refused = command(*against)
     assert refused.returncode == 64
-    assert "it is of --ddp torch --sampler torch, and the reference is on trial" in refused.stderr
+    assert (
+        "it was recorded for --ddp torch --sampler torch, but the reference is under test"
+        in refused.stderr
+    )
     assert command("compare").returncode == 64
     assert command(*against, "--old", "python").returncode == 64
 

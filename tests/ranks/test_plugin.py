@@ -52,7 +52,7 @@ BAD_OPTIONS: list[tuple[list[str], str]] = [
     ),
     (
         ["--replay", "case.json", "--badge", "badge.json"],
-        "--replay judges one case: no certificate comes of it",
+        "--replay judges one case and makes no certificate",
     ),
 ]
 
@@ -79,10 +79,7 @@ def test_a_case_for_more_ranks_than_allowed_is_refused(
     path.write_text(to_json(TrainingCase(model=Model(1, (Layer("linear"),)), world_size=5)))
     done = under_pytest("properties/", "--replay", str(path))
     assert done.returncode == 64
-    assert (
-        f"{path}: the case needs 5 ranks, more than --max-world-size 4 allows; raise it"
-        in output_of(done)
-    )
+    assert f"{path}: the case needs 5 ranks, but --max-world-size is 4: raise it" in output_of(done)
 
 
 def test_a_violation_is_reported_and_its_repeat_line_repeats_it(
@@ -149,7 +146,7 @@ def test_what_is_seen_while_another_rule_is_tested_fails_the_session(under_pytes
         r"GRAD-2 +inconclusive .*seen in \d+ cases while other rules were tested", done.stdout
     )
     why = (
-        r"the session fails: breaches of .*GRAD-2.* were seen in cases drawn for other rules; "
+        r"the session fails: cases drawn for other rules violated .*GRAD-2.*; "
         r"run with -k .*grad2"
     )
     assert re.search(why, done.stdout)
@@ -185,7 +182,7 @@ def test_a_constructor_that_raises_is_inconclusive_under_xdist_too(under_pytest:
     assert done.returncode == 2
     assert "rank 0 raised NotImplementedError in wrap of step 0: to be" in done.stdout
     assert " violated" not in done.stdout
-    assert "ddp on trial: tests/helpers/unjudged.py:RaisesOnWrap" in done.stdout
+    assert "ddp under test: tests/helpers/unjudged.py:RaisesOnWrap" in done.stdout
     assert "seed 7, profile default, 5 cases per property" in done.stdout
     assert re.search(r"GRAD-2 +inconclusive", done.stdout)
 

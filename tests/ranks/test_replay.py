@@ -814,7 +814,7 @@ def test_a_script_that_shows_nothing_is_not_handed_out(
     Path("bare.json").write_text(to_json(SMALLEST))
     done = command("export", "bare.json")
     assert (done.exit_code, done.stdout) == (64, "")
-    assert "holds a bare case, which nothing is said to violate" in done.stderr
+    assert "holds only a case, and no violation" in done.stderr
 
 
 def test_a_stored_violation_is_read_as_it_was_written(pool: Pool, tmp_path: Path) -> None:

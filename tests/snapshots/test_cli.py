@@ -136,7 +136,7 @@ def test_a_package_ships_its_adapter_as_an_entry_point(session: Session, tmp_pat
     (info / "entry_points.txt").write_text("[ddp_invariants.ddp]\nshipped = shipped_ddp:Adapter\n")
     (tmp_path / "shipped_ddp.py").write_text((ROOT / SHAPES).read_text())
     done = run(*ONE_RULE, "--ddp", "shipped", "-v", path=str(tmp_path))
-    assert "ddp on trial: shipped = shipped_ddp:Adapter" in done.stdout
+    assert "ddp under test: shipped = shipped_ddp:Adapter" in done.stdout
     assert "driven    adapter with wrap, after_backward" in done.stdout
     misspelt = run(*ONE_RULE, "--ddp", "shiped", path=str(tmp_path))
     assert misspelt.returncode == 64
@@ -178,7 +178,7 @@ def test_faults_are_searched_for_and_counted(session: Session) -> None:
     assert lines[-3].startswith(
         "1 searches for planted faults: 1 (100.0 %) caught, 1 (100.0 %) by the right rule"
     )
-    assert lines[-1] == "60 cases of controls: 0 accusations"
+    assert lines[-1] == "60 cases of controls: 0 false violations"
 
 
 def test_what_faults_came_to_is_json_too(session: Session) -> None:

@@ -62,10 +62,13 @@ def invoke(*words: str) -> Result:
         (["certify", "--nonsense"], "No such option"),
         (["certify", "--profile", "slow"], "'slow' is not one of"),
         (["certify", "--cases", "many"], "'many' is not a valid integer"),
-        (["certify", "torch", "--ddp", "torch"], "either NAME or --ddp"),
-        (["certify", "sampler:torch", "--sampler", "torch"], "either NAME or --sampler"),
+        (["certify", "torch", "--ddp", "torch"], "name the ddp by NAME or by --ddp, not by both"),
+        (
+            ["certify", "sampler:torch", "--sampler", "torch"],
+            "name the sampler by NAME or by --sampler",
+        ),
         (["discover", "--max-world-size", "0"], "0 is not in the range"),
-        (["rules", "GRAD-200"], "no rule is called so"),
+        (["rules", "GRAD-200"], "there is no such rule"),
         (["replay", "no-such-id"], "there is no"),
         (["compare"], "either --old or --baseline"),
         (["faults", "--only", "NeverDivide"], "did you mean NeverDivides?"),
@@ -217,7 +220,7 @@ def test_several_are_judged_one_after_another_and_compared(
     assert [len(certificate.violations) for certificate in certificates] == [1, 0]
     page = (tmp_path / "both.html").read_text()
     assert all(words in page for words in (NEVER_DIVIDES, "torch", "violated"))
-    assert "comparison: both.html, of 2 certificates beside it" in done.stderr
+    assert "comparison: both.html, of the 2 certificates beside it" in done.stderr
     rows = done.stderr.partition("side by side")[2].splitlines()
     assert ["GRAD-2", "violated"] in [row.split() for row in rows]
     assert ["SHARD-1", "holds", "holds"] in [row.split() for row in rows]
@@ -317,7 +320,7 @@ def test_a_comparison_tells_what_differs_and_what_was_not_looked_at() -> None:
     assert ["GRAD-2", "holds", "violated", "holds"] in rows
     assert ["unused", "silently wrong", "refused"] in rows
     assert not any(row[0] in ("tied", "shuffle") for row in rows)
-    assert ["all in all", "certified", "violated", "inconclusive", "cannot be put on trial"] in rows
+    assert ["outcome", "certified", "violated", "inconclusive", "cannot be tested"] in rows
     assert text.endswith("\nother: 1 capabilities were not probed")
 
 
@@ -347,7 +350,7 @@ def test_every_rule_is_explained() -> None:
     listed = json.loads(invoke("rules", "--json").output)
     assert [entry["id"] for entry in listed] == list(SHIPPED)
     assert (
-        "no rule is called so; did you mean LOSS-1 or LOSS-2 or LOSS-3?"
+        "there is no such rule; did you mean LOSS-1 or LOSS-2 or LOSS-3?"
         in invoke("rules", "loss").output
     )
     assert "did you mean GRAD-" in invoke("rules", "gard-2").output
@@ -507,7 +510,7 @@ def test_what_init_writes_certifies_and_nothing_is_overwritten(tmp_path: Path) -
     (tmp_path / "ddp_invariants_adapter.py").write_text("# ours\n")
     again = command("init", str(tmp_path), at=tmp_path)
     assert again.returncode == 64
-    assert again.stdout.count("left as it is: ") == 2
+    assert again.stdout.count("kept: ") == 2
     assert (tmp_path / "ddp_invariants_adapter.py").read_text() == "# ours\n"
 
 
@@ -576,7 +579,7 @@ def test_a_rule_of_ones_own_is_certified_and_shrunk_like_any_other(
     unknown = invoke("replay", repeat[1])
     assert unknown.exit_code == 64
     assert (
-        "COMM-100 is none of the rules here, but of somebody's own: --rules FILE names"
+        "there is no rule COMM-100 here. If it is your own, name the Python file that adds it"
         in unknown.output
     )
     for text, message in (("1 / 0", "it raised ZeroDivisionError"), ("", "it adds no rule")):

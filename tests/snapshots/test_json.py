@@ -83,7 +83,7 @@ def test_what_slow_commands_print_has_the_keys_of_the_document() -> None:
         "holds",
         "certified",
         {},
-        "cannot be put on trial",
+        "cannot be tested",
     )
     seen = machine.demonstration(
         ledger(), ["GRAD-2"], "wrong", Violation("told", failure, SMALLEST)
