@@ -135,42 +135,21 @@ def certify(
     from ddp_invariants.processes import job
     from ddp_invariants.report import machine
 
-    given = [
-        given_option
-        for given_option in _of_plugin()
-        if context.get_parameter_source(str(given_option.name)) is not ParameterSource.DEFAULT
-    ]
-    for option in ("ddp", "sampler"):
-        if option in {given_option.name for given_option in given} and any(
-            name.startswith(_SAMPLER) == (option == "sampler") for name in names
-        ):
-            raise click.UsageError(f"name the {option} by NAME or by --{option}, not by both")
-    certificate = context.params["certificate"] if len(set(names)) > 1 else None
-    if certificate is not None and Path(certificate).suffix not in (".html", ".json"):
-        raise click.UsageError(f"--certificate {certificate}: expected FILE.json or FILE.html")
-    given = [
-        given_option
-        for given_option in given
-        if given_option.name != "certificate" or certificate is None
-    ]
-    words = [
-        word
-        for given_option in given
-        for word in _words(given_option, context.params[str(given_option.name)])
-    ]
+    words = _plugin_words(context, names)
+    compared = context.params["certificate"] if len(set(names)) > 1 else None
     status = job.enter()
     if status is not None:  # This was one of a job's other processes.
         context.exit(status)
     # A single case is judged at once, and a job has one process that judges: a worker would not be
     # worth its start.
-    usual = context.get_parameter_source("workers") is ParameterSource.DEFAULT
-    alone = workers == "0" or (usual and (context.params["replay"] or job.led() is not None))
+    by_default = context.get_parameter_source("workers") is ParameterSource.DEFAULT
+    in_process = workers == "0" or (
+        by_default and (context.params["replay"] or job.led() is not None)
+    )
     words += [
-        *([] if alone else ["-n", workers]),
+        *([] if in_process else ["-n", workers]),
         *(["-k", only] if only else []),
         *["-v"] * verbose,
-    ]
-    words += [
         *(["-x"] if exitfirst else []),
         *([f"--junitxml={junitxml}"] if junitxml else []),
         *context.meta["behind"],
@@ -178,15 +157,40 @@ def certify(
     status = INCONCLUSIVE
     try:
         with text_aside() if as_json else nullcontext():
-            results = _judged(names, words, certificate and Path(certificate))
-        status = min(
-            (given_option.status for given_option in results.values()), key=_WORST_FIRST.index
-        )
+            results = _judged(names, words, compared and Path(compared))
+        status = min((result.status for result in results.values()), key=_WORST_FIRST.index)
         if as_json:
             print_json(machine.certification(results, status))
     finally:
         job.leave(status)
     context.exit(status)
+
+
+def _plugin_words(context: click.Context, names: tuple[str, ...]) -> list[str]:
+    """Return the given options of the plugin as words of pytest's command line.
+
+    If several implementations are compared, each has a certificate of its own, so that option is
+    left out.
+
+    Raises:
+        click.UsageError: Two options contradict each other, or a file has the wrong type.
+    """
+    given = {
+        str(option.name): option
+        for option in _of_plugin()
+        if context.get_parameter_source(str(option.name)) is not ParameterSource.DEFAULT
+    }
+    for side in ("ddp", "sampler"):
+        if side in given and any(
+            name.startswith(_SAMPLER) == (side == "sampler") for name in names
+        ):
+            raise click.UsageError(f"name the {side} by NAME or by --{side}, not by both")
+    certificate = context.params["certificate"]
+    if len(set(names)) > 1 and certificate is not None:
+        if Path(certificate).suffix not in (".html", ".json"):
+            raise click.UsageError(f"--certificate {certificate}: expected FILE.json or FILE.html")
+        given.pop("certificate", None)
+    return [word for name, option in given.items() for word in _words(option, context.params[name])]
 
 
 def _judged(
@@ -207,11 +211,11 @@ def _judged(
     results: dict[str, SessionResult] = {}
     for name in dict.fromkeys(names or ("",)):
         sampler = name.startswith(_SAMPLER)
-        on_trial = (
+        named = (
             [f"--{'sampler' if sampler else 'ddp'}={name.removeprefix(_SAMPLER)}"] if name else []
         )
-        of_its_own = [f"--certificate={_beside(compared, name)}"] if compared is not None else []
-        results[name] = run_session([*words, *of_its_own, *on_trial], of_sampler=sampler)
+        certificate = [f"--certificate={_beside(compared, name)}"] if compared is not None else []
+        results[name] = run_session([*words, *certificate, *named], of_sampler=sampler)
         if results[name].status == INTERRUPTED:
             break
     if len(names) > 1:

@@ -4,7 +4,7 @@ import datetime as dt
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,10 +13,13 @@ from ddp_invariants.cli.options import naming
 from ddp_invariants.cli.output import print_json, with_json
 from ddp_invariants.errors import UNUSABLE_INPUT, unusable
 from ddp_invariants.implementation.spec import named
-from ddp_invariants.implementation.spec import options as on_trial
+from ddp_invariants.implementation.spec import options as naming_options
 from ddp_invariants.processes.hosts import Hosts
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.report import machine, upgrade
+
+if TYPE_CHECKING:
+    from ddp_invariants.upgrades.baseline import Answer, Head
 
 
 def _gating(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -30,6 +33,29 @@ def _gating(command: Callable[..., Any]) -> Callable[..., Any]:
             name, type=kind, default=default, show_default=True, help=description
         )(command)
     return command
+
+
+def _read_baseline(path: Path, given: str) -> "tuple[Head, list[Answer]]":
+    """Return a baseline.
+
+    Args:
+        path: The file that `record` wrote.
+        given: The options that name the implementation under test.
+
+    Raises:
+        BaselineError: The file is no baseline, or one of another implementation.
+    """
+    # Imported here, as below.
+    from ddp_invariants.errors import BaselineError
+    from ddp_invariants.upgrades.baseline import read
+
+    head, answers = read(path)
+    if head.options != given:
+        recorded, named_now = (options or "the reference" for options in (head.options, given))
+        raise BaselineError(
+            f"{path}: it was recorded for {recorded}, but {named_now} is under test"
+        )
+    return head, answers
 
 
 @click.command(short_help="Compare two interpreters: the gate of an upgrade.")
@@ -92,7 +118,6 @@ def compare(
     # Imported here: they import Hypothesis, which the other commands do not need.
     from ddp_invariants.errors import BaselineError
     from ddp_invariants.upgrades import gate, question
-    from ddp_invariants.upgrades.baseline import read
 
     if bool(old) == (baseline is not None):
         raise click.UsageError("give either --old or --baseline")
@@ -104,15 +129,7 @@ def compare(
         if scripts is not None:  # Done first, before the long run, because it may fail.
             scripts.mkdir(parents=True, exist_ok=True)
         if baseline is not None:
-            head, answered = read(baseline)
-            given = on_trial(ddp, sampler)
-            if head.options != given:
-                names = [
-                    given_options or "the reference" for given_options in (head.options, given)
-                ]
-                raise BaselineError(
-                    f"{baseline}: it was recorded for {names[0]}, but {names[1]} is under test"
-                )
+            head, answered = _read_baseline(baseline, naming_options(ddp, sampler))
             there, here = head.environment, gate.side(new)
             with Hosts(new) as after, Pool(after.addresses) as second:
                 outcome = gate.against(

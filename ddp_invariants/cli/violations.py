@@ -59,7 +59,7 @@ def replay(
     with joined(context):
         for file in own:
             _add_rules(file)
-        stored, ddp, sampler = _found(context, violation, options)
+        stored, ddp, sampler = _stored_and_named(context, violation, options)
         case, rule = (
             (stored.case, stored.failure.rule)
             if isinstance(stored, records.StoredViolation)
@@ -137,7 +137,9 @@ def _given(context: click.Context, options: dict[str, Any]) -> list[str]:
     ]
 
 
-def _found(context: click.Context, name: str, options: dict[str, Any]) -> tuple[Any, Ddp, Sampler]:
+def _stored_and_named(
+    context: click.Context, name: str, options: dict[str, Any]
+) -> tuple[Any, Ddp, Sampler]:
     """Return the stored violation or case, and the implementation to run it on.
 
     This is the implementation it was found with, unless an option says otherwise.

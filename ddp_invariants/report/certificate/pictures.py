@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from ddp_invariants.cases.formats import FloatArray
-from ddp_invariants.invariants.diagnosis.excerpts import SMALL, Mismatch, ShardMap, Timeline
+from ddp_invariants.invariants.diagnosis.excerpts import SMALL, Mismatch, Sent, ShardMap, Timeline
 from ddp_invariants.report.certificate.certificate import RuleAccount
 from ddp_invariants.search.ledger import TENTHS
 
@@ -167,31 +167,9 @@ def timeline(name: str, view: Timeline) -> str:
             number = 0
             for sent in lane.sent:
                 number += sent.of_gradients
-                short = sent.told.partition(" ")[0]
-                until = end * 1.04 if sent.waited is None else sent.waited
-                axes.add_patch(
-                    Rectangle(
-                        (sent.launched, row + 0.2),
-                        max(until - sent.launched, end * 0.004),
-                        0.6,
-                        facecolor=_RANKS[0 if sent.of_gradients else 2],
-                        edgecolor=_INK,
-                        linewidth=0.6,
-                        linestyle="--" if sent.waited is None else "-",
-                        hatch="////" if view.withheld else None,
-                    )
-                )
-                if sent.waited is not None and sent.asynchronous:
-                    axes.plot([until, until], [row + 0.05, row + 0.95], color=_INK, linewidth=2)
-                axes.text(
-                    until + end * 0.008,
-                    row + 0.5,
-                    (str(number) if sent.of_gradients else short)
-                    + (" never waited for" if sent.waited is None else ""),
-                    va="center",
-                    fontsize=8,
-                )
-                ticks.append((row + 0.5, f"reduction {number}" if sent.of_gradients else short))
+                label = f"{number}" if sent.of_gradients else sent.told.partition(" ")[0]
+                _draw_collective(axes, row, sent, label, end, withheld=view.withheld)
+                ticks.append((row + 0.5, f"reduction {label}" if sent.of_gradients else label))
                 row += 1
             if not lane.sent:
                 ticks.append((row + 0.5, "no collective"))
@@ -206,6 +184,43 @@ def timeline(name: str, view: Timeline) -> str:
         axes.set_xlabel(f"ms; step {view.step}")
 
     return _drawn(name, (7.5, 0.8 + 0.24 * rows), draw)
+
+
+def _draw_collective(
+    axes: Axes, row: float, sent: Sent, label: str, end: float, *, withheld: bool
+) -> None:
+    """Draw a collective as a bar from its start until the program waits for it.
+
+    Args:
+        axes: The picture.
+        row: The top of the bar's row.
+        sent: The collective.
+        label: The text behind the bar.
+        end: The time of the last event, in ms.
+        withheld: True if the harness withheld the result.
+    """
+    until = end * 1.04 if sent.waited is None else sent.waited
+    axes.add_patch(
+        Rectangle(
+            (sent.launched, row + 0.2),
+            max(until - sent.launched, end * 0.004),
+            0.6,
+            facecolor=_RANKS[0 if sent.of_gradients else 2],
+            edgecolor=_INK,
+            linewidth=0.6,
+            linestyle="--" if sent.waited is None else "-",
+            hatch="////" if withheld else None,
+        )
+    )
+    if sent.waited is not None and sent.asynchronous:
+        axes.plot([until, until], [row + 0.05, row + 0.95], color=_INK, linewidth=2)
+    axes.text(
+        until + end * 0.008,
+        row + 0.5,
+        label + (" never waited for" if sent.waited is None else ""),
+        va="center",
+        fontsize=8,
+    )
 
 
 def buckets(name: str, view: Timeline) -> str:
