@@ -45,17 +45,17 @@ def test_grad6_the_bucket_cap_does_not_matter(trial: Trial) -> None:
     trial.certify("GRAD-6")
 
 
-def test_grad7_what_is_not_finite_reaches_every_rank(trial: Trial) -> None:
+def test_grad7_nonfinite_values_reach_every_rank(trial: Trial) -> None:
     """NaN or infinity in one rank's batch shows in every rank's gradients."""
     trial.certify("GRAD-7")
 
 
-def test_grad8_what_is_accumulated_is_reduced_once(trial: Trial) -> None:
+def test_grad8_accumulated_gradients_are_reduced_once(trial: Trial) -> None:
     """Under no_sync nothing is sent; the next step yields the mean of the accumulated gradients."""
     trial.certify("GRAD-8")
 
 
-def test_grad9_what_is_unused_counts_as_zero(trial: Trial) -> None:
+def test_grad9_unused_parameters_count_as_zero(trial: Trial) -> None:
     """A rank that does not use a parameter counts as zero in the mean, which all ranks get.
 
     Some ranks or all ranks leave the parameter unused, at some steps or at every step.

@@ -19,7 +19,7 @@ def test_live2_a_caught_exception_does_no_harm(trial: Trial) -> None:
     trial.certify("LIVE-2")
 
 
-def test_live3_a_death_is_told_to_the_others(trial: Trial) -> None:
+def test_live3_others_fail_when_a_rank_dies(trial: Trial) -> None:
     """After a rank is killed, the other ranks get an error soon."""
     trial.certify("LIVE-3")
 
@@ -29,7 +29,7 @@ def test_live4_nothing_is_left_behind(trial: Trial) -> None:
     trial.certify("LIVE-4")
 
 
-def test_live5_what_happens_between_steps_does_no_harm(trial: Trial) -> None:
+def test_live5_actions_between_steps_do_no_harm(trial: Trial) -> None:
     """Between-steps actions do not disturb training.
 
     The actions are evaluations, forwards without a backward, new learning rates, freezing and

@@ -11,7 +11,7 @@ from ddp_invariants.records.evidence import Slot, Tensors
 
 
 @dataclass(frozen=True)
-class Difference:
+class TensorDifference:
     """A difference between two records.
 
     Attributes:
@@ -25,7 +25,7 @@ class Difference:
     words: str
 
 
-def parted(wanted: Tensors, actual: Tensors, owner: str) -> Difference | None:
+def parted(wanted: Tensors, actual: Tensors, owner: str) -> TensorDifference | None:
     """Return the first difference in any bit between two records.
 
     Args:
@@ -39,7 +39,7 @@ def parted(wanted: Tensors, actual: Tensors, owner: str) -> Difference | None:
     if wanted.layout is actual.layout and wanted.bits == actual.bits:
         return None
     if len(wanted.layout.slots) != len(actual.layout.slots):
-        return Difference(
+        return TensorDifference(
             "",
             "all tensors",
             f"{len(actual.layout.slots)} tensors, {owner} {len(wanted.layout.slots)}",
@@ -53,7 +53,7 @@ def parted(wanted: Tensors, actual: Tensors, owner: str) -> Difference | None:
         )
         start_wanted, start_actual = start_wanted + size_wanted, start_actual + size_actual
         if expected != got:
-            return Difference(
+            return TensorDifference(
                 expected.name, _place(expected), f"{_kind(got)}, {owner} {_kind(expected)}"
             )
         if bits_wanted != bits_actual:
@@ -71,7 +71,7 @@ def _place(slot: Slot) -> str:
 
 def _bit_difference(
     wanted: Tensors, actual: Tensors, slot: Slot, owner: str, bits_wanted: bytes, bits_actual: bytes
-) -> Difference:
+) -> TensorDifference:
     width = slot.nbytes // slot.numbers
     differs = (
         (np.frombuffer(bits_wanted, np.uint8) != np.frombuffer(bits_actual, np.uint8))
@@ -80,7 +80,7 @@ def _bit_difference(
     )
     first = int(np.argmax(differs))
     expected, got = wanted.by_name[slot.name].ravel(), actual.by_name[slot.name].ravel()
-    return Difference(
+    return TensorDifference(
         slot.name,
         _place(slot),
         f"{number(got[first])} at {slot.place(first)}, {owner} "
@@ -99,7 +99,9 @@ def number(value: float) -> str:
     return format(float(value), ".9g")
 
 
-def outside(tensors: Tensors, values_P: FloatArray, ball: Ball, tally: Tally) -> Difference | None:
+def outside(
+    tensors: Tensors, values_P: FloatArray, ball: Ball, tally: Tally
+) -> TensorDifference | None:
     """Return the first place where values lie outside a ball.
 
     Args:
@@ -134,4 +136,4 @@ def outside(tensors: Tensors, values_P: FloatArray, ball: Ball, tally: Tally) ->
         f"{largest:.2g} ({allowed:.2g} "
         f"allowed{', since this arithmetic is exact' if allowed == 0 else ''})"
     )
-    return Difference(slot.name, _place(slot), words)
+    return TensorDifference(slot.name, _place(slot), words)

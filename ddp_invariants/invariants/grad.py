@@ -409,7 +409,7 @@ def any_bucket_cap(view: EvidenceView, tally: Tally) -> Failure | None:
     after="LIVE-5",
     script=Script(checks=("twin", "spread", "held"), follows_scaler=True),
 )
-def what_is_not_finite_spreads(view: EvidenceView, tally: Tally) -> Failure | None:
+def nonfinite_values_spread(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare each element with the sum that IEEE arithmetic gives."""
     poison = view.case.poison
     if poison is None:

@@ -211,7 +211,7 @@ FORWARD_ERROR, BACKWARD_ERROR = "an exception in forward", "an exception in back
     counts_when_injected=True,
     script=Script(checks=(*MEAN, "surfaced")),
 )
-def a_caught_exception_does_no_harm(view: EvidenceView, tally: Tally) -> Failure | None:
+def steps_after_a_caught_exception_are_right(view: EvidenceView, tally: Tally) -> Failure | None:
     """Judge cases with an injected exception: it must reach the user, and every step must be right.
 
     If the same case without the exception is wrong too, the exception is not the cause.
@@ -268,7 +268,7 @@ def a_caught_exception_does_no_harm(view: EvidenceView, tally: Tally) -> Failure
     costs=4,
     counts_when_injected=True,
 )
-def a_death_is_told_to_the_others(view: EvidenceView, tally: Tally) -> Failure | None:
+def others_fail_when_a_rank_dies(view: EvidenceView, tally: Tally) -> Failure | None:
     """Judge cases in which a rank is killed as a step starts.
 
     No other rank can have that step's mean. A rank that fails with an error is ended too, as the
@@ -418,7 +418,7 @@ INTERLUDES: dict[BetweenStepsKind, str] = {
     after="PARAM-5",
     counts_when_injected=True,
 )
-def interludes_do_no_harm(view: EvidenceView, tally: Tally) -> Failure | None:
+def steps_after_other_actions_are_right(view: EvidenceView, tally: Tally) -> Failure | None:
     """Judge cases with between-steps actions: every step's gradients and update must be right."""
     case = view.case
     if not any(action.kind in INTERLUDES for action in case.between_steps):

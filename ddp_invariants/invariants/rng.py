@@ -118,7 +118,7 @@ def _pairs(case: TrainingCase, drawn: list[dict[int, Tensors]]) -> list[Pair]:
         for first, second in combinations(sorted(by_number), 2)
         if made(first) == made(second)
     ]
-    return [pair for pair in pairs if len(pair.one.bits) == len(pair.other.bits)]
+    return [pair for pair in pairs if len(pair.first.bits) == len(pair.second.bits)]
 
 
 def _failure(view: EvidenceView, pair: Pair) -> Failure:

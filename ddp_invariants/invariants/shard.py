@@ -89,9 +89,9 @@ class ShardView:
         return unit * (n // unit) if self.case.data.drop_last else unit * ceil(n / unit)
 
     @property
-    def dealt(self) -> shards_of.Dealt:
+    def yielded(self) -> shards_of.YieldedShards:
         """The shards, as the diagnosis of causes needs them."""
-        return shards_of.Dealt(self.case, self.epochs, self.total)
+        return shards_of.YieldedShards(self.case, self.epochs, self.total)
 
     def where(self, epoch: int) -> str:
         """Return an epoch and the sizes of the case in words."""
@@ -127,7 +127,7 @@ def equal_lengths_in_range(view: ShardView, tally: Tally) -> Failure | None:
                 view.where(epoch),
                 f"{counts}",
             )
-            return caused(failure, shards_of.of_lengths(view.dealt, shards))
+            return caused(failure, shards_of.of_lengths(view.yielded, shards))
         if max(counts) > ceil(data.samples / w) and view.declared.padding == "none":
             failure = Failure(
                 "SHARD-1",
@@ -136,11 +136,12 @@ def equal_lengths_in_range(view: ShardView, tally: Tally) -> Failure | None:
                 f"{counts}, expected at most {ceil(data.samples / w)}",
             )
             return caused(
-                failure, shards_of.of_length(view.dealt, shards, shards[counts.index(max(counts))])
+                failure,
+                shards_of.of_length(view.yielded, shards, shards[counts.index(max(counts))]),
             )
         for rank, (shard, length) in enumerate(zip(shards, view.answer["lengths"], strict=True)):
             # An iterable need not have a `len`.
-            if length not in (None, len(shard)) or len(shard) >= view.dealt.endless:
+            if length not in (None, len(shard)) or len(shard) >= view.yielded.endless:
                 fact = (
                     "len(sampler) is not the number of indices it yields"
                     if length is not None
@@ -152,7 +153,7 @@ def equal_lengths_in_range(view: ShardView, tally: Tally) -> Failure | None:
                     f"rank {rank}, {view.where(epoch)}",
                     f"len {length}, yields {len(shard)}",
                 )
-                return caused(failure, shards_of.of_length(view.dealt, shards, shard, length))
+                return caused(failure, shards_of.of_length(view.yielded, shards, shard, length))
             bad = [index for index in shard if not 0 <= index < data.samples]
             if bad:
                 return Failure(
@@ -193,7 +194,7 @@ def shards_cover_the_dataset(view: ShardView, tally: Tally) -> Failure | None:
                 view.where(epoch),
                 f"{len(union)} distinct, expected {view.total}; shards {_brief(shards)}",
             )
-            return caused(failure, shards_of.of_overlap_or_loss(view.dealt, epoch, shards))
+            return caused(failure, shards_of.of_overlap_or_loss(view.yielded, epoch, shards))
         missing = sorted(set(range(data.samples)) - union)
         if not data.drop_last and missing:
             failure = Failure(
@@ -203,7 +204,7 @@ def shards_cover_the_dataset(view: ShardView, tally: Tally) -> Failure | None:
                 f"indices {missing[:8]} are in no shard "
                 f"({len(missing)} of {data.samples}); shards {_brief(shards)}",
             )
-            return caused(failure, shards_of.of_overlap_or_loss(view.dealt, epoch, shards))
+            return caused(failure, shards_of.of_overlap_or_loss(view.yielded, epoch, shards))
     return None
 
 
@@ -246,7 +247,7 @@ def shards_are_disjoint(view: ShardView, tally: Tally) -> Failure | None:
                 f"{repeated} repetitions, {allowed} allowed; index {index} occurs {most} times "
                 f"on ranks {owners}; shards {_brief(shards)}",
             )
-            return caused(failure, shards_of.of_overlap_or_loss(view.dealt, epoch, shards))
+            return caused(failure, shards_of.of_overlap_or_loss(view.yielded, epoch, shards))
     return None
 
 
@@ -443,7 +444,7 @@ def equal_numbers_of_batches(view: ShardView, tally: Tally) -> Failure | None:
             where,
             f"{batches}, expected {expected} on every rank",
         )
-        return caused(failure, shards_of.of_batches(view.dealt, batches))
+        return caused(failure, shards_of.of_batches(view.yielded, batches))
     promised = view.answer["promised"]
     if promised != batches and None not in promised:
         failure = Failure(
@@ -452,7 +453,7 @@ def equal_numbers_of_batches(view: ShardView, tally: Tally) -> Failure | None:
             f"batch size {size}, {view.where(view.case.epochs[-1])}",
             f"{promised}, it yields {batches}",
         )
-        return caused(failure, shards_of.of_promised_batches(view.dealt, promised))
+        return caused(failure, shards_of.of_promised_batches(view.yielded, promised))
     return None
 
 

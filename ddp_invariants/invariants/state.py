@@ -37,7 +37,7 @@ _KEPT: tuple[tuple[str, Moment, Moment], ...] = (
     excluded=(lacks("saves no state", "state"),),
     after="PARAM-4",
 )
-def what_is_loaded_is_what_was_saved(view: EvidenceView, tally: Tally) -> Failure | None:
+def loaded_state_is_the_saved_state(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare parameters, buffers and the optimizer's state of cases that save and load.
 
     PARAM-3 judges the later steps. If another number of ranks loads the state, this rule judges its

@@ -13,12 +13,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ddp_invariants.situations.capability import BASE
 from ddp_invariants.errors import HarnessError, LoadFailure
 from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.invariants import judge
 from ddp_invariants.processes.hosts import Hosts, environment
 from ddp_invariants.processes.pool import Pool
+from ddp_invariants.situations.capability import BASE
 
 _STARTING = 120.0
 """Seconds an interpreter may take to import torch."""

@@ -403,9 +403,9 @@ def test_a_timeline_is_what_the_ranks_noted() -> None:
     )
     more = timeline(replace(WITHHELD, ranks=ranks))
     assert more is not None
-    assert [(sent.told, sent.launched, sent.of_gradients) for sent in more.lanes[0].sent[:1]] == [
-        ("broadcast (float32 x 4 0)", -100.0, False)
-    ]
+    assert [
+        (sent.description, sent.launched, sent.of_gradients) for sent in more.lanes[0].sent[:1]
+    ] == [("broadcast (float32 x 4 0)", -100.0, False)]
     assert [sent.of_gradients for sent in more.lanes[0].sent] == [False, True, True]
     assert more.buckets == picture.buckets
     assert "broadcast never waited for" in pictures.timeline("it", more)
@@ -432,7 +432,7 @@ def test_a_heat_map_shows_who_is_off_and_nothing_where_nobody_is() -> None:
     agreement = mismatch(moved, "PARAM-1")
     assert agreement is not None
     assert agreement.step == 2
-    assert "against rank 0's" in agreement.what
+    assert "against rank 0's" in agreement.label
 
 
 def test_a_source_digest_covers_the_files_a_class_refers_to_and_no_others(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from ddp_invariants.cases.program import Data, Optimizer
 from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.invariants import judge
 from ddp_invariants.invariants.compare import outside, parted
-from ddp_invariants.invariants.diagnosis.reductions import Asked, predictions
+from ddp_invariants.invariants.diagnosis.reductions import ReducedGradient, predictions
 from ddp_invariants.invariants.rule import Tally
 from ddp_invariants.invariants.view import EvidenceView
 from ddp_invariants.oracle import balls, complexes, training
@@ -259,7 +259,7 @@ def test_what_became_of_the_parts_is_named_and_a_near_miss_is_not(kind: str, hel
     g_W = np.array([[[1.0, 2.0], [3.0, -5.0]], [[2.5, -1.0], [-0.5, 8.0]]])
 
     def named(held_W: np.ndarray) -> set[str]:
-        gradient = Asked(
+        gradient = ReducedGradient(
             EvidenceView(right()),
             0,
             "layers.0.weight",

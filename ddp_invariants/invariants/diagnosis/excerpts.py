@@ -52,7 +52,7 @@ class Sent:
     """One collective of one rank.
 
     Attributes:
-        told: The collective in words, with the place that issued it.
+        description: The collective in words, with the place that issued it.
         launched: Start time, in milliseconds from the beginning of the picture.
         waited: Time of the wait in the same unit; None if nobody waited for it.
         asynchronous: True if the caller requested a handle to wait for.
@@ -61,7 +61,7 @@ class Sent:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
-    told: str
+    description: str
     launched: float
     waited: float | None = None
     asynchronous: bool = False
@@ -129,7 +129,7 @@ class Mismatch:
     """The distance of each rank from the expected values, parameter by parameter.
 
     Attributes:
-        what: The compared values, in words.
+        label: The compared values, in words.
         step: The step.
         names: The parameters, largest distance first.
         largest: By parameter and rank, the largest difference of an element in units of the largest
@@ -139,7 +139,7 @@ class Mismatch:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
-    what: str
+    label: str
     step: int
     names: tuple[str, ...]
     largest: tuple[tuple[float | None, ...], ...]

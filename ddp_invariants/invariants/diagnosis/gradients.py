@@ -13,7 +13,7 @@ from ddp_invariants.cases.formats import ROUNDOFF, FloatArray
 from ddp_invariants.invariants.diagnosis import affected, events
 from ddp_invariants.invariants.diagnosis.causes import caused
 from ddp_invariants.invariants.diagnosis.predictions import CUT_OFF, FLOAT16_MAX, Prediction
-from ddp_invariants.invariants.diagnosis.reductions import Asked, predictions
+from ddp_invariants.invariants.diagnosis.reductions import ReducedGradient, predictions
 from ddp_invariants.invariants.view import EvidenceView
 from ddp_invariants.records.evidence import Slot, Tensors
 from ddp_invariants.records.verdict import Cause, Failure
@@ -60,7 +60,7 @@ def _slot(tensors: Tensors, name: str) -> Slot:
     return next(slot for slot in tensors.layout.slots if slot.name == name)
 
 
-def _gradient(view: EvidenceView, step: int, name: str) -> Asked | None:
+def _gradient(view: EvidenceView, step: int, name: str) -> ReducedGradient | None:
     """Return a parameter's gradient on all ranks with its parts.
 
     Returns:
@@ -93,7 +93,7 @@ def _gradient(view: EvidenceView, step: int, name: str) -> Asked | None:
     kept = view.case.zero_grad == "never" and before_W is not None
     left_W = before_W if kept and before_W is not None else np.zeros_like(held_W)
     slot = _slot(reduced[0], name)
-    return Asked(
+    return ReducedGradient(
         view,
         step,
         name,
@@ -106,7 +106,7 @@ def _gradient(view: EvidenceView, step: int, name: str) -> Asked | None:
     )
 
 
-def _words(gradient: Asked, prediction: Prediction, rank: int) -> str:
+def _words(gradient: ReducedGradient, prediction: Prediction, rank: int) -> str:
     """Return a cause in words, about the failure's rank or else about the first wrong rank."""
     if gradient.wrong_W[rank]:
         return prediction.words(rank)

@@ -25,7 +25,7 @@ class Prediction:
         kind: The kind of the cause.
         held_W: The predicted values, shape (W, …).
         words: The cause in words, for a given rank.
-        others_W: Further values that the explanation allows, elementwise, such as those of other
+        alternatives_W: Further values that the explanation allows, elementwise, such as those of other
             orders of summation.
         slack: The tolerance, if it differs from that of a sum of the ranks' gradients: 0 for a
             copy.
@@ -35,7 +35,7 @@ class Prediction:
     kind: str
     held_W: FloatArray
     words: Callable[[int], str]
-    others_W: tuple[FloatArray, ...] = ()
+    alternatives_W: tuple[FloatArray, ...] = ()
     slack: FloatArray | float | None = None
     common: bool = False
 
@@ -43,7 +43,7 @@ class Prediction:
         """Return a mask of the elements that match the prediction. Shape (W, …)."""
         tolerance = tolerance if self.slack is None else np.asarray(self.slack)
         close = np.zeros(held_W.shape, bool)
-        for predicted_W in (self.held_W, *self.others_W):
+        for predicted_W in (self.held_W, *self.alternatives_W):
             # After an overflow in a lower precision the distance to itself is not a number.
             close |= (np.abs(held_W - predicted_W) <= tolerance) | np.isclose(
                 held_W, predicted_W, 0, 0, equal_nan=True

@@ -28,7 +28,7 @@ from ddp_invariants.invariants.view import EvidenceView
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReducedGradient:
     """One parameter's gradient on all ranks, and its parts.
 
     Attributes:
@@ -110,7 +110,7 @@ class Asked:
         return bool((np.abs(prediction.held_W - self.right) > self.tolerance).any())
 
 
-def predictions(gradient: Asked) -> Iterator[Prediction]:
+def predictions(gradient: ReducedGradient) -> Iterator[Prediction]:
     """Yield all known explanations; their order has no effect."""
     if gradient.users and gradient.wrong_W.any() and not gradient.wrong_W[gradient.users].any():
         yield Prediction(
@@ -141,7 +141,7 @@ def predictions(gradient: Asked) -> Iterator[Prediction]:
     yield from _of_withholding(gradient)
 
 
-def _of_one_rank(gradient: Asked) -> Iterator[Prediction]:
+def _of_one_rank(gradient: ReducedGradient) -> Iterator[Prediction]:
     g_W, world_size = gradient.g_W, len(gradient.g_W)
     yield Prediction(
         "never reduced",
@@ -168,7 +168,7 @@ def _of_one_rank(gradient: Asked) -> Iterator[Prediction]:
         )
 
 
-def _of_another_divisor(gradient: Asked) -> Iterator[Prediction]:
+def _of_another_divisor(gradient: ReducedGradient) -> Iterator[Prediction]:
     mean, world_size = gradient.mean, len(gradient.g_W)
     if gradient.summed:
         yield everywhere(
@@ -229,7 +229,7 @@ def _of_another_divisor(gradient: Asked) -> Iterator[Prediction]:
             )
 
 
-def _of_some_ranks(gradient: Asked) -> Iterator[Prediction]:
+def _of_some_ranks(gradient: ReducedGradient) -> Iterator[Prediction]:
     """Yield means over the wrong ranks: a subgroup, one rank left out, or one counted twice."""
     g_W, world_size = gradient.g_W, len(gradient.g_W)
     for rank in range(world_size):
@@ -266,7 +266,7 @@ def _of_some_ranks(gradient: Asked) -> Iterator[Prediction]:
         yield from _of_subgroups(gradient, size)
 
 
-def _of_unused(gradient: Asked) -> Iterator[Prediction]:
+def _of_unused(gradient: ReducedGradient) -> Iterator[Prediction]:
     """Yield values in which a rank that does not use the parameter does not count as zero."""
     world_size, users, summed = len(gradient.g_W), gradient.users, gradient.g_W.sum(0)
     if len(users) == world_size or gradient.left_W.any():
@@ -298,7 +298,7 @@ def _of_unused(gradient: Asked) -> Iterator[Prediction]:
             )
 
 
-def _of_subgroups(gradient: Asked, size: int) -> Iterator[Prediction]:
+def _of_subgroups(gradient: ReducedGradient, size: int) -> Iterator[Prediction]:
     """Yield means over groups of `size` neighbouring ranks, or over every `size`-th rank."""
     g_W, world_size = gradient.g_W, len(gradient.g_W)
     neighbours = [
@@ -323,7 +323,7 @@ def _of_subgroups(gradient: Asked, size: int) -> Iterator[Prediction]:
         )
 
 
-def _of_another_operation(gradient: Asked) -> Iterator[Prediction]:
+def _of_another_operation(gradient: ReducedGradient) -> Iterator[Prediction]:
     g_W, world_size = gradient.g_W, len(gradient.g_W)
     if world_size == 1:
         return
@@ -351,7 +351,7 @@ def _of_another_operation(gradient: Asked) -> Iterator[Prediction]:
         )
 
 
-def _of_accumulation(gradient: Asked) -> Iterator[Prediction]:
+def _of_accumulation(gradient: ReducedGradient) -> Iterator[Prediction]:
     fresh_KW, world_size, count = gradient.fresh_KW, len(gradient.g_W), len(gradient.fresh_KW)
     if count == 1:
         return
@@ -415,7 +415,7 @@ def _of_accumulation(gradient: Asked) -> Iterator[Prediction]:
         )
 
 
-def _of_the_step_before(gradient: Asked) -> Iterator[Prediction]:
+def _of_the_step_before(gradient: ReducedGradient) -> Iterator[Prediction]:
     # If no rank uses the parameter, it can only hold a gradient that was left in place.
     if gradient.before_W is None or not gradient.users:
         return
@@ -443,7 +443,7 @@ def _of_the_step_before(gradient: Asked) -> Iterator[Prediction]:
         )
 
 
-def _of_the_element_order(gradient: Asked) -> Iterator[Prediction]:
+def _of_the_element_order(gradient: ReducedGradient) -> Iterator[Prediction]:
     world_size = len(gradient.g_W)
     known = [
         everywhere(
@@ -475,7 +475,7 @@ def _of_the_element_order(gradient: Asked) -> Iterator[Prediction]:
         )
 
 
-def _of_low_precision(gradient: Asked) -> Iterator[Prediction]:
+def _of_low_precision(gradient: ReducedGradient) -> Iterator[Prediction]:
     for dtype in LOW:
         if ROUNDOFF[dtype] > gradient.roundoff and len(gradient.g_W) > 1:
             values = [
@@ -494,7 +494,7 @@ def _of_low_precision(gradient: Asked) -> Iterator[Prediction]:
             )
 
 
-def _of_a_limit(gradient: Asked) -> Iterator[Prediction]:
+def _of_a_limit(gradient: ReducedGradient) -> Iterator[Prediction]:
     """Yield values cut off at the float16 limit: before the reduction, or after it."""
     terms = len(gradient.g_W) if gradient.summed else 1
     before = terms * gradient.g_W.clip(-FLOAT16_MAX, FLOAT16_MAX).mean(0)
@@ -502,7 +502,7 @@ def _of_a_limit(gradient: Asked) -> Iterator[Prediction]:
         yield everywhere("cut off", value, len(gradient.g_W), CUT_OFF)
 
 
-def _of_a_part(gradient: Asked) -> Iterator[Prediction]:
+def _of_a_part(gradient: ReducedGradient) -> Iterator[Prediction]:
     """Yield values with a range of elements left out and the rest right.
 
     For complex elements the range covers both parts.
@@ -548,7 +548,7 @@ def _of_a_part(gradient: Asked) -> Iterator[Prediction]:
             )
 
 
-def _of_complex_numbers(gradient: Asked) -> Iterator[Prediction]:
+def _of_complex_numbers(gradient: ReducedGradient) -> Iterator[Prediction]:
     """Yield values with the real or imaginary parts left out or lost, or with the sign changed."""
     if not gradient.complex:
         return
@@ -581,7 +581,7 @@ def _of_complex_numbers(gradient: Asked) -> Iterator[Prediction]:
     )
 
 
-def _of_another_parameter(gradient: Asked) -> Iterator[Prediction]:
+def _of_another_parameter(gradient: ReducedGradient) -> Iterator[Prediction]:
     view, world_size = gradient.view, len(gradient.g_W)
     local = [view.every_rank("local", number) for number in view.micro_steps(gradient.step)]
     for other_name in local[0][0].by_name:
@@ -609,7 +609,7 @@ def _of_another_parameter(gradient: Asked) -> Iterator[Prediction]:
             )
 
 
-def _of_crossing(gradient: Asked) -> Iterator[Prediction]:
+def _of_crossing(gradient: ReducedGradient) -> Iterator[Prediction]:
     """Yield one rank's gradient mixed with that of the other branch.
 
     This happens if reductions are matched in the order in which gradients become ready.
@@ -649,7 +649,7 @@ def _of_crossing(gradient: Asked) -> Iterator[Prediction]:
     )
 
 
-def _of_withholding(gradient: Asked) -> Iterator[Prediction]:
+def _of_withholding(gradient: ReducedGradient) -> Iterator[Prediction]:
     if gradient.view.case.perturbation.kind != "withheld":
         return
     world_size = len(gradient.g_W)

@@ -21,7 +21,7 @@ _MANY = 40
 
 
 @dataclass(frozen=True)
-class Dealt:
+class YieldedShards:
     """The shards that a sampler yielded.
 
     Attributes:
@@ -50,12 +50,12 @@ class Dealt:
         return self.total // self.case.world_size
 
 
-def of_lengths(dealt: Dealt, shards: Shards) -> list[Cause]:
+def of_lengths(yielded: YieldedShards, shards: Shards) -> list[Cause]:
     """Return the causes of different numbers of indices on the ranks."""
-    n, w, counts = dealt.samples, dealt.case.world_size, [len(shard) for shard in shards]
+    n, w, counts = yielded.samples, yielded.case.world_size, [len(shard) for shard in shards]
     repeated = sum(counts) - len({index for shard in shards for index in shard})
     causes = []
-    if sum(counts) == n and not repeated and not dealt.case.data.drop_last:
+    if sum(counts) == n and not repeated and not yielded.case.data.drop_last:
         causes.append(
             Cause(
                 "no padding",
@@ -63,56 +63,56 @@ def of_lengths(dealt: Dealt, shards: Shards) -> list[Cause]:
                 "wait for ever",
             )
         )
-    if 2 * n < dealt.total and counts == [len(range(rank, 2 * n, w)) for rank in range(w)]:
+    if 2 * n < yielded.total and counts == [len(range(rank, 2 * n, w)) for rank in range(w)]:
         causes.append(
             Cause(
                 "padding short",
                 f"the order is padded with one slice of itself, which holds N = {n} indices: "
-                f"{2 * n} in all, where {dealt.total} are to be dealt out",
+                f"{2 * n} in all, where {yielded.total} are to be dealt out",
             )
         )
-    return [*causes, *_of_slices(dealt, shards)]
+    return [*causes, *_of_slices(yielded, shards)]
 
 
 def of_length(
-    dealt: Dealt, shards: Shards, shard: list[int], length: int | None = None
+    yielded: YieldedShards, shards: Shards, shard: list[int], length: int | None = None
 ) -> list[Cause]:
     """Return the causes of a wrong `len`, or of a shard that is longer than its share."""
-    if len(shard) >= dealt.endless:
+    if len(shard) >= yielded.endless:
         return [
             Cause("endless", f"it yields without end: it was left alone after {len(shard)} indices")
         ]
-    causes = [*_of_the_ranks(dealt, shards), *_of_slices(dealt, shards)]
-    if length is not None and len(shard) == dealt.share:
+    causes = [*_of_the_ranks(yielded, shards), *_of_slices(yielded, shards)]
+    if length is not None and len(shard) == yielded.share:
         causes += [Cause("len of the dataset", f"len is that of the whole dataset, {length}")] * (
-            length == dealt.samples
+            length == yielded.samples
         )
-        batches = ceil(dealt.total / dealt.case.data.batch_size)
+        batches = ceil(yielded.total / yielded.case.data.batch_size)
         causes += [Cause("len of all batches", f"len is that of all ranks' batches, {length}")] * (
             length == batches
         )
     return causes
 
 
-def of_batches(dealt: Dealt, batches: list[int]) -> list[Cause]:
+def of_batches(yielded: YieldedShards, batches: list[int]) -> list[Cause]:
     """Return the cause of different numbers of DataLoader batches on the ranks."""
-    size, counts = dealt.case.data.batch_size, [len(shard) for shard in dealt.epochs[-1][1]]
+    size, counts = yielded.case.data.batch_size, [len(shard) for shard in yielded.epochs[-1][1]]
     if batches != [ceil(count / size) for count in counts]:
         return []
     unlike = [
-        f"rank {rank} yields {count}" for rank, count in enumerate(counts) if count != dealt.share
+        f"rank {rank} yields {count}" for rank, count in enumerate(counts) if count != yielded.share
     ]
     return [
         Cause(
             "uneven shards",
-            f"{', '.join(unlike)} indices where a share is {dealt.share}, whatever len says",
+            f"{', '.join(unlike)} indices where a share is {yielded.share}, whatever len says",
         )
     ]
 
 
-def of_promised_batches(dealt: Dealt, promised: list[int]) -> list[Cause]:
+def of_promised_batches(yielded: YieldedShards, promised: list[int]) -> list[Cause]:
     """Return the cause of a DataLoader `len` that differs from the number of its batches."""
-    counts = [len(shard) for shard in dealt.epochs[-1][1]]
+    counts = [len(shard) for shard in yielded.epochs[-1][1]]
     return [
         Cause("len counts indices", "len of a sampler of batches counts indices, not batches")
     ] * (promised == counts)
@@ -152,17 +152,17 @@ def of_workers(parts: list[list[int]], whole: list[int], rank: int, shards: Shar
     return [cause for cause, fits in causes if fits]
 
 
-def of_overlap_or_loss(dealt: Dealt, epoch: int, shards: Shards) -> list[Cause]:
+def of_overlap_or_loss(yielded: YieldedShards, epoch: int, shards: Shards) -> list[Cause]:
     """Return the causes of samples that are lost or appear twice."""
     return [
-        *_of_the_ranks(dealt, shards),
-        *_of_random_orders(dealt, epoch),
-        *_of_slices(dealt, shards),
+        *_of_the_ranks(yielded, shards),
+        *_of_random_orders(yielded, epoch),
+        *_of_slices(yielded, shards),
     ]
 
 
-def _of_the_ranks(dealt: Dealt, shards: Shards) -> Iterator[Cause]:
-    n, w = dealt.samples, dealt.case.world_size
+def _of_the_ranks(yielded: YieldedShards, shards: Shards) -> Iterator[Cause]:
+    n, w = yielded.samples, yielded.case.world_size
     if w > 1 and n and all(shard == shards[0] for shard in shards) and not _repeats(shards[0]):
         if len(shards[0]) == n:
             yield Cause(
@@ -179,20 +179,22 @@ def _repeats(indices: list[int]) -> bool:
     return len(set(indices)) < len(indices)
 
 
-def _excess(dealt: Dealt, shards: Shards) -> int:
+def _excess(yielded: YieldedShards, shards: Shards) -> int:
     """Return the number of repetitions beyond padding."""
     indices = [index for shard in shards for index in shard]
     return (
         len(indices)
         - len(set(indices))
-        - max(0, 0 if dealt.case.data.drop_last else dealt.total - dealt.samples)
+        - max(0, 0 if yielded.case.data.drop_last else yielded.total - yielded.samples)
     )
 
 
-def _of_random_orders(dealt: Dealt, epoch: int) -> Iterator[Cause]:
-    n, w, first = dealt.samples, dealt.case.world_size, dict(dealt.epochs)
-    every = [shard for _, shards in dealt.epochs for shard in shards]
-    if not dealt.case.data.shuffle or any(not 0 <= index < n for shard in every for index in shard):
+def _of_random_orders(yielded: YieldedShards, epoch: int) -> Iterator[Cause]:
+    n, w, first = yielded.samples, yielded.case.world_size, dict(yielded.epochs)
+    every = [shard for _, shards in yielded.epochs for shard in shards]
+    if not yielded.case.data.shuffle or any(
+        not 0 <= index < n for shard in every for index in shard
+    ):
         return
     inside = [shard for shard in every if _repeats(shard)]
     if all(len(shard) <= n for shard in every):
@@ -211,9 +213,9 @@ def _of_random_orders(dealt: Dealt, epoch: int) -> Iterator[Cause]:
     if inside or w == 1:
         return
     constant = [
-        rank for rank in range(w) if len({tuple(shards[rank]) for _, shards in dealt.epochs}) == 1
+        rank for rank in range(w) if len({tuple(shards[rank]) for _, shards in yielded.epochs}) == 1
     ]
-    agreed = [number for number, shards in dealt.epochs if _excess(dealt, shards) <= 0]
+    agreed = [number for number, shards in yielded.epochs if _excess(yielded, shards) <= 0]
     if n < _MANY or not agreed:
         yield Cause(
             "shuffled differently",
@@ -234,10 +236,10 @@ def _of_random_orders(dealt: Dealt, epoch: int) -> Iterator[Cause]:
         )
 
 
-def _of_slices(dealt: Dealt, shards: Shards) -> Iterator[Cause]:
+def _of_slices(yielded: YieldedShards, shards: Shards) -> Iterator[Cause]:
     """Yield causes that take wrong parts of a right order."""
-    n, w, counts = dealt.samples, dealt.case.world_size, [len(shard) for shard in shards]
-    flat, data = [index for shard in shards for index in shard], dealt.case.data
+    n, w, counts = yielded.samples, yielded.case.world_size, [len(shard) for shard in shards]
+    flat, data = [index for shard in shards for index in shard], yielded.case.data
     if n % w and counts == [n // w] * w and not _repeats(flat) and not data.drop_last:
         chunks = not data.shuffle and n // w > 1 and flat == list(range(len(flat)))
         yield Cause(
@@ -245,24 +247,24 @@ def _of_slices(dealt: Dealt, shards: Shards) -> Iterator[Cause]:
             f"each rank yields N // W = {n // w} indices{', a contiguous chunk' * chunks}, none "
             f"twice: the last N mod W = {n % w} samples are dropped although drop_last is off",
         )
-    cut = n - n % dealt.case.data.batch_size
+    cut = n - n % yielded.case.data.batch_size
     if cut < n and set(flat) == set(range(cut)) and not (data.drop_last or data.shuffle):
         yield Cause(
             "short batch lost",
             f"the last batch, a short one, is lost: {n} mod {data.batch_size} samples",
         )
-    short = dealt.share % data.batch_size
-    if short and counts == [dealt.share - short] * w and not _repeats(flat):
+    short = yielded.share % data.batch_size
+    if short and counts == [yielded.share - short] * w and not _repeats(flat):
         yield Cause(
             "short batches lost",
-            f"each rank's last batch, a short one, is lost: {short} of {dealt.share} indices",
+            f"each rank's last batch, a short one, is lost: {short} of {yielded.share} indices",
         )
     if data.drop_last and n % w and counts == [ceil(n / w)] * w and set(flat) == set(range(n)):
         yield Cause(
             "drop_last ignored",
             f"each rank yields {ceil(n / w)} indices, as without drop_last: it is ignored",
         )
-    twice = [range(dealt.total)[rank::w][rank::w] for rank in range(w)]
+    twice = [range(yielded.total)[rank::w][rank::w] for rank in range(w)]
     if w > 1 and (
         shards == [[place % n for place in places] for places in twice]
         if n and not data.shuffle
@@ -273,7 +275,7 @@ def _of_slices(dealt: Dealt, shards: Shards) -> Iterator[Cause]:
         )
     if data.shuffle or not n:
         return
-    order, size = [index % n for index in range(dealt.total)], dealt.share
+    order, size = [index % n for index in range(yielded.total)], yielded.share
     wrong = {
         "order[r :: W][:-1]": [order[rank::w][:-1] for rank in range(w)],
         "order[r + 1 :: W]": [order[rank + 1 :: w] for rank in range(w)],
@@ -294,8 +296,8 @@ def _of_slices(dealt: Dealt, shards: Shards) -> Iterator[Cause]:
     extra = Counter(flat) - Counter(range(n))
     if (
         len(extra) == 1
-        and len(flat) == dealt.total
-        and next(iter(extra.values())) > ceil(dealt.total / n) - 1
+        and len(flat) == yielded.total
+        and next(iter(extra.values())) > ceil(yielded.total / n) - 1
     ):
         yield Cause("padding repeats one", f"all padding is index {next(iter(extra))}")
 

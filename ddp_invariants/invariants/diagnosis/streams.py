@@ -20,15 +20,15 @@ class Pair:
     Attributes:
         rank, micro: The rank and micro-step of the first forward.
         other_rank, other_micro: The rank and micro-step of the second forward.
-        one, other: The numbers that the first and the second forward drew; equally many.
+        first, second: The numbers that the first and the second forward drew; equally many.
     """
 
     rank: int
     micro: int
     other_rank: int
     other_micro: int
-    one: Tensors
-    other: Tensors
+    first: Tensors
+    second: Tensors
 
     @property
     def of_two_ranks(self) -> bool:
@@ -38,12 +38,12 @@ class Pair:
     @property
     def bits(self) -> int:
         """Number of random bits that each of the two forwards drew."""
-        return self.one.layout.starts[-1]
+        return self.first.layout.starts[-1]
 
     @property
     def alike(self) -> bool:
         """True if both forwards drew the same numbers."""
-        return self.one.bits == self.other.bits
+        return self.first.bits == self.second.bits
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def of_the_generator(view: EvidenceView, failure: Failure, compared: list[Pair])
 
 
 def _guesses(case: TrainingCase, compared: list[Pair]) -> Iterator[_Guess]:
-    first = next((pair.one for pair in compared if (pair.rank, pair.micro) == (0, 0)), None)
+    first = next((pair.first for pair in compared if (pair.rank, pair.micro) == (0, 0)), None)
     of_rank_0 = first is not None and _is_of(first, numbers.seed(case, case.outside))
     yield _Guess(
         Cause("state of rank 0", "all ranks were given the state of rank 0's generator")

@@ -119,7 +119,7 @@ def _of_case(name: str, shown: Example) -> Iterator[Picture]:
         more = f" {shown.mismatch.cut} more parameters are left out." if shown.mismatch.cut else ""
         yield _picture(
             "The error of each rank",
-            f"{shown.mismatch.what}, step {shown.mismatch.step}: the largest "
+            f"{shown.mismatch.label}, step {shown.mismatch.step}: the largest "
             f"difference of an element, divided by the largest expected element.{more}",
             pictures.mismatch(f"{name}-mismatch", shown.mismatch),
         )

@@ -167,7 +167,7 @@ def timeline(name: str, view: Timeline) -> str:
             number = 0
             for sent in lane.sent:
                 number += sent.of_gradients
-                label = f"{number}" if sent.of_gradients else sent.told.partition(" ")[0]
+                label = f"{number}" if sent.of_gradients else sent.description.partition(" ")[0]
                 _draw_collective(axes, row, sent, label, end, withheld=view.withheld)
                 ticks.append((row + 0.5, f"reduction {label}" if sent.of_gradients else label))
                 row += 1
