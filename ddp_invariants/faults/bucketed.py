@@ -134,7 +134,7 @@ class StopsAtTheEmpty(Reference):
 
 class FlattensByStorage(Reference):
     """Gradients are packed in storage order and unpacked in logical order
-    (guarded by pytorch's test_grad_layout_*).
+    (pytorch's test_grad_layout_* guard against it).
 
     GRAD-2: in channels_last order.
     """
@@ -235,7 +235,7 @@ class RoundsToBfloat16(_ReducesByAnother):
 
 class TakesTheMaximum(_ReducesByAnother):
     """The reduction takes the maximum over the ranks instead of the sum
-    (an operation mistyped; pytorch#154928 is its like).
+    (a mistyped operation; similar: pytorch#154928).
 
     GRAD-2: it is the maximum over the ranks.
     """
@@ -304,7 +304,7 @@ class _WritesBack(Reference):
 
 class DoublesTheMean(_WritesBack):
     """The mean is stored in .grad and then added to it again
-    (course solutions whose hooks return what they store).
+    (course solutions whose hooks return the stored gradient).
 
     GRAD-2: accumulated once too often.
     """
@@ -330,7 +330,7 @@ class LosesTheGradient(_WritesBack):
 
 class OneStepLate(_WritesBack):
     """From the second step on, .grad gets the results of the step before
-    (NVIDIA/Megatron-LM#4609 has such left).
+    (similar: NVIDIA/Megatron-LM#4609).
 
     GRAD-5: it equals step 0's gradient: stale.
     """
@@ -393,7 +393,7 @@ class DividesByMicroSteps(_WritesBack):
 
 class ReducesTheFirstStepOnly(Reference):
     """The callback for the end of backward is queued once and never again
-    (a classic; picotron after an exception).
+    (a well-known mistake; picotron after an exception).
 
     GRAD-1: own local gradient: never reduced.
     """
@@ -408,7 +408,7 @@ class ReducesTheFirstStepOnly(Reference):
 
 class BroadcastsTheResult(Reference):
     """The forward gives every rank the result of rank 0, so that all log the same loss
-    (a logging idiom misplaced).
+    (a misplaced logging idiom).
 
     LOSS-1: it is the loss of rank 0's results.
     """
@@ -437,7 +437,7 @@ def updates_twice(
     module: nn.Module, optimizer: torch.optim.Optimizer
 ) -> tuple[nn.Module, torch.optim.Optimizer]:
     """Each update is made twice, once by a hook and once by the loop
-    (huggingface/accelerate#2926 for the scheduler).
+    (for the scheduler: huggingface/accelerate#2926).
 
     PARAM-3: the update was made twice.
     """
@@ -448,7 +448,7 @@ class Forgets(Reference):
     """Every forward restores the parameters of the first forward, so training makes no progress
     (no public incident found).
 
-    PARAM-3: it is what the first step started from.
+    PARAM-3: it is the value at the start of the first step.
     """
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

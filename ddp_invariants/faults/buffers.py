@@ -193,7 +193,7 @@ class LosesWhatIsWritten(OneByOne):
     """Each forward restores the buffers that the last forward left, and so loses later writes
     (no public incident found).
 
-    BUF-2: what the program wrote into it since is lost.
+    BUF-2: the program's later write is lost.
     """
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

@@ -121,7 +121,7 @@ class NoneWhereUnused(_Reference):
     """The mean is not written back on a rank that has no gradient of its own
     (public course solutions).
 
-    GRAD-9: it is not written back where a rank has no gradient of its own.
+    GRAD-9: it is not written back on ranks without a gradient of their own.
     """
 
     def _write_back(self, bucket: Bucket) -> None:
@@ -213,7 +213,7 @@ class LaunchesWhenReady(_Reference):
     """A bucket is sent as soon as it is full, in whatever order a rank's buckets fill
     (no public incident found).
 
-    COMM-1: ranks issue different collectives; or GRAD-1: and are reduced as they do.
+    COMM-1: ranks issue different collectives; or GRAD-1: and are reduced in that order.
     """
 
     def _gradient_ready(self, parameter: nn.Parameter) -> None:

@@ -126,7 +126,7 @@ class KeepsTheLastHandle(FinishCall):
 
 class PoolsBuffersByShape(FinishCall):
     """Buckets of equal shapes share a buffer: the later one fills it before the earlier one is read
-    (pytorch#43307 for its like).
+    (similar: pytorch#43307).
 
     GRAD-2: of equal shape: swapped.
     """
@@ -160,7 +160,7 @@ class SendsOnce(FinishCall):
 
 class ClosesAtTheCap(FinishCall):
     """A bucket is closed before a gradient that would fill it exactly
-    (NVIDIA/recsys-examples#374 for its like).
+    (similar: NVIDIA/recsys-examples#374).
 
     COMM-4: buckets are not filled to their capacity.
     """
@@ -170,7 +170,7 @@ class ClosesAtTheCap(FinishCall):
 
 
 class ChoosesItsDtype(FinishCall):
-    """A rank sends float64 if its own gradients are large (pytorch#136009 scales by rank).
+    """A rank sends float64 if its own gradients are large (scaling by rank: pytorch#136009).
 
     COMM-1: ranks issue different collectives.
     """
@@ -205,7 +205,7 @@ class TravelsInFloat16(FinishCall):
 
 class CutsToTheCap(FinishCall):
     """A gradient above the cap is sent in pieces of the cap's size, without the last incomplete
-    piece (fairscale#222 for its like).
+    piece (similar: fairscale#222).
 
     GRAD-1: never reduced.
     """
@@ -220,7 +220,7 @@ class AddsItselfWhenAlone(FinishCall):
     """In a group of one rank the buffer is added to itself, as if that were the sum over all ranks
     (NVIDIA/Megatron-LM#6660).
 
-    PARAM-4: a world of one rank is not plain training.
+    PARAM-4: training on one rank differs from plain training.
     """
 
     def _packed(self, bucket: Bucket) -> Tensor:

@@ -113,7 +113,7 @@ class FirstDtypeOnly(Flattened):
 
 class InStorageOrder(Flattened):
     """Gradients are packed in memory order and unpacked in index order
-    (guarded by pytorch's test_grad_layout_*).
+    (pytorch's test_grad_layout_* guard against it).
 
     GRAD-2: elements in.
     """
@@ -182,7 +182,7 @@ class ReducesItsOwnViews(Flattened):
 
 class ReadsBeforeWaiting(Flattened):
     """The sum is started, divided and handed back before it is waited for
-    (meta-pytorch/torchrec#4421 waits late).
+    (a late wait: meta-pytorch/torchrec#4421).
 
     COMM-2: it changes when results are withheld.
     """

@@ -149,7 +149,7 @@ def reduces_matrices_only(module: nn.Module) -> None:
 @_as_they_come
 def reduces_in_pairs(module: nn.Module) -> None:
     """Gradients are reduced only over groups of two neighbouring ranks, as of one machine
-    (picotron's train.py by reading).
+    (found by reading picotron's train.py).
 
     GRAD-1: reduced in a part of the group.
     """
@@ -229,7 +229,7 @@ def divides_by_eight(module: nn.Module) -> None:
 @_as_they_come
 def averages_buffers(module: nn.Module) -> None:
     """Floating-point buffers start from their mean over the ranks
-    (pytorch#111138 leaves them different).
+    (buffers that differ: pytorch#111138).
 
     INIT-2: averaged instead of broadcast.
     """
@@ -440,7 +440,7 @@ def masks_by_chance(module: nn.Module) -> None:
 @_hidden
 def resumes_on_rank_zero(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
     """Only rank 0 loads a saved optimizer state, and nothing broadcasts it
-    (pytorch/tutorials#2433 for its like).
+    (similar: pytorch/tutorials#2433).
 
     STATE-1.
     """

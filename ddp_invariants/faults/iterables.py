@@ -93,7 +93,7 @@ class PerWorker:
 class WorkersRepeat(PerWorker):
     """Every worker yields all items of the rank (huggingface/datasets#3423).
 
-    SHARD-10: which worker it is, is ignored.
+    SHARD-10: the worker's number is ignored.
     """
 
     def place(self) -> tuple[int, int]:

@@ -160,7 +160,7 @@ class AsParts(StaysSparse):
 
 class RealPartsAlone(AsParts):
     """Only the real parts of complex gradients are averaged; the imaginary parts stay local
-    (pytorch#158753 for its like).
+    (similar: pytorch#158753).
 
     GRAD-1: only the real ones were reduced.
     """
@@ -223,7 +223,7 @@ class StartsWithItsOwnComplex(StaysSparse):
     """Complex parameters are not broadcast, because they are no floating-point tensors
     (no public incident found).
 
-    INIT-1: still holds what it built: never broadcast.
+    INIT-1: still holds its own initial value: never broadcast.
     """
 
     def _at_first(self, tensors: list[Tensor]) -> list[Tensor]:

@@ -58,7 +58,7 @@ class TakesItAlong(_Beside):
 
 class LosesItInAThread(_Beside):
     """The module runs in a thread, where the caller's autocast is not active
-    (pytorch/pytorch#43102 mended DataParallel).
+    (DataParallel before pytorch/pytorch#43102).
 
     LOSS-1: it is the loss of a forward that is not under autocast.
     """

@@ -91,7 +91,7 @@ class AliasesGrad(MainGrad):
 
 class NeverReset(MainGrad):
     """Main gradients are never cleared, because the optimizer's zero_grad clears .grad only
-    (NVIDIA/Megatron-LM#4609 has such left).
+    (similar: NVIDIA/Megatron-LM#4609).
 
     GRAD-5: not cleared.
     """
@@ -102,7 +102,7 @@ class NeverReset(MainGrad):
 
 class FrozenToo(MainGrad):
     """Frozen parameters have main gradients too, zeros to which weight decay is added
-    (pytorch#28883 for unused ones).
+    (for unused parameters: pytorch#28883).
 
     GRAD-4: a frozen parameter has a gradient.
     """
@@ -113,7 +113,7 @@ class FrozenToo(MainGrad):
 
 class FloatForAll(MainGrad):
     """Main gradients are float32 even for parameters of higher precision
-    (facebookresearch/fairscale#583 for its like).
+    (similar: facebookresearch/fairscale#583).
 
     GRAD-2: rounded to float32.
     """
@@ -125,7 +125,7 @@ class FloatForAll(MainGrad):
 
 class BfloatForAll(MainGrad):
     """Main gradients are made in bfloat16, the dtype meant for the forward
-    (fairscale#583 for its like).
+    (similar: fairscale#583).
 
     GRAD-2: rounded to bfloat16.
     """

@@ -203,7 +203,7 @@ class BroadcastsWithoutWaiting(PerParameter):
 
 class BroadcastsFloatsOnly(PerParameter):
     """Only floating-point buffers are broadcast, so counts and masks stay local
-    (pytorch#111138 for all buffers).
+    (for all buffers: pytorch#111138).
 
     INIT-2: never broadcast.
     """
@@ -226,7 +226,7 @@ class Unfreezes(PerParameter):
 
 class NoSyncUnheard(PerParameter):
     """The no_sync flag is read when the hooks are made, not when they run
-    (karpathy/build-nanogpt#30 for its like).
+    (similar: karpathy/build-nanogpt#30).
 
     GRAD-8: a backward inside no_sync communicates.
     """

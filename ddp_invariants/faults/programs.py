@@ -51,7 +51,7 @@ class ArmedByForward(_Reference):
 
 class DisarmedByNothing(_Reference):
     """A backward in which no parameter got a gradient is taken for one that failed
-    (EleutherAI/bergson#334 for its like).
+    (similar: EleutherAI/bergson#334).
 
     GRAD-13.
     """
@@ -73,7 +73,7 @@ class DisarmedByNothing(_Reference):
 
 class CountsForwardsOfLayers(_Reference):
     """A layer whose forward ran twice is expected to get more gradients
-    (deepspeedai/DeepSpeed#8224 for its like).
+    (similar: deepspeedai/DeepSpeed#8224).
 
     GRAD-13: own local gradient: never reduced.
     """
@@ -132,7 +132,7 @@ class QueuedByTheFirstGradient(_Reference):
 
 class TakesAPartForTheWhole(_Reference):
     """A gradient that comes in parts is sent after its first part
-    (pytorch#109191, where it is refused).
+    (refused by pytorch: pytorch#109191).
 
     GRAD-13.
     """
@@ -219,7 +219,7 @@ class TrainedWhenWrapped(_Reference):
 
 class FrozenGetsZero(TrainedWhenWrapped):
     """A layer that is frozen later gets zero gradients, so momentum and weight decay still move it
-    (pytorch#28883 for its like).
+    (similar: pytorch#28883).
 
     GRAD-4: a frozen parameter has a gradient.
     """
@@ -256,7 +256,7 @@ class MutesItsCopies(_Reference):
 
 class HooksTheAccumulators(nn.Module):
     """Hooks sit on autograd's gradient accumulators, which a change of dtype replaces
-    (torch's DDP; FSDP1 and Megatron-LM hook alike).
+    (torch's DDP; similar: FSDP1 and Megatron-LM).
 
     LIVE-5: own local gradient: never reduced.
     """
@@ -288,9 +288,10 @@ class HooksTheAccumulators(nn.Module):
 
 
 class LoadsOnRankZero(_Reference):
-    """Only rank 0 loads a saved state, as if it were broadcast afterwards (a classic).
+    """Only rank 0 loads a saved state, as if it were broadcast afterwards (a well-known mistake).
 
-    STATE-1: and loaded is another; or STATE-2: is another when it is loaded.
+    STATE-1: changes between saving and loading; or STATE-2: changes when another number of ranks
+    loads it.
     """
 
     def load_state_dict(
@@ -323,7 +324,8 @@ class SavesParametersAlone(_Reference):
 
 
 class PrefixesTwice(_Reference):
-    """The names in a saved state start with the wrapper's prefix twice (module.module., a classic).
+    """The names in a saved state start with the wrapper's prefix twice
+    (module.module., a well-known mistake).
 
     STATE-1: other names than the module's.
     """
@@ -340,7 +342,7 @@ class PrefixesTwice(_Reference):
 
 class SavesItsWorldSize(_Reference):
     """A saved state holds the world size, and ranks that load the state divide by that number
-    (a classic).
+    (a well-known mistake).
 
     STATE-2.
     """
@@ -377,7 +379,7 @@ class LoadsWhereItWasSaved(_Reference):
 
 class SumsNormsOverRanks(_Reference):
     """The norm for clipping is summed over the ranks, as for shards, although each rank has all
-    gradients (a classic).
+    gradients (a well-known mistake).
 
     PARAM-3.
     """

@@ -167,7 +167,7 @@ class ForgetsTheSeed(Slices):
     """The seed is read from the state, which holds none, so the seed becomes the default
     (huggingface/accelerate#4195).
 
-    SHARD-9: what fixes it is lost.
+    SHARD-9: the state that fixes the order is lost.
     """
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -320,7 +320,7 @@ class DrainsWhatIsLeft(KeepsTheRest):
     """Saving moves the remaining indices into the state, so the running iteration has none left
     (no public incident found).
 
-    SHARD-9: saving the state changes what is yielded.
+    SHARD-9: saving the state changes the indices.
     """
 
     def state_dict(self) -> dict[str, Any]:
@@ -400,7 +400,7 @@ class CountsForTheNewWorld(Elastic):
     """The state holds the count of one rank, and loading multiplies it by the new world size
     (huggingface/transformers#40245).
 
-    SHARD-9: is counted for the.
+    SHARD-9: are counted for the.
     """
 
     def state_dict(self) -> dict[str, Any]:
@@ -412,7 +412,7 @@ class CountsForTheNewWorld(Elastic):
 
 class StaysInTheOldWorld(Elastic):
     """The world size is read from the state, so additional ranks start beyond it
-    (Lightning-AI/litData#878 for its like).
+    (similar: Lightning-AI/litData#878).
 
     SHARD-9.
     """

@@ -149,7 +149,7 @@ class _Never(_SeesToIt):
 
 
 def never_unscales(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, _SeesToIt]:
-    """Unscaling is left to the optimizer, which does not do it (a classic).
+    """Unscaling is left to the optimizer, which does not do it (a well-known mistake).
 
     PARAM-6: never unscaled.
     """
@@ -180,7 +180,7 @@ def advances_its_state(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Modu
 
 class ClearedByTheStep(nn.Module):
     """Gradients are collected in buffers that only an optimizer step clears, so a skipped step
-    clears none (a classic).
+    clears none (a well-known mistake).
 
     PARAM-6: although no gradient overflows.
     """

@@ -67,7 +67,7 @@ class ScattersObjects(Scatters):
 
 class CutsItsOwn(ScattersPadded):
     """Every rank cuts its part out of data that it has read itself
-    (ray-project/ray#64315 for its like).
+    (similar: ray-project/ray#64315).
 
     SHARD-8: its own data.
     """
@@ -95,7 +95,7 @@ class SendsHalfPrecision(ScattersPadded):
 
 
 class LosesTheRest(Scatters):
-    """Each rank gets N // W samples, and no rank gets the rest (the usual lecture's chunks).
+    """Each rank gets N // W samples, and no rank gets the rest (chunks as in many lectures).
 
     SHARD-2: are dropped although drop_last is off.
     """
@@ -121,7 +121,7 @@ class BroadcastsAll(ScattersPadded):
 
 class RefusesOnTheFirst(Scatters):
     """Only rank 0 checks that the parts are equal; if they are not, the other ranks wait for ever
-    (a classic).
+    (a well-known mistake).
 
     LIVE-1.
     """

@@ -261,7 +261,7 @@ class GathersFirst(Sliced):
 
 class GathersWithoutWaiting(Sliced):
     """The slices are gathered asynchronously and handed out at once
-    (meta-pytorch/torchrec#4421 for its like).
+    (similar: meta-pytorch/torchrec#4421).
 
     COMM-3: a wait is missing.
     """
@@ -296,7 +296,7 @@ class DecaysTwice(Sliced):
 
 class SharesTheFrozen(Sliced):
     """Frozen parameters lie among the others with a gradient of zero, so weight decay moves them
-    (pytorch#28883 for unused ones).
+    (for unused parameters: pytorch#28883).
 
     PARAM-5: a frozen parameter moved.
     """
@@ -380,7 +380,7 @@ class ForgetsTheLastOwner(Dealt):
 
 class OwnersStart(Dealt):
     """At the start, too, each parameter is broadcast by its owner instead of rank 0
-    (pytorch#53793 for its like).
+    (similar: pytorch#53793).
 
     INIT-1: the broadcast's source is rank 1.
     """

@@ -70,7 +70,7 @@ class ReadsTooEarly(WithAStream):
 
 class ReadsItsCopyTooEarly(Reference):
     """Gradients are copied to pinned memory without blocking, and sent before the copy has ended
-    (nanochat's data loader, by reading).
+    (found by reading nanochat's data loader).
 
     GPU-1: it changes when.
     """

@@ -127,7 +127,7 @@ class IgnoresEpoch(DistributedSampler):
 class KeepsTheFirstOrder(DistributedSampler):
     """The order is drawn once and kept (pytorch#31771).
 
-    SHARD-4: an epoch's order depends on those before it.
+    SHARD-4: an epoch's order depends on the epochs before it.
     """
 
     _order: list[int] | None = None
@@ -151,7 +151,7 @@ class EpochOnRankZero(DistributedSampler):
 class EpochsAddUp(DistributedSampler):
     """set_epoch adds the epoch to the last one (no public incident found).
 
-    SHARD-4: depends on those before it.
+    SHARD-4: depends on the epochs before it.
     """
 
     def set_epoch(self, epoch: int) -> None:

@@ -28,7 +28,7 @@ class NoWait(Reference):
 
 
 class WaitsForTheLastOnly(Reference):
-    """Only the last handle is kept, so only the last bucket is waited for (a classic).
+    """Only the last handle is kept, so only the last bucket is waited for (a well-known mistake).
 
     COMM-3: a wait is missing.
     """
@@ -147,7 +147,7 @@ class GoesOnAlone(Reference):
     """A failed reduction is ignored, and the local gradient is used
     (error handling around the wait).
 
-    LIVE-3: a rank finishes without one that died.
+    LIVE-3: a rank finishes although another rank died.
     """
 
     def _wait(self, bucket: Bucket) -> None:
@@ -156,7 +156,7 @@ class GoesOnAlone(Reference):
 
 
 class LeavesAThread(Reference):
-    """Every wrapper starts a thread that never ends (a heartbeat without a stop).
+    """Every wrapper starts a thread that never ends (a heartbeat thread without a stop).
 
     LIVE-4: leaves threads behind.
     """

@@ -111,7 +111,7 @@ class DividesByThoseLeft(Joins):
 
 
 class SendsItsLastGradientAgain(Joins):
-    """A rank without a batch sends the gradient of its last backward (a classic).
+    """A rank without a batch sends the gradient of its last backward (a well-known mistake).
 
     GRAD-11: sends its last gradient again.
     """

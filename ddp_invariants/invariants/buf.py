@@ -43,10 +43,10 @@ def equal_when_a_forward_starts(view: EvidenceView, tally: Tally) -> Failure | N
     case = view.case
     if case.world_size == 1 or case.injected_failure is not None:
         raise NotAbout(
-            "one rank" if case.world_size == 1 else "a forward that failed may have moved buffers"
+            "one rank" if case.world_size == 1 else "a failed forward may have changed buffers"
         )
     if case.accumulation > 1 and not view.synchronised_each:
-        raise NotAbout("under no_sync buffers are each rank's own")
+        raise NotAbout("under no_sync each rank keeps its own buffers")
     if not any(layer.buffers for layer in case.model.layers):
         raise NotAbout("no buffers")
     tally.met.add(TWO_RANKS)
@@ -99,7 +99,7 @@ def moved_as_the_modules(view: EvidenceView, tally: Tally) -> Failure | None:
         raise NotAbout(
             "buffers may be synchronised between the forwards of a step"
             if case.accumulation > 1
-            else "whose buffers count where ranks run out of batches is not fixed"
+            else "no rule fixes whose buffers count after a rank runs out of batches"
         )
     forwards = {action.step for action in case.between_steps if action.kind == "forward only"}
     forwards |= {case.injected_failure.step} if case.injected_failure is not None else set()
@@ -126,7 +126,7 @@ def moved_as_the_modules(view: EvidenceView, tally: Tally) -> Failure | None:
                 slot = next(slot for slot in started.layout.slots if slot.name == name)
                 failure = Failure(
                     "BUF-2",
-                    "buffers move otherwise than the unwrapped module's",
+                    "a forward changes buffers differently than the unwrapped module does",
                     f"rank {rank} of {case.world_size}, step {step}, buffer {name!r} {slot.shape}",
                     words,
                 )
@@ -152,7 +152,9 @@ def _not_between(
         or twin.layout.sizes != layout.sizes
         for twin in twins
     ):
-        raise Unjudged("the buffers a forward starts from are not those of the module")
+        raise Unjudged(
+            "the buffers at a forward's start have other names or sizes than the module's"
+        )
     twins_WP = np.stack([twin.values_P for twin in twins])
     known_P = np.isfinite(twins_WP).all(0)
     tally.compared += int(known_P.sum())

@@ -37,8 +37,7 @@ WITHHELD = (
 )
 """Collectives whose result can be withheld; `ranks.group` withholds them."""
 NOT_OBSERVED = (
-    "not observed: no collective went through torch.distributed, as far as this "
-    "process group's own code goes"
+    "not observed: the recording process group received no collective from torch.distributed"
 )
 
 
@@ -51,7 +50,7 @@ def _require_observed(ranks: Iterable[RankEvidence]) -> None:
     """
     sent = [rank.sent for rank in ranks]
     if not any(sent):
-        raise NotAbout("the groups are plain ones, which note nothing")
+        raise NotAbout("the process groups are plain ones, which record nothing")
     if not any(calls for groups in sent for calls in groups):
         raise Unjudged(NOT_OBSERVED)
 
@@ -94,11 +93,11 @@ def _require_plain_steps(view: EvidenceView) -> None:
     if case.exhausted:
         raise NotAbout("some ranks run out of batches")
     if case.saved_by is not None:
-        raise NotAbout("others trained before")
+        raise NotAbout("training continues from a state that another run saved")
     if case.sparse:
-        raise NotAbout("a sparse gradient travels in a way of its own")
+        raise NotAbout("sparse gradients are not sent in buckets")
     if case.between_steps:
-        raise NotAbout("what happens between steps may change the buckets")
+        raise NotAbout("an action between steps may change the buckets")
 
 
 @training.rule(
@@ -244,10 +243,10 @@ def same_whatever_the_timing(view: EvidenceView, tally: Tally) -> Failure | None
         or view.case.poison is not None
         or view.case.world_size == 1
     ):
-        raise NotAbout("the timing of nothing is perturbed")
+        raise NotAbout("the case does not change the timing of collectives")
     # The run without the perturbation also lacks the injected failure.
     if view.case.injected_failure is not None:
-        raise NotAbout("something goes wrong on purpose")
+        raise NotAbout("the case injects a failure")
     failure = same_as_without(view, tally, "COMM-2")
     if failure is None:
         tally.met.add("results withheld" if plan.kind == "withheld" else "collectives delayed")
@@ -264,7 +263,7 @@ def same_as_without(view: EvidenceView, tally: Tally, rule: str) -> Failure | No
     """
     plan, plain = view.case.perturbation, view.evidence.unperturbed
     if plain is None:
-        raise NotAbout("not run a second time without its perturbation")
+        raise NotAbout("the case was not run again with unchanged timing")
     unperturbed = EvidenceView(plain, view.declared)
     if view.incident is not None or plain.incident is not None:
         raise Unjudged(view.cut_short or unperturbed.cut_short)
@@ -276,11 +275,11 @@ def same_as_without(view: EvidenceView, tally: Tally, rule: str) -> Failure | No
             if changed is None:
                 continue
             tally.compared += len(tensors.layout.slots)
-            difference = parted(tensors, changed, "without that")
+            difference = parted(tensors, changed, "with unchanged timing")
             if difference is not None:
                 return Failure(
                     rule,
-                    "the answer depends on timing",
+                    "the result depends on timing",
                     f"rank {rank} of {len(plain.ranks)}, {moment} of step "
                     f"{step}, {difference.place}",
                     difference.words,
@@ -289,9 +288,9 @@ def same_as_without(view: EvidenceView, tally: Tally, rule: str) -> Failure | No
     if _raised(view.evidence) != _raised(plain):
         return Failure(
             rule,
-            "whether it raises depends on timing",
+            "the implementation raises under one timing only",
             f"world size {len(plain.ranks)}",
-            f"{view.cut_short or 'nothing raised'}; without that "
+            f"{view.cut_short or 'nothing raised'}; with unchanged timing: "
             f"{unperturbed.cut_short or 'nothing raised'}",
             f"it changes when {plan.words}",
         )
@@ -317,7 +316,7 @@ def _require_the_same_draws(
                 and at in perturbed.tensors
                 and perturbed.tensors[at].bits != tensors.bits
             ):
-                raise Unjudged("the two runs drew other random numbers")
+                raise Unjudged("the two runs drew different random numbers")
 
 
 @training.rule(
@@ -339,8 +338,8 @@ def nothing_is_left_in_flight(view: EvidenceView, tally: Tally) -> Failure | Non
         raise NotAbout("results are not withheld")
     if view.case.exhausted:
         raise NotAbout(
-            "whether others still have batches is asked in every step, and nobody need wait for "
-            "the answer"
+            "ranks ask in every step which ranks still have batches, and need not wait for the "
+            "answer"
         )
     if view.case.world_size == 1:
         raise NotAbout("one rank")
@@ -508,7 +507,7 @@ def buckets_are_filled_to_the_cap(view: EvidenceView, tally: Tally) -> Failure |
             if failure is not None:
                 return failure
     if not tally.compared:
-        raise NotAbout("gradients of several dtypes, or in another than their own")
+        raise NotAbout("gradients have several dtypes, or are sent in another dtype")
     return None
 
 
@@ -609,7 +608,7 @@ def reduction_overlaps_backward(view: EvidenceView, tally: Tally) -> Failure | N
     if view.case.autocast:
         raise NotAbout(
             "a layer's gradients pass through autocast's casts: a bias of the first bucket may "
-            "come last"
+            "be computed last"
         )
     _require_plain_steps(view)
     view.every_rank("reduced", 0)
@@ -620,7 +619,7 @@ def reduction_overlaps_backward(view: EvidenceView, tally: Tally) -> Failure | N
             if not step or len(sent) < 2 or not arrived or len(view.layout(step).dtypes) > 1:
                 continue
             if any(call.aside for call in sent):
-                raise NotAbout("a thread of its own communicates: when is the scheduler's affair")
+                raise NotAbout("a separate thread communicates, and the scheduler decides when")
             tally.compared += 1
             tally.met.add("two buckets")
             name, last = arrived[-1]

@@ -31,7 +31,7 @@ _ONE_BACKWARD = lacks("one backward per step", "accumulation")
 
 NOT_THE_MEAN = {
     "mean": "the gradient is not the mean of the ranks' local gradients",
-    "sum": "the gradient is not the sum of the ranks' local gradients, which is declared",
+    "sum": "the gradient is not the declared sum of the ranks' local gradients",
 }
 TWO_RANKS = "more than one rank"
 UNUSED = ("unused on all ranks", "unused on some ranks", "used at one step and not at another")
@@ -249,7 +249,9 @@ def _full(view: EvidenceView, step: int, ball: Ball) -> Ball:
         Unjudged: The twins have gradients of other parameters.
     """
     if ball.centre.shape != (sum(view.layout(step).sizes),):
-        raise Unjudged("the twins' gradients are not those of the trainable parameters")
+        raise Unjudged(
+            "the unwrapped module has gradients of other parameters than the trainable ones"
+        )
     return ball
 
 
@@ -371,7 +373,7 @@ def any_bucket_cap(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare with the mean again, on cases that set a bucket cap."""
     cap = view.case.bucket_cap
     if cap is None:
-        raise NotAbout("no bucket cap drawn")
+        raise NotAbout("the case sets no bucket cap")
     layout = view.layout(0)
     sizes = [slot.nbytes for slot in layout.slots if slot.nbytes]
     situation = (
@@ -413,7 +415,7 @@ def nonfinite_values_spread(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare each element with the sum that IEEE arithmetic gives."""
     poison = view.case.poison
     if poison is None:
-        raise NotAbout("no poison drawn")
+        raise NotAbout("the case injects no value that is not finite")
     # A poisoned step has one micro-step.
     local = view.every_rank("local", poison.step)
     local_WP = np.stack([tensors.values_P for tensors in local])
@@ -440,7 +442,7 @@ def nonfinite_values_spread(view: EvidenceView, tally: Tally) -> Failure | None:
             )
             failure = Failure(
                 "GRAD-7",
-                "a value that is not finite did not reach every rank",
+                "a value that is not finite does not reach every rank",
                 where,
                 f"{number(held_P[first])} at {place}, expected {number(summed_P[first])}; "
                 f"{int(wrong.sum())} of {int(poisoned.sum())} such elements differ",
@@ -545,8 +547,8 @@ def unused_counts_as_zero(view: EvidenceView, tally: Tally) -> Failure | None:
             view,
             tally,
             "GRAD-9",
-            "the gradient is not the mean over all ranks, those that do not "
-            "use the parameter counted as zero",
+            "the gradient is not the mean over all ranks, with zero for the ranks that do not "
+            "use the parameter",
             step,
         )
         if failure is not None:
@@ -572,7 +574,7 @@ def _wrongly_none(
         ):
             continue
         fact = (
-            "a parameter that some ranks use has no gradient on all"
+            "a parameter that some ranks use has no gradient on other ranks"
             if users
             else "a parameter that no rank uses has no gradient on some ranks and one on others"
         )
@@ -581,7 +583,7 @@ def _wrongly_none(
             fact,
             f"rank {without[0]} of {world_size}, step {step}, parameter {name!r} {slot.shape}",
             f"None on rank{'s' if len(without) > 1 else ''} {', '.join(map(str, without))}; used "
-            f"on {'rank ' + ', '.join(map(str, users)) if users else 'none'}",
+            f"on {'rank ' + ', '.join(map(str, users)) if users else 'no rank'}",
         )
         return caused(failure, missing.causes(view, step, name, without, users))
     return None
@@ -673,7 +675,7 @@ def uneven_batches(view: EvidenceView, tally: Tally) -> Failure | None:
     """Judge cases in which ranks run out of batches, step by step among the ranks with a batch."""
     case = view.case
     if not case.exhausted:
-        raise NotAbout("all ranks have as many batches")
+        raise NotAbout("all ranks have equally many batches")
     last = next(rank for rank in range(case.world_size) if case.steps_of(rank) == case.steps)
     for step in range(case.steps):
         active = [rank for rank in range(case.world_size) if step < case.steps_of(rank)]
@@ -683,11 +685,13 @@ def uneven_batches(view: EvidenceView, tally: Tally) -> Failure | None:
             local = view.of_rank(rank, "local", step)
             difference = outside(local, flat_by_name(reduced, layout), expected, tally)
             if difference is not None:
-                whose = "what they" if view.declared.divisor == "active" else "what all"
+                averaged = (
+                    "the ranks with a batch" if view.declared.divisor == "active" else "all ranks"
+                )
                 failure = Failure(
                     "GRAD-11",
                     f"with {len(active)} of {case.world_size} ranks left the gradient is not the "
-                    f"mean of {whose} computed",
+                    f"mean over {averaged}",
                     f"rank {rank} of {case.world_size}, step {step}, {difference.place}",
                     difference.words,
                 )
@@ -701,7 +705,7 @@ def uneven_batches(view: EvidenceView, tally: Tally) -> Failure | None:
         if difference is not None:
             return Failure(
                 "GRAD-11",
-                "the ranks do not end with one set of parameters",
+                "the ranks end with different parameters",
                 f"rank {rank} of {case.world_size}, {difference.place}",
                 difference.words,
             )
@@ -728,13 +732,13 @@ def batch_arithmetic(view: EvidenceView, tally: Tally) -> Failure | None:
     if case.accumulation == 1:
         raise NotAbout("one micro-step per step")
     if case.unused:
-        raise NotAbout("one process cannot use a layer on some samples alone")
+        raise NotAbout("one process cannot use a layer for only some samples")
     if case.passes == "retained":
-        raise NotAbout("all micro-steps see one batch")
+        raise NotAbout("all micro-steps use the same batch")
     if case.model.norms_batches:
         raise NotAbout(
-            "each micro-step's samples on a rank are normed by themselves, and not with those of "
-            "all"
+            "batch norms normalize each rank's micro-step by itself, not the global batch as a "
+            "whole"
         )
     plain = replace(
         case,
@@ -772,8 +776,8 @@ def batch_arithmetic(view: EvidenceView, tally: Tally) -> Failure | None:
             view,
             tally,
             "GRAD-12",
-            f"{case.accumulation} micro-steps on {case.world_size} ranks are not one "
-            f"step on their {samples} samples",
+            f"{case.accumulation} micro-steps on {case.world_size} ranks do not equal one step on "
+            f"their {samples} samples",
             step,
             Ball(factor * centre_P, radius_P, truth.quantum),
         )
@@ -831,5 +835,5 @@ def any_order_of_passes(view: EvidenceView, tally: Tally) -> Failure | None:
         {PENALTY} if case.penalty else set()
     )
     if not met:
-        raise NotAbout("every forward is followed by its backward, which computes nothing again")
+        raise NotAbout("every forward is followed by its backward, and backward recomputes nothing")
     return _mean_with(view, tally, "GRAD-13", met)

@@ -24,7 +24,7 @@ def _like_the_source(
     view: EvidenceView, tally: Tally, rule: str, subject: str, before: Moment, after: Moment
 ) -> Failure | None:
     if view.case.saved_by is not None:
-        raise NotAbout("the first forward starts from a state that is loaded")
+        raise NotAbout("the first forward starts from a loaded state")
     built, started = view.every_rank(before), view.every_rank(after)
     if any(tensors != built[0] for tensors in built[1:]):
         tally.met.add(DIFFERED)
@@ -61,7 +61,9 @@ def _like_the_source(
 def parameters_are_the_sources(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare bitwise with rank 0; the ranks were built differently on purpose."""
     if view.case.init == "equal":
-        raise NotAbout("the ranks were built equal, as the implementation declares (INIT-4)")
+        raise NotAbout(
+            "the ranks were built with equal seeds, as the implementation declares (INIT-4)"
+        )
     return _like_the_source(view, tally, "INIT-1", "parameters", "built", "forward")
 
 
@@ -79,9 +81,11 @@ def parameters_are_the_sources(view: EvidenceView, tally: Tally) -> Failure | No
 def buffers_are_the_sources(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare bitwise with rank 0; the ranks were built differently on purpose."""
     if view.case.init == "equal":
-        raise NotAbout("the ranks were built equal, as the implementation declares (INIT-4)")
+        raise NotAbout(
+            "the ranks were built with equal seeds, as the implementation declares (INIT-4)"
+        )
     if view.case.injected_failure is not None and view.case.injected_failure.step == 0:
-        raise NotAbout("the first forward is one that fails, and may have moved buffers")
+        raise NotAbout("the first forward fails on purpose, and may have changed buffers")
     return _like_the_source(view, tally, "INIT-2", "buffers", "built buffers", "forward buffers")
 
 
@@ -105,7 +109,7 @@ def wrapping_changes_nothing_else(view: EvidenceView, tally: Tally) -> Failure |
         view.every_rank("wrapped")
     ranks = view.evidence.ranks
     if not all(rank.structure_after for rank in ranks):
-        raise Unjudged(view.cut_short or "a rank noted no structure")
+        raise Unjudged(view.cut_short or "a rank recorded no structure")
     for number, rank in enumerate(ranks):
         before, after = rank.structure_before, rank.structure_after
         # Shapes are those of shards, and a lost tie shows in a forward.
@@ -152,7 +156,7 @@ def wrapping_changes_nothing_else(view: EvidenceView, tally: Tally) -> Failure |
         )
         assert built is not None
         assert wrapped is not None
-        difference = parted(built, wrapped, "it built")
+        difference = parted(built, wrapped, "rank 0 built")
         if difference is not None:
             return Failure(
                 "INIT-3", SOURCE_CHANGED, f"rank 0, {difference.place}", difference.words
@@ -176,7 +180,7 @@ def wrapping_changes_nothing_else(view: EvidenceView, tally: Tally) -> Failure |
 def equal_seeds_start_identical(view: EvidenceView, tally: Tally) -> Failure | None:
     """Judge only implementations that declare init = seed."""
     if view.case.init != "equal":
-        raise NotAbout("not declared: the implementation is expected to synchronise")
+        raise NotAbout("the implementation does not declare init = seed, so it must synchronise")
     return _like_the_source(
         view, tally, "INIT-4", "parameters", "built", "forward"
     ) or _like_the_source(view, tally, "INIT-4", "buffers", "built buffers", "forward buffers")

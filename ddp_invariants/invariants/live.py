@@ -90,7 +90,7 @@ def every_case_ends(view: EvidenceView, tally: Tally) -> Failure | None:
     ):
         return Failure(
             "LIVE-1",
-            "training ends with an exception after a step that went well",
+            "training raises an exception after a step that succeeded",
             f"world size {len(ranks)}",
             "; ".join(raised),
         )
@@ -126,7 +126,7 @@ def _no_end(
     places += [
         (
             f"rank {number + outside} went on to the "
-            f"end{f', having issued {len(rank.calls)}' if rank.sent else ''}"
+            f"end{f' after {len(rank.calls)} collectives' if rank.sent else ''}"
         )
         for number, rank in enumerate(ranks)
         if rank.tensors and rank.raised is None
@@ -163,9 +163,9 @@ def _whereabouts(incident: Incident, rank: int) -> str:
     if waiting is not None:
         return f"rank {rank} waits in {waiting.told(calls.waiting)} at {waiting.site}"
     return (
-        f"rank {rank} issued "
-        f"{calls.issued}"
-        f"{f', the last {last.told(calls.issued)} at {last.site},' if last else ''} {at}"
+        f"rank {rank} issued {calls.issued} "
+        f"collectives{f', the last {last.told(calls.issued)} at {last.site},' if last else ''} "
+        f"{at}"
     )
 
 
@@ -218,17 +218,17 @@ def steps_after_a_caught_exception_are_right(view: EvidenceView, tally: Tally) -
     """
     plan = view.case.injected_failure
     if plan is None or plan.kind == "death":
-        raise NotAbout("nothing goes wrong")
+        raise NotAbout("the case injects no exception")
     for rank, evidence in enumerate(view.evidence.ranks):
         if evidence.surfaced is None:
-            raise Unjudged(view.cut_short or "the case did not get to the exception")
+            raise Unjudged(view.cut_short or "the run ended before the injected exception")
         tally.compared += 1
         if not evidence.surfaced:
             return Failure(
                 "LIVE-2",
                 "an exception does not reach the user",
                 f"rank {rank} of {view.case.world_size}, step {plan.step}",
-                f"the {plan.kind.split()[0]} raised, and the call returned",
+                f"the {plan.kind.split()[0]} raised, but the call returned",
             )
     tally.met.add(FORWARD_ERROR if plan.kind == "forward error" else BACKWARD_ERROR)
     hidden = view.declared.gradients == "hidden" or view.declared.exactness == "lossy"
@@ -242,7 +242,7 @@ def steps_after_a_caught_exception_are_right(view: EvidenceView, tally: Tally) -
         and judge(EvidenceView(without, view.declared), Tally()) is not None
     ):
         tally.compared = 0
-        raise Unjudged(f"wrong without the exception, too ({failure.rule})")
+        raise Unjudged(f"the case is wrong without the exception, too ({failure.rule})")
     if failure is None and view.cut_short:
         tally.compared = 0
         raise Unjudged(view.cut_short)
@@ -278,7 +278,7 @@ def others_fail_when_a_rank_dies(view: EvidenceView, tally: Tally) -> Failure | 
     if plan is None or plan.kind != "death" or world_size == 1:
         raise NotAbout("no rank dies")
     if incident is None or incident.kind != "died":
-        raise Unjudged(view.cut_short or "the rank to die did not get there")
+        raise Unjudged(view.cut_short or "the run ended before the rank was killed")
     where = f"rank {plan.rank} of {world_size} was killed at step {plan.step}"
     for rank, evidence in enumerate(view.evidence.ranks):
         if rank == plan.rank:
@@ -299,16 +299,18 @@ def others_fail_when_a_rank_dies(view: EvidenceView, tally: Tally) -> Failure | 
         if evidence.raised is None:
             return Failure(
                 "LIVE-3",
-                "a rank finishes without one that died",
+                "a rank finishes although another rank died",
                 where,
                 f"rank {rank} went on to the end and raised nothing",
             )
         if evidence.raised["step"] < plan.step:
-            raise Unjudged(f"rank {rank} raised {evidence.raised['type']} before that")
+            raise Unjudged(
+                f"rank {rank} raised {evidence.raised['type']} before the rank was killed"
+            )
         if evidence.at("updated", plan.step) is not None:
             return Failure(
                 "LIVE-3",
-                "a rank makes a step without one that died",
+                "a rank makes a step although another rank died",
                 where,
                 f"rank {rank} updated its parameters at step {plan.step} and raised "
                 f"{evidence.raised['type']} later",
@@ -339,7 +341,7 @@ The first run does not count, nor does a single growth.
 def nothing_is_left_behind(view: EvidenceView, tally: Tally) -> Failure | None:
     """Judge cases that repeat the run in the same processes: a leak grows after every run."""
     if view.case.rounds < ENOUGH_ROUNDS:
-        raise NotAbout("not repeated often enough")
+        raise NotAbout("the case is not repeated often enough")
     if view.incident is not None:
         raise Unjudged(view.cut_short)
     for rank, evidence in enumerate(view.evidence.ranks):
@@ -422,9 +424,9 @@ def steps_after_other_actions_are_right(view: EvidenceView, tally: Tally) -> Fai
     """Judge cases with between-steps actions: every step's gradients and update must be right."""
     case = view.case
     if not any(action.kind in INTERLUDES for action in case.between_steps):
-        raise NotAbout("nothing happens between steps")
+        raise NotAbout("the case has no action between steps")
     if view.declared.exactness == "lossy":
-        raise NotAbout("declares exactness = lossy")
+        raise NotAbout("the implementation declares exactness = lossy")
     failure = param.every_step(view, tally)
     if failure is not None:
         past = [

@@ -46,9 +46,9 @@ def loss_is_the_twins(view: EvidenceView, tally: Tally) -> Failure | None:
                 wrapped, twin = tensors.values_P
                 failure = Failure(
                     "LOSS-1",
-                    "a rank's loss is not its own forward's",
+                    "a rank's loss is not the loss of its own forward",
                     f"rank {rank} of {view.case.world_size}, {view.at(micro)}",
-                    f"{number(wrapped)}, the unwrapped twin's is {number(twin)}",
+                    f"{number(wrapped)}, the unwrapped module's loss is {number(twin)}",
                 )
                 return losses.of_loss(view, failure, micro, tensors.layout.slots[0].dtype)
     return None
@@ -97,8 +97,8 @@ def losses_differ_as_batches_do(view: EvidenceView, tally: Tally) -> Failure | N
                         where,
                         f"{number(losses[rank])} on both; samples {indices[rank].tolist()} and "
                         f"{indices[other_rank].tolist()}",
-                        "the loss was averaged over the ranks, or all ranks were "
-                        "given one rank's batch",
+                        "the loss was averaged over the ranks, or all ranks received one rank's "
+                        "batch",
                     )
             elif (
                 not view.case.model.draws

@@ -35,7 +35,7 @@ def at_most_the_claimed_share(view: EvidenceView, tally: Tally) -> Failure | Non
         raise NotAbout("one rank")
     ranks = view.evidence.ranks
     if not all(rank.held for rank in ranks):
-        raise Unjudged(view.cut_short or "a rank noted no bytes")
+        raise Unjudged(view.cut_short or "a rank recorded no bytes")
     layout = view.layout(0)
     trained = layout.nbytes
     moments = (
@@ -85,8 +85,8 @@ def _require_all_seen(held_W: list[list[int]], stage: int, trained: int, moments
     for label, seen, whole in wanted:
         if seen < whole:
             raise Unjudged(
-                f"the ranks together were seen to hold {seen} bytes of {label}, where there must "
-                f"be {whole}: the optimizer shows no `state` or `param_groups`"
+                f"{seen} bytes of {label} were seen on all ranks together, expected {whole}: the "
+                "optimizer shows no `state` or `param_groups`"
             )
 
 

@@ -153,7 +153,9 @@ def trajectory_of_single_process_training(view: EvidenceView, tally: Tally) -> F
                 [tensors.by_name[name].ravel() for name in names if name in tensors.by_name]
             )
             if held_P.shape != truth.centre.shape:
-                raise Unjudged("the parameters after the step are not those before it")
+                raise Unjudged(
+                    "the parameters after the step have other names or sizes than before it"
+                )
             difference = outside(local, held_P, truth, tally)
             if difference is not None:
                 failure = Failure(
@@ -201,24 +203,27 @@ def one_rank_is_plain_training(view: EvidenceView, tally: Tally) -> Failure | No
     if view.case.world_size > 1:
         raise NotAbout("more than one rank")
     if view.case.passes != "alternate":
-        raise NotAbout("passes do not alternate, which plain training is not made to do")
+        raise NotAbout(
+            "forwards and backwards do not alternate, and plain training is run in no other order"
+        )
     if view.case.saved_by is not None:
-        raise NotAbout("it starts from a state that is loaded")
+        raise NotAbout("training starts from a loaded state")
     if any(action.kind in ("cast", "assign") for action in view.case.between_steps):
         raise NotAbout(
-            "parameters are made anew and lie otherwise from then on, and so are added up otherwise"
+            "parameters are recreated with another memory layout, so sums are computed in "
+            "another order"
         )
     if view.case.unused:
         raise NotAbout(
-            "what is not used may have a gradient of zero, which moves it where weights decay"
+            "an unused parameter may have a gradient of zero, and weight decay then moves it"
         )
     if view.case.recast:
         raise NotAbout(
-            "autocast may cast a weight for each of its uses, whose gradients are then added up "
-            "otherwise"
+            "autocast may cast a parameter once per use, so its gradients may be added in "
+            "another order"
         )
     if view.case.sparse:
-        raise NotAbout("a sparse gradient may be taken off in parts, or their sum at once")
+        raise NotAbout("a sparse gradient may be subtracted entry by entry, or as one sum")
     for step in view.steps("updated"):
         tally.met.add("one rank")
         plain, wrapped = (
@@ -230,7 +235,7 @@ def one_rank_is_plain_training(view: EvidenceView, tally: Tally) -> Failure | No
         if difference is not None:
             return Failure(
                 "PARAM-4",
-                "a world of one rank is not plain training",
+                "training on one rank differs from plain training",
                 f"rank 0 of 1, after step {step}, {difference.place}",
                 difference.words,
             )
@@ -364,7 +369,7 @@ def _wrongly_skipped(
     whose = (
         "all gradients are finite"
         if overflows is False
-        else "gradients may be finite, or not"
+        else "the order of summation decides whether gradients overflow"
         if overflows is None
         else f"a gradient is not finite on rank {', '.join(map(str, _overflowing(view, step)))}"
     )
@@ -414,13 +419,13 @@ def _with_what_it_held(view: EvidenceView, failure: Failure, step: int) -> Failu
         str(rank) for rank, tensors in enumerate(reduced) if not np.isfinite(tensors.values_P).all()
     ]
     held = (
-        f"not finite on rank {', '.join(not_finite)} alone"
+        f"not finite only on rank {', '.join(not_finite)}"
         if 0 < len(not_finite) < len(reduced)
-        else "not finite on any rank"
+        else "not finite on all ranks"
         if not_finite
         else "finite on all ranks"
     )
-    return replace(failure, got=f"{failure.got}; synchronised, they are {held}")
+    return replace(failure, got=f"{failure.got}; after synchronisation they are {held}")
 
 
 def _another_scale(view: EvidenceView, step: int, expected: float) -> Failure | None:
@@ -429,7 +434,7 @@ def _another_scale(view: EvidenceView, step: int, expected: float) -> Failure | 
         if evidence.scales[step] != expected:
             return Failure(
                 "PARAM-6",
-                "the loss scale is another than its growth and its backoff make it",
+                "the loss scale does not follow from its growth and backoff",
                 f"rank {rank} of {view.case.world_size}, after step {step}",
                 f"{evidence.scales[step]:g}, expected {expected:g}",
             )

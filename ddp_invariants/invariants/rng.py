@@ -53,7 +53,8 @@ def random_numbers_are_each_ranks_own(view: EvidenceView, tally: Tally) -> Failu
     if not any(drawn):
         raise Unjudged(
             view.cut_short
-            or "what the forwards drew is not known: a layer was not called once in each"
+            or "the random numbers of the forwards are not known: a layer was not called exactly "
+            "once per forward"
         )
     failure = _in_training(view, drawn) or _in_evaluation(view)
     if failure is not None:
@@ -124,8 +125,8 @@ def _pairs(case: TrainingCase, drawn: list[dict[int, Tensors]]) -> list[Pair]:
 def _failure(view: EvidenceView, pair: Pair) -> Failure:
     """Return the failure for two forwards that drew the same bits."""
     got = (
-        f"{pair.bits} of {pair.bits} random bits are the same, where chance makes them so once "
-        f"in 2**{pair.bits}"
+        f"{pair.bits} of {pair.bits} random bits are equal; by chance this happens once in "
+        f"2**{pair.bits}"
     )
     of = f"of {view.case.world_size}, {view.at(pair.micro)}"
     if pair.of_two_ranks:
@@ -152,7 +153,8 @@ def _in_training(view: EvidenceView, drawn: list[dict[int, Tensors]]) -> Failure
                     "RNG-1",
                     "a forward in training draws no random numbers",
                     f"rank {rank} of {view.case.world_size}, {view.at(number)}",
-                    "what is to make a random half of its input zero passes all of it on",
+                    "a dropout layer passes its whole input on, expected a random half to become "
+                    "zero",
                     "the module was left in evaluation",
                 )
     return None
@@ -168,7 +170,7 @@ def _in_evaluation(view: EvidenceView) -> Failure | None:
                     "RNG-1",
                     "a forward in evaluation draws random numbers",
                     f"rank {rank} of {view.case.world_size}, before step {step}",
-                    "what is to pass all of its input on makes a random half of it zero",
+                    "a dropout layer makes a random half of its input zero, expected none",
                     "the module was put back into training",
                 )
     return None

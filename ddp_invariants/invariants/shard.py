@@ -49,7 +49,7 @@ class ShardView:
             raise Unjudged(f"the process {self.evidence.incident.kind}")
         raised = self.evidence.answers[0].get("raised")
         if raised is not None and self.case.data.samples == 0 and raised["phase"] == "construction":
-            raise NotAbout("it refuses an empty dataset, as it may")
+            raise NotAbout("the sampler refuses an empty dataset, which is allowed")
         if raised is not None:
             raise Unjudged(
                 f"the sampler raised {raised['type']} in {raised['phase']}: {raised['message']}"
@@ -67,7 +67,7 @@ class ShardView:
         if self.declared.layout == "scatter" and any(
             index in (OWN, FOREIGN) for _, ranks in held for shard in ranks for index in shard
         ):
-            raise Unjudged("a rank holds what the first one has not sent (SHARD-8)")
+            raise Unjudged("a rank holds data that the first rank did not send (SHARD-8)")
         return held
 
     @property
@@ -300,11 +300,13 @@ def shards_are_determined(view: ShardView, tally: Tally) -> Failure | None:
         if afresh != before:
             return Failure(
                 "SHARD-4",
-                "a new sampler gives other indices of the same epoch",
+                "a new sampler gives other indices in the same epoch",
                 f"rank {rank}, {view.where(last)}",
-                f"{afresh[:8]}, the one that was asked for epochs {list(view.case.epochs)} "
+                f"{afresh[:8]}, the sampler that yielded epochs {list(view.case.epochs)} gave "
                 f"{before[:8]}",
-                "" if len(view.case.epochs) == 1 else "an epoch's order depends on those before it",
+                ""
+                if len(view.case.epochs) == 1
+                else "an epoch's order depends on the epochs before it",
             )
     reseeded = view.answer["reseeded"]
     if (
@@ -348,12 +350,12 @@ def _of_generators(view: ShardView) -> list[Cause]:
         == view.evidence.answers[1]["shards"][-1]
     )
     drawn = Cause(
-        "draws", f"it draws from the global generator of {touched} instead of one of its own"
+        "draws", f"it draws from the global generator of {touched} instead of its own generator"
     )
     seeded = Cause(
         "seeds",
-        f"it seeds the global generator of {touched}, which is everybody's, instead of one of "
-        "its own",
+        f"it seeds the global generator of {touched}, which other code shares, instead of its own "
+        "generator",
     )
     if not fixed:
         return [drawn]
@@ -440,7 +442,7 @@ def equal_numbers_of_batches(view: ShardView, tally: Tally) -> Failure | None:
         where = f"batch size {size}, {view.where(view.case.epochs[-1])}"
         failure = Failure(
             "SHARD-6",
-            "ranks get different numbers of batches, or a wrong one",
+            "ranks get different numbers of batches, or a wrong number",
             where,
             f"{batches}, expected {expected} on every rank",
         )
@@ -471,7 +473,7 @@ def impossible_arguments_are_refused(view: ShardView, tally: Tally) -> Failure |
     if view.evidence.incident is not None:
         raise Unjudged(f"the process {view.evidence.incident.kind}")
     if not view.evidence.answers[0]["refused"]:
-        raise NotAbout("the sampler is not told its rank")
+        raise NotAbout("the sampler takes no rank")
     for situation, error in view.evidence.answers[0]["refused"].items():
         tally.compared += 1
         if error is None:
@@ -509,7 +511,7 @@ def declared_layout(view: ShardView, tally: Tally) -> Failure | None:
     if not layout or w == 1:
         raise NotAbout("no layout is declared" if not layout else "one rank")
     if view.answer["orders"] is None:
-        raise Unjudged("the order was not asked for")
+        raise Unjudged("the order of one rank was not recorded")
     for (epoch, shards), order in zip(view.epochs, view.answer["orders"], strict=True):
         tally.met |= {"more than one rank"} | ({"shuffle"} if view.case.data.shuffle else set())
         for rank, shard in enumerate(shards):
@@ -538,10 +540,9 @@ def _sent_by_the_first(view: ShardView, tally: Tally) -> Failure | None:
         for rank, shard in enumerate(shards):
             tally.compared += len(shard)
             wrong = {
-                OWN: "a rank holds its own data, not what the first rank has sent",
+                OWN: "a rank holds its own data, not the data that the first rank sent",
                 FOREIGN: (
-                    "a rank holds what is nobody's data: an index, or data that were "
-                    "altered on the way"
+                    "a rank holds data of no rank: an index, or data that were changed on the way"
                 ),
             }
             for index, fact in wrong.items():
@@ -589,7 +590,7 @@ def resumed_with_the_rest(view: ShardView, tally: Tally) -> Failure | None:
         )
     if view.case.saved_after is None or view.answer["resumed"] is None:
         raise NotAbout(
-            "no state is saved" if view.case.saved_after is None else "it offers no state"
+            "no state is saved" if view.case.saved_after is None else "the sampler offers no state"
         )
     for rank, (plain, whole) in enumerate(
         zip(view.answer["resumed"], view.answer["shards"][-1], strict=True)
@@ -597,8 +598,8 @@ def resumed_with_the_rest(view: ShardView, tally: Tally) -> Failure | None:
         seen = resumption.Resumed(**plain, whole=whole, rank=rank)
         if view.answer["again"][rank] != whole:
             raise Unjudged(
-                "it yields other indices whenever it is iterated (SHARD-4): there is no rest to "
-                "go on with"
+                "the sampler yields other indices on every iteration (SHARD-4), so the epoch has "
+                "no fixed rest"
             )
         if len(seen.taken) >= len(whole):
             continue  # A state saved at the end may belong to this epoch or to the next.
@@ -633,10 +634,11 @@ def _resumed_elsewhere(view: ShardView, tally: Tally) -> Failure | None:
         again = len([index for index in rest if index in taken])
         failure = Failure(
             "SHARD-9",
-            "ranks of another number do not go on with the rest of the epoch",
+            "another number of ranks does not continue with the rest of the epoch",
             where,
-            f"{_brief(seen['rest'])}; {len(lost)} of the {len(left)} left are lost, {again} of "
-            f"those taken before come again, {len(rest)} indices in all, expected {most} at most",
+            f"{_brief(seen['rest'])}; {len(lost)} of the {len(left)} remaining indices are lost, "
+            f"{again} consumed ones come again, {len(rest)} indices in all, expected at most "
+            f"{most}",
         )
         return caused(
             failure, resumption.of_another_world(seen, view.case, view.answer["shards"][-1])
@@ -644,7 +646,7 @@ def _resumed_elsewhere(view: ShardView, tally: Tally) -> Failure | None:
     if seen["following"] != seen["fresh"]:
         return Failure(
             "SHARD-9",
-            "the epoch after one that ranks of another number resumed is not theirs",
+            "the epoch after one that another number of ranks resumed is wrong",
             where,
             f"{_brief(seen['following'])}, without a resumption {_brief(seen['fresh'])}",
         )
@@ -671,15 +673,15 @@ def _resumption(view: ShardView, seen: resumption.Resumed) -> Failure | None:
     if seen.taken + seen.rest != seen.whole:
         return Failure(
             "SHARD-9",
-            "saving the state changes what is yielded in the same epoch",
+            "saving the state changes the indices of the same epoch",
             where,
-            f"{_brief([seen.taken, seen.rest])} before and after it, unsaved "
+            f"{_brief([seen.taken, seen.rest])} before and after the save, without a save "
             f"{_brief([seen.whole])}",
         )
     if seen.loaded != seen.rest:
         failure = Failure(
             "SHARD-9",
-            "a saved state does not go on with the rest of the epoch",
+            "a loaded state does not continue with the rest of the epoch",
             where,
             f"{_brief([seen.loaded])}, expected {_brief([seen.rest])}{_off(seen.loaded, seen)}",
         )
@@ -688,8 +690,8 @@ def _resumption(view: ShardView, seen: resumption.Resumed) -> Failure | None:
     if left and seen.twice != left:
         failure = Failure(
             "SHARD-9",
-            "a state saved after a resumption does not go on with the rest of the epoch",
-            f"{where}, and once more after {len(seen.taken_again)}",
+            "a state saved after a resumption does not continue with the rest of the epoch",
+            f"{where}, saved again after {len(seen.taken_again)}",
             f"{_brief([seen.twice])}, expected {_brief([left])}",
         )
         return caused(failure, resumption.of_the_second(seen))
@@ -711,8 +713,8 @@ def _off(loaded: list[int], seen: resumption.Resumed) -> str:
         (Counter(seen.rest) - Counter(loaded)).total(),
     )
     return (
-        f"; {before} of the {len(seen.taken)} taken before come again, {after} of the "
-        f"{len(seen.rest)} left are lost"
+        f"; {before} of the {len(seen.taken)} consumed indices come again, {after} of the "
+        f"{len(seen.rest)} remaining ones are lost"
     )
 
 
@@ -730,7 +732,7 @@ def each_sample_by_one_worker(view: ShardView, tally: Tally) -> Failure | None:
     """Judge iterables that claim to support workers: each sample must come from one worker."""
     worked = view.answer["worked"]
     if worked is None:
-        raise NotAbout("no worker iterated it")
+        raise NotAbout("no DataLoader worker iterated the sampler")
     for rank, (parts, whole) in enumerate(zip(worked, view.answer["shards"][-1], strict=True)):
         tally.compared += len(whole)
         tally.met |= {"several workers"} if len(parts) > 1 else set()
@@ -741,9 +743,9 @@ def each_sample_by_one_worker(view: ShardView, tally: Tally) -> Failure | None:
             more, less = got - expected, expected - got
             failure = Failure(
                 "SHARD-10",
-                "the workers of a rank do not yield its samples once in all",
+                "the workers of a rank do not yield each of its samples exactly once",
                 f"rank {rank}, {len(parts)} workers, {view.where(view.case.epochs[-1])}",
-                f"{more.total()} too many, {less.total()} lost of {len(whole)}; worker by worker "
+                f"{more.total()} too many, {less.total()} lost of {len(whole)}; by worker "
                 f"{_brief(parts)}",
             )
             return caused(

@@ -53,7 +53,7 @@ def loaded_state_is_the_saved_state(view: EvidenceView, tally: Tally) -> Failure
         }
     )
     if not steps:
-        raise NotAbout("nothing is saved")
+        raise NotAbout("the case saves nothing")
     for step in steps:
         failure = _of_names(view, tally) or _of_values(view, tally, step)
         if failure is not None:
@@ -76,8 +76,8 @@ def _of_names(view: EvidenceView, tally: Tally) -> Failure | None:
                     "STATE-1",
                     "a saved state has other names than the module's",
                     f"rank {rank} of {view.case.world_size}",
-                    f"{saved[:4]}, expected such as {first!r} or 'module.{first}', "
-                    "one prefix for every parameter and buffer",
+                    f"{saved[:4]}, expected names such as {first!r} or 'module.{first}', one "
+                    "prefix for every parameter and buffer",
                 )
     return None
 
@@ -105,11 +105,11 @@ def _of_values(view: EvidenceView, tally: Tally, step: int) -> Failure | None:
         for rank in range(view.case.world_size):
             tally.met |= {STATEFUL} if left == "state" and before[rank].layout.slots else set()
             tally.compared += sum(before[rank].layout.sizes)
-            difference = parted(before[rank], after[rank], "it was")
+            difference = parted(before[rank], after[rank], "it was saved as")
             if difference is not None:
                 return Failure(
                     "STATE-1",
-                    f"{kind} that was saved and loaded is another",
+                    f"{kind} changes between saving and loading",
                     f"rank {rank} of "
                     f"{view.case.world_size}, before step {step}, {difference.place}",
                     difference.words,
@@ -144,7 +144,7 @@ def another_number_of_ranks_goes_on(view: EvidenceView, tally: Tally) -> Failure
     """
     case = view.case
     if case.saved_by is None:
-        raise NotAbout("it starts from nothing that was saved")
+        raise NotAbout("training does not start from a saved state")
     if _of_names(view, Tally()) is not None:
         raise Unjudged("a saved state has other names than the module's (STATE-1)")
     failure = _of_loaded_values(view, tally)
@@ -155,7 +155,7 @@ def another_number_of_ranks_goes_on(view: EvidenceView, tally: Tally) -> Failure
         return replace(
             failure,
             rule="STATE-2",
-            fact=f"after {case.saved_by} ranks saved and {case.world_size} loaded it, "
+            fact=f"after {case.saved_by} ranks saved and {case.world_size} loaded the state, "
             f"{failure.fact}",
         )
     tally.met |= (
@@ -186,11 +186,11 @@ def _of_loaded_values(view: EvidenceView, tally: Tally) -> Failure | None:
         for rank, tensors in enumerate(loaded_by[loaded]):
             tally.met |= {STATEFUL} if left == "saved state" and held.layout.slots else set()
             tally.compared += sum(held.layout.sizes)
-            difference = parted(held, tensors, "it was")
+            difference = parted(held, tensors, "it was saved as")
             if difference is not None:
                 return Failure(
                     "STATE-2",
-                    f"{kind} that other ranks saved is another when it is loaded",
+                    f"{kind} changes when another number of ranks loads it",
                     f"rank {rank} of {view.case.world_size}, {difference.place}",
                     difference.words,
                 )

@@ -103,7 +103,8 @@ class EvidenceView:
         tensors = self.noted(moment, step)
         if tensors is None:
             raise Unjudged(
-                f"no evidence of {moment!r} at step {step}: {self.cut_short or 'a rank noted none'}"
+                f"no evidence of {moment!r} at step {step}: "
+                f"{self.cut_short or 'a rank recorded none'}"
             )
         return tensors
 
@@ -117,7 +118,7 @@ class EvidenceView:
         if tensors is None:
             raise Unjudged(
                 f"no evidence of {moment!r} at step {step} on rank {rank}: "
-                f"{self.cut_short or 'it noted none'}"
+                f"{self.cut_short or 'the rank recorded none'}"
             )
         return tensors
 
@@ -201,7 +202,7 @@ class EvidenceView:
                 if len(scales) > 1
                 else (
                     f"no evidence of the loss scale of step {step}: "
-                    f"{self.cut_short or 'a rank noted none'}"
+                    f"{self.cut_short or 'a rank recorded none'}"
                 )
             )
         return scales.pop()
@@ -234,7 +235,7 @@ class EvidenceView:
         if any(len(rank.scales) <= step for rank in self.evidence.ranks):
             raise Unjudged(
                 f"no evidence of the loss scale after step {step}: "
-                f"{self.cut_short or 'a rank noted none'}"
+                f"{self.cut_short or 'a rank recorded none'}"
             )
         return [rank.scales[step] < before for rank in self.evidence.ranks]
 
@@ -255,7 +256,7 @@ class EvidenceView:
         skips = self.skips(step)
         if len(set(skips)) > 1:
             raise Unjudged(
-                f"step {step} is about to overflow, and the ranks do not agree whether it does"
+                f"step {step} is close to overflow, and the ranks disagree on whether it overflows"
             )
         return skips[0]
 
@@ -284,8 +285,8 @@ class EvidenceView:
             for name, shape in names.items()
         ):
             raise Unjudged(
-                f"what the forward of micro-step {number} drew is not known: no layer drew it "
-                "once, for the batch"
+                f"the random numbers of micro-step {number}'s forward are not known: a layer did "
+                "not draw exactly once for the batch"
             )
         return replace(
             batch,
@@ -535,9 +536,9 @@ class EvidenceView:
             and poison.step <= step
             and (self.case.scaler is None or (poison.step == step and not skipped))
         ):
-            raise NotAbout(f"step {poison.step} is poisoned")
+            raise NotAbout(f"the case injects a value that is not finite at step {poison.step}")
         if self.case.penalty:
-            raise NotAbout("a loss carries a penalty on gradients")
+            raise NotAbout("the loss contains a penalty on gradients")
         held = self.every_rank("forward", step)
         if any(tensors != held[0] for tensors in held[1:]):
             raise Unjudged(f"the ranks' parameters already differ when step {step} starts")

@@ -218,7 +218,7 @@ def test_what_a_program_writes_into_buffers_must_not_be_lost(pool: Pool) -> None
         "BUF-2"
     ].failure
     assert lost is not None
-    assert "what the program wrote into it since is lost" in lost.perhaps
+    assert "the program's later write is lost" in lost.perhaps
     for right in ("reference", "torch", "ddp_invariants.faults.buffers:OneByOne"):
         finding = judge(pool.train(case, Ddp(right)))["BUF-2"]
         assert finding.failure is None

@@ -269,7 +269,7 @@ def test_right_evidence_of_uneven_batches_breaches_no_rule() -> None:
             lambda e: of_all_parameters(e, 1, "reduced", 1, 3),
         ),
         (
-            "the ranks do not end with one set of parameters",
+            "the ranks end with different parameters",
             "",
             lambda e: altered(e, 0, "joined", 0, FACTOR, raised),
         ),

@@ -65,18 +65,22 @@ def test_right_ones_are_not_accused(make_trial: TrialMaker, name: str) -> None:
             trial.certify(rule, cases_for(rule, trial.scope))
             assert trial.ledger[rule].judged >= 20
             assert not any(" raised " in reason for reason in trial.ledger[rule].unjudged)
-    with pytest.raises(NotJudged, match="is not told its rank"):
+    with pytest.raises(NotJudged, match="takes no rank"):
         trial.certify("SHARD-7", cases_for("SHARD-7", trial.scope))
 
 
 @pytest.mark.parametrize(
     ("name", "rule", "words"),
     [
-        ("CutsItsOwn", "SHARD-8", "a rank holds its own data, not what the first rank has sent"),
+        (
+            "CutsItsOwn",
+            "SHARD-8",
+            "a rank holds its own data, not the data that the first rank sent",
+        ),
         (
             "SendsHalfPrecision",
             "SHARD-8",
-            "a rank holds what is nobody's data: an index, or data that were altered on the way",
+            "a rank holds data of no rank: an index, or data that were changed on the way",
         ),
         ("RefusesOnTheFirst", "LIVE-1", "a rank hung"),
     ],

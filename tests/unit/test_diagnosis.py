@@ -360,7 +360,7 @@ def test_buffers_that_alone_were_not_broadcast_are_named() -> None:
         "INIT-2"
     ].failure
     assert failure is not None
-    assert failure.perhaps.startswith("rank 1 still holds what it built: never broadcast")
+    assert failure.perhaps.startswith("rank 1 still holds its own initial value: never broadcast")
 
 
 @pytest.mark.parametrize(
@@ -453,7 +453,7 @@ def test_a_buffer_that_was_not_moved_is_named() -> None:
         evidence = altered(evidence, rank, "twin buffers", 0, COUNT, lambda v: np.full_like(v, 3))
     failure = judge(evidence)["BUF-2"].failure
     assert failure is not None
-    assert "it is what step 0 started from: not moved, as in evaluation" in failure.perhaps
+    assert "it is the value at the start of step 0: not moved, as in evaluation" in failure.perhaps
 
 
 def test_what_a_program_wrote_into_buffers_is_what_the_next_forward_starts_from() -> None:
@@ -481,7 +481,7 @@ def test_what_a_program_wrote_into_buffers_is_what_the_next_forward_starts_from(
     assert finding.failure is None
     assert "buffers written to between steps" in finding.met
     left = evidence.ranks[0].tensors["left buffers", 0].by_name[COUNT]
-    for value, words in ((left, "what the program wrote into it since is lost"), (left + 7, "")):
+    for value, words in ((left, "the program's later write is lost"), (left + 7, "")):
         failure = judge(
             altered(evidence, 0, "forward buffers", 1, COUNT, lambda _, value=value: value)
         )["BUF-2"].failure
@@ -853,7 +853,7 @@ AMBIGUOUS = [
                 "all_reduce (float32 x 3 SUM) at ddp.py:1"
             ),
         ),
-        (SENT_TOGETHER, BIAS, "it travelled in the one reduction of step 0"),
+        (SENT_TOGETHER, BIAS, "it travelled in the only reduction of step 0"),
         (
             AMBIGUOUS,
             WEIGHT,
@@ -863,7 +863,7 @@ AMBIGUOUS = [
                 "ddp.py:3; its float32 gradients have 7 elements"
             ),
         ),
-        ([], WEIGHT, "rank 0 reduced nothing of float32 in step 0's backward or after it"),
+        ([], WEIGHT, "rank 0 reduced no float32 gradient in step 0's backward or after it"),
     ],
 )
 def test_a_wrong_gradient_is_told_with_the_reduction_that_carried_it(

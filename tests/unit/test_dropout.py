@@ -122,7 +122,7 @@ def test_it_says_who_drew_what_when() -> None:
     failure = failure_of([[*OWN[0][:5], OWN[1][5]], OWN[1], OWN[2]])
     assert failure.fact == "two ranks draw the same random numbers"
     assert failure.where == "ranks 0 and 1 of 3, step 2, micro-step 1"
-    assert failure.got.startswith("96 of 96 random bits are the same")
+    assert failure.got.startswith("96 of 96 random bits are equal")
     failure = failure_of([OWN[0], OWN[1], [*OWN[2][:3], OWN[2][0], *OWN[2][4:]]])
     assert failure.fact == "a rank draws the same random numbers again"
     assert failure.where == "rank 2 of 3, step 0, micro-step 0 and step 1, micro-step 1"
@@ -196,7 +196,7 @@ def test_without_evidence_nothing_is_judged() -> None:
     unknown: list[list[Array]] = [
         [None] * MICRO_STEPS  # type: ignore[list-item]  # a tensor that is not there
     ] * 3
-    assert "is not known" in finding_of(unknown).unjudged
+    assert "are not known" in finding_of(unknown).unjudged
     assert (
         finding_of([], replace(CASE, model=Model(2, (Layer("linear", 2),)))).unjudged
         == "no layer draws random numbers"

@@ -296,8 +296,8 @@ def test_buf1_tells_which_buffers_a_rank_keeps_to_itself() -> None:
     running, count, seen = (f"layers.5.{name}" for name in ("running", "count", "seen"))
     for names, words in (
         ([running, count, seen], ""),
-        ([running], "only those that forward assigns anew"),
-        ([count, seen], "only those that are not floating-point"),
+        ([running], "only buffers that forward assigns anew"),
+        ([count, seen], "only buffers that are not floating-point"),
     ):
         evidence = right()
         for step in (1, 2):
@@ -314,7 +314,7 @@ def test_buf1_tells_which_buffers_a_rank_keeps_to_itself() -> None:
         failure = judge(evidence)["BUF-1"].failure
         assert failure is not None
         assert failure.perhaps.startswith(
-            "it is what rank 1 itself left after step 0: not synchronised in forward"
+            "it is rank 1's own value after step 0: not synchronised in forward"
         )
         assert words in failure.perhaps
 
@@ -458,7 +458,7 @@ def test_right_evidence_of_unused_parameters_breaches_no_rule(
         (
             lambda e: altered(e, 1, "reduced", 2, SCALE, None),
             "GRAD-9",
-            "not written back where a rank has no gradient of its own",
+            "not written back on ranks without a gradient of their own",
         ),
         (lambda e: everywhere(e, "reduced", 2, SCALE, None), "GRAD-9", ""),
         (lambda e: altered(e, 1, "reduced", 1, SCALE, None), "GRAD-9", ""),
@@ -1275,17 +1275,17 @@ def test_shard9_holds_where_ranks_of_another_number_share_what_is_left(world_siz
     ("fact", "got", "changes"),
     [
         (
-            "ranks of another number do not go on with the rest",
-            "1 of the 9 left are lost, 1 of those taken before come again",
+            "another number of ranks does not continue with the rest",
+            "1 of the 9 remaining indices are lost, 1 consumed ones come again",
             {"rest": [[1, 6, 0, 7], [4, 2, 8, 9], [3]]},
         ),
         (
-            "ranks of another number do not go on with the rest",
-            "0 of the 9 left are lost, 3 of those taken before come again, 12",
+            "another number of ranks does not continue with the rest",
+            "0 of the 9 remaining indices are lost, 3 consumed ones come again, 12",
             {"rest": [LEFT[:4], [*LEFT[4:8]], [*LEFT[8:], 3, 5, 11]]},
         ),
         (
-            "the epoch after one that ranks of another number resumed is not theirs",
+            "the epoch after one that another number of ranks resumed is wrong",
             "without a resumption",
             {"following": [[1]]},
         ),
@@ -1306,30 +1306,30 @@ def test_shard9_fires_where_ranks_of_another_number_go_on_wrongly(
     ("fact", "cause", "answer"),
     [
         (
-            "does not go on with the rest",
-            "from the beginning: the 2 indices that were consumed are yielded again",
+            "does not continue with the rest",
+            "from the beginning: the 2 consumed indices are yielded again",
             {"loaded": WHOLE},
         ),
         (
-            "does not go on with the rest",
+            "does not continue with the rest",
             "nothing of the state is restored",
             {"loaded": WHOLE[::-1]},
         ),
-        ("does not go on with the rest", "the saved epoch is lost", {"loaded": WHOLE[::-1][2:]}),
+        ("does not continue with the rest", "the saved epoch is lost", {"loaded": WHOLE[::-1][2:]}),
         (
-            "does not go on with the rest",
+            "does not continue with the rest",
             "off by one: the 1 indices after the 2 consumed are skipped",
             {"loaded": WHOLE[3:]},
         ),
         (
-            "does not go on with the rest",
-            "all that was left of the epoch is skipped",
+            "does not continue with the rest",
+            "the whole rest of the epoch is skipped",
             {"loaded": []},
         ),
-        ("does not go on with the rest", "the rest in another order", {"loaded": WHOLE[:1:-1]}),
+        ("does not continue with the rest", "the rest in another order", {"loaded": WHOLE[:1:-1]}),
         (
-            "does not go on with the rest",
-            "of another order: what fixes it is lost",
+            "does not continue with the rest",
+            "of another order: the state that fixes the order is lost",
             {"loaded": [9, 2, 5, 8]},
         ),
         ("state saved after a resumption does not", "the count starts anew", {"twice": WHOLE[2:]}),
@@ -1343,8 +1343,8 @@ def test_shard9_fires_where_ranks_of_another_number_go_on_wrongly(
             "it is the resumed epoch again",
             {"following": [NEXT, WHOLE]},
         ),
-        ("saving the state changes what is yielded", "", {"rest": [WHOLE[-1]]}),
-        ("saving the state changes what is yielded", "", {"rest": WHOLE[3:]}),
+        ("saving the state changes the indices", "", {"rest": [WHOLE[-1]]}),
+        ("saving the state changes the indices", "", {"rest": WHOLE[3:]}),
     ],
 )
 def test_shard9_fires(fact: str, cause: str, answer: dict[str, object]) -> None:
@@ -1369,7 +1369,9 @@ def test_shard9_tells_the_count_of_one_rank_from_all_and_a_batch_from_the_world(
         "indices for batches",
     }
     assert "rank 1" in failure.where
-    assert "0 of the 2 taken before come again, 2 of the 4 left are lost" in failure.got
+    assert (
+        "0 of the 2 consumed indices come again, 2 of the 4 remaining ones are lost" in failure.got
+    )
     assert (
         {
             cause.kind

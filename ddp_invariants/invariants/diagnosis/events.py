@@ -23,7 +23,7 @@ def of_gradient(view: EvidenceView, step: int, rank: int, name: str) -> str:
     sizes = _sizes(layout, sent, dtype)
     carried = [call for call in sent if call.dtype == dtype]
     if not carried:
-        return f"rank {rank} reduced nothing of {own} in step {step}'s backward or after it"
+        return f"rank {rank} reduced no {own} gradient in step {step}'s backward or after it"
     fillings = [
         tuple(map(tuple, buckets))
         for order in orders(layout, evidence, step)
@@ -94,7 +94,7 @@ def _words(
         return f"none of the {len(carried)} reductions of step {step} on rank {rank} carried it"
     call, began = carried[number], evidence.backwards[step][0]
     place = (
-        "the one reduction" if len(carried) == 1 else f"reduction {number + 1} of {len(carried)}"
+        "the only reduction" if len(carried) == 1 else f"reduction {number + 1} of {len(carried)}"
     )
     waited = (
         "never waited for"

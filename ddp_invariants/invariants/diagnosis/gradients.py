@@ -111,7 +111,8 @@ def _words(gradient: ReducedGradient, prediction: Prediction, rank: int) -> str:
     if gradient.wrong_W[rank]:
         return prediction.words(rank)
     wrong = int(np.argmax(gradient.wrong_W))
-    return prediction.words(wrong).replace("it ", f"rank {wrong}'s ", 1)
+    text = prediction.words(wrong)
+    return f"rank {wrong}'s {text.partition(' ')[2]}" if text.startswith(("it ", "its ")) else text
 
 
 def _affected(view: EvidenceView, step: int, cause: Prediction) -> str:

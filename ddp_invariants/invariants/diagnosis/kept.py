@@ -34,8 +34,7 @@ def of_buffer(view: EvidenceView, failure: Failure, step: int, rank: int, name: 
         [
             Cause(
                 "not synchronised",
-                f"it is what rank {rank} itself left after step {step - 1}: not "
-                "synchronised in forward",
+                f"it is rank {rank}'s own value after step {step - 1}: not synchronised in forward",
                 _only(view, own - synchronised, synchronised),
             )
         ],
@@ -58,18 +57,21 @@ def of_move(view: EvidenceView, failure: Failure, step: int, rank: int, name: st
     guesses = [
         (
             "not moved",
-            f"it is what step {step - 1} started from: not moved, as in evaluation, or set back",
+            (
+                f"it is the value at the start of step {step - 1}: not moved, as in evaluation, or "
+                "set back"
+            ),
             _among(held_P, began_WP),
         ),
         (
             "reset",
-            "it is what a rank was built with: reset",
+            "it is a rank's initial value: reset",
             step > 1 and _among(held_P, of_all("built buffers")),
         ),
         ("zero", "it is zero", not held_P.any()),
         (
             "summed",
-            "it is the sum of what the ranks' forwards left: summed, never divided",
+            "it is the sum of the values that the ranks' forwards left: summed, never divided",
             world_size > 1 and bool((np.abs(held_P - left_WP.sum(0)) <= rounding_P).all()),
         ),
         (
@@ -89,7 +91,7 @@ def of_writing(view: EvidenceView, failure: Failure, step: int, rank: int, name:
     )
     lost = Cause(
         "writing lost",
-        f"it is what step {step - 1} left: what the program wrote into it since is lost",
+        f"it is the value that step {step - 1} left: the program's later write is lost",
     )
     return caused(failure, [lost] if _among(held_P, left_WP) else [])
 
@@ -139,8 +141,8 @@ def _only(view: EvidenceView, own: set[str], synchronised: set[str]) -> str:
     if all(name.endswith(".running") for name in own) and not any(
         name.endswith(".running") for name in synchronised
     ):
-        return "only those that forward assigns anew: a list of buffers is older than they are"
+        return "only buffers that forward assigns anew: the list of buffers was made before"
     floats = {
         name for name in own | synchronised if dtypes.get(name, "").startswith(("float", "bfloat"))
     }
-    return "only those that are not floating-point" if floats == synchronised else ""
+    return "only buffers that are not floating-point" if floats == synchronised else ""

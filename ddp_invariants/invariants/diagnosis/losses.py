@@ -76,7 +76,8 @@ def _of_the_losses(twins_W: FloatArray, roundoff: float) -> Iterator[_Guess]:
         yield (
             Cause(
                 "loss of another",
-                f"it is rank {source}'s loss: broadcast to all ranks, or all were given its batch",
+                f"it is rank {source}'s loss: broadcast to all ranks, or all ranks received its "
+                "batch",
             ),
             np.full(world_size, twins_W[source]),
             roundoff,
@@ -103,7 +104,8 @@ def _of_evaluation(
         yield (
             Cause(
                 "evaluation",
-                "running statistics did not move: the module was in evaluation, and normed by them",
+                "running statistics did not move: the module was in evaluation, and normalized "
+                "with them",
             ),
             held_W,
             0.0,

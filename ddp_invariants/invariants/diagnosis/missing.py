@@ -40,16 +40,22 @@ def causes(
     slack = view.form(view.layout(step)).roundoff
     slack = float(np.max(slack, initial=0.0)) * (len(reduced) + 2) * np.abs(local_KW).sum((0, 1))
     factor = len(reduced) if view.declared.reduction == "sum" else 1
-    unless = f"where a rank has no gradient of its own, as rank {without[0]} here"
     guesses = [
-        Cause("not written back", f"the others hold the mean: it is not written back {unless}"),
         Cause(
-            "never reduced", f"the others hold their own local gradients: never reduced {unless}"
+            "not written back",
+            "the other ranks hold the mean: it is not written back on "
+            "ranks without a gradient of their own, such as rank "
+            f"{without[0]}",
+        ),
+        Cause(
+            "never reduced",
+            "the other ranks hold their own local gradients: never reduced "
+            f"where a rank has no gradient of its own, such as rank {without[0]}",
         ),
         Cause(
             "divided by users",
-            f"the others hold the mean over the {len(users)} that use it: the ranks without one "
-            "take no part",
+            f"the other ranks hold the mean over the {len(users)} that use it: ranks without a "
+            "gradient take no part",
         ),
     ]
     values = [

@@ -117,9 +117,8 @@ def predictions(gradient: ReducedGradient) -> Iterator[Prediction]:
             "not written back",
             np.zeros_like(gradient.g_W),
             lambda rank: (
-                f"it is zero, while those that use it hold the mean: not written back where a rank "
-                f"has no gradient of its own, as "
-                f"rank {rank}"
+                "it is zero, while the ranks that use it hold the mean: not written back on "
+                f"ranks without a gradient of their own, such as rank {rank}"
             ),
             slack=0.0,
         )
@@ -292,8 +291,8 @@ def _of_unused(gradient: ReducedGradient) -> Iterator[Prediction]:
                 "ghost",
                 value,
                 world_size,
-                f"where a rank does not use it, step {step}'s gradient counts instead "
-                "of zero: left in a buffer that is not cleared",
+                f"on a rank that does not use it, step {step}'s gradient counts instead of zero: "
+                "left in a buffer that is not cleared",
                 (world_size + 4) * gradient.roundoff * (np.abs(gradient.g_W).sum(0) + np.abs(kept)),
             )
 
@@ -360,16 +359,14 @@ def _of_accumulation(gradient: ReducedGradient) -> Iterator[Prediction]:
         "last micro-step only",
         gradient.left_W + fresh_KW[:-1].sum(0) + means_K[-1],
         lambda rank: (
-            "only the last micro-step was reduced: what was accumulated before is still rank "
-            f"{rank}'s own"
+            f"only the last micro-step was reduced: the earlier sum is still rank {rank}'s own"
         ),
     )
     yield Prediction(
         "first micro-step only",
         gradient.left_W + means_K[0] + fresh_KW[1:].sum(0),
         lambda rank: (
-            "only the first micro-step was reduced: what was accumulated after it is still rank "
-            f"{rank}'s own"
+            f"only the first micro-step was reduced: the later sum is still rank {rank}'s own"
         ),
     )
     left = gradient.left_W.mean(0)
@@ -395,8 +392,7 @@ def _of_accumulation(gradient: ReducedGradient) -> Iterator[Prediction]:
         "micro-steps multiplied",
         gradient.mean * count,
         world_size,
-        f"got / expected = {count} = micro-steps: each counts in full, their number was not "
-        "divided by",
+        f"got / expected = {count} = micro-steps: the sum was not divided by their number",
     )
     sizes_K = np.array(
         [
@@ -426,7 +422,7 @@ def _of_the_step_before(gradient: ReducedGradient) -> Iterator[Prediction]:
         lambda _: f"it equals step {before}'s gradient: stale",
         slack=0.0,
     )
-    more = "once more than was left on purpose" if gradient.left_W.any() else "not cleared"
+    more = "added once more than intended" if gradient.left_W.any() else "not cleared"
     yield Prediction(
         "not cleared",
         gradient.right + gradient.before_W,
@@ -437,8 +433,8 @@ def _of_the_step_before(gradient: ReducedGradient) -> Iterator[Prediction]:
             "cleared",
             gradient.right - gradient.left_W.mean(0),
             lambda _: (
-                f"it is the mean without what step {before} left in place on purpose: cleared or "
-                "overwritten"
+                f"it is the mean without the gradient that step {before} left in place on "
+                "purpose: cleared or overwritten"
             ),
         )
 
@@ -542,7 +538,7 @@ def _of_a_part(gradient: ReducedGradient) -> Iterator[Prediction]:
                 kind,
                 np.where(mask, own_W, gradient.right),
                 lambda rank, words=words: (  # type: ignore[misc]  # bound by default
-                    f"it is right but for elements {first} to {last} of {size}, which "
+                    f"it is right except for elements {first} to {last} of {size}, which "
                     f"{words.format(rank)}"
                 ),
             )
@@ -642,8 +638,7 @@ def _of_crossing(gradient: ReducedGradient) -> Iterator[Prediction]:
         mixed_W / divisor,
         lambda _: (
             f"it mixes the gradient with that of {name!r}, of equal shape: both become ready in "
-            f"another order on rank {crossed}, "
-            "and are reduced as they do"
+            f"another order on rank {crossed}, and are reduced in that order"
         ),
         common=True,
     )
@@ -658,5 +653,5 @@ def _of_withholding(gradient: ReducedGradient) -> Iterator[Prediction]:
             "withheld",
             np.full_like(gradient.mean, SENTINEL * factor),
             world_size,
-            "it is what a buffer holds while its result is withheld: read before it was waited for",
+            "it is the value of a buffer whose result is withheld: read before it was waited for",
         )

@@ -65,7 +65,9 @@ def of_the_rest(seen: Resumed, shards: list[list[int]], case: ShardCase) -> list
 
 def _order_lost(consumed: int) -> Cause:
     return Cause(
-        "order lost", f"it goes on after {consumed} indices of another order: what fixes it is lost"
+        "order lost",
+        f"it continues after {consumed} indices of another order: the state that "
+        "fixes the order is lost",
     )
 
 
@@ -86,40 +88,47 @@ def _predictions(
 
     yield (
         "replayed",
-        f"the rest starts from the beginning: the {c} indices that were consumed are yielded again",
+        f"the rest starts from the beginning: the {c} consumed indices are yielded again",
         whole,
     )
     if fresh != whole:
         yield (
             "nothing restored",
-            "nothing of the state is restored: it yields what a new sampler does",
+            "nothing of the state is restored: it yields the indices of a new sampler",
             fresh,
         )
         yield (
             "epoch lost",
-            f"the saved epoch is lost: it goes on after {c} indices of a new sampler's first epoch",
+            (
+                f"the saved epoch is lost: it continues after {c} indices of a new sampler's first "
+                "epoch"
+            ),
             fresh[c:],
         )
     if seen.following[0] != whole:
         yield (
             "epoch ahead",
-            f"it goes on after {c} indices of the next epoch's order",
+            f"it continues after {c} indices of the next epoch's order",
             seen.following[0][c:],
         )
     if w > 1:
         yield (
             "times the world",
-            f"what was consumed is multiplied by the world size: {skipped(c * w)}",
+            f"the number of consumed indices is multiplied by the world size: {skipped(c * w)}",
             whole[c * w :],
         )
         counted = (
-            f"one rank's count is taken for that of all ranks: it goes on after {c} "
-            f"indices of all {w} together"
+            f"one rank's count is taken for that of all ranks: it continues after {c} indices of "
+            f"all {w} together"
         )
         order = [index for index in chain.from_iterable(zip_longest(*shards)) if index is not None]
         yield "counted for all", counted, order[c:][seen.rank :: w]
         yield "counted for all", counted, whole[c // w :]
-    yield "counted twice", f"what was consumed is counted twice: {skipped(2 * c)}", whole[2 * c :]
+    yield (
+        "counted twice",
+        f"the consumed indices are counted twice: {skipped(2 * c)}",
+        whole[2 * c :],
+    )
     yield (
         "a batch ahead",
         f"a batch that was read ahead counts as consumed: {skipped(c + b)}",
@@ -135,11 +144,11 @@ def _predictions(
     )
     yield (
         "batches for indices",
-        f"batches are counted as indices: it goes on after {c // b} of {c}",
+        f"batches are counted as indices: it continues after {c // b} of {c}",
         whole[c // b :],
     )
     yield "indices for batches", f"indices are counted as batches: {skipped(c * b)}", whole[c * b :]
-    yield "rest skipped", "all that was left of the epoch is skipped", []
+    yield "rest skipped", "the whole rest of the epoch is skipped", []
 
 
 def of_another_world(
@@ -159,14 +168,14 @@ def of_another_world(
     ]
     laid_on = [index for shard in shards for index in shard]
     counted = (
-        f"what one rank took, {c} indices, is counted for the {loaders} that load it, not "
-        f"for the {w} that took it"
+        f"one rank's {c} consumed indices are counted for the {loaders} ranks that load the "
+        f"state, not for the {w} that saved it"
     )
     causes = (
         ("another world's count", counted, lambda order: set(order[c * loaders :])),
         (
             "one rank's count",
-            f"what one rank took, {c} indices, is taken for what all {w} took",
+            f"one rank's {c} consumed indices are taken for those of all {w} ranks",
             lambda order: set(order[c:]),
         ),
         ("replayed", "the rest starts from the beginning", set),
@@ -186,7 +195,8 @@ def of_the_second(seen: Resumed) -> list[Cause]:
     since = len(seen.taken_again)
     anew = Cause(
         "count anew",
-        f"the count starts anew with a resumption: only the {since} taken since are skipped",
+        f"the count starts anew at a resumption: only the {since} indices consumed since then are "
+        "skipped",
     )
     return [anew] if seen.twice == seen.whole[since:] else []
 

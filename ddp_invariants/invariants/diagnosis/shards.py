@@ -59,8 +59,8 @@ def of_lengths(yielded: YieldedShards, shards: Shards) -> list[Cause]:
         causes.append(
             Cause(
                 "no padding",
-                f"no padding: the {n} indices are dealt out once each, and the longer ranks would "
-                "wait for ever",
+                f"no padding: each of the {n} indices is yielded once, and ranks with more "
+                "indices would wait for ever",
             )
         )
     if 2 * n < yielded.total and counts == [len(range(rank, 2 * n, w)) for rank in range(w)]:
@@ -68,7 +68,7 @@ def of_lengths(yielded: YieldedShards, shards: Shards) -> list[Cause]:
             Cause(
                 "padding short",
                 f"the order is padded with one slice of itself, which holds N = {n} indices: "
-                f"{2 * n} in all, where {yielded.total} are to be dealt out",
+                f"{2 * n} in all, expected {yielded.total}",
             )
         )
     return [*causes, *_of_slices(yielded, shards)]
@@ -80,7 +80,10 @@ def of_length(
     """Return the causes of a wrong `len`, or of a shard that is longer than its share."""
     if len(shard) >= yielded.endless:
         return [
-            Cause("endless", f"it yields without end: it was left alone after {len(shard)} indices")
+            Cause(
+                "endless",
+                f"it yields without end: iteration was stopped after {len(shard)} indices",
+            )
         ]
     causes = [*_of_the_ranks(yielded, shards), *_of_slices(yielded, shards)]
     if length is not None and len(shard) == yielded.share:
@@ -105,7 +108,7 @@ def of_batches(yielded: YieldedShards, batches: list[int]) -> list[Cause]:
     return [
         Cause(
             "uneven shards",
-            f"{', '.join(unlike)} indices where a share is {yielded.share}, whatever len says",
+            f"{', '.join(unlike)} indices, expected {yielded.share}, whatever len says",
         )
     ]
 
@@ -125,16 +128,18 @@ def of_workers(parts: list[list[int]], whole: list[int], rank: int, shards: Shar
         (
             Cause(
                 "worker ignored",
-                "every worker yields the rank's whole share: which worker it is, is ignored",
+                "every worker yields the rank's whole share: the worker's number is ignored",
             ),
             len(parts) > 1 and all(part == whole for part in parts),
         ),
         (
-            Cause("first worker only", "the first worker yields everything, the others nothing"),
+            Cause(
+                "first worker only", "the first worker yields everything, the other workers nothing"
+            ),
             len(parts) > 1 and not any(parts[1:]) and Counter(parts[0]) != Counter(whole),
         ),
         (
-            Cause("rank ignored", "workers split the dataset, not what is dealt to the rank"),
+            Cause("rank ignored", "workers split the dataset, not the rank's share"),
             bool(everything)
             and Counter(index for part in parts for index in part)
             == Counter({index for shard in shards for index in shard}),
@@ -142,8 +147,8 @@ def of_workers(parts: list[list[int]], whole: list[int], rank: int, shards: Shar
         (
             Cause(
                 "whole rounds only",
-                f"each worker yields {len(whole) // len(parts)} of the {len(whole)}: what is "
-                "left over is nobody's",
+                f"each worker yields {len(whole) // len(parts)} of the {len(whole)}: no worker "
+                "yields the remainder",
             ),
             len(whole) % len(parts) != 0
             and {len(part) for part in parts} == {len(whole) // len(parts)},
@@ -166,7 +171,8 @@ def _of_the_ranks(yielded: YieldedShards, shards: Shards) -> Iterator[Cause]:
     if w > 1 and n and all(shard == shards[0] for shard in shards) and not _repeats(shards[0]):
         if len(shards[0]) == n:
             yield Cause(
-                "not sharded", f"every rank yields the whole dataset of {n}: nothing is dealt out"
+                "not sharded",
+                f"every rank yields the whole dataset of {n} samples: it is not sharded",
             )
         elif shards[0]:
             yield Cause(
@@ -206,7 +212,7 @@ def _of_random_orders(yielded: YieldedShards, epoch: int) -> Iterator[Cause]:
             yield Cause(
                 "with replacement",
                 f"one rank's shard of {len(inside[0])} holds index {twice[0]} {twice[1]} times, "
-                f"as no part of a permutation of {n} can: drawn with replacement",
+                f"and a part of a permutation of {n} cannot: drawn with replacement",
             )
         elif chance > _IMPOSSIBLE:
             yield Cause("with replacement", "indices are drawn with replacement")

@@ -89,27 +89,27 @@ def _predictions(
     yield Prediction(
         "never broadcast",
         built_W,
-        lambda rank: f"rank {rank} still holds what it built: never broadcast",
+        lambda rank: f"rank {rank} still holds its own initial value: never broadcast",
     )
     for source in range(1, world_size):
         yield copied(
             "another source",
             built_W,
             source,
-            f"it is what rank {source} built: the broadcast's source is rank "
-            f"{source} of the group, not rank 0",
+            f"it is rank {source}'s initial value: the broadcast's source is rank {source} of the "
+            "group, not rank 0",
         )
     yield everywhere(
         "averaged",
         built_W.mean(0),
         world_size,
-        "it is the mean of what the ranks built: averaged instead of broadcast",
+        "it is the mean of the ranks' initial values: averaged instead of broadcast",
     )
     yield everywhere(
         "summed",
         built_W.sum(0),
         world_size,
-        "it is the sum of what the ranks built: reduced, not broadcast",
+        "it is the sum of the ranks' initial values: reduced, not broadcast",
     )
     yield everywhere(
         "zero", np.zeros_like(built_W[0]), world_size, "it is zero: the value was lost"
@@ -119,8 +119,8 @@ def _predictions(
             "reordered",
             value,
             world_size,
-            f"it is what rank 0 built with its elements {order}: sent as they lie "
-            "in memory, read by index, or the reverse",
+            f"it is rank 0's initial value with its elements {order}: sent as they lie in memory, "
+            "read by index, or the reverse",
         )
     yield from _of_strides(view, name, built_W)
     for other_name, value in built[0].by_name.items():
@@ -129,7 +129,7 @@ def _predictions(
                 "swapped",
                 value,
                 world_size,
-                f"it is what rank 0 built as {other_name!r}, of equal shape: swapped",
+                f"it is rank 0's initial value of {other_name!r}, of equal shape: swapped",
             )
 
 
@@ -155,9 +155,9 @@ def _of_strides(view: EvidenceView, name: str, built_W: FloatArray) -> Iterator[
             left_W,
             lambda rank: (
                 f"the parameter is not contiguous: only the first {int(arrived.sum())} of its "
-                f"{arrived.size} elements arrived, the "
-                f"others are still rank {rank}'s, since a collective on it as it lies ignores "
-                "its strides (pytorch#192920): broadcast a contiguous copy and copy it back"
+                f"{arrived.size} elements arrived, the other elements are still rank {rank}'s "
+                "own; a collective on the tensor itself ignores its strides (pytorch#192920): "
+                "broadcast a contiguous copy and copy it back"
             ),
         )
 

@@ -42,7 +42,7 @@ def causes(
         for moment in moments
         if out
     ]
-    left, were = f"the {len(active)} ranks that are left", f"the {world_size} there were"
+    left, were = f"the {len(active)} ranks that are left", f"the {world_size} initial ranks"
     by, meant, divisor = (
         (left, were, len(active)) if declared == "initial" else (were, left, world_size)
     )

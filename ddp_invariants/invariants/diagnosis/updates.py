@@ -128,26 +128,26 @@ def _of_one_move(view: EvidenceView, step: int, name: str) -> list[Cause] | None
     guesses = [
         (
             "update undone",
-            f"it is what step {step - 1} started from: a step's update is undone",
+            f"it is the value at the start of step {step - 1}: a step's update is undone",
             then_W,
             exact,
         ),
         (
             "start restored",
-            "it is what the first step started from: every update is undone",
+            "it is the value at the start of the first step: every update is undone",
             first_W,
             exact,
         ),
         (
             "overwritten",
-            f"it is what rank 0 held after step {step - 1}: overwritten by it",
+            f"it is rank 0's value after step {step - 1}: overwritten by rank 0",
             left_W[:1],
             exact,
         ),
         (
             "averaged",
             (
-                f"it is the mean of what the ranks held after step {step - 1}: parameters were "
+                f"it is the mean of the ranks' values after step {step - 1}: parameters were "
                 "averaged"
             ),
             left_W.mean(0, keepdims=True),
@@ -347,7 +347,7 @@ def _guesses(
         return replace(past, gradients_T=[*g_T[:-1], g]).updated
 
     yield (
-        Cause("no update", "it is what the step started from: no update was made"),
+        Cause("no update", "it is the value at the start of the step: no update was made"),
         lambda: (start, np.zeros_like(start)),
     )
     yield (
@@ -381,7 +381,7 @@ def _guesses(
             Cause(
                 "decay in the gradient",
                 f"weight decay {plan.weight_decay} was added to the gradient, as Adam does, "
-                "instead of taken off the parameter",
+                "instead of subtracted from the parameter",
             ),
             replace(
                 past,
