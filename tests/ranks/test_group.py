@@ -117,7 +117,10 @@ class Sleeps(Reference):
     failure = judge(evidence)["LIVE-1"].failure
     assert failure is not None
     assert "rank 0 waits in all_reduce #4 (float32 x 4 SUM) at ddp.py:" in failure.got
-    assert "rank 1 issued 3 collectives, the last all_reduce #3 (float32 x 7 SUM) at ddp.py:" in failure.got
+    assert (
+        "rank 1 issued 3 collectives, the last all_reduce #3 (float32 x 7 SUM) at ddp.py:"
+        in failure.got
+    )
     assert "and is at sleeps.py:8" in failure.got
 
 
