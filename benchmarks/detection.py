@@ -18,7 +18,7 @@ from matplotlib import rcParams
 from matplotlib.figure import Figure
 
 from ddp_invariants.invariants import ALL_RULES
-from ddp_invariants.proof.catalogue import Planted, planted
+from ddp_invariants.proof.catalogue import CatalogueEntry, all_entries
 from ddp_invariants.proof.detection import DIMENSIONS, Detection, Summary, from_plain, summary
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -29,7 +29,9 @@ The first is for a rule that is violated, and the second for the rule that the s
 """
 
 
-def revealed(faults: list[tuple[Planted, list[Detection]]]) -> Iterator[tuple[str, list[str]]]:
+def revealed(
+    faults: list[tuple[CatalogueEntry, list[Detection]]],
+) -> Iterator[tuple[str, list[str]]]:
     """Yield, for each dimension of a case, the faults whose smallest cases all contain it."""
     for dimension in DIMENSIONS:
         yield (
@@ -42,7 +44,7 @@ def revealed(faults: list[tuple[Planted, list[Detection]]]) -> Iterator[tuple[st
         )
 
 
-def picture(rows: list[tuple[Planted, list[Detection]]], path: Path) -> None:
+def picture(rows: list[tuple[CatalogueEntry, list[Detection]]], path: Path) -> None:
     """Draw the matrix of faults and rules.
 
     A marker shows that a fault's smallest cases violate the rule; its colour shows if the search
@@ -74,11 +76,11 @@ def picture(rows: list[tuple[Planted, list[Detection]]], path: Path) -> None:
                 color=NAMED if named else BREACHED,
                 linewidths=0,
             )
-        if y and rows[y - 1][0].host != entry.host:
+        if y and rows[y - 1][0].module != entry.module:
             axes.axhline(y - 0.5, color="#999999", linewidth=0.5)
     axes.set_xticks(range(len(rules)), rules, rotation=90, fontsize=6)
     axes.set_yticks(
-        range(len(rows)), [f"{entry.host}: {entry.name}" for entry, _ in rows], fontsize=5
+        range(len(rows)), [f"{entry.module}: {entry.name}" for entry, _ in rows], fontsize=5
     )
     axes.xaxis.tick_top()
     axes.set_ylim(len(rows) - 0.4, -0.6)
@@ -99,20 +101,22 @@ def main(measured: Path) -> None:
         raise click.BadParameter(
             f"{measured} holds no JSON, as ddp-invariants faults --json prints it: {error}"
         ) from error
-    searches: dict[Planted, list[Detection]] = {}
+    searches: dict[CatalogueEntry, list[Detection]] = {}
     for search in map(from_plain, plain["searches"]):
         searches.setdefault(search.planted, []).append(search)
-    known = [entry for entry in planted() if entry in searches]
+    known = [entry for entry in all_entries() if entry in searches]
     faults = [(entry, searches[entry]) for entry in known if entry.is_fault]
     picture(faults, DOCS / "faults.svg")
-    hosts: dict[tuple[str, str], list[tuple[Planted, Summary, str]]] = {}
+    hosts: dict[tuple[str, str], list[tuple[CatalogueEntry, Summary, str]]] = {}
     for entry, detections in faults:
         caught = [detection for detection in detections if detection.is_caught] or detections
         cause = max(
-            (detection.cause or detection.told for detection in caught),
+            (detection.cause or detection.failure_words for detection in caught),
             key=lambda words: entry.cause in words,
         )
-        hosts.setdefault((entry.host, entry.style), []).append((entry, summary(detections), cause))
+        hosts.setdefault((entry.module, entry.style), []).append(
+            (entry, summary(detections), cause)
+        )
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         undefined=StrictUndefined,

@@ -58,7 +58,7 @@ def main() -> None:
     capabilities = [
         name
         for name in CAPABILITIES
-        if any(probed.capability == name for probed in rows[0][2].probed)
+        if any(probed.capability == name for probed in rows[0][2].ddp_probes)
     ]
     marks = [
         (
@@ -66,7 +66,7 @@ def main() -> None:
             [
                 MARKS[probed.standing]
                 for _, _, seen in rows
-                for probed in seen.probed
+                for probed in seen.ddp_probes
                 if probed.capability == name
             ],
         )
@@ -83,7 +83,7 @@ def main() -> None:
                     probed.expected,
                     describe(TRAINING[probed.capability].probe),
                 )
-                for probed in seen.probed
+                for probed in seen.ddp_probes
                 if probed.standing is Standing.WRONG
             ],
         )

@@ -15,7 +15,7 @@ from ddp_invariants import faults
 from ddp_invariants.discovery.scope import OnTrial, Scope
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes.pool import Pool
-from ddp_invariants.proof.catalogue import planted
+from ddp_invariants.proof.catalogue import all_entries
 from ddp_invariants.search.trial import Options, Trial
 
 ROOT = Path(__file__).parents[1]
@@ -37,9 +37,9 @@ def fault_of(name: str) -> str:
         return str(HELPERS / "unjudged.py") + f":{name}"
     host = next(
         (
-            entry.host
-            for entry in planted()
-            if entry.name == name and entry.host in ("starts", "bucketed", "timing", "strided")
+            entry.module
+            for entry in all_entries()
+            if entry.name == name and entry.module in ("starts", "bucketed", "timing", "strided")
         ),
         "bucketed",
     )

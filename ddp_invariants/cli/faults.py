@@ -72,19 +72,19 @@ def faults(
 
     from ddp_invariants.errors import CatalogueError
     from ddp_invariants.proof import measure
-    from ddp_invariants.proof.catalogue import chosen
+    from ddp_invariants.proof.catalogue import select
     from ddp_invariants.proof.detection import Detection, totals
 
     detections: list[Detection] = []
-    jobs: list[measure.Job] = []
+    jobs: list[measure.FaultSearch] = []
     beyond: list[str] = []
     screen = Console(stderr=True)
     try:
-        entries, resolved = chosen(only), wanted(backend, device)
+        entries, resolved = select(only), wanted(backend, device)
         beyond = [
             entry.name for entry in entries if entry.needs_device and resolved.device == "cpu"
         ]
-        jobs = measure.jobs(
+        jobs = measure.searches(
             [entry for entry in entries if entry.name not in beyond], seeds, control_cases
         )
         if resolved.device != "cpu":
@@ -118,4 +118,6 @@ def faults(
     total = totals(detections)
     if len(detections) < len(jobs):
         context.exit(INTERRUPTED)
-    context.exit(int(total.caught < total.searches or total.wrong > 0 or total.accused > 0))
+    context.exit(
+        int(total.caught < total.searches or total.wrong > 0 or total.false_violations > 0)
+    )

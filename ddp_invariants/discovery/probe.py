@@ -94,8 +94,8 @@ class Discovery:
     Attributes:
         ddp: The DDP's description (`driving.Description`, plain).
         sampler: The sampler's.
-        probed: Of the DDP's capabilities.
-        dealt: Of the sampler's capabilities.
+        ddp_probes: Of the DDP's capabilities.
+        sampler_probes: Of the sampler's capabilities.
         driven: How the DDP is driven, a line each.
         buckets: How it was seen to fill buckets (`Declarations.buckets`); empty if it fills none.
         deviating: Rules that it is expected to violate, and why.
@@ -104,8 +104,8 @@ class Discovery:
 
     ddp: Mapping[str, Any]
     sampler: Mapping[str, Any]
-    probed: tuple[Probed, ...] = ()
-    dealt: tuple[Probed, ...] = ()
+    ddp_probes: tuple[Probed, ...] = ()
+    sampler_probes: tuple[Probed, ...] = ()
     driven: tuple[str, ...] = ()
     buckets: Buckets = ""
     deviating: tuple[tuple[str, str], ...] = ()
@@ -129,7 +129,9 @@ class Discovery:
     def scope(self, max_world_size: int) -> Scope:
         """Return the limits on what cases may contain."""
         without = frozenset(
-            probed.capability for probed in (*self.probed, *self.dealt) if probed.excused
+            probed.capability
+            for probed in (*self.ddp_probes, *self.sampler_probes)
+            if probed.excused
         )
         declared = replace(self.declared, buckets=self.declared.buckets or self.buckets)
         return Scope(
@@ -142,7 +144,7 @@ class Discovery:
         return [
             f"it claims {probe.capability!r} ({CAPABILITIES[probe.capability]}), which is "
             f"{probe.standing.value}" + (f": {probe.words}" if probe.words else "")
-            for probe in (*self.probed, *self.dealt)
+            for probe in (*self.ddp_probes, *self.sampler_probes)
             if probe.capability in claimed
             and (probe.standing in (Standing.REFUSED, Standing.ABSENT) or probe.never_met)
         ]
@@ -155,7 +157,7 @@ class Discovery:
         return [
             f"{probe.capability!r} is right, and was {probe.expected}; take the deviation out "
             "of its file"
-            for probe in self.probed
+            for probe in self.ddp_probes
             if probe.expected and probe.standing is Standing.RIGHT
         ]
 
@@ -176,7 +178,7 @@ class Discovery:
             supports = [probe.capability for probe in probed if probe.standing is Standing.RIGHT]
             return replace(declared, supports=tuple(supports), unsupported=tuple(unsupported))
 
-        return add(self.declared, self.probed), add(self.declared_sampler, self.dealt)
+        return add(self.declared, self.ddp_probes), add(self.declared_sampler, self.sampler_probes)
 
 
 def discover(
@@ -203,7 +205,7 @@ def discover(
     return replace(
         of_ddp(pool, ddp, described, max_world_size, files),
         sampler=dealing,
-        dealt=of_sampler(pool, sampler, dealing, max_world_size),
+        sampler_probes=of_sampler(pool, sampler, dealing, max_world_size),
     )
 
 
@@ -380,7 +382,7 @@ class _Probes:
         No probe runs if the simplest case already fails: its verdict gives the reason.
         """
         broken = (
-            base.incident is not None or bool(_refusal(base)) or _breach(base, self.scope) != ""
+            base.incident is not None or bool(_refusal(base)) or _failure(base, self.scope) != ""
         )
         declared = self.scope.declared
         probed = []
@@ -441,7 +443,7 @@ class _Probes:
                 without=self.scope.without - {"bucketing"},
             )
             fill_rule = (
-                "" if not fill_rule or _breach(self.run(biased), scope, ("COMM-4",)) else fill_rule
+                "" if not fill_rule or _failure(self.run(biased), scope, ("COMM-4",)) else fill_rule
             )
         unknown = (
             Standing.UNKNOWN
@@ -514,7 +516,7 @@ class _Probes:
         if not TRAINING[name].present(scope.fit(case)):
             return Probed(name, Standing.ABSENT, "outside what it declares", declared)
         evidence = self.run(case, scope, hangs=name in ("unused", "crossed"))
-        failure, refusal = _breach(evidence, scope), _refusal(evidence)
+        failure, refusal = _failure(evidence, scope), _refusal(evidence)
         # A refusal on every rank is not silently wrong, even at a later step. An error of wrapping
         # happened before the refusal.
         if failure and (not refusal or failure.startswith("INIT")):
@@ -532,7 +534,7 @@ _FILLED: dict[Buckets, str] = {
 }
 
 
-def _breach(
+def _failure(
     evidence: TrainingEvidence | ShardEvidence, scope: Scope, rules: Iterable[str] = SHIPPED
 ) -> str:
     """Return the first of some rules that a probe violates, in words."""
@@ -547,7 +549,7 @@ def _breach(
     )
 
 
-QUESTIONS = {
+SAMPLER_CASES = {
     "shuffle": ShardCase(world_size=2, epochs=(0, 1), data=Data(samples=8, shuffle=True)),
     "drop_last": ShardCase(world_size=2, data=Data(samples=8, drop_last=True)),
     "uneven": ShardCase(world_size=2, epochs=(0, 1), data=Data(samples=7)),
@@ -582,7 +584,7 @@ def of_sampler(
     for name in SAMPLING:
         excused = name in declared.unsupported
         # Every question gives a rank.
-        if name in lacking or name not in QUESTIONS:
+        if name in lacking or name not in SAMPLER_CASES:
             probed.append(
                 Probed(
                     name, Standing.ABSENT if name in lacking else Standing.RIGHT, declared=excused
@@ -593,7 +595,7 @@ def of_sampler(
         if any(probe.words.startswith("LIVE-1") for probe in probed):
             probed.append(Probed(name, Standing.UNKNOWN, declared=excused))
             continue
-        evidence = pool.shards(QUESTIONS[name], sampler)
+        evidence = pool.shards(SAMPLER_CASES[name], sampler)
         if evidence.incident is not None:
             probed.append(
                 Probed(
@@ -612,7 +614,7 @@ def of_sampler(
             probed.append(Probed(name, Standing.ABSENT, declared=excused))
             continue
         # Only the rules that depend on the length: all others show for any length.
-        failure = _breach(evidence, scope, _JUDGED.get(name, ("SHARD-1", "SHARD-2", "SHARD-3")))
+        failure = _failure(evidence, scope, _JUDGED.get(name, ("SHARD-1", "SHARD-2", "SHARD-3")))
         probed.append(Probed(name, Standing.WRONG if failure else Standing.RIGHT, failure, excused))
     return tuple(probed)
 
@@ -629,12 +631,12 @@ def to_plain(discovery: Discovery) -> dict[str, Any]:
     return {
         "ddp": discovery.ddp,
         "sampler": discovery.sampler,
-        "probed": rows(discovery.probed),
-        "dealt": rows(discovery.dealt),
+        "ddp_probes": rows(discovery.ddp_probes),
+        "sampler_probes": rows(discovery.sampler_probes),
         "driven": list(discovery.driven),
         "buckets": discovery.buckets,
         "deviating": discovery.deviating,
-        "way": [discovery.backend.backend, discovery.backend.device],
+        "backend": [discovery.backend.backend, discovery.backend.device],
     }
 
 
@@ -647,10 +649,10 @@ def from_plain(plain: Mapping[str, Any]) -> Discovery:
     return Discovery(
         plain["ddp"],
         plain["sampler"],
-        probed(plain["probed"]),
-        probed(plain["dealt"]),
+        probed(plain["ddp_probes"]),
+        probed(plain["sampler_probes"]),
         tuple(plain["driven"]),
         plain["buckets"],
         tuple((rule, why) for rule, why in plain["deviating"]),
-        Backend(*plain["way"]),
+        Backend(*plain["backend"]),
     )

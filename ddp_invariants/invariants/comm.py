@@ -182,7 +182,7 @@ def _mismatch(
     if parting is None:
         return None
     places = [
-        call.at if call is not None else "nothing more" for call in (parting.one, parting.other)
+        call.at if call is not None else "nothing more" for call in (parting.first, parting.second)
     ]
     counts = "" if so_far else f"; {len(calls)} calls in all, rank {first} {len(first_calls)}"
     notes = "\n".join(_side_by_side(first_calls, calls, parting.number, first, rank))

@@ -161,10 +161,10 @@ def _whereabouts(incident: Incident, rank: int) -> str:
         return f"rank {rank} {at}"
     waiting, last = calls.call(calls.waiting), calls.call(calls.issued)
     if waiting is not None:
-        return f"rank {rank} waits in {waiting.told(calls.waiting)} at {waiting.site}"
+        return f"rank {rank} waits in {waiting.described(calls.waiting)} at {waiting.site}"
     return (
         f"rank {rank} issued {calls.issued} "
-        f"collectives{f', the last {last.told(calls.issued)} at {last.site},' if last else ''} "
+        f"collectives{f', the last {last.described(calls.issued)} at {last.site},' if last else ''} "
         f"{at}"
     )
 

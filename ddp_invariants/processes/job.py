@@ -27,7 +27,7 @@ from ddp_invariants.processes import wire
 from ddp_invariants.processes.hosts import HASH_SEEDS, Hosts
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.processes.process import this_node
-from ddp_invariants.processes.remote import Place, connect
+from ddp_invariants.processes.remote import HostAddress, connect
 from ddp_invariants.processes.serving import ABANDONED, Server
 
 COMING = 90.0
@@ -177,8 +177,8 @@ def serve(ours: Job) -> int:
         return ABANDONED
 
 
-def _place(ours: Job, address: str, port: int, token: str) -> Place:
-    return Place(
+def _place(ours: Job, address: str, port: int, token: str) -> HostAddress:
+    return HostAddress(
         ours.rank,
         this_node(),
         socket.gethostname(),
@@ -189,7 +189,7 @@ def _place(ours: Job, address: str, port: int, token: str) -> Place:
     )
 
 
-def _introduce(hosts: Hosts, ours: Job, place: Place) -> list[str | None]:
+def _introduce(hosts: Hosts, ours: Job, place: HostAddress) -> list[str | None]:
     """Send this process's place to rank 0; in rank 0, return the places of all."""
     with Pool(hosts.addresses) as pool:
         return pool.introduce(
@@ -226,7 +226,7 @@ class Cluster:
         self.places = [_place(ours, address, 0, "")]
         try:
             said = _introduce(self._hosts, ours, self.places[0])
-            self.places += [Place.from_text(text) for text in said[1:] if text is not None]
+            self.places += [HostAddress.from_text(text) for text in said[1:] if text is not None]
             self._sessions = [connect(place, "session") for place in self.places[1:]]
             self._require_all()
         except BaseException:
@@ -284,7 +284,7 @@ class Cluster:
         self._sessions = []
 
 
-def _loopback(place: Place) -> bool:
+def _loopback(place: HostAddress) -> bool:
     return ipaddress.ip_address(place.address).is_loopback
 
 

@@ -325,7 +325,7 @@ class Pool:
         incoming: dict[socket.socket, wire.Incoming] = {}
         for rank, request in requests.items():
             process = self._process(rank)
-            process.asked()
+            process.forget_output()
             waiting[process.control] = rank
             incoming[process.control] = wire.Incoming()
             # It has died since; reading from it below reports that.
@@ -404,7 +404,8 @@ class Pool:
             for rank, status in statuses.items()
         }
         stacks = {
-            rank: self._ranks[rank].printed() + self._ranks[rank].waits() for rank in hung | dead
+            rank: self._ranks[rank].printed() + self._ranks[rank].native_waits()
+            for rank in hung | dead
         }
         waiting = dict.fromkeys(hung, f"gave no answer within {seconds:.1f} s")
         last_calls = {rank: self._ranks[rank].last_calls(self._number) for rank in hung | dead}

@@ -189,7 +189,7 @@ class Process:
             os.close(printing)
             os.close(words)
 
-    def asked(self) -> None:
+    def forget_output(self) -> None:
         """Forget the printed output and the stacks of the last request."""
         for _ in range(16):  # A rank may print without end.
             if not self.drain():
@@ -233,7 +233,7 @@ class Process:
             if (text := piece.decode(errors="replace").strip("\0\n "))
         )
 
-    def waits(self) -> str:
+    def native_waits(self) -> str:
         """Return where its native threads wait, as the kernel sees it; empty when it is gone."""
         lines = []
         for task in sorted(Path(f"/proc/{self.pid}/task").glob("*")):

@@ -26,7 +26,7 @@ _LOST = 60
 
 
 @dataclass(frozen=True)
-class Place:
+class HostAddress:
     """The address at which a process of a job serves ranks.
 
     Attributes:
@@ -74,7 +74,7 @@ def steady(connection: socket.socket) -> socket.socket:
     return connection
 
 
-def connect(place: Place, purpose: str, **more: Any) -> socket.socket:
+def connect(place: HostAddress, purpose: str, **more: Any) -> socket.socket:
     """Connect for one purpose.
 
     Raises:
@@ -100,7 +100,11 @@ def connect(place: Place, purpose: str, **more: Any) -> socket.socket:
 
 def connected(address: str) -> "HostClient | RemoteHost":
     """Return the host at an address (`Hosts.addresses`, or a place as text)."""
-    return RemoteHost(Place.from_text(address)) if address.startswith("{") else HostClient(address)
+    return (
+        RemoteHost(HostAddress.from_text(address))
+        if address.startswith("{")
+        else HostClient(address)
+    )
 
 
 class RemoteHost:
@@ -114,7 +118,7 @@ class RemoteHost:
             takes.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: HostAddress) -> None:
         self.place, self.node, self.patience = place, place.node, PATIENCE
         self._connection: socket.socket | None = None
 
@@ -191,7 +195,7 @@ class RemoteProcess:
     loaded: set[Ddp | Sampler] = field(default_factory=set)
     altered_by: Ddp | Sampler | None = None
 
-    def asked(self) -> None:
+    def forget_output(self) -> None:
         """Do nothing: the other end forgets old output with each request."""
 
     def drain(self) -> bool:
@@ -214,9 +218,9 @@ class RemoteProcess:
         text: str = self.host.ask(do="printed", pid=self.pid)["text"]
         return text
 
-    def waits(self) -> str:
+    def native_waits(self) -> str:
         """Return where its native threads wait."""
-        text: str = self.host.ask(do="waits", pid=self.pid)["text"]
+        text: str = self.host.ask(do="native_waits", pid=self.pid)["text"]
         return text
 
     def last_calls(self, case: int) -> LastCalls | None:

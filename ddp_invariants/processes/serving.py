@@ -250,8 +250,8 @@ class Server:
             return {"status": rank.status(request["within"])}
         if request["do"] == "printed":
             return {"text": rank.printed()}
-        if request["do"] == "waits":
-            return {"text": rank.waits()}
+        if request["do"] == "native_waits":
+            return {"text": rank.native_waits()}
         if request["do"] == "last_calls":
             return {"calls": rank.last_calls(request["case"])}
         return {"status": self._retire(pool, rank)}
@@ -282,7 +282,7 @@ class Server:
             if frame is None:
                 return
             line.incoming = wire.Incoming()
-            line.rank.asked()
+            line.rank.forget_output()
         except (OSError, WireError):
             self._drop_line(connection)
             return

@@ -19,9 +19,9 @@ from ddp_invariants.invariants import ALL_RULES
 
 PACKAGE = "ddp_invariants.faults"
 _FOLDER = Path(__file__).parents[1] / "faults"
-_CONTROL = re.compile(r"Right: (?P<what>.+)\.")
+_CONTROL = re.compile(r"Right: (?P<description>.+)\.")
 _FAULT = re.compile(
-    r"(?P<what>.+) \((?P<where>(?:[^()]|\([^()]*\))+)\)\. "
+    r"(?P<description>.+) \((?P<source>(?:[^()]|\([^()]*\))+)\)\. "
     r"(?P<rule>[A-Z]+-\d+)(?:: (?P<cause>[^;]+))?"
     r"(?:; or (?P<other_rule>[A-Z]+-\d+): (?P<other_cause>[^;]+))?\."
 )
@@ -29,15 +29,15 @@ _ISSUE = re.compile(r"(?:(?P<owner>[\w.-]+)/)?(?P<repository>[\w.-]+)#(?P<number
 
 
 @dataclass(frozen=True)
-class Planted:
+class CatalogueEntry:
     """One implementation of the catalogue.
 
     Attributes:
-        host: The module of `faults/` that contains the implementation.
+        module: The module of `faults/` that contains the implementation.
         style: The style of that module: the first line of its docstring.
         name: The name of the class or function.
-        what: For a fault, what is wrong; for a control, what it is.
-        where: The place where the fault really happened; empty for a control.
+        description: For a fault, what is wrong; for a control, what it is.
+        source: The place where the fault really happened; empty for a control.
         rule: The rule that must notice the fault; empty for a control, on which no rule may fail.
         cause: Words of the cause that must be named; empty if the evidence shows none.
         is_sampler: True for a sampler, False for a DDP.
@@ -45,11 +45,11 @@ class Planted:
             ways.
     """
 
-    host: str
+    module: str
     style: str
     name: str
-    what: str
-    where: str = ""
+    description: str
+    source: str = ""
     rule: str = ""
     cause: str = ""
     is_sampler: bool = False
@@ -59,7 +59,7 @@ class Planted:
     @property
     def target(self) -> str:
         """Return the name that `--ddp` or `--sampler` takes."""
-        return f"{PACKAGE}.{self.host}:{self.name}" if self.host != "shipped" else self.name
+        return f"{PACKAGE}.{self.module}:{self.name}" if self.module != "shipped" else self.name
 
     @property
     def is_fault(self) -> bool:
@@ -72,14 +72,14 @@ class Planted:
         return self.rule.startswith("GPU")
 
     @property
-    def on_trial(self) -> tuple[Ddp, Sampler]:
+    def under_test(self) -> tuple[Ddp, Sampler]:
         """Return this implementation, with the reference as the other part."""
         return (Ddp(), Sampler(self.target)) if self.is_sampler else (Ddp(self.target), Sampler())
 
     @property
     def link(self) -> str:
         """Return the address of the first issue that the source names; empty if it names none."""
-        issue = _ISSUE.search(self.where)
+        issue = _ISSUE.search(self.source)
         if issue is None:
             return ""
         return (
@@ -89,7 +89,7 @@ class Planted:
 
 
 SHIPPED = tuple(
-    Planted(
+    CatalogueEntry(
         "shipped",
         "what is judged by a short name",
         name,
@@ -102,7 +102,7 @@ SHIPPED = tuple(
 """The controls that are not planted."""
 
 
-def chosen(names: Iterable[str]) -> list[Planted]:
+def select(names: Iterable[str]) -> list[CatalogueEntry]:
     """Return the entries that have one of the names; all entries if there is no name.
 
     A name is that of an entry, of a module or of a rule that must notice the fault.
@@ -110,8 +110,8 @@ def chosen(names: Iterable[str]) -> list[Planted]:
     Raises:
         CatalogueError: A name is none of these.
     """
-    entries, names = planted(), list(names)
-    known = [(entry.name, entry.host, entry.rule) for entry in entries]
+    entries, names = all_entries(), list(names)
+    known = [(entry.name, entry.module, entry.rule) for entry in entries]
     for name in names:
         if not any(name in about for about in known):
             close = difflib.get_close_matches(name, {word for about in known for word in about}, 1)
@@ -127,7 +127,7 @@ def chosen(names: Iterable[str]) -> list[Planted]:
 
 
 @cache
-def planted() -> tuple[Planted, ...]:
+def all_entries() -> tuple[CatalogueEntry, ...]:
     """Return all entries, by module and then in the order of the source.
 
     The controls that are not planted come last.
@@ -139,7 +139,7 @@ def planted() -> tuple[Planted, ...]:
     return (*(entry for path in modules for entry in _of_module(path)), *SHIPPED)
 
 
-def _of_module(path: Path) -> list[Planted]:
+def _of_module(path: Path) -> list[CatalogueEntry]:
     module = ast.parse(path.read_text(encoding="utf-8"))
     style = (ast.get_docstring(module) or "").partition("\n")[0].rstrip(".")
     entries = [
@@ -152,11 +152,11 @@ def _of_module(path: Path) -> list[Planted]:
     return [replace(entry, is_sampler=of_samplers) for entry in entries]
 
 
-def _entry(path: Path, node: ast.ClassDef | ast.FunctionDef, style: str) -> Planted:
+def _entry(path: Path, node: ast.ClassDef | ast.FunctionDef, style: str) -> CatalogueEntry:
     text = " ".join((ast.get_docstring(node) or "").split())
     control, fault = _CONTROL.fullmatch(text), _FAULT.fullmatch(text)
     if control is not None:
-        return Planted(path.stem, style, node.name, control["what"])
+        return CatalogueEntry(path.stem, style, node.name, control["description"])
     if fault is None:
         raise CatalogueError(
             f"{path.name}:{node.name}: its docstring is {text!r}, expected 'Right: what it is.' or "
@@ -164,12 +164,12 @@ def _entry(path: Path, node: ast.ClassDef | ast.FunctionDef, style: str) -> Plan
         )
     if fault["rule"] not in ALL_RULES:
         raise CatalogueError(f"{path.name}:{node.name}: no rule is called {fault['rule']}")
-    return Planted(
+    return CatalogueEntry(
         path.stem,
         style,
         node.name,
-        fault["what"],
-        fault["where"],
+        fault["description"],
+        fault["source"],
         fault["rule"],
         fault["cause"] or "",
         other_rule=fault["other_rule"] or "",

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from ddp_invariants.cases.case import Case, ShardCase, TrainingCase
 from ddp_invariants.discovery.capabilities import TRAINING
-from ddp_invariants.proof.catalogue import Planted
+from ddp_invariants.proof.catalogue import CatalogueEntry
 
 Diagnosis = Literal["right", "wrong", "unknown"]
 DIAGNOSES: tuple[Diagnosis, ...] = get_args(Diagnosis)
@@ -25,30 +25,30 @@ class Detection:
         of_its_kind: Of these cases, those drawn by the same property as the first failure's. That
             property alone would have drawn this number.
         seconds: Time until the first failure; 0 if nothing failed.
-        sighted: The rule that explains the first failure, before shrinking; empty if nothing
+        first_rule: The rule that explains the first failure, before shrinking; empty if nothing
             failed.
         rule: The rule of the smallest case, confirmed in fresh processes; empty if nothing was
             confirmed.
         failed: All rules that fail on the smallest case.
         cause: The cause that the diagnosis names; empty if it names none, or cannot tell two causes
             apart.
-        told: The report's fact and the value it got. If no cause is named, these words may name it.
+        failure_words: The report's fact and the value it got. If no cause is named, these words may name it.
         case: The smallest case in words.
         size: The size of the smallest case: ranks, layers and steps, or ranks and samples.
         needs: The possible contents that the smallest case has (`contents`).
         reason: The reason why an observed failure is no violation.
     """
 
-    planted: Planted
+    planted: CatalogueEntry
     seed: int
     cases: int
     of_its_kind: int = 0
     seconds: float = 0.0
-    sighted: str = ""
+    first_rule: str = ""
     rule: str = ""
     failed: tuple[str, ...] = ()
     cause: str = ""
-    told: str = ""
+    failure_words: str = ""
     case: str = ""
     size: str = ""
     needs: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ class Detection:
     def diagnosis(self) -> Diagnosis:
         """Return how the named cause compares with the planted one."""
         if any(
-            words and words in (self.cause or self.told)
+            words and words in (self.cause or self.failure_words)
             for words in (self.planted.cause, self.planted.other_cause)
         ):
             return "right"
@@ -81,7 +81,7 @@ def from_plain(plain: dict[str, Any]) -> Detection:
     return Detection(
         **{
             **stored,
-            "planted": Planted(**plain["planted"]),
+            "planted": CatalogueEntry(**plain["planted"]),
             "failed": tuple(plain["failed"]),
             "needs": tuple(plain["needs"]),
         }
@@ -95,7 +95,7 @@ class Summary:
     Attributes:
         named: The rules named for the smallest cases, the most frequent first; with counts if there
             are several.
-        sighted: The same for the first failures.
+        first_rule: The same for the first failures.
         cases, own, seconds: Medians until the first failure: of all cases, of the cases of its
             kind, and of the time.
         smallest: The search with the smallest case.
@@ -103,7 +103,7 @@ class Summary:
     """
 
     named: str
-    sighted: str
+    first_rule: str
     cases: str
     own: str
     seconds: str
@@ -117,7 +117,7 @@ def summary(searches: Sequence[Detection]) -> Summary:
     causes = Counter(search.diagnosis for search in searches if search.is_caught)
     return Summary(
         _counted(search.rule for search in searches),
-        _counted(search.sighted for search in searches),
+        _counted(search.first_rule for search in searches),
         f"{median(search.cases for search in caught):.0f}",
         f"{median(search.of_its_kind for search in caught):.0f}",
         f"{median(search.seconds for search in caught):.2f}",
@@ -212,7 +212,7 @@ class Totals:
         median_cases: Cases drawn until the first failure, over the searches that caught a fault.
         median_seconds: The same in seconds.
         control_cases: Cases judged on controls.
-        accused: Controls with a confirmed violation.
+        false_violations: Controls with a confirmed violation.
     """
 
     searches: int = 0
@@ -224,7 +224,7 @@ class Totals:
     median_cases: float = 0.0
     median_seconds: float = 0.0
     control_cases: int = 0
-    accused: int = 0
+    false_violations: int = 0
 
 
 def totals(detections: Iterable[Detection]) -> Totals:

@@ -22,7 +22,7 @@ from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.processes.backends import ON_THE_CPU, Backend
 from ddp_invariants.processes.pool import DEADLINE, Pool
-from ddp_invariants.proof.catalogue import Planted
+from ddp_invariants.proof.catalogue import CatalogueEntry
 from ddp_invariants.proof.detection import Detection, contents, size
 from ddp_invariants.search.trial import HUNG_DEADLINE, Options, Trial
 
@@ -32,7 +32,7 @@ MAX_WORLD_SIZE = 4
 
 
 @dataclass(frozen=True)
-class Job:
+class FaultSearch:
     """One search to be made.
 
     Attributes:
@@ -41,23 +41,23 @@ class Job:
         cases: The largest number of cases; 0 for as many as a session draws.
     """
 
-    planted: Planted
+    planted: CatalogueEntry
     seed: int
     cases: int = 0
 
 
-def search(pool: Pool, job: Job, store: Path) -> Detection:
+def search(pool: Pool, fault_search: FaultSearch, store: Path) -> Detection:
     """Search for a failure of an implementation.
 
     Args:
         pool: The ranks.
-        job: The implementation under test, and the size of the search.
+        fault_search: The implementation under test, and the size of the search.
         store: Folder for violations.
     """
-    planted, seed = job.planted, job.seed
+    planted, seed = fault_search.planted, fault_search.seed
     # A fault is known to be wrong, so its hangs need no long wait; a control may only be slow.
     pool.deadline = HUNG_DEADLINE if planted.is_fault else DEADLINE
-    ddp, sampler = planted.on_trial
+    ddp, sampler = planted.under_test
     trial = Trial(
         pool, OnTrial(ddp, sampler, _scope(pool, planted)), Options(seed=seed, store=store)
     )
@@ -66,7 +66,7 @@ def search(pool: Pool, job: Job, store: Path) -> Detection:
         for rule in ALL_RULES.values()
         if rule.is_about_samplers == planted.is_sampler and rule.level != "observed"
     ]
-    survey = trial.survey(rules, job.cases or CASES * len(rules))
+    survey = trial.survey(rules, fault_search.cases or CASES * len(rules))
     if survey.sighting is None:
         return Detection(planted, seed, survey.cases)
     detection = partial(
@@ -86,7 +86,7 @@ def search(pool: Pool, job: Job, store: Path) -> Detection:
         rule=failure.rule,
         failed=survey.failed,
         cause=named,
-        told="" if failure.causes else f"{failure.fact}; {failure.got}",
+        failure_words="" if failure.causes else f"{failure.fact}; {failure.got}",
         case=describe(case),
         size=size(case),
         needs=contents(case),
@@ -94,14 +94,14 @@ def search(pool: Pool, job: Job, store: Path) -> Detection:
 
 
 @cache
-def _scope(pool: Pool, planted: Planted) -> Scope:
+def _scope(pool: Pool, planted: CatalogueEntry) -> Scope:
     """Return what the cases for an implementation may contain; the same for all seeds."""
-    ddp, sampler = planted.on_trial
+    ddp, sampler = planted.under_test
     description = pool.describe(sampler)
     discovery = replace(
         _discovered(pool, ddp),
         sampler=description,
-        dealt=of_sampler(pool, sampler, description, MAX_WORLD_SIZE),
+        sampler_probes=of_sampler(pool, sampler, description, MAX_WORLD_SIZE),
     )
     return discovery.scope(MAX_WORLD_SIZE)
 
@@ -115,7 +115,9 @@ def _discovered(pool: Pool, ddp: Ddp) -> Discovery:
     return of_ddp(pool, ddp, pool.describe(ddp), MAX_WORLD_SIZE)
 
 
-def jobs(entries: Sequence[Planted], seeds: int, control_cases: int) -> list[Job]:
+def searches(
+    entries: Sequence[CatalogueEntry], seeds: int, control_cases: int
+) -> list[FaultSearch]:
     """Return the searches for faults, and those on controls.
 
     Args:
@@ -128,8 +130,8 @@ def jobs(entries: Sequence[Planted], seeds: int, control_cases: int) -> list[Job
     share = -(-control_cases // max(len(controls), 1))
     # Seed by seed, so that an interrupted run has results for all faults.
     return [
-        *(Job(entry, seed) for seed in range(seeds) for entry in entries if entry.is_fault),
-        *(Job(control, 0, share) for control in controls if share),
+        *(FaultSearch(entry, seed) for seed in range(seeds) for entry in entries if entry.is_fault),
+        *(FaultSearch(control, 0, share) for control in controls if share),
     ]
 
 
@@ -139,8 +141,8 @@ class _Searcher:
     def __init__(self, addresses: list[str], backend: Backend, store: Path) -> None:
         self.pool, self.store = Pool(addresses, backend=backend), store
 
-    def __call__(self, job: Job) -> Detection:
-        return search(self.pool, job, self.store)
+    def __call__(self, fault_search: FaultSearch) -> Detection:
+        return search(self.pool, fault_search, self.store)
 
 
 _searcher: list[_Searcher] = []
@@ -153,18 +155,21 @@ def _open(addresses: list[str], backend: Backend, store: Path) -> None:
     Finalize(None, _searcher[0].pool.close, exitpriority=10)
 
 
-def _search(job: Job) -> Detection:
-    return _searcher[0](job)
+def _search(fault_search: FaultSearch) -> Detection:
+    return _searcher[0](fault_search)
 
 
 def measure(
-    addresses: list[str], jobs: Iterable[Job], workers: int, backend: Backend = ON_THE_CPU
+    addresses: list[str],
+    searches: Iterable[FaultSearch],
+    workers: int,
+    backend: Backend = ON_THE_CPU,
 ) -> Iterator[Detection]:
     """Run many searches at once, in separate processes, and yield each result as its search ends.
 
     Args:
         addresses: The addresses of the hosts.
-        jobs: The searches.
+        searches: The searches.
         workers: The number of processes; each drives its own ranks.
         backend: The backend over which ranks communicate, and the device of their tensors.
     """
@@ -176,7 +181,9 @@ def measure(
             initargs=(addresses, backend, Path(folder)),
         )
         try:
-            for done in as_completed([executor.submit(_search, job) for job in jobs]):
+            for done in as_completed(
+                [executor.submit(_search, fault_search) for fault_search in searches]
+            ):
                 yield done.result()
         except BaseException:
             # Mostly an interrupt: nobody waits for the running searches.

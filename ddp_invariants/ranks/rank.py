@@ -30,8 +30,8 @@ from ddp_invariants.ranks import shards
 from ddp_invariants.ranks.driving.ddp import Driver
 from ddp_invariants.ranks.driving.sampler import SamplerMaker, environment
 from ddp_invariants.ranks.groups import stores
-from ddp_invariants.ranks.groups.device import Place, taken
-from ddp_invariants.ranks.groups.distributed import Session
+from ddp_invariants.ranks.groups.device import RankDevice, taken
+from ddp_invariants.ranks.groups.distributed import CaseGroups
 from ddp_invariants.ranks.groups.isolation import Surroundings, child_processes, kernel_counts
 from ddp_invariants.ranks.groups.observed import Connections, Log, Timing
 from ddp_invariants.ranks.training import recorder, resume, run
@@ -48,7 +48,7 @@ class Rank:
         self.control, self.words = control, words
         self.stores: list[Any] = []
         self.connections: dict[str, Connections] = {}
-        self.place: Place | None = None
+        self.place: RankDevice | None = None
         self.surroundings: Surroundings | None = None
         self._drivers: dict[str, Driver] = {}
         self._samplers: dict[str, SamplerMaker] = {}
@@ -146,7 +146,7 @@ class Rank:
         assert isinstance(case, cases.ShardCase)
         sampler = self.sampler(request["sampler"])
         self.surroundings, counts = self.surroundings or Surroundings(), kernel_counts()
-        session = Session(
+        groups = CaseGroups(
             group,
             None,
             list(range(case.world_size)),
@@ -159,13 +159,13 @@ class Rank:
             answer = shards.shards(
                 case, sampler, disturb=request["disturb"] + group.rank, ranks=[group.rank]
             )
-        session.end()
-        quiescent = _closed(session)
+        groups.end()
+        quiescent = _closed(groups)
         return {
             **answer,
             "records": ["a shard"],
             "facts": {"raised": answer.get("raised")},
-            "sent": session.sent(),
+            "sent": groups.sent(),
             "quiescent": quiescent,
             "changed": _changed(self.surroundings, counts),
         }
@@ -187,16 +187,16 @@ class Rank:
         counts = kernel_counts()
         left: list[list[int]] = []
         for number in range(case.rounds):
-            record, session, quiescent = self._round(case, request, driver, log, number)
+            record, groups, quiescent = self._round(case, request, driver, log, number)
             if case.rounds > 1:
-                if session.branched:
-                    _meet(session.store, everyone)
+                if groups.branched:
+                    _meet(groups.store, everyone)
                 gc.collect()
                 left.append([*kernel_counts().values(), child_processes()])
         header = {
             **record.header(),
-            "sent": session.sent(),
-            "groups": session.members,
+            "sent": groups.sent(),
+            "groups": groups.members,
             "quiescent": quiescent,
             "left": left,
             "changed": _changed(self.surroundings, counts),
@@ -210,13 +210,13 @@ class Rank:
         driver: Driver,
         log: Log,
         number: int,
-    ) -> tuple[recorder.Record, Session, bool]:
-        """Train once; return the record, the session and whether the connections may be reused."""
+    ) -> tuple[recorder.Record, CaseGroups, bool]:
+        """Train once; return the record, the groups and whether the connections may be reused."""
         everyone = self.connections[request["everyone"]]
         training_group = self.connections.get(request["training"]) if case.outside else None
         members = list(range(case.outside, case.ranks_needed))
         _seed(numbers.seed(case, everyone.rank), everyone.place)
-        session = Session(
+        groups = CaseGroups(
             everyone,
             training_group,
             members,
@@ -227,16 +227,14 @@ class Rank:
         )
         record = recorder.Record()
         saved = (
-            resume.train(case, everyone.rank, driver, session)
-            if case.saved_by is not None
-            else None
+            resume.train(case, everyone.rank, driver, groups) if case.saved_by is not None else None
         )
         if everyone.rank >= case.outside:
-            record = run.train(case, everyone.rank - case.outside, driver, session, saved)
-        session.end()
+            record = run.train(case, everyone.rank - case.outside, driver, groups, saved)
+        groups.end()
         # Plain groups close their connections when destroyed, which would end another rank's wait
         # with an error. The controller ends their processes once all ranks have answered.
-        return record, session, not request["plain"] and _closed(session)
+        return record, groups, not request["plain"] and _closed(groups)
 
 
 def _meet(store: Any, connections: Connections) -> None:
@@ -263,7 +261,7 @@ def _timing(case: cases.TrainingCase, rank: int) -> Timing:
     )
 
 
-def _seed(number: int, place: Place) -> None:
+def _seed(number: int, place: RankDevice) -> None:
     """Seed the global generators from case and rank, so that code that draws from them replays."""
     random.seed(number)
     np.random.seed(number % 2**32)  # noqa: NPY002 - implementations use this global generator
@@ -273,13 +271,13 @@ def _seed(number: int, place: Place) -> None:
         torch.cuda.manual_seed(number)
 
 
-def _closed(session: Session) -> bool:
-    """Close the session, and return whether nothing was in flight.
+def _closed(groups: CaseGroups) -> bool:
+    """Close the groups, and return whether nothing was in flight.
 
     The implementation may have broken the functions that closing needs.
     """
     try:
-        return session.close()
+        return groups.close()
     except Exception:  # noqa: BLE001 - any error: these processes are not used again
         return False
 

@@ -74,7 +74,7 @@ def _dealt(
     phase = "construction"
     try:
         _disturb(disturb)
-        samplers = [_Asked(case, make, rank) for rank in ranks]
+        samplers = [RankSampler(case, make, rank) for rank in ranks]
         phase = "iteration"
         before = _global_generators()
         dealt = []
@@ -131,7 +131,7 @@ def _dealt(
 
 def _orders(case: ShardCase, make: SamplerMaker) -> list[list[int]]:
     """Return the order of each epoch before it is sharded, which a world of one rank gets."""
-    alone = _Asked(replace(case, world_size=1), make, 0)
+    alone = RankSampler(replace(case, world_size=1), make, 0)
     orders = []
     for epoch in case.epochs:
         alone.set_epoch(epoch)
@@ -145,13 +145,15 @@ def _reseeded(case: ShardCase) -> ShardCase:
 
 def _afresh(case: ShardCase, make: SamplerMaker, ranks: Sequence[int]) -> list[list[int]]:
     """Return each rank's indices of the last epoch, from samplers made for that epoch alone."""
-    samplers = [_Asked(case, make, rank) for rank in ranks]
+    samplers = [RankSampler(case, make, rank) for rank in ranks]
     for sampler in samplers:
         sampler.set_epoch(case.epochs[-1])
     return [sampler.indices() for sampler in samplers]
 
 
-def resumed(case: ShardCase, make: SamplerMaker, known: "_Asked", disturb: int) -> dict[str, Any]:
+def resumed(
+    case: ShardCase, make: SamplerMaker, known: "RankSampler", disturb: int
+) -> dict[str, Any]:
     """Save a rank's state in the last epoch, load it into a new sampler, and return all indices.
 
     Args:
@@ -171,7 +173,7 @@ def resumed(case: ShardCase, make: SamplerMaker, known: "_Asked", disturb: int) 
     assert case.saved_after is not None
     epoch = case.epochs[-1]
     saving, loading, once_more, fresh = (
-        _Asked(case, make, known.rank, in_batches=known.in_batches) for _ in range(4)
+        RankSampler(case, make, known.rank, in_batches=known.in_batches) for _ in range(4)
     )
     saving.set_epoch(epoch)
     taken, state, rest = saving.saved(case.saved_after)
@@ -194,7 +196,7 @@ def resumed(case: ShardCase, make: SamplerMaker, known: "_Asked", disturb: int) 
 
 
 def _elsewhere(
-    case: ShardCase, world_size: int, make: SamplerMaker, known: list["_Asked"]
+    case: ShardCase, world_size: int, make: SamplerMaker, known: list["RankSampler"]
 ) -> dict[str, Any]:
     """Load the first rank's state into another number of ranks, and return what they yield.
 
@@ -207,12 +209,17 @@ def _elsewhere(
     """
     assert case.saved_after is not None
     epoch, resized = case.epochs[-1], replace(case, world_size=world_size)
-    saving = [_Asked(case, make, sampler.rank, in_batches=sampler.in_batches) for sampler in known]
+    saving = [
+        RankSampler(case, make, sampler.rank, in_batches=sampler.in_batches) for sampler in known
+    ]
     for sampler in saving:
         sampler.set_epoch(epoch)
     saved = [sampler.saved(case.saved_after) for sampler in saving]
     loading, fresh = (
-        [_Asked(resized, make, rank, in_batches=known[0].in_batches) for rank in range(world_size)]
+        [
+            RankSampler(resized, make, rank, in_batches=known[0].in_batches)
+            for rank in range(world_size)
+        ]
         for _ in range(2)
     )
     for sampler in loading:
@@ -250,7 +257,7 @@ def _made(case: ShardCase, make: SamplerMaker, world_size: int, rank: int, epoch
     )
 
 
-class _Asked:
+class RankSampler:
     """One rank's sampler, and how it is asked.
 
     Its yielded items show whether it yields indices or batches of indices.
@@ -267,6 +274,7 @@ class _Asked:
         return self.make.surroundings(self.rank, self.case.world_size)
 
     def set_epoch(self, epoch: int) -> None:
+        """Set the epoch by the sampler's method, or make a new sampler for it."""
         with self._as_rank():
             if self.make.remade_each_epoch:
                 self.sampler = _made(self.case, self.make, self.case.world_size, self.rank, epoch)
@@ -342,6 +350,7 @@ class _Asked:
         return sum(map(len, yielded)) if length == len(yielded) else length
 
     def leave_half_way(self) -> None:
+        """Take one item and drop the iterator."""
         with self._as_rank():
             next(iter(self.sampler), None)
 

@@ -18,7 +18,7 @@ POINT_TO_POINT = ("send", "recv", "recv_anysource")
 UNEVEN = ("alltoall", "alltoall_base", "all_to_all_single", "allgather", "reduce_scatter")
 """Collectives in which ranks may have tensors of different sizes."""
 
-_SPOKEN = {
+_USER_NAMES = {
     "allreduce": "all_reduce",
     "allreduce_coalesced": "all_reduce_coalesced",
     "allgather": "all_gather",
@@ -62,9 +62,9 @@ class Call(NamedTuple):
         """The fields that must be the same on all ranks."""
         return agreed(*self[:4])
 
-    def told(self, number: int = 0) -> str:
+    def described(self, number: int = 0) -> str:
         """Return the call in the user's words, with its number if one is given."""
-        name = _SPOKEN.get(self.kind, self.kind) + (f" #{number}" if number else "")
+        name = _USER_NAMES.get(self.kind, self.kind) + (f" #{number}" if number else "")
         tensor = " ".join(
             part
             for part in (f"{self.dtype} x {self.elements}" if self.dtype else "", self.operation)
@@ -75,7 +75,7 @@ class Call(NamedTuple):
     @property
     def at(self) -> str:
         """The call and the place where it was issued."""
-        return f"{self.told()} at {self.site}" if self.site else self.told()
+        return f"{self.described()} at {self.site}" if self.site else self.described()
 
 
 ASYNCHRONOUS, WAITED = Call._fields.index("asynchronous"), Call._fields.index("waited")
@@ -94,20 +94,20 @@ def label(members: Sequence[int], occurrence: int) -> str:
     return hashlib.blake2b(f"{sorted(members)}/{occurrence}".encode(), digest_size=4).hexdigest()
 
 
-class Difference(NamedTuple):
+class CallDifference(NamedTuple):
     """The first call in which two ranks' sequences differ: its number from 1, and both calls.
 
     A call is None past the end of a sequence.
     """
 
     number: int
-    one: Call | None
-    other: Call | None
+    first: Call | None
+    second: Call | None
 
 
 def difference(
     first: Sequence[Call], second: Sequence[Call], *, so_far: bool = False
-) -> Difference | None:
+) -> CallDifference | None:
     """Return the first difference between two sequences of collectives.
 
     Args:
@@ -117,9 +117,9 @@ def difference(
     """
     for number, (left, right) in enumerate(zip_longest(first, second), start=1):
         if left is None or right is None:
-            return None if so_far else Difference(number, left, right)
+            return None if so_far else CallDifference(number, left, right)
         if left.agreed != right.agreed:
-            return Difference(number, left, right)
+            return CallDifference(number, left, right)
     return None
 
 

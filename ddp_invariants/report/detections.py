@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from ddp_invariants.proof.catalogue import Planted, planted
+from ddp_invariants.proof.catalogue import CatalogueEntry, all_entries
 from ddp_invariants.proof.detection import Detection, Totals, summary, totals
 from ddp_invariants.report.terminal import table_lines
 from ddp_invariants.search.messages import _field
@@ -32,15 +32,15 @@ def table(detections: Sequence[Detection]) -> str:
     for fault, group in _grouped(
         detection for detection in detections if detection.planted.is_fault
     ):
-        if fault.host != host:
-            host = fault.host
+        if fault.module != host:
+            host = fault.module
             rows.add_row(f"{host}.py", style="italic")
         added = summary(group)
         rows.add_row(
             f"  {escape(fault.name)}",
             fault.rule,
             added.named,
-            added.sighted,
+            added.first_rule,
             added.cases,
             added.own,
             added.seconds,
@@ -60,22 +60,22 @@ def table(detections: Sequence[Detection]) -> str:
 def line(detection: Detection) -> str:
     """Describe one search in a line."""
     result = (
-        f"{detection.rule}, {detection.cause or detection.told}"
+        f"{detection.rule}, {detection.cause or detection.failure_words}"
         if detection.is_caught
         else detection.reason or "no violation found"
     )
     return (
-        f"{detection.planted.host}: {detection.planted.name}, seed {detection.seed}: "
+        f"{detection.planted.module}: {detection.planted.name}, seed {detection.seed}: "
         f"{' '.join(result.split())}; {detection.cases} cases"
     )
 
 
-def _grouped(detections: Iterable[Detection]) -> list[tuple[Planted, list[Detection]]]:
+def _grouped(detections: Iterable[Detection]) -> list[tuple[CatalogueEntry, list[Detection]]]:
     """Group searches by their fault or control, in the order of the catalogue."""
-    groups: dict[Planted, list[Detection]] = {}
+    groups: dict[CatalogueEntry, list[Detection]] = {}
     for detection in sorted(detections, key=lambda detection: detection.seed):
         groups.setdefault(detection.planted, []).append(detection)
-    order = planted()
+    order = all_entries()
     return sorted(groups.items(), key=lambda group: order.index(group[0]))
 
 
@@ -120,5 +120,5 @@ def _sum(total: Totals) -> list[str]:
             f"median until the first counterexample: {total.median_cases:.0f} cases, "
             f"{total.median_seconds:.2f} s"
         ),
-        f"{total.control_cases:,} cases of controls: {total.accused} false violations",
+        f"{total.control_cases:,} cases of controls: {total.false_violations} false violations",
     ]

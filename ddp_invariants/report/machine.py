@@ -31,7 +31,7 @@ def discovery(discovered: Discovery) -> dict[str, Any]:
         "sampler": discovered.sampler,
         "driven": discovered.driven,
         "buckets": discovered.buckets,
-        "capabilities": [*discovered.probed, *discovered.dealt],
+        "capabilities": [*discovered.ddp_probes, *discovered.sampler_probes],
         "deviating": dict(discovered.deviating),
         "stale": discovered.stale(),
     }
@@ -137,7 +137,7 @@ def comparison(sides: "tuple[Environment, Environment]", outcome: "Gated") -> di
             "script": gated.script,
             "case": json.loads(to_json(gated.case)) if gated.case is not None else None,
         }
-        for gated in outcome.found
+        for gated in outcome.differences
     ]
     return {
         "suite": __version__,

@@ -40,7 +40,7 @@ class SessionResult:
         if self.discovery is None:
             return ()
         return (
-            self.discovery.dealt
+            self.discovery.sampler_probes
             if self.of_sampler
-            else (*self.discovery.probed, *self.discovery.dealt)
+            else (*self.discovery.ddp_probes, *self.discovery.sampler_probes)
         )

@@ -13,7 +13,7 @@ from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.invariants.rule import invariant_of
 from ddp_invariants.invariants.shard import sharding
 from ddp_invariants.invariants.view import training
-from ddp_invariants.proof.catalogue import planted
+from ddp_invariants.proof.catalogue import all_entries
 from ddp_invariants.report import terminal
 from ddp_invariants.search import messages
 
@@ -100,8 +100,8 @@ def explain(name: str) -> RuleExplanation:
         rule.needs,
         tuple(exclusion.reason for exclusion in rule.excluded),
         tuple(
-            CaughtFault(candidate.name, candidate.what)
-            for candidate in planted()
+            CaughtFault(candidate.name, candidate.description)
+            for candidate in all_entries()
             if rule.id in (candidate.rule, candidate.other_rule)
         ),
         f"{file.relative_to(_PACKAGE)}:{lines}",

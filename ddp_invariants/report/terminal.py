@@ -78,7 +78,7 @@ def effect_of_pin(discovery: Discovery, path: object) -> str:
     """Explain the effect of a pin on capabilities that are silently wrong."""
     wrong = [
         probe.capability
-        for probe in (*discovery.probed, *discovery.dealt)
+        for probe in (*discovery.ddp_probes, *discovery.sampler_probes)
         if probe.standing is Standing.WRONG
     ]
     lines = [f"pinned in {path}: if a capability changes, a later session reports it"]
@@ -179,7 +179,7 @@ def declarations(ddp: Declarations, sampler: SamplerDeclarations) -> str:
 
 def capabilities(discovery: Discovery) -> str:
     """Return the results of the probed capabilities, a paragraph each unless simply right."""
-    probed = (*discovery.probed, *discovery.dealt)
+    probed = (*discovery.ddp_probes, *discovery.sampler_probes)
     lines = []
     for probe in probed:
         if probe.expected and probe.standing is Standing.WRONG:

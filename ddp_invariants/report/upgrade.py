@@ -26,7 +26,7 @@ def comparison(sides: "tuple[Environment, Environment]", outcome: "Gated") -> st
         f"{outcome.cases:,} cases on both, and more to shrink the differences",
     ]
     for kind, title in _KINDS.items():
-        changes = [change for change in outcome.found if change.difference.kind == kind]
+        changes = [change for change in outcome.differences if change.difference.kind == kind]
         lines += ["", f"{title}: {len(changes)} changed" if changes else f"{title}: the same"]
         for change in changes:
             lines.append(
@@ -70,7 +70,7 @@ def _ratio_line(ratio: "Ratio") -> str:
         else ""
     )
     return (
-        f"  {ratio.what:<29} {ratio.ratio:.2f}{spread} ({ratio.new:,.1f} {ratio.unit}, old "
+        f"  {ratio.quantity:<29} {ratio.ratio:.2f}{spread} ({ratio.new:,.1f} {ratio.unit}, old "
         f"{ratio.old:,.1f})"
     )
 

@@ -35,7 +35,7 @@ class Difference:
 
     Attributes:
         kind: One of the classes.
-        what: The subject: a rule, `collectives`, `gradients that are None`, or the stage at which
+        subject: a rule, `collectives`, `gradients that are None`, or the stage at which
             numbers part.
         where: Rank, step, tensor.
         old: The old side's answer, in words.
@@ -43,7 +43,7 @@ class Difference:
     """
 
     kind: Class
-    what: str
+    subject: str
     where: str
     old: str
     new: str
@@ -51,12 +51,12 @@ class Difference:
     @property
     def name(self) -> str:
         """The name of this sort of difference, as an accept-file writes it."""
-        return f"{self.kind}: {self.what}"
+        return f"{self.kind}: {self.subject}"
 
     @property
     def moves(self) -> bool:
         """True if the difference may show in another case: many warnings come once per run."""
-        return self.what.startswith(_WARNING)
+        return self.subject.startswith(_WARNING)
 
 
 STAGES: tuple[tuple[Moment, str], ...] = (
@@ -163,7 +163,7 @@ def compared(
         assert isinstance(new, ShardEvidence)
         return [*differences, *_dealt(old, new)]
     broken = any(
-        difference.kind == "rule" and not difference.what.startswith(_OF_NO_NUMBERS)
+        difference.kind == "rule" and not difference.subject.startswith(_OF_NO_NUMBERS)
         for difference in differences
     )
     return [*differences, *_exactly(old, new), *_numbers(old, new, declared, broken=broken)]

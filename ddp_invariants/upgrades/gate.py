@@ -47,8 +47,8 @@ import json, platform, sys
 import numpy, torch
 cpu = [line.partition(":")[2].strip() for line in open("/proc/cpuinfo") \
 if line.startswith("model name")]
-told = torch.__config__.show().splitlines()
-blas = [line.strip(" -") for line in told if "Math Kernel" in line or "CPU cap" in line]
+lines = torch.__config__.show().splitlines()
+blas = [line.strip(" -") for line in lines if "Math Kernel" in line or "CPU cap" in line]
 print(json.dumps({"torch": torch.__version__, "numpy": numpy.__version__, \
 "version": platform.python_version(),
                   "cpu": (cpu or [platform.machine()])[0], "blas": "; ".join(blas)[:400]}))
@@ -120,7 +120,7 @@ def accepted(path: Path, today: dt.date) -> tuple[Accepted, ...]:
 
 
 @dataclass(frozen=True)
-class Found:
+class ShrunkDifference:
     """A sort of difference, and the smallest case that shows it.
 
     Attributes:
@@ -160,13 +160,13 @@ class Gated:
     """The result of a comparison.
 
     Attributes:
-        found: Every sort of difference.
+        differences: Every sort of difference.
         cases: Number of cases run on both sides.
         stale: Accepted changes that do not show.
         pace: Speed and memory ratios of both sides; empty if one side is a baseline file.
     """
 
-    found: tuple[Found, ...]
+    differences: tuple[ShrunkDifference, ...]
     cases: int
     stale: tuple[Accepted, ...] = ()
     pace: tuple[Ratio, ...] = ()
@@ -177,9 +177,9 @@ class Gated:
 
         Inconclusive means that a difference was seen once and not in every repeated run.
         """
-        if any(entry.counts for entry in self.found):
+        if any(entry.counts for entry in self.differences):
             return 1
-        return 2 if any(entry.seen < REPEATS for entry in self.found) else 0
+        return 2 if any(entry.seen < REPEATS for entry in self.differences) else 0
 
 
 class Gate:
@@ -241,7 +241,7 @@ class Gate:
         """
         why = {change.change: change.reason for change in allowed}
         entries = [
-            Found(difference, None, accepted=why.get(difference.name, ""))
+            ShrunkDifference(difference, None, accepted=why.get(difference.name, ""))
             for difference in self.at_once
         ]
         drawn, rounds, costs = 0, 0, list[tuple[Cost, Cost]]()
@@ -287,9 +287,9 @@ class Gate:
             }
         return list(fresh.values())
 
-    def _only_warned(self, known: Container[str], why: dict[str, str]) -> list[Found]:
+    def _only_warned(self, known: Container[str], why: dict[str, str]) -> list[ShrunkDifference]:
         """Return the warnings that only one side gave, if no drawn case has reported them."""
-        entries: list[Found] = []
+        entries: list[ShrunkDifference] = []
         for warned, opposite in (self._warned, self._warned[::-1]):
             for title, case in warned.items():
                 if title not in opposite:
@@ -297,11 +297,11 @@ class Gate:
                     entries += [
                         self._shrunk(case, difference, why)
                         for difference in again
-                        if difference.what == title
+                        if difference.subject == title
                     ]
         return entries
 
-    def _shrunk(self, case: Case, difference: Difference, why: dict[str, str]) -> Found:
+    def _shrunk(self, case: Case, difference: Difference, why: dict[str, str]) -> ShrunkDifference:
         """Return a sort of difference with the smallest case that still shows it."""
         runs, smaller, name = 0, True, difference.name
         while smaller and runs < SHRINK_RUNS:
@@ -328,7 +328,7 @@ class Gate:
             for _ in range(REPEATS)
         ]
         repeated = [shown for shown in again if shown is not None]
-        return Found(
+        return ShrunkDifference(
             repeated[0] if repeated else difference, case, len(repeated), why.get(name, "")
         )
 
@@ -350,7 +350,7 @@ def _offered(discovery: Discovery) -> Offer:
         dict(discovery.sampler),
         {
             probe.capability: (probe.standing.value, probe.words[:300])
-            for probe in (*discovery.probed, *discovery.dealt)
+            for probe in (*discovery.ddp_probes, *discovery.sampler_probes)
         },
     )
 
@@ -394,7 +394,7 @@ def _drawn(scope: Scope, count: int, name: str) -> list[Case]:
     return drawn
 
 
-def _gated(entries: Sequence[Found], cases: int, allowed: Sequence[Accepted]) -> Gated:
+def _gated(entries: Sequence[ShrunkDifference], cases: int, allowed: Sequence[Accepted]) -> Gated:
     names = {entry.difference.name for entry in entries}
     return Gated(
         tuple(entries), cases, tuple(change for change in allowed if change.change not in names)
@@ -505,12 +505,13 @@ def against(
             if known is None or len(describe(answer.case)) < len(describe(known[0].case)):
                 smallest[difference.name] = answer, difference
     gated = [
-        Found(difference, None, accepted=why.get(difference.name, "")) for difference in at_once
+        ShrunkDifference(difference, None, accepted=why.get(difference.name, ""))
+        for difference in at_once
     ]
     for name, (answer, first) in smallest.items():
         # A warning that both sides gave somewhere may have moved from one case to another. The old
         # side cannot be run again to check.
-        if first.moves and first.what in warned[0] & warned[1]:
+        if first.moves and first.subject in warned[0] & warned[1]:
             continue
         again = [
             difference
@@ -519,7 +520,7 @@ def against(
             if difference.name == name
         ]
         gated.append(
-            Found(
+            ShrunkDifference(
                 again[0] if again else first,
                 answer.case,
                 min(len(again), REPEATS),

@@ -52,7 +52,7 @@ class Ratio:
     """One quantity that was measured on both sides.
 
     Attributes:
-        what: The quantity.
+        quantity: The name of the quantity.
         unit: The unit of `old` and `new`: `ms` for the median of the cases, `MiB` for the largest
             value of any rank.
         old, new: The value on each side.
@@ -62,7 +62,7 @@ class Ratio:
         cases: Number of cases.
     """
 
-    what: str
+    quantity: str
     unit: str
     old: float
     new: float
@@ -74,13 +74,13 @@ class Ratio:
 def ratios(costs: Sequence[tuple[Cost, Cost]]) -> list[Ratio]:
     """Return the speed and memory ratios of a run, from each case's cost on both sides."""
     training = [pair for pair in costs if pair[0].backward and pair[1].backward]
-    asked = [pair for pair in costs if not pair[0].backward and not pair[1].backward]
+    of_samplers = [pair for pair in costs if not pair[0].backward and not pair[1].backward]
     measured = [
         _times("a training case", [(old.seconds, new.seconds) for old, new in training]),
         _times(
             "its synchronised backwards", [(old.backward, new.backward) for old, new in training]
         ),
-        _times("a question to a sampler", [(old.seconds, new.seconds) for old, new in asked]),
+        _times("a question to a sampler", [(old.seconds, new.seconds) for old, new in of_samplers]),
         _most("resident memory of a rank", [(old.peak, new.peak) for old, new in costs]),
         _most(
             "of it since the rank started",

@@ -13,7 +13,7 @@ from typing import Any
 from ddp_invariants import __version__
 from ddp_invariants.cases.case import Case, ShardCase, TrainingCase, describe
 from ddp_invariants.discovery.capabilities import TRAINING
-from ddp_invariants.discovery.probe import QUESTIONS
+from ddp_invariants.discovery.probe import SAMPLER_CASES
 from ddp_invariants.errors import ExportError, HarnessError, LoadFailure
 from ddp_invariants.export.calls import pieces
 from ddp_invariants.export.script import (
@@ -32,7 +32,7 @@ from ddp_invariants.upgrades.comparison import Difference, steady
 from ddp_invariants.upgrades.gate import Gated
 
 _EVERYTHING = ("start", "loss", "reduced", "updated", "state", "buffers")
-_TOLD: dict[str, tuple[str, ...]] = {
+_TRAINING_PARTS: dict[str, tuple[str, ...]] = {
     "the wrapped module": ("structure",),
     "collectives": ("collectives",),
     "gradients that are None": ("reduced",),
@@ -63,7 +63,7 @@ _TOLD: dict[str, tuple[str, ...]] = {
 
 A key is the name of the difference, its first word, or the invariant of a rule.
 """
-_DEALT: dict[str, tuple[str, ...]] = {
+_SAMPLER_PARTS: dict[str, tuple[str, ...]] = {
     "how the sampler ends": ("shards",),
     "an exception": ("shards", "lengths", "batches"),
     "arguments refused": ("refused",),
@@ -105,7 +105,7 @@ def write(
         The outcome, with each difference's script.
     """
     scripted, taken = [], set[str]()
-    for entry in outcome.found:
+    for entry in outcome.differences:
         name = re.sub(r"\W+", "-", entry.difference.name).strip("-")[:60]
         while name in taken:
             name += "-"
@@ -119,7 +119,7 @@ def write(
         except (ExportError, LoadFailure, HarnessError, OSError) as error:
             reason = str(error)
         scripted.append(replace(entry, script=f"none: {reason}" if reason else str(path)))
-    return replace(outcome, found=tuple(scripted))
+    return replace(outcome, differences=tuple(scripted))
 
 
 def script(
@@ -138,7 +138,7 @@ def script(
     Raises:
         ExportError: No such script can be written; the message is a sentence with the reason.
     """
-    word, _, rest = difference.what.partition(" ")
+    word, _, rest = difference.subject.partition(" ")
     lines = {"where": difference.where, "old": difference.old, "new": difference.new}
     lines |= {"case": describe(case)} if case is not None else {}
     values = {
@@ -160,7 +160,7 @@ def script(
             raise ExportError("it is an argument of what has another name here")
         return filled("answer_argument.py.j2", {**values, "target": target, "argument": rest})
     if word == "capability":
-        case = QUESTIONS.get(rest) or (TRAINING[rest].probe if rest in TRAINING else None)
+        case = SAMPLER_CASES.get(rest) or (TRAINING[rest].probe if rest in TRAINING else None)
     if case is None:
         raise ExportError("it is seen by comparing several runs")
     if isinstance(case, ShardCase):
@@ -176,19 +176,19 @@ def _shown(difference: Difference, known: dict[str, tuple[str, ...]]) -> tuple[s
     Raises:
         ExportError: A script has nothing to print.
     """
-    word, _, rest = difference.what.partition(" ")
-    for name in (difference.what, rest, word, word.partition("-")[0]):
+    word, _, rest = difference.subject.partition(" ")
+    for name in (difference.subject, rest, word, word.partition("-")[0]):
         if name in known:
             return known[name]
     raise ExportError(
-        f"what is asked of {difference.what!r} is the suite's own, and no matter of plain torch"
+        f"what is asked of {difference.subject!r} is the suite's own, and no matter of plain torch"
     )
 
 
 def _of_training(
     pool: Pool, difference: Difference, case: TrainingCase, ddp: Ddp
 ) -> dict[str, Any]:
-    shows, described = _shown(difference, _TOLD), pool.describe(ddp)
+    shows, described = _shown(difference, _TRAINING_PARTS), pool.describe(ddp)
     declared, source = declare(Declarations, described["declares"]), described["source"]
     # The names in a saved state are the wrapper's, both between steps and right after wrapping.
     if shows == ("saved",):
@@ -215,7 +215,7 @@ def _of_training(
 def _of_a_sampler(
     pool: Pool, difference: Difference, case: ShardCase, sampler: Sampler
 ) -> dict[str, Any]:
-    shows, described = _shown(difference, _DEALT), pool.describe(sampler)
+    shows, described = _shown(difference, _SAMPLER_PARTS), pool.describe(sampler)
     source, declared = described["source"], declare(SamplerDeclarations, described["declares"])
     if source["asks"]:
         raise ExportError(f"the sampler {takes_ranks(declared)}")

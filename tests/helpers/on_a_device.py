@@ -23,7 +23,7 @@ from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.ranks.driving.ddp import Driver
-from ddp_invariants.ranks.groups.device import Place
+from ddp_invariants.ranks.groups.device import RankDevice
 from ddp_invariants.ranks.training import recorder
 from ddp_invariants.ranks.training import run as training
 from ddp_invariants.search.strategies import cases_for
@@ -51,7 +51,7 @@ no autocast.
 """
 
 
-class Nowhere(Place):
+class Nowhere(RankDevice):
     """A device that computes nothing."""
 
     def put(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -75,13 +75,13 @@ def remembering(folder: Path, addresses: Sequence[str]) -> Discover:
             lambda: probe.of_ddp(pool, ddp, pool.describe(ddp), max_world_size, files),
             lasting=not (files or ddp.setup or ddp.after or ddp.optimizer),
         )
-        dealt = known(
+        sharded = known(
             sampler,
             lambda: Discovery(
-                {}, dealing, dealt=probe.of_sampler(pool, sampler, dealing, max_world_size)
+                {}, dealing, sampler_probes=probe.of_sampler(pool, sampler, dealing, max_world_size)
             ),
             lasting=True,
         )
-        return replace(wrapped, sampler=dealing, dealt=dealt.dealt)
+        return replace(wrapped, sampler=dealing, sampler_probes=sharded.sampler_probes)
 
     return discover

@@ -18,14 +18,14 @@ from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.invariants import judge
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.proof import catalogue
-from ddp_invariants.proof.catalogue import Planted, chosen, planted
-from ddp_invariants.proof.measure import Job, search
+from ddp_invariants.proof.catalogue import CatalogueEntry, all_entries, select
+from ddp_invariants.proof.measure import FaultSearch, search
 from ddp_invariants.records.verdict import Inconclusive, Violation, violation_class
 from ddp_invariants.search import search as searches
 from ddp_invariants.search.strategies import training_cases
 from ddp_invariants.search.trial import Trial
 
-FAULTS = [fault for fault in planted() if fault.is_fault]
+FAULTS = [fault for fault in all_entries() if fault.is_fault]
 _RARELY = ("ReadyCountersSurvive", "TakesAPartForTheWhole", "QueuedByTheFirstGradient")
 _SLOWLY = ("HangsOnThree", "NeverEnds", "TakesWhatHasArrived")
 SAMPLE = [
@@ -40,12 +40,12 @@ searched for only by the command.
 """
 
 
-@pytest.mark.parametrize("fault", SAMPLE, ids=[f"{fault.host}_{fault.name}" for fault in SAMPLE])
+@pytest.mark.parametrize("fault", SAMPLE, ids=[f"{fault.module}_{fault.name}" for fault in SAMPLE])
 def test_a_planted_fault_is_caught_and_told_as_what_it_is(
-    pool: Pool, tmp_path: Path, fault: Planted
+    pool: Pool, tmp_path: Path, fault: CatalogueEntry
 ) -> None:
     """A search by all rules catches the fault by the rule that names it, with no wrong cause."""
-    detection = search(pool, Job(fault, seed=0), tmp_path)
+    detection = search(pool, FaultSearch(fault, seed=0), tmp_path)
     assert detection.is_right_rule, detection
     assert detection.diagnosis != "wrong", detection
 
@@ -56,16 +56,16 @@ def test_the_catalogue_is_whole() -> None:
     Names are unique in their module.
     """
     assert len(FAULTS) >= 100
-    hosts = {fault.host for fault in FAULTS}
+    hosts = {fault.module for fault in FAULTS}
     assert len(hosts) >= 11
-    controlled = {entry.host for entry in planted() if not entry.is_fault}
+    controlled = {entry.module for entry in all_entries() if not entry.is_fault}
     assert hosts - controlled <= {
         "starts",
         "bucketed",
         "timing",
         "programs",
     }  # The control of these is the reference.
-    assert len({(entry.target, entry.is_sampler) for entry in planted()}) == len(planted())
+    assert len({(entry.target, entry.is_sampler) for entry in all_entries()}) == len(all_entries())
     assert {fault.rule for fault in FAULTS} >= {
         "INIT-1",
         "SHARD-1",
@@ -80,14 +80,14 @@ def test_the_catalogue_is_whole() -> None:
 
 def test_every_source_is_an_address_or_says_what_it_is() -> None:
     """Every fault names its source, and an issue becomes a link."""
-    assert all(fault.where for fault in FAULTS)
+    assert all(fault.source for fault in FAULTS)
     linked = [fault for fault in FAULTS if fault.link]
     assert len(linked) > len(FAULTS) / 3
     assert (
-        Planted("", "", "", "", "pytorch#49172").link
+        CatalogueEntry("", "", "", "", "pytorch#49172").link
         == "https://github.com/pytorch/pytorch/issues/49172"
     )
-    assert Planted("", "", "", "", "huggingface/accelerate#4122, and others").link.endswith(
+    assert CatalogueEntry("", "", "", "", "huggingface/accelerate#4122, and others").link.endswith(
         "accelerate/issues/4122"
     )
 
@@ -110,18 +110,18 @@ def test_a_docstring_that_is_no_record_is_refused(
     (tmp_path / "odd.py").write_text(source, encoding="utf-8")
     monkeypatch.setattr(catalogue, "_FOLDER", tmp_path)
     with pytest.raises(CatalogueError, match=re.escape(words)) as refused:
-        planted.__wrapped__()
+        all_entries.__wrapped__()
     assert str(refused.value).startswith("odd.py:")
 
 
 def test_entries_are_chosen_by_name_module_or_rule() -> None:
     """Entries are chosen by name, module or rule; an unknown name is refused with a suggestion."""
-    assert chosen([]) == list(planted())
-    assert {entry.name for entry in chosen(["NoWait"])} == {"NoWait"}
-    assert {entry.rule for entry in chosen(["COMM-3"])} == {"COMM-3"}
-    assert {entry.host for entry in chosen(["timing", "starts"])} == {"timing", "starts"}
+    assert select([]) == list(all_entries())
+    assert {entry.name for entry in select(["NoWait"])} == {"NoWait"}
+    assert {entry.rule for entry in select(["COMM-3"])} == {"COMM-3"}
+    assert {entry.module for entry in select(["timing", "starts"])} == {"timing", "starts"}
     with pytest.raises(CatalogueError, match=r"--only timming: .* did you mean timing"):
-        chosen(["timming"])
+        select(["timming"])
 
 
 def caught(trial: Trial, rule: str) -> Violation:

@@ -28,7 +28,7 @@ from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.processes import job, wire
 from ddp_invariants.processes.job import Cluster, Job
 from ddp_invariants.processes.pool import Pool
-from ddp_invariants.processes.remote import Place, connect
+from ddp_invariants.processes.remote import HostAddress, connect
 from ddp_invariants.records.verdict import Inconclusive
 from ddp_invariants.search import journal
 from ddp_invariants.search.ledger import Ledger
@@ -375,7 +375,7 @@ def job_of_two() -> Iterator[Cluster]:
 )
 def test_who_has_not_the_token_is_turned_away(job_of_two: Cluster, greeting: bytes) -> None:
     """A connection without the token is closed, and ranks are served as before."""
-    place = Place.from_text(job_of_two.addresses[1])
+    place = HostAddress.from_text(job_of_two.addresses[1])
     with socket.create_connection((place.address, place.port), 5) as intruder:
         intruder.sendall(greeting)
         intruder.shutdown(socket.SHUT_WR)
@@ -394,9 +394,9 @@ def _heard(connection: socket.socket) -> bytes:
 
 def test_another_token_is_no_token(job_of_two: Cluster) -> None:
     """A process of another job that uses the wrong port gets an error that says so."""
-    place = Place.from_text(job_of_two.addresses[1])
+    place = HostAddress.from_text(job_of_two.addresses[1])
     with pytest.raises(HarnessError, match="does not take a connection"):
-        connect(Place(**{**vars(place), "token": "0" * 32}), "host")
+        connect(HostAddress(**{**vars(place), "token": "0" * 32}), "host")
 
 
 def test_a_job_that_is_started_anew_runs_no_case_again(

@@ -228,7 +228,7 @@ class DDP(Unfinished):
 """
     )
     discovery = discover(pool, Ddp(f"{path}:DDP"), Sampler(), 4)
-    by_name = {probed.capability: probed for probed in discovery.probed}
+    by_name = {probed.capability: probed for probed in discovery.ddp_probes}
     assert by_name["scalar"].standing is Standing.REFUSED
     assert "no scalars" in by_name["scalar"].words
     assert by_name["frozen"].standing is Standing.WRONG
@@ -318,9 +318,9 @@ def test_a_state_to_go_on_from_is_found_where_it_is_offered(
     A sampler whose state is wrong is judged, too, unless it declares `resume` unsupported.
     """
     discovery = discovered(pool, Ddp(), sampler, 4)
-    assert [probed.standing for probed in discovery.dealt if probed.capability == "resume"] == [
-        standing
-    ]
+    assert [
+        probed.standing for probed in discovery.sampler_probes if probed.capability == "resume"
+    ] == [standing]
     scope = discovery.scope(4)
     assert scope.excluded("SHARD-9") == (
         "" if scope.has("resume") else "goes on from no saved state"

@@ -37,7 +37,7 @@ from ddp_invariants.report import upgrade
 from ddp_invariants.upgrades import baseline, comparison, gate
 from ddp_invariants.upgrades.baseline import FORM, Answer, Environment, Head
 from ddp_invariants.upgrades.comparison import Difference, Offer, before_any_case, described
-from ddp_invariants.upgrades.gate import Accepted, Found, Gated
+from ddp_invariants.upgrades.gate import Accepted, Gated, ShrunkDifference
 from ddp_invariants.upgrades.pace import Cost, cost, ratios
 
 FACTOR = "layers.4.factor"
@@ -181,7 +181,7 @@ def test_a_warning_given_once_a_process_is_asked_of_new_ones(
     """
     (tmp_path / "warns.py").write_text(ONCE, encoding="utf-8")
     sides = gate.Gate(pool, pool, Ddp(f"{tmp_path}/warns.py:Warns"), Sampler(), 2)
-    assert sides.run(12, 0).found == ()
+    assert sides.run(12, 0).differences == ()
     answers = sides.answers
 
     def silent_before(case: Case, *, fresh: bool = False) -> tuple[Answer, Answer]:
@@ -195,7 +195,7 @@ def test_a_warning_given_once_a_process_is_asked_of_new_ones(
     monkeypatch.setattr(sides, "answers", silent_before)
     monkeypatch.setattr(gate, "SHRINK_RUNS", 5)
     pool.anew()
-    results = sides.run(12, 0).found
+    results = sides.run(12, 0).differences
     assert [(result.difference.name, result.seen) for result in results] == [
         ("discrete: warning UserWarning: only once", gate.REPEATS)
     ]
@@ -214,13 +214,13 @@ def test_what_was_only_warned_of_while_something_else_was_shrunk_is_told(
     difference = comparison.Difference(
         "discrete", "warning UserWarning: so", "", "none", "0: UserWarning: so"
     )
-    sides._warned[1][difference.what] = CASE
+    sides._warned[1][difference.subject] = CASE
     assert sides._only_warned(set(), {}) == []
     monkeypatch.setattr(
         sides, "differences", lambda _case, *, fresh=False: [difference] if fresh else []
     )
     assert [result.difference for result in sides._only_warned(set(), {})] == [difference]
-    sides._warned[0][difference.what] = CASE
+    sides._warned[0][difference.subject] = CASE
     assert sides._only_warned(set(), {}) == []
 
 
@@ -248,7 +248,7 @@ def test_speed_and_memory_are_ratios_from_the_same_run() -> None:
         for factor in (1, 2, 3)
     ]
     by_name = {
-        ratio.what: ratio for ratio in ratios([(old, new) for old, new in pairs if old and new])
+        ratio.quantity: ratio for ratio in ratios([(old, new) for old, new in pairs if old and new])
     }
     assert [(ratio.ratio, ratio.quartiles, ratio.cases) for ratio in by_name.values()] == [
         (4.0, (3.0, 5.0), 3),
@@ -348,7 +348,7 @@ def test_defaults_are_compared_before_any_case() -> None:
     old = {"target": "torch:DDP", "defaults": {"module": "", "gone": "1", "changed": "True"}}
     new = {"target": "torch:DDP", "defaults": {"module": "", "changed": "False", "fresh": ""}}
     assert [
-        (difference.what, difference.old, difference.new) for difference in described(old, new)
+        (difference.subject, difference.old, difference.new) for difference in described(old, new)
     ] == [
         ("argument gone", "default 1", "not taken"),
         ("argument changed", "default True", "default False"),
@@ -373,7 +373,7 @@ def test_capabilities_are_compared_by_what_became_of_them() -> None:
         {"scalar": ("refused", "TypeError: no"), "tied": ("refused", "ValueError: thus")},
     )
     assert [
-        (difference.what, difference.old, difference.new)
+        (difference.subject, difference.old, difference.new)
         for difference in before_any_case(old, new)
     ] == [
         ("capability scalar", "right", "refused TypeError: no"),
@@ -382,18 +382,27 @@ def test_capabilities_are_compared_by_what_became_of_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "status"),
+    ("differences", "status"),
     [
         ((), 0),
-        ((Found(Difference("rounding", "forward", "", "1", "2"), None),), 0),
-        ((Found(Difference("discrete", "warnings", "", "1", "2"), None),), 1),
-        ((Found(Difference("discrete", "warnings", "", "1", "2"), None, accepted="read"),), 0),
-        ((Found(Difference("discrete", "warnings", "", "1", "2"), CASE, seen=1),), 2),
+        ((ShrunkDifference(Difference("rounding", "forward", "", "1", "2"), None),), 0),
+        ((ShrunkDifference(Difference("discrete", "warnings", "", "1", "2"), None),), 1),
+        (
+            (
+                ShrunkDifference(
+                    Difference("discrete", "warnings", "", "1", "2"), None, accepted="read"
+                ),
+            ),
+            0,
+        ),
+        ((ShrunkDifference(Difference("discrete", "warnings", "", "1", "2"), CASE, seen=1),), 2),
     ],
 )
-def test_the_gate_closes_on_what_is_not_accepted(found: tuple[Found, ...], status: int) -> None:
+def test_the_gate_closes_on_what_is_not_accepted(
+    differences: tuple[ShrunkDifference, ...], status: int
+) -> None:
     """A rounding never closes the gate; a difference that does not repeat leaves it undecided."""
-    assert Gated(found, 10).status == status
+    assert Gated(differences, 10).status == status
 
 
 @pytest.mark.parametrize(
@@ -724,7 +733,7 @@ def test_numbers_of_another_processor_are_not_compared(pool: Pool) -> None:
     for cpu in ("c", "another"):
         here = Environment("python", "2", "2", "3.11.0", cpu)
         gated = gate.against(HEAD, [kept], pool, Ddp(), Sampler(), here, max_world_size=2)
-        names_by_cpu.append({result.difference.name for result in gated.found})
+        names_by_cpu.append({result.difference.name for result in gated.differences})
     assert "discrete: warning FutureWarning: so" in names_by_cpu[0] & names_by_cpu[1]
     assert "number: reduced gradient" in names_by_cpu[0] - names_by_cpu[1]
 

@@ -56,7 +56,7 @@ def test_every_collective_gives_the_same_bits_as_on_plain_groups(
     assert judge(evidence)["COMM-1"].failure is None
     assert [len(rank.sent) for rank in evidence.ranks] == [2, 3, 3]
     assert evidence.ranks[1].groups == [[0, 1, 2], [0, 1, 2], [1, 2]]
-    kinds = {call.told().partition(" ")[0] for call in evidence.ranks[1].sent[1]}
+    kinds = {call.described().partition(" ")[0] for call in evidence.ranks[1].sent[1]}
     assert kinds >= {
         "all_reduce",
         "all_gather",

@@ -536,8 +536,8 @@ def test_what_is_shipped_is_expected_of_torch_and_shows(pool: Pool) -> None:
     """The DDP of torch is silently wrong where this is expected, and nowhere else."""
     discovery = discover(pool, Ddp("torch"), Sampler(), 4)
     assert discovery.stale() == []
-    wrong = {probe.capability for probe in discovery.probed if probe.standing is Standing.WRONG}
-    assert wrong == {probe.capability for probe in discovery.probed if probe.expected}
+    wrong = {probe.capability for probe in discovery.ddp_probes if probe.standing is Standing.WRONG}
+    assert wrong == {probe.capability for probe in discovery.ddp_probes if probe.expected}
     assert wrong == {"retained", "forward_only_quiet", "unfreeze", "cast", "assign"}
     assert all(not discovery.scope(4).has(name) for name in wrong)
 
@@ -548,7 +548,7 @@ def test_a_reduction_whose_operation_nobody_names_is_a_sum(pool: Pool) -> None:
     Ranks without batches use another call than the other ranks to ask which parameters are used.
     """
     discovery = discover(pool, Ddp("torch", (("find_unused_parameters", "True"),)), Sampler(), 4)
-    assert {probe.capability: probe.standing for probe in discovery.probed}[
+    assert {probe.capability: probe.standing for probe in discovery.ddp_probes}[
         "join"
     ] is Standing.RIGHT
 

@@ -21,7 +21,7 @@ from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.upgrades import question
 from ddp_invariants.upgrades.comparison import Difference
-from ddp_invariants.upgrades.gate import Found, Gated
+from ddp_invariants.upgrades.gate import Gated, ShrunkDifference
 
 SMALLEST = TrainingCase(model=Model(1, (Layer("linear"),)))
 RICH = replace(
@@ -250,7 +250,7 @@ def test_a_script_is_run_under_both_and_withheld_where_they_answer_alike(
 
     A script that fails is not handed out either.
     """
-    argument = Found(
+    argument = ShrunkDifference(
         Difference(
             "discrete", "argument a", "torch.nn.parallel:DistributedDataParallel(a)", "x", "y"
         ),
@@ -262,13 +262,13 @@ def test_a_script_is_run_under_both_and_withheld_where_they_answer_alike(
     folder = tmp_path / "scripts"
     folder.mkdir()
     written = question.write(folder, outcome, pool, *TORCH, ["old", "new"])
-    assert {entry.script for entry in written.found} == {
+    assert {entry.script for entry in written.differences} == {
         "none: in plain torch both answer alike, so it takes the suite to see it"
     }
     assert list(folder.iterdir()) == []
     outputs["new"] = "torch 2, Python 3\nother at 0x7f01\n"
     written = question.write(folder, outcome, pool, *TORCH, ["old", "new"])
-    assert [entry.script for entry in written.found] == [
+    assert [entry.script for entry in written.differences] == [
         str(folder / f"discrete-argument-a{more}.py") for more in ("", "-")
     ]
     assert len(list(folder.iterdir())) == 2
@@ -276,11 +276,11 @@ def test_a_script_is_run_under_both_and_withheld_where_they_answer_alike(
     written = question.write(folder, outcome, pool, *TORCH, ["new"])
     assert (
         "the script of it fails: it ended with status 1 and said 'TypeError: so'"
-        in written.found[0].script
+        in written.differences[0].script
     )
     monkeypatch.setattr(question, "ran", lambda *_: (0, "torch 2, Python 3\nso\n"))
     written = question.write(tmp_path / "gone", outcome, pool, *TORCH, ["new"])
-    assert "No such file or directory" in written.found[1].script
+    assert "No such file or directory" in written.differences[1].script
 
 
 def test_a_script_holds_what_a_report_says_as_text_alone(pool: Pool, run: Run) -> None:

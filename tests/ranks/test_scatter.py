@@ -103,7 +103,7 @@ def test_unequal_parts_are_refused_by_every_rank(pool: Pool, discovered: Discove
     Such a refusal is no violation.
     """
     discovery = discovered(pool, Ddp(), Sampler(SCATTERED + "Scatters"), 4)
-    uneven = next(probed for probed in discovery.dealt if probed.capability == "uneven")
+    uneven = next(probed for probed in discovery.sampler_probes if probed.capability == "uneven")
     assert (uneven.standing, uneven.words) == (
         Standing.REFUSED,
         "ValueError: 7 samples are no equal parts for 2 ranks",

@@ -61,7 +61,7 @@ OPTIMIZER_ARGUMENTS = (
 PARAMETERS = ("params", "parameters", "param_groups", "model_parameters")
 
 
-class Call:
+class ForeignCall:
     """A foreign callable together with the arguments that it requires.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from ddp_invariants.implementation.adapter import Context
-from ddp_invariants.ranks.driving.arguments import Call
+from ddp_invariants.ranks.driving.arguments import ForeignCall
 
 COURSE: dict[str, dict[str, str]] = {
     "individual": {
@@ -61,7 +61,7 @@ class CourseAdapter:
 
     def wrap(self, module: nn.Module, context: Context) -> object:
         """Wrap the module with the course's wrapper."""
-        return Call(self.functions["wrap"], "--ddp course")(module, context, module)
+        return ForeignCall(self.functions["wrap"], "--ddp course")(module, context, module)
 
     def make_optimizer(self, wrapped: nn.Module, context: Context) -> Any:
         """Make the course's sharded optimizer."""

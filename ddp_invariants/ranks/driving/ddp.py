@@ -18,7 +18,7 @@ from ddp_invariants.implementation.adapter import Adapter, Context
 from ddp_invariants.implementation.declarations import Declarations, declare
 from ddp_invariants.implementation.names import target_of
 from ddp_invariants.implementation.spec import Ddp
-from ddp_invariants.ranks.driving.arguments import BUCKET_CAPS, OPTIMIZERS, Call
+from ddp_invariants.ranks.driving.arguments import BUCKET_CAPS, OPTIMIZERS, ForeignCall
 from ddp_invariants.ranks.driving.course import COURSE, CourseAdapter, kinds_of
 from ddp_invariants.ranks.driving.imports import (
     Source,
@@ -129,7 +129,7 @@ class Driver:
 
     def __init__(self, ddp: Ddp) -> None:
         self.ddp, self.option = ddp, f"--ddp {ddp.name}"
-        self.call: Call | None = None
+        self.call: ForeignCall | None = None
         self.adapter: Callable[[], Any] = lambda: None
         self.methods: set[str] = set()
         self.lines: list[str] = []
@@ -152,14 +152,14 @@ class Driver:
             ):
                 brought = {**self._adapt(self.thing), **brought}
             else:
-                self.call = Call(self.thing, self.option, ddp.arguments)
+                self.call = ForeignCall(self.thing, self.option, ddp.arguments)
                 self.lines += self.call.explained()
         self.setup = [setup_call(text) for text in ddp.setup]
         self.after = (
-            Call(resolve(ddp.after, "after"), f"--after {ddp.after}") if ddp.after else None
+            ForeignCall(resolve(ddp.after, "after"), f"--after {ddp.after}") if ddp.after else None
         )
         self.optimizer = (
-            Call(
+            ForeignCall(
                 resolve(ddp.optimizer, "opt"),
                 f"--opt {ddp.optimizer}",
                 ddp.optimizer_arguments,
@@ -256,7 +256,7 @@ class Driver:
             f"course functions {', '.join(COURSE[kind][role] for role in adapter.functions)}"
         )
         if kind == "sharded":
-            self.call = Call(nn.parallel.DistributedDataParallel, "--ddp torch")
+            self.call = ForeignCall(nn.parallel.DistributedDataParallel, "--ddp torch")
             self.lines.append(
                 "its optimizer synchronises no gradients: under "
                 "torch.nn.parallel.DistributedDataParallel"
@@ -411,13 +411,13 @@ class Drive:
     """The calls of one case: the adapter's methods if it has them, else the usual calls.
 
     Attributes:
-        found: The calls found by name, for the explanation: the moment and the call.
+        driven: The calls found by name, for the explanation: the moment and the call.
     """
 
     def __init__(self, driver: Driver, context: Context, replica: nn.Module, adapter: Any) -> None:
         self.driver, self.context, self.replica = driver, context, replica
         self.brought: Any = None
-        self.found: dict[str, str] = {}
+        self.driven: dict[str, str] = {}
         self._finish: str | None = None
         self._start: str | None = None
         for name in driver.methods:
@@ -535,7 +535,7 @@ class Drive:
             if p.grad is None and getattr(p, "main_grad", None) is not None
         ]
         for parameter in main_only:
-            self.found["gradients"] = "in .main_grad"
+            self.driven["gradients"] = "in .main_grad"
             gradient = _gradient(parameter)
             parameter.grad = None if gradient is None else gradient.clone()
         stepped = optimizer.step()
@@ -550,7 +550,7 @@ class Drive:
         """
         if not all(callable(getattr(type(wrapped), name, None)) for name in ("backward", method)):
             return False
-        self.found[method] = f"{method}() of the wrapper"
+        self.driven[method] = f"{method}() of the wrapper"
         return True
 
     def train_step(
@@ -585,18 +585,18 @@ class Drive:
         broadcast = _method_of(wrapped, BROADCASTS)
         if broadcast:
             getattr(wrapped, broadcast)()
-            self.found["after wrapping"] = f"{broadcast}()"
+            self.driven["after wrapping"] = f"{broadcast}()"
         ddp = self.driver.ddp
         self._start = self._named("start", wrapped, ddp.start, STARTERS)
         self._finish = self._named("finish", wrapped, ddp.finish, FINISHERS)
-        self.found["accumulation"] = self._accumulation(wrapped)
+        self.driven["accumulation"] = self._accumulation(wrapped)
         if "join" in self.driver.methods or callable(getattr(wrapped, "join", None)):
-            self.found["uneven batches"] = "join()"
+            self.driven["uneven batches"] = "join()"
         if self.driver.call is not None and self.driver.call.cap is not None:
-            self.found["bucket capacity"] = BUCKET_CAPS[self.driver.call.cap][0]
-        if self.found["accumulation"] == "no_sync" and "accumulate" not in self.driver.methods:
+            self.driven["bucket capacity"] = BUCKET_CAPS[self.driver.call.cap][0]
+        if self.driven["accumulation"] == "no_sync" and "accumulate" not in self.driver.methods:
             holders = wrapped, getattr(wrapped, "_orig_mod", None)
-            self.found["without communication"] = next(
+            self.driven["without communication"] = next(
                 (name for name in QUIET if any(hasattr(holder, name) for holder in holders)),
                 QUIET[0],
             )
@@ -618,7 +618,9 @@ class Drive:
             )
         name = given or _method_of(wrapped, usual)
         if name:
-            self.found["before each batch" if option == "start" else "after backward"] = f"{name}()"
+            self.driven["before each batch" if option == "start" else "after backward"] = (
+                f"{name}()"
+            )
         return name
 
     def _accumulation(self, wrapped: Any) -> str:

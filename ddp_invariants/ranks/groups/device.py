@@ -44,7 +44,7 @@ _MULTI_RANK = (2, 30)
 
 
 @dataclass(frozen=True)
-class Place:
+class RankDevice:
     """A rank's device and backend.
 
     Attributes:
@@ -129,7 +129,7 @@ def _cycles_per_second(device: torch.device) -> float:
         return _CYCLES / (milliseconds / 1000)
 
 
-def taken(backend: str, local: int) -> Place:
+def taken(backend: str, local: int) -> RankDevice:
     """Take the device of a rank and make it the process's own.
 
     Call this once in a process, before anything is on a device.
@@ -142,7 +142,7 @@ def taken(backend: str, local: int) -> Place:
         # Adam asks any visible device whether it captures a graph. That initialises the device and
         # costs gigabytes a rank.
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-        return Place()
+        return RankDevice()
     os.environ.update(_SETTINGS)
     count = torch.cuda.device_count()
     if backend == "nccl-shared":
@@ -155,7 +155,7 @@ def taken(backend: str, local: int) -> Place:
             os.environ["NCCL_HOSTID"] = f"{os.uname().nodename}-{local // count}"
     # A CUDA context takes gigabytes of addresses, which the implementation must not answer for.
     resource.setrlimit(resource.RLIMIT_DATA, (resource.getrlimit(resource.RLIMIT_DATA)[1],) * 2)
-    place = Place(backend.partition("-")[0], torch.device("cuda", local % count))
+    place = RankDevice(backend.partition("-")[0], torch.device("cuda", local % count))
     place.enter()
     # The bounds hold for sums in any order of products in the numbers' own format. They do not hold
     # for TF32 or for transforms.
@@ -167,7 +167,7 @@ def taken(backend: str, local: int) -> Place:
     return place
 
 
-def _use(place: Place) -> None:
+def _use(place: RankDevice) -> None:
     """Use the device once, so that no case pays for the first use.
 
     The first use starts threads, opens files and makes handles. A case would seem to leak them.

@@ -99,9 +99,9 @@ _CARRIERS = {"gloo": "gloo", "cpu:gloo": "gloo", "nccl": "nccl", "cuda:nccl": "n
 """The backends whose groups are observed, by the names that callers use."""
 _branching: list[str] = []
 """The backend of the group that is being made now."""
-_active: list["Session"] = []
+_active: list["CaseGroups"] = []
 """The session of the running case, if one runs."""
-_kept: list["Session"] = []
+_kept: list["CaseGroups"] = []
 """The last case's session, if the implementation made groups of its own.
 
 The connections of these groups end when the next case begins: by then all ranks have answered. An
@@ -119,7 +119,7 @@ for _name, _replacement in (
             setattr(_module, _name, _replacement)
 
 
-class Session:
+class CaseGroups:
     """The state of torch.distributed during one case: a default group and perhaps a subgroup.
 
     Args:

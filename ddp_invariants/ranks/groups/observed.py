@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from ddp_invariants.cases.program import SENTINEL
-from ddp_invariants.ranks.groups.device import Place
+from ddp_invariants.ranks.groups.device import RankDevice
 from ddp_invariants.records.trace import ASYNCHRONOUS, UNEVEN, WAITED, LastWords
 
 # These classes are public names of torch.distributed without type stubs.
@@ -57,7 +57,7 @@ class Connections:
         rank: int,
         world_size: int,
         timeout: dt.timedelta,
-        place: Place,
+        place: RankDevice,
         carrier: str = "",
     ) -> None:
         self.rank, self.world_size, self.timeout, self.store = rank, world_size, timeout, store
@@ -214,7 +214,7 @@ class WithheldWork(ObservedWork):
         results: list[torch.Tensor],
         withheld: "list[WithheldWork]",
         sentinel: float,
-        place: Place,
+        place: RankDevice,
     ) -> None:
         super().__init__(begun.inner, begun.row, begun._number, begun._log)
         self._others, self._place = withheld, place

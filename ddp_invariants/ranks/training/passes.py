@@ -37,7 +37,7 @@ def _alternate(stepper: "Stepper", dealt: list[Any]) -> Quiet:
     An implementation without `no_sync` communicates in each.
     """
     trained, situations = stepper.trained, stepper.situations
-    last, each = len(dealt) - 1, trained.drive.found["accumulation"] != "no_sync"
+    last, each = len(dealt) - 1, trained.drive.driven["accumulation"] != "no_sync"
     quiet: Quiet = []
     for micro_step, indices in enumerate(dealt):
         if micro_step < last and not each:

@@ -9,14 +9,14 @@ import torch.distributed as dist
 
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.ranks.driving.ddp import Driver
-from ddp_invariants.ranks.groups.distributed import Session
+from ddp_invariants.ranks.groups.distributed import CaseGroups
 from ddp_invariants.ranks.training.setup import Saved, Setup
 from ddp_invariants.ranks.training.stepper import Stepper
 
 _KEY = "saved"
 
 
-def train(case: TrainingCase, number: int, driver: Driver, session: Session) -> Saved:
+def train(case: TrainingCase, number: int, driver: Driver, session: CaseGroups) -> Saved:
     """Train as one of the ranks before, or wait for them; every process of the case takes part.
 
     The first rank's state goes to the other processes through the store, as through a file.

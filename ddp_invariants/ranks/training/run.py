@@ -4,14 +4,14 @@ import warnings
 
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.ranks.driving.ddp import Driver
-from ddp_invariants.ranks.groups.distributed import Session
+from ddp_invariants.ranks.groups.distributed import CaseGroups
 from ddp_invariants.ranks.training.recorder import Record, TooMuchEvidence, told, warned
 from ddp_invariants.ranks.training.setup import Saved, Setup
 from ddp_invariants.ranks.training.stepper import Stepper
 
 
 def train(
-    case: TrainingCase, rank: int, driver: Driver, session: Session, saved: Saved | None = None
+    case: TrainingCase, rank: int, driver: Driver, session: CaseGroups, saved: Saved | None = None
 ) -> Record:
     """Run the case on this rank.
 

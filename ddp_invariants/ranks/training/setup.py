@@ -12,8 +12,8 @@ from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.implementation.adapter import Context
 from ddp_invariants.implementation.declarations import Declarations
 from ddp_invariants.ranks.driving.ddp import Driver
-from ddp_invariants.ranks.groups.device import Place
-from ddp_invariants.ranks.groups.distributed import Session
+from ddp_invariants.ranks.groups.device import RankDevice
+from ddp_invariants.ranks.groups.distributed import CaseGroups
 from ddp_invariants.ranks.training.model import Replica
 from ddp_invariants.ranks.training.warm_up import optimizer_plan
 
@@ -48,7 +48,7 @@ class Setup:
     case: TrainingCase
     rank: int
     driver: Driver
-    session: Session
+    session: CaseGroups
     saved: Saved | None = None
 
     @property
@@ -57,7 +57,7 @@ class Setup:
         return self.driver.declared
 
     @property
-    def place(self) -> Place:
+    def place(self) -> RankDevice:
         """The device of this rank."""
         return self.session.place
 

@@ -91,7 +91,7 @@ class Stepper:
         self.observer.watch()
         self.trained.wrapped, self.trained.optimizer = self.trained.drive.begin()
         self.observer.wrapped()
-        self.record.facts["driven"] = self.trained.drive.found
+        self.record.facts["driven"] = self.trained.drive.driven
         self._require_own_parameters()
 
     def _require_own_parameters(self) -> None:

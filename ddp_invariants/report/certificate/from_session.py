@@ -170,8 +170,8 @@ def _subject(side: Literal["ddp", "sampler"], discovery: Discovery) -> Subject:
 
 def _capabilities(discovery: Discovery) -> Iterable[CapabilityAccount]:
     sides: tuple[tuple[Literal["ddp", "sampler"], Any], ...] = (
-        ("ddp", discovery.probed),
-        ("sampler", discovery.dealt),
+        ("ddp", discovery.ddp_probes),
+        ("sampler", discovery.sampler_probes),
     )
     for side, probed in sides:
         for probe in probed:
