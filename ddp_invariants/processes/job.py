@@ -161,25 +161,27 @@ def leave(status: int) -> None:
         cluster.release(status)
 
 
-def serve(ours: Job) -> int:
+def serve(job: Job) -> int:
     """Serve rank 0 from another process until it is over or gone, and return the exit status."""
     try:
-        interface, address = _network(ours)
+        interface, address = _network(job)
         with (
             socket.create_server((address, 0)) as listener,
-            Hosts(hash_seeds=(str(1 + ours.rank),), interface=interface) as hosts,
+            Hosts(hash_seeds=(str(1 + job.rank),), interface=interface) as hosts,
         ):
-            place = _place(ours, address, listener.getsockname()[1], secrets.token_hex(16))
-            _introduce(hosts, ours, place)
-            return Server(hosts.addresses[0], listener, place.token).serve()
+            host_address = _host_address(
+                job, address, listener.getsockname()[1], secrets.token_hex(16)
+            )
+            _introduce(hosts, job, host_address)
+            return Server(hosts.addresses[0], listener, host_address.token).serve()
     except (HarnessError, OSError) as error:
-        sys.stderr.write(f"ddp-invariants: rank {ours.rank} of {ours.world_size}: {error}\n")
+        sys.stderr.write(f"ddp-invariants: rank {job.rank} of {job.world_size}: {error}\n")
         return ABANDONED
 
 
-def _place(ours: Job, address: str, port: int, token: str) -> HostAddress:
+def _host_address(job: Job, address: str, port: int, token: str) -> HostAddress:
     return HostAddress(
-        ours.rank,
+        job.rank,
         this_node(),
         socket.gethostname(),
         address,
@@ -189,75 +191,87 @@ def _place(ours: Job, address: str, port: int, token: str) -> HostAddress:
     )
 
 
-def _introduce(hosts: Hosts, ours: Job, place: HostAddress) -> list[str | None]:
-    """Send this process's place to rank 0; in rank 0, return the places of all."""
+def _introduce(hosts: Hosts, job: Job, host_address: HostAddress) -> list[str | None]:
+    """Send this process's address to rank 0; in rank 0, return the addresses of all."""
     with Pool(hosts.addresses) as pool:
         return pool.introduce(
             {
-                "rank": ours.rank,
-                "world_size": ours.world_size,
-                "host": ours.host,
-                "port": ours.port,
-                "says": place.to_text(),
+                "rank": job.rank,
+                "world_size": job.world_size,
+                "host": job.host,
+                "port": job.port,
+                "says": host_address.to_text(),
                 "patience": COMING,
             }
         )
 
 
 class Cluster:
-    """Rank 0's view of its job: its own host, and the places of the other processes.
+    """Rank 0's view of its job: its own host, and the addresses of the other processes.
 
     Args:
-        ours: The job.
+        job: The job.
 
     Attributes:
         addresses: Of the hosts, by rank, for pools.
-        places: The place of each rank.
+        host_addresses: The address of each rank's process.
 
     Raises:
         HarnessError: Not all processes of the job have come, or they do not fit together.
     """
 
-    def __init__(self, ours: Job) -> None:
-        self.job = ours
-        interface, address = _network(ours)
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        interface, address = _network(job)
         self._hosts = Hosts(hash_seeds=HASH_SEEDS[:1], interface=interface)
         self._sessions: list[socket.socket] = []
-        self.places = [_place(ours, address, 0, "")]
+        self.host_addresses = [_host_address(job, address, 0, "")]
         try:
-            said = _introduce(self._hosts, ours, self.places[0])
-            self.places += [HostAddress.from_text(text) for text in said[1:] if text is not None]
-            self._sessions = [connect(place, "session") for place in self.places[1:]]
+            said = _introduce(self._hosts, job, self.host_addresses[0])
+            self.host_addresses += [
+                HostAddress.from_text(text) for text in said[1:] if text is not None
+            ]
+            self._sessions = [
+                connect(host_address, "session") for host_address in self.host_addresses[1:]
+            ]
             self._require_all()
         except BaseException:
             self.end()
             self.release(ABANDONED)
             raise
-        self.addresses = [*self._hosts.addresses, *(place.to_text() for place in self.places[1:])]
+        self.addresses = [
+            *self._hosts.addresses,
+            *(host_address.to_text() for host_address in self.host_addresses[1:]),
+        ]
 
     def _require_all(self) -> None:
-        here, came = self.places[0], {place.rank for place in self.places}
-        missing = [str(rank) for rank in range(self.job.world_size) if rank not in came]
+        own = self.host_addresses[0]
+        arrived = {host_address.rank for host_address in self.host_addresses}
+        missing = [str(rank) for rank in range(self.job.world_size) if rank not in arrived]
         if missing:
             raise HarnessError(
                 f"rank {' and '.join(missing)} of {self.job.world_size} did not come within "
                 f"{COMING:.0f} s; "
-                f"there are {', '.join(map(str, self.places))}"
+                f"there are {', '.join(map(str, self.host_addresses))}"
             )
-        for place in self.places:
-            if place.suite != here.suite:
-                raise HarnessError(f"{place} has {place.suite}, rank 0 has {here.suite}")
-            if _loopback(place) != _loopback(here):
+        for host_address in self.host_addresses:
+            if host_address.suite != own.suite:
                 raise HarnessError(
-                    f"{place} and {here} are not to be reached alike: set GLOO_SOCKET_IFNAME "
+                    f"{host_address} has {host_address.suite}, rank 0 has {own.suite}"
+                )
+            if _loopback(host_address) != _loopback(own):
+                raise HarnessError(
+                    f"{host_address} and {own} are not to be reached alike: set GLOO_SOCKET_IFNAME "
                     "to the interface "
                     "that joins the nodes"
                 )
 
     def __str__(self) -> str:
         nodes: dict[tuple[str, str], list[int]] = {}
-        for place in self.places:
-            nodes.setdefault((place.name, place.address), []).append(place.rank)
+        for host_address in self.host_addresses:
+            nodes.setdefault((host_address.name, host_address.address), []).append(
+                host_address.rank
+            )
         where = "; ".join(
             f"{', '.join(map(str, ranks))} on {name} ({address})"
             for (name, address), ranks in nodes.items()
@@ -284,11 +298,11 @@ class Cluster:
         self._sessions = []
 
 
-def _loopback(place: HostAddress) -> bool:
-    return ipaddress.ip_address(place.address).is_loopback
+def _loopback(host_address: HostAddress) -> bool:
+    return ipaddress.ip_address(host_address.address).is_loopback
 
 
-def _network(ours: Job) -> tuple[str, str]:
+def _network(job: Job) -> tuple[str, str]:
     """Return the interface over which the job's nodes reach this one, and its address there.
 
     It is the interface that leads to the launcher's meeting place, unless GLOO_SOCKET_IFNAME names
@@ -307,16 +321,16 @@ def _network(ours: Job) -> tuple[str, str]:
             )
         return named, address
     try:
-        family, kind, _, _, where = socket.getaddrinfo(
-            ours.host, ours.port, type=socket.SOCK_DGRAM
-        )[0]
+        family, kind, _, _, where = socket.getaddrinfo(job.host, job.port, type=socket.SOCK_DGRAM)[
+            0
+        ]
         with socket.socket(family, kind) as probe:
             # Sends nothing: the kernel reports the source address that it would use.
             probe.connect(where)
             address = probe.getsockname()[0]
     except OSError as error:
         raise HarnessError(
-            f"MASTER_ADDR is {ours.host}, to which no way leads from here ({error})"
+            f"MASTER_ADDR is {job.host}, to which no way leads from here ({error})"
         ) from error
     return next(
         (name for _, name in socket.if_nameindex() if _address(name) == address), ""

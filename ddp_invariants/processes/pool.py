@@ -138,7 +138,7 @@ class Pool:
         side = "ddp" if isinstance(implementation, Ddp) else "sampler"
         request = {"do": "describe", side: implementation.to_plain(), "made_of": made_of}
         outcome = self._ask(
-            {rank: {**request, "place": self._place(rank)} for rank in ranks},
+            {rank: {**request, "device": self._device_of(rank)} for rank in ranks},
             self.patience_for_loading,
         )
         if outcome.incident is not None:
@@ -439,7 +439,7 @@ class Pool:
         """Return the host of a rank."""
         return self._hosts[max(rank, 0) % len(self._hosts)]
 
-    def _place(self, rank: int) -> tuple[str, int]:
+    def _device_of(self, rank: int) -> tuple[str, int]:
         """Return the backend, and the rank's number on its machine; they decide its device."""
         node = self._host(rank).node
         return self.backend.backend, sum(
@@ -467,7 +467,7 @@ class Pool:
                     "store": store,
                     "rank": number,
                     "world_size": len(ranks),
-                    "place": self._place(rank),
+                    "device": self._device_of(rank),
                 }
                 for number, rank in enumerate(ranks)
             },

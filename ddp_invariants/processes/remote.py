@@ -51,12 +51,12 @@ class HostAddress:
         return f"rank {self.rank} on {self.name} ({self.address})"
 
     def to_text(self) -> str:
-        """Return the place as text, for pools to use as a host's address."""
+        """Return the address as text, for pools to use as a host's address."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """Read a place from the text of `to_text`."""
+        """Read an address from the text of `to_text`."""
         return cls(**json.loads(text))
 
 
@@ -74,32 +74,32 @@ def steady(connection: socket.socket) -> socket.socket:
     return connection
 
 
-def connect(place: HostAddress, purpose: str, **more: Any) -> socket.socket:
+def connect(address: HostAddress, purpose: str, **more: Any) -> socket.socket:
     """Connect for one purpose.
 
     Raises:
         HarnessError: Nobody is there, or the token is wrong.
     """
     try:
-        connection = steady(socket.create_connection((place.address, place.port), REACHING))
+        connection = steady(socket.create_connection((address.address, address.port), REACHING))
     except OSError as error:
         raise HarnessError(
-            f"{place} is not to be reached ({error}): its process, its machine or the link to "
+            f"{address} is not to be reached ({error}): its process, its machine or the link to "
             "it is gone"
         ) from error
     try:
         connection.settimeout(PATIENCE)
-        wire.send(connection, {"token": place.token, "for": purpose, **more})
+        wire.send(connection, {"token": address.token, "for": purpose, **more})
         if wire.receive(connection) is None:
             raise WireError("it closed the connection")
     except (OSError, WireError) as error:
         connection.close()
-        raise HarnessError(f"{place} does not take a connection ({error})") from error
+        raise HarnessError(f"{address} does not take a connection ({error})") from error
     return connection
 
 
 def connected(address: str) -> "HostClient | RemoteHost":
-    """Return the host at an address (`Hosts.addresses`, or a place as text)."""
+    """Return the host at an address (`Hosts.addresses`, or an address as text)."""
     return (
         RemoteHost(HostAddress.from_text(address))
         if address.startswith("{")
@@ -118,8 +118,8 @@ class RemoteHost:
             takes.
     """
 
-    def __init__(self, place: HostAddress) -> None:
-        self.place, self.node, self.patience = place, place.node, PATIENCE
+    def __init__(self, address: HostAddress) -> None:
+        self.address, self.node, self.patience = address, address.node, PATIENCE
         self._connection: socket.socket | None = None
 
     def start(self, rank: int) -> "RemoteProcess":
@@ -130,7 +130,7 @@ class RemoteHost:
         """
         self._open()
         pid = self.ask(STARTING, do="start", rank=rank)["pid"]
-        return RemoteProcess(self, pid, connect(self.place, "rank", pid=pid))
+        return RemoteProcess(self, pid, connect(self.address, "rank", pid=pid))
 
     def here(self) -> str:
         """Return this machine's address, as the other process reaches it.
@@ -150,7 +150,7 @@ class RemoteHost:
         """
         connection = self._connection
         if connection is None:
-            raise HarnessError(f"{self.place} was lost")
+            raise HarnessError(f"{self.address} was lost")
         try:
             connection.settimeout(seconds + self.patience)
             wire.send(connection, request)
@@ -158,14 +158,14 @@ class RemoteHost:
         except (OSError, WireError) as error:
             self.close()
             raise HarnessError(
-                f"{self.place} gives no answer ({error}): its process, its machine or the link "
+                f"{self.address} gives no answer ({error}): its process, its machine or the link "
                 "to it is gone"
             ) from error
         if answer is None:
             self.close()
-            raise HarnessError(f"{self.place} is gone: its process has ended")
+            raise HarnessError(f"{self.address} is gone: its process has ended")
         if "failed" in answer[0]:
-            raise HarnessError(f"{self.place}: {answer[0]['failed']}")
+            raise HarnessError(f"{self.address}: {answer[0]['failed']}")
         return answer[0]
 
     def close(self) -> None:
@@ -176,7 +176,7 @@ class RemoteHost:
 
     def _open(self) -> socket.socket:
         if self._connection is None:
-            self._connection = connect(self.place, "host")
+            self._connection = connect(self.address, "host")
         return self._connection
 
 

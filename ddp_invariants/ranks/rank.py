@@ -30,7 +30,7 @@ from ddp_invariants.ranks import shards
 from ddp_invariants.ranks.driving.ddp import Driver
 from ddp_invariants.ranks.driving.sampler import SamplerMaker, environment
 from ddp_invariants.ranks.groups import stores
-from ddp_invariants.ranks.groups.device import RankDevice, taken
+from ddp_invariants.ranks.groups.device import RankDevice, take_device
 from ddp_invariants.ranks.groups.distributed import CaseGroups
 from ddp_invariants.ranks.groups.isolation import Surroundings, child_processes, kernel_counts
 from ddp_invariants.ranks.groups.observed import Connections, Log, Timing
@@ -48,7 +48,7 @@ class Rank:
         self.control, self.words = control, words
         self.stores: list[Any] = []
         self.connections: dict[str, Connections] = {}
-        self.place: RankDevice | None = None
+        self.rank_device: RankDevice | None = None
         self.surroundings: Surroundings | None = None
         self._drivers: dict[str, Driver] = {}
         self._samplers: dict[str, SamplerMaker] = {}
@@ -71,8 +71,8 @@ class Rank:
         """Return the answer to one request."""
         verb = request["do"]
         # Before any import, because an import may look for devices.
-        if self.place is None and "place" in request:
-            self.place = taken(*request["place"])
+        if self.rank_device is None and "device" in request:
+            self.rank_device = take_device(*request["device"])
         if verb == "train":
             return self._train(request)
         if verb == "connect":
@@ -119,13 +119,13 @@ class Rank:
         return {**described, "torch": torch.__version__, "changed": before.changed()}
 
     def _connect(self, request: dict[str, Any]) -> None:
-        assert self.place is not None
+        assert self.rank_device is not None
         timeout = dt.timedelta(seconds=GLOO_TIMEOUT)
         store = stores.reached(request["store"], request["world_size"], timeout)
         connections = Connections(
-            store, request["rank"], request["world_size"], timeout, self.place
+            store, request["rank"], request["world_size"], timeout, self.rank_device
         )
-        if self.place.on_device:
+        if self.rank_device.on_device:
             connections.meet()
         self.connections[request["name"]] = connections
 
@@ -215,7 +215,7 @@ class Rank:
         everyone = self.connections[request["everyone"]]
         training_group = self.connections.get(request["training"]) if case.outside else None
         members = list(range(case.outside, case.ranks_needed))
-        _seed(numbers.seed(case, everyone.rank), everyone.place)
+        _seed(numbers.seed(case, everyone.rank), everyone.rank_device)
         groups = CaseGroups(
             everyone,
             training_group,
@@ -261,13 +261,13 @@ def _timing(case: cases.TrainingCase, rank: int) -> Timing:
     )
 
 
-def _seed(number: int, place: RankDevice) -> None:
+def _seed(number: int, rank_device: RankDevice) -> None:
     """Seed the global generators from case and rank, so that code that draws from them replays."""
     random.seed(number)
     np.random.seed(number % 2**32)  # noqa: NPY002 - implementations use this global generator
     # For each device that is absent torch.manual_seed formats a stack.
     torch.default_generator.manual_seed(number)
-    if place.on_device:
+    if rank_device.on_device:
         torch.cuda.manual_seed(number)
 
 
@@ -303,7 +303,7 @@ def _bound_memory() -> None:
     """
     pages = int(_statm()[5])
     most = pages * resource.getpagesize() + recorder.MEMORY
-    # The soft limit alone, since a device's own addresses may take more (`place.taken`).
+    # The soft limit alone, since a device's own addresses may take more (`device.take_device`).
     resource.setrlimit(resource.RLIMIT_DATA, (most, resource.getrlimit(resource.RLIMIT_DATA)[1]))
 
 

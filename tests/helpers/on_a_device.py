@@ -81,7 +81,7 @@ def run(case: TrainingCase) -> None:
     """Train a case of one rank, with no wrapper."""
     log = SimpleNamespace(now=lambda: 0.0)
     session = SimpleNamespace(
-        place=Nowhere("gloo", torch.device("away", 0)),
+        rank_device=Nowhere("gloo", torch.device("away", 0)),
         subgroup=None,
         log=log,
         counts=lambda: [0],

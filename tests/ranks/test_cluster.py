@@ -375,8 +375,8 @@ def job_of_two() -> Iterator[Cluster]:
 )
 def test_who_has_not_the_token_is_turned_away(job_of_two: Cluster, greeting: bytes) -> None:
     """A connection without the token is closed, and ranks are served as before."""
-    place = HostAddress.from_text(job_of_two.addresses[1])
-    with socket.create_connection((place.address, place.port), 5) as intruder:
+    host_address = HostAddress.from_text(job_of_two.addresses[1])
+    with socket.create_connection((host_address.address, host_address.port), 5) as intruder:
         intruder.sendall(greeting)
         intruder.shutdown(socket.SHUT_WR)
         intruder.settimeout(5)
@@ -394,9 +394,9 @@ def _heard(connection: socket.socket) -> bytes:
 
 def test_another_token_is_no_token(job_of_two: Cluster) -> None:
     """A process of another job that uses the wrong port gets an error that says so."""
-    place = HostAddress.from_text(job_of_two.addresses[1])
+    host_address = HostAddress.from_text(job_of_two.addresses[1])
     with pytest.raises(HarnessError, match="does not take a connection"):
-        connect(HostAddress(**{**vars(place), "token": "0" * 32}), "host")
+        connect(HostAddress(**{**vars(host_address), "token": "0" * 32}), "host")
 
 
 def test_a_job_that_is_started_anew_runs_no_case_again(

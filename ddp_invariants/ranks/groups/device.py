@@ -129,7 +129,7 @@ def _cycles_per_second(device: torch.device) -> float:
         return _CYCLES / (milliseconds / 1000)
 
 
-def taken(backend: str, local: int) -> RankDevice:
+def take_device(backend: str, local: int) -> RankDevice:
     """Take the device of a rank and make it the process's own.
 
     Call this once in a process, before anything is on a device.
@@ -155,27 +155,27 @@ def taken(backend: str, local: int) -> RankDevice:
             os.environ["NCCL_HOSTID"] = f"{os.uname().nodename}-{local // count}"
     # A CUDA context takes gigabytes of addresses, which the implementation must not answer for.
     resource.setrlimit(resource.RLIMIT_DATA, (resource.getrlimit(resource.RLIMIT_DATA)[1],) * 2)
-    place = RankDevice(backend.partition("-")[0], torch.device("cuda", local % count))
-    place.enter()
+    rank_device = RankDevice(backend.partition("-")[0], torch.device("cuda", local % count))
+    rank_device.enter()
     # The bounds hold for sums in any order of products in the numbers' own format. They do not hold
     # for TF32 or for transforms.
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cudnn.enabled = False
     torch.use_deterministic_algorithms(mode=True, warn_only=True)
-    _use(place)
-    return place
+    _use(rank_device)
+    return rank_device
 
 
-def _use(place: RankDevice) -> None:
+def _use(rank_device: RankDevice) -> None:
     """Use the device once, so that no case pays for the first use.
 
     The first use starts threads, opens files and makes handles. A case would seem to leak them.
     """
     for dtype in (torch.float32, torch.bfloat16, torch.float64, torch.complex64):
-        first = place.put(torch.ones(4, 4, dtype=dtype)).requires_grad_()
+        first = rank_device.put(torch.ones(4, 4, dtype=dtype)).requires_grad_()
         nn.functional.linear(first, first, first[0]).abs().sum().backward()
     for priority in (0, -1):
-        with torch.cuda.stream(torch.cuda.Stream(place.device, priority=priority)):
-            place.keep_busy(0.0)
-    place.finish()
+        with torch.cuda.stream(torch.cuda.Stream(rank_device.device, priority=priority)):
+            rank_device.keep_busy(0.0)
+    rank_device.finish()

@@ -26,9 +26,9 @@ _pending: list[Any] = []
 def _create(store: Any, rank: int, world_size: int, timeout: dt.timedelta) -> Any:
     if _pending:
         return _pending.pop()
-    session = _active[0]
-    return session.observe(
-        Connections(store, rank, world_size, timeout, session.place, *_branching)
+    case_groups = _active[0]
+    return case_groups.observe(
+        Connections(store, rank, world_size, timeout, case_groups.rank_device, *_branching)
     )
 
 
@@ -100,9 +100,9 @@ _CARRIERS = {"gloo": "gloo", "cpu:gloo": "gloo", "nccl": "nccl", "cuda:nccl": "n
 _branching: list[str] = []
 """The backend of the group that is being made now."""
 _active: list["CaseGroups"] = []
-"""The session of the running case, if one runs."""
+"""The groups of the running case, if one runs."""
 _kept: list["CaseGroups"] = []
-"""The last case's session, if the implementation made groups of its own.
+"""The last case's groups, if the implementation made groups of its own.
 
 The connections of these groups end when the next case begins: by then all ranks have answered. An
 earlier end could end another rank's wait.
@@ -134,7 +134,7 @@ class CaseGroups:
 
     Attributes:
         store: The store through which the ranks of the run meet.
-        place: The device of this rank's tensors.
+        rank_device: The device of this rank's tensors.
         groups: The observed groups, the default one first.
         members: Each group's ranks in the default group.
     """
@@ -153,7 +153,7 @@ class CaseGroups:
         _kept.clear()
         self.groups: list[ObservedGroup] = []
         self.members: list[list[int]] = []
-        self._timing, self.log, self.place = timing, log, connections.place
+        self._timing, self.log, self.rank_device = timing, log, connections.rank_device
         if not plain:
             log.begin()
         # torch wraps it at every initialisation and never takes the wrapper off.
@@ -197,8 +197,8 @@ class CaseGroups:
 
     def carrier_of(self, backend: Any) -> str | None:
         """Return the backend that carries a new group, None if the group is not to be observed."""
-        carrier = self.place.carrier if backend is None else _CARRIERS.get(str(backend))
-        return carrier if carrier in ("gloo", self.place.carrier) else None
+        carrier = self.rank_device.carrier if backend is None else _CARRIERS.get(str(backend))
+        return carrier if carrier in ("gloo", self.rank_device.carrier) else None
 
     def in_flight(self) -> list[tuple[Row, str]]:
         """Return the in-flight defects of all groups; see `ObservedGroup.in_flight`."""
@@ -229,10 +229,12 @@ class CaseGroups:
         if self.branched:
             _kept.append(self)
         still = dist.is_initialized() and dist.group.WORLD is self._world
-        patience = 2.0 if self.place.on_device else 0.05  # Work queued on a device takes its time.
+        patience = (
+            2.0 if self.rank_device.on_device else 0.05
+        )  # Work queued on a device takes its time.
         finished = all(group.finished(patience) for group in self.groups)
         if finished:
-            self.place.finish()
+            self.rank_device.finish()
         if dist.is_initialized():
             _destroy_process_group()
         sys.excepthook = self._exception_hook

@@ -43,7 +43,7 @@ class Connections:
         world_size: Ranks in the group.
         timeout: The time after which the backend gives up on a collective by itself. The harness's
             deadline comes first.
-        place: The device of this process's tensors.
+        rank_device: The device of this process's tensors.
         carrier: torch's name of the backend; empty for the device's own backend.
 
     Attributes:
@@ -57,22 +57,24 @@ class Connections:
         rank: int,
         world_size: int,
         timeout: dt.timedelta,
-        place: RankDevice,
+        rank_device: RankDevice,
         carrier: str = "",
     ) -> None:
         self.rank, self.world_size, self.timeout, self.store = rank, world_size, timeout, store
-        self.place, self.carrier = place, carrier or place.carrier
+        self.rank_device, self.carrier = rank_device, carrier or rank_device.carrier
         own = _c10d.PrefixStore(self.carrier, store)
         if self.carrier == "nccl":
             options = _c10d.ProcessGroupNCCL.Options()
             options._timeout = timeout
             options.global_ranks_in_group = list(range(world_size))
             self.backend = _c10d.ProcessGroupNCCL(own, rank, world_size, options)
-            self.kind, self.devices = _c10d.ProcessGroup.BackendType.NCCL, [place.device]
+            self.kind, self.devices = _c10d.ProcessGroup.BackendType.NCCL, [rank_device.device]
         else:
             self.backend = _c10d.ProcessGroupGloo(own, rank, world_size, timeout)
             self.kind = _c10d.ProcessGroup.BackendType.GLOO
-            self.devices = [torch.device("cpu")] + ([place.device] if place.on_device else [])
+            self.devices = [torch.device("cpu")] + (
+                [rank_device.device] if rank_device.on_device else []
+            )
 
     def meet(self) -> None:
         """Send once, so that the backend is connected before the first case.
@@ -83,7 +85,7 @@ class Connections:
         sent = torch.zeros(1, device=self.devices[-1])
         for begin in (self.backend.allreduce, self.backend.broadcast):
             begin([sent]).wait()
-        self.place.finish()
+        self.rank_device.finish()
 
     def carries(self, group: Any) -> None:
         """Make a group send over these connections."""
@@ -214,10 +216,10 @@ class WithheldWork(ObservedWork):
         results: list[torch.Tensor],
         withheld: "list[WithheldWork]",
         sentinel: float,
-        place: RankDevice,
+        rank_device: RankDevice,
     ) -> None:
         super().__init__(begun.inner, begun.row, begun._number, begun._log)
-        self._others, self._place = withheld, place
+        self._withheld_works, self._rank_device = withheld, rank_device
         self.done = self.overwritten = False
         self._tensors, self._results = tensors, results
         self._lock = threading.Lock()
@@ -235,14 +237,14 @@ class WithheldWork(ObservedWork):
         The stream that waits may differ from the stream that began.
         """
         self._snapshots = [tensor.detach().clone() for tensor in self._tensors]
-        self._taken = self._place.moment()
+        self._taken = self._rank_device.moment()
 
     def _hand_over(self, timeout: Any = None) -> None:
         with self._lock:
             if self.done:
                 return
             _ = self.inner.wait(timeout) if timeout else self.inner.wait()
-            self._place.wait_for(self._taken)
+            self._rank_device.wait_for(self._taken)
             with torch.no_grad():
                 for tensor, snapshot, result in zip(
                     self._tensors, self._snapshots, self._results, strict=True
@@ -252,7 +254,7 @@ class WithheldWork(ObservedWork):
             self.done = True
             # Two collectives into one buffer (a tied parameter) are in order. The result of the
             # first, when handed over, is no foreign write.
-            for work in self._others:
+            for work in self._withheld_works:
                 work.look_again(self._tensors)
 
     def look_again(self, handed_over: list[torch.Tensor]) -> None:
@@ -275,7 +277,7 @@ class WithheldWork(ObservedWork):
         self._waited()
         if not self.done and self.inner.is_completed():
             self._hand_over()
-            self._place.finish()  # A caller that learns so may read the result on any stream.
+            self._rank_device.finish()  # A caller that learns so may read the result on any stream.
         return self.done
 
     def is_success(self) -> bool:
@@ -294,14 +296,14 @@ class WithheldWork(ObservedWork):
         """Return a future that completes a little later, whether or not anybody waits for it."""
         self._waited()
         if self._future is None:
-            place = self._place
+            rank_device = self._rank_device
             future = self._future = torch.futures.Future(
-                devices=[place.device] if place.on_device else None
+                devices=[rank_device.device] if rank_device.on_device else None
             )
 
             def hand_over() -> None:
                 time.sleep(FUTURE_DELAY)
-                place.enter()  # Each thread has its own current device.
+                rank_device.enter()  # Each thread has its own current device.
                 try:
                     self._hand_over()
                 except Exception as error:  # noqa: BLE001 - any exception belongs to the waiter
@@ -395,7 +397,7 @@ class ObservedGroup(_c10d.ProcessGroup):  # type: ignore[misc]  # the base class
         dtype, elements = ("", 0) if tensor is None else (str(tensor.dtype)[6:], tensor.numel())
         # Autograd computes a device's operations in a thread of its own, for which backward waits.
         aside = threading.get_ident() != threading.main_thread().ident and not (
-            self._connections.place.on_device and torch._C._current_graph_task_id() != -1
+            self._connections.rank_device.on_device and torch._C._current_graph_task_id() != -1
         )
         row = [kind, dtype, elements, operation, asynchronous, _site(), issued, None, aside]
         self.calls.append(row)
@@ -483,8 +485,12 @@ def _site() -> str:
 def _forwarded(kind: str) -> Callable[..., Any]:
     def forward(self: ObservedGroup, *arguments: Any, **options: Any) -> Any:
         row, number = self._issue(kind, (*arguments, *options.values()))
-        place, slowed = self._connections.place, self._timing.slowed
-        with place.slowed(slowed, waited_for=not row[ASYNCHRONOUS]) if slowed else nullcontext():
+        rank_device, slowed = self._connections.rank_device, self._timing.slowed
+        with (
+            rank_device.slowed(slowed, waited_for=not row[ASYNCHRONOUS])
+            if slowed
+            else nullcontext()
+        ):
             work = getattr(self._inner, kind)(*arguments, **options)
         if not isinstance(work, _c10d.Work):
             return work
@@ -510,7 +516,12 @@ def _forwarded(kind: str) -> Callable[..., Any]:
             arguments = (arguments[0].detach().clone(), *arguments[1:])
         begun = forward(self, results[0] if kind in IN_ONE else results, *arguments, **options)
         work = WithheldWork(
-            begun, tensors, results, self._withheld, self._timing.sentinel, self._connections.place
+            begun,
+            tensors,
+            results,
+            self._withheld,
+            self._timing.sentinel,
+            self._connections.rank_device,
         )
         self._withheld.append(work)
         return work

@@ -34,7 +34,9 @@ class Program:
             torch.from_numpy(values[indices])
             for values in (setup.dataset.targets_ND, setup.dataset.tags_N)
         )
-        inputs, targets, tags = (setup.place.put(tensor) for tensor in (inputs, targets, tags))
+        inputs, targets, tags = (
+            setup.rank_device.put(tensor) for tensor in (inputs, targets, tags)
+        )
         for situation in self.situations:
             situation.on_inputs(inputs)
         return inputs, targets, tags

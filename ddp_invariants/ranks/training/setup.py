@@ -57,9 +57,9 @@ class Setup:
         return self.driver.declared
 
     @property
-    def place(self) -> RankDevice:
+    def rank_device(self) -> RankDevice:
         """The device of this rank."""
-        return self.session.place
+        return self.session.rank_device
 
     @cached_property
     def dataset(self) -> numbers.Dataset:
@@ -85,7 +85,7 @@ class Setup:
             case.optimizer.lr,
             kind,
             arguments,
-            self.place.device,
+            self.rank_device.device,
         )
 
     def replica(self, *, step: int = 0, rank: int | None = None) -> Replica:
@@ -99,7 +99,9 @@ class Setup:
         values_P = self._values_P
         if rank is not None:
             values_P = numbers.parameters(case, rank, case.model.numbers)
-        return Replica(case.at(step).model if step else case.model, values_P, self.place.device)
+        return Replica(
+            case.at(step).model if step else case.model, values_P, self.rank_device.device
+        )
 
     @cached_property
     def _values_P(self) -> numbers.FloatArray:

@@ -19,4 +19,4 @@ class Autocast(Situation):
 
     def around_forward(self) -> AbstractContextManager[object]:
         """Return the autocast context of the rank's device."""
-        return torch.autocast(self.setup.place.device.type, torch.bfloat16)
+        return torch.autocast(self.setup.rank_device.device.type, torch.bfloat16)

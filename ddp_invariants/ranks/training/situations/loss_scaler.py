@@ -30,7 +30,7 @@ class LossScaler(Situation):
         plan = self.case.scaler
         assert plan is not None
         self.scaler = torch.amp.GradScaler(
-            self.setup.place.device.type,
+            self.setup.rank_device.device.type,
             init_scale=2.0**plan.log2_scale,
             growth_factor=2.0**plan.log2_growth,
             backoff_factor=2.0**-plan.log2_backoff,

@@ -38,9 +38,9 @@ class SlowDevice(Situation):
         """Keep the device busy before the next gradient, where the case says so."""
         if self.case.perturbation.kind == "slow computation":
             self._gradients += 1
-            self.setup.place.keep_busy(self.case.perturbation.milliseconds / 1000)
+            self.setup.rank_device.keep_busy(self.case.perturbation.milliseconds / 1000)
 
     def end(self, record: Record) -> None:
         """Note before how many gradients or collectives the device was busy."""
-        if self.setup.place.on_device:
+        if self.setup.rank_device.on_device:
             record.facts["slowed"] = self._gradients or sum(self.setup.session.counts())
