@@ -113,7 +113,7 @@ def run(count: int, seed: int) -> bool:
             ]
             if wrong:
                 sys.exit(f"case {number}: {wrong}")
-            ranks = {process.pid: rank for rank, process in pool._ranks.items()}
+            ranks = {process.pid: rank for rank, process in pool.processes.running.items()}
             place = number % RENEWAL
             if place == SETTLED and len(ranks) == 3:
                 young = {pid: SessionSettings.by(pid) for pid in ranks}

@@ -194,13 +194,13 @@ def _host_address(job: Job, address: str, port: int, token: str) -> HostAddress:
 def _introduce(hosts: Hosts, job: Job, host_address: HostAddress) -> list[str | None]:
     """Send this process's address to rank 0; in rank 0, return the addresses of all."""
     with Pool(hosts.addresses) as pool:
-        return pool.introduce(
+        return pool.processes.introduce(
             {
                 "rank": job.rank,
                 "world_size": job.world_size,
                 "host": job.host,
                 "port": job.port,
-                "says": host_address.to_text(),
+                "message": host_address.to_text(),
                 "patience": COMING,
             }
         )
@@ -227,9 +227,9 @@ class Cluster:
         self._sessions: list[socket.socket] = []
         self.host_addresses = [_host_address(job, address, 0, "")]
         try:
-            said = _introduce(self._hosts, job, self.host_addresses[0])
+            messages = _introduce(self._hosts, job, self.host_addresses[0])
             self.host_addresses += [
-                HostAddress.from_text(text) for text in said[1:] if text is not None
+                HostAddress.from_text(text) for text in messages[1:] if text is not None
             ]
             self._sessions = [
                 connect(host_address, "session") for host_address in self.host_addresses[1:]

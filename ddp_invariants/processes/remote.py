@@ -132,7 +132,7 @@ class RemoteHost:
         pid = self.ask(STARTING, do="start", rank=rank)["pid"]
         return RemoteProcess(self, pid, connect(self.address, "rank", pid=pid))
 
-    def here(self) -> str:
+    def own_address(self) -> str:
         """Return this machine's address, as the other process reaches it.
 
         Raises:

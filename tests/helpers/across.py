@@ -75,14 +75,16 @@ def steps(job: cluster.Job, link: str) -> None:
     joined = cluster.Cluster(job)
     try:
         with Pool(joined.addresses, deadline=3.0) as pool:
-            for host in pool._hosts:
+            for host in pool.processes.hosts:
                 if isinstance(host, RemoteHost):
                     host.patience = 3.0
             say("whole", pool)
-            os.kill(pool._ranks[3].pid, signal.SIGKILL)  # All hosts of the test are this machine.
+            os.kill(
+                pool.processes.running[3].pid, signal.SIGKILL
+            )  # All hosts of the test are this machine.
             say("a rank killed", pool)
             say("after a rank killed", pool)
-            os.kill(pool._ranks[2].pid, signal.SIGSTOP)
+            os.kill(pool.processes.running[2].pid, signal.SIGSTOP)
             say("a rank stopped", pool)
             say("after a rank stopped", pool)
             mended = cut(link, 0.5)

@@ -47,7 +47,7 @@ def remembering(folder: Path, addresses: Sequence[str]) -> Discover:
         on_shared_hosts = all(
             isinstance(host, HostClient)
             and host.connection.getpeername().decode().lstrip("\0") in addresses
-            for host in pool._hosts
+            for host in pool.processes.hosts
         )
         if not on_shared_hosts:
             return _probe(pool, ddp, sampler, max_world_size, files)

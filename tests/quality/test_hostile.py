@@ -88,7 +88,7 @@ def left_behind(hosts: Hosts, pool: Pool, within: float = 1.0) -> set[int]:
     until = time.monotonic() + within
     left = {0}
     while left and time.monotonic() < until:
-        left = below(hosts) - {process.pid for process in pool._ranks.values()}
+        left = below(hosts) - {process.pid for process in pool.processes.running.values()}
         time.sleep(0.01)
     return left
 
@@ -126,7 +126,7 @@ GALLERY = [
     ("StopsItself", "LIVE-1", HUNG),
     ("FloodsForEver", "LIVE-1", HUNG + ".*in attack.*flood flood"),
     ("DeafAndLooping", "LIVE-1", HUNG),
-    ("DribblesIntoTheSocket", "LIVE-1", "rank 1 issued|rank 1 gave no answer|no evidence"),
+    ("DribblesIntoTheSocket", "LIVE-1", "rank 1 issued|rank 1 gave no answer|unreadable answer"),
     ("EndsQuietly", "LIVE-1", DIED + "ended with exit status 0"),
     ("EndsLoudly", "LIVE-1", DIED + "ended with exit status 1"),
     ("EndsAndLeavesAChild", "LIVE-1", DIED + "ended with exit status 3"),
@@ -266,11 +266,11 @@ def test_what_importing_one_implementation_changes_is_not_the_next_ones_world(
     path.write_text(source)
     mine = Ddp(f"{path}:DDP")
     pool.train(CASE, mine)
-    ranks = {process.pid for process in pool._ranks.values()}
+    ranks = {process.pid for process in pool.processes.running.values()}
     pool.train(CASE, mine)
-    assert {process.pid for process in pool._ranks.values()} == ranks
+    assert {process.pid for process in pool.processes.running.values()} == ranks
     assert seen(pool.train(CASE, Ddp())) == ("right", "")
-    assert not {process.pid for process in pool._ranks.values()} & ranks
+    assert not {process.pid for process in pool.processes.running.values()} & ranks
     assert left_behind(hosts, pool) == set()
 
 
@@ -294,7 +294,7 @@ def test_what_is_no_command_does_not_end_a_host(hosts: Hosts, pool: Pool) -> Non
     The implementation under test can reach the host's socket.
     """
     pool.train(CASE, Ddp())
-    victim = pool._ranks[0].pid
+    victim = pool.processes.running[0].pid
     for message in (
         b"kill",
         b"fork 1",
@@ -308,7 +308,7 @@ def test_what_is_no_command_does_not_end_a_host(hosts: Hosts, pool: Pool) -> Non
             intruder.sendall(message)
             time.sleep(0.02)
     assert seen(pool.train(CASE, Ddp())) == ("right", "")
-    assert pool._ranks[0].pid == victim
+    assert pool.processes.running[0].pid == victim
 
 
 ABANDONED = """
@@ -321,7 +321,7 @@ from ddp_invariants.processes.pool import Pool
 hosts = Hosts()
 pool = Pool(hosts.addresses)
 pool.train(CASE, Ddp(HOSTILE + ":LeavesADaemon"))
-pool._ask({{0: {{"do": "describe", "ddp": Ddp({child!r}).to_plain()}}}}, 20.0)
+pool.processes.ask({{0: {{"do": "describe", "ddp": Ddp({child!r}).to_plain()}}}}, 20.0)
 print("ready", flush=True)
 time.sleep(1000)
 """

@@ -103,7 +103,7 @@ def test_closing_a_pool_ends_its_ranks_and_closes_its_descriptors(
     before = descriptors()
     with Pool(host_addresses) as pool:
         pool.train(CASE, Ddp())
-        pids = [process.pid for process in pool._ranks.values()]
+        pids = [process.pid for process in pool.processes.running.values()]
         assert len(pids) == 3
     assert not any(
         psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
@@ -115,7 +115,7 @@ def test_closing_a_pool_ends_its_ranks_and_closes_its_descriptors(
 def test_a_rank_that_is_killed_from_outside_is_a_verdict_and_is_replaced(pool: Pool) -> None:
     """LIVE-1 names a killed rank and the signal, and the next case is judged as usual."""
     pool.train(CASE, Ddp())
-    os.kill(pool._ranks[1].pid, signal.SIGKILL)
+    os.kill(pool.processes.running[1].pid, signal.SIGKILL)
     failure = judge(pool.train(CASE, Ddp()))["LIVE-1"].failure
     assert failure is not None
     assert "rank 1 was ended by SIGKILL" in failure.got
@@ -127,7 +127,7 @@ def test_a_rank_that_is_killed_from_outside_is_a_verdict_and_is_replaced(pool: P
 def test_a_rank_that_is_stopped_is_a_hang_with_stacks_within_the_deadline(pool: Pool) -> None:
     """A rank that SIGSTOP holds is a hang, and the other ranks' stacks show that they wait."""
     pool.train(CASE, Ddp())
-    os.kill(pool._ranks[2].pid, signal.SIGSTOP)
+    os.kill(pool.processes.running[2].pid, signal.SIGSTOP)
     before, pool.deadline = pool.deadline, 1.0
     started = time.monotonic()
     try:
@@ -144,9 +144,9 @@ def test_a_rank_that_is_stopped_is_a_hang_with_stacks_within_the_deadline(pool: 
 def test_quiet_ranks_are_kept_and_loud_ones_replaced(pool: Pool) -> None:
     """A case that leaves its connections as they were keeps its processes; a hang does not."""
     pool.train(CASE, Ddp())
-    pids = [process.pid for process in pool._ranks.values()]
+    pids = [process.pid for process in pool.processes.running.values()]
     pool.train(CASE, Ddp("torch"))
-    assert [process.pid for process in pool._ranks.values()] == pids
+    assert [process.pid for process in pool.processes.running.values()] == pids
     pool.train(CASE, Ddp(fault_of("NoWait")))
     pool.train(CASE, Ddp())
     before, pool.deadline = pool.deadline, 1.0
@@ -154,13 +154,16 @@ def test_quiet_ranks_are_kept_and_loud_ones_replaced(pool: Pool) -> None:
     pool.deadline = before
     assert evidence.incident is not None
     pool.train(CASE, Ddp())
-    assert not {process.pid for process in pool._ranks.values()} & set(pids)
+    assert not {process.pid for process in pool.processes.running.values()} & set(pids)
 
 
 def test_ranks_have_different_hash_seeds_like_under_a_launcher(pool: Pool) -> None:
     """Neighbouring ranks come from hosts with different values of PYTHONHASHSEED."""
     pool.train(CASE, Ddp())
-    seeds = [psutil.Process(pool._ranks[rank].pid).environ()["PYTHONHASHSEED"] for rank in (0, 1)]
+    seeds = [
+        psutil.Process(pool.processes.running[rank].pid).environ()["PYTHONHASHSEED"]
+        for rank in (0, 1)
+    ]
     assert seeds[0] != seeds[1]
 
 
@@ -168,7 +171,7 @@ def test_hundreds_of_cases_leave_memory_threads_and_descriptors_as_they_were(poo
     """Over hundreds of cases, threads and descriptors do not grow, and memory hardly grows."""
     for _ in range(50):
         pool.train(CASE, Ddp())
-    ranks = [psutil.Process(process.pid) for process in pool._ranks.values()]
+    ranks = [psutil.Process(process.pid) for process in pool.processes.running.values()]
     before = [(p.num_threads(), p.num_fds(), p.memory_info().rss) for p in ranks]
     for _ in range(200):
         pool.train(CASE, Ddp())

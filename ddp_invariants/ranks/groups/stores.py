@@ -13,7 +13,7 @@ import torch
 
 # These classes are public names of torch.distributed without type stubs.
 _c10d: Any = torch._C._distributed_c10d
-_SAID = "ddp-invariants/said"
+_MESSAGES = "ddp-invariants/messages"
 
 
 def reached(address: str, world_size: int, timeout: dt.timedelta) -> Any:
@@ -41,11 +41,11 @@ def introduced(request: dict[str, Any]) -> dict[str, Any]:
     """Exchange one message between all processes of a job, through the store of their launcher.
 
     Args:
-        request: The job's `rank`, `world_size`, `host` and `port`, the message `says` of this
+        request: The job's `rank`, `world_size`, `host` and `port`, the `message` of this
             process, and the seconds to wait.
 
     Returns:
-        `said`: in rank 0 the message of each rank, None for a rank that does not come; elsewhere an
+        `messages`: in rank 0 the message of each rank, None for a rank that does not come; elsewhere an
         empty list, since other ranks wait for nothing. Or `unreachable`: why the store cannot be
         reached.
     """
@@ -62,15 +62,15 @@ def introduced(request: dict[str, Any]) -> dict[str, Any]:
             wait_for_workers=False,
             timeout=patience,
         )
-        store.set(f"{_SAID}/{rank}", request["says"])
+        store.set(f"{_MESSAGES}/{rank}", request["message"])
     except RuntimeError as error:
         return {"unreachable": str(error).splitlines()[0]}
     messages: list[str | None] = []
-    for key in (f"{_SAID}/{peer}" for peer in range(request["world_size"] if rank == 0 else 0)):
+    for key in (f"{_MESSAGES}/{peer}" for peer in range(request["world_size"] if rank == 0 else 0)):
         try:
             store.wait([key], dt.timedelta(seconds=max(until - time.monotonic(), 0.1)))
             messages.append(store.get(key).decode())
             store.delete_key(key)  # Another session of the same job must not find it.
         except RuntimeError:
             messages.append(None)
-    return {"said": messages}
+    return {"messages": messages}

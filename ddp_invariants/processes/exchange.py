@@ -1,0 +1,330 @@
+"""The processes of a pool's ranks: their start, their connections, and the exchange of frames."""
+
+import contextlib
+import ipaddress
+import os
+import select
+import signal
+import socket
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from ddp_invariants.errors import HarnessError, LoadFailure, WireError
+from ddp_invariants.processes import wire
+from ddp_invariants.processes.backends import Backend
+from ddp_invariants.processes.process import HostClient, Process
+from ddp_invariants.processes.remote import RemoteHost, RemoteProcess, connected
+from ddp_invariants.records.evidence import Incident
+
+CONNECTING = 30.0
+"""Seconds ranks may take to connect; over loopback they take some tens of milliseconds."""
+GRACE = 2.0
+"""Seconds the other ranks get after one has died or raised: gloo reports it within 40 ms."""
+_KEEPER = -1
+"""The rank number of a process that keeps the ranks' stores, if they are on several machines."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A rank's answer to one request.
+
+    Attributes:
+        header: The plain part.
+        blob: The raw bits.
+    """
+
+    header: dict[str, Any]
+    blob: bytes
+
+    @property
+    def raised(self) -> bool:
+        """True if the implementation under test raised an exception."""
+        return bool(self.header.get("facts", {}).get("raised"))
+
+    @property
+    def changed(self) -> bool:
+        """True if the request changed global state of the process."""
+        return bool(self.header.get("changed"))
+
+
+@dataclass
+class Answers:
+    """The answers of the ranks, and the incident that explains missing answers."""
+
+    by_rank: dict[int, Answer] = field(default_factory=dict)
+    incident: Incident | None = None
+
+    def header(self, rank: int) -> dict[str, Any]:
+        """Return the plain part of a rank's answer."""
+        return self.by_rank[rank].header
+
+
+@dataclass
+class _Meeting:
+    """A connected group: its name in the ranks, and its store's anonymous file, if there is one."""
+
+    name: str
+    file: int | None = None
+
+
+class RankProcesses:
+    """The processes of a pool's ranks.
+
+    Args:
+        addresses: The hosts' addresses. Ranks are assigned to them in turn.
+        backend: The backend and the devices of the ranks.
+
+    Attributes:
+        running: The process of each rank that is running.
+        requests: The number of requests so far.
+    """
+
+    def __init__(self, addresses: list[str], backend: Backend) -> None:
+        self.hosts = [connected(address) for address in addresses]
+        self.running: dict[int, Process | RemoteProcess] = {}
+        self.requests, self.backend = 0, backend
+        self._meetings: dict[tuple[int, ...], _Meeting] = {}
+
+    def close(self) -> None:
+        """End all ranks, and disconnect from the hosts."""
+        self.retire()
+        for host in self.hosts:
+            host.close()
+
+    # Requests and answers.
+
+    def ask(
+        self, requests: dict[int, dict[str, Any]], patience: float, *, mortal: bool = False
+    ) -> Answers:
+        """Send every rank its request, and collect the answers until `patience` (seconds) ends.
+
+        A mortal rank is killed when it raises, as a program ends that does not catch the exception.
+        Another rank may be waiting for this rank, rather than for the rank that ended first.
+
+        Raises:
+            HarnessError: A process cannot be started, or a silent process cannot be examined.
+        """
+        try:
+            return self._exchange(requests, patience, mortal=mortal)
+        except HarnessError:  # Some ranks have not answered, and must never be asked again.
+            self.retire()
+            raise
+
+    def _exchange(
+        self, requests: dict[int, dict[str, Any]], patience: float, *, mortal: bool
+    ) -> Answers:
+        self.requests += 1
+        answers = Answers()
+        waiting: dict[socket.socket, int] = {}
+        incoming: dict[socket.socket, wire.Incoming] = {}
+        for rank, request in requests.items():
+            process = self.process(rank)
+            process.forget_output()
+            waiting[process.control] = rank
+            incoming[process.control] = wire.Incoming()
+            # It has died since; reading from it below reports that.
+            with contextlib.suppress(OSError):
+                wire.send(process.control, {**request, "to": self.requests})
+        # Counted from here: the start of processes is not under test.
+        started = time.monotonic()
+        until, dead, raised = started + patience, set[int](), False
+        while waiting and (left := until - time.monotonic()) > 0:
+            for control in self._ready(waiting, left):
+                try:
+                    frame = incoming[control].take(control)
+                except (OSError, WireError):
+                    dead.add(waiting.pop(control))
+                    continue
+                if frame is None:
+                    continue
+                rank = waiting.pop(control)
+                if frame[0].get("to") != self.requests:
+                    dead.add(rank)
+                    continue
+                answer = answers.by_rank[rank] = Answer(*frame)
+                raised |= answer.raised
+                if mortal and answer.raised:
+                    self.running[rank].signal(signal.SIGKILL)
+            if dead or raised:
+                until = min(until, time.monotonic() + GRACE)
+        self._reject_failures(answers)
+        if waiting or dead:
+            answers.incident = self._incident(
+                set(waiting.values()), dead, time.monotonic() - started
+            )
+        return answers
+
+    def _ready(self, waiting: dict[socket.socket, int], seconds: float) -> list[socket.socket]:
+        """Return the sockets with an incoming message, after at most some seconds.
+
+        Meanwhile read the ranks' printed output.
+        """
+        printing = {
+            self.running[rank].output: rank
+            for rank in waiting.values()
+            if not self.running[rank].ended
+        }
+        sources: list[Any] = [*waiting, *printing]
+        ready, _, _ = select.select(sources, [], [], seconds)
+        for descriptor in printing.keys() & set(ready):
+            self.running[printing[descriptor]].drain()
+        return [source for source in ready if source in waiting]
+
+    def _reject_failures(self, answers: Answers) -> None:
+        for header in (answer.header for answer in answers.by_rank.values()):
+            if "unusable" in header:
+                self.retire()
+                raise LoadFailure(header["unusable"])
+            if "failed" in header:
+                failure = header["failed"]
+                self.retire()
+                raise HarnessError(
+                    f"a rank's serve loop raised {failure['type']}: "
+                    f"{failure['message']}\n{failure['traceback']}"
+                )
+
+    def _incident(self, hung: set[int], dead: set[int], seconds: float) -> Incident:
+        """Describe ranks that gave no answer: their stacks, or how they ended."""
+        for rank in hung:
+            self.running[rank].signal(signal.SIGUSR1)
+        if hung:
+            time.sleep(0.1)  # faulthandler writes the stacks from a signal handler, in under 50 ms.
+        statuses = {rank: self.running[rank].status(1.0) for rank in dead}
+        ended = {
+            rank: "closed its connection or sent an unreadable answer"
+            if status is None
+            else _how(status)
+            for rank, status in statuses.items()
+        }
+        stacks = {
+            rank: self.running[rank].printed() + self.running[rank].native_waits()
+            for rank in hung | dead
+        }
+        waiting = dict.fromkeys(hung, f"gave no answer within {seconds:.1f} s")
+        last_calls = {rank: self.running[rank].last_calls(self.requests) for rank in hung | dead}
+        return Incident(
+            "died" if dead else "hung",
+            {**waiting, **ended},
+            stacks,
+            seconds,
+            {rank: calls for rank, calls in last_calls.items() if calls is not None},
+            statuses,
+        )
+
+    # Processes and connections.
+
+    def host(self, rank: int) -> HostClient | RemoteHost:
+        """Return the host of a rank."""
+        return self.hosts[max(rank, 0) % len(self.hosts)]
+
+    def device_of(self, rank: int) -> tuple[str, int]:
+        """Return the backend, and the rank's number on its machine; they decide its device."""
+        node = self.host(rank).node
+        return self.backend.backend, sum(
+            self.host(lower_rank).node == node for lower_rank in range(rank)
+        )
+
+    def process(self, rank: int) -> Process | RemoteProcess:
+        """Return the process of a rank, started if there is none."""
+        if rank not in self.running:
+            self.running[rank] = self.host(rank).start(max(rank, 0))
+        return self.running[rank]
+
+    def meet(self, ranks: tuple[int, ...]) -> _Meeting:
+        """Return connected groups among these ranks: the existing ones, or new ones."""
+        if ranks in self._meetings:
+            return self._meetings[ranks]
+        store, file = self._store(ranks)
+        meeting = self._meetings[ranks] = _Meeting(f"{ranks[0]}-{ranks[-1]}", file)
+        self.require_answers(
+            "connect to one another",
+            {
+                rank: {
+                    "do": "connect",
+                    "name": meeting.name,
+                    "store": store,
+                    "rank": number,
+                    "world_size": len(ranks),
+                    "device": self.device_of(rank),
+                }
+                for number, rank in enumerate(ranks)
+            },
+            CONNECTING,
+        )
+        return meeting
+
+    def _store(self, ranks: tuple[int, ...]) -> tuple[str, int | None]:
+        """Return the address of a new store for these ranks, and its file if it is one."""
+        own_addresses = [
+            host.own_address() for host in map(self.host, ranks) if isinstance(host, RemoteHost)
+        ]
+        if not own_addresses:
+            file = os.memfd_create("store")
+            return f"/proc/{os.getpid()}/fd/{file}", file
+        address = next(
+            (text for text in own_addresses if not ipaddress.ip_address(text).is_loopback),
+            own_addresses[0],
+        )
+        return self.require_answers(
+            "open a store", {_KEEPER: {"do": "keep", "address": address}}, CONNECTING
+        )[_KEEPER]["store"], None
+
+    def introduce(self, request: dict[str, Any]) -> list[str | None]:
+        """Send this process's message through the job's store, and return all ranks' messages.
+
+        See `stores.introduced`.
+
+        Raises:
+            HarnessError: The launcher's store cannot be reached.
+        """
+        answer = self.require_answers(
+            "reach the job's store",
+            {0: {"do": "introduce", **request}},
+            2 * request["patience"] + GRACE,
+        )[0]
+        if "unreachable" in answer:
+            raise HarnessError(
+                f"cannot reach the job's store at {request['host']}:{request['port']}: "
+                f"{answer['unreachable']}"
+            )
+        messages: list[str | None] = answer["messages"]
+        return messages
+
+    def require_answers(
+        self, task: str, requests: dict[int, dict[str, Any]], patience: float
+    ) -> dict[int, dict[str, Any]]:
+        """Return the answers of all processes to requests outside any case.
+
+        Raises:
+            HarnessError: A process gave no answer.
+        """
+        answers = self.ask(requests, patience)
+        if answers.incident is not None:
+            self.retire()
+            raise HarnessError(
+                f"ranks could not {task}: {answers.incident.ranks} {answers.incident.stacks}"
+            )
+        return {rank: answer.header for rank, answer in answers.by_rank.items()}
+
+    def retire(self) -> None:
+        """End all ranks.
+
+        All, because a store's file may be closed only when no process has it open. Otherwise the
+        FileStore of a living rank would write its farewell into the next file with the same
+        descriptor.
+        """
+        for process in self.running.values():
+            process.retire()
+        for meeting in self._meetings.values():
+            if meeting.file is not None:
+                os.close(meeting.file)
+        self.running.clear()
+        self._meetings.clear()
+
+
+def _how(status: int) -> str:
+    if status >= 0:
+        return f"ended with exit status {status}"
+    name = signal.Signals(-status).name
+    return f"was ended by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
