@@ -319,8 +319,7 @@ def _refusal(evidence: TrainingEvidence) -> str:
     first = raised[0]
     assert first is not None
     return (
-        f"{first['type']} in {first['phase']}: "
-        f"{first['message'].splitlines()[0] if first['message'] else ''}"
+        f"{first.type} in {first.phase}: {first.message.splitlines()[0] if first.message else ''}"
     )
 
 
@@ -332,20 +331,15 @@ def _require_wrapper(ddp: Ddp, base: TrainingEvidence) -> None:
     """
     refusal = _refusal(base)
     failure = base.ranks[0].raised
-    if (
-        not refusal
-        or failure is None
-        or failure["phase"] != "wrap"
-        or base.ranks[0].structure_after
-    ):
+    if not refusal or failure is None or failure.phase != "wrap" or base.ranks[0].structure_after:
         return
-    text = failure["message"].lower()
+    text = failure.message.lower()
     if any(word in text for word in ("cuda", "nvidia", "nccl")):
         raise LoadFailure(
             f"--ddp {ddp}: wrapping the simplest model raised {refusal}; it needs CUDA, not "
             "offered here"
         )
-    if failure["type"] in ("TypeError", "AttributeError"):
+    if failure.type in ("TypeError", "AttributeError"):
         raise LoadFailure(
             f"--ddp {ddp}: wrapping the simplest model raised {refusal}; it is no wrapper, or "
             "needs arguments "

@@ -214,9 +214,7 @@ def _raised(evidence: TrainingEvidence) -> list[tuple[str, str, int] | None]:
     The message is left out: it may hold addresses and ports.
     """
     return [
-        None
-        if rank.raised is None
-        else (rank.raised["type"], rank.raised["phase"], rank.raised["step"])
+        None if rank.raised is None else (rank.raised.type, rank.raised.phase, rank.raised.step)
         for rank in evidence.ranks
     ]
 
@@ -461,7 +459,7 @@ def orders(layout: Layout, evidence: RankEvidence, step: int) -> list[list[str]]
     """
     names = [slot.name for slot in layout.slots if slot.dtype is not None]
     came = [
-        [name for name, _ in evidence.backwards[number][2]]
+        [name for name, _ in evidence.backwards[number].computed]
         for number in {0, max(step - 1, 0), step}
     ]
     return [names, names[::-1], *(order for order in came if sorted(order) == sorted(names))]

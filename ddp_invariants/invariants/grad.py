@@ -268,15 +268,17 @@ def _full(view: EvidenceView, step: int, ball: Ball) -> Ball:
 )
 def gradients_fit_their_parameters(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare with the structure recorded before wrapping."""
-    rows = {row[0]: row for row in view.evidence.ranks[0].structure_before}
-    tally.met |= {"tied parameter"} if any(row[0] != row[4] for row in rows.values()) else set()
+    rows = {row.name: row for row in view.evidence.ranks[0].structure_before}
+    tally.met |= (
+        {"tied parameter"} if any(row.name != row.first_name for row in rows.values()) else set()
+    )
     for step in view.steps("reduced"):
         unused, trainable_names = view.unused(step), view.trainable(step)
         for rank, tensors in enumerate(view.every_rank("reduced", step)):
             for slot in tensors.layout.slots:
                 if slot.name not in rows or (slot.dtype is None and slot.name in unused[rank]):
                     continue
-                _, dtype, shape, _, _, _ = rows[slot.name]
+                dtype, shape = rows[slot.name].dtype, rows[slot.name].shape
                 trainable = slot.name in trainable_names
                 tally.compared += 1
                 where = (

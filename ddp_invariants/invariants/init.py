@@ -114,18 +114,23 @@ def wrapping_changes_nothing_else(view: EvidenceView, tally: Tally) -> Failure |
         before, after = rank.structure_before, rank.structure_after
         # Shapes are those of shards, and a lost tie shows in a forward.
         if sharded:
-            before, after = ([[row[0], row[3], row[5]] for row in rows] for rows in (before, after))
+            before, after = (
+                [row._replace(dtype="", shape=[], first_name="") for row in rows]
+                for rows in (before, after)
+            )
         tally.compared += len(before)
         rows = rank.structure_before
-        tally.met |= {"tied parameter"} if any(row[0] != row[4] for row in rows) else set()
+        tally.met |= (
+            {"tied parameter"} if any(row.name != row.first_name for row in rows) else set()
+        )
         tally.met |= (
             {"frozen parameter"}
-            if any(not row[3] and row[5] == "parameter" for row in rows)
+            if any(not row.requires_grad and row.kind == "parameter" for row in rows)
             else set()
         )
         if before == after:
             continue
-        names = [row[0] for row in before], [row[0] for row in after]
+        names = [row.name for row in before], [row.name for row in after]
         if names[0] != names[1]:
             return Failure(
                 "INIT-3",
@@ -136,15 +141,13 @@ def wrapping_changes_nothing_else(view: EvidenceView, tally: Tally) -> Failure |
         was, became = next((b, a) for b, a in zip(before, after, strict=True) if b != a)
         changes = [
             f"{label} {a!r}, expected {b!r}"
-            for label, b, a in zip(
-                ("name", "requires_grad", "kind") if sharded else _COLUMNS, was, became, strict=True
-            )
+            for label, b, a in zip(_COLUMNS, was, became, strict=True)
             if a != b
         ]
         return Failure(
             "INIT-3",
             "wrapping changed a parameter's structure",
-            f"rank {number} of {len(ranks)}, parameter {was[0]!r}",
+            f"rank {number} of {len(ranks)}, parameter {was.name!r}",
             "; ".join(changes),
         )
     for before_moment, after_moment in (

@@ -53,16 +53,16 @@ def every_case_ends(view: EvidenceView, tally: Tally) -> Failure | None:
     ranks = view.evidence.ranks
     raised = [
         (
-            f"rank {rank} raised {e.raised['type']} in {e.raised['phase']} of step "
-            f"{e.raised['step']}: {e.raised['message']}"
+            f"rank {rank} raised {e.raised.type} in {e.raised.phase} of step "
+            f"{e.raised.step}: {e.raised.message}"
         )
         for rank, e in enumerate(ranks)
         if e.raised is not None
     ]
     overfull = [
-        f"rank {rank}: {e.raised['message']}"
+        f"rank {rank}: {e.raised.message}"
         for rank, e in enumerate(ranks)
-        if e.raised is not None and e.raised["phase"] == "evidence"
+        if e.raised is not None and e.raised.phase == "evidence"
     ]
     # The suite ended that run; the implementation is not to blame for the other ranks' reaction.
     if overfull:
@@ -303,17 +303,15 @@ def others_fail_when_a_rank_dies(view: EvidenceView, tally: Tally) -> Failure | 
                 where,
                 f"rank {rank} went on to the end and raised nothing",
             )
-        if evidence.raised["step"] < plan.step:
-            raise Unjudged(
-                f"rank {rank} raised {evidence.raised['type']} before the rank was killed"
-            )
+        if evidence.raised.step < plan.step:
+            raise Unjudged(f"rank {rank} raised {evidence.raised.type} before the rank was killed")
         if evidence.at("updated", plan.step) is not None:
             return Failure(
                 "LIVE-3",
                 "a rank makes a step although another rank died",
                 where,
                 f"rank {rank} updated its parameters at step {plan.step} and raised "
-                f"{evidence.raised['type']} later",
+                f"{evidence.raised.type} later",
             )
     tally.met.add("a rank died")
     return None

@@ -256,7 +256,7 @@ def one_rank_is_plain_training(view: EvidenceView, tally: Tally) -> Failure | No
 def frozen_parameters_stay(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare bitwise from the first forward on, or over each step that freezes the parameter."""
     always = {
-        row[0] for row in view.evidence.ranks[0].structure_before if not row[3]
+        row.name for row in view.evidence.ranks[0].structure_before if not row.requires_grad
     } - view.case.sometimes_frozen
     start = view.every_rank("forward")
     for step in view.steps("updated"):

@@ -63,7 +63,7 @@ def loaded_state_is_the_saved_state(view: EvidenceView, tally: Tally) -> Failure
 
 
 def _of_names(view: EvidenceView, tally: Tally) -> Failure | None:
-    names = {row[0] for row in view.evidence.ranks[0].structure_before}
+    names = {row.name for row in view.evidence.ranks[0].structure_before}
     first = min(names)
     for rank, evidence in enumerate(view.evidence.ranks):
         for saved in evidence.saved:

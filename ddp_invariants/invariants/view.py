@@ -82,8 +82,8 @@ class EvidenceView:
             if evidence.raised is not None:
                 error = evidence.raised
                 return (
-                    f"rank {rank} raised {error['type']} in {error['phase']} of step "
-                    f"{error['step']}: {error['message']}"
+                    f"rank {rank} raised {error.type} in {error.phase} of step "
+                    f"{error.step}: {error.message}"
                 )
         return ""
 
@@ -587,7 +587,9 @@ class EvidenceView:
 
     def trainable(self, step: int) -> frozenset[str]:
         """Return the names of the parameters that are trained at a step."""
-        at_first = frozenset(row[0] for row in self.evidence.ranks[0].structure_before if row[3])
+        at_first = frozenset(
+            row.name for row in self.evidence.ranks[0].structure_before if row.requires_grad
+        )
         return (at_first | self.case.sometimes_frozen) - self.left_frozen(step)
 
     def left_frozen(self, step: int) -> frozenset[str]:

@@ -8,6 +8,7 @@ from ddp_invariants.errors import EvidenceError, LoadFailure
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes.backends import ON_THE_CPU, Backend, DeviceInfo
 from ddp_invariants.processes.exchange import CONNECTING, Answers, RankProcesses
+from ddp_invariants.records.decoding import rank_evidence, together
 from ddp_invariants.records.evidence import (
     Incident,
     Layout,
@@ -15,8 +16,6 @@ from ddp_invariants.records.evidence import (
     ShardEvidence,
     Slot,
     TrainingEvidence,
-    rank_evidence,
-    together,
 )
 from ddp_invariants.records.trace import agreed
 

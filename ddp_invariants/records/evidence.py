@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,6 @@ from ddp_invariants.cases.formats import (
     SMALLEST_NORMAL,
     FloatArray,
 )
-from ddp_invariants.errors import EvidenceError
 from ddp_invariants.records.trace import Call, LastCalls
 
 for _table in (ROUNDOFF, SMALLEST_NORMAL, LARGEST):
@@ -217,28 +216,90 @@ them before the step.
 """
 
 
+class ModuleTensor(NamedTuple):
+    """A parameter or buffer of the module.
+
+    Attributes:
+        name: Its full name.
+        dtype: Its dtype.
+        shape: Its shape.
+        requires_grad: True if it requires a gradient.
+        first_name: The first name of the same tensor; another one if it is tied.
+        kind: `parameter` or `buffer`.
+    """
+
+    name: str
+    dtype: str
+    shape: list[int]
+    requires_grad: bool
+    first_name: str
+    kind: str
+
+
+class RaisedError(NamedTuple):
+    """An exception that ended a rank's run.
+
+    Attributes:
+        phase: The part of the run.
+        step: The step.
+        type: The name of the exception's class.
+        message: Its text.
+        traceback: Its traceback as text.
+    """
+
+    phase: str
+    step: int
+    type: str
+    message: str
+    traceback: str
+
+
+class Defect(NamedTuple):
+    """A withheld collective with a defect when a step's gradients should have been ready.
+
+    Attributes:
+        step: The step.
+        call: The collective.
+        defect: The defect in words.
+    """
+
+    step: int
+    call: Call
+    defect: str
+
+
+class Backward(NamedTuple):
+    """The times of one synchronised backward, in seconds since the case began.
+
+    Attributes:
+        began: Its start.
+        ended: Its end, with synchronisation.
+        computed: When each parameter's gradient was computed: (name, time).
+    """
+
+    began: float
+    ended: float
+    computed: list[tuple[str, float]]
+
+
 @dataclass(frozen=True)
 class RankEvidence:
     """One rank's evidence.
 
     Attributes:
         tensors: By moment and step.
-        structure_before: Rows [name, dtype, shape, requires_grad, first name of the tensor,
-            parameter or buffer] before wrapping.
+        structure_before: The module's parameters and buffers before wrapping.
         structure_after: The same afterwards; empty when wrapping did not return.
-        raised: An exception that ended the run: phase, step, type, message, traceback; None if
-            there was none.
+        raised: The exception that ended the run; None if there was none.
         sent: Per group, the collectives this rank issued.
         groups: Each group's ranks in the default group.
         changed: Names of process-wide settings the case left changed.
         in_flight: Withheld collectives that had a defect when a step's gradients should have been
-            ready: [step, call, defect].
+            ready.
         marks: Per step, the number of collectives each group had sent at its start and at its end.
         quiet: Per step and backward under no_sync, the number each group had sent before and after
             it.
-        backwards: Per step, three times of the synchronised backward, in seconds since the case
-            began: its start, its end with synchronisation, and the computation of each parameter's
-            gradient, as (name, time).
+        backwards: Per step, the times of the synchronised backward.
         surfaced: The type of the exception that a user got for an injected one (`case.InjectedFailure`);
             empty if there was none, and None if the case did not get there.
         left: Per round, the threads, open descriptors and child processes after it.
@@ -254,16 +315,16 @@ class RankEvidence:
     """
 
     tensors: Mapping[tuple[str, int], Tensors]
-    structure_before: list[list[Any]] = field(default_factory=list)
-    structure_after: list[list[Any]] = field(default_factory=list)
-    raised: dict[str, Any] | None = None
+    structure_before: list[ModuleTensor] = field(default_factory=list)
+    structure_after: list[ModuleTensor] = field(default_factory=list)
+    raised: RaisedError | None = None
     sent: list[list[Call]] = field(default_factory=list)
     groups: list[list[int]] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
-    in_flight: list[list[Any]] = field(default_factory=list)
+    in_flight: list[Defect] = field(default_factory=list)
     marks: list[list[list[int]]] = field(default_factory=list)
     quiet: list[list[list[list[int]]]] = field(default_factory=list)
-    backwards: list[tuple[float, float, list[tuple[str, float]]]] = field(default_factory=list)
+    backwards: list[Backward] = field(default_factory=list)
     surfaced: str | None = None
     left: list[list[int]] = field(default_factory=list)
     held: list[list[int]] = field(default_factory=list)
@@ -353,7 +414,7 @@ class ShardEvidence:
 
     Attributes:
         case: The question.
-        answers: Each process's answer (`ranks.sharding.shards`): lengths, shards[epoch
+        answers: Each process's answer (`ranks.shards.shards`): lengths, shards[epoch
             number][rank], again[rank], afresh[rank], reseeded[rank], touched, batches, orders (of
             each epoch in a world of one rank) and resumed[rank], or raised; always refused:
             impossible arguments to exception type, None if none was raised.
@@ -363,97 +424,3 @@ class ShardEvidence:
     case: ShardCase
     answers: tuple[dict[str, Any], ...]
     incident: Incident | None = None
-
-
-def together(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """Merge the answers of a sampler's ranks, as if one process had asked for all shards.
-
-    Args:
-        parts: By rank, of `ranks.sharding.shards`.
-    """
-    shared = {"refused": {}, "warned": parts[0]["warned"]}
-    raised = next((part["raised"] for part in parts if part.get("raised")), None)
-    if raised is not None:
-        return {**shared, "raised": raised}
-    by_rank = {
-        name: None if parts[0][name] is None else [part[name][0] for part in parts]
-        for name in (
-            "lengths",
-            "again",
-            "afresh",
-            "reseeded",
-            "batches",
-            "promised",
-            "worked",
-            "resumed",
-        )
-    }
-    return {
-        **shared,
-        **by_rank,
-        "orders": None,
-        "elsewhere": None,
-        "shards": [
-            [part["shards"][epoch][0] for part in parts] for epoch in range(len(parts[0]["shards"]))
-        ],
-        "touched": sorted({name for part in parts for name in part["touched"]}),
-    }
-
-
-def rank_evidence(
-    header: dict[str, Any], blob: bytes, known: dict[tuple[Slot, ...], Layout]
-) -> RankEvidence:
-    """Decode a rank's frame.
-
-    Args:
-        header: Its plain part.
-        blob: Its bits.
-        known: Layouts of this case so far; new ones are added.
-
-    Raises:
-        EvidenceError: It is malformed.
-    """
-    try:
-        layouts = []
-        for rows in header["layouts"]:
-            slots = tuple([Slot(name, dtype, tuple(shape or ())) for name, dtype, shape in rows])
-            layouts.append(known.setdefault(slots, Layout(slots)))
-        tensors = {}
-        for moment, step, layout_number, start, size in header["records"]:
-            layout = layouts[layout_number]
-            if layout.nbytes != size or start + size > len(blob):
-                raise EvidenceError(
-                    f"the record of {moment!r} at step {step} has {size} bytes, its layout "
-                    f"{layout.nbytes}"
-                )
-            tensors[moment, step] = Tensors(layout, blob[start : start + size])
-        facts = header["facts"]
-        return RankEvidence(
-            tensors,
-            facts.get("structure_before", []),
-            facts.get("structure_after", []),
-            facts.get("raised"),
-            [[Call(*row) for row in group] for group in header["sent"]],
-            header["groups"],
-            header["changed"],
-            [[step, Call(*row), defect] for step, row, defect in facts.get("in_flight", [])],
-            facts.get("marks", []),
-            facts.get("quiet", []),
-            [
-                (began, ended, [(name, at) for name, at in arrived])
-                for began, ended, arrived in facts.get("backwards", [])
-            ],
-            facts.get("surfaced"),
-            header["left"],
-            facts.get("held", []),
-            facts.get("driven", {}),
-            facts.get("saved", []),
-            facts.get("scales", []),
-            facts.get("warned", []),
-            int(facts.get("slowed", 0)),
-            header.get("cost", []),
-        )
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise EvidenceError(
-            f"a rank's frame is no evidence: {type(error).__name__}: {error}"
-        ) from error

@@ -255,7 +255,7 @@ def _rank(evidence: RankEvidence) -> StoredRank:
         moments,
         sent,
         evidence.groups,
-        evidence.raised,
+        None if evidence.raised is None else evidence.raised._asdict(),
         in_flight,
         backwards,
         evidence.surfaced,

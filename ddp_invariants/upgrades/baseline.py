@@ -20,6 +20,7 @@ from ddp_invariants import __version__
 from ddp_invariants.cases.case import Case, ShardCase, TrainingCase, to_json
 from ddp_invariants.cases.fields import STRICT
 from ddp_invariants.errors import BaselineError, EvidenceError
+from ddp_invariants.records.decoding import rank_evidence
 from ddp_invariants.records.evidence import (
     Incident,
     Layout,
@@ -27,7 +28,6 @@ from ddp_invariants.records.evidence import (
     ShardEvidence,
     Slot,
     TrainingEvidence,
-    rank_evidence,
 )
 from ddp_invariants.upgrades.comparison import Offer
 
@@ -127,7 +127,7 @@ def _plain(answer: Answer) -> dict[str, Any]:
 
 
 def _framed(rank: RankEvidence) -> list[Any]:
-    """Return a rank's evidence in the form in which the rank sent it (`evidence.rank_evidence`)."""
+    """Return a rank's evidence in the form in which the rank sent it (`decoding.rank_evidence`)."""
     layouts: dict[tuple[Slot, ...], int] = {}
     records, blob = [], bytearray()
     for (moment, step), tensors in rank.tensors.items():
@@ -137,8 +137,8 @@ def _framed(rank: RankEvidence) -> list[Any]:
     facts = {
         "structure_before": rank.structure_before,
         "structure_after": rank.structure_after,
-        "raised": rank.raised,
-        "in_flight": [[step, list(call), state] for step, call, state in rank.in_flight],
+        "raised": None if rank.raised is None else rank.raised._asdict(),
+        "in_flight": [[step, list(call), defect] for step, call, defect in rank.in_flight],
         "marks": rank.marks,
         "quiet": rank.quiet,
         "backwards": rank.backwards,

@@ -272,8 +272,8 @@ def _end(side: TrainingEvidence) -> str:
         return "by itself"
     first = raised[0]
     return (
-        f"{first['type']} in {first['phase']} of step {first['step']} on {len(raised)} of "
-        f"{len(side.ranks)} ranks: {steady(str(first['message']).partition(chr(10))[0])[:200]}"
+        f"{first.type} in {first.phase} of step {first.step} on {len(raised)} of "
+        f"{len(side.ranks)} ranks: {steady(str(first.message).partition(chr(10))[0])[:200]}"
     )
 
 
@@ -310,11 +310,11 @@ def _typed(rank: RankEvidence) -> list[str]:
 def _structured(rank: RankEvidence) -> list[str]:
     return [
         (
-            f"{kind} {name} {dtype} "
-            f"{tuple(shape)}{' trained' if trained else ''}"
-            f"{f' is {first}' if first != name else ''}"
+            f"{tensor.kind} {tensor.name} {tensor.dtype} "
+            f"{tuple(tensor.shape)}{' trained' if tensor.requires_grad else ''}"
+            f"{f' is {tensor.first_name}' if tensor.first_name != tensor.name else ''}"
         )
-        for name, dtype, shape, trained, first, kind in rank.structure_after
+        for tensor in rank.structure_after
     ]
 
 

@@ -35,7 +35,10 @@ def cost(answer: TrainingEvidence | ShardEvidence) -> Cost | None:
         rows = [rank.cost for rank in answer.ranks]
         raised = any(rank.raised is not None for rank in answer.ranks)
         backward = max(
-            (sum(ended - began for began, ended, _ in rank.backwards) for rank in answer.ranks),
+            (
+                sum(backward.ended - backward.began for backward in rank.backwards)
+                for rank in answer.ranks
+            ),
             default=0.0,
         )
     else:

@@ -13,7 +13,9 @@ from ddp_invariants.cases.program import Data, Optimizer
 from ddp_invariants.oracle import balls, training
 from ddp_invariants.oracle.optimizer import Optimization
 from ddp_invariants.records.evidence import (
+    Backward,
     Layout,
+    ModuleTensor,
     Moment,
     RankEvidence,
     Slot,
@@ -57,12 +59,12 @@ BUFFERS = {
 }
 STRUCTURE = [
     *(
-        [name, "float32", list(shape), name not in FROZEN, name, "parameter"]
+        ModuleTensor(name, "float32", list(shape), name not in FROZEN, name, "parameter")
         for name, shape in SHAPES.items()
     ),
-    ["layers.2.weight", "float32", [2, 2], True, "layers.0.weight", "parameter"],
+    ModuleTensor("layers.2.weight", "float32", [2, 2], True, "layers.0.weight", "parameter"),
     *(
-        [name, dtype, list(shape), False, name, "buffer"]
+        ModuleTensor(name, dtype, list(shape), False, name, "buffer")
         for name, (dtype, shape) in BUFFERS.items()
     ),
 ]
@@ -287,15 +289,15 @@ def right(case: TrainingCase = CASE, *, none: bool = True) -> TrainingEvidence:
     quiet = [[[[2 * step], [2 * step]]] * (case.accumulation - 1) for step in range(case.steps)]
     arrivals = list(zip(trainable[::-1], (0.2, 0.3, 0.4, 0.6, 0.6), strict=False))
     backwards = [
-        (step + 0.1, step + 0.9, [(name, step + at) for name, at in arrivals])
+        Backward(step + 0.1, step + 0.9, [(name, step + at) for name, at in arrivals])
         for step in range(case.steps)
     ]
     saved = [
-        sorted(str(row[0]) for row in STRUCTURE)
+        sorted(row.name for row in STRUCTURE)
         for action in case.between_steps
         if action.kind == "reload"
     ]
-    saved += [sorted(str(row[0]) for row in STRUCTURE)] if case.saved_by is not None else []
+    saved += [sorted(row.name for row in STRUCTURE)] if case.saved_by is not None else []
     return TrainingEvidence(
         case,
         tuple(

@@ -349,7 +349,7 @@ def test_a_process_that_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch) 
 def job_of_two() -> Iterator[Cluster]:
     """Yield a job of two processes, in which this process is rank 0."""
     port = free_port()
-    serve = "import sys; from ddp_invariants import cluster; sys.exit(cluster.enter())"
+    serve = "import sys; from ddp_invariants.processes import job; sys.exit(job.enter())"
     with started([([sys.executable, "-c", serve], srun(1, 2, "127.0.0.1", port))]) as (second,):
         joined = Cluster(Job("srun", 0, 2, "127.0.0.1", port))
         yield joined

@@ -32,7 +32,13 @@ from ddp_invariants.implementation.declarations import Declarations, SamplerDecl
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes.hosts import Hosts
 from ddp_invariants.processes.pool import Pool
-from ddp_invariants.records.evidence import Incident, ShardEvidence, TrainingEvidence
+from ddp_invariants.records.evidence import (
+    Backward,
+    Incident,
+    RaisedError,
+    ShardEvidence,
+    TrainingEvidence,
+)
 from ddp_invariants.report import upgrade
 from ddp_invariants.upgrades import baseline, comparison, gate
 from ddp_invariants.upgrades.baseline import FORM, Answer, Environment, Head
@@ -235,7 +241,7 @@ def test_speed_and_memory_are_ratios_from_the_same_run() -> None:
             replace(
                 rank,
                 cost=[seconds, 100.0 * 2**20, peak * 2**20],
-                backwards=[(0.0, seconds / 2, [])],
+                backwards=[Backward(0.0, seconds / 2, [])],
             )
             for rank in right().ranks
         )
@@ -263,7 +269,10 @@ def test_speed_and_memory_are_ratios_from_the_same_run() -> None:
         cost(
             replace(
                 answered(1, 1),
-                ranks=tuple(replace(rank, raised={}) for rank in answered(1, 1).ranks),
+                ranks=tuple(
+                    replace(rank, raised=RaisedError("wrap", 0, "E", "", ""))
+                    for rank in answered(1, 1).ranks
+                ),
             )
         )
         is None
@@ -697,15 +706,16 @@ def test_an_answer_that_is_none_is_told(pool: Pool) -> None:
 
     A person who alters a file can also make its digest fit.
     """
-    raised = replace(
-        right(), ranks=tuple(replace(rank, raised={"message": 3}) for rank in right().ranks)
+    unreadable: list[Any] = [None]
+    altered = replace(
+        right(), ranks=tuple(replace(rank, scales=unreadable) for rank in right().ranks)
     )
     here = Environment("python", "2", "2", "3.11.0")
     with pytest.raises(
         BaselineError,
-        match=r"what the baseline holds of world_size=2 .* is no answer to it: KeyError: 'type'",
+        match=r"what the baseline holds of world_size=2 .* is no answer to it: TypeError",
     ):
-        gate.against(HEAD, [raised], pool, Ddp(), Sampler(), here, max_world_size=2)
+        gate.against(HEAD, [altered], pool, Ddp(), Sampler(), here, max_world_size=2)
 
 
 @pytest.mark.usefixtures("known")

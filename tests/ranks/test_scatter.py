@@ -14,7 +14,8 @@ from ddp_invariants.errors import LoadFailure
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.invariants import judge
 from ddp_invariants.processes.pool import Pool
-from ddp_invariants.records.evidence import FOREIGN, OWN, together
+from ddp_invariants.records.decoding import together
+from ddp_invariants.records.evidence import FOREIGN, OWN
 from ddp_invariants.records.verdict import NotJudged, Violation
 from ddp_invariants.search.strategies import cases_for
 

@@ -26,7 +26,14 @@ from ddp_invariants.invariants.rule import Tally
 from ddp_invariants.invariants.shard import UNDECLARED
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.oracle import balls
-from ddp_invariants.records.evidence import Incident, RankEvidence, ShardEvidence, TrainingEvidence
+from ddp_invariants.records.evidence import (
+    Defect,
+    Incident,
+    RaisedError,
+    RankEvidence,
+    ShardEvidence,
+    TrainingEvidence,
+)
 from ddp_invariants.records.trace import Call, LastCalls, label
 from ddp_invariants.records.verdict import Finding, Verdict
 from ddp_invariants.search.ledger import Ledger
@@ -54,13 +61,12 @@ def one_bit_up(value: Array) -> Array:
     return raised
 
 
-def restructured(evidence: TrainingEvidence, column: int, value: object) -> TrainingEvidence:
+def restructured(evidence: TrainingEvidence, column: str, value: object) -> TrainingEvidence:
     """Return evidence in which wrapping changed rank 1's first parameter.
 
     The parameter has another name, dtype, shape, flag or tying.
     """
-    rows = [list(row) for row in STRUCTURE]
-    rows[0][column] = value
+    rows = [STRUCTURE[0]._replace(**{column: value}), *STRUCTURE[1:]]  # type: ignore[arg-type]  # any
     ranks = (evidence.ranks[0], replace(evidence.ranks[1], structure_after=rows))
     return replace(evidence, ranks=ranks)
 
@@ -133,11 +139,11 @@ BREACHES: list[tuple[str, str, Alteration]] = [
         "another buffer",
         lambda e: altered(e, 1, "forward buffers", 0, "layers.5.count", raised_by_one),
     ),
-    ("INIT-3", "renamed", lambda e: restructured(e, 0, "module.layers.0.weight")),
-    ("INIT-3", "dtype", lambda e: restructured(e, 1, "float64")),
-    ("INIT-3", "shape", lambda e: restructured(e, 2, [4])),
-    ("INIT-3", "frozen", lambda e: restructured(e, 3, value=False)),
-    ("INIT-3", "untied", lambda e: restructured(e, 4, "layers.2.weight")),
+    ("INIT-3", "renamed", lambda e: restructured(e, "name", "module.layers.0.weight")),
+    ("INIT-3", "dtype", lambda e: restructured(e, "dtype", "float64")),
+    ("INIT-3", "shape", lambda e: restructured(e, "shape", [4])),
+    ("INIT-3", "frozen", lambda e: restructured(e, "requires_grad", value=False)),
+    ("INIT-3", "untied", lambda e: restructured(e, "first_name", "layers.2.weight")),
     ("INIT-3", "source value", lambda e: altered(e, 0, "wrapped", 0, WEIGHT, raised_by_one)),
     ("LOSS-1", "loss is not the twin's", lambda e: altered(e, 1, "loss", 1, "loss", raised_by_one)),
     (
@@ -816,24 +822,18 @@ def test_live2_wants_every_step_right_afterwards() -> None:
     assert failure.fact.startswith("after an exception was caught, the gradient is not the mean")
 
 
-RAISED = {
-    "phase": "backward",
-    "step": 1,
-    "type": "RuntimeError",
-    "message": "closed",
-    "traceback": "",
-}
+RAISED = RaisedError("backward", 1, "RuntimeError", "closed", "")
 
 
 @pytest.mark.parametrize(
     ("change", "fires"),
-    [({"raised": RAISED}, False), ({}, True), ({"raised": {**RAISED, "step": 2}}, True)],
+    [({"raised": RAISED}, False), ({}, True), ({"raised": RAISED._replace(step=2)}, True)],
 )
 def test_live3_wants_the_others_to_fail(change: dict[str, Any], *, fires: bool) -> None:
     """Survivors of a dead rank must raise before the step is made, or they violate LIVE-3."""
     case = replace(CASE, injected_failure=InjectedFailure("death", 1, 0))
     survivor = right(case).ranks[1]
-    steps = 3 if not change else change["raised"]["step"]
+    steps = 3 if not change else change["raised"].step
     noted = {key: value for key, value in survivor.tensors.items() if key[1] < steps}
     ranks = (RankEvidence({}), replace(survivor, tensors=noted, **change))
     incident = Incident("died", {0: "was ended by SIGKILL"}, {}, 0.1)
@@ -879,7 +879,7 @@ def test_comm3_wants_every_result_waited_for(what: str) -> None:
     )["COMM-3"].unjudged
     ranks = tuple(replace(rank, sent=[CALLS]) for rank in evidence.ranks)
     assert judge(replace(evidence, ranks=ranks))["COMM-3"].compared > 0
-    late = replace(ranks[1], in_flight=[[1, CALLS[1], what]])
+    late = replace(ranks[1], in_flight=[Defect(1, CALLS[1], what)])
     failure = judge(replace(evidence, ranks=(ranks[0], late)))["COMM-3"].failure
     assert failure is not None
     assert what in failure.fact
@@ -932,13 +932,7 @@ def test_missing_evidence_is_unjudged_never_a_pass_or_an_accusation() -> None:
     evidence = right()
     silent = RankEvidence(
         {},
-        raised={
-            "phase": "wrap",
-            "step": 0,
-            "type": "RuntimeError",
-            "message": "no",
-            "traceback": "",
-        },
+        raised=RaisedError("wrap", 0, "RuntimeError", "no", ""),
     )
     findings = judge(replace(evidence, ranks=(silent, silent)))
     for name, finding in findings.items():
@@ -954,13 +948,7 @@ def test_live1_an_exception_on_some_ranks_or_after_a_good_step_is_a_breach() -> 
     An exception on every rank at the start is a refusal.
     """
     evidence = right()
-    error = {
-        "phase": "forward",
-        "step": 2,
-        "type": "RuntimeError",
-        "message": "no",
-        "traceback": "",
-    }
+    error = RaisedError("forward", 2, "RuntimeError", "no", "")
     late = [replace(rank, raised=error) for rank in evidence.ranks]
     assert (
         judge(replace(evidence, ranks=(evidence.ranks[0], late[1])))["LIVE-1"].failure is not None

@@ -37,7 +37,11 @@ def _nbytes(facts: _Facts) -> int:
 
 def _classes(view: EvidenceView, known: dict[str, _Facts]) -> dict[str, Callable[[_Facts], bool]]:
     """Return the possible common properties of parameters, by their words."""
-    tied = {row[4] for row in view.evidence.ranks[0].structure_before if row[0] != row[4]}
+    tied = {
+        row.first_name
+        for row in view.evidence.ranks[0].structure_before
+        if row.name != row.first_name
+    }
     classes: dict[str, Callable[[_Facts], bool]] = {
         "frozen": lambda facts: not facts[3],
         "tied": lambda facts: facts[0] in tied,

@@ -92,7 +92,7 @@ def _words(
 ) -> str:
     if number is None:
         return f"none of the {len(carried)} reductions of step {step} on rank {rank} carried it"
-    call, began = carried[number], evidence.backwards[step][0]
+    call, began = carried[number], evidence.backwards[step].began
     place = (
         "the only reduction" if len(carried) == 1 else f"reduction {number + 1} of {len(carried)}"
     )

@@ -253,7 +253,7 @@ def timeline(evidence: TrainingEvidence) -> Timeline | None:
     # A run that was cut short may lack evidence.
     except (Unjudged, EvidenceError, KeyError, IndexError):
         return None
-    start = min(rank.backwards[step][0] for rank in ranks)
+    start = min(rank.backwards[step].began for rank in ranks)
 
     def since(moment: float) -> float:
         return round((moment - start) * 1e3, 4)

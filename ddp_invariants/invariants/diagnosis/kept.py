@@ -134,7 +134,9 @@ def _same(first: Tensors, second: Tensors, name: str) -> bool:
 def _only(view: EvidenceView, own: set[str], synchronised: set[str]) -> str:
     """Return the common property of the unsynchronised buffers; empty if there is none."""
     dtypes = {
-        row[0]: row[1] for row in view.evidence.ranks[0].structure_before if row[5] == "buffer"
+        row.name: row.dtype
+        for row in view.evidence.ranks[0].structure_before
+        if row.kind == "buffer"
     }
     if not own or not synchronised:
         return ""

@@ -17,7 +17,7 @@ _LONG = 13
 
 @dataclass(frozen=True)
 class Resumed:
-    """One rank's resumption (`ranks.sharding.resumed`), and the indices of an uninterrupted epoch.
+    """One rank's resumption (`ranks.shards.resumed`), and the indices of an uninterrupted epoch.
 
     Attributes:
         taken: Indices before the state was saved.
@@ -157,7 +157,7 @@ def of_another_world(
     """Return the causes of ranks of another number that do not continue with the rest.
 
     Args:
-        seen: The indices that were yielded (`ranks.sharding._elsewhere`).
+        seen: The indices that were yielded (`ranks.shards._elsewhere`).
         case: The case, which holds the number of ranks.
         shards: The indices of that epoch of every rank that saved.
     """

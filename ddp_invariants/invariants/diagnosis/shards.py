@@ -41,7 +41,7 @@ class YieldedShards:
 
     @property
     def endless(self) -> int:
-        """Number of indices after which the harness stops iterating a rank (`ranks.sharding`)."""
+        """Number of indices after which the harness stops iterating a rank (`ranks.shards`)."""
         return 4 * (self.samples + self.case.world_size * self.case.data.batch_size) + 1000
 
     @property

@@ -1,0 +1,110 @@
+"""The evidence of ranks, decoded from the frames that they send."""
+
+from typing import Any
+
+from ddp_invariants.errors import EvidenceError
+from ddp_invariants.records.evidence import (
+    Backward,
+    Defect,
+    Layout,
+    ModuleTensor,
+    RaisedError,
+    RankEvidence,
+    Slot,
+    Tensors,
+)
+from ddp_invariants.records.trace import Call
+
+
+def together(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Merge the answers of a sampler's ranks, as if one process had asked for all shards.
+
+    Args:
+        parts: By rank, of `ranks.shards.shards`.
+    """
+    shared = {"refused": {}, "warned": parts[0]["warned"]}
+    raised = next((part["raised"] for part in parts if part.get("raised")), None)
+    if raised is not None:
+        return {**shared, "raised": raised}
+    by_rank = {
+        name: None if parts[0][name] is None else [part[name][0] for part in parts]
+        for name in (
+            "lengths",
+            "again",
+            "afresh",
+            "reseeded",
+            "batches",
+            "promised",
+            "worked",
+            "resumed",
+        )
+    }
+    return {
+        **shared,
+        **by_rank,
+        "orders": None,
+        "elsewhere": None,
+        "shards": [
+            [part["shards"][epoch][0] for part in parts] for epoch in range(len(parts[0]["shards"]))
+        ],
+        "touched": sorted({name for part in parts for name in part["touched"]}),
+    }
+
+
+def rank_evidence(
+    header: dict[str, Any], blob: bytes, known: dict[tuple[Slot, ...], Layout]
+) -> RankEvidence:
+    """Decode a rank's frame.
+
+    Args:
+        header: Its plain part.
+        blob: Its bits.
+        known: Layouts of this case so far; new ones are added.
+
+    Raises:
+        EvidenceError: It is malformed.
+    """
+    try:
+        layouts = []
+        for rows in header["layouts"]:
+            slots = tuple([Slot(name, dtype, tuple(shape or ())) for name, dtype, shape in rows])
+            layouts.append(known.setdefault(slots, Layout(slots)))
+        tensors = {}
+        for moment, step, layout_number, start, size in header["records"]:
+            layout = layouts[layout_number]
+            if layout.nbytes != size or start + size > len(blob):
+                raise EvidenceError(
+                    f"the record of {moment!r} at step {step} has {size} bytes, its layout "
+                    f"{layout.nbytes}"
+                )
+            tensors[moment, step] = Tensors(layout, blob[start : start + size])
+        facts = header["facts"]
+        return RankEvidence(
+            tensors,
+            [ModuleTensor(*row) for row in facts.get("structure_before", [])],
+            [ModuleTensor(*row) for row in facts.get("structure_after", [])],
+            None if facts.get("raised") is None else RaisedError(**facts["raised"]),
+            [[Call(*row) for row in group] for group in header["sent"]],
+            header["groups"],
+            header["changed"],
+            [Defect(step, Call(*row), defect) for step, row, defect in facts.get("in_flight", [])],
+            facts.get("marks", []),
+            facts.get("quiet", []),
+            [
+                Backward(began, ended, [(name, at) for name, at in computed])
+                for began, ended, computed in facts.get("backwards", [])
+            ],
+            facts.get("surfaced"),
+            header["left"],
+            facts.get("held", []),
+            facts.get("driven", {}),
+            facts.get("saved", []),
+            facts.get("scales", []),
+            facts.get("warned", []),
+            int(facts.get("slowed", 0)),
+            header.get("cost", []),
+        )
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise EvidenceError(
+            f"a rank sent an unreadable answer: {type(error).__name__}: {error}"
+        ) from error
