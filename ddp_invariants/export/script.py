@@ -30,6 +30,9 @@ from ddp_invariants.implementation.declarations import (
     declare,
 )
 from ddp_invariants.implementation.spec import Ddp
+from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.invariants.live import ENDS
+from ddp_invariants.invariants.rule import Script, invariant_of
 from ddp_invariants.invariants.shard import CHANCE_FREE, ShardView
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records.evidence import ShardEvidence
@@ -109,7 +112,7 @@ def how_it_ended(status: int | None, said: str) -> str:
 def _signs(stored: StoredViolation) -> list[str]:
     """What a script prints when it shows its violation."""
     signs = [f"{stored.failure.rule}: "]
-    if stored.failure.rule == "LIVE-1":
+    if stored.failure.rule == ENDS:
         raised = stored.evidence.ranks if stored.evidence is not None else ()
         signs += ["Timeout (0:00:"] if " hung" in stored.failure.fact else []
         signs += [
@@ -187,24 +190,21 @@ def _of_training(pool: Pool, stored: StoredViolation, case: TrainingCase) -> dic
     reason = _too_much(rule, case, declared, source, stored)
     if reason:
         raise ExportError(f"{rule} of {stored.on_trial} cannot be exported: {reason}")
-    calls = called(pool, None if rule == "LIVE-1" else case, case, stored.ddp, declared, source)
+    calls = called(pool, None if rule == ENDS else case, case, stored.ddp, declared, source)
     if isinstance(calls, str):
         raise ExportError(f"{rule} of {stored.on_trial} cannot be exported: {calls}")
-    never, tagged = case.zero_grad == "never", rule == "LOSS-2"
-    checks = _checks(rule, left=never)
+    checks = _checks(rule, left=case.zero_grad == "never")
     twins = [
-        *(["twin"] if checks["twin"] or rule == "LOSS-3" else []),
+        *(["twin"] if checks["twin"] or checks["mean_loss"] else []),
         *(["plain"] if checks["trajectory"] else []),
     ]
     looks_back = checks["start"] or checks["frozen"] or checks["trajectory"]
-    patch = (
-        "withheld" if case.perturbation.kind == "withheld" else "sent" if rule == "COMM-1" else ""
-    )
+    withheld = case.perturbation.kind == "withheld"
     lower = {"float16": "torch.float16", "bfloat16": "torch.bfloat16"}.get(declared.exactness, "")
     return {
         **_shared(stored, described["target"] if stored.ddp.name != "none" else "none"),
-        **pieces(case, calls, tagged=tagged),
-        "patch": patch,
+        **pieces(case, calls, tagged=checks["losses_differ"]),
+        "patch": "withheld" if withheld else "sent" if checks["sent"] else "",
         "sentinel": repr(SENTINEL) if case.perturbation.sentinel == "finite" else 'float("nan")',
         "adam": case.optimizer.kind != "sgd",
         "reduction": declared.reduction,
@@ -229,11 +229,8 @@ def _of_training(pool: Pool, stored: StoredViolation, case: TrainingCase) -> dic
         "follows": bool(twins) or looks_back,
         "hidden": declared.gradients == "hidden",
         "frozen": frozen(case),
-        "started": {
-            "INIT-1": ["model.named_parameters()"],
-            "INIT-2": ["model.named_buffers()"],
-        }.get(rule, ["model.named_parameters()", "*model.named_buffers()"]),
-        "last_forward": calls.forward() if rule == "LIVE-1" else "",
+        "started": _started(checks),
+        "last_forward": calls.forward() if checks["last_forward"] else "",
     }
 
 
@@ -245,24 +242,23 @@ def _too_much(
     stored: StoredViolation,
 ) -> str:
     """Why a violation is beyond what a script shows; empty where it is not."""
+    shown = _shown_by(rule)
     reasons = {
-        "what is observed or counted, not compared, is not for a script": rule
-        in ("COMM-4", "COMM-5", "COMM-6", "MEM-1"),
-        "it is about two runs of the case, or many": rule in ("COMM-2", "GPU-1", "LIVE-4"),
+        shown.beyond: bool(shown.beyond),
         "only the owner of a parameter holds its gradient": declared.gradients == "owner"
-        and rule.startswith("GRAD"),
-        "the optimizer updates a copy of the parameters": bool(declared.main) and rule == "PARAM-3",
+        and invariant_of(rule) == "GRAD",
+        "the optimizer updates a copy of the parameters": bool(declared.main)
+        and not shown.follows_main,
         "some ranks do not use a layer, which a script shows of rules about gradients alone": bool(
             case.unused
         )
-        and rule not in _FOLLOWS_UNUSED,
-        "what a forward starts from is seen from inside it": rule.startswith("BUF"),
+        and not shown.follows_unused,
         "layers draw random numbers, which no other batch repeats": bool(case.model.draws)
-        and rule in ("LOSS-2", "LOSS-3"),
+        and not shown.follows_dropout,
         "a loss is scaled, which a script shows of rules about what ranks skip, or have in common": case.scaler
         is not None
         and (
-            rule not in _FOLLOWS_A_SCALE
+            not shown.follows_scaler
             or stored.failure.fact.startswith(("with a loss scaler", "the loss scale"))
         ),
     }
@@ -331,59 +327,24 @@ def called(
     return "it does not wrap the simplest model, so how it is driven cannot be found out"
 
 
-_FOLLOWS_UNUSED = (
-    "GRAD-1",
-    "GRAD-2",
-    "GRAD-3",
-    "GRAD-5",
-    "GRAD-6",
-    "GRAD-8",
-    "GRAD-9",
-    "PARAM-1",
-    "PARAM-2",
-    "COMM-1",
-    "LIVE-1",
-)
-"""Rules of which a script follows what ranks do not use."""
-_FOLLOWS_A_SCALE = (
-    "INIT-1",
-    "INIT-2",
-    "INIT-3",
-    "INIT-4",
-    "LOSS-1",
-    "GRAD-1",
-    "GRAD-7",
-    "PARAM-1",
-    "PARAM-2",
-    "PARAM-6",
-    "COMM-1",
-    "LIVE-1",
-)
-"""Rules of which a script follows what a loss scale does: all but those that compare with what one process would make."""
-_MEAN = ("GRAD-2", "GRAD-3", "GRAD-5", "GRAD-6", "GRAD-8", "GRAD-10", "GRAD-12", "LIVE-2")
-_CHECKS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("INIT-1", "INIT-2", "INIT-4"), ("start",)),
-    "INIT-3": ("structure",),
-    **dict.fromkeys(_MEAN, ("twin", "mean", "gradients", "held")),
-    "GRAD-1": ("equal_gradients", "held"),
-    "GRAD-9": ("twin", "mean", "gradients", "held", "equal_gradients"),
-    "GRAD-4": ("fit",),
-    "GRAD-7": ("twin", "spread", "held"),
-    "LOSS-1": ("twin",),
-    "PARAM-1": ("equal_parameters",),
-    "PARAM-2": ("equal_state",),
-    "PARAM-3": ("twin", "plain", "mean", "trajectory"),
-    "PARAM-4": ("plain", "alone"),
-    "PARAM-5": ("frozen",),
-    "PARAM-6": ("twin", "skips"),
-}
-"""What a script looks at, by rule; the rest is looked at where it happens, or by the watchdog."""
+def _shown_by(rule: str) -> Script:
+    """Return how a script shows a rule's failure; plainly, for a rule that is not loaded here."""
+    return ALL_RULES[rule].script if rule in ALL_RULES else Script()
 
 
 def _checks(rule: str, *, left: bool) -> dict[str, bool]:
-    names = {name for group in _CHECKS.values() for name in group}
-    chosen = {name: name in _CHECKS.get(rule, ()) for name in names}
+    """Return which of the template's checks a script makes."""
+    names = {name for row in ALL_RULES.values() for name in row.script.checks}
+    chosen = {name: name in _shown_by(rule).checks for name in names}
     return {**chosen, "left": left and (chosen["gradients"] or chosen["trajectory"])}
+
+
+def _started(checks: Mapping[str, bool]) -> list[str]:
+    """Return the tensors that a script compares when the first forward starts."""
+    parameters, buffers = "model.named_parameters()", "model.named_buffers()"
+    if checks["started_parameters"]:
+        return [parameters]
+    return [buffers] if checks["started_buffers"] else [parameters, f"*{buffers}"]
 
 
 # Samplers.

@@ -219,8 +219,12 @@ def _raised(evidence: TrainingEvidence) -> list[tuple[str, str, int] | None]:
     ]
 
 
+TIMING = "COMM-2"
+"""The rule that compares two timings of a case: its failure is a race."""
+
+
 @training.rule(
-    "COMM-2",
+    TIMING,
     "No answer depends on luck: with results withheld until they are waited for, and with delays, the "
     "evidence is bitwise the same.",
     needs=("results withheld", "collectives delayed"),
@@ -317,8 +321,12 @@ def _require_the_same_draws(
                 raise Unjudged("the two runs drew different random numbers")
 
 
+IN_FLIGHT = "COMM-3"
+"""The rule that shows a missing wait every time, under one timing."""
+
+
 @training.rule(
-    "COMM-3",
+    IN_FLIGHT,
     "Nothing is still in flight when a step's gradients are to be ready, and no buffer is written while "
     "its collective is in flight.",
     needs=("results withheld",),

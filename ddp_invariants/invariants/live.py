@@ -32,12 +32,13 @@ def _of_the_implementation(text: str) -> str:
     return "\n".join(kept)
 
 
-_REQUIREMENT = "Every case ends within its deadline on every rank."
+ENDS = "LIVE-1"
+"""The rule whose failure leaves every other rule without evidence."""
 
 
 @training.rule(
-    "LIVE-1",
-    _REQUIREMENT,
+    ENDS,
+    "Every case ends within its deadline on every rank.",
     source=_SOURCE,
     draws=Draws(world_sizes=ANY_WORLD),
     after="LIVE-3",
@@ -99,7 +100,7 @@ def every_case_ends(view: EvidenceView, tally: Tally) -> Failure | None:
     raise Unjudged(view.cut_short)
 
 
-@partial(sharding.add, training.rules["LIVE-1"])
+@partial(sharding.add, training.rules[ENDS])
 def every_sampler_answers(view: ShardView, tally: Tally) -> Failure | None:
     """Judge a sampler that hangs or ends its process."""
     tally.compared += 1
