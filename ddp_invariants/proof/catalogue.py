@@ -16,6 +16,7 @@ from pathlib import Path
 from ddp_invariants.errors import CatalogueError
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.invariants.rule import invariant_of
 
 PACKAGE = "ddp_invariants.faults"
 _FOLDER = Path(__file__).parents[1] / "faults"
@@ -69,7 +70,7 @@ class CatalogueEntry:
     @property
     def needs_device(self) -> bool:
         """True if the fault shows only on a device, which queues its work."""
-        return self.rule.startswith("GPU")
+        return invariant_of(self.rule) == "GPU"
 
     @property
     def under_test(self) -> tuple[Ddp, Sampler]:
@@ -148,7 +149,7 @@ def _of_module(path: Path) -> list[CatalogueEntry]:
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_")
     ]
     # A control names no rule: the faults of its module show if it is a sampler.
-    of_samplers = any(entry.rule.startswith("SHARD") for entry in entries)
+    of_samplers = any(invariant_of(entry.rule) == "SHARD" for entry in entries)
     return [replace(entry, is_sampler=of_samplers) for entry in entries]
 
 

@@ -24,7 +24,8 @@ from ddp_invariants.processes.backends import ON_THE_CPU, Backend
 from ddp_invariants.processes.pool import DEADLINE, Pool
 from ddp_invariants.proof.catalogue import CatalogueEntry
 from ddp_invariants.proof.detection import Detection, contents, size
-from ddp_invariants.search.trial import HUNG_DEADLINE, Options, Trial
+from ddp_invariants.search.runner import HUNG_DEADLINE
+from ddp_invariants.search.trial import Options, Trial
 
 CASES = 100
 """Cases per rule in a search for a fault, as in the default profile."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from ddp_invariants.proof.catalogue import CatalogueEntry, all_entries
 from ddp_invariants.proof.detection import Detection, Totals, summary, totals
 from ddp_invariants.report.terminal import table_lines
-from ddp_invariants.search.messages import _field
+from ddp_invariants.search.messages import labelled
 
 
 def table(detections: Sequence[Detection]) -> str:
@@ -85,7 +85,7 @@ def _of_controls(detections: Iterable[Detection]) -> list[str]:
     for detection in detections:
         if not detection.planted.is_fault and detection.is_caught:
             lines.append(
-                _field(
+                labelled(
                     "wrongly violated",
                     f"{detection.planted.target} (seed {detection.seed}): {detection.rule}, "
                     f"{detection.cause or 'no cause'}; "
@@ -94,7 +94,7 @@ def _of_controls(detections: Iterable[Detection]) -> list[str]:
             )
         if detection.reason:
             lines.append(
-                _field(
+                labelled(
                     "inconclusive",
                     f"{detection.planted.target} (seed {detection.seed}): "
                     f"{' '.join(detection.reason.split())}",

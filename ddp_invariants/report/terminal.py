@@ -14,7 +14,8 @@ from ddp_invariants.implementation.declarations import (
 from ddp_invariants.records.verdict import Outcome, Replayed
 from ddp_invariants.records.violation import StoredViolation
 from ddp_invariants.search.ledger import Entry, Ledger
-from ddp_invariants.search.messages import _WIDTH, _field, violation
+from ddp_invariants.search.messages import _WIDTH, violation
+from ddp_invariants.search.messages import labelled as _field
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from ddp_invariants.cases.case import describe
-from ddp_invariants.search.messages import _field
+from ddp_invariants.search.messages import labelled
 
 if TYPE_CHECKING:
     from ddp_invariants.upgrades.baseline import Environment
@@ -33,7 +33,7 @@ def comparison(sides: "tuple[Environment, Environment]", outcome: "Gated") -> st
                 f"  {change.difference.name}{f' ({change.state})' if change.state else ''}"
             )
             lines += [
-                _field(name, text)
+                labelled(name, text)
                 for name, text in (
                     ("where", change.difference.where),
                     ("old", change.difference.old),

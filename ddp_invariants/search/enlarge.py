@@ -16,27 +16,19 @@ from ddp_invariants.errors import CaseError
 from ddp_invariants.situations.scaling import Scaling
 
 _SIZES = ((0, 1, 1), (1, 1, 1), (0, 4, 1), (1, 4, 16), (1, 4, 1), (2, 4, 16))
-"""Added ranks, factor on widths, factor on the bucket cap.
-
-With these factors a parameter stays above the cap or below it, as it was.
-"""
+"""Ranks to add, and factors of widths and bucket cap. A parameter stays on its side of the cap."""
 _SAMPLES = 48
-"""Enough for the ranks' batches to differ at every step."""
+"""Samples enough for the ranks' batches to differ at every step."""
 _DEALT = 240
-"""Enough that random orders are not equal or disjoint by chance."""
+"""Samples enough that no random shards are equal, or disjoint, by chance."""
 
 
 def telling(case: Case, scope: Scope) -> Iterator[Case]:
-    """Yield larger cases of the same kind.
-
-    An implementation may pass them even if it fails a rule on the smaller case.
-    """
+    """Yield larger cases of the same kind; an implementation may pass them and fail the smaller one."""
     if isinstance(case, ShardCase):
         few = ((11, 3), (9, 4), (13, 5)) if 2 * case.data.samples < case.world_size else ()
-        for (
-            ranks,
-            samples,
-        ) in few:  # A fault with datasets far shorter than the world does not show on longer ones.
+        # A fault about datasets far shorter than the world does not show on longer ones.
+        for ranks, samples in few:
             yield scope.fit_shards(
                 replace(case, world_size=ranks, data=replace(case.data, samples=samples))
             )

@@ -1,18 +1,21 @@
-"""The text of a violation, as it is raised and stored."""
+"""The texts of violations and of inconclusive rules, as they are raised and stored."""
 
 import textwrap
 from collections.abc import Iterable
+from pathlib import Path
 
 from ddp_invariants.cases.case import Case, TrainingCase, describe
+from ddp_invariants.invariants import ALL_RULES, SHIPPED
+from ddp_invariants.invariants.live import ENDS
 from ddp_invariants.records.verdict import Failure
 
 _WIDTH = 118
-
-
 _LABELS = 10
+"""Columns of a label."""
 
 
-def _field(label: str, text: str) -> str:
+def labelled(label: str, text: str) -> str:
+    """Return a text with its label in the first line, wrapped and indented."""
     wide = max(_LABELS, len(label) + 1)
     lines = textwrap.wrap(
         text, _WIDTH - wide - 2, break_long_words=False, break_on_hyphens=False
@@ -20,39 +23,37 @@ def _field(label: str, text: str) -> str:
     return "\n".join(f"  {label if n == 0 else '':<{wide}}{line}" for n, line in enumerate(lines))
 
 
-labelled = _field
-"""A labelled line, wrapped: for other modules that make text."""
-
-
 def violation(
     failure: Failure, implementation: str, case: Case, *, repeated: tuple[int, int], repeat: str
 ) -> str:
-    """Return the text of a violation.
+    """Return the report of a violation, as a user reads it.
 
     Args:
-        failure: The failure and its place.
-        implementation: The implementation under test.
-        case: The smallest case that shows it.
-        repeated: (k, n): it was seen again in k of n runs in fresh processes.
-        repeat: The command that repeats it.
+        failure: The failure.
+        implementation: The name of the implementation.
+        case: The smallest case that shows the failure.
+        repeated: (k, n): k of n runs in fresh processes showed the failure again.
+        repeat: The command that repeats the violation.
     """
     fields = [
         f"{failure.rule} violated by {implementation}: {failure.fact}",
-        _field("where", failure.where),
-        _field("got", failure.got),
+        labelled("where", failure.where),
+        labelled("got", failure.got),
     ]
     if failure.perhaps:
-        fields.append(_field("perhaps", failure.perhaps))
+        fields.append(labelled("perhaps", failure.perhaps))
     if failure.first:
-        fields.append(_field("read first", f"{failure.first}: of the same case, and explains this"))
+        fields.append(
+            labelled("read first", f"{failure.first}: of the same case, and explains this")
+        )
     if failure.event:
-        fields.append(_field("sent", failure.event))
+        fields.append(labelled("sent", failure.event))
     if isinstance(case, TrainingCase) and case.perturbation.words:
-        fields.append(_field("only when", case.perturbation.words))
+        fields.append(labelled("only when", case.perturbation.words))
     k, n = repeated
     fields += [
-        _field("case", describe(case)),
-        _field("confirmed", f"in {k} of {n} runs in fresh processes"),
+        labelled("case", describe(case)),
+        labelled("confirmed", f"in {k} of {n} runs in fresh processes"),
         f"  {'repeat':<{_LABELS}}{repeat}",
     ]
     if failure.notes:
@@ -63,18 +64,14 @@ def violation(
 def not_repeated(
     failure: Failure, implementation: str, case: Case, *, runs: int, repeat: str
 ) -> str:
-    """Return the text of a failure that fresh processes do not repeat.
-
-    It is no violation, but there is no certificate either.
-    """
+    """Return why a failure that fresh processes do not show is no violation, and no pass either."""
     fields = [
         f"{failure.rule} inconclusive for {implementation}: a breach was seen but not repeated",
-        _field("seen", f"{failure.fact}; {failure.where}; {failure.got}"),
-        _field("case", describe(case)),
-        _field(
+        labelled("seen", f"{failure.fact}; {failure.where}; {failure.got}"),
+        labelled("case", describe(case)),
+        labelled(
             "confirmed",
-            f"in 0 of {runs} runs in fresh processes: it depends on chance, or on what earlier "
-            "cases left in "
+            f"in 0 of {runs} runs in fresh processes: it depends on chance, or on what earlier cases left in "
             "the process; with --isolation fresh each case has new ones",
         ),
         f"  {'repeat':<{_LABELS}}{repeat}",
@@ -85,35 +82,50 @@ def not_repeated(
 def without_life(
     rule: str, implementation: str, failure: Failure, case: Case, *, repeat: str
 ) -> str:
-    """Explain that a rule lacks its evidence because training hangs or dies.
-
-    That violation is reported in full elsewhere.
-    """
+    """Return why a rule lacks its evidence after a hang or death, which another rule reports."""
+    reported = f"{failure.fact} ({failure.rule}, reported above)"
     return "\n".join(
         [
-            f"{rule} inconclusive for {implementation}: {failure.fact} (LIVE-1, reported above)",
-            _field("case", describe(case)),
+            f"{rule} inconclusive for {implementation}: {reported}",
+            labelled("case", describe(case)),
             f"  {'repeat':<{_LABELS}}{repeat}",
         ]
     )
 
 
+def how_to_repeat(command: str, found: str, tested: str, path: Path) -> str:
+    """Return the command that repeats a violation.
+
+    Args:
+        command: The command that the user started; empty if the user called `certify`.
+        found: The rule that failed.
+        tested: The rule that was tested.
+        path: The file that the violation is stored in.
+    """
+    which = found if found in ALL_RULES and found != ENDS else tested
+    if command:
+        return f"{command} --replay {path} -k {which.replace('-', '').lower()}"
+    if found in SHIPPED:
+        return f"ddp-invariants replay {path}"
+    return f"certify(…, {which!r}, replay={str(path)!r})"
+
+
 def unproved(
     rule: str, implementation: str, judged: int, missing: Iterable[str], reasons: Iterable[str]
 ) -> str:
-    """Explain why a rule cannot be certified though no failure was found."""
+    """Return why a rule cannot be certified though it never failed."""
     lines = [
         f"{rule} inconclusive for {implementation}: it was judged on {judged} of its own cases"
     ]
     missing, reasons = list(missing), list(reasons)
-    # A refusal is its own reason.
+    # A refusal already explains why a situation was never met.
     if missing and not any(" raised " in reason for reason in reasons):
-        lines.append(_field("never met", "; ".join(missing)))
+        lines.append(labelled("never met", "; ".join(missing)))
         lines.append(
-            _field(
+            labelled(
                 "perhaps",
                 "too few cases, or too small a world size: raise --cases or --max-world-size",
             )
         )
-    lines += [_field("unjudged", reason) for reason in reasons]
+    lines += [labelled("unjudged", reason) for reason in reasons]
     return "\n".join(lines)

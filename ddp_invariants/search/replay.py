@@ -1,4 +1,4 @@
-"""Replays: run a stored case again in fresh processes, and say whether it still fails."""
+"""Run a stored case again in fresh processes, and say whether it still shows what it showed."""
 
 from collections.abc import Iterable
 
@@ -8,64 +8,49 @@ from ddp_invariants.discovery.scope import OnTrial, Scope
 from ddp_invariants.implementation.declarations import Declarations, SamplerDeclarations, declare
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.invariants.live import ENDS
+from ddp_invariants.invariants.rule import CONFIRMATIONS
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records.verdict import Failure, Finding, Outcome, Replayed
-from ddp_invariants.search.trial import CONFIRMATIONS, Options, Trial
-
-_OBSERVED = "COMM-1"
-"""A rule that needs observed groups.
-
-If all rules are asked for, one run uses observed groups, and later runs use plain ones.
-"""
+from ddp_invariants.search.runner import Options, Runner
 
 
 def replay(pool: Pool, case: Case, ddp: Ddp, sampler: Sampler, rule: str = "") -> Replayed:
-    """Run a case again and judge it.
-
-    The case runs `CONFIRMATIONS` times, or once if a hang may cost a deadline.
+    """Run a case again, `CONFIRMATIONS` times (once where a hang may cost a deadline), and judge it.
 
     Args:
-        pool: The ranks to run on; they are replaced.
+        pool: Where; its ranks are replaced.
         case: The case.
-        ddp: The DDP of a training case.
-        sampler: The sampler of a sampler case.
-        rule: The rule to judge; empty for every rule about the case.
+        ddp: The DDP it is run on, where it is a training case.
+        sampler: The sampler it is asked of, where it is a question to one.
+        rule: What is asked; empty for every rule about the case.
 
     Raises:
-        LoadFailure: The implementation does not load.
+        LoadFailure: What is on trial does not load.
         HarnessError: The harness failed.
     """
     on_trial = OnTrial(ddp, sampler, _scope(pool, case, ddp, sampler, rule))
-    trial, name = Trial(pool, on_trial, Options()), on_trial.named(case)
-    rule_ids = [rule] if rule else list(ALL_RULES)
-    excluded = {rule_id: on_trial.scope.excluded(rule_id) for rule_id in rule_ids}
+    runner, name = Runner(pool, on_trial, Options()), on_trial.named(case)
+    asked = [rule] if rule else list(ALL_RULES)
+    excluded = {one: on_trial.scope.excluded(one) for one in asked}
     if rule and excluded[rule]:
         return Replayed(
             Outcome.INCONCLUSIVE, name, case, (rule,), reason=f"it is not claimed: {excluded[rule]}"
         )
     runs: list[dict[str, Finding]] = []
-    for number in range(1 if rule == "LIVE-1" else CONFIRMATIONS):
-        findings = trial.findings(
-            case, confirming=True, rule=rule or (_OBSERVED if number == 0 else "")
-        )
-        runs.append(
-            {
-                rule_id: findings[rule_id]
-                for rule_id in rule_ids
-                if rule_id in findings and not excluded[rule_id]
-            }
-        )
-        if findings["LIVE-1"].failure is not None:  # Each further run would cost a deadline, too.
+    for number in range(ALL_RULES[rule].confirmations if rule else CONFIRMATIONS):
+        # If all rules are asked, the first run has the observed groups that some of them need.
+        observed = not rule and number == 0
+        found = runner.findings(case, confirming=True, rule=rule, observed=observed)
+        runs.append({one: found[one] for one in asked if one in found and not excluded[one]})
+        if found[ENDS].failure is not None:  # Each further run would cost a deadline, too.
             break
-    return _summed_up(name, case, runs, _lifeless(findings, rule))
+    return _summed_up(name, case, runs, _lifeless(found, rule))
 
 
 def _scope(pool: Pool, case: Case, ddp: Ddp, sampler: Sampler, rule: str) -> Scope:
-    """Return the scope from the declarations of the case's implementation.
-
-    For rules about bucketing and overlap it comes from a discovery.
-    """
-    if rule in ("COMM-4", "COMM-5"):
+    """What is declared of the one the case is about; for rules about what is sent, what is seen of it."""
+    if rule and ALL_RULES[rule].rests_on_probes:
         return discover(
             pool, ddp, sampler, max(4, case.ranks_needed) if isinstance(case, TrainingCase) else 4
         ).scope(4)
@@ -82,28 +67,23 @@ def _scope(pool: Pool, case: Case, ddp: Ddp, sampler: Sampler, rule: str) -> Sco
     return Scope(without=without | frozenset(dealt.unsupported), sampler=dealt)
 
 
-def _lifeless(findings: dict[str, Finding], rule: str) -> str:
-    """Return why a rule lacks its evidence if the run hangs or dies; empty otherwise.
-
-    It is also empty if LIVE-1 itself is the rule.
-    """
-    failure = findings["LIVE-1"].failure
+def _lifeless(found: dict[str, Finding], rule: str) -> str:
+    """Why a rule lacks its evidence where the run hangs or dies; empty where it does not, or that is what is asked."""
+    failure = found[ENDS].failure
     return (
-        ""
-        if failure is None or rule in ("", "LIVE-1")
-        else f"{failure.fact} (LIVE-1): {failure.got}"
+        "" if failure is None or rule in ("", ENDS) else f"{failure.fact} ({ENDS}): {failure.got}"
     )
 
 
 def _summed_up(name: str, case: Case, runs: list[dict[str, Finding]], lifeless: str) -> Replayed:
-    """Sum up all runs: failed in any, judged without a failure in all, or inconclusive."""
+    """The outcome over all runs: breached in any, judged and unbreached in all, or neither."""
     rules = tuple(
         rule for rule in runs[0] if any(run[rule].about or run[rule].failure for run in runs)
     )
     failures = tuple(
-        failure
-        for failure in (_first(run[rule].failure for run in runs) for rule in rules)
-        if failure is not None
+        found
+        for found in (_first(run[rule].failure for run in runs) for rule in rules)
+        if found is not None
     )
     seen = sum(any(finding.failure is not None for finding in run.values()) for run in runs)
     if failures:
@@ -135,5 +115,5 @@ def _summed_up(name: str, case: Case, runs: list[dict[str, Finding]], lifeless: 
     return Replayed(Outcome.FIXED, name, case, rules, runs=len(runs))
 
 
-def _first(failures: Iterable[Failure | None]) -> Failure | None:
-    return next((failure for failure in failures if failure is not None), None)
+def _first(found: Iterable[Failure | None]) -> Failure | None:
+    return next((failure for failure in found if failure is not None), None)

@@ -1,20 +1,24 @@
-"""One search through drawn cases: its rule, its failures, and a bounded effort to shrink them."""
+"""A search: draw cases, run them, account for what a rule found, and make a failing case simpler."""
 
+import hashlib
 import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
+from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase
 from hypothesis.strategies import SearchStrategy
 
 from ddp_invariants.cases.case import Case, TrainingCase, to_json
 from ddp_invariants.cases.program import Poison
 from ddp_invariants.cases.shrink import simpler
-from ddp_invariants.discovery.scope import OnTrial, Scope
+from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import HarnessError
 from ddp_invariants.invariants import ALL_RULES, root_failure
+from ddp_invariants.invariants.live import ENDS
 from ddp_invariants.records.verdict import (
     Failure,
     Finding,
@@ -25,10 +29,10 @@ from ddp_invariants.records.verdict import (
     violation_class,
 )
 from ddp_invariants.search import messages
-from ddp_invariants.search.ledger import Ledger
+from ddp_invariants.search.runner import Runner
 
 SHRINK_RUNS = 300
-"""Cases run to shrink a property's first violation. Runs that hang count for many."""
+"""Cases that a property runs after its first failure, to shrink it. Runs that hang count for many."""
 SHRINK_SECONDS = 20.0
 
 
@@ -39,47 +43,12 @@ class Asked(NamedTuple):
     case: Case
 
 
-class Bench(Protocol):
-    """The part of a trial that a search needs.
-
-    Attributes:
-        ledger: The ledger in which findings are entered.
-        hung: True if a rank hung before.
-        lifeless: A hang or death that is reported already.
-    """
-
-    ledger: Ledger
-    hung: bool
-    lifeless: Violation | None
-
-    @property
-    def on_trial(self) -> OnTrial:
-        """The implementation under test."""
-
-    @property
-    def scope(self) -> Scope:
-        """The limits on what cases may contain."""
-
-    def findings(self, case: Case, *, rule: str) -> dict[str, Finding]:
-        """Run a case and judge it."""
-
-    def failures(self, findings: dict[str, Finding], case: Case) -> list[Failure]:
-        """Return the failures that count."""
-
-    def counts(self, rule: str, case: Case) -> bool:
-        """Return whether a rule's finding on a case counts."""
-
-    def enter(self, case: Case, findings: list[Finding]) -> None:
-        """Enter a case and its findings into the ledger."""
-
-
 def independent(asked: SearchStrategy[Asked]) -> SearchStrategy[Asked]:
-    """Draw each case independently of the other cases.
+    """Return a strategy for the same cases, each drawn by itself.
 
-    Hypothesis follows each drawn case with up to five that copy parts of it over one another. With
-    equal coins and small numbers such cases are alike: of a hundred some twenty are independent.
-    Hypothesis does not change the inside of a collection of unique elements, so each case is drawn
-    there.
+    Hypothesis follows each case with up to five that copy parts of it over one another. With equal
+    coins and small numbers such cases are alike: only some twenty of a hundred are independent.
+    Hypothesis leaves collections of unique elements alone, so a case is drawn in one.
     """
     return st.lists(asked, min_size=1, max_size=1, unique_by=lambda _: None).map(
         lambda drawn: drawn[0]
@@ -87,10 +56,9 @@ def independent(asked: SearchStrategy[Asked]) -> SearchStrategy[Asked]:
 
 
 def _shared(case: Case, scope: Scope) -> Iterator[Case]:
-    """Yield a case with one rank as cases with two ranks.
+    """Yield a case of one rank as cases of two ranks, which tell best what is wrong in both.
 
-    If both fail, the latter explains the error better. An overflow in one rank becomes a non-finite
-    value in one of two.
+    An overflow in one rank becomes a value that is not finite in one rank of two.
     """
     if isinstance(case, TrainingCase) and case.world_size == 1:
         shared = replace(
@@ -102,65 +70,126 @@ def _shared(case: Case, scope: Scope) -> Iterator[Case]:
 
 
 class Search:
-    """A search through cases for one rule's failures, or for any rule's if none is named.
+    """A search for failures of one rule, or of any rule if none is named.
 
-    It makes a bounded effort to shrink the failures it found.
+    Args:
+        runner: Runs and judges the cases.
+        rule: The rule; empty for all.
+
+    Attributes:
+        failing: The cases seen to fail, and their failures.
+        cases: How many cases were drawn before the first failure, by the rule they were drawn for.
+        sighting: The first failure, before it was shrunk.
+        judged: How many cases the rule judged.
+        met: The situations it met.
+        reasons: Why it did not judge a case, counted.
     """
 
-    def __init__(self, bench: Bench, rule: str) -> None:
-        self.bench, self.rule = bench, rule
+    def __init__(self, runner: Runner, rule: str) -> None:
+        self.runner, self.rule = runner, rule
         self.failing: dict[Asked, Failure] = {}
-        self.cases, self.began = Counter[str](), time.monotonic()
+        self.cases = Counter[str]()
         self.sighting: Sighting | None = None
+        self.judged = 0
         self.met: set[str] = set()
-        self.judged, self.runs_since, self.found_at = 0, 0, 0.0
         self.reasons: dict[str, int] = {}
-        self.by_meaning = False
+        self._began, self._found_at, self._runs_since = time.monotonic(), 0.0, 0
+        self._by_meaning = False
+
+    def drive(self, name: str, asked: SearchStrategy[Asked], count: int) -> None:
+        """Have Hypothesis draw cases, and shrink the failing one.
+
+        Args:
+            name: Tells this search from every other.
+            asked: The cases.
+            count: The largest number of cases.
+
+        Raises:
+            Violation: A case fails.
+            Flaky: A case failed once, and not again.
+        """
+        options = self.runner.options
+        bounded = settings(
+            max_examples=count,
+            database=self._database(name),
+            deadline=None,
+            report_multiple_bugs=False,
+            # No explain phase: it runs hundreds of cases more and says less than a diagnosis. The
+            # deadline is the pool's: Hypothesis' cannot end a hang.
+            phases=(Phase.reuse, Phase.generate, Phase.shrink),
+            suppress_health_check=list(HealthCheck),
+            print_blob=False,
+        )
+        digest = hashlib.blake2b(f"{options.seed}/{name}".encode(), digest_size=8).digest()
+
+        def property_(asked: Asked) -> None:
+            self.look_at(asked)
+
+        bounded(seed(int.from_bytes(digest, "big"))(given(independent(asked))(property_)))()
+
+    def _database(self, name: str) -> ExampleDatabase | None:
+        """Return a database of this search and this implementation.
+
+        All properties are one function to Hypothesis, so each has a folder of its own.
+        """
+        folder = self.runner.options.database
+        if folder is None:
+            return None
+        on_trial = self.runner.on_trial.about(self.rule)
+        about = hashlib.blake2b(on_trial.encode(), digest_size=4).hexdigest()
+        return DirectoryBasedExampleDatabase(folder / about / name)
 
     def look_at(self, asked: Asked) -> None:
-        """Judge one case, and raise the rule's violation if the rule fails."""
-        # A case that failed fails again without a run, so that a rare failure is not `Flaky` to
-        # Hypothesis.
-        failure = self.failing[asked] if asked in self.failing else self._breach(asked)
+        """Judge one case.
+
+        Raises:
+            Violation: The rule fails.
+        """
+        # A case that failed fails again without a run: a rare failure is not `Flaky` to Hypothesis.
+        failure = self.failing[asked] if asked in self.failing else self._failure(asked)
         if failure is not None:
-            # One class for all failures if any rule may fail, so that they are shrunk as one.
+            # A search for any failure raises one class, so that Hypothesis shrinks all as one.
             raise (violation_class(failure.rule) if self.rule else Violation)(
                 failure.fact, failure, asked.case
             )
 
-    def _breach(self, asked: Asked) -> Failure | None:
+    def _failure(self, asked: Asked) -> Failure | None:
+        """Run a case and return its failure; after the first failure, only within a budget."""
         if self.failing:
-            lifeless = next(iter(self.failing.values())).rule == "LIVE-1"
-            reported = self.bench.lifeless is not None and lifeless and self.rule != "LIVE-1"
-            # Every hang costs a deadline: such a case is simplified by its meaning, not choice by
-            # choice.
-            costly = lifeless and self.bench.hung and not self.by_meaning
-            if (
-                reported
-                or costly
-                or self.runs_since >= SHRINK_RUNS
-                or time.monotonic() - self.found_at > SHRINK_SECONDS
-            ):
+            if self._is_spent():
                 return None
-            self.runs_since += 1
+            self._runs_since += 1
         else:
             self.cases[asked.rule] += 1
-        own = self.enter(asked.case, self.bench.findings(asked.case, rule=asked.rule))
+        own = self.enter(asked.case, self.runner.findings(asked.case, rule=asked.rule))
         if own is not None:
             if not self.failing:
-                self.found_at = time.monotonic()
+                self._found_at = time.monotonic()
                 self.sighting = Sighting(
-                    own, asked.case, self.found_at - self.began, self.cases[asked.rule]
+                    own, asked.case, self._found_at - self._began, self.cases[asked.rule]
                 )
             self.failing[asked] = own
         return own
 
+    def _is_spent(self) -> bool:
+        """Return whether the first failure is to be made no simpler."""
+        lifeless = next(iter(self.failing.values())).rule == ENDS
+        reported = self.runner.lifeless is not None and lifeless and self.rule != ENDS
+        # Every hang costs a deadline: `simplest` makes such a case simpler, not Hypothesis.
+        costly = lifeless and self.runner.hung and not self._by_meaning
+        return (
+            reported
+            or costly
+            or self._runs_since >= SHRINK_RUNS
+            or time.monotonic() - self._found_at > SHRINK_SECONDS
+        )
+
     def enter(self, case: Case, findings: dict[str, Finding]) -> Failure | None:
-        """Enter one case's findings, and return the failure to report, if any."""
-        counted = [finding for name, finding in findings.items() if self.bench.counts(name, case)]
-        self.bench.enter(case, counted)
+        """Account for one case's findings, and return the failure to report, if any."""
+        counted = [finding for name, finding in findings.items() if self.runner.counts(name, case)]
+        self.runner.enter(case, counted)
         if not self.rule:
-            return root_failure(self.bench.failures(findings, case))
+            return root_failure(self.runner.failures(findings, case))
         own = findings.get(self.rule, Finding(self.rule, unjudged="the case is of another kind"))
         if own.unjudged:
             self.reasons[own.unjudged] = self.reasons.get(own.unjudged, 0) + 1
@@ -169,83 +198,72 @@ class Search:
             self.met |= own.met
         if own.failure is not None or not own.unjudged:
             return own.failure
-        # A hang or a death leaves every other rule without evidence, so it is always reported.
-        return findings.get("LIVE-1", own).failure
+        # A hang or a death leaves every other rule without evidence: every search reports it.
+        return findings.get(ENDS, own).failure
 
     def simplest(self) -> tuple[Failure, Case]:
-        """Return the simplest failing case, after trying simpler ones.
+        """Return the simplest case seen to fail, after trying simpler ones.
 
         Raises:
-            HarnessError: No case failed, though the search says so.
+            HarnessError: No case was seen to fail, though the search says so.
         """
         if not self.failing:
             raise HarnessError(f"{self.rule}: the search ended with a failure that no case showed")
-        # A world of one rank is no simpler than one of two.
-        (rule, case), smallest = min(
+        # A world of one rank is no simpler than a world of two.
+        (rule, case), failure = min(
             self.failing.items(),
             key=lambda seen: (len(to_json(seen[0].case)), seen[0].case.world_size == 1),
         )
-        improved = self.by_meaning = True
+        improved = self._by_meaning = True
         while improved:
             improved = False
             for candidate in (
-                *(() if self.rule else _shared(case, self.bench.scope)),
+                *(() if self.rule else _shared(case, self.runner.scope)),
                 *simpler(case),
             ):
-                attempt = Asked(rule, candidate)
-                failure = (
-                    self.failing[attempt] if attempt in self.failing else self._breach(attempt)
-                )
-                if failure is not None and (failure.rule == smallest.rule or not self.rule):
-                    smallest, case, improved = failure, candidate, True
+                asked = Asked(rule, candidate)
+                found = self.failing[asked] if asked in self.failing else self._failure(asked)
+                if found is not None and (found.rule == failure.rule or not self.rule):
+                    failure, case, improved = found, candidate, True
                     break
-        return smallest, case
+        return failure, case
 
     def missing(self) -> list[str]:
         """Return the situations that the rule needs and has not met.
 
-        Only situations that the implementation offers, and for which there are enough ranks, are
-        counted.
+        A situation that the implementation does not offer, or that takes more ranks than there are,
+        is not missing.
         """
-        scope = self.bench.scope
+        scope = self.runner.scope
         return sorted(
             set(ALL_RULES[self.rule].needs) - self.met - scope.unclaimed - scope.beyond(self.rule)
         )
 
     def require_proof(self) -> None:
-        """Raise unless the rule met the situations it is about.
+        """Check that the rule met the situations it needs.
 
         Raises:
             Inconclusive: It did not.
-            NotJudged: It did, as far as there are enough ranks.
+            NotJudged: It met all but those that take more ranks than there are.
         """
+        rule, scope, entry = ALL_RULES[self.rule], self.runner.scope, self.runner.ledger[self.rule]
         missing = self.missing()
-        unclaimed = sorted(self.bench.scope.unclaimed.intersection(ALL_RULES[self.rule].needs))
+        unclaimed = sorted(scope.unclaimed.intersection(rule.needs))
         if unclaimed:
-            self.bench.ledger[
-                self.rule
-            ].not_claimed = f"judged without {' and '.join(unclaimed)}, which it does not take"
-        # A capability that a probe saw refused is not drawn. An unexpected refusal may hide a
-        # failure.
+            entry.not_claimed = f"judged without {' and '.join(unclaimed)}, which it does not take"
+        # A probe saw which situations are refused, and these are not drawn. Another refusal hides
+        # whether the rule holds.
         refused = any(" raised " in reason for reason in self.reasons)
-        beyond = (
-            self.bench.scope.beyond(self.rule).intersection(ALL_RULES[self.rule].needs)
-            - self.bench.scope.unclaimed
-        )
+        beyond = scope.beyond(self.rule).intersection(rule.needs) - scope.unclaimed
         if beyond and not refused and (not missing or not self.judged):
-            self.bench.ledger[
-                self.rule
-            ].not_run = f"not with {', '.join(sorted(beyond))}: {self.bench.scope.bounded}"
-            raise NotJudged(f"{self.rule} is not run: {self.bench.ledger[self.rule].not_run}")
+            entry.not_run = f"not with {', '.join(sorted(beyond))}: {scope.bounded}"
+            raise NotJudged(f"{self.rule} is not run: {entry.not_run}")
         if self.judged and not missing and not refused:
             return
-        self.bench.ledger[self.rule].inconclusive = True
+        entry.inconclusive = True
         reasons = [
             f"{count} times: {reason}"
             for reason, count in sorted(self.reasons.items(), key=lambda r: -r[1])[:3]
         ]
-        raise Inconclusive(
-            messages.unproved(
-                self.rule, self.bench.on_trial.about(self.rule), self.judged, missing, reasons
-            )
-        )
+        name = self.runner.on_trial.about(self.rule)
+        raise Inconclusive(messages.unproved(self.rule, name, self.judged, missing, reasons))

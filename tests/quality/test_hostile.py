@@ -391,9 +391,10 @@ import pytest
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config):
-    from ddp_invariants import discovery, trial
-    from ddp_invariants.ranks import pool
-    trial.HUNG_DEADLINE = discovery.HUNG_PATIENCE = 0.7
+    from ddp_invariants.discovery import probe
+    from ddp_invariants.processes import pool
+    from ddp_invariants.search import runner
+    runner.HUNG_DEADLINE = probe.HUNG_PATIENCE = 0.7
     pool.Pool.__init__.__defaults__ = (1.0, *pool.Pool.__init__.__defaults__[1:])
 """
 RUNS = [

@@ -93,9 +93,7 @@ def stored_violation(
     trial = Trial(pool, OnTrial(*named), Options())
     failure = trial.findings(case, confirming=True, rule=rule)[rule].failure
     assert failure is not None
-    return violation.of(
-        case, failure, *named, confirmed=(1, 1), repeat="", evidence=trial._evidence
-    )
+    return violation.of(case, failure, *named, confirmed=(1, 1), repeat="", evidence=trial.evidence)
 
 
 def on_the_right_one(text: str, side: str) -> str:

@@ -1,0 +1,211 @@
+"""The confirmation of a failure: repeat it in fresh processes, find its root cause, store it."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+from ddp_invariants.cases.case import Case, TrainingCase
+from ddp_invariants.cases.program import Perturbation
+from ddp_invariants.invariants import ALL_RULES, root_failure
+from ddp_invariants.invariants.comm import IN_FLIGHT, TIMING
+from ddp_invariants.invariants.diagnosis.causes import narrowed
+from ddp_invariants.invariants.live import ENDS
+from ddp_invariants.records import violation as record
+from ddp_invariants.records.evidence import ShardEvidence, TrainingEvidence
+from ddp_invariants.records.verdict import Failure, Inconclusive, Violation, violation_class
+from ddp_invariants.search import messages
+from ddp_invariants.search.enlarge import telling
+from ddp_invariants.search.runner import Runner
+
+FAR_BEHIND = 50
+"""Milliseconds a rank is late by, so that timing shows in every run."""
+
+Evidence = TrainingEvidence | ShardEvidence
+Seen = tuple[Failure, Evidence | None]
+"""The failure in one run in fresh processes, and the run's evidence."""
+
+
+def confirm(runner: Runner, rule: str, failure: Failure, case: Case) -> NoReturn:
+    """Repeat a minimal counterexample in fresh processes with plain groups, and report the result.
+
+    Args:
+        runner: Runs the case.
+        rule: The rule that was tested.
+        failure: The failure that was seen; of the same rule, or of one that leaves no evidence.
+        case: The minimal counterexample.
+
+    Raises:
+        Violation: The failure repeats.
+        Inconclusive: It does not, or it is a hang that has been reported already.
+    """
+    name = runner.on_trial.named(case)
+    if failure.rule == ENDS != rule and runner.lifeless is not None:
+        raise _without_life(runner, rule, name, runner.lifeless)
+    case, seen = repeated(runner, failure.rule, case)
+    runs = ALL_RULES[failure.rule].confirmations
+    found, evidence = _reported(runner, failure, case, seen), seen[0][1] if seen else None
+    path = path_of(runner, case, failure.rule)
+    repeat = messages.how_to_repeat(runner.options.command, failure.rule, rule, path)
+    store(runner, case, found, (len(seen), runs), evidence, repeat)
+    if not seen:
+        runner.hung = False
+        runner.ledger[failure.rule].inconclusive = True
+        raise Inconclusive(messages.not_repeated(failure, name, case, runs=runs, repeat=repeat))
+    if isinstance(case, TrainingCase) and failure.rule != ENDS and not case.kills:
+        # A certificate shows what the ranks send, which plain groups do not record.
+        runner.findings(case, observed=True)
+    runner.ledger.confirm(failure.rule, path, runner.evidence)
+    text = messages.violation(found, name, case, repeated=(len(seen), runs), repeat=repeat)
+    violation = violation_class(failure.rule)(text, found, case)
+    if failure.rule == ENDS:
+        runner.lifeless = violation
+    raise violation
+
+
+def _without_life(runner: Runner, rule: str, name: str, lifeless: Violation) -> Inconclusive:
+    """Return why a rule lacks its evidence: a hang that is reported in full once."""
+    path = path_of(runner, lifeless.case, ENDS)
+    repeat = messages.how_to_repeat(runner.options.command, ENDS, rule, path)
+    return Inconclusive(
+        messages.without_life(rule, name, lifeless.failure, lifeless.case, repeat=repeat)
+    )
+
+
+def _reported(runner: Runner, failure: Failure, case: Case, seen: list[Seen]) -> Failure:
+    """Return the failure as the report shows it: with its causes, its root cause and its event.
+
+    Plain groups record nothing of what was sent; the search ran the same case on observed groups.
+    """
+    found = _told_apart(runner, seen[0][0], case) if seen else failure
+    same = found.fact == failure.fact
+    root, _ = underlying(runner, failure, case)
+    return replace(
+        found,
+        first=f"{root.rule}: {root.fact}" if root.rule != failure.rule else "",
+        event=found.event or failure.event,
+        got=failure.got if same and ALL_RULES[found.rule].invariant == "LIVE" else found.got,
+    )
+
+
+def underlying(runner: Runner, failure: Failure, case: Case) -> tuple[Failure, Case]:
+    """Return the root failure of a case, and the case that shows it best.
+
+    A race can produce any symptom. The case is run under two timings to expose it: where results
+    are withheld, a missing wait shows every time.
+    """
+    if failure.rule == ENDS:
+        return failure, case
+    findings = runner.findings(case, rule=failure.rule)
+    root = root_failure([failure, *runner.failures(findings, case)]) or failure
+    withheld = next(_surer(case), None)
+    if withheld is None or not ALL_RULES[root.rule].is_about_values:
+        return root, case
+    perturbed = isinstance(case, TrainingCase) and case.perturbation.kind != "none"
+    for timed in (withheld, case) if perturbed else (withheld,):
+        findings = runner.findings(timed, rule=TIMING)
+        race = findings[IN_FLIGHT].failure
+        # A wrong start may leave random values in memory, which differ in a second run anyway.
+        if race is None and ALL_RULES[root.rule].invariant != "INIT":
+            race = findings[TIMING].failure
+        if race is not None:
+            return race, timed
+    return root, case
+
+
+def with_fractions(runner: Runner, failure: Failure, case: Case) -> tuple[Failure, Case]:
+    """Return a smallest case, or the same case with fractions for values if these show more.
+
+    Two ranks' small integers may be equal by chance; then an earlier cause does not show.
+    """
+    if (
+        not isinstance(case, TrainingCase)
+        or case.values == "real"
+        or not ALL_RULES[failure.rule].is_about_values
+    ):
+        return failure, case
+    fractions = replace(case, values="real")
+    findings = runner.findings(fractions, rule=failure.rule)
+    seen = root_failure([failure, *runner.failures(findings, fractions)]) or failure
+    return (failure, case) if seen.rule == failure.rule else (seen, fractions)
+
+
+def repeated(runner: Runner, rule: str, case: Case) -> tuple[Case, list[Seen]]:
+    """Run a case in fresh processes; if the failure comes and goes, run it under other timings too.
+
+    Returns:
+        The case under the timing that shows the failure most often, and the runs that show it.
+    """
+    runs = ALL_RULES[rule].confirmations
+    seen = _again(runner, rule, case, runs)
+    for surer in _surer(case) if len(seen) < runs else ():
+        surely = _again(runner, rule, surer, runs)
+        case, seen = (surer, surely) if len(surely) > len(seen) else (case, seen)
+        if len(seen) == runs:
+            break
+    return case, seen
+
+
+def _again(runner: Runner, rule: str, case: Case, runs: int) -> list[Seen]:
+    """Run a case so many times in fresh processes, and return a rule's failures."""
+    seen: list[Seen] = []
+    for _ in range(runs):
+        failure = runner.findings(case, confirming=True, rule=rule)[rule].failure
+        seen += [(failure, runner.evidence)] if failure is not None else []
+    return seen
+
+
+def _told_apart(runner: Runner, failure: Failure, case: Case) -> Failure:
+    """Return a failure with those of its causes that larger cases do not rule out ([Note: causes])."""
+    larger = (
+        runner.findings(candidate)[failure.rule].failure
+        for candidate in (telling(case, runner.scope) if failure.causes else ())
+    )
+    return narrowed(failure, [one for one in larger if one is not None])
+
+
+def _surer(case: Case) -> Iterator[TrainingCase]:
+    """Yield the case under the timings that leave least to chance.
+
+    A missing wait shows every time if results are withheld until they are waited for. A rank that
+    is far behind exposes code that gives up on a late result. Withholding does not: it holds
+    results back for a few milliseconds only, since some right code polls. There is no such case if
+    timing cannot change anything, or must not be disturbed.
+    """
+    if not isinstance(case, TrainingCase) or case.world_size == 1 or case.kills:
+        return
+    timings = (
+        Perturbation("withheld"),
+        *(Perturbation("late", rank=rank, milliseconds=FAR_BEHIND) for rank in (1, 0)),
+    )
+    yield from (
+        replace(case, perturbation=timing) for timing in timings if timing != case.perturbation
+    )
+
+
+def path_of(runner: Runner, case: Case, rule: str) -> Path:
+    """Return the file that a violation is stored in."""
+    name = runner.on_trial.named(case)
+    return runner.options.store / f"{record.identifier(case, rule, name)}.json"
+
+
+def store(
+    runner: Runner,
+    case: Case,
+    failure: Failure,
+    confirmed: tuple[int, int],
+    evidence: Evidence | None,
+    repeat: str,
+) -> None:
+    """Write a violation to its file."""
+    on_trial = runner.on_trial
+    stored = record.of(
+        case,
+        failure,
+        on_trial.ddp,
+        on_trial.sampler,
+        confirmed=confirmed,
+        repeat=repeat,
+        evidence=evidence,
+    )
+    record.write(stored, path_of(runner, case, failure.rule))

@@ -1,0 +1,169 @@
+"""A runner of cases: it runs a case on the ranks, judges it by every rule, and keeps account."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from ddp_invariants.cases.case import Case, TrainingCase, case_id
+from ddp_invariants.cases.program import Perturbation
+from ddp_invariants.discovery.scope import OnTrial, Scope
+from ddp_invariants.invariants import ALL_RULES, judge
+from ddp_invariants.processes.pool import Pool
+from ddp_invariants.records import violation as record
+from ddp_invariants.records.evidence import ShardEvidence, TrainingEvidence
+from ddp_invariants.records.verdict import Failure, Finding, Violation
+from ddp_invariants.search.journal import Journal
+from ddp_invariants.search.ledger import Ledger
+
+Isolation = Literal["pooled", "fresh"]
+
+HUNG_DEADLINE = 3.0
+"""Seconds a case gets once another has hung; the slowest right case of a default run takes under 1 s."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of a trial.
+
+    Attributes:
+        cases: Cases per property.
+        seed: Seed of the search. The seed and a property's rule fix which cases are drawn.
+        isolation: `pooled` keeps ranks between cases; `fresh` starts new processes and groups for
+            each case.
+        replay: A case to judge instead of drawing any.
+        store: Folder for violations.
+        database: Folder of Hypothesis' example database. With None, the seed alone decides which
+            cases are drawn.
+        command: The command that the user started, for the line that repeats a violation; empty if
+            the user called `certify`.
+        journal: The findings of an earlier attempt, if an elastic launcher started the job again;
+            otherwise None.
+    """
+
+    cases: int = 100
+    seed: int = 0
+    isolation: Isolation = "pooled"
+    replay: Case | None = None
+    store: Path = record.FOLDER
+    database: Path | None = None
+    command: str = "pytest properties/"
+    journal: Journal | None = None
+
+
+class Runner:
+    """The part of a trial that runs and judges single cases.
+
+    Args:
+        pool: The ranks.
+        on_trial: The implementation to judge.
+        options: The options of the trial.
+        listen: A function that the runner calls with the ledger after each entered case.
+
+    Attributes:
+        ledger: The account of all findings.
+        hung: Whether a rank has hung. A hang costs a whole deadline, so every later case gets a
+            shorter one; a confirmation never does.
+        lifeless: The hang or death that has been reported already.
+        evidence: The evidence of the last run, for a violation that is stored.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        on_trial: OnTrial,
+        options: Options,
+        listen: Callable[[Ledger], None] = lambda _: None,
+    ) -> None:
+        self.pool, self.on_trial, self.options, self.listen = pool, on_trial, options, listen
+        self.ledger = Ledger()
+        self.hung = False
+        self.lifeless: Violation | None = None
+        self.evidence: TrainingEvidence | ShardEvidence | None = None
+
+    @property
+    def scope(self) -> Scope:
+        """The situations that cases may contain."""
+        return self.on_trial.scope
+
+    def findings(
+        self, case: Case, *, confirming: bool = False, rule: str = "", observed: bool = False
+    ) -> dict[str, Finding]:
+        """Run one case and judge it by every rule about its kind.
+
+        Args:
+            case: The case.
+            confirming: Run it in new processes, with plain groups if possible, and with the whole
+                deadline.
+            rule: The rule that asks; its row says whether the run needs observed groups, or a
+                second run without the perturbation.
+            observed: Use observed groups, whatever the rule needs.
+        """
+        journal, name = None if confirming else self.options.journal, self.on_trial.named(case)
+        asked = rule or ("observed" if observed else "")
+        if journal is not None and (known := journal.findings(asked, name, case)) is not None:
+            return known
+        fresh = confirming or self.options.isolation == "fresh"
+        patience = min(HUNG_DEADLINE, self.pool.deadline) if self.hung and not confirming else None
+        evidence: TrainingEvidence | ShardEvidence
+        if isinstance(case, TrainingCase):
+            observed = observed or not fresh or _needs_observed_groups(rule, case)
+            evidence = self._trained(case, rule, fresh=fresh, observed=observed, patience=patience)
+        else:
+            evidence = self.pool.shards(case, self.on_trial.sampler, fresh=fresh, patience=patience)
+        self.evidence = evidence
+        self.ledger.look_at(evidence)
+        self.hung |= evidence.incident is not None and evidence.incident.kind == "hung"
+        found = judge(evidence, self.scope.declared, self.scope.sampler)
+        if journal is not None:
+            journal.note(asked, name, case, found)
+        return found
+
+    def _trained(
+        self, case: TrainingCase, rule: str, *, fresh: bool, observed: bool, patience: float | None
+    ) -> TrainingEvidence:
+        """Run a training case, and run it again undisturbed if the rule compares the two runs."""
+        ddp = self.on_trial.ddp
+        evidence = self.pool.train(case, ddp, fresh=fresh, observed=observed, patience=patience)
+        repeats = rule in ALL_RULES and ALL_RULES[rule].repeats_undisturbed(case)
+        if not repeats or evidence.incident is not None:
+            return evidence
+        undisturbed = replace(case, perturbation=Perturbation(), injected_failure=None)
+        plain = self.pool.train(undisturbed, ddp, fresh=fresh, observed=observed, patience=patience)
+        return replace(evidence, unperturbed=plain)
+
+    def enter(self, case: Case, findings: list[Finding]) -> None:
+        """Enter a case and its findings into the ledger, and call the listener."""
+        self.ledger.enter(case, findings, case_id(case, self.on_trial.named(case)))
+        self.listen(self.ledger)
+
+    def failures(self, findings: dict[str, Finding], case: Case) -> list[Failure]:
+        """Return the failures that count."""
+        return [
+            finding.failure
+            for rule, finding in findings.items()
+            if finding.failure is not None and self.counts(rule, case)
+        ]
+
+    def counts(self, rule: str, case: Case) -> bool:
+        """Return whether a rule's finding counts: the rule applies, and tells the failure best.
+
+        If a failure was injected, only rules about injected failures count. Wrong gradients after
+        an exception are reported once.
+        """
+        injected = isinstance(case, TrainingCase) and case.injected_failure is not None
+        return not self.scope.excluded(rule) and (
+            not injected or ALL_RULES[rule].counts_when_injected
+        )
+
+
+def _needs_observed_groups(rule: str, case: TrainingCase) -> bool:
+    """Return whether only observed groups can confirm a case.
+
+    Plain groups record nothing, cannot perturb the timing, and serve for one run.
+    """
+    return (
+        (rule in ALL_RULES and ALL_RULES[rule].observed_groups)
+        or case.perturbation.kind != "none"
+        or case.rounds > 1
+    )
