@@ -380,6 +380,7 @@ def _of_a_sampler(pool: Pool, stored: StoredViolation, case: ShardCase) -> dict[
     total = ShardView(ShardEvidence(case, ()), declared).total
     return {
         **_shared(stored, described["target"]),
+        "checks": _checks(stored.failure.rule, left=False),
         "data": case.data,
         "remade": source["remade"],
         "total": total,

@@ -16,7 +16,7 @@ from ddp_invariants.invariants.diagnosis import shards as shards_of
 from ddp_invariants.invariants.diagnosis.causes import caused
 from ddp_invariants.invariants.draws import ShardDraws
 from ddp_invariants.invariants.exclusions import Exclusion, lacks
-from ddp_invariants.invariants.rule import NotAbout, RuleSet, Tally, Unjudged
+from ddp_invariants.invariants.rule import NotAbout, RuleSet, Script, Tally, Unjudged
 from ddp_invariants.records.evidence import FOREIGN, OWN, ShardEvidence
 from ddp_invariants.records.verdict import Cause, Failure
 
@@ -111,6 +111,7 @@ sharding = RuleSet[ShardView]()
     source=_SOURCE,
     draws=ShardDraws(),
     after="SHARD-4",
+    script=Script(checks=("lengths",)),
 )
 def equal_lengths_in_range(view: ShardView, tally: Tally) -> Failure | None:
     """Count the indices that are yielded; `len` is compared with the count."""
@@ -173,6 +174,7 @@ def equal_lengths_in_range(view: ShardView, tally: Tally) -> Failure | None:
     source=_SOURCE,
     draws=ShardDraws(),
     after="SHARD-1",
+    script=Script(checks=("coverage",)),
 )
 def shards_cover_the_dataset(view: ShardView, tally: Tally) -> Failure | None:
     """Compare sets of indices."""
@@ -221,6 +223,7 @@ def _brief(shards: list[list[int]]) -> str:
     source=_SOURCE,
     draws=ShardDraws(),
     after="SHARD-2",
+    script=Script(checks=("disjoint",)),
 )
 def shards_are_disjoint(view: ShardView, tally: Tally) -> Failure | None:
     """Count repetitions over all ranks."""
@@ -259,6 +262,7 @@ def shards_are_disjoint(view: ShardView, tally: Tally) -> Failure | None:
     source=_SOURCE,
     draws=ShardDraws(),
     after="SHARD-5",
+    script=Script(checks=("determined",)),
 )
 def shards_are_determined(view: ShardView, tally: Tally) -> Failure | None:
     """Compare two processes with different hash seeds and global random states."""
@@ -371,6 +375,7 @@ def _of_generators(view: ShardView) -> list[Cause]:
     draws=ShardDraws(least_samples=CHANCE_FREE),
     excluded=(lacks("cannot shuffle", "shuffle"),),
     after="SHARD-7",
+    script=Script(checks=("epochs",)),
 )
 def epochs_change_the_order(view: ShardView, tally: Tally) -> Failure | None:
     """Judge only datasets so long that a chance repeat is below 1e-9.
@@ -428,6 +433,7 @@ def _of_the_same_order(view: ShardView, shards: list[list[int]]) -> list[Cause]:
         ),
     ),
     after="SHARD-3",
+    script=Script(checks=("batches",)),
 )
 def equal_numbers_of_batches(view: ShardView, tally: Tally) -> Failure | None:
     """Run torch's own DataLoader and count its batches."""
@@ -467,6 +473,7 @@ def equal_numbers_of_batches(view: ShardView, tally: Tally) -> Failure | None:
     draws=ShardDraws(),
     excluded=(lacks("is not told its rank", "given_rank"),),
     after="MEM-1",
+    script=Script(checks=("refusals",)),
 )
 def impossible_arguments_are_refused(view: ShardView, tally: Tally) -> Failure | None:
     """Try three impossible arguments: rank below 0, rank W or above, world size below 1."""
@@ -498,6 +505,7 @@ def impossible_arguments_are_refused(view: ShardView, tally: Tally) -> Failure |
     draws=ShardDraws(),
     excluded=(Exclusion("declares no layout", lambda claims: not claims.sampler.layout),),
     after="SHARD-6",
+    script=Script(checks=("layout",)),
 )
 def declared_layout(view: ShardView, tally: Tally) -> Failure | None:
     """Compare each shard with its part of the order.
@@ -573,6 +581,7 @@ def _sent_by_the_first(view: ShardView, tally: Tally) -> Failure | None:
     draws=ShardDraws(saved=True),
     excluded=(lacks("goes on from no saved state", "resume"),),
     after="SHARD-8",
+    script=Script(checks=("resumption",)),
 )
 def resumed_with_the_rest(view: ShardView, tally: Tally) -> Failure | None:
     """Judge a state saved in the middle of an epoch, and a state saved after a resumption."""
@@ -727,6 +736,7 @@ def _off(loaded: list[int], seen: resumption.Resumed) -> str:
     draws=ShardDraws(worked=True),
     excluded=(lacks("does not claim to deal to the workers of a DataLoader", "workers"),),
     after="SHARD-9",
+    script=Script(checks=("workers",)),
 )
 def each_sample_by_one_worker(view: ShardView, tally: Tally) -> Failure | None:
     """Judge iterables that claim to support workers: each sample must come from one worker."""

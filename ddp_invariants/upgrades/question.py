@@ -219,7 +219,6 @@ def _of_a_sampler(
     source, declared = described["source"], declare(SamplerDeclarations, described["declares"])
     if source["asks"]:
         raise ExportError(f"the sampler {takes_ranks(declared)}")
-    rule = "SHARD-9" if "resumed" in shows else "SHARD-10" if "workers" in shows else ""
     return {
         "target": described["target"],
         "case": case,
@@ -227,7 +226,7 @@ def _of_a_sampler(
         "shows": shows,
         "remade": source["remade"],
         "saves": declared.saves,
-        "rule": rule,
+        "checks": {"resumption": "resumed" in shows, "workers": "workers" in shows},
         "call": ", ".join(f"{name}={text}" for name, text in source["rows"]),
     }
 
