@@ -1,7 +1,8 @@
 """The rules, as pure functions of evidence.
 
-A rule reads one case's evidence. It reports how many comparisons found nothing wrong, or a failure,
-or that evidence is missing. Add a rule to the module of its invariant.
+A rule judges one case's evidence. It returns how many values it compared, and the failure, if any;
+or it says which evidence is missing. Add a rule to the module of its invariant: one row
+(`rule.Row`) with all that is known of the rule, above the function that judges it.
 """
 
 from collections.abc import Callable, Iterable
@@ -61,28 +62,28 @@ ALL_RULES = {
         _RULES, key=lambda rule: (_ORDER.index(invariant_of(rule)), int(rule.partition("-")[2]))
     )
 }
-"""Every rule by id, in the order of the specification; user-defined rules (`own`) follow."""
+"""Every rule by id, in the order of the specification; then the rules that `own` added."""
 SHIPPED = tuple(ALL_RULES)
 """The ids of the rules that come with the package."""
 OWN = 100
-"""Smallest number of a user-defined rule."""
+"""The lowest number of a user's own rule."""
 
 
 def own(identifier: str, requirement: str, needs: tuple[str, ...] = ()) -> Callable[[Judge], Judge]:
-    """Register a judge as a user-defined rule, in the process that imports it.
+    """Register a judge as a user's own rule, in the process that imports it.
 
-    A user-defined rule is certified like any other.
+    An own rule is certified like any other.
 
     Args:
-        identifier: The rule's invariant and a number of at least `OWN`, as `COMM-100`. The
-            invariant decides what is judged. SHARD rules judge a sampler; all others judge
-            training. COMM rules also see what is sent.
+        identifier: The invariant that the rule belongs to and a number from `OWN` on, such as
+            `COMM-100`. A SHARD rule judges a sampler, and every other rule judges training. A COMM
+            rule sees the collectives, too.
         requirement: The requirement, in one sentence.
-        needs: Situations without which the rule has proved nothing. The judge enters the situations
-            it meets in `tally.met`.
+        needs: Situations without which the rule has proved nothing. The judge enters them in
+            `tally.met`.
 
     Raises:
-        ValueError: The identifier does not have this form.
+        ValueError: The identifier is of another form.
     """
     invariant, _, number = identifier.partition("-")
     if invariant not in _ORDER or not number.isdecimal() or int(number) < OWN:
@@ -121,7 +122,7 @@ def judge(
         shard_view = ShardView(evidence, sampler)
         return {identifier: rule.find(shard_view) for identifier, rule in sharding.rules.items()}
     view = EvidenceView(evidence, declared)
-    # A run may diverge. The rules recognise an overflow by its value; a numpy warning adds nothing.
+    # A run may diverge. Rules see an overflow in the values, so numpy need not warn.
     with np.errstate(all="ignore"):
         return {identifier: rule.find(view) for identifier, rule in training.rules.items()}
 

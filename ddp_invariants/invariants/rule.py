@@ -1,4 +1,4 @@
-"""A rule: one row of all that is known of it, and the pure function that judges it."""
+"""A rule: one row with all that is known of the rule, and the pure function that judges it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,11 +21,11 @@ LI = "Li et al. 2020, PyTorch Distributed, arXiv:2006.15704, section 3.2"
 
 
 class Unjudged(Exception):
-    """Raised by a judge that lacks its evidence; the message names the missing evidence."""
+    """Missing evidence: a judge raises it, and the message says which evidence."""
 
 
 class NotAbout(Unjudged):
-    """Raised by a judge whose rule is about a situation that this case does not contain."""
+    """A missing situation: the rule is about a situation that the case does not contain."""
 
 
 @dataclass

@@ -19,7 +19,7 @@ from ddp_invariants.search import messages
 
 _PACKAGE = Path(__file__).parents[1]
 PROPERTIES = _PACKAGE / "properties"
-"""The packaged properties: in the checkout a link to the folder beside the package."""
+"""The packaged properties; in a checkout, a link to the folder beside the package."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Run a stored case again in fresh processes, and say whether it still shows what it showed."""
+"""The replay of a stored case: run it again in fresh processes, and see if it still fails."""
 
 from collections.abc import Iterable
 
@@ -16,17 +16,17 @@ from ddp_invariants.search.runner import Options, Runner
 
 
 def replay(pool: Pool, case: Case, ddp: Ddp, sampler: Sampler, rule: str = "") -> Replayed:
-    """Run a case again, `CONFIRMATIONS` times (once where a hang may cost a deadline), and judge it.
+    """Run a case again, as often as its rule's row says, and judge it.
 
     Args:
-        pool: Where; its ranks are replaced.
+        pool: The ranks; the replay replaces them.
         case: The case.
-        ddp: The DDP it is run on, where it is a training case.
-        sampler: The sampler it is asked of, where it is a question to one.
-        rule: What is asked; empty for every rule about the case.
+        ddp: The DDP to run a training case on.
+        sampler: The sampler to ask, if the case is a question to one.
+        rule: The rule that asks; empty for every rule about the case.
 
     Raises:
-        LoadFailure: What is on trial does not load.
+        LoadFailure: The implementation does not load.
         HarnessError: The harness failed.
     """
     on_trial = OnTrial(ddp, sampler, _scope(pool, case, ddp, sampler, rule))
@@ -43,13 +43,13 @@ def replay(pool: Pool, case: Case, ddp: Ddp, sampler: Sampler, rule: str = "") -
         observed = not rule and number == 0
         found = runner.findings(case, confirming=True, rule=rule, observed=observed)
         runs.append({one: found[one] for one in asked if one in found and not excluded[one]})
-        if found[ENDS].failure is not None:  # Each further run would cost a deadline, too.
+        if found[ENDS].failure is not None:  # Each further run would cost a deadline.
             break
     return _summed_up(name, case, runs, _lifeless(found, rule))
 
 
 def _scope(pool: Pool, case: Case, ddp: Ddp, sampler: Sampler, rule: str) -> Scope:
-    """What is declared of the one the case is about; for rules about what is sent, what is seen of it."""
+    """Return the implementation's declarations, or its probed capabilities if the rule needs them."""
     if rule and ALL_RULES[rule].rests_on_probes:
         return discover(
             pool, ddp, sampler, max(4, case.ranks_needed) if isinstance(case, TrainingCase) else 4
@@ -68,7 +68,7 @@ def _scope(pool: Pool, case: Case, ddp: Ddp, sampler: Sampler, rule: str) -> Sco
 
 
 def _lifeless(found: dict[str, Finding], rule: str) -> str:
-    """Why a rule lacks its evidence where the run hangs or dies; empty where it does not, or that is what is asked."""
+    """Return why a rule lacks its evidence: the run hung or died. Empty if the rule is about that."""
     failure = found[ENDS].failure
     return (
         "" if failure is None or rule in ("", ENDS) else f"{failure.fact} ({ENDS}): {failure.got}"
@@ -76,7 +76,7 @@ def _lifeless(found: dict[str, Finding], rule: str) -> str:
 
 
 def _summed_up(name: str, case: Case, runs: list[dict[str, Finding]], lifeless: str) -> Replayed:
-    """The outcome over all runs: breached in any, judged and unbreached in all, or neither."""
+    """Return the outcome of all runs: failed in any, passed in all, or neither."""
     rules = tuple(
         rule for rule in runs[0] if any(run[rule].about or run[rule].failure for run in runs)
     )
@@ -93,7 +93,7 @@ def _summed_up(name: str, case: Case, runs: list[dict[str, Finding]], lifeless: 
     alone = len(runs[0]) == 1
     for rule in rules or runs[0]:
         unjudged = [run[rule].unjudged for run in runs if run[rule].unjudged]
-        # Among all rules, some need observed groups: one run has them.
+        # If all rules are asked, only the first run has the observed groups that some need.
         if unjudged and (alone or len(unjudged) == len(runs)):
             return Replayed(
                 Outcome.INCONCLUSIVE,
